@@ -1,0 +1,49 @@
+"""Limits that both sides of the wire know, and the gRPC options that enforce the ones gRPC can enforce.
+
+Every limit is checked before anything is allocated for the request.
+"""
+
+from __future__ import annotations
+
+MAX_MESSAGE_BYTES = 1 << 20  # one request message; also the largest response, which streams in small pieces
+MAX_METADATA_BYTES = 8 << 10
+MAX_REQUEST_ID_CHARS = 128
+MAX_STOP_STRINGS = 4
+MAX_STOP_STRING_BYTES = 64
+MAX_STOP_TOKEN_IDS = 64
+MAX_LOGPROBS = 20
+MAX_CHAT_MESSAGES = 1024
+MAX_TOOLS = 128
+
+_KEEPALIVE_TIME_MS = 20_000
+_KEEPALIVE_TIMEOUT_MS = 10_000
+_MIN_PING_INTERVAL_MS = 10_000  # below the keepalive time of our own clients, or they would be sent away
+
+GrpcOption = tuple[str, int]
+
+
+def server_options() -> list[GrpcOption]:
+    """Return the options of every gRPC server: message limits, keepalive, and no silent sharing of a port."""
+    return [
+        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+        ("grpc.max_concurrent_streams", 1024),
+        ("grpc.keepalive_time_ms", _KEEPALIVE_TIME_MS),
+        ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
+        ("grpc.server_handshake_timeout_ms", 5_000),
+        ("grpc.so_reuseport", 0),  # by default a second server takes half of the traffic without an error
+    ]
+
+
+def channel_options() -> list[GrpcOption]:
+    """Return the options of every gRPC channel between our own parts."""
+    return [
+        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.keepalive_time_ms", _KEEPALIVE_TIME_MS),
+        ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1_000),
+    ]

@@ -1,0 +1,1 @@
+"""The front door: routes requests by model name to ready workers."""

@@ -1,0 +1,92 @@
+"""The seam to the Kubernetes API: what operator and gateway need, on plain mappings, and nothing more.
+
+Two implementations share one contract test: `client.KubeClient` (kubernetes.aio) and `testing.FakeKube` (in memory).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+Resource = Mapping[str, Any]  # a Kubernetes object as the API server speaks it; parsed once at the edge of each part
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of object and where the API server keeps it."""
+
+    api_version: str  # "v1", "coordination.k8s.io/v1", …
+    kind: str
+    plural: str
+    namespaced: bool = True
+
+
+PODS = Kind("v1", "Pod", "pods")
+SERVICES = Kind("v1", "Service", "services")
+EVENTS = Kind("v1", "Event", "events")
+SECRETS = Kind("v1", "Secret", "secrets")
+LEASES = Kind("coordination.k8s.io/v1", "Lease", "leases")
+INFERENCE_DEPLOYMENTS = Kind("inference.dormouse.dev/v1alpha1", "InferenceDeployment", "inferencedeployments")
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceList:
+    """A list and the resource version from which a watch continues it."""
+
+    items: tuple[Resource, ...]
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """One change. BOOKMARK carries a resource version only."""
+
+    type: Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
+    object: Resource
+
+
+class KubeApi(Protocol):
+    """Raises only `errors.KubeError` and its kinds. No method retries; whoever calls decides."""
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Resource | None:
+        """Return the object, None if it does not exist."""
+        ...
+
+    async def list(self, kind: Kind, namespace: str | None, *, label_selector: str = "") -> ResourceList:
+        """Return all objects of one namespace, or of all namespaces (None)."""
+        ...
+
+    def watch(
+        self, kind: Kind, namespace: str | None, *, resource_version: str, label_selector: str = ""
+    ) -> AsyncIterator[WatchEvent]:
+        """Yield changes after `resource_version`, bookmarks included, until the server ends the watch.
+
+        Raises Gone when the version is too old, Unavailable when the stream breaks or stalls.
+        """
+        ...
+
+    async def create(self, kind: Kind, obj: Resource) -> Resource:
+        """Create the object and return it as stored. Raises Conflict if it exists."""
+        ...
+
+    async def apply(self, kind: Kind, obj: Resource, *, field_manager: str, subresource: str = "") -> Resource:
+        """Server-side apply, forced on our own fields; return the object as stored.
+
+        With metadata.resourceVersion in `obj` the apply is conditional: Conflict if the object changed.
+        """
+        ...
+
+    async def replace(self, kind: Kind, obj: Resource) -> Resource:
+        """Replace the object; metadata.resourceVersion must be that of the stored one, else Conflict."""
+        ...
+
+    async def patch_status(self, kind: Kind, namespace: str, name: str, status: Mapping[str, Any]) -> Resource:
+        """Merge-patch the status subresource (a key set to None is removed). Raises NotFound."""
+        ...
+
+    async def delete(
+        self, kind: Kind, namespace: str, name: str, *, uid: str | None = None, grace_period_s: int | None = None
+    ) -> None:
+        """Ask for deletion; no error if the object is gone. With `uid`, Conflict if it is another object by now."""
+        ...

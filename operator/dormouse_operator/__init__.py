@@ -1,0 +1,1 @@
+"""Reconciles InferenceDeployment resources into groups of worker pods."""

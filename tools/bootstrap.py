@@ -1,0 +1,183 @@
+"""Make the one Python environment that every make target uses, from downloaded and hash-checked wheels.
+
+Owns DORMOUSE_CACHE/wheels and DORMOUSE_CACHE/venv; runs before any dependency exists, so it needs the standard
+library only. The images' layers are made from the same wheels (see tools/images.py), so nothing is downloaded twice.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCK_FILE = ROOT / "requirements" / "dev.txt"
+COMPLETE = ".complete"
+NEEDED_BYTES = 10 * 2**30  # 3 GB of wheels and 6 GB of environment, with some room
+
+
+def cache_root() -> Path:
+    """Return DORMOUSE_CACHE, or its default: /var/cache/dormouse for root, ~/.cache/dormouse for others."""
+    if configured := os.environ.get("DORMOUSE_CACHE"):
+        return Path(configured)
+    return Path("/var/cache/dormouse") if os.geteuid() == 0 else Path.home() / ".cache" / "dormouse"
+
+
+def lock_key() -> str:
+    """Return the name of the environment: it changes with the lock file and with the interpreter's ABI."""
+    digest = hashlib.sha256(LOCK_FILE.read_bytes()).hexdigest()[:12]
+    return f"cp{sys.version_info.major}{sys.version_info.minor}-{digest}"
+
+
+def wheels_dir() -> Path:
+    """Return the folder of downloaded wheels for this lock file."""
+    return cache_root() / "wheels" / lock_key()
+
+
+def venv_dir() -> Path:
+    """Return the folder of the virtual environment for this lock file."""
+    return cache_root() / "venv" / lock_key()
+
+
+def say(text: str) -> None:
+    """Print one line of progress."""
+    print(f"[setup] {text}", flush=True)
+
+
+@contextmanager
+def machine_lock(name: str) -> Iterator[None]:
+    """Hold DORMOUSE_CACHE/locks/NAME; a second run waits and says for whom."""
+    path = cache_root() / "locks" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            handle.seek(0)
+            say(f"waiting for {handle.read().strip() or 'another run'}, which holds {path}")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        handle.seek(0)
+        handle.truncate()
+        handle.write(f"pid {os.getpid()} in {ROOT}")
+        handle.flush()
+        yield
+
+
+def run(*command: str | Path) -> None:
+    """Run a command; on failure stop with its output's end, which names what went wrong."""
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False)
+    if done.returncode:
+        tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
+        sys.exit(f"[setup] failed ({done.returncode}): {' '.join(map(str, command))}\n{tail}")
+
+
+def check_free_space() -> None:
+    """Stop with both numbers if the disk cannot hold the wheels and the environment."""
+    cache_root().mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(cache_root()).free
+    if free < NEEDED_BYTES:
+        sys.exit(
+            f"[setup] {cache_root()} has {free / 2**30:.1f} GiB free and the Python environment needs "
+            f"{NEEDED_BYTES / 2**30:.0f} GiB: free some space, or set DORMOUSE_CACHE to another disk"
+        )
+
+
+def is_complete(venv: Path) -> bool:
+    """Tell whether an environment was finished: a killed run leaves one without the mark."""
+    return (venv / COMPLETE).exists()
+
+
+def remove_siblings(kept: Path) -> None:
+    """Remove the folders of other lock files."""
+    for other in kept.parent.iterdir():
+        if other != kept:
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def finish(building: Path, final: Path) -> None:
+    """Put a finished folder in its place and remove those of other lock files."""
+    building.rename(final)
+    remove_siblings(final)
+
+
+def download_wheels() -> None:
+    """Download every locked wheel once; a half-finished download is thrown away."""
+    final = wheels_dir()
+    if final.is_dir():
+        return
+    check_free_space()
+    started = time.monotonic()
+    say("downloading the locked Python packages (about 3 GB, most of it torch); 1-3 minutes")
+    building = final.with_name(final.name + ".partial")
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(parents=True)
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-cache-dir"]
+    run(*pip, "--require-hashes", "--only-binary=:all:", "--dest", building, "-r", LOCK_FILE)
+    finish(building, final)
+    say(f"packages downloaded in {time.monotonic() - started:.0f} s")
+
+
+def make_venv() -> None:
+    """Install the locked wheels into a fresh environment; uv unpacks in parallel, pip only starts it."""
+    final = venv_dir()
+    if is_complete(final):
+        return
+    started = time.monotonic()
+    say("installing them into one environment (about 6 GB); 1-2 minutes")
+    shutil.rmtree(final, ignore_errors=True)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    offline = ["--no-index", "--find-links", wheels_dir()]
+    try:
+        run(sys.executable, "-m", "venv", final)
+        run(final / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", *offline, "uv")
+        install = [
+            final / "bin" / "uv",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-cache",
+            "--python",
+            final / "bin" / "python",
+        ]
+        run(*install, *offline, "--require-hashes", "-r", LOCK_FILE)
+    except BaseException:
+        shutil.rmtree(final, ignore_errors=True)
+        raise
+    (final / COMPLETE).touch()
+    remove_siblings(final)
+    say(f"environment ready in {time.monotonic() - started:.0f} s: {final}")
+
+
+def link_venv() -> None:
+    """Point .venv at the environment, so that editors and the Makefile find it."""
+    link = ROOT / ".venv"
+    if link.is_symlink() and link.readlink() == venv_dir():
+        return
+    if link.is_symlink() or link.exists():
+        link.unlink()
+    link.symlink_to(venv_dir())
+
+
+def main() -> None:
+    """Make what is missing; takes no time when nothing is."""
+    if sys.version_info < (3, 11):
+        sys.exit(f"[setup] Python 3.11 or newer is needed; {sys.executable} is {sys.version.split()[0]}")
+    if not (is_complete(venv_dir()) and wheels_dir().is_dir()):
+        with machine_lock("setup"):
+            download_wheels()
+            make_venv()
+    link_venv()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Resolve the hash-pinned requirements of each part; all parts agree with dev.txt, which holds everything.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+UV=.venv/bin/uv
+C="$UV pip compile pyproject.toml --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -q"
+$C --extra operator --extra gateway --extra worker --extra cli --extra dev -o requirements/dev.txt
+for p in operator gateway worker cli; do $C --extra $p -c requirements/dev.txt -o requirements/$p.txt; done

@@ -1,0 +1,199 @@
+"""What the front and an engine process say to each other: msgspec structs, length-prefixed, over a unix socket.
+
+The front sends `FrontMessage`s, the engine `EngineMessage`s. Never pickle: only these types can be decoded.
+One frame is a 4-byte big-endian length and a MessagePack array of messages, so that one step costs one write.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import StrEnum
+
+import msgspec
+
+MAX_FRAME_BYTES = 64 << 20  # far above any honest frame; a larger length means a broken stream
+
+
+class State(StrEnum):
+    """The life of a worker; the allowed transitions stand in `lifecycle`."""
+
+    STARTING = "STARTING"
+    LOADING = "LOADING"
+    PROFILED = "PROFILED"
+    INITIALIZING = "INITIALIZING"
+    READY = "READY"
+    DRAINING = "DRAINING"
+    ASLEEP = "ASLEEP"
+    WAKING = "WAKING"
+    FAILED = "FAILED"
+
+
+class Sampling(msgspec.Struct, frozen=True):
+    """How to choose tokens; every field is set (the front fills the defaults). Names as in `SamplingParams`."""
+
+    temperature: float
+    top_p: float
+    top_k: int  # 0 = all
+    min_p: float
+    seed: int  # unsigned 64 bit
+    max_tokens: int
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()  # the model's end-of-sequence ids included, unless ignore_eos
+    logprobs: int | None = None  # None = none; k = of the sampled token and the k likeliest
+
+
+class AddRequest(msgspec.Struct, frozen=True, tag=True):
+    """A validated request: the engine may assert its limits, the user can not reach those asserts."""
+
+    request_id: str  # unique for the life of the front
+    prompt_token_ids: list[int]
+    sampling: Sampling
+
+
+class AbortRequests(msgspec.Struct, frozen=True, tag=True):
+    """Free these sequences and their blocks; unknown ids are ignored (they may just have ended)."""
+
+    request_ids: list[str]
+
+
+class Command(msgspec.Struct, frozen=True, tag=True):
+    """One control call for the rank's worker; answered by one `CommandResult` with the same id."""
+
+    command_id: int
+    method: str  # initialize_cache | sleep | wake_up | check_health | shutdown
+    args: dict[str, int | float | str | list[str]] = {}
+
+
+class MemoryReport(msgspec.Struct, frozen=True):
+    """What one rank measured; fields and units as in the protobuf message of this name."""
+
+    rank: int
+    total_bytes: int
+    gpu_memory_utilization: float
+    weights_bytes: int
+    peak_activation_bytes: int
+    non_torch_bytes: int
+    kv_cache_bytes: int
+    block_bytes: int
+    block_size: int
+    num_gpu_blocks: int
+    num_cpu_blocks: int
+    seconds: float
+    device: str
+    limited_by: str
+    max_model_len: int
+
+
+class ModelInfo(msgspec.Struct, frozen=True):
+    """What the engine knows of the model once its weights are loaded; completes what the front read from files."""
+
+    num_parameters: int
+    dtype: str
+
+
+class EngineStatus(msgspec.Struct, frozen=True, tag=True):
+    """Sent by the engine whenever its state changes, with everything that holds then (never a delta)."""
+
+    state: State
+    report: MemoryReport | None = None
+    model: ModelInfo | None = None
+    num_gpu_blocks: int = 0
+    num_cpu_blocks: int = 0
+    sleep_level: int = 0
+    residual_bytes: int = 0
+    freed_bytes: int = 0
+    last_sleep_seconds: float = 0.0
+    last_wake_seconds: float = 0.0
+    failure_reason: str = ""  # CamelCase, in FAILED
+    failure_message: str = ""
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probabilities at one output position."""
+
+    sampled: float
+    top_ids: list[int]  # likeliest first
+    top_logprobs: list[float]
+
+
+class TokenOutput(msgspec.Struct, frozen=True, array_like=True):
+    """One step's new tokens of one request; `finish_reason` set = the engine has freed it."""
+
+    request_id: str
+    token_ids: list[int]
+    finish_reason: str | None = None  # stop | length | abort
+    logprobs: list[TokenLogprobs] | None = None
+    queue_seconds: float = 0.0  # accepted → first scheduled; set in the first output
+    prefill_seconds: float = 0.0  # first scheduled → first token; set in the first output
+
+
+class StepOutputs(msgspec.Struct, frozen=True, tag=True):
+    """Everything that one engine step produced, and the load after it. Also the step heartbeat."""
+
+    outputs: list[TokenOutput]
+    running: int
+    waiting: int
+    kv_cache_usage: float  # 0 to 1
+    failed: dict[str, str] = {}  # request id → why; a forward pass that raised fails only its batch
+
+
+class Heartbeat(msgspec.Struct, frozen=True, tag=True):
+    """The engine loop came round; sent at least once a second while nothing runs."""
+
+
+class CommandResult(msgspec.Struct, frozen=True, tag=True):
+    """The answer to a `Command`. `error_reason` "" = done; else CamelCase, with the sentence for the caller."""
+
+    command_id: int
+    error_reason: str = ""  # InvalidArgument | WrongState | InsufficientMemory | GoldenTokensDiffer | Internal | …
+    error_message: str = ""
+
+
+FrontMessage = AddRequest | AbortRequests | Command
+EngineMessage = EngineStatus | StepOutputs | Heartbeat | CommandResult
+
+_LENGTH = struct.Struct(">I")
+_encoder = msgspec.msgpack.Encoder()
+_front_decoder = msgspec.msgpack.Decoder(list[FrontMessage])
+_engine_decoder = msgspec.msgpack.Decoder(list[EngineMessage])
+
+
+def encode_frame(messages: list[FrontMessage] | list[EngineMessage]) -> bytes:
+    """Return one frame, ready to be written."""
+    payload = _encoder.encode(messages)
+    return _LENGTH.pack(len(payload)) + payload
+
+
+class FrameSplitter:
+    """Cuts a byte stream into frame payloads; feed it whatever arrived."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def __repr__(self) -> str:
+        return f"FrameSplitter({len(self._buffer)} bytes waiting)"
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the payloads that are complete now. Raises ValueError on a length above MAX_FRAME_BYTES."""
+        self._buffer += data
+        payloads = []
+        while len(self._buffer) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer)
+            if length > MAX_FRAME_BYTES:
+                raise ValueError(f"frame of {length} bytes is above the limit of {MAX_FRAME_BYTES}")
+            end = _LENGTH.size + length
+            if len(self._buffer) < end:
+                break
+            payloads.append(bytes(self._buffer[_LENGTH.size : end]))
+            del self._buffer[:end]
+        return payloads
+
+
+def decode_front(payload: bytes) -> list[FrontMessage]:
+    """Decode what a front sent. Raises msgspec.DecodeError on anything else."""
+    return _front_decoder.decode(payload)
+
+
+def decode_engine(payload: bytes) -> list[EngineMessage]:
+    """Decode what an engine sent. Raises msgspec.DecodeError on anything else."""
+    return _engine_decoder.decode(payload)

@@ -1,0 +1,39 @@
+"""The worker's settings: one frozen dataclass, parsed once from the command line; given to the engine as JSON.
+
+Flags carry the names that vLLM users know. A bad value stops the program at start and names the flag.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+
+
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What decides how the engine computes. Its digest tells the operator whether a report is of these settings."""
+
+    model: str  # directory with config.json, tokenizer and *.safetensors
+    device: str = "cpu"  # cpu | cuda
+    dtype: str = "auto"  # auto = the model's own; float32 | bfloat16 | float16
+    max_model_len: int = 0  # tokens; 0 = the model's own limit
+    max_num_seqs: int = 64  # sequences in one batch
+    max_num_batched_tokens: int = 2048  # tokens of one forward pass: chunked prefill cuts longer prompts
+    gpu_memory_utilization: float = 0.9  # share of the device's memory (cpu: of the memory limit) to use, in (0, 1]
+    memory_limit_bytes: int = 0  # cpu: the memory to share; 0 = the container's cgroup limit
+    kv_cache_memory_bytes: int = 0  # exact size of the cache instead of the measured rest; 0 = measure
+    block_size: int = 16  # tokens per block
+    swap_space_bytes: int = 0  # host memory for swapped blocks
+    load_format: str = "auto"  # auto = safetensors; dummy = random weights
+    seed: int = 0
+    threads: int = 0  # torch threads on cpu; 0 = the container's cpu limit, else all cores
+
+    def digest(self) -> str:
+        """Return the hexadecimal SHA-256 over all settings."""
+        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
+
+    @property
+    def model_path(self) -> Path:
+        """Return the model's directory."""
+        return Path(self.model)
