@@ -170,7 +170,7 @@ def link_venv() -> None:
 
 def main() -> None:
     """Make what is missing; takes no time when nothing is."""
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036  runs before pip could check requires-python
         sys.exit(f"[setup] Python 3.11 or newer is needed; {sys.executable} is {sys.version.split()[0]}")
     if not (is_complete(venv_dir()) and wheels_dir().is_dir()):
         with machine_lock("setup"):
