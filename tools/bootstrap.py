@@ -136,7 +136,7 @@ def make_venv() -> None:
     say("installing them into one environment (about 6 GB); 1-2 minutes")
     shutil.rmtree(final, ignore_errors=True)
     final.parent.mkdir(parents=True, exist_ok=True)
-    offline = ["--no-index", "--find-links", wheels_dir()]
+    offline: list[str | Path] = ["--no-index", "--find-links", wheels_dir()]
     try:
         run(sys.executable, "-m", "venv", final)
         run(final / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", *offline, "uv")
@@ -149,7 +149,7 @@ def make_venv() -> None:
             "--python",
             final / "bin" / "python",
         ]
-        run(*install, *offline, "--require-hashes", "-r", LOCK_FILE)
+        run(*install, "--python", final / "bin" / "python", *offline, "--require-hashes", "-r", LOCK_FILE)
     except BaseException:
         shutil.rmtree(final, ignore_errors=True)
         raise

@@ -60,7 +60,7 @@ class HandlerCallDetails(Protocol):
 Continuation = Callable[[Any], Awaitable["grpc.RpcMethodHandler[Any, Any]"]]
 
 
-class RequireRole(aio.ServerInterceptor):
+class RequireRole(aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
     """Refuses calls of guarded services with PERMISSION_DENIED unless the caller proves the role they need.
 
     Stands on every port, so that a control service that is served on the wrong one is still guarded.
@@ -89,13 +89,9 @@ class RequireRole(aio.ServerInterceptor):
 def _refuse(handler: grpc.RpcMethodHandler[Any, Any], message: str) -> grpc.RpcMethodHandler[Any, Any]:
     """Return a handler of the same shape that refuses every call."""
 
-    async def refuse_unary(_request: Any, context: aio.ServicerContext[Any, Any]) -> Any:
+    async def refuse(_request: Any, context: aio.ServicerContext[Any, Any]) -> Any:
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, message)
 
-    async def refuse_stream(_request: Any, context: aio.ServicerContext[Any, Any]) -> Any:
-        await context.abort(grpc.StatusCode.PERMISSION_DENIED, message)
-        yield  # makes this an async generator, which a streaming handler has to be
-
-    if handler.response_streaming:
-        return grpc.unary_stream_rpc_method_handler(refuse_stream)
-    return grpc.unary_unary_rpc_method_handler(refuse_unary)
+    if handler.response_streaming:  # a coroutine may serve a stream too: it would write to the context
+        return grpc.unary_stream_rpc_method_handler(refuse)
+    return grpc.unary_unary_rpc_method_handler(refuse)

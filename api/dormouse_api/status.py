@@ -41,5 +41,5 @@ def retry_after_s(error: grpc.RpcError) -> float | None:
     for detail in status.details if status else ():
         info = error_details_pb2.RetryInfo()
         if detail.Unpack(info):
-            return info.retry_delay.ToNanoseconds() / 1e9
+            return float(info.retry_delay.ToNanoseconds() / 1e9)
     return None
