@@ -39,3 +39,34 @@ lock: install ## Resolve requirements/*.txt anew from pyproject.toml
 .PHONY: verify
 verify: install ## Regenerate everything generated and fail on a difference
 	tools/verify.sh
+
+.PHONY: model
+model: install ## Train the small model for demo and tests (2 minutes, cached)
+	$(PY) -m tools.train_model
+
+.PHONY: unit
+unit: install ## Unit tests (no cluster, no network)
+	$(PY) -m pytest -m "not cluster and not gpu" tests --ignore=tests/e2e --ignore=tests/faults --ignore=tests/integration --durations=10
+
+.PHONY: integration
+integration: install model ## Real processes, real models, no cluster
+	$(PY) -m pytest -m "not cluster and not gpu" tests/integration --durations=10
+
+.PHONY: cluster
+cluster: install ## Start the local Kubernetes (or check the one of DORMOUSE_CONTEXT)
+	$(PY) -m tools.testcluster up
+
+.PHONY: e2e
+e2e: install model cluster images ## Tests on the real cluster
+	$(PY) -m pytest -m cluster tests --durations=10
+
+.PHONY: test
+test: lint typecheck unit integration e2e ## All set-up, then every test
+
+.PHONY: demo
+demo: install ## All set-up, then the whole chain: apply, profile, agree, generate, sleep, wake
+	$(PY) -m tools.demo
+
+.PHONY: demo-down
+demo-down: install ## Remove the demo and the local Kubernetes
+	$(PY) -m tools.demo --down

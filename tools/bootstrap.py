@@ -140,16 +140,8 @@ def make_venv() -> None:
     try:
         run(sys.executable, "-m", "venv", final)
         run(final / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", *offline, "uv")
-        install = [
-            final / "bin" / "uv",
-            "pip",
-            "install",
-            "--quiet",
-            "--no-cache",
-            "--python",
-            final / "bin" / "python",
-        ]
-        run(*install, "--python", final / "bin" / "python", *offline, "--require-hashes", "-r", LOCK_FILE)
+        uv: list[str | Path] = [final / "bin" / "uv", "pip", "install", "--quiet", "--no-cache"]
+        run(*uv, "--python", final / "bin" / "python", *offline, "--require-hashes", "-r", LOCK_FILE)
     except BaseException:
         shutil.rmtree(final, ignore_errors=True)
         raise
