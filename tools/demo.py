@@ -1,0 +1,184 @@
+"""The demo: from nothing to a streamed answer, a comparison with transformers, a sleep and a wake.
+
+Every step does its own set-up and takes no time when there is nothing to do. The cluster stays up afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+import grpc
+from rich.console import Console
+from rich.table import Table
+
+from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_api.v1 import inference_pb2_grpc as rpc
+from tools import reference
+from tools.bootstrap import ROOT
+from tools.kubectl import Cluster, CommandFailed, localkube
+from tools.progress import Progress, stream
+from tools.release import Release, fill_model_claim, install, tool_command, tool_env
+from tools.train_model import Recipe, model_dir
+
+NAMESPACE = "dormouse-demo"
+RELEASE = Release(name="dormouse", namespace="dormouse-system", watch_namespaces=(NAMESPACE,))
+EXAMPLE = ROOT / "examples" / "demo"
+QUESTION = "What does sleep do?"
+MAX_TOKENS = 48
+
+
+def main() -> None:
+    """Run the demo, or remove it."""
+    parser = argparse.ArgumentParser(description="Run the whole chain on this machine, and leave it up to be tried.")
+    parser.add_argument("--down", action="store_true", help="remove the demo and the local Kubernetes")
+    args = parser.parse_args()
+    if args.down:
+        remove()
+        return
+    try:
+        run_demo(Console())
+    except (CommandFailed, grpc.RpcError) as error:
+        sys.exit(str(error))
+
+
+def remove() -> None:
+    """Take the local cluster down; on the user's own cluster remove only what the demo made."""
+    cluster_is_ours = "DORMOUSE_CONTEXT" not in tool_env()
+    if cluster_is_ours:
+        print(localkube("down"))
+        return
+    cluster = Cluster.current()
+    cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")
+    cluster.helm("uninstall", RELEASE.name, "--namespace", RELEASE.namespace, "--ignore-not-found")
+
+
+def run_demo(console: Console) -> None:
+    """Do the steps in order and show what each brought about."""
+    progress = Progress(total=9, console=console)
+    with progress.step("Train a small model (cached)") as step:
+        stream(tool_command("tools.train_model"), step, tool_env())
+    model = model_dir(Recipe())
+    with progress.step("Start Kubernetes on this machine") as step:
+        stream(tool_command("tools.testcluster", "up"), step, tool_env())
+    cluster = Cluster.current()
+    with progress.step("Build the images and hand them to the cluster") as step:
+        stream(tool_command("tools.images"), step, tool_env())
+    with progress.step("Install the chart"):
+        install(cluster, RELEASE)
+    with progress.step("Copy the model to a volume"):
+        fill_model_claim(cluster, namespace=NAMESPACE, claim_manifest=EXAMPLE / "models-claim.yaml", model=model)
+    with progress.step("Apply the InferenceDeployment: start, load, profile, agree, allocate"):
+        cluster.apply((EXAMPLE / "inferencedeployment.yaml").read_text("utf-8"), NAMESPACE)
+        order(cluster, "Active")
+        cluster.wait("infd/tiny", "condition=Ready", NAMESPACE, timeout_s=300)
+    show_agreement(console, cluster)
+    with cluster.port_forward(RELEASE.gateway, 50051, RELEASE.namespace) as port:
+        stub = rpc.InferenceStub(grpc.insecure_channel(f"127.0.0.1:{port}"))
+        with progress.step("Ask it something, through the gateway, over gRPC"):
+            tokens = chat(console, stub)
+        with progress.step("Compare with transformers, token by token"):
+            expected = reference_tokens(model)
+        show_comparison(console, tokens, expected)
+        with progress.step("Put it to sleep, wake it, ask again"):
+            sleep_and_wake(console, cluster)
+            again = chat(console, stub)
+        console.print(f"  the same answer after the sleep: {'yes' if again == tokens else 'NO'}")
+    if not tokens == expected == again:
+        sys.exit("the answers differ: this is a bug")
+    console.print(f"\nDone in {progress.elapsed_s:.0f} s. The cluster stays up. Try next:")
+    for command in next_commands(cluster):
+        console.print(f"  {command}", highlight=False, markup=False, soft_wrap=True)
+
+
+def question_messages() -> list[dict[str, str]]:
+    """Return the conversation of the demo."""
+    return [{"role": "user", "content": QUESTION}]
+
+
+def greedy_request() -> pb.GenerateRequest:
+    """Return the chat request of the demo: greedy, so that it can be compared."""
+    messages = [pb.ChatMessage(role=m["role"], content=m["content"]) for m in question_messages()]
+    sampling = pb.SamplingParams(temperature=0, max_tokens=MAX_TOKENS)
+    return pb.GenerateRequest(model="tiny", chat=pb.Chat(messages=messages), sampling_params=sampling)
+
+
+def chat(console: Console, stub: rpc.InferenceStub) -> list[int]:
+    """Stream one answer to the console and return its tokens."""
+    console.print(f"  [bold]{QUESTION}[/bold]")
+    console.print("  ", end="")
+    started = time.monotonic()
+    first_s = 0.0
+    tokens: list[int] = []
+    for response in stub.Generate(greedy_request(), timeout=120):
+        first_s = first_s or time.monotonic() - started
+        tokens.extend(response.token_ids)
+        console.print(response.text, end="", highlight=False, markup=False)
+    total_s = time.monotonic() - started
+    console.print(f"\n  {len(tokens)} tokens, the first after {first_s * 1000:.0f} ms, all in {total_s:.2f} s")
+    return tokens
+
+
+def reference_tokens(model: Path) -> list[int]:
+    """Return what transformers' own generate says to the same conversation."""
+    return reference.greedy_tokens(model, reference.chat_token_ids(model, question_messages()), MAX_TOKENS)
+
+
+def show_comparison(console: Console, ours: list[int], expected: list[int]) -> None:
+    """Print how many tokens agree with transformers', and the first that does not."""
+    agreeing = next((i for i, (a, b) in enumerate(zip(ours, expected, strict=False)) if a != b), len(ours))
+    console.print(f"  {agreeing} of {len(expected)} tokens equal transformers' generate")
+
+
+def show_agreement(console: Console, cluster: Cluster) -> None:
+    """Print the resource as kubectl shows it, and each rank's report beside the agreed minimum."""
+    console.print(cluster.kubectl("get", "infd", "-n", NAMESPACE), highlight=False, markup=False)
+    cache = cluster.get("infd", "tiny", NAMESPACE)["status"]["kvCache"]
+    table = Table("rank", "pod", "reported blocks", "agreed blocks", "")
+    for rank in cache["ranks"]:
+        mark = "limits" if rank["pod"] in cache["limitingRank"] else ""
+        reported, agreed = f"{rank['numGpuBlocks']:,}", f"{cache['numGpuBlocks']:,}"
+        table.add_row(str(rank["rank"]), rank["pod"], reported, agreed, mark)
+    console.print(table)
+
+
+def order(cluster: Cluster, state: str) -> None:
+    """Write spec.lifecycle.desiredState."""
+    patch = json.dumps({"spec": {"lifecycle": {"desiredState": state}}})
+    cluster.kubectl("patch", "infd", "tiny", "-n", NAMESPACE, "--type=merge", "-p", patch)
+
+
+def sleep_and_wake(console: Console, cluster: Cluster) -> None:
+    """Order a sleep and a wake, and print what each says it did."""
+    order(cluster, "Asleep")
+    cluster.wait("infd/tiny", "condition=Asleep", NAMESPACE)
+    console.print(f"  {condition_message(cluster, 'Asleep')}", highlight=False)
+    order(cluster, "Active")
+    cluster.wait("infd/tiny", "jsonpath={.status.phase}=Active", NAMESPACE)
+    actuation = cluster.get("infd", "tiny", NAMESPACE)["status"]["lastActuation"]
+    console.print(f"  woken ({actuation['path']}) in {actuation['seconds']:.2f} s", highlight=False)
+
+
+def condition_message(cluster: Cluster, condition: str) -> str:
+    """Return the message of a condition of the demo's deployment."""
+    conditions = cluster.get("infd", "tiny", NAMESPACE)["status"]["conditions"]
+    return str(next(c["message"] for c in conditions if c["type"] == condition))
+
+
+def next_commands(cluster: Cluster) -> list[str]:
+    """Return three commands that a newcomer may want to run."""
+    kubectl = " ".join([f"KUBECONFIG={cluster.kubeconfig}", *cluster.kubectl_command()]).strip()
+    chat_command = ".venv/bin/python -m dormouse_cli chat --address 127.0.0.1:50051 --model tiny"
+    return [
+        f"{kubectl} explain infd.spec.engine",
+        f"{kubectl} scale infd/tiny -n {NAMESPACE} --replicas=1",
+        f"{kubectl} port-forward -n {RELEASE.namespace} {RELEASE.gateway} 50051  # then: {chat_command}",
+        "make demo-down",
+    ]
+
+
+if __name__ == "__main__":
+    main()
