@@ -1,0 +1,150 @@
+"""What the end-to-end tests say about deployments and models, in the words of a user."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+
+from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_api.v1 import inference_pb2_grpc as rpc
+from tools.kubectl import Cluster, CommandFailed
+
+POLL_S = 0.25
+Manifest = dict[str, Any]
+
+
+class Deployments:
+    """The InferenceDeployments of one namespace: made from what a test states, removed when it ends."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        self.made: list[str] = []
+
+    def manifest(self, name: str, **spec: Any) -> Manifest:
+        """Return a valid resource; `engine` settings are merged over the defaults, other fields replace them."""
+        engine = {
+            "device": "cpu",
+            "dtype": "float32",
+            "maxModelLen": 512,
+            "maxNumSeqs": 8,
+            "maxNumBatchedTokens": 256,
+            **spec.pop("engine", {}),
+        }
+        resources = {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "1536Mi"}}
+        body = {"model": {"uri": "pvc://models/tiny"}, "replicas": 1, "engine": engine, "resources": resources, **spec}
+        return {
+            "apiVersion": "inference.dormouse.dev/v1alpha1",
+            "kind": "InferenceDeployment",
+            "metadata": {"name": name},
+            "spec": body,
+        }
+
+    def apply(self, name: str, **spec: Any) -> str:
+        """Apply a resource and remember to delete it."""
+        self.cluster.apply(self.manifest(name, **spec), self.namespace)
+        self.made.append(name)
+        return name
+
+    def patch(self, name: str, spec: Manifest) -> None:
+        """Merge-patch the spec."""
+        patch = json.dumps({"spec": spec})
+        self.cluster.kubectl("patch", "infd", name, "-n", self.namespace, "--type=merge", "-p", patch)
+
+    def wait(self, name: str, condition: str, timeout_s: int = 120) -> None:
+        """Wait for a condition as a user would: `kubectl wait --for=…`."""
+        try:
+            self.cluster.wait(f"infd/{name}", condition, self.namespace, timeout_s)
+        except CommandFailed as error:
+            raise AssertionError(f"{error}\nstatus: {self.status(name)}") from error
+
+    def status(self, name: str) -> Manifest:
+        """Return the status, {} before the first write."""
+        status: Manifest = self.cluster.get("infd", name, self.namespace).get("status", {})
+        return status
+
+    def condition(self, name: str, kind: str) -> Manifest:
+        """Return one condition, {} if it is not there."""
+        conditions = self.status(name).get("conditions", [])
+        return next((c for c in conditions if c["type"] == kind), {})
+
+    def pods(self, name: str) -> list[Manifest]:
+        """Return the worker pods of a deployment, ordered by name."""
+        selector = f"inference.dormouse.dev/deployment={name}"
+        return sorted(self.cluster.list("pods", self.namespace, selector), key=lambda p: p["metadata"]["name"])
+
+    def events(self, name: str) -> list[str]:
+        """Return the messages of the Events about a deployment."""
+        events = self.cluster.list("events", self.namespace)
+        return [e["message"] for e in events if e["involvedObject"].get("name") == name]
+
+    def delete(self, name: str) -> None:
+        """Delete a resource and wait until it is gone."""
+        self.cluster.kubectl("delete", "infd", name, "-n", self.namespace, "--ignore-not-found", "--wait=false")
+        if name in self.made:
+            self.made.remove(name)
+
+
+class Model:
+    """Calls one model through the gateway."""
+
+    def __init__(self, stub: rpc.InferenceStub, name: str) -> None:
+        self.stub = stub
+        self.name = name
+
+    def generate(self, request: pb.GenerateRequest, timeout_s: float = 60) -> list[pb.GenerateResponse]:
+        """Return all messages of a stream."""
+        request.model = request.model or self.name
+        return list(self.stub.Generate(request, timeout=timeout_s))
+
+    def greedy(self, prompt_token_ids: list[int], max_tokens: int) -> list[int]:
+        """Return the greedy tokens of a prompt."""
+        sampling = pb.SamplingParams(temperature=0, max_tokens=max_tokens)
+        prompt = pb.TokenIds(ids=prompt_token_ids)
+        responses = self.generate(pb.GenerateRequest(token_ids=prompt, sampling_params=sampling))
+        return [token for response in responses for token in response.token_ids]
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return the tokens of a text."""
+        return list(self.stub.Tokenize(pb.TokenizeRequest(model=self.name, text=text), timeout=30).token_ids)
+
+
+def wait_until(check: Callable[[], Any], *, timeout_s: float = 90) -> Any:
+    """Wait until a check returns something true and return that; fail with its last answer at the deadline."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = check()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"not within {timeout_s} s; last answer: {found!r}"
+        time.sleep(POLL_S)
+
+
+class Models:
+    """Models by name, through the gateway."""
+
+    def __init__(self, stub: rpc.InferenceStub) -> None:
+        self.stub = stub
+
+    def __call__(self, name: str) -> Model:
+        return Model(self.stub, name)
+
+    def answers(self, name: str, prompt_token_ids: list[int], max_tokens: int) -> list[int]:
+        """Return the greedy tokens, [] while the gateway knows no ready worker."""
+        try:
+            return Model(self.stub, name).greedy(prompt_token_ids, max_tokens)
+        except grpc.RpcError as error:
+            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND):
+                return []
+            raise
+
+    def refusal(self, name: str) -> str:
+        """Return code and words with which a request is refused."""
+        with pytest.raises(grpc.RpcError) as caught:
+            Model(self.stub, name).greedy([5], 1)
+        return f"{caught.value.code().name}: {caught.value.details()}"
