@@ -70,3 +70,11 @@ demo: install ## All set-up, then the whole chain: apply, profile, agree, genera
 .PHONY: demo-down
 demo-down: install ## Remove the demo and the local Kubernetes
 	$(PY) -m tools.demo --down
+
+.PHONY: images
+images: install ## Build the container images and hand them to the cluster
+	$(PY) -m tools.images
+
+.PHONY: prune
+prune: install ## Remove all builds of images but the current one
+	$(PY) -m tools.images prune

@@ -1,0 +1,94 @@
+# The three images of Dormouse: docker build --target operator|gateway|worker .
+#
+# Layers, from the bottom: base, environment (changes with the lock file), our code (changes with every commit).
+# Whoever builds behind a mirror, or without any index, mounts a pip.conf at /etc/pip.conf (see tools/images).
+ARG BASE_IMAGE=python:3.11-slim-bookworm
+
+# --- what all three stand on -----------------------------------------------------------------------------------------
+FROM ${BASE_IMAGE} AS base
+# A name for the user (some libraries ask for it), and bytecode for the standard library where the base has none: with a
+# read-only root file system every start would compile it again. What can not be compiled there is not needed either.
+RUN echo 'dormouse:x:65532:65532:dormouse:/tmp:/usr/sbin/nologin' >> /etc/passwd \
+    && echo 'dormouse:x:65532:' >> /etc/group \
+    && { python3 -m compileall -qq -x '/(test|lib2to3|idlelib)/' \
+         "$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" || true; }
+ENV PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    PYTHONPATH=/opt/dormouse/lib \
+    PYTHONSAFEPATH=1 \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    PIP_NO_CACHE_DIR=1 \
+    HOME=/tmp
+WORKDIR /opt/dormouse
+
+# A base from which nothing can be installed: operator and gateway are made on it.
+FROM base AS runtime
+RUN rm -rf /usr/local/lib/python3*/site-packages/pip* /usr/local/lib/python3*/site-packages/setuptools* \
+           /usr/local/lib/python3*/site-packages/wheel* /usr/local/bin/pip* /usr/local/bin/wheel \
+           /usr/local/lib/python3*/ensurepip /usr/lib/python3*/ensurepip /usr/share/python-wheels
+
+# --- environments: one layer each, made anew only when the lock file changes -----------------------------------------
+# PYTHONDONTWRITEBYTECODE does not keep pip from compiling what it installs; pip itself does not stay.
+FROM base AS operator-env
+COPY requirements/operator.txt /opt/requirements.txt
+RUN python3 -m venv /opt/venv \
+    && pip install --quiet --require-hashes --only-binary=:all: -r /opt/requirements.txt \
+    && pip uninstall --quiet --yes setuptools pip
+
+FROM base AS gateway-env
+COPY requirements/gateway.txt /opt/requirements.txt
+RUN python3 -m venv /opt/venv \
+    && pip install --quiet --require-hashes --only-binary=:all: -r /opt/requirements.txt \
+    && pip uninstall --quiet --yes setuptools pip
+
+# The worker's 5.6 GB are installed where they stay: the worker is built on this stage, not copied from it.
+FROM base AS worker-env
+COPY requirements/worker.txt /opt/requirements.txt
+RUN python3 -m venv /opt/venv \
+    && pip install --quiet --require-hashes --only-binary=:all: -r /opt/requirements.txt \
+    && pip uninstall --quiet --yes pip
+
+# --- our code, with bytecode that is valid whatever the files' times are ---------------------------------------------
+FROM base AS code
+COPY api/dormouse_api /code/api/dormouse_api
+COPY kube/dormouse_kube /code/kube/dormouse_kube
+COPY operator/dormouse_operator /code/operator/dormouse_operator
+COPY gateway/dormouse_gateway /code/gateway/dormouse_gateway
+COPY worker_image/dormouse_worker /code/worker_image/dormouse_worker
+RUN for part in /code/*; do \
+      python3 -m compileall -q --invalidation-mode unchecked-hash -s "$part" -p /opt/dormouse/lib "$part" || exit 1; \
+    done
+
+# --- the images ------------------------------------------------------------------------------------------------------
+FROM runtime AS operator
+COPY --from=operator-env /opt/venv /opt/venv
+COPY --from=code /code/api/ /code/kube/ /code/operator/ /opt/dormouse/lib/
+LABEL org.opencontainers.image.title="dormouse operator" \
+      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.url="https://dormouse.dev"
+USER 65532:65532
+EXPOSE 8080
+ENTRYPOINT ["python", "-m", "dormouse_operator"]
+
+FROM runtime AS gateway
+COPY --from=gateway-env /opt/venv /opt/venv
+COPY --from=code /code/api/ /code/kube/ /code/gateway/ /opt/dormouse/lib/
+LABEL org.opencontainers.image.title="dormouse gateway" \
+      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.url="https://dormouse.dev"
+USER 65532:65532
+EXPOSE 50051 50052 8080
+ENTRYPOINT ["python", "-m", "dormouse_gateway"]
+
+FROM worker-env AS worker
+COPY --from=code /code/api/ /code/worker_image/ /opt/dormouse/lib/
+LABEL org.opencontainers.image.title="dormouse worker" \
+      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.url="https://dormouse.dev"
+USER 65532:65532
+EXPOSE 50051 50052 8080
+ENTRYPOINT ["python", "-m", "dormouse_worker"]

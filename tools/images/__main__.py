@@ -1,0 +1,63 @@
+"""`python -m tools.images [deliver|build|tag|prune]`: the three container images, without a registry."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from tools.bootstrap import machine_lock
+from tools.images import content
+from tools.images.build import Builder, Names, remove_old
+from tools.images.deliver import deliver
+from tools.images.settings import ImagesFailed, Settings
+from tools.images.store import Store
+
+STARTED = time.monotonic()
+
+
+def say(text: str) -> None:
+    """Print one line of progress with the seconds since the start."""
+    print(f"[images] {time.monotonic() - STARTED:6.1f} s  {text}", flush=True)
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tools.images", description=__doc__)
+    commands = parser.add_subparsers(dest="command")
+    commands.add_parser("tag", help="print the tag that the sources make")
+    commands.add_parser("build", help="build what is missing")
+    commands.add_parser("deliver", help="build what is missing, and bring the images to the cluster (the default)")
+    commands.add_parser("prune", help="remove all builds but the current one")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Run one command; a failure is one message, not a traceback."""
+    command = arguments().command or "deliver"
+    try:
+        settings = Settings.from_environment()
+        if command == "tag":
+            print(content.tag(settings.source))
+            return
+        with machine_lock("images"):
+            run(command, settings)
+    except ImagesFailed as failure:
+        sys.exit(f"[images] {failure}")
+
+
+def run(command: str, settings: Settings) -> None:
+    """Run a command that works on the storage."""
+    store = Store(settings)
+    names = Names.of(settings)
+    if command == "prune":
+        removed = remove_old(store, names, keep=1)
+        say(f"removed {len(removed)} old images")
+        return
+    Builder(settings, store, names, say).build_missing()
+    if command == "deliver":
+        deliver(settings, store, names, say)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""What an image is made of, and the tag that follows from it. Reads files; knows no build tool."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+VERSION = "0.1.0"  # the chart's appVersion; every build carries this tag too
+PARTS = ("operator", "gateway", "worker")
+PACKAGES = (
+    "api/dormouse_api",
+    "kube/dormouse_kube",
+    "operator/dormouse_operator",
+    "gateway/dormouse_gateway",
+    "worker_image/dormouse_worker",
+)
+LOCKS = tuple(f"requirements/{part}.txt" for part in PARTS)
+RECIPE = ("Dockerfile", ".dockerignore")
+
+
+def source_files(source: Path) -> Iterator[Path]:
+    """Yield every file that can change an image, in a fixed order: the same ones that .dockerignore lets in."""
+    for name in (*RECIPE, *LOCKS):
+        yield source / name
+    for package in PACKAGES:
+        yield from sorted(path for path in (source / package).rglob("*") if path.is_file() and not is_bytecode(path))
+
+
+def is_bytecode(path: Path) -> bool:
+    """Tell whether Python wrote the file by itself."""
+    return "__pycache__" in path.parts or path.suffix in {".pyc", ".pyo"}
+
+
+def digest_of(source: Path, files: Iterator[Path]) -> str:
+    """Return 12 hexadecimal digits over names, executable bits and contents. File times do not count."""
+    whole = hashlib.sha256()
+    for path in files:
+        executable = bool(path.stat().st_mode & 0o100)
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        whole.update(f"{path.relative_to(source)} {executable} {content}\n".encode())
+    return whole.hexdigest()[:12]
+
+
+def tag(source: Path) -> str:
+    """Return the tag of the images that these sources make; the version in front keeps it a word for helm --set."""
+    return f"{VERSION}-{digest_of(source, source_files(source))}"
+
+
+def environment_tag(source: Path, part: str, base_key: str) -> str:
+    """Return the tag of a part's Python environment: it changes with the lock file, the recipe and the base."""
+    files = (source / name for name in ("Dockerfile", f"requirements/{part}.txt"))
+    return f"{base_key}-{digest_of(source, iter(files))}"
