@@ -1,0 +1,132 @@
+"""Real worker processes on this machine: front and engine, a real model, real gRPC; no cluster."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from dormouse_api.auth import role_metadata, token_digest
+from dormouse_api.names import Role
+from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_api.v1 import inference_pb2_grpc as inference_rpc
+from dormouse_api.v1 import worker_control_pb2 as control
+from dormouse_api.v1 import worker_control_pb2_grpc as control_rpc
+from tools.bootstrap import ROOT
+from tools.train_model import Recipe, model_dir
+
+TOKENS = {Role.OPERATOR: "operator-token-of-the-tests", Role.GATEWAY: "gateway-token-of-the-tests"}
+EPOCH = 1
+
+
+def free_port() -> int:
+    """Return a port of loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Worker:
+    """One worker: its processes and the two doors to it."""
+
+    def __init__(self, model: Path, log: IO[bytes], *flags: str) -> None:
+        self.port, self.control_port, self.metrics_port = free_port(), free_port(), free_port()
+        command = [sys.executable, "-m", "dormouse_worker", "--model", str(model), "--served-model-name", "tiny"]
+        command += ["--device", "cpu", "--dtype", "float32", "--max-model-len", "512", "--memory-limit", "2Gi"]
+        command += ["--max-num-seqs", "8", "--max-num-batched-tokens", "128", "--port", str(self.port)]
+        command += ["--control-port", str(self.control_port), "--metrics-port", str(self.metrics_port), *flags]
+        env = {
+            **os.environ,
+            "DORMOUSE_POD_UID": "pod-uid",
+            "DORMOUSE_OPERATOR_TOKEN_SHA256": token_digest(TOKENS[Role.OPERATOR]),
+            "DORMOUSE_GATEWAY_TOKEN_SHA256": token_digest(TOKENS[Role.GATEWAY]),
+            "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("api", "worker_image")),
+        }
+        self.process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
+        self.channel = grpc.insecure_channel(f"127.0.0.1:{self.port}")
+        self.control_channel = grpc.insecure_channel(f"127.0.0.1:{self.control_port}")
+        self.inference = inference_rpc.InferenceStub(self.channel)
+        self.control = control_rpc.WorkerControlStub(self.control_channel)
+
+    def close(self) -> None:
+        """End the worker and its channels."""
+        self.channel.close()
+        self.control_channel.close()
+        self.process.terminate()
+        self.process.wait(timeout=30)
+
+    def operate(self, method: str, request: object, timeout_s: float = 60) -> object:
+        """Call WorkerControl in the operator's role."""
+        call = getattr(self.control, method)
+        return call(request, timeout=timeout_s, metadata=role_metadata(TOKENS[Role.OPERATOR]), wait_for_ready=True)
+
+    def report(self) -> control.MemoryReport:
+        """Return what the profile run measured, waiting until it is there."""
+        request = control.DetermineNumAvailableBlocksRequest(epoch=EPOCH)
+        return self.operate("DetermineNumAvailableBlocks", request)  # type: ignore[return-value]
+
+    def start(self) -> control.WorkerStatus:
+        """Agree with itself: allocate what it reported."""
+        blocks = min(self.report().num_gpu_blocks, 2048)
+        request = control.InitializeCacheRequest(epoch=EPOCH, num_gpu_blocks=blocks)
+        return self.operate("InitializeCache", request)  # type: ignore[return-value]
+
+    def status(self) -> control.WorkerStatus:
+        """Return the worker's status."""
+        return self.operate("GetStatus", control.GetStatusRequest())  # type: ignore[return-value]
+
+    def health(self, service: str) -> int:
+        """Return the gRPC health of a service."""
+        stub = health_pb2_grpc.HealthStub(self.channel)
+        status: int = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=10, wait_for_ready=True).status
+        return status
+
+    def greedy(self, prompt_token_ids: list[int], max_tokens: int) -> list[int]:
+        """Return the greedy tokens of a prompt."""
+        return [t for m in self.stream(prompt_token_ids, max_tokens=max_tokens, temperature=0) for t in m.token_ids]
+
+    def stream(self, prompt_token_ids: list[int], **sampling: object) -> grpc.Call:
+        """Begin a stream."""
+        params = pb.SamplingParams(**sampling)  # type: ignore[arg-type]
+        request = pb.GenerateRequest(token_ids=pb.TokenIds(ids=prompt_token_ids), sampling_params=params)
+        return self.inference.Generate(request, timeout=60)
+
+
+@pytest.fixture(scope="session")
+def tiny_model() -> Path:
+    """The directory of the small trained model."""
+    path = model_dir(Recipe())
+    assert path.is_dir(), "run make model"
+    return path
+
+
+@pytest.fixture(scope="module")
+def start_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Worker]]:
+    """Start workers that end with the module; their logs lie in the test's folder."""
+    workers: list[Worker] = []
+    log_path = tmp_path_factory.mktemp("worker") / "log"
+    with log_path.open("wb") as log:
+
+        def start(model: Path, *flags: str) -> Worker:
+            workers.append(Worker(model, log, *flags))
+            return workers[-1]
+
+        yield start
+        for worker in workers:
+            worker.close()
+
+
+@pytest.fixture(scope="module")
+def worker(start_worker: Callable[..., Worker], tiny_model: Path) -> Worker:
+    """A worker with the small model, ready to serve."""
+    worker = start_worker(tiny_model)
+    worker.start()
+    return worker
