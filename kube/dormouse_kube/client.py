@@ -1,0 +1,327 @@
+"""The real KubeApi: plain mappings over kubernetes.aio's connection. Owns login, paths and the mapping of errors.
+
+The generated models of the client library are left out: they refuse unknown fields and cost memory per object.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import quote
+
+import aiohttp
+from kubernetes.aio import client as kubernetes_client
+from kubernetes.aio import config as kubernetes_config
+
+from dormouse_kube.api import Kind, Resource, ResourceList, WatchEvent
+from dormouse_kube.errors import Conflict, Forbidden, Gone, Invalid, KubeError, NotFound, Unavailable
+
+_APPLY = "application/apply-patch+yaml"  # JSON is YAML
+_MERGE = "application/merge-patch+json"
+_JSON = "application/json"
+
+OnCall = Callable[[str, str, int], None]  # verb, plural, HTTP status (0 = no answer)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """Time limits towards the API server, all in seconds."""
+
+    connect_timeout_s: float = 10.0
+    request_timeout_s: float = 30.0  # a whole call, watches excepted
+    watch_timeout_s: int = 300  # the server ends a watch after this long; it is then continued
+    inactivity_timeout_s: float = 70.0  # bookmarks come about once a minute: a silent watch is a dead one
+    chunk_size: int = 500  # objects per page of a list
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    """One HTTP request before it is signed."""
+
+    verb: str  # as RBAC names it; for metrics only
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+    kind: Kind
+    namespace: str | None
+    name: str = ""
+    subresource: str = ""
+    query: tuple[tuple[str, str], ...] = ()
+    content_type: str = _JSON
+    body: Resource | None = None
+
+    @property
+    def path(self) -> str:
+        """Return the path under the API server's address."""
+        root = "/apis" if "/" in self.kind.api_version else "/api"
+        namespace = ("namespaces", self.namespace) if self.kind.namespaced and self.namespace else ()
+        parts = (self.kind.api_version, *namespace, self.kind.plural, self.name, self.subresource)
+        return "/".join((root, *(quote(part) for part in parts if part)))
+
+
+class KubeClient:
+    """KubeApi over HTTP. Close it, or use it as a context manager."""
+
+    def __init__(
+        self,
+        api_client: kubernetes_client.ApiClient,
+        *,
+        settings: ClientSettings | None = None,
+        on_call: OnCall | None = None,
+    ) -> None:
+        """Take a client that is logged in; `on_call` hears of every answer."""
+        self._api_client = api_client
+        self._settings = settings or ClientSettings()
+        self._on_call = on_call
+
+    @classmethod
+    async def connect(
+        cls,
+        *,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+        settings: ClientSettings | None = None,
+        on_call: OnCall | None = None,
+    ) -> KubeClient:
+        """Log in with the pod's service account, or, outside of a cluster or when named, with a kubeconfig.
+
+        Raises KubeError when neither is there.
+        """
+        configuration = kubernetes_client.Configuration()
+        try:
+            await _login(configuration, kubeconfig=kubeconfig, context=context)
+        except (kubernetes_config.ConfigException, OSError, ValueError) as error:
+            raise KubeError(f"no credentials for a Kubernetes API server: {error}") from error
+        configuration.retries = 0  # whoever calls decides
+        return cls(kubernetes_client.ApiClient(configuration), settings=settings, on_call=on_call)
+
+    def __repr__(self) -> str:
+        """Show the server."""
+        return f"KubeClient({self._api_client.configuration.host})"
+
+    async def __aenter__(self) -> KubeClient:
+        """Return the client."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the connections."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._api_client.close()  # type: ignore[no-untyped-call]  # the library is half typed
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Resource | None:
+        """See KubeApi."""
+        try:
+            return await self._call(_Request(verb="get", method="GET", kind=kind, namespace=namespace, name=name))
+        except NotFound:
+            return None
+
+    async def list(self, kind: Kind, namespace: str | None, *, label_selector: str = "") -> ResourceList:
+        """See KubeApi. Reads in pages."""
+        items: list[Resource] = []
+        token = ""
+        while True:
+            query = (("limit", str(self._settings.chunk_size)), ("labelSelector", label_selector), ("continue", token))
+            page = await self._call(_Request(verb="list", method="GET", kind=kind, namespace=namespace, query=query))
+            # items of a list carry neither kind nor version, single objects do: make them alike
+            items += [{"apiVersion": kind.api_version, "kind": kind.kind, **item} for item in page.get("items") or ()]
+            token = page["metadata"].get("continue") or ""
+            if not token:
+                return ResourceList(tuple(items), page["metadata"]["resourceVersion"])
+
+    async def watch(
+        self, kind: Kind, namespace: str | None, *, resource_version: str, label_selector: str = ""
+    ) -> AsyncIterator[WatchEvent]:
+        """See KubeApi."""
+        query = (
+            ("watch", "true"),
+            ("allowWatchBookmarks", "true"),
+            ("resourceVersion", resource_version),
+            ("timeoutSeconds", str(self._settings.watch_timeout_s)),
+            ("labelSelector", label_selector),
+        )
+        request = _Request(verb="watch", method="GET", kind=kind, namespace=namespace, query=query)
+        limits = self._settings
+        timeout = aiohttp.ClientTimeout(sock_connect=limits.connect_timeout_s, sock_read=limits.inactivity_timeout_s)
+        with _foreign_errors(request):
+            response = await self._send(request, timeout)
+            try:
+                async for line in _lines(response.content):
+                    yield _to_event(json.loads(line))
+            finally:
+                response.close()
+
+    async def create(self, kind: Kind, obj: Resource) -> Resource:
+        """See KubeApi."""
+        namespace = obj["metadata"].get("namespace")
+        query = (("fieldValidation", "Strict"),)
+        return await self._call(
+            _Request(verb="create", method="POST", kind=kind, namespace=namespace, query=query, body=obj)
+        )
+
+    async def apply(self, kind: Kind, obj: Resource, *, field_manager: str, subresource: str = "") -> Resource:
+        """See KubeApi."""
+        metadata = obj["metadata"]
+        return await self._call(
+            _Request(
+                verb="patch",
+                method="PATCH",
+                kind=kind,
+                namespace=metadata.get("namespace"),
+                name=metadata["name"],
+                subresource=subresource,
+                query=(("fieldManager", field_manager), ("force", "true"), ("fieldValidation", "Strict")),
+                content_type=_APPLY,
+                body={"apiVersion": kind.api_version, "kind": kind.kind, **obj},
+            )
+        )
+
+    async def replace(self, kind: Kind, obj: Resource) -> Resource:
+        """See KubeApi."""
+        metadata = obj["metadata"]
+        namespace, name = metadata.get("namespace"), metadata["name"]
+        return await self._call(
+            _Request(verb="update", method="PUT", kind=kind, namespace=namespace, name=name, body=obj)
+        )
+
+    async def patch_status(self, kind: Kind, namespace: str, name: str, status: Mapping[str, Any]) -> Resource:
+        """See KubeApi."""
+        return await self._call(
+            _Request(
+                verb="patch",
+                method="PATCH",
+                kind=kind,
+                namespace=namespace,
+                name=name,
+                subresource="status",
+                content_type=_MERGE,
+                body={"status": dict(status)},
+            )
+        )
+
+    async def delete(
+        self, kind: Kind, namespace: str, name: str, *, uid: str | None = None, grace_period_s: int | None = None
+    ) -> None:
+        """See KubeApi. Dependents are collected in the background."""
+        options: dict[str, Any] = {"propagationPolicy": "Background"}
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
+        if grace_period_s is not None:
+            options["gracePeriodSeconds"] = grace_period_s
+        request = _Request(verb="delete", method="DELETE", kind=kind, namespace=namespace, name=name, body=options)
+        try:
+            await self._call(request)
+        except NotFound:
+            return
+
+    async def _call(self, request: _Request) -> dict[str, Any]:
+        """Send the request and return the answer's object."""
+        limits = self._settings
+        timeout = aiohttp.ClientTimeout(total=limits.request_timeout_s, sock_connect=limits.connect_timeout_s)
+        with _foreign_errors(request):
+            response = await self._send(request, timeout)
+            answer: dict[str, Any] = json.loads(await response.read())
+            return answer
+
+    async def _send(self, request: _Request, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+        """Sign and send the request; return the open answer, or raise what it says."""
+        method, url, headers, body, _ = await self._api_client.param_serialize(
+            request.method,
+            request.path,
+            query_params=[pair for pair in request.query if pair[1]],
+            header_params={"Accept": _JSON, "Content-Type": request.content_type},
+            body=request.body,
+            auth_settings=["BearerToken"],
+        )
+        status = 0
+        try:
+            answer = await self._api_client.call_api(method, url, headers, body, _request_timeout=timeout)
+            status = answer.status
+        finally:
+            if self._on_call:
+                self._on_call(request.verb, request.kind.plural, status)
+        response: aiohttp.ClientResponse = answer.response
+        if status >= 400:
+            raise _to_error(status, _parse_status(await response.read()), _retry_after_s(response.headers))
+        return response
+
+
+async def _login(
+    configuration: kubernetes_client.Configuration, *, kubeconfig: str | None, context: str | None
+) -> None:
+    """Fill the configuration from the service account if there is one and nothing else is named."""
+    if kubeconfig is None and context is None:
+        try:
+            kubernetes_config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+        except kubernetes_config.ConfigException:
+            pass  # not in a cluster
+        else:
+            return
+    await kubernetes_config.load_kube_config(  # type: ignore[no-untyped-call]
+        kubeconfig, context=context, client_configuration=configuration, persist_config=False
+    )
+
+
+@contextmanager
+def _foreign_errors(request: _Request) -> Iterator[None]:
+    """Map what aiohttp and the parser raise: whatever breaks below HTTP is Unavailable."""
+    try:
+        yield
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+        words = str(error) or type(error).__name__
+        raise Unavailable(f"{request.verb} {request.path}: {words}") from error
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Yield the stream's lines, of any length: StreamReader.readline fails on those longer than its buffer."""
+    rest = b""
+    async for chunk in content.iter_any():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if line:
+                yield line
+
+
+def _to_event(raw: Mapping[str, Any]) -> WatchEvent:
+    """Return the event; raise what an ERROR event says."""
+    if raw["type"] == "ERROR":
+        raise _to_error(int(raw["object"].get("code") or 500), raw["object"], None)
+    return WatchEvent(raw["type"], raw["object"])
+
+
+def _parse_status(body: bytes) -> Mapping[str, Any]:
+    """Return the Status object of an error's body; a proxy in between may have written something else."""
+    try:
+        parsed = json.loads(body)
+    except ValueError:
+        return {"message": body[:200].decode(errors="replace")}
+    return parsed if isinstance(parsed, dict) else {}
+
+
+def _retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Return the server's Retry-After in seconds; a date, which Kubernetes never sends, counts as none."""
+    value = headers.get("Retry-After", "")
+    return float(value) if value.isdigit() else None
+
+
+_NAMED: Mapping[int, type[KubeError]] = {
+    400: Invalid,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: Gone,
+    422: Invalid,
+}
+
+
+def _to_error(status: int, body: Mapping[str, Any], retry_after_s: float | None) -> KubeError:
+    """Return the error of an HTTP status and the Status object that came with it."""
+    message = str(body.get("message") or f"HTTP {status}")
+    reason = str(body.get("reason") or "")
+    # 401: the token may just have been rotated; the next call reads it anew
+    if status in {401, 408, 429} or status >= 500:
+        return Unavailable(message, status=status, reason=reason, retry_after_s=retry_after_s)
+    return _NAMED.get(status, KubeError)(message, status=status, reason=reason)
