@@ -1,0 +1,63 @@
+"""The set-up that every other command stands on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tools import bootstrap
+
+
+def test_the_cache_is_where_the_variable_says(monkeypatch, tmp_path):
+    monkeypatch.setenv("DORMOUSE_CACHE", str(tmp_path / "elsewhere"))
+    assert bootstrap.cache_root() == tmp_path / "elsewhere"
+
+
+def test_the_environment_changes_its_name_with_the_lock_file(monkeypatch, tmp_path):
+    lock = tmp_path / "dev.txt"
+    lock.write_text("a==1")
+    monkeypatch.setattr(bootstrap, "LOCK_FILE", lock)
+    before = bootstrap.lock_key()
+    lock.write_text("a==2")
+    assert bootstrap.lock_key() != before
+    assert bootstrap.lock_key().startswith(f"cp3{sys.version_info.minor}-")
+
+
+def test_an_environment_without_its_mark_is_not_complete(tmp_path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").touch()
+    assert not bootstrap.is_complete(tmp_path)
+    (tmp_path / bootstrap.COMPLETE).touch()
+    assert bootstrap.is_complete(tmp_path)
+
+
+def test_finishing_a_folder_removes_those_of_other_locks(tmp_path):
+    for name in ("old", "new.partial"):
+        (tmp_path / name).mkdir()
+    bootstrap.finish(tmp_path / "new.partial", tmp_path / "new")
+    assert [p.name for p in tmp_path.iterdir()] == ["new"]
+
+
+def test_a_failing_command_stops_the_set_up_and_shows_its_last_words():
+    with pytest.raises(SystemExit, match="the last words"):
+        bootstrap.run(sys.executable, "-c", "import sys; sys.exit('the last words')")
+
+
+def test_too_little_disk_is_an_error_with_both_numbers(monkeypatch, tmp_path):
+    monkeypatch.setenv("DORMOUSE_CACHE", str(tmp_path))
+    monkeypatch.setattr(bootstrap, "NEEDED_BYTES", 1 << 60)
+    with pytest.raises(SystemExit, match=r"GiB free and the Python environment needs \d+ GiB.*DORMOUSE_CACHE"):
+        bootstrap.check_free_space()
+
+
+def test_a_second_run_waits_and_says_for_whom(monkeypatch, tmp_path):
+    monkeypatch.setenv("DORMOUSE_CACHE", str(tmp_path))
+    waiter = "from tools.bootstrap import machine_lock\nwith machine_lock('x'): print('got it')"
+    with bootstrap.machine_lock("x"):
+        second = subprocess.Popen([sys.executable, "-c", waiter], stdout=subprocess.PIPE, text=True, cwd=bootstrap.ROOT)
+        assert second.stdout is not None
+        assert f"waiting for pid {bootstrap.os.getpid()} in" in second.stdout.readline()
+    said, _ = second.communicate(timeout=30)
+    assert said == "got it\n"

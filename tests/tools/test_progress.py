@@ -1,0 +1,46 @@
+"""The one view of a long run."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+from rich.console import Console
+
+from tools.progress import Progress, stream
+
+
+def plain() -> tuple[Progress, io.StringIO]:
+    """Return a view that is not a terminal, and what it prints to."""
+    out = io.StringIO()
+    return Progress(total=2, console=Console(file=out, width=200)), out
+
+
+def test_steps_are_numbered_and_timed():
+    progress, out = plain()
+    with progress.step("First"):
+        pass
+    with progress.step("Second") as step:
+        step.tell("half way")
+    lines = out.getvalue().splitlines()
+    assert [line.split("  ")[0].strip() for line in lines if line.startswith("✓")] == [
+        "✓ [1/2] First",
+        "✓ [2/2] Second",
+    ]
+    assert "        half way" in lines
+
+
+def test_a_failed_step_is_named():
+    progress, out = plain()
+    with pytest.raises(RuntimeError), progress.step("Breaks"):
+        raise RuntimeError
+    assert "✗ [1/2] Breaks failed after" in out.getvalue()
+
+
+def test_a_command_that_fails_ends_the_run_with_its_last_lines():
+    progress, out = plain()
+    program = "print('working'); raise SystemExit('no disk')"
+    with pytest.raises(SystemExit, match=r"(?s)no disk.*ended with 1"), progress.step("Runs") as step:
+        stream([sys.executable, "-c", program], step)
+    assert "working" in out.getvalue()

@@ -1,0 +1,40 @@
+"""The recipe of the small model; the training itself runs in `make model`."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tools.train_model import CHAT_TEMPLATE, Recipe, docstring_dialogues, learning_rate_factor, training_texts
+
+
+def test_another_recipe_is_another_model():
+    assert Recipe().digest() == Recipe().digest()
+    assert Recipe().digest() != Recipe(seed=21).digest()
+
+
+def test_the_data_is_the_same_for_the_same_seed():
+    assert training_texts(random.Random(1))[:5] == training_texts(random.Random(1))[:5]
+
+
+def test_documented_names_become_questions_and_answers():
+    public = 'def nap(hours):\n    """Sleep for a number of hours, deeply.\n\n    More."""\n'
+    private = 'def _own():\n    """Hidden, and long enough to count otherwise."""\n'
+    source = public + private
+    assert list(docstring_dialogues(source)) == [("nap", "Sleep for a number of hours, deeply.")]
+    assert list(docstring_dialogues("not python")) == []
+
+
+@pytest.mark.parametrize(("step", "factor"), [(0, 0.2), (10, 1.0), (50, 1.0), (80, 0.5), (100, 0.0)])
+def test_the_learning_rate_rises_stays_and_falls(step, factor):
+    assert learning_rate_factor(step, 100) == pytest.approx(factor)
+
+
+def test_the_chat_template_marks_each_turn():
+    import jinja2
+
+    rendered = jinja2.Template(CHAT_TEMPLATE).render(
+        bos_token="<s>", eos_token="</s>", messages=[{"role": "user", "content": " hi "}], add_generation_prompt=True
+    )
+    assert rendered == "<s><|user|>hi</s><|assistant|>"
