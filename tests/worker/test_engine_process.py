@@ -1,0 +1,203 @@
+"""The engine process as the front sees it: a program that connects to a unix socket and speaks the message protocol."""
+
+from __future__ import annotations
+
+import select
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dormouse_worker.ipc import (
+    AbortRequests,
+    AddRequest,
+    Command,
+    CommandResult,
+    EngineMessage,
+    EngineStatus,
+    FrameSplitter,
+    Heartbeat,
+    Sampling,
+    State,
+    StepOutputs,
+    decode_engine,
+    encode_frame,
+)
+from dormouse_worker.model.testing import reference_generate, write_tiny_model
+from dormouse_worker.settings import EngineSettings
+
+WAIT_S = 90.0
+
+
+class EngineClient:
+    """A front of a few lines: starts the engine process, sends messages, collects what comes back."""
+
+    def __init__(self, settings: EngineSettings, socket_path: Path) -> None:
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(socket_path))
+        self._listener.listen(1)
+        command = [sys.executable, "-m", "dormouse_worker.engine_process", "--socket", str(socket_path)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE)
+        assert self.process.stdin is not None
+        self.process.stdin.write(msgspec.json.encode(settings))
+        self.process.stdin.close()
+        self._listener.settimeout(WAIT_S)
+        self._connection, _ = self._listener.accept()
+        self._splitter = FrameSplitter()
+        self._inbox: list[EngineMessage] = []
+        self._command_id = 0
+        self.finish_reasons: dict[str, str] = {}
+
+    def send(self, *messages):
+        self._connection.sendall(encode_frame(list(messages)))
+
+    def receive(self) -> EngineMessage:
+        while not self._inbox:
+            readable, _, _ = select.select([self._connection], [], [], WAIT_S)
+            assert readable, f"the engine said nothing for {WAIT_S} s"
+            data = self._connection.recv(1 << 16)
+            assert data, "the engine closed the connection"
+            for payload in self._splitter.feed(data):
+                self._inbox.extend(decode_engine(payload))
+        return self._inbox.pop(0)
+
+    def wait_for(self, *states: State) -> EngineStatus:
+        while True:
+            message = self.receive()
+            if isinstance(message, EngineStatus) and message.state in states:
+                return message
+
+    def command(self, method: str, **args) -> CommandResult:
+        self._command_id += 1
+        self.send(Command(self._command_id, method, args))
+        while True:
+            message = self.receive()
+            if isinstance(message, CommandResult):
+                assert message.command_id == self._command_id
+                return message
+
+    def collect(self, request_ids: set[str]) -> dict[str, list[int]]:
+        """Return the tokens of these requests when all have ended."""
+        tokens: dict[str, list[int]] = {}
+        open_ids = set(request_ids)
+        while open_ids:
+            message = self.receive()
+            if isinstance(message, StepOutputs):
+                assert not message.failed
+                for output in message.outputs:
+                    tokens.setdefault(output.request_id, []).extend(output.token_ids)
+                    if output.finish_reason:
+                        self.finish_reasons[output.request_id] = output.finish_reason
+                        open_ids.discard(output.request_id)
+        return tokens
+
+    def close(self) -> int:
+        self._connection.close()
+        self._listener.close()
+        return self.process.wait(WAIT_S)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def engine(model, tmp_path_factory):
+    settings = EngineSettings(
+        model=str(model),
+        max_num_seqs=4,
+        max_num_batched_tokens=16,
+        block_size=4,
+        kv_cache_memory_bytes=1 << 20,
+        threads=1,
+    )
+    client = EngineClient(settings, tmp_path_factory.mktemp("s") / "engine.sock")
+    client.profiled = client.wait_for(State.PROFILED, State.FAILED)
+    yield client
+    if client.process.poll() is None:
+        client.close()
+
+
+def greedy(max_tokens: int, **overrides) -> Sampling:
+    return Sampling(temperature=0, top_p=1, top_k=0, min_p=0, seed=0, max_tokens=max_tokens, **overrides)
+
+
+def make_ready(engine) -> None:
+    assert engine.command("wake_up").error_reason in {"", "WrongState"}
+    assert engine.command("initialize_cache", num_gpu_blocks=64, num_cpu_blocks=0) == CommandResult(engine._command_id)
+
+
+def test_it_reports_what_fits_and_what_it_loaded(engine):
+    """The first thing the operator needs of a rank."""
+    status = engine.profiled
+    assert status.state is State.PROFILED
+    assert status.report.num_gpu_blocks == (1 << 20) // status.report.block_bytes
+    assert status.report.max_model_len == 128
+    assert status.model.dtype == "float32"
+
+
+def test_its_tokens_are_those_of_transformers(engine, model):
+    """Four prompts at once, longer than one pass, through the socket."""
+    make_ready(engine)
+    prompts = {str(n): [(i * 31 + n) % 250 for i in range(3 + 9 * n)] for n in range(4)}
+    engine.send(*(AddRequest(name, prompt, greedy(12)) for name, prompt in prompts.items()))
+    tokens = engine.collect(set(prompts))
+    assert tokens == {name: reference_generate(model, prompt, 12) for name, prompt in prompts.items()}
+
+
+def test_a_request_can_be_aborted_between_steps(engine):
+    """The engine looks at its socket while it works."""
+    make_ready(engine)
+    engine.send(AddRequest("long", [1, 2, 3], greedy(120)), AddRequest("short", [4, 5], greedy(3)))
+    engine.collect({"short"})
+    engine.send(AbortRequests(["long"]))
+    engine.collect({"long"})
+    assert engine.finish_reasons == {**engine.finish_reasons, "short": "length", "long": "abort"}
+
+
+def test_it_sleeps_and_says_the_same_after_waking(engine, model):
+    """Level 2 by hand: weights and cache are dropped and come back."""
+    make_ready(engine)
+    assert engine.command("sleep", level=2).error_reason == ""
+    assert engine.command("sleep", level=2).error_reason == ""
+    assert engine.command("wake_up").error_reason == ""
+    engine.send(AddRequest("again", [9, 8, 7], greedy(10)))
+    assert engine.collect({"again"})["again"] == reference_generate(model, [9, 8, 7], 10)
+
+
+def test_an_idle_engine_sends_heartbeats(engine):
+    """The front tells a stuck engine from an idle one by them."""
+    while not isinstance(engine.receive(), Heartbeat):
+        pass
+
+
+def test_a_missing_model_is_told_and_the_process_stays(tmp_path):
+    """What a user must mend is a state, not an exit; and it is known before torch is imported."""
+    started_s = time.monotonic()
+    client = EngineClient(EngineSettings(model=str(tmp_path / "nowhere")), tmp_path / "engine.sock")
+    status = client.wait_for(State.FAILED)
+    assert (status.failure_reason, str(tmp_path / "nowhere") in status.failure_message) == ("ModelNotFound", True)
+    assert client.command("check_health").error_reason == ""
+    assert client.close() == 0
+    assert time.monotonic() - started_s < WAIT_S
+
+
+def test_it_ends_when_the_front_closes_the_socket(tmp_path):
+    """No engine outlives its front."""
+    client = EngineClient(EngineSettings(model=str(tmp_path)), tmp_path / "engine.sock")
+    client.wait_for(State.FAILED)
+    assert client.close() == 0
+
+
+def test_shutdown_is_answered_and_then_the_process_ends(tmp_path):
+    """The polite way."""
+    client = EngineClient(EngineSettings(model=str(tmp_path)), tmp_path / "engine.sock")
+    client.wait_for(State.FAILED)
+    assert client.command("shutdown").error_reason == ""
+    assert client.process.wait(WAIT_S) == 0
+    client.close()

@@ -1,0 +1,53 @@
+"""The engine process's loop: messages in, one step, messages out. Never waits for the socket while it works."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dormouse_worker.engine.controller import Controller
+from dormouse_worker.ipc import EngineMessage, FrontMessage, Heartbeat
+
+HEARTBEAT_S = 1.0  # how long an idle engine waits for messages, hence the period of its heartbeats
+
+
+class Transport(Protocol):
+    """A connection to the front."""
+
+    def receive(self, timeout_s: float) -> list[FrontMessage] | None:
+        """Return what arrived within the time, possibly nothing; None when the front is gone."""
+
+    def send(self, message: EngineMessage) -> None:
+        """Write one frame; may block. Dropped silently when the front is gone: `receive` tells."""
+
+
+class EngineLoop:
+    """Runs until the front is gone or asked for the end."""
+
+    def __init__(self, transport: Transport, controller: Controller) -> None:
+        self._transport = transport
+        self._controller = controller
+
+    def run(self) -> None:
+        """Load, profile, serve."""
+        self._controller.start()
+        while self.turn():
+            pass
+
+    def turn(self) -> bool:
+        """Go round once; False when it was the last time."""
+        busy = self._controller.has_work
+        messages = self._transport.receive(0.0 if busy else HEARTBEAT_S)
+        if messages is None:
+            return False
+        for message in messages:
+            self._controller.handle(message)
+        if self._controller.is_shut_down:
+            return False
+        if not messages and not busy:
+            self._rest()
+        self._controller.step()
+        return True
+
+    def _rest(self) -> None:
+        self._controller.check_integrity()
+        self._transport.send(Heartbeat())

@@ -1,0 +1,60 @@
+"""One request as the engine sees it: the nouns that scheduler and allocator talk about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dormouse_worker.ipc import Sampling
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A sequence that grows by one token per step.
+
+    Three lengths, `num_computed_tokens < num_tokens` while it lives and `num_prompt_tokens <= num_tokens`:
+    computed tokens have keys and values in the cache; the rest waits for a forward pass.
+    """
+
+    request_id: str
+    prompt_token_ids: list[int]
+    sampling: Sampling
+    arrival_s: float
+    output_token_ids: list[int] = field(default_factory=list)
+    num_computed_tokens: int = 0  # set by the scheduler: raised by commit, 0 after a preemption
+    first_scheduled_s: float | None = None  # set by the scheduler, once
+
+    def __post_init__(self) -> None:
+        assert self.prompt_token_ids, "a request has at least one prompt token"
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Return the length of the prompt."""
+        return len(self.prompt_token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """Return how many tokens are known: prompt and output."""
+        return len(self.prompt_token_ids) + len(self.output_token_ids)
+
+    @property
+    def num_pending_tokens(self) -> int:
+        """Return how many known tokens still need a forward pass (1 while decoding)."""
+        return self.num_tokens - self.num_computed_tokens
+
+    def token_ids(self, start: int, end: int) -> list[int]:
+        """Return the known tokens at positions [start, end)."""
+        split = self.num_prompt_tokens
+        if start >= split:
+            return self.output_token_ids[start - split : end - split]
+        return self.prompt_token_ids[start:end] + self.output_token_ids[: max(0, end - split)]
+
+    def finish_reason(self, max_model_len: int) -> str | None:
+        """Return why the request is complete after its last output token, or None."""
+        sampling = self.sampling
+        num_outputs = len(self.output_token_ids)
+        is_stop = num_outputs > 0 and self.output_token_ids[-1] in sampling.stop_token_ids
+        if is_stop and num_outputs > sampling.min_tokens:
+            return "stop"
+        if num_outputs >= sampling.max_tokens or self.num_tokens >= max_model_len:
+            return "length"
+        return None

@@ -1,0 +1,56 @@
+"""Errors of a worker that somebody outside can act on. The class name is the reason shown in conditions and answers."""
+
+from __future__ import annotations
+
+
+class WorkerError(Exception):
+    """Base of all; the message names the culprit, the numbers and the knob to turn."""
+
+    @property
+    def reason(self) -> str:
+        """Return the CamelCase reason."""
+        return type(self).__name__
+
+
+class ModelNotFound(WorkerError):
+    """The model's directory does not exist."""
+
+
+class ModelInvalid(WorkerError):
+    """The directory is there, but what lies in it can not be loaded."""
+
+
+class CustomCodeRefused(WorkerError):
+    """The model brings Python code of its own (`auto_map`), which is never run."""
+
+
+class PickleRefused(WorkerError):
+    """The weights are pickles, which run code while they load."""
+
+
+class InvalidSettings(WorkerError):
+    """A setting contradicts the model or another setting."""
+
+
+class InsufficientMemory(WorkerError):
+    """Not a single block of KV cache fits beside the model."""
+
+
+class MaxModelLenTooLarge(WorkerError):
+    """The cache can not hold one sequence of the longest allowed length."""
+
+
+class InvalidArgument(WorkerError):
+    """A command carries a value outside its limits."""
+
+
+class WrongState(WorkerError):
+    """The command is not allowed now; the same command may succeed later."""
+
+
+class GoldenTokensDiffer(WorkerError):
+    """After a wake the model did not repeat the tokens recorded at its first start."""
+
+
+class Internal(WorkerError):
+    """An error that nobody foresaw; the log of the engine has the traceback."""

@@ -1,0 +1,94 @@
+"""The executor for one rank in this very process."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+
+from dormouse_worker.engine.batch import Batch, SampledToken
+from dormouse_worker.engine.controller import SleepReport
+from dormouse_worker.errors import InvalidSettings
+from dormouse_worker.executor.worker_wrapper import WORKER_CLASSES, WorkerWrapper
+from dormouse_worker.host import Host
+from dormouse_worker.ipc import MemoryReport, ModelInfo
+from dormouse_worker.model_files import check_model_files
+from dormouse_worker.settings import EngineSettings
+
+
+class SingleProcessExecutor:
+    """Implements `engine.controller.Executor` with one wrapped worker."""
+
+    def __init__(self, settings: EngineSettings, environ: MutableMapping[str, str], host: Host) -> None:
+        """Prepare names only; torch is imported by `init_device`."""
+        self._settings = settings
+        self._environ = environ
+        self._host = host
+        self._wrapper: WorkerWrapper | None = None
+
+    def init_device(self) -> None:
+        """See `Executor`. Looks at the model's files first: what is wrong there needs no torch to be told."""
+        worker_class = WORKER_CLASSES.get(self._settings.device)
+        if worker_class is None:
+            raise InvalidSettings(f"device is {self._settings.device!r}; this version has {', '.join(WORKER_CLASSES)}")
+        check_model_files(self._settings.model_path, self._settings.load_format)
+        wrapper = WorkerWrapper(self._settings, rank=0, worker_class=worker_class)
+        wrapper.update_environment(self._environ, self._variables())
+        wrapper.init_worker()
+        wrapper.execute_method("init_device")
+        self._wrapper = wrapper
+
+    def load_model(self) -> None:
+        """See `Executor`."""
+        self._built().execute_method("load_model")
+
+    def get_model_info(self) -> ModelInfo:
+        """See `Executor`."""
+        info: ModelInfo = self._built().execute_method("get_model_info")
+        return info
+
+    def determine_num_available_blocks(self) -> tuple[int, int]:
+        """See `Executor`."""
+        blocks: tuple[int, int] = self._built().execute_method("determine_num_available_blocks")
+        return blocks
+
+    def get_memory_report(self) -> MemoryReport | None:
+        """See `Executor`. None, too, while there is no worker."""
+        if self._wrapper is None:
+            return None
+        report: MemoryReport | None = self._wrapper.execute_method("get_memory_report")
+        return report
+
+    def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
+        """See `Executor`."""
+        self._built().execute_method("initialize_cache", num_gpu_blocks, num_cpu_blocks)
+
+    def execute_model(self, batch: Batch) -> list[SampledToken]:
+        """See `Executor`."""
+        sampled: list[SampledToken] = self._built().execute_method("execute_model", batch)
+        return sampled
+
+    def sleep(self, level: int) -> SleepReport:
+        """See `Executor`."""
+        report: SleepReport = self._built().execute_method("sleep", level)
+        return report
+
+    def wake_up(self) -> None:
+        """See `Executor`."""
+        self._built().execute_method("wake_up")
+
+    def check_health(self) -> None:
+        """See `Executor`. Without a worker there is nothing that could be ill."""
+        if self._wrapper is not None:
+            self._wrapper.execute_method("check_health")
+
+    def shutdown(self) -> None:
+        """See `Executor`. Safe before `init_device`."""
+        if self._wrapper is not None:
+            self._wrapper.execute_method("shutdown")
+
+    def _built(self) -> WorkerWrapper:
+        assert self._wrapper is not None, "init_device comes first"
+        return self._wrapper
+
+    def _variables(self) -> dict[str, str]:
+        threads = str(self._host.num_threads(self._settings.threads))
+        return {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "HF_HUB_OFFLINE": "1"}

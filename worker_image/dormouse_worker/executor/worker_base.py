@@ -1,0 +1,72 @@
+"""What every worker can do, on any hardware. The verbs and their order are those of vLLM's workers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from dormouse_worker.engine.batch import Batch, SampledToken
+from dormouse_worker.engine.controller import SleepReport
+from dormouse_worker.ipc import MemoryReport, ModelInfo
+from dormouse_worker.settings import EngineSettings
+
+
+class WorkerBase(ABC):
+    """One rank's share of the model.
+
+    Order: `init_device`, `load_model`, `determine_num_available_blocks`, `initialize_cache`, then `execute_model` any
+    number of times, with `sleep` and `wake_up` in pairs between. Methods raise `WorkerError` for what a user can mend.
+    """
+
+    def __init__(self, settings: EngineSettings, rank: int) -> None:
+        self.settings = settings
+        self.rank = rank
+
+    @abstractmethod
+    def init_device(self) -> None:
+        """Choose the device and take the memory baseline, before anything is loaded."""
+
+    @abstractmethod
+    def load_model(self) -> None:
+        """Load the weights. Raises ModelNotFound, ModelInvalid, CustomCodeRefused, PickleRefused, InvalidSettings."""
+
+    @abstractmethod
+    def get_model_info(self) -> ModelInfo:
+        """Describe the loaded model."""
+
+    @abstractmethod
+    def determine_num_available_blocks(self) -> tuple[int, int]:
+        """Profile the largest batch; return the blocks that fit on the device and in host memory.
+
+        Raises InsufficientMemory or MaxModelLenTooLarge; the report is there even then.
+        """
+
+    @abstractmethod
+    def get_memory_report(self) -> MemoryReport | None:
+        """Return what the last profile measured; None before the first."""
+
+    @abstractmethod
+    def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
+        """Allocate the cache, in place of a present one, and warm up. Raises InsufficientMemory with nothing held."""
+
+    @abstractmethod
+    def execute_model(self, batch: Batch) -> list[SampledToken]:
+        """Compute one batch; return one token per sequence that samples, in order."""
+
+    @abstractmethod
+    def sleep(self, level: int) -> SleepReport:
+        """Give weights and cache back; asleep already = nothing more is freed."""
+
+    @abstractmethod
+    def wake_up(self) -> None:
+        """Bring weights and cache back and compare the golden tokens; awake already = nothing happens.
+
+        Raises GoldenTokensDiffer, or what `load_model` and `initialize_cache` raise; then nothing is held.
+        """
+
+    @abstractmethod
+    def check_health(self) -> None:
+        """Raise if this worker can not compute."""
+
+    @abstractmethod
+    def shutdown(self) -> None:
+        """Free everything."""

@@ -1,0 +1,1 @@
+"""Paged attention: the seam to transformers, the description of a batch, and the backends that compute it."""

@@ -1,0 +1,166 @@
+"""The reference backend: gathers each context from the pools and calls torch's own attention. Runs on any device.
+
+Sequences with one new token are gathered together, padded to the longest of their group; others go one by one. Both
+are cut so that a gather holds at most `GATHER_TOKENS` tokens (or one sequence) and a score matrix at most
+`SCORE_ELEMENTS`, which bounds the working memory whatever the batch looks like.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from dormouse_worker.model.attention.interface import AttentionMetadata, Ints
+from dormouse_worker.model.context import AttentionCall
+from dormouse_worker.model.kv_cache import LayerCache
+
+GATHER_TOKENS = 1 << 14
+SCORE_ELEMENTS = 1 << 24
+
+
+@dataclass(slots=True)
+class _Masks:
+    """Which key each query may see, by window. Positions are absolute: queries [..., Q, 1], keys [..., 1, L]."""
+
+    query_positions: torch.Tensor
+    key_positions: torch.Tensor
+    by_window: dict[int | None, torch.Tensor] = field(default_factory=dict)
+
+    def get(self, window: int | None) -> torch.Tensor:
+        if window not in self.by_window:
+            mask = self.key_positions <= self.query_positions
+            if window is not None:
+                mask = mask & (self.key_positions > self.query_positions - window)
+            self.by_window[window] = mask
+        return self.by_window[window]
+
+
+@dataclass(frozen=True, slots=True)
+class _DecodeGroup:
+    """B sequences with one row each, padded to L tokens."""
+
+    rows: torch.Tensor  # [B] rows of the packed input
+    slots: torch.Tensor  # [B, L]; padding repeats the sequence's own first slot, so nobody reads another's values
+    masks: _Masks  # [B, 1, 1, L]
+
+    def attend(self, call: AttentionCall, query: torch.Tensor, layer: LayerCache, output: torch.Tensor) -> None:
+        key, value = layer.key[self.slots].transpose(1, 2), layer.value[self.slots].transpose(1, 2)
+        num_rows, num_kv_heads = key.shape[:2]
+        grouped = query[self.rows].view(num_rows, num_kv_heads, -1, query.shape[-1])  # the G heads of a key head
+        attended = _attend(call, grouped, key, value, self.masks.get(call.window))
+        output[self.rows] = attended.reshape(num_rows, query.shape[1], -1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefill:
+    """One sequence with the rows [start, end)."""
+
+    start: int
+    end: int
+    slots: torch.Tensor  # [L]
+    masks: _Masks  # [Q, L]
+
+    def attend(self, call: AttentionCall, query: torch.Tensor, layer: LayerCache, output: torch.Tensor) -> None:
+        key, value = (pool[self.slots].transpose(0, 1).unsqueeze(0) for pool in (layer.key, layer.value))
+        mask = self.masks.get(call.window)
+        step = max(1, SCORE_ELEMENTS // (len(self.slots) * query.shape[1]))
+        for first in range(self.start, self.end, step):
+            last = min(self.end, first + step)
+            rows = mask[first - self.start : last - self.start]
+            output[first:last] = _attend_rows(call, query[first:last], key, value, rows)
+
+
+def _attend_rows(
+    call: AttentionCall, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """Attend from query [Q, Hq, D] to key [1, Hkv, L, D]; the G heads of a key head become G · Q rows of it."""
+    num_rows, num_heads, size = query.shape
+    num_kv_heads = key.shape[1]
+    groups = num_heads // num_kv_heads
+    grouped = query.view(num_rows, num_kv_heads, groups, size).permute(1, 2, 0, 3)
+    grouped = grouped.reshape(1, num_kv_heads, groups * num_rows, size)
+    attended = _attend(call, grouped, key, value, mask.repeat(groups, 1)[None, None])
+    attended = attended.view(num_kv_heads, groups, num_rows, -1).permute(2, 0, 1, 3)
+    return attended.reshape(num_rows, num_heads, -1)
+
+
+def _attend(
+    call: AttentionCall, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """Attend from [B, Hkv, R, D] to [B, Hkv, L, D] under the mask; R holds whole groups of heads, head by head."""
+    if call.soft_cap is None and call.sinks is None:
+        return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=call.scale)
+    scores = query @ key.transpose(-1, -2) * call.scale
+    if call.soft_cap is not None:
+        scores = torch.tanh(scores / call.soft_cap) * call.soft_cap
+    scores = scores.masked_fill(~mask, float("-inf"))
+    if call.sinks is None:
+        return scores.softmax(-1, dtype=torch.float32).to(value.dtype) @ value
+    num_kv_heads, num_rows = query.shape[1:3]
+    sinks = call.sinks.view(num_kv_heads, -1).to(scores.dtype)
+    sinks = sinks.repeat_interleave(num_rows // sinks.shape[1], dim=1)[None, :, :, None].expand(len(query), -1, -1, -1)
+    weights = torch.cat([scores, sinks], dim=-1).softmax(-1, dtype=torch.float32)[..., :-1]
+    return weights.to(value.dtype) @ value
+
+
+@dataclass(frozen=True, slots=True)
+class SdpaPlan:
+    """The parts of one forward pass."""
+
+    parts: tuple[_DecodeGroup | _Prefill, ...]
+
+    def attend(self, call: AttentionCall, query: torch.Tensor, layer: LayerCache) -> torch.Tensor:
+        """See `AttentionPlan`."""
+        output = query.new_empty(query.shape[0], query.shape[1], layer.value.shape[-1])
+        for part in self.parts:
+            part.attend(call, query, layer, output)
+        return output
+
+
+class SdpaBackend:
+    """The reference; every other backend is tested against it."""
+
+    name = "sdpa"
+
+    def plan(self, metadata: AttentionMetadata, device: torch.device) -> SdpaPlan:
+        """See `AttentionBackend`."""
+        lens = metadata.query_lens
+        decode = [int(i) for i in np.flatnonzero(lens == 1)]
+        prefill = [int(i) for i in np.flatnonzero(lens > 1)]
+        groups = [_decode_group(metadata, group, device) for group in _cut(decode, metadata.context_lens)]
+        return SdpaPlan((*groups, *(_prefill(metadata, i, device) for i in prefill)))
+
+
+def _cut(sequences: list[int], context_lens: Ints) -> list[list[int]]:
+    """Sort by length and cut into groups whose padded size stays within GATHER_TOKENS."""
+    groups: list[list[int]] = []
+    for sequence in sorted(sequences, key=lambda i: -int(context_lens[i])):
+        if groups and (len(groups[-1]) + 1) * int(context_lens[groups[-1][0]]) <= GATHER_TOKENS:
+            groups[-1].append(sequence)
+        else:
+            groups.append([sequence])
+    return groups
+
+
+def _decode_group(metadata: AttentionMetadata, sequences: list[int], device: torch.device) -> _DecodeGroup:
+    lens = metadata.context_lens[sequences]
+    slots = np.empty((len(sequences), int(lens.max())), dtype=np.int64)
+    for row, sequence in enumerate(sequences):
+        own = metadata.slots(sequence)
+        slots[row] = own[0]
+        slots[row, : len(own)] = own
+    last_positions = torch.as_tensor(lens - 1, device=device)[:, None, None, None]
+    masks = _Masks(last_positions, torch.arange(slots.shape[1], device=device)[None, None, None, :])
+    rows = torch.as_tensor(metadata.query_starts[sequences], device=device)
+    return _DecodeGroup(rows, torch.as_tensor(slots, device=device), masks)
+
+
+def _prefill(metadata: AttentionMetadata, sequence: int, device: torch.device) -> _Prefill:
+    start, end = (int(row) for row in metadata.query_starts[sequence : sequence + 2])
+    slots = torch.as_tensor(metadata.slots(sequence), device=device)
+    positions = torch.as_tensor(metadata.positions[start:end], device=device)
+    masks = _Masks(positions[:, None], torch.arange(len(slots), device=device)[None, :])
+    return _Prefill(start, end, slots, masks)

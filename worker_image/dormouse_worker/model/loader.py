@@ -1,0 +1,118 @@
+"""Loads a model with transformers so that its attention calls ours, and says what the cache must hold for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from dormouse_worker.errors import InvalidSettings, ModelInvalid
+from dormouse_worker.ipc import ModelInfo
+from dormouse_worker.model.attention.hook import DiscoveryContext, register
+from dormouse_worker.model.context import forward_context
+from dormouse_worker.model.kv_cache import CacheSpec
+from dormouse_worker.model_files import check_model_files
+from dormouse_worker.settings import EngineSettings
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+SUPPORTED_LAYER_TYPES = {"full_attention", "sliding_attention"}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model on its device, ready for packed forward passes."""
+
+    module: Any  # a transformers causal language model
+    cache_spec: CacheSpec
+    device: torch.device
+    max_model_len: int
+    vocab_size: int
+
+    @property
+    def weights_bytes(self) -> int:
+        """Return the bytes of all parameters and buffers, shared storages counted once."""
+        tensors = (*self.module.parameters(), *self.module.buffers())
+        storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+        return sum(storages.values())
+
+    @property
+    def info(self) -> ModelInfo:
+        """Return what the front can not read from files."""
+        num_parameters = sum(parameter.numel() for parameter in self.module.parameters())
+        return ModelInfo(num_parameters, str(self.module.dtype).removeprefix("torch."))
+
+
+def load(settings: EngineSettings, device: torch.device) -> LoadedModel:
+    """Load from the settings' directory. Raises ModelNotFound, ModelInvalid, …Refused or InvalidSettings.
+
+    The same settings load the same weights, random ones (`load_format=dummy`) included.
+    """
+    transformers_logging.disable_progress_bar()
+    files = check_model_files(settings.model_path, settings.load_format)
+    try:
+        config = AutoConfig.from_pretrained(files.path, local_files_only=True, trust_remote_code=False)
+        max_model_len = resolve_max_model_len(config, settings.max_model_len)
+        module = _instantiate(config, settings).to(device).eval().requires_grad_(requires_grad=False)
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ModelInvalid(f"{files.path}: transformers can not load it: {error}") from error
+    except RuntimeError as error:  # weights that do not fit the configuration
+        raise ModelInvalid(f"{files.path}: weights and config.json contradict each other: {error}") from error
+    return LoadedModel(
+        module=module,
+        cache_spec=_discover_cache(module, settings, device),
+        device=device,
+        max_model_len=max_model_len,
+        vocab_size=int(config.get_text_config().vocab_size),
+    )
+
+
+def resolve_max_model_len(config: Any, wanted: int) -> int:
+    """Return the longest sequence in tokens: `wanted`, or for 0 the model's own limit. Raises InvalidSettings."""
+    limit = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if limit is None and wanted == 0:
+        raise InvalidSettings("config.json names no max_position_embeddings; set maxModelLen")
+    if limit is not None and wanted > limit:
+        raise InvalidSettings(f"maxModelLen {wanted} is above the model's max_position_embeddings {limit}; lower it")
+    return wanted or int(limit or 0)
+
+
+def _instantiate(config: Any, settings: EngineSettings) -> Any:
+    attention = register()
+    if settings.load_format == "dummy":
+        dtype = DTYPES.get(settings.dtype) or getattr(config, "dtype", None) or torch.float32
+        torch.manual_seed(settings.seed)
+        return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
+    return AutoModelForCausalLM.from_pretrained(
+        settings.model_path,
+        config=config,
+        dtype=DTYPES.get(settings.dtype, "auto"),
+        attn_implementation=attention,
+        use_safetensors=True,
+        local_files_only=True,
+        trust_remote_code=False,
+    )
+
+
+def _discover_cache(module: Any, settings: EngineSettings, device: torch.device) -> CacheSpec:
+    """Run one token through the model and look at what each layer brings. Raises ModelInvalid."""
+    config = module.config.get_text_config()
+    layer_types = getattr(config, "layer_types", None) or []
+    unknown = sorted(set(layer_types) - SUPPORTED_LAYER_TYPES)
+    if unknown:
+        raise ModelInvalid(f"{settings.model}: layers of type {', '.join(unknown)} are not supported")
+    context = DiscoveryContext()
+    token = torch.zeros(1, 1, dtype=torch.long, device=device)
+    with torch.inference_mode(), forward_context(context):
+        module(input_ids=token, position_ids=token, use_cache=False)
+    num_layers = int(config.num_hidden_layers)
+    if sorted(context.layers) != list(range(num_layers)):
+        raise ModelInvalid(
+            f"{settings.model}: {len(context.layers)} of {num_layers} layers use the attention interface"
+        )
+    for layer, kind in enumerate(layer_types):
+        if kind == "sliding_attention" and context.windows[layer] is None:
+            raise ModelInvalid(f"{settings.model}: layer {layer} hides its sliding window from the attention interface")
+    return CacheSpec(tuple(context.layers[layer] for layer in range(num_layers)), settings.block_size)

@@ -1,0 +1,125 @@
+"""Memory arithmetic: from what was measured to how many blocks fit. Pure; all sizes in bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dormouse_worker.errors import InsufficientMemory, MaxModelLenTooLarge
+from dormouse_worker.ipc import MemoryReport
+from dormouse_worker.settings import EngineSettings
+
+DEFAULT_KV_CACHE_BYTES = 1 << 30  # the cache's size where neither a limit nor kvCacheMemory is set
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The memory to share; `is_known` False = the machine's, with nobody having promised it to us."""
+
+    total_bytes: int
+    is_known: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one worker takes besides its cache."""
+
+    weights_bytes: int
+    peak_activation_bytes: int
+    non_torch_bytes: int
+    seconds: float
+
+    @property
+    def needed_bytes(self) -> int:
+        """Return the sum."""
+        return self.weights_bytes + self.peak_activation_bytes + self.non_torch_bytes
+
+
+def choose_limit(settings: EngineSettings, container_bytes: int | None, machine_bytes: int) -> Limit:
+    """Return the smaller of the setting and the container's limit; without either the machine's memory."""
+    known = [size for size in (settings.memory_limit_bytes, container_bytes) if size]
+    return Limit(min(known), is_known=True) if known else Limit(machine_bytes, is_known=False)
+
+
+def split_measurement(
+    *, weights_bytes: int, baseline_bytes: int, loaded_bytes: int, peak_bytes: int, parent_bytes: int, seconds: float
+) -> Measured:
+    """Divide resident memory into the three shares.
+
+    baseline: after the imports, before loading; loaded: after loading and a first pass, at rest; peak: during the
+    largest batch; parent: the front's process. Whatever at rest is not weights is non-torch, and at least the
+    baseline; whatever the peak has above both is activations.
+    """
+    own_bytes = max(baseline_bytes, loaded_bytes - weights_bytes)
+    return Measured(
+        weights_bytes=weights_bytes,
+        peak_activation_bytes=max(0, peak_bytes - weights_bytes - own_bytes),
+        non_torch_bytes=own_bytes + parent_bytes,
+        seconds=seconds,
+    )
+
+
+def cache_bytes(settings: EngineSettings, limit: Limit, measured: Measured) -> tuple[int, str]:
+    """Return the cache's size, possibly negative, and what bounds it."""
+    usable = int(limit.total_bytes * settings.gpu_memory_utilization) - measured.needed_bytes
+    if settings.kv_cache_memory_bytes:
+        return settings.kv_cache_memory_bytes, "kvCacheMemory"
+    if not limit.is_known:
+        return min(DEFAULT_KV_CACHE_BYTES, usable), "kvCacheMemory default 1.0 GiB (no memory limit is set)"
+    return usable, f"memory limit {gib(limit.total_bytes)}"
+
+
+def make_report(
+    settings: EngineSettings, limit: Limit, measured: Measured, *, block_bytes: int, max_model_len: int, rank: int
+) -> MemoryReport:
+    """Return the report; its counts are 0 where nothing fits."""
+    kv_cache_bytes, limited_by = cache_bytes(settings, limit, measured)
+    return MemoryReport(
+        rank=rank,
+        total_bytes=limit.total_bytes,
+        gpu_memory_utilization=settings.gpu_memory_utilization,
+        weights_bytes=measured.weights_bytes,
+        peak_activation_bytes=measured.peak_activation_bytes,
+        non_torch_bytes=measured.non_torch_bytes,
+        kv_cache_bytes=max(0, kv_cache_bytes),
+        block_bytes=block_bytes,
+        block_size=settings.block_size,
+        num_gpu_blocks=max(0, kv_cache_bytes) // block_bytes,
+        num_cpu_blocks=settings.swap_space_bytes // block_bytes,
+        seconds=measured.seconds,
+        device=settings.device,
+        limited_by=limited_by,
+        max_model_len=max_model_len,
+    )
+
+
+def require_fit(report: MemoryReport) -> None:
+    """Raise InsufficientMemory or MaxModelLenTooLarge, with the numbers and the knobs, unless the report can serve."""
+    taken = report.weights_bytes + report.peak_activation_bytes + report.non_torch_bytes
+    shares = (
+        f"weights {gib(report.weights_bytes)}, peak activations {gib(report.peak_activation_bytes)}, "
+        f"interpreter and libraries {gib(report.non_torch_bytes)}"
+    )
+    if taken + report.kv_cache_bytes > report.total_bytes:
+        raise InsufficientMemory(
+            f"{shares} and a cache of {gib(report.kv_cache_bytes)} exceed the {gib(report.total_bytes)} there are; "
+            "lower kvCacheMemory or raise the memory limit"
+        )
+    if report.num_gpu_blocks == 0:
+        usable = int(report.total_bytes * report.gpu_memory_utilization)
+        raise InsufficientMemory(
+            f"{gib(report.total_bytes)} × gpuMemoryUtilization {report.gpu_memory_utilization} = {gib(usable)} leave "
+            f"no block of {report.block_bytes} bytes beside {shares}; raise the memory limit or gpuMemoryUtilization, "
+            "or lower maxNumBatchedTokens or maxNumSeqs"
+        )
+    capacity = report.num_gpu_blocks * report.block_size
+    if report.max_model_len > capacity:
+        raise MaxModelLenTooLarge(
+            f"{report.num_gpu_blocks} blocks of {report.block_size} tokens hold {capacity} tokens, the model length is "
+            f"{report.max_model_len} (bounded by {report.limited_by}); set maxModelLen to at most {capacity}, or raise "
+            "the memory limit or gpuMemoryUtilization (or kvCacheMemory where it decides)"
+        )
+
+
+def gib(num_bytes: int) -> str:
+    """Return a size for people: GiB with two digits, MiB below one GiB."""
+    return f"{num_bytes / (1 << 30):.2f} GiB" if num_bytes >= 1 << 30 else f"{num_bytes / (1 << 20):.1f} MiB"

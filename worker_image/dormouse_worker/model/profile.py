@@ -1,0 +1,49 @@
+"""The profile run: the largest batches that the settings allow, on a cache of one block that all sequences share."""
+
+from __future__ import annotations
+
+from dormouse_worker.engine.batch import Batch, ScheduledSequence
+from dormouse_worker.ipc import Sampling
+
+_COSTLY = Sampling(temperature=1, top_p=0.9, top_k=0, min_p=0.05, seed=0, max_tokens=1, logprobs=1)  # every branch
+LONG_CONTEXT_ROWS = 16
+
+
+def profile_batches(
+    *, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int, block_size: int
+) -> list[Batch]:
+    """Return the batches whose peak counts; every sequence samples with the costliest parameters.
+
+    First as many tokens as allowed over as many sequences as allowed; then decoding, one token each, at the longest
+    context. Backends bound their working memory, so one sequence at full length shows the peak of many.
+    """
+    num_seqs = min(max_num_seqs, max_num_batched_tokens)
+    longest = (max_model_len - 1, 1)
+    prefill = [(0, length) for length in _spread(max_num_batched_tokens, num_seqs, max_model_len)]
+    rows = min(LONG_CONTEXT_ROWS, max_model_len, max_num_batched_tokens)
+    late_chunk = (max_model_len - rows, rows)
+    decode = [longest, *[(0, 1)] * (num_seqs - 1)]
+    return [_batch(spans, block_size) for spans in (prefill, [late_chunk], decode)]
+
+
+def _spread(num_tokens: int, num_seqs: int, max_len: int) -> list[int]:
+    """Divide the tokens as evenly as possible; no share above `max_len`."""
+    share, rest = divmod(num_tokens, num_seqs)
+    return [min(max_len, share + (i < rest)) for i in range(num_seqs)]
+
+
+def _batch(spans: list[tuple[int, int]], block_size: int) -> Batch:
+    return Batch(
+        tuple(
+            ScheduledSequence(
+                request_id=str(i),
+                token_ids=[0] * length,
+                start=start,
+                block_ids=[0] * -(-(start + length) // block_size),
+                sampling=_COSTLY,
+                samples=True,
+                num_outputs=0,
+            )
+            for i, (start, length) in enumerate(spans)
+        )
+    )
