@@ -1,0 +1,139 @@
+"""The command line of localkube."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from localkube import build, lock, registry, report
+from localkube.cluster import Cluster
+from localkube.errors import LocalkubeError
+from localkube.progress import Progress
+from localkube.spec import Paths
+from tools.bootstrap import cache_root
+
+EPILOG = """
+typical use:
+  python -m localkube up                             start it (the first time builds Kubernetes: 5-9 minutes)
+  export KUBECONFIG=$(python -m localkube kubeconfig)
+  export PATH=$(python -m localkube bin):$PATH       kubectl, helm, grpcurl
+  kubectl get nodes
+  python -m localkube load localhost/app:1           make a buildah image usable by pods under the same name
+  python -m localkube down                           end it and remove its traces from the machine
+
+All state is under DORMOUSE_CACHE/localkube. It must run as root, and there is one cluster per machine: a second clone
+adopts the running one if its localkube is the same, and replaces it otherwise. Pods can pull images only from the
+loopback registry at 127.0.0.1:5000, which answers for every registry's name: ghcr.io/dormouse/worker:1 is served as
+dormouse/worker:1.
+"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("localkube", description=__doc__, epilog=EPILOG, formatter_class=formatter)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("up", help="bring the cluster up, or mend it; a moment if it is up and healthy")
+    down = commands.add_parser("down", help="end the cluster; images and binaries are kept")
+    down.add_argument("--purge", action="store_true", help="remove images and binaries too")
+    commands.add_parser("status", help="show components, versions and paths; exit code 0 only when healthy")
+    commands.add_parser("kubeconfig", help="print the path of the administrator's kubeconfig")
+    commands.add_parser("bin", help="print the folder of kubectl, helm and grpcurl")
+    load = commands.add_parser("load", help="copy a buildah image to the node; only new layers are copied")
+    load.add_argument("image", help="name with tag, as pods will use it")
+    commands.add_parser("build", help="build the binaries, if these sources were never built here")
+    commands.add_parser("prune", help="remove old builds, outdated image tags and what nothing refers to")
+    commands.add_parser("provisioner", help="serve volumes (a component; started by `up`)")
+    return parser
+
+
+def _up(paths: Paths, _: argparse.Namespace) -> int:
+    Cluster(paths).up()
+    return 0
+
+
+def _down(paths: Paths, arguments: argparse.Namespace) -> int:
+    Cluster(paths).down(purge=arguments.purge)
+    return 0
+
+
+def _status(paths: Paths, _: argparse.Namespace) -> int:
+    cluster = Cluster(paths)
+    is_healthy = cluster.is_healthy()
+    print(report.render(report.gather(cluster, is_healthy=is_healthy)))
+    return 0 if is_healthy else 1
+
+
+def _kubeconfig(paths: Paths, _: argparse.Namespace) -> int:
+    print(paths.kubeconfig)
+    return 0
+
+
+def _bin(paths: Paths, _: argparse.Namespace) -> int:
+    print(build.bin_dir(paths))
+    return 0
+
+
+def _load(paths: Paths, arguments: argparse.Namespace) -> int:
+    progress = Progress()
+    with lock.machine_lock("localkube load", progress.say):
+        registry.load(paths, arguments.image, progress)
+    return 0
+
+
+def _build(paths: Paths, _: argparse.Namespace) -> int:
+    progress = Progress()
+    with lock.machine_lock("localkube build", progress.say):
+        progress.say(f"binaries: {build.build(paths, progress)}")
+    return 0
+
+
+def _prune(paths: Paths, _: argparse.Namespace) -> int:
+    progress = Progress()
+    with lock.machine_lock("localkube prune", progress.say):
+        build.prune_builds(paths, progress)
+        registry.prune(paths, build.bin_dir(paths), progress)
+    return 0
+
+
+def _provisioner(paths: Paths, _: argparse.Namespace) -> int:
+    from localkube import provisioner
+    from localkube.kubeapi import KubeApi
+
+    def log(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    provisioner.run(KubeApi(paths.pki, "provisioner"), paths.volumes, ready=paths.provisioner_ready, log=log)
+    return 0
+
+
+COMMANDS: dict[str, Callable[[Paths, argparse.Namespace], int]] = {
+    "up": _up,
+    "down": _down,
+    "status": _status,
+    "kubeconfig": _kubeconfig,
+    "bin": _bin,
+    "load": _load,
+    "build": _build,
+    "prune": _prune,
+    "provisioner": _provisioner,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit code. A failure is one message for a person, not a traceback."""
+    arguments = _parser().parse_args(argv)
+    paths = Paths(Path(cache_root()).resolve() / "localkube")
+    try:
+        return COMMANDS[arguments.command](paths, arguments)
+    except LocalkubeError as error:
+        print(f"[localkube] {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("[localkube] interrupted; `up` continues from here, `down` removes what there is", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

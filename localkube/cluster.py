@@ -1,0 +1,159 @@
+"""The conductor: `up`, `down` and `status` as literal lists of steps. Knows the order, and no details."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from localkube import build, cgroups, config, host, lock, manifests, node, pki, spec, teardown
+from localkube.components import Programs, Wave, waves
+from localkube.errors import ApiError, ComponentError
+from localkube.kubeapi import KubeApi, object_path
+from localkube.lock import Owner
+from localkube.processes import boot_id
+from localkube.progress import Progress
+from localkube.spec import Paths
+from localkube.start import State, observe, run_wave
+
+CLONE = build.PACKAGE_DIR.parent
+NEEDED_BYTES = 2 * 2**30  # for logs, etcd and the pods' own files; images are checked by who builds them
+NODE_TIMEOUT_S = 60.0
+POLL_S = 0.1
+NODE = f"/api/v1/nodes/{spec.NODE_NAME}"
+DEFAULT_ACCOUNT = "/api/v1/namespaces/default/serviceaccounts/default"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """One cluster at one place. Owns nothing in memory: all state is in files and in the kernel."""
+
+    paths: Paths
+    progress: Progress = field(default_factory=Progress)
+
+    def up(self) -> None:
+        """Bring the cluster up, or mend it; takes a moment if it is up. Raises LocalkubeError."""
+        host.check_root()
+        with lock.machine_lock("localkube up", self.progress.say):
+            self._replace_other()
+            if self.is_healthy():
+                self.progress.say(f"already up and healthy; KUBECONFIG={self.paths.kubeconfig}")
+                return
+            host.ensure_packages(self.progress.say)
+            binaries = build.build(self.paths, self.progress)
+            build.check_free_space(self.paths.root, NEEDED_BYTES, what="the cluster")
+            is_fresh = not (self.paths.var / "etcd").exists()
+            self._prepare(is_fresh=is_fresh)
+            self._start(binaries, is_fresh=is_fresh)
+            self.progress.say(f"up; KUBECONFIG={self.paths.kubeconfig}")
+
+    def down(self, *, purge: bool = False) -> None:
+        """End the cluster and remove its traces; with `purge` also images and binaries. Raises LocalkubeError."""
+        host.check_root()
+        with lock.machine_lock("localkube down", self.progress.say):
+            owner = lock.read_owner()
+            if owner is not None and owner.root != str(self.paths.root):
+                self.progress.say(f"the running cluster belongs to {owner.root}: left alone")
+                return
+            teardown.down(self.paths, self.progress, purge=purge)
+            lock.forget_owner()
+            self.progress.say("down; nothing is left" if purge else "down; images and binaries are kept (--purge)")
+
+    def _replace_other(self) -> None:
+        """End a cluster of other sources, another folder or another boot; adopt one that is the same."""
+        owner, wanted = lock.read_owner(), self._owner()
+        if owner is None or owner == wanted:
+            return
+        if (owner.root, owner.digest, owner.boot_id) != (wanted.root, wanted.digest, wanted.boot_id):
+            self.progress.say(f"replacing the cluster of {owner.clone} ({difference(owner, wanted)})")
+            teardown.down(Paths(Path(owner.root)), self.progress)
+            lock.forget_owner()
+            return
+        self.progress.say(f"adopting the cluster of {owner.clone}: its localkube is the same")
+
+    def _owner(self) -> Owner:
+        return Owner(str(self.paths.root), str(CLONE), build.source_digest(), boot_id())
+
+    def _waves(self, binaries: Path) -> tuple[Wave, ...]:
+        return waves(self.paths, Programs(binaries, host.program("containerd"), CLONE))
+
+    def _prepare(self, *, is_fresh: bool) -> None:
+        """Make everything that the components find when they start."""
+        if is_fresh:  # a killed run, or a boot in between, may have left something
+            teardown.down(self.paths, self.progress)
+        lock.write_owner(self._owner())
+        host.save_record(self.paths.host_record)
+        host.ensure_forwarding(self.progress.say)
+        host.ensure_bridge(self.progress.say)
+        cgroups.ensure()
+        for folder in (self.paths.run, self.paths.var, self.paths.volumes, self.paths.logs, self.paths.registry):
+            folder.mkdir(parents=True, exist_ok=True)
+        pki.ensure(self.paths)
+        rendered = config.files(self.paths, runc=host.program("runc"), cni_bin=str(host.cni_folder()))
+        for name, text in rendered.items():
+            (self.paths.etc / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.paths.etc / name).write_text(text, "utf-8")
+
+    def _start(self, binaries: Path, *, is_fresh: bool) -> None:
+        machinery, control_plane, rest = self._waves(binaries)
+        run_wave(self.paths, machinery, self.progress)
+        if is_fresh:  # containerd's store outlives the cluster: its containers must not
+            node.remove_containers(self.paths)
+        node.ensure_pause_image(self.paths, binaries)
+        run_wave(self.paths, control_plane, self.progress)
+        self._wait_for("the built-in roles", self._apply_bootstrap)
+        run_wave(self.paths, rest, self.progress)
+        self._wait_for("node Ready and the default service account", self.is_node_ready)
+        saved = host.load_record(self.paths.host_record) or {}
+        host.restore_sysctls(saved, host.KUBELET_SYSCTLS)
+
+    def _api(self) -> KubeApi:
+        return KubeApi(self.paths.pki, "admin")
+
+    def _apply_bootstrap(self) -> bool:
+        for value in manifests.bootstrap():
+            self._api().apply(object_path(value), value)
+        return True
+
+    def is_node_ready(self) -> bool:
+        """Ask the API server; raises ApiError."""
+        status = self._api().get(NODE)["status"]
+        self._api().get(DEFAULT_ACCOUNT)
+        return any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions", ()))
+
+    def _wait_for(self, what: str, check: Callable[[], bool]) -> None:
+        """Repeat a check until it holds; a refusal by the API server counts as 'not yet'."""
+        deadline_s, last = time.monotonic() + NODE_TIMEOUT_S, "it is not so"
+        while time.monotonic() < deadline_s:
+            try:
+                if check():
+                    self.progress.say(what)
+                    return
+            except ApiError as error:
+                last = str(error)
+            time.sleep(POLL_S)
+        raise ComponentError(f"waited {NODE_TIMEOUT_S:.0f} s for {what}: {last}; logs: {self.paths.logs}")
+
+    def states(self) -> list[State]:
+        """Look at every component; changes nothing."""
+        binaries = build.bin_dir(self.paths)
+        return [observe(self.paths, component) for wave in self._waves(binaries) for component in wave]
+
+    def is_healthy(self) -> bool:
+        """Tell whether all components of this localkube run and the node is Ready; never raises ApiError."""
+        if lock.read_owner() is None or not (self.paths.pki / pki.COMPLETE).exists():
+            return False
+        try:
+            return all(state.ready for state in self.states()) and self.is_node_ready()
+        except ApiError:
+            return False
+
+
+def difference(old: Owner, new: Owner) -> str:
+    """Say why a running cluster cannot be adopted."""
+    if old.boot_id != new.boot_id:
+        return "the machine was restarted"
+    if old.root != new.root:
+        return f"it lives in {old.root}, this one in {new.root}"
+    return f"its localkube is {old.digest}, this one {new.digest}"

@@ -1,0 +1,151 @@
+"""What a cluster leaves in the kernel and outside its folder: find it, remove it. Safe when there is nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from localkube import cgroups, host, spec
+from localkube.processes import Identity, identify, stop
+from localkube.spec import Paths
+
+NFT_TABLES = ("kube-proxy",)
+CNI_CACHE = Path("/var/lib/cni/results")
+CONTAINER_LOGS = Path("/var/log/containers")  # the kubelet keeps links here, wherever the logs are
+DEVICE_PLUGINS = Path("/var/lib/kubelet/device-plugins")
+EMPTIED = (
+    CNI_CACHE,
+    CNI_CACHE.parent,
+    CONTAINER_LOGS,
+    DEVICE_PLUGINS,
+    DEVICE_PLUGINS.parent,
+    Path("/run/containerd/s"),
+    Path("/run/containerd/fifo"),
+    Path("/run/containerd"),
+)
+
+
+def unescape_mount(text: str) -> str:
+    """Return a path of /proc/self/mountinfo, where blanks and the like stand as octal escapes."""
+    for escape, char in ((r"\040", " "), (r"\011", "\t"), (r"\012", "\n"), (r"\134", "\\")):
+        text = text.replace(escape, char)
+    return text
+
+
+def mounts_under(folder: Path, mountinfo: str) -> list[str]:
+    """Return the mount points at or below a folder, the ones mounted last first (a place may occur twice)."""
+    points = [unescape_mount(line.split()[4]) for line in mountinfo.splitlines() if line]
+    ours = [point for point in points if point == str(folder) or point.startswith(f"{folder}/")]
+    return ours[::-1]
+
+
+def find_mounts(paths: Paths) -> list[str]:
+    """Return our mounts, in the order to unmount them."""
+    return mounts_under(paths.root, Path("/proc/self/mountinfo").read_text("utf-8"))
+
+
+def unmount_all(paths: Paths) -> None:
+    """Unmount everything of ours; what is busy is detached."""
+    for point in find_mounts(paths):
+        for flags in ([], ["-l"]):
+            done = subprocess.run(["umount", *flags, point], capture_output=True, check=False)
+            if done.returncode == 0:
+                break
+
+
+def find_nft_tables() -> list[tuple[str, str]]:
+    """Return (family, name) of kube-proxy's tables."""
+    done = subprocess.run([host.program("nft"), "list", "tables"], capture_output=True, text=True, check=False)
+    return parse_nft_tables(done.stdout)
+
+
+def parse_nft_tables(listing: str) -> list[tuple[str, str]]:
+    """Return (family, name) of kube-proxy's tables in `nft list tables` (lines such as `table ip kube-proxy`)."""
+    words = [line.split() for line in listing.splitlines()]
+    return [(line[1], line[2]) for line in words if len(line) == 3 and line[0] == "table" and line[2] in NFT_TABLES]
+
+
+def remove_nft_tables() -> None:
+    """Remove kube-proxy's tables."""
+    for family, name in find_nft_tables():
+        subprocess.run([host.program("nft"), "delete", "table", family, name], capture_output=True, check=False)
+
+
+def find_shims(paths: Paths, proc: Path = Path("/proc")) -> list[Identity]:
+    """Return containerd's shims that belong to our containerd: its socket stands in their command line."""
+    socket = str(paths.containerd_socket).encode()
+    found = []
+    for folder in proc.iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if words[0].endswith(b"containerd-shim-runc-v2") and socket in words:
+            found.append(identify(int(folder.name)))
+    return [identity for identity in found if identity is not None]
+
+
+def end_shims(paths: Paths) -> None:
+    """End our shims by force: their containers are dead already."""
+    shims = find_shims(paths)
+    for shim in shims:
+        try:
+            os.kill(shim.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    stop(shims, grace_s=5.0)
+
+
+def remove_shim_sockets(paths: Paths) -> None:
+    """Remove the sockets of our shims, which lie outside our folder under hashed names."""
+    tasks = paths.run / "containerd" / "io.containerd.runtime.v2.task"
+    for address in tasks.glob("*/*/address"):
+        Path(address.read_text("utf-8").removeprefix("unix://")).unlink(missing_ok=True)
+
+
+def remove_files(paths: Paths) -> None:
+    """Remove what kubelet and CNI put outside our folder, and the folders they made if they are empty now."""
+    for result in CNI_CACHE.glob(f"{spec.NETWORK_NAME}-*"):
+        result.unlink(missing_ok=True)
+    for link in CONTAINER_LOGS.glob("*"):
+        if link.is_symlink() and str(link.readlink()).startswith(f"{paths.root}/"):
+            link.unlink()
+    for folder in EMPTIED:
+        try:
+            folder.rmdir()
+        except OSError:
+            continue
+
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """What is still there of a cluster; false when nothing is."""
+
+    mounts: tuple[str, ...]
+    nft_tables: tuple[str, ...]
+    cgroups: tuple[str, ...]
+    shims: tuple[int, ...]
+    bridge: bool
+    sysctls: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return any((self.mounts, self.nft_tables, self.cgroups, self.shims, self.bridge, self.sysctls))
+
+
+def find(paths: Paths, sysctls_before: dict[str, str] | None) -> Leftovers:
+    """Look everywhere; changes nothing."""
+    before = sysctls_before or {}
+    now = host.read_sysctls()
+    return Leftovers(
+        mounts=tuple(find_mounts(paths)),
+        nft_tables=tuple(" ".join(table) for table in find_nft_tables()),
+        cgroups=tuple(map(str, cgroups.groups())),
+        shims=tuple(shim.pid for shim in find_shims(paths)),
+        bridge=host.bridge_exists(),
+        sysctls=tuple(name for name, value in before.items() if now[name] != value),
+    )
