@@ -13,6 +13,10 @@ help: ## List the targets
 install: ## Make the Python environment (hash-pinned, shared by all clones)
 	@python3 tools/bootstrap.py
 
+.PHONY: prepare
+prepare: ## Also build the programs of the local Kubernetes, at the same time
+	@python3 tools/bootstrap.py --kubernetes
+
 .PHONY: format
 format: install ## Format the code
 	$(PY) -m ruff format .
@@ -53,7 +57,7 @@ integration: install model ## Real processes, real models, no cluster
 	$(PY) -m pytest -m "not cluster and not gpu" tests/integration --durations=10
 
 .PHONY: cluster
-cluster: install ## Start the local Kubernetes (or check the one of DORMOUSE_CONTEXT)
+cluster: prepare ## Start the local Kubernetes (or check the one of DORMOUSE_CONTEXT)
 	$(PY) -m tools.testcluster up
 
 .PHONY: e2e
@@ -61,10 +65,10 @@ e2e: install model cluster images ## Tests on the real cluster
 	$(PY) -m pytest -m cluster tests --durations=10
 
 .PHONY: test
-test: lint typecheck unit integration e2e ## All set-up, then every test
+test: prepare lint typecheck unit integration e2e ## All set-up, then every test
 
 .PHONY: demo
-demo: install ## All set-up, then the whole chain: apply, profile, agree, generate, sleep, wake
+demo: prepare ## All set-up, then the whole chain: apply, profile, agree, generate, sleep, wake
 	$(PY) -m tools.demo
 
 .PHONY: demo-down

@@ -160,15 +160,29 @@ def link_venv() -> None:
     link.symlink_to(venv_dir())
 
 
-def main() -> None:
-    """Make what is missing; takes no time when nothing is."""
-    if sys.version_info < (3, 11):  # noqa: UP036  runs before pip could check requires-python
-        sys.exit(f"[setup] Python 3.11 or newer is needed; {sys.executable} is {sys.version.split()[0]}")
+def build_kubernetes() -> subprocess.Popen[bytes]:
+    """Begin to build the local cluster's programs, which keeps the cores busy while packages are downloaded."""
+    return subprocess.Popen([sys.executable, "-m", "localkube", "build"], cwd=ROOT)
+
+
+def make_environment() -> None:
+    """Make what is missing of the Python environment; takes no time when nothing is."""
     if not (is_complete(venv_dir()) and wheels_dir().is_dir()):
         with machine_lock("setup"):
             download_wheels()
             make_venv()
     link_venv()
+
+
+def main() -> None:
+    """Make the environment; with --kubernetes build the local cluster's programs beside it."""
+    if sys.version_info < (3, 11):  # noqa: UP036  runs before pip could check requires-python
+        sys.exit(f"[setup] Python 3.11 or newer is needed; {sys.executable} is {sys.version.split()[0]}")
+    wants_kubernetes = "--kubernetes" in sys.argv[1:] and "DORMOUSE_CONTEXT" not in os.environ
+    build = build_kubernetes() if wants_kubernetes else None
+    make_environment()
+    if build and build.wait():
+        sys.exit("[setup] the local cluster's programs could not be built: see above")
 
 
 if __name__ == "__main__":
