@@ -3,6 +3,10 @@
 # Layers, from the bottom: base, environment (changes with the lock file), our code (changes with every commit).
 # Whoever builds behind a mirror, or without any index, mounts a pip.conf at /etc/pip.conf (see tools/images).
 ARG BASE_IMAGE=python:3.11-slim-bookworm
+# Where bases keep pip and what could bring it back: operator and gateway go without.
+ARG INSTALLERS="/usr/local/lib/python3*/site-packages/pip* /usr/local/lib/python3*/site-packages/setuptools* \
+/usr/local/lib/python3*/site-packages/wheel* /usr/local/bin/pip* /usr/local/bin/wheel \
+/usr/local/lib/python3*/ensurepip /usr/lib/python3*/ensurepip /usr/share/python-wheels"
 
 # --- what all three stand on -----------------------------------------------------------------------------------------
 FROM ${BASE_IMAGE} AS base
@@ -22,27 +26,25 @@ ENV PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/
     HOME=/tmp
 WORKDIR /opt/dormouse
 
-# A base from which nothing can be installed: operator and gateway are made on it.
-FROM base AS runtime
-RUN rm -rf /usr/local/lib/python3*/site-packages/pip* /usr/local/lib/python3*/site-packages/setuptools* \
-           /usr/local/lib/python3*/site-packages/wheel* /usr/local/bin/pip* /usr/local/bin/wheel \
-           /usr/local/lib/python3*/ensurepip /usr/lib/python3*/ensurepip /usr/share/python-wheels
-
 # --- environments: one layer each, made anew only when the lock file changes -----------------------------------------
-# PYTHONDONTWRITEBYTECODE does not keep pip from compiling what it installs; pip itself does not stay.
+# PYTHONDONTWRITEBYTECODE does not keep pip from compiling what it installs; pip itself does not stay. The images are
+# built on these stages, not copied from them, so that each environment exists once.
 FROM base AS operator-env
+ARG INSTALLERS
 COPY requirements/operator.txt /opt/requirements.txt
 RUN python3 -m venv /opt/venv \
     && pip install --quiet --require-hashes --only-binary=:all: -r /opt/requirements.txt \
-    && pip uninstall --quiet --yes setuptools pip
+    && pip uninstall --quiet --yes setuptools pip \
+    && rm -rf ${INSTALLERS}
 
 FROM base AS gateway-env
+ARG INSTALLERS
 COPY requirements/gateway.txt /opt/requirements.txt
 RUN python3 -m venv /opt/venv \
     && pip install --quiet --require-hashes --only-binary=:all: -r /opt/requirements.txt \
-    && pip uninstall --quiet --yes setuptools pip
+    && pip uninstall --quiet --yes setuptools pip \
+    && rm -rf ${INSTALLERS}
 
-# The worker's 5.6 GB are installed where they stay: the worker is built on this stage, not copied from it.
 FROM base AS worker-env
 COPY requirements/worker.txt /opt/requirements.txt
 RUN python3 -m venv /opt/venv \
@@ -61,8 +63,7 @@ RUN for part in /code/*; do \
     done
 
 # --- the images ------------------------------------------------------------------------------------------------------
-FROM runtime AS operator
-COPY --from=operator-env /opt/venv /opt/venv
+FROM operator-env AS operator
 COPY --from=code /code/api/ /code/kube/ /code/operator/ /opt/dormouse/lib/
 LABEL org.opencontainers.image.title="dormouse operator" \
       org.opencontainers.image.version="0.1.0" \
@@ -72,8 +73,7 @@ USER 65532:65532
 EXPOSE 8080
 ENTRYPOINT ["python", "-m", "dormouse_operator"]
 
-FROM runtime AS gateway
-COPY --from=gateway-env /opt/venv /opt/venv
+FROM gateway-env AS gateway
 COPY --from=code /code/api/ /code/kube/ /code/gateway/ /opt/dormouse/lib/
 LABEL org.opencontainers.image.title="dormouse gateway" \
       org.opencontainers.image.version="0.1.0" \

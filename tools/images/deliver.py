@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
+import socket
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 
 from tools.images import content
@@ -13,13 +16,25 @@ from tools.images.build import Names
 from tools.images.settings import Settings
 from tools.images.store import Store, run_program
 
+LOCAL_REGISTRY = ("127.0.0.1", 5000)
+STORAGE_CONF = '[storage]\ndriver = "overlay"\ngraphroot = "{storage}"\nrunroot = "{state}"\n'
+
 
 def deliver(settings: Settings, store: Store, names: Names, say: Callable[[str], None]) -> None:
-    """Bring every image, under its content tag, to where the cluster's nodes find it."""
-    for part in content.PARTS:
+    """Bring every image to where the cluster's nodes find it, under its content tag and as the chart's default.
+
+    Without a local cluster it only says so.
+    """
+    if not settings.context and not is_localkube_up():
+        say("the local cluster is not up, so nothing was handed over; `make cluster images` does both")
+        return
+    ids = store.ids()
+    for image in (name(part) for name in (names.image, names.release) for part in content.PARTS):
+        if not settings.context and registry_holds(image, ids[image]):
+            continue
         started = time.monotonic()
-        deliver_one(settings, store, names.image(part))
-        say(f"{part}: {names.image(part)} is in the cluster's reach after {time.monotonic() - started:.1f} s")
+        deliver_one(settings, store, image)
+        say(f"{image} handed to the cluster in {time.monotonic() - started:.1f} s")
 
 
 def deliver_one(settings: Settings, store: Store, image: str) -> None:
@@ -32,10 +47,32 @@ def deliver_one(settings: Settings, store: Store, image: str) -> None:
         load_with_command(settings, store, image)
 
 
+def registry_holds(image: str, image_id: str) -> bool:
+    """Tell whether localkube's registry has exactly this image under its name; it drops the name's host."""
+    repository, _, tag = image.partition("/")[2].partition(":")
+    address = f"http://{LOCAL_REGISTRY[0]}:{LOCAL_REGISTRY[1]}/v2/{repository}/manifests/{tag}"
+    request = urllib.request.Request(address, headers={"Accept": "application/vnd.oci.image.manifest.v1+json"})
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            manifest = json.load(answer)
+    except OSError:
+        return False
+    return str(manifest["config"]["digest"]).startswith(f"sha256:{image_id}")
+
+
 def load_into_localkube(settings: Settings, image: str) -> None:
     """Let localkube copy the layers that its registry does not have yet."""
-    command = [sys.executable, "-m", "localkube", "load", image, "--storage-root", str(settings.storage)]
-    run_program(command, extra={"PYTHONPATH": str(settings.source), "TMPDIR": str(settings.scratch)})
+    settings.storage_conf.write_text(STORAGE_CONF.format(storage=settings.storage, state=settings.runtime_state))
+    extra = {"CONTAINERS_STORAGE_CONF": str(settings.storage_conf), "TMPDIR": str(settings.scratch)}
+    command = [sys.executable, "-m", "localkube", "load", image]
+    run_program(command, extra={**extra, "PYTHONPATH": str(settings.source)})
+
+
+def is_localkube_up() -> bool:
+    """Tell whether localkube's registry answers."""
+    with socket.socket() as connection:
+        connection.settimeout(2)
+        return connection.connect_ex(LOCAL_REGISTRY) == 0
 
 
 def loopback_options(registry: str) -> list[str]:

@@ -69,6 +69,11 @@ class Settings:
         return self.folder / "run"
 
     @property
+    def storage_conf(self) -> Path:
+        """Return the file that names both to programs that start buildah themselves (CONTAINERS_STORAGE_CONF)."""
+        return self.folder / "storage.conf"
+
+    @property
     def scratch(self) -> Path:
         """Return the folder for files of one run; emptied before each."""
         return self.folder / "tmp"
