@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
 
 import msgspec
 
-from dormouse_worker.engine.batch import Batch, SampledToken
 from dormouse_worker.engine.blocks import BlockAllocator
 from dormouse_worker.engine.engine import Engine
+from dormouse_worker.engine.executor import Executor
 from dormouse_worker.engine.scheduler import Limits, Scheduler
+from dormouse_worker.engine.validation import check_block_counts
 from dormouse_worker.errors import GoldenTokensDiffer, Internal, InvalidArgument, WorkerError, WrongState
 from dormouse_worker.ipc import (
     AbortRequests,
@@ -27,58 +26,12 @@ from dormouse_worker.ipc import (
     EngineStatus,
     FrontMessage,
     MemoryReport,
-    ModelInfo,
     State,
     StepOutputs,
 )
 from dormouse_worker.settings import EngineSettings
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class SleepReport:
-    """What a sleep gave back and what the process still holds, in bytes of resident memory."""
-
-    freed_bytes: int
-    residual_bytes: int
-
-
-class Executor(Protocol):
-    """The verbs of all workers of this rank group. Each may raise WorkerError; anything else is unexpected."""
-
-    def init_device(self) -> None:
-        """Import the heavy libraries, choose the device, take the memory baseline."""
-
-    def load_model(self) -> None:
-        """Load the weights."""
-
-    def get_model_info(self) -> ModelInfo:
-        """Describe the loaded model."""
-
-    def determine_num_available_blocks(self) -> tuple[int, int]:
-        """Profile; return how many blocks fit on the device and in host memory."""
-
-    def get_memory_report(self) -> MemoryReport | None:
-        """Return what the last profile measured; None before the first."""
-
-    def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
-        """Allocate the cache and warm up; replaces a cache of another size."""
-
-    def execute_model(self, batch: Batch) -> list[SampledToken]:
-        """See `ModelExecutor`."""
-
-    def sleep(self, level: int) -> SleepReport:
-        """Give weights and cache back."""
-
-    def wake_up(self) -> None:
-        """Bring weights and cache back and verify them. After an error nothing is held."""
-
-    def check_health(self) -> None:
-        """Raise if the worker can not compute."""
-
-    def shutdown(self) -> None:
-        """Free everything; the worker is not used again."""
 
 
 class Controller:
@@ -301,24 +254,6 @@ class Controller:
             num_cpu_blocks=0,
             failure_reason=error.reason if isinstance(error, WorkerError) else Internal.__name__,
             failure_message=str(error) if known else f"{type(error).__name__}: {error}",
-        )
-
-
-def check_block_counts(report: MemoryReport, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
-    """Raise InvalidArgument, naming both numbers, if this rank can not hold or not use these counts."""
-    if num_gpu_blocks <= 0:
-        raise InvalidArgument(f"num_gpu_blocks is {num_gpu_blocks}; at least 1 is needed")
-    if num_cpu_blocks < 0:
-        raise InvalidArgument(f"num_cpu_blocks is {num_cpu_blocks}; it can not be negative")
-    if num_gpu_blocks > report.num_gpu_blocks:
-        raise InvalidArgument(f"num_gpu_blocks is {num_gpu_blocks}; this rank reported {report.num_gpu_blocks}")
-    if num_cpu_blocks > report.num_cpu_blocks:
-        raise InvalidArgument(f"num_cpu_blocks is {num_cpu_blocks}; this rank reported {report.num_cpu_blocks}")
-    capacity = num_gpu_blocks * report.block_size
-    if report.max_model_len > capacity:
-        raise InvalidArgument(
-            f"num_gpu_blocks {num_gpu_blocks} × block size {report.block_size} = {capacity} tokens; "
-            f"the model length {report.max_model_len} needs more"
         )
 
 

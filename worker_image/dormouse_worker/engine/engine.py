@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
-from dormouse_worker.engine.batch import Batch, SampledToken
+from dormouse_worker.engine.batch import Batch
+from dormouse_worker.engine.executor import ModelExecutor
 from dormouse_worker.engine.request import Request
 from dormouse_worker.engine.scheduler import Progress, Scheduler
 from dormouse_worker.ipc import AddRequest, StepOutputs, TokenOutput
 
 logger = logging.getLogger(__name__)
-
-
-class ModelExecutor(Protocol):
-    """Runs forward passes, on whatever device."""
-
-    def execute_model(self, batch: Batch) -> list[SampledToken]:
-        """Compute the batch; return one token for each sequence that `samples`, in order.
-
-        Any exception fails the requests of this batch and no others.
-        """
 
 
 class Engine:

@@ -8,7 +8,7 @@ import time
 import torch
 
 from dormouse_worker.engine.batch import Batch, SampledToken
-from dormouse_worker.engine.controller import SleepReport
+from dormouse_worker.engine.executor import SleepReport
 from dormouse_worker.errors import InsufficientMemory, Internal, InvalidArgument
 from dormouse_worker.executor.worker_base import WorkerBase
 from dormouse_worker.host import Host, measure_peak, release_free_memory

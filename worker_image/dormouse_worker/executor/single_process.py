@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 
 from dormouse_worker.engine.batch import Batch, SampledToken
-from dormouse_worker.engine.controller import SleepReport
+from dormouse_worker.engine.executor import SleepReport
+from dormouse_worker.engine.validation import check_settings
 from dormouse_worker.errors import InvalidSettings
 from dormouse_worker.executor.worker_wrapper import WORKER_CLASSES, WorkerWrapper
 from dormouse_worker.host import Host
@@ -15,7 +16,7 @@ from dormouse_worker.settings import EngineSettings
 
 
 class SingleProcessExecutor:
-    """Implements `engine.controller.Executor` with one wrapped worker."""
+    """Implements `engine.executor.Executor` with one wrapped worker."""
 
     def __init__(self, settings: EngineSettings, environ: MutableMapping[str, str], host: Host) -> None:
         """Prepare names only; torch is imported by `init_device`."""
@@ -26,6 +27,7 @@ class SingleProcessExecutor:
 
     def init_device(self) -> None:
         """See `Executor`. Looks at the model's files first: what is wrong there needs no torch to be told."""
+        check_settings(self._settings)
         worker_class = WORKER_CLASSES.get(self._settings.device)
         if worker_class is None:
             raise InvalidSettings(f"device is {self._settings.device!r}; this version has {', '.join(WORKER_CLASSES)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from dormouse_worker.engine.batch import Batch, SampledToken
-from dormouse_worker.engine.controller import SleepReport
+from dormouse_worker.engine.executor import SleepReport
 from dormouse_worker.ipc import MemoryReport, ModelInfo
 from dormouse_worker.settings import EngineSettings
 

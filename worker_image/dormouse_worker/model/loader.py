@@ -85,7 +85,7 @@ def _instantiate(config: Any, settings: EngineSettings) -> Any:
         dtype = DTYPES.get(settings.dtype) or getattr(config, "dtype", None) or torch.float32
         torch.manual_seed(settings.seed)
         return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
-    return AutoModelForCausalLM.from_pretrained(
+    module = AutoModelForCausalLM.from_pretrained(
         settings.model_path,
         config=config,
         dtype=DTYPES.get(settings.dtype, "auto"),
@@ -94,6 +94,18 @@ def _instantiate(config: Any, settings: EngineSettings) -> Any:
         local_files_only=True,
         trust_remote_code=False,
     )
+    _own_tensors(module)
+    return module
+
+
+def _own_tensors(module: Any) -> None:
+    """Copy every tensor out of the mapped file: one that is truncated later would kill the process at a touch."""
+    copies: dict[object, torch.Tensor] = {}
+    for tensor in (*module.parameters(), *module.buffers()):
+        key = tensor.data_ptr(), tensor.shape, tensor.stride()  # two names of one tensor stay one
+        if key not in copies:
+            copies[key] = tensor.detach().clone()
+        tensor.data = copies[key]
 
 
 def _discover_cache(module: Any, settings: EngineSettings, device: torch.device) -> CacheSpec:

@@ -1,0 +1,312 @@
+"""The controller: which command is allowed when, what each state says, what a failure leaves behind."""
+
+import pytest
+
+from dormouse_worker.engine.controller import Controller
+from dormouse_worker.engine.testing import FakeExecutor, ManualClock, make_add, make_report
+from dormouse_worker.errors import GoldenTokensDiffer, InsufficientMemory, ModelNotFound
+from dormouse_worker.ipc import AbortRequests, Command, CommandResult, EngineStatus, ModelInfo, State, StepOutputs
+from dormouse_worker.settings import EngineSettings
+
+
+class Rank:
+    """A controller with its fake worker and everything it sent."""
+
+    def __init__(self):
+        self.clock = ManualClock()
+        self.executor = FakeExecutor(clock=self.clock)
+        self.sent = []
+        settings = EngineSettings(model="/models/m", max_num_seqs=4, max_num_batched_tokens=8, block_size=4)
+        self.controller = Controller(settings, self.executor, send=self.sent.append, clock=self.clock)
+
+    @property
+    def states(self):
+        return [str(message.state) for message in self.sent if isinstance(message, EngineStatus)]
+
+    @property
+    def status(self):
+        return next(message for message in reversed(self.sent) if isinstance(message, EngineStatus))
+
+    def command(self, method, **args):
+        """Run a command; return (reason, message)."""
+        self.controller.handle(Command(7, method, args))
+        result = self.sent[-1]
+        assert isinstance(result, CommandResult)
+        assert result.command_id == 7
+        return result.error_reason, result.error_message
+
+    def fail_next(self, method, error):
+        self.executor.fail_once[method] = error
+
+
+@pytest.fixture
+def rank():
+    return Rank()
+
+
+@pytest.fixture
+def profiled(rank):
+    rank.controller.start()
+    return rank
+
+
+@pytest.fixture
+def ready(profiled):
+    assert profiled.command("initialize_cache", num_gpu_blocks=10, num_cpu_blocks=2) == ("", "")
+    return profiled
+
+
+@pytest.fixture
+def asleep(ready):
+    assert ready.command("sleep") == ("", "")
+    return ready
+
+
+class TestStart:
+    """Load and profile."""
+
+    def test_it_loads_profiles_and_says_what_it_found(self, profiled):
+        assert profiled.states == ["LOADING", "PROFILED"]
+        assert profiled.status.report == make_report()
+        assert profiled.status.model == ModelInfo(1, "float32")
+        assert profiled.executor.calls == [
+            "init_device",
+            "load_model",
+            "get_model_info",
+            "determine_num_available_blocks",
+        ]
+
+    def test_a_failure_that_a_user_can_mend_is_a_state_with_its_reason(self, rank):
+        rank.fail_next("load_model", ModelNotFound("/models/m: no such directory"))
+        rank.controller.start()
+        assert rank.states == ["LOADING", "FAILED"]
+        assert (rank.status.failure_reason, rank.status.failure_message) == (
+            "ModelNotFound",
+            "/models/m: no such directory",
+        )
+        assert rank.status.report is None
+
+    def test_too_little_memory_is_told_with_the_report(self, rank):
+        rank.fail_next("determine_num_available_blocks", InsufficientMemory("too little"))
+        rank.controller.start()
+        assert (rank.status.failure_reason, rank.status.report) == ("InsufficientMemory", make_report())
+
+    def test_an_unexpected_failure_is_internal(self, rank):
+        rank.fail_next("init_device", OSError("no libtorch"))
+        rank.controller.start()
+        assert (rank.status.failure_reason, rank.status.failure_message) == ("Internal", "OSError: no libtorch")
+
+
+class TestInitializeCache:
+    """The agreed counts arrive."""
+
+    def test_the_agreed_count_opens_the_worker(self, ready):
+        assert ready.states == ["LOADING", "PROFILED", "INITIALIZING", "READY"]
+        assert (ready.status.num_gpu_blocks, ready.status.num_cpu_blocks) == (10, 2)
+        assert repr(ready.controller) == (
+            "Controller(READY, Engine(Scheduler(running=0, waiting=0, "
+            "BlockAllocator(total=10, free=10, used=0, sequences=0))))"
+        )
+
+    def test_the_same_count_again_does_nothing(self, ready):
+        assert ready.command("initialize_cache", num_gpu_blocks=10, num_cpu_blocks=2) == ("", "")
+        assert ready.executor.calls.count("initialize_cache") == 1
+
+    def test_another_count_allocates_anew(self, ready):
+        assert ready.command("initialize_cache", num_gpu_blocks=8) == ("", "")
+        assert (ready.status.state, ready.status.num_gpu_blocks) == (State.READY, 8)
+
+    def test_another_count_is_refused_while_requests_run(self, ready):
+        ready.controller.handle(make_add())
+        reason, message = ready.command("initialize_cache", num_gpu_blocks=8)
+        assert (reason, "1 requests are unfinished" in message) == ("WrongState", True)
+        assert ready.controller.has_work
+
+    @pytest.mark.parametrize(
+        ("args", "numbers"),
+        [
+            ({"num_gpu_blocks": 0}, ["0", "at least 1"]),
+            ({"num_gpu_blocks": -1}, ["-1"]),
+            ({"num_gpu_blocks": 10, "num_cpu_blocks": -1}, ["num_cpu_blocks", "-1"]),
+            ({"num_gpu_blocks": 11}, ["11", "10"]),
+            ({"num_gpu_blocks": 10, "num_cpu_blocks": 3}, ["3", "2"]),
+            ({"num_gpu_blocks": 7}, ["7", "28", "32"]),
+            ({"num_gpu_blocks": "many"}, ["'many'", "integer"]),
+            ({"num_gpu_blocks": True}, ["True", "integer"]),
+            ({}, ["num_gpu_blocks", "None"]),
+        ],
+    )
+    def test_counts_outside_the_limits_are_refused_with_both_numbers(self, profiled, args, numbers):
+        reason, message = profiled.command("initialize_cache", **args)
+        assert reason == "InvalidArgument"
+        assert [number for number in numbers if number not in message] == []
+        assert profiled.status.state is State.PROFILED
+
+    def test_before_the_profile_it_is_refused(self, rank):
+        assert rank.command("initialize_cache", num_gpu_blocks=10)[0] == "WrongState"
+
+    def test_a_refused_allocation_goes_back_to_profiled(self, profiled):
+        profiled.fail_next("initialize_cache", InsufficientMemory("no memory"))
+        assert profiled.command("initialize_cache", num_gpu_blocks=10) == ("InsufficientMemory", "no memory")
+        assert profiled.status.state is State.PROFILED
+        assert profiled.command("initialize_cache", num_gpu_blocks=10) == ("", "")
+
+    def test_an_unexpected_error_fails_the_worker(self, profiled):
+        profiled.fail_next("initialize_cache", RuntimeError("boom"))
+        assert profiled.command("initialize_cache", num_gpu_blocks=10) == ("Internal", "RuntimeError: boom")
+        assert (profiled.status.state, profiled.status.failure_message) == (State.FAILED, "RuntimeError: boom")
+
+
+class TestRequests:
+    """What users send, in each state."""
+
+    def test_a_request_runs_step_by_step(self, ready):
+        ready.controller.handle(make_add(max_tokens=2))
+        ready.controller.step()
+        ready.controller.step()
+        ready.controller.step()
+        outputs = [message for message in ready.sent if isinstance(message, StepOutputs)]
+        assert [message.outputs[0].finish_reason for message in outputs] == [None, "length"]
+        assert not ready.controller.has_work
+
+    @pytest.mark.parametrize("fixture", ["rank", "profiled", "asleep"])
+    def test_only_a_ready_worker_takes_requests(self, fixture, request):
+        rank = request.getfixturevalue(fixture)
+        rank.controller.handle(make_add("a"))
+        state = rank.controller.state
+        assert rank.sent[-1].failed == {"a": f"the worker is {state} and takes no requests"}
+        rank.controller.step()
+        rank.controller.check_integrity()
+
+    def test_a_prompt_that_can_not_run_fails_alone(self, ready):
+        ready.controller.handle(make_add("a"))
+        ready.controller.handle(make_add("b", prompt=range(40)))
+        assert list(ready.sent[-1].failed) == ["b"]
+        assert ready.sent[-1].waiting == 1
+
+    def test_an_abort_is_answered_with_the_end_of_what_was_known(self, ready):
+        ready.controller.handle(make_add("a"))
+        ready.controller.handle(AbortRequests(["a"]))
+        assert ready.sent[-1].outputs[0].finish_reason == "abort"
+        ready.controller.check_integrity()
+
+    def test_an_abort_of_nothing_known_is_silent(self, ready):
+        before = len(ready.sent)
+        ready.controller.handle(AbortRequests(["a"]))
+        assert len(ready.sent) == before
+
+    def test_an_abort_without_an_engine_is_silent(self, rank):
+        rank.controller.handle(AbortRequests(["a"]))
+        assert rank.sent == []
+
+
+class TestSleep:
+    """Down to level 2."""
+
+    def test_it_says_what_it_freed_and_how_long_it_took(self, asleep):
+        status = asleep.status
+        assert (status.state, status.sleep_level, status.last_sleep_seconds) == (State.ASLEEP, 2, 2.0)
+        assert (status.freed_bytes, status.residual_bytes, status.num_gpu_blocks) == (800, 100, 0)
+
+    def test_asleep_already_is_done(self, asleep):
+        assert asleep.command("sleep", level=2) == ("", "")
+        assert asleep.executor.calls.count("sleep") == 1
+
+    @pytest.mark.parametrize("level", [0, 1, 3])
+    def test_other_levels_are_refused(self, ready, level):
+        reason, message = ready.command("sleep", level=level)
+        assert reason == "InvalidArgument"
+        assert message == f"level is {level}; level 1 comes with a later version; use 2"
+
+    def test_an_unknown_mode_is_refused(self, ready):
+        assert ready.command("sleep", mode="gently") == (
+            "InvalidArgument",
+            "mode is 'gently'; allowed are drain and abort",
+        )
+
+    def test_before_the_cache_is_there_it_is_refused(self, profiled):
+        assert profiled.command("sleep")[0] == "WrongState"
+
+    def test_running_requests_refuse_it(self, ready):
+        ready.controller.handle(make_add())
+        assert ready.command("sleep")[0] == "WrongState"
+        assert ready.status.state is State.READY
+
+    def test_mode_abort_ends_them_first(self, ready):
+        ready.controller.handle(make_add("a"))
+        assert ready.command("sleep", mode="abort") == ("", "")
+        (aborted,) = [
+            output for message in ready.sent if isinstance(message, StepOutputs) for output in message.outputs
+        ]
+        assert (aborted.request_id, aborted.finish_reason) == ("a", "abort")
+
+    def test_an_error_inside_fails_the_worker(self, ready):
+        ready.fail_next("sleep", RuntimeError("boom"))
+        assert ready.command("sleep") == ("Internal", "RuntimeError: boom")
+        assert ready.status.state is State.FAILED
+
+
+class TestWakeUp:
+    """And back."""
+
+    def test_it_opens_with_the_agreed_count_and_says_how_long_it_took(self, asleep):
+        assert asleep.command("wake_up") == ("", "")
+        status = asleep.status
+        assert asleep.states[-2:] == ["WAKING", "READY"]
+        assert (status.num_gpu_blocks, status.num_cpu_blocks, status.sleep_level) == (10, 2, 0)
+        assert (status.last_wake_seconds, status.last_sleep_seconds, status.residual_bytes) == (3.0, 2.0, 0)
+        asleep.controller.handle(make_add())
+        assert asleep.controller.has_work
+
+    def test_awake_already_is_done(self, ready):
+        assert ready.command("wake_up") == ("", "")
+        assert "wake_up" not in ready.executor.calls
+
+    def test_before_any_sleep_it_is_refused(self, profiled):
+        assert profiled.command("wake_up")[0] == "WrongState"
+
+    def test_a_wake_that_does_not_fit_leaves_it_asleep_and_can_be_tried_again(self, asleep):
+        asleep.fail_next("wake_up", InsufficientMemory("no memory"))
+        assert asleep.command("wake_up") == ("InsufficientMemory", "no memory")
+        assert asleep.status.state is State.ASLEEP
+        assert asleep.command("wake_up") == ("", "")
+
+    @pytest.mark.parametrize(
+        ("error", "reason"), [(GoldenTokensDiffer("other"), "GoldenTokensDiffer"), (OSError("disk"), "Internal")]
+    )
+    def test_wrong_tokens_or_a_surprise_fail_the_worker_and_no_request_is_served(self, asleep, error, reason):
+        asleep.fail_next("wake_up", error)
+        assert asleep.command("wake_up")[0] == reason
+        assert (asleep.status.state, asleep.status.failure_reason) == (State.FAILED, reason)
+        asleep.controller.handle(make_add("a"))
+        assert "a" in asleep.sent[-1].failed
+
+
+class TestOtherCommands:
+    """Health, end and nonsense."""
+
+    def test_health_is_asked_of_the_worker(self, ready):
+        assert ready.command("check_health") == ("", "")
+        ready.fail_next("check_health", RuntimeError("ill"))
+        assert ready.command("check_health") == ("Internal", "RuntimeError: ill")
+        assert ready.status.state is State.READY
+
+    def test_an_unknown_method_is_refused_with_the_known_ones(self, ready):
+        reason, message = ready.command("dance")
+        assert (reason, "'dance'" in message, "initialize_cache, sleep, wake_up" in message) == (
+            "InvalidArgument",
+            True,
+            True,
+        )
+
+    def test_shutdown_aborts_frees_and_is_answered(self, ready):
+        ready.controller.handle(make_add("a"))
+        assert ready.command("shutdown") == ("", "")
+        assert ready.sent[-2].outputs[0].finish_reason == "abort"
+        assert (ready.controller.is_shut_down, ready.executor.calls[-1]) == (True, "shutdown")
+
+    @pytest.mark.parametrize("fixture", ["rank", "ready"])
+    def test_shutdown_of_an_idle_worker_needs_no_abort(self, fixture, request):
+        rank = request.getfixturevalue(fixture)
+        assert rank.command("shutdown") == ("", "")
+        assert rank.controller.is_shut_down

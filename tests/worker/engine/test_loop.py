@@ -1,0 +1,64 @@
+"""The loop: when it waits, when it rests, when it ends."""
+
+import pytest
+
+from dormouse_worker.engine.controller import Controller
+from dormouse_worker.engine.loop import HEARTBEAT_S, EngineLoop
+from dormouse_worker.engine.testing import FakeExecutor, ListTransport, ManualClock, make_add
+from dormouse_worker.ipc import Command, EngineStatus, Heartbeat, StepOutputs
+from dormouse_worker.settings import EngineSettings
+
+INITIALIZE = Command(1, "initialize_cache", {"num_gpu_blocks": 10})
+
+
+def run(*deliveries):
+    """Run a loop over these deliveries to its end; return its transport."""
+    transport, clock = ListTransport(deliveries), ManualClock()
+    settings = EngineSettings(model="m", block_size=4)
+    controller = Controller(settings, FakeExecutor(clock=clock), send=transport.send, clock=clock)
+    EngineLoop(transport, controller).run()
+    return transport
+
+
+def test_it_starts_serves_and_ends_with_the_front():
+    transport = run([INITIALIZE], [make_add(max_tokens=2)], [])
+    kinds = [type(message).__name__ for message in transport.sent]
+    assert kinds == [*["EngineStatus"] * 4, "CommandResult", "StepOutputs", "StepOutputs"]
+
+
+def test_it_waits_only_when_it_has_no_work():
+    transport = run([INITIALIZE], [make_add(max_tokens=2)], [])
+    assert transport.timeouts_s == [HEARTBEAT_S, HEARTBEAT_S, 0.0, HEARTBEAT_S]
+
+
+def test_an_idle_round_is_a_heartbeat_and_a_recount():
+    transport = run([], [])
+    assert [message for message in transport.sent if not isinstance(message, EngineStatus)] == [
+        Heartbeat(),
+        Heartbeat(),
+    ]
+
+
+def test_a_working_round_is_no_heartbeat():
+    transport = run([INITIALIZE], [make_add(max_tokens=4)], [], [], [])
+    assert Heartbeat() not in transport.sent
+    assert len([message for message in transport.sent if isinstance(message, StepOutputs)]) == 4
+
+
+def test_it_ends_after_shutdown_without_another_step():
+    transport = run([INITIALIZE], [make_add(), Command(2, "shutdown")], [make_add("late")])
+    assert transport.sent[-1].command_id == 2
+    assert len(transport.timeouts_s) == 2
+
+
+def test_a_lost_block_ends_the_process_rather_than_serve_from_it():
+    transport, clock = ListTransport([[INITIALIZE], []]), ManualClock()
+    controller = Controller(
+        EngineSettings(model="m", block_size=4), FakeExecutor(clock=clock), send=transport.send, clock=clock
+    )
+    loop = EngineLoop(transport, controller)
+    controller.start()
+    assert loop.turn()
+    controller._engine._scheduler.blocks.grow("ghost", 1)
+    with pytest.raises(RuntimeError, match="no request is left"):
+        loop.turn()

@@ -1,0 +1,34 @@
+"""Settings that can not work are refused by name before anything heavy happens."""
+
+import pytest
+
+from dormouse_worker.engine.validation import check_settings
+from dormouse_worker.errors import InvalidSettings
+from dormouse_worker.settings import EngineSettings
+
+
+def test_the_defaults_pass():
+    check_settings(EngineSettings(model="m"))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_num_seqs", 0),
+        ("max_num_batched_tokens", -1),
+        ("block_size", 0),
+        ("max_model_len", -1),
+        ("memory_limit_bytes", -5),
+        ("kv_cache_memory_bytes", -5),
+        ("swap_space_bytes", -1),
+        ("threads", -1),
+        ("gpu_memory_utilization", 0.0),
+        ("gpu_memory_utilization", 1.01),
+        ("gpu_memory_utilization", float("nan")),
+        ("dtype", "int3"),
+        ("load_format", "pickle"),
+    ],
+)
+def test_a_bad_value_is_named_with_its_field(field, value):
+    with pytest.raises(InvalidSettings, match=f"{field} is {value!r}".replace(".", "\\.")):
+        check_settings(EngineSettings(model="m", **{field: value}))

@@ -1,0 +1,172 @@
+"""Fakes and builders for tests of the engine: an executor that computes nothing, a clock that is set, a transport."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from dormouse_worker.engine.batch import Batch, SampledToken
+from dormouse_worker.engine.executor import SleepReport
+from dormouse_worker.ipc import AddRequest, EngineMessage, FrontMessage, MemoryReport, ModelInfo, Sampling
+
+VOCAB_SIZE = 1000
+
+
+class ManualClock:
+    """A clock that stands still until it is advanced."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now_s
+
+
+def make_sampling(**overrides: Any) -> Sampling:
+    """Return greedy parameters for four tokens."""
+    fields: dict[str, Any] = {"temperature": 0, "top_p": 1, "top_k": 0, "min_p": 0, "seed": 0, "max_tokens": 4}
+    return Sampling(**{**fields, **overrides})
+
+
+def make_add(request_id: str = "a", prompt: Iterable[int] = (1, 2, 3), **sampling: Any) -> AddRequest:
+    """Return a message that adds a request."""
+    return AddRequest(request_id, list(prompt), make_sampling(**sampling))
+
+
+def make_report(**overrides: Any) -> MemoryReport:
+    """Return the report of a rank with ten blocks of four tokens."""
+    fields: dict[str, Any] = {
+        "rank": 0,
+        "total_bytes": 1000,
+        "gpu_memory_utilization": 1.0,
+        "weights_bytes": 500,
+        "peak_activation_bytes": 100,
+        "non_torch_bytes": 100,
+        "kv_cache_bytes": 300,
+        "block_bytes": 30,
+        "block_size": 4,
+        "num_gpu_blocks": 10,
+        "num_cpu_blocks": 2,
+        "seconds": 0.0,
+        "device": "cpu",
+        "limited_by": "the test",
+        "max_model_len": 32,
+    }
+    return MemoryReport(**{**fields, **overrides})
+
+
+def next_token(tokens: Iterable[int]) -> int:
+    """Return what the fake model says after these tokens: it depends on all of them and on their order."""
+    value = 7
+    for token in tokens:
+        value = (value * 31 + token + 1) % VOCAB_SIZE
+    return value
+
+
+class FakeExecutor:
+    """Implements `Executor` with a cache of token ids, kept by block as a real one keeps keys and values.
+
+    It computes the next token from what the cache holds, so a wrong block table or start gives wrong tokens. Records
+    method names in `calls`; `fail_once[name]` is raised by the next call of that method.
+    """
+
+    def __init__(self, report: MemoryReport | None = None, clock: ManualClock | None = None) -> None:
+        self.report = report or make_report()
+        self.calls: list[str] = []
+        self.batches: list[Batch] = []
+        self.fail_once: dict[str, Exception] = {}
+        self._profiled = False
+        self._clock = clock or ManualClock()
+        self._cache: dict[int, dict[int, int]] = {}
+
+    def init_device(self) -> None:
+        """See `Executor`."""
+        self._called("init_device")
+
+    def load_model(self) -> None:
+        """See `Executor`."""
+        self._called("load_model")
+
+    def get_model_info(self) -> ModelInfo:
+        """See `Executor`."""
+        self._called("get_model_info")
+        return ModelInfo(num_parameters=1, dtype="float32")
+
+    def determine_num_available_blocks(self) -> tuple[int, int]:
+        """See `Executor`."""
+        self._profiled = True
+        self._called("determine_num_available_blocks")
+        return self.report.num_gpu_blocks, self.report.num_cpu_blocks
+
+    def get_memory_report(self) -> MemoryReport | None:
+        """See `Executor`."""
+        return self.report if self._profiled else None
+
+    def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
+        """See `Executor`."""
+        del num_gpu_blocks, num_cpu_blocks
+        self._called("initialize_cache")
+
+    def execute_model(self, batch: Batch) -> list[SampledToken]:
+        """See `Executor`. Takes one second."""
+        self._called("execute_model")
+        self.batches.append(batch)
+        self._clock.now_s += 1
+        for sequence in batch.sequences:
+            for offset, token in enumerate(sequence.token_ids):
+                block, slot = divmod(sequence.start + offset, self.report.block_size)
+                self._cache.setdefault(sequence.block_ids[block], {})[slot] = token
+        return [
+            SampledToken(sequence.request_id, next_token(self._read(sequence.block_ids, sequence.end)))
+            for sequence in batch.sequences
+            if sequence.samples
+        ]
+
+    def sleep(self, level: int) -> SleepReport:
+        """See `Executor`. Takes two seconds."""
+        del level
+        self._called("sleep")
+        self._clock.now_s += 2
+        return SleepReport(freed_bytes=800, residual_bytes=100)
+
+    def wake_up(self) -> None:
+        """See `Executor`. Takes three seconds."""
+        self._called("wake_up")
+        self._clock.now_s += 3
+
+    def check_health(self) -> None:
+        """See `Executor`."""
+        self._called("check_health")
+
+    def shutdown(self) -> None:
+        """See `Executor`."""
+        self._called("shutdown")
+
+    def _called(self, method: str) -> None:
+        self.calls.append(method)
+        if method in self.fail_once:
+            raise self.fail_once.pop(method)
+
+    def _read(self, block_ids: list[int], num_tokens: int) -> list[int]:
+        size = self.report.block_size
+        return [self._cache[block_ids[i // size]][i % size] for i in range(num_tokens)]
+
+
+class ListTransport:
+    """Implements `Transport`: gives the prepared deliveries one by one, then says that the front is gone."""
+
+    def __init__(self, deliveries: Iterable[list[FrontMessage]]) -> None:
+        self._deliveries = list(deliveries)
+        self.sent: list[EngineMessage] = []
+        self.timeouts_s: list[float] = []
+
+    @property
+    def send(self) -> Callable[[EngineMessage], None]:
+        """See `Transport`."""
+        return self.sent.append
+
+    def receive(self, timeout_s: float) -> list[FrontMessage] | None:
+        """See `Transport`."""
+        self.timeouts_s.append(timeout_s)
+        return self._deliveries.pop(0) if self._deliveries else None

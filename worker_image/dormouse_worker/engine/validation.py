@@ -1,0 +1,49 @@
+"""Checks of numbers from outside that need no model: settings and block counts."""
+
+from __future__ import annotations
+
+from dormouse_worker.errors import InvalidArgument, InvalidSettings
+from dormouse_worker.ipc import MemoryReport
+from dormouse_worker.settings import EngineSettings
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+LOAD_FORMATS = ("auto", "dummy")
+POSITIVE = ("max_num_seqs", "max_num_batched_tokens", "block_size")
+NOT_NEGATIVE = ("max_model_len", "memory_limit_bytes", "kv_cache_memory_bytes", "swap_space_bytes", "threads")
+
+
+def check_settings(settings: EngineSettings) -> None:
+    """Raise InvalidSettings, naming field, value and limit, for the first bad one.
+
+    The command line checks too; this is the net below.
+    """
+    for name in POSITIVE:
+        if getattr(settings, name) < 1:
+            raise InvalidSettings(f"{name} is {getattr(settings, name)}; at least 1 is needed")
+    for name in NOT_NEGATIVE:
+        if getattr(settings, name) < 0:
+            raise InvalidSettings(f"{name} is {getattr(settings, name)}; it can not be negative")
+    if not 0 < settings.gpu_memory_utilization <= 1:
+        raise InvalidSettings(f"gpu_memory_utilization is {settings.gpu_memory_utilization}; it lies in (0, 1]")
+    if settings.dtype not in DTYPES:
+        raise InvalidSettings(f"dtype is {settings.dtype!r}; allowed are {', '.join(DTYPES)}")
+    if settings.load_format not in LOAD_FORMATS:
+        raise InvalidSettings(f"load_format is {settings.load_format!r}; allowed are {', '.join(LOAD_FORMATS)}")
+
+
+def check_block_counts(report: MemoryReport, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
+    """Raise InvalidArgument, naming both numbers, if this rank can not hold or not use these counts."""
+    if num_gpu_blocks <= 0:
+        raise InvalidArgument(f"num_gpu_blocks is {num_gpu_blocks}; at least 1 is needed")
+    if num_cpu_blocks < 0:
+        raise InvalidArgument(f"num_cpu_blocks is {num_cpu_blocks}; it can not be negative")
+    if num_gpu_blocks > report.num_gpu_blocks:
+        raise InvalidArgument(f"num_gpu_blocks is {num_gpu_blocks}; this rank reported {report.num_gpu_blocks}")
+    if num_cpu_blocks > report.num_cpu_blocks:
+        raise InvalidArgument(f"num_cpu_blocks is {num_cpu_blocks}; this rank reported {report.num_cpu_blocks}")
+    capacity = num_gpu_blocks * report.block_size
+    if report.max_model_len > capacity:
+        raise InvalidArgument(
+            f"num_gpu_blocks {num_gpu_blocks} × block size {report.block_size} = {capacity} tokens; "
+            f"the model length {report.max_model_len} needs more"
+        )
