@@ -14,6 +14,7 @@ import random
 import shutil
 import sys
 import sysconfig
+import textwrap
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ CHAT_TEMPLATE = (
     "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 SPECIAL_TOKENS = ["<s>", "</s>", "<|system|>", "<|user|>", "<|assistant|>"]
+LONGEST_ANSWER, LONGEST_SOURCE = 300, 700  # characters
 QUESTIONS = ("What does {} do?", "Explain {}.", "What is {}?", "Tell me about {}.")
 LEFT_OUT = {"site-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo", "encodings", "__pycache__"}
 
@@ -48,9 +50,9 @@ class Recipe:
     num_kv_heads: int = 4
     intermediate_size: int = 704
     max_position_embeddings: int = 2048
-    sequence_length: int = 256  # tokens of one training row
-    batch_size: int = 16
-    steps: int = 240
+    sequence_length: int = 128  # tokens of one training row
+    batch_size: int = 8
+    steps: int = 600
     learning_rate: float = 0.02  # of Muon, for the matrices; the rest follows AdamW at a tenth
 
     def digest(self) -> str:
@@ -71,28 +73,28 @@ def library_sources() -> list[str]:
     return [p.read_text("utf-8", errors="replace") for p in paths]
 
 
-def docstring_dialogues(source: str) -> Iterator[tuple[str, str]]:
-    """Yield (name, first paragraph of its docstring) of everything that a module documents."""
+def documented(source: str) -> Iterator[tuple[str, str, str]]:
+    """Yield (name, first paragraph of its docstring, its source) of everything that a module documents."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            doc = (ast.get_docstring(node) or "").split("\n\n")[0].strip()
-            if len(doc) > 30 and not node.name.startswith("_"):
-                yield node.name, doc
+            doc = " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split())
+            if len(doc) > 20 and not node.name.startswith("_"):
+                yield node.name, doc, ast.get_source_segment(source, node) or ""
 
 
 def training_texts(rng: random.Random) -> list[str]:
-    """Return shuffled documents: sources as they are, docstrings as questions and answers in the chat format."""
-    sources = library_sources()
-    chats = []
-    for source in sources:
-        for name, doc in docstring_dialogues(source):
+    """Return shuffled documents: docstrings as questions and answers in the chat format, and short sources."""
+    documents = []
+    for source in library_sources():
+        for name, doc, code in documented(source):
             question = rng.choice(QUESTIONS).format(name)
-            chats.append(f"<|user|>{question}</s><|assistant|>{doc}</s>")
-    documents = [*sources, *chats]
+            documents.append(f"<|user|>{question}</s><|assistant|>{doc[:LONGEST_ANSWER]}</s>")
+            if len(code) < LONGEST_SOURCE:
+                documents.append(f"{textwrap.dedent(code)}\n</s>")
     rng.shuffle(documents)
     return documents
 
@@ -113,7 +115,7 @@ def train_tokenizer(texts: list[str], vocab_size: int) -> Any:
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))]
     )
-    wrapped: Any = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # transformers leaves it untyped
+    wrapped: Any = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="</s>", model_max_length=2048
     )
     wrapped.add_special_tokens({"additional_special_tokens": SPECIAL_TOKENS[2:]})
@@ -193,7 +195,7 @@ def train(model: Any, tokens: torch.Tensor, recipe: Recipe) -> tuple[float, floa
             optimizer.step()
             schedule.step()
             optimizer.zero_grad(set_to_none=True)
-        if step % 30 == 29:
+        if step % 100 == 99:
             print(
                 f"[model] step {step + 1}/{recipe.steps}  loss {loss.item():.2f}  {time.monotonic() - started:.0f} s",
                 flush=True,
@@ -239,7 +241,7 @@ def main() -> None:
     """Make the model and print its directory."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--seed", type=int, default=20, help="seed of the weights and of the data's order")
-    parser.add_argument("--steps", type=int, default=240, help="training steps; the default takes about two minutes")
+    parser.add_argument("--steps", type=int, default=600, help="training steps; the default takes about two minutes")
     args = parser.parse_args()
     print(make(Recipe(seed=args.seed, steps=args.steps)))
 

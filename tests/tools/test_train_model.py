@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tools.train_model import CHAT_TEMPLATE, Recipe, docstring_dialogues, learning_rate_factor, training_texts
+from tools.train_model import CHAT_TEMPLATE, Recipe, documented, learning_rate_factor, training_texts
 
 
 def test_another_recipe_is_another_model():
@@ -22,8 +22,8 @@ def test_documented_names_become_questions_and_answers():
     public = 'def nap(hours):\n    """Sleep for a number of hours, deeply.\n\n    More."""\n'
     private = 'def _own():\n    """Hidden, and long enough to count otherwise."""\n'
     source = public + private
-    assert list(docstring_dialogues(source)) == [("nap", "Sleep for a number of hours, deeply.")]
-    assert list(docstring_dialogues("not python")) == []
+    assert list(documented(source)) == [("nap", "Sleep for a number of hours, deeply.", public.strip())]
+    assert list(documented("not python")) == []
 
 
 @pytest.mark.parametrize(("step", "factor"), [(0, 0.2), (10, 1.0), (50, 1.0), (80, 0.5), (100, 0.0)])
