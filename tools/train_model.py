@@ -86,10 +86,10 @@ def documented(source: str) -> Iterator[tuple[str, str, str]]:
                 yield node.name, doc, ast.get_source_segment(source, node) or ""
 
 
-def training_texts(rng: random.Random) -> list[str]:
+def training_texts(sources: list[str], rng: random.Random) -> list[str]:
     """Return shuffled documents: docstrings as questions and answers in the chat format, and short sources."""
     documents = []
-    for source in library_sources():
+    for source in sources:
         for name, doc, code in documented(source):
             question = rng.choice(QUESTIONS).format(name)
             documents.append(f"<|user|>{question}</s><|assistant|>{doc[:LONGEST_ANSWER]}</s>")
@@ -221,7 +221,7 @@ def make(recipe: Recipe) -> Path:
 
         torch.manual_seed(recipe.seed)
         print("[model] training a small model on Python's own library (about 2 minutes)", flush=True)
-        texts = training_texts(random.Random(recipe.seed))
+        texts = training_texts(library_sources(), random.Random(recipe.seed))
         tokenizer = train_tokenizer(texts, recipe.vocab_size)
         needed = (recipe.steps + 1) * recipe.batch_size * recipe.sequence_length
         tokens = token_stream(tokenizer, texts, needed)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import random
+import shlex
+import textwrap
+from pathlib import Path
 
+import jinja2
 import pytest
 
 from tools.train_model import CHAT_TEMPLATE, Recipe, documented, learning_rate_factor, training_texts
@@ -15,7 +19,11 @@ def test_another_recipe_is_another_model():
 
 
 def test_the_data_is_the_same_for_the_same_seed():
-    assert training_texts(random.Random(1))[:5] == training_texts(random.Random(1))[:5]
+    sources = [Path(module.__file__).read_text("utf-8") for module in (shlex, textwrap)]
+    texts = training_texts(sources, random.Random(1))
+    assert texts == training_texts(sources, random.Random(1))
+    assert sorted(texts) == sorted(training_texts(sources, random.Random(2)))
+    assert any(text.startswith("<|user|>") and "dedent" in text for text in texts)
 
 
 def test_documented_names_become_questions_and_answers():
@@ -32,8 +40,6 @@ def test_the_learning_rate_rises_stays_and_falls(step, factor):
 
 
 def test_the_chat_template_marks_each_turn():
-    import jinja2
-
     rendered = jinja2.Template(CHAT_TEMPLATE).render(
         bos_token="<s>", eos_token="</s>", messages=[{"role": "user", "content": " hi "}], add_generation_prompt=True
     )
