@@ -1,8 +1,8 @@
 """The reference backend: gathers each context from the pools and calls torch's own attention. Runs on any device.
 
 Sequences with one new token are gathered together, padded to the longest of their group; others go one by one. Both
-are cut so that a gather holds at most `GATHER_TOKENS` tokens (or one sequence) and a score matrix at most
-`SCORE_ELEMENTS`, which bounds the working memory whatever the batch looks like.
+are cut so that a gather holds at most `gather_tokens` tokens (or one sequence) and a score matrix at most
+`score_elements`, which bounds the working memory whatever the batch looks like.
 """
 
 from __future__ import annotations
@@ -62,11 +62,12 @@ class _Prefill:
     end: int
     slots: torch.Tensor  # [L]
     masks: _Masks  # [Q, L]
+    score_elements: int
 
     def attend(self, call: AttentionCall, query: torch.Tensor, layer: LayerCache, output: torch.Tensor) -> None:
         key, value = (pool[self.slots].transpose(0, 1).unsqueeze(0) for pool in (layer.key, layer.value))
         mask = self.masks.get(call.window)
-        step = max(1, SCORE_ELEMENTS // (len(self.slots) * query.shape[1]))
+        step = max(1, self.score_elements // (len(self.slots) * query.shape[1]))
         for first in range(self.start, self.end, step):
             last = min(self.end, first + step)
             rows = mask[first - self.start : last - self.start]
@@ -125,20 +126,29 @@ class SdpaBackend:
 
     name = "sdpa"
 
+    def __init__(self, gather_tokens: int = GATHER_TOKENS, score_elements: int = SCORE_ELEMENTS) -> None:
+        self._gather_tokens = gather_tokens
+        self._score_elements = score_elements
+
     def plan(self, metadata: AttentionMetadata, device: torch.device) -> SdpaPlan:
         """See `AttentionBackend`."""
         lens = metadata.query_lens
         decode = [int(i) for i in np.flatnonzero(lens == 1)]
         prefill = [int(i) for i in np.flatnonzero(lens > 1)]
-        groups = [_decode_group(metadata, group, device) for group in _cut(decode, metadata.context_lens)]
-        return SdpaPlan((*groups, *(_prefill(metadata, i, device) for i in prefill)))
+        groups = _cut(decode, metadata.context_lens, self._gather_tokens)
+        return SdpaPlan(
+            (
+                *(_decode_group(metadata, group, device) for group in groups),
+                *(_prefill(metadata, i, self._score_elements, device) for i in prefill),
+            )
+        )
 
 
-def _cut(sequences: list[int], context_lens: Ints) -> list[list[int]]:
-    """Sort by length and cut into groups whose padded size stays within GATHER_TOKENS."""
+def _cut(sequences: list[int], context_lens: Ints, gather_tokens: int) -> list[list[int]]:
+    """Sort by length and cut into groups whose padded size stays within `gather_tokens`."""
     groups: list[list[int]] = []
     for sequence in sorted(sequences, key=lambda i: -int(context_lens[i])):
-        if groups and (len(groups[-1]) + 1) * int(context_lens[groups[-1][0]]) <= GATHER_TOKENS:
+        if groups and (len(groups[-1]) + 1) * int(context_lens[groups[-1][0]]) <= gather_tokens:
             groups[-1].append(sequence)
         else:
             groups.append([sequence])
@@ -158,9 +168,9 @@ def _decode_group(metadata: AttentionMetadata, sequences: list[int], device: tor
     return _DecodeGroup(rows, torch.as_tensor(slots, device=device), masks)
 
 
-def _prefill(metadata: AttentionMetadata, sequence: int, device: torch.device) -> _Prefill:
+def _prefill(metadata: AttentionMetadata, sequence: int, score_elements: int, device: torch.device) -> _Prefill:
     start, end = (int(row) for row in metadata.query_starts[sequence : sequence + 2])
     slots = torch.as_tensor(metadata.slots(sequence), device=device)
     positions = torch.as_tensor(metadata.positions[start:end], device=device)
     masks = _Masks(positions[:, None], torch.arange(len(slots), device=device)[None, :])
-    return _Prefill(start, end, slots, masks)
+    return _Prefill(start, end, slots, masks, score_elements)

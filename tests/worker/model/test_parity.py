@@ -1,0 +1,127 @@
+"""Tokens equal transformers' greedy `generate` in float32: alone, batched, chunked, mixed, preempted."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+
+from dormouse_worker.engine.blocks import BlockAllocator
+from dormouse_worker.engine.engine import Engine
+from dormouse_worker.engine.scheduler import Limits, Scheduler
+from dormouse_worker.engine.testing import ManualClock, make_add
+from dormouse_worker.model.attention.sdpa import SdpaBackend
+from dormouse_worker.model.kv_cache import KVCache
+from dormouse_worker.model.loader import load
+from dormouse_worker.model.runner import ModelRunner
+from dormouse_worker.model.testing import MAX_POSITIONS, reference_generate
+from dormouse_worker.settings import EngineSettings
+
+ARCHITECTURES = ["llama", "qwen3", "mistral", "gemma2", "gpt2", "opt", "phi3", "gpt_oss"]
+BLOCK_SIZE = 4
+MAX_TOKENS = 10
+PROMPTS = {str(n): [(i * i * 7 + i * n + 3) % 250 for i in range(length)] for n, length in enumerate((1, 5, 17, 30))}
+
+
+class RunnerExecutor:
+    """Lets the engine step over a model runner."""
+
+    def __init__(self, runner):
+        self.execute_model = runner.execute
+
+
+@pytest.fixture(scope="module")
+def loaded(tiny_model):
+    """Return a function architecture → (loaded model, what transformers says to each prompt)."""
+
+    @functools.cache
+    def load_both(architecture):
+        directory = tiny_model(architecture)
+        model = load(EngineSettings(model=str(directory), block_size=BLOCK_SIZE), torch.device("cpu"))
+        return model, {name: reference_generate(directory, prompt, MAX_TOKENS) for name, prompt in PROMPTS.items()}
+
+    return load_both
+
+
+def make_engine(model, *, num_blocks=64, seqs=4, tokens=256):
+    cache = KVCache(model.cache_spec, num_blocks, torch.device("cpu"))
+    blocks, clock = BlockAllocator(num_blocks, BLOCK_SIZE), ManualClock()
+    scheduler = Scheduler(blocks, Limits(seqs, tokens, min(MAX_POSITIONS, num_blocks * BLOCK_SIZE)), clock)
+    return Engine(RunnerExecutor(ModelRunner(model, cache, SdpaBackend())), scheduler, clock)
+
+
+def run(engine, prompts, **sampling):
+    """Run all prompts at once to their end; return {name: tokens}."""
+    for name, prompt in prompts.items():
+        assert engine.add(make_add(name, prompt, **{"max_tokens": MAX_TOKENS, **sampling})) is None
+    return finish(engine, {name: [] for name in prompts})
+
+
+def finish(engine, tokens):
+    while (outputs := engine.step()) is not None:
+        assert not outputs.failed
+        for output in outputs.outputs:
+            tokens[output.request_id] += output.token_ids
+    engine.check_integrity()
+    return tokens
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_each_prompt_alone(loaded, architecture):
+    model, expected = loaded(architecture)
+    engine = make_engine(model)
+    assert {name: run(engine, {name: prompt})[name] for name, prompt in PROMPTS.items()} == expected
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_all_prompts_in_one_batch(loaded, architecture):
+    model, expected = loaded(architecture)
+    assert run(make_engine(model), PROMPTS) == expected
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("chunk", [3, 7])
+def test_prompts_in_chunks_mixed_with_decoding(loaded, architecture, chunk):
+    """A budget of a few tokens cuts every longer prompt, while those that came before it decode."""
+    model, expected = loaded(architecture)
+    assert run(make_engine(model, tokens=chunk), PROMPTS) == expected
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_arrivals_in_the_middle_of_others(loaded, architecture):
+    model, expected = loaded(architecture)
+    engine = make_engine(model, tokens=8)
+    tokens = {name: [] for name in PROMPTS}
+    for name, prompt in PROMPTS.items():
+        engine.add(make_add(name, prompt, max_tokens=MAX_TOKENS))
+        for _ in range(3):
+            for output in engine.step().outputs:
+                tokens[output.request_id] += output.token_ids
+    assert finish(engine, tokens) == expected
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_preempted_and_computed_anew(loaded, architecture):
+    model, expected = loaded(architecture)
+    engine = make_engine(model, num_blocks=12)
+    assert run(engine, PROMPTS) == expected
+    assert engine._scheduler.num_preemptions > 0
+
+
+def test_a_seeded_request_says_the_same_whatever_runs_beside_it(loaded):
+    """One random number per (seed, position): the batch has no part in it."""
+    model, _ = loaded("llama")
+    random = {"temperature": 1.0, "top_p": 0.9, "top_k": 40, "seed": 11}
+    together = run(make_engine(model, tokens=7), PROMPTS, **random)
+    alone = {name: run(make_engine(model), {name: prompt}, **random)[name] for name, prompt in PROMPTS.items()}
+    assert together == alone
+    assert together != run(make_engine(model), PROMPTS, **{**random, "seed": 12})
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_runs(tiny_model, dtype):
+    settings = EngineSettings(model=str(tiny_model("llama")), block_size=BLOCK_SIZE, dtype=dtype)
+    model = load(settings, torch.device("cpu"))
+    assert model.info.dtype == dtype
+    assert all(len(tokens) == MAX_TOKENS for tokens in run(make_engine(model), PROMPTS).values())

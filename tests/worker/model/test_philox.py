@@ -1,0 +1,42 @@
+"""The random numbers: known answers, and the number belongs to (seed, position) alone."""
+
+import numpy as np
+import pytest
+
+from dormouse_worker.model.philox import philox4x32, uniforms
+
+FULL = 0xFFFFFFFF
+
+
+@pytest.mark.parametrize(
+    ("counter", "key", "words"),
+    [
+        ([0, 0, 0, 0], [0, 0], [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
+        ([FULL] * 4, [FULL] * 2, [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]),
+        (
+            [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344],
+            [0xA4093822, 0x299F31D0],
+            [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1],
+        ),
+    ],
+)
+def test_the_published_answers_come_out(counter, key, words):
+    result = philox4x32(np.array([counter], dtype=np.uint64), np.array([key], dtype=np.uint64))
+    assert result.tolist() == [words]
+
+
+def test_a_number_does_not_depend_on_its_neighbours():
+    many = uniforms([1, 2, 1 << 63], [0, 5, 9])
+    assert [uniforms([seed], [position])[0] for seed, position in ((1, 0), (2, 5), (1 << 63, 9))] == many.tolist()
+
+
+def test_seed_and_position_both_count():
+    numbers = uniforms([1, 1, 2, 1 + (1 << 32)], [0, 1, 0, 0])
+    assert len(set(numbers.tolist())) == 4
+
+
+def test_numbers_fill_the_unit_interval_evenly():
+    numbers = uniforms([3] * 20000, list(range(20000)))
+    assert 0 <= numbers.min() < numbers.max() < 1
+    counts, _ = np.histogram(numbers, bins=10, range=(0, 1))
+    assert abs(counts - 2000).max() < 200

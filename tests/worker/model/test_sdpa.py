@@ -1,0 +1,94 @@
+"""The reference attention against the textbook formula, computed token by token without any cache."""
+
+import pytest
+import torch
+
+from dormouse_worker.engine.batch import Batch, ScheduledSequence
+from dormouse_worker.engine.testing import make_sampling
+from dormouse_worker.model.attention.interface import build_metadata
+from dormouse_worker.model.attention.sdpa import SdpaBackend
+from dormouse_worker.model.context import AttentionCall
+from dormouse_worker.model.kv_cache import CacheSpec, KVCache, LayerSpec
+
+BLOCK_SIZE, NUM_BLOCKS, KV_HEADS, HEADS, SIZE = 4, 32, 2, 6, 8
+SPANS = [(0, 5), (0, 1), (7, 8), (3, 9), (12, 13), (20, 21), (0, 17)]  # fresh, chunked and decoding sequences
+
+
+def textbook(call, query, key, value, first_position):
+    """Attend from query [Q, Hq, D] to key [L, Hkv, D], one query and one head at a time, in float64."""
+    output = torch.zeros(query.shape[0], HEADS, value.shape[-1], dtype=torch.float64)
+    for i in range(query.shape[0]):
+        position = first_position + i
+        start = 0 if call.window is None else max(0, position - call.window + 1)
+        for head in range(HEADS):
+            keys = key[start : position + 1, head // (HEADS // KV_HEADS)].double()
+            scores = keys @ query[i, head].double() * call.scale
+            if call.soft_cap is not None:
+                scores = call.soft_cap * torch.tanh(scores / call.soft_cap)
+            if call.sinks is not None:
+                scores = torch.cat([scores, call.sinks[head].double()[None]])
+            weights = scores.softmax(0)[: len(keys)]
+            output[i, head] = weights @ value[start : position + 1, head // (HEADS // KV_HEADS)].double()
+    return output.float()
+
+
+def run_both(call, value_size=SIZE, backend=None):
+    """Return what the backend and the textbook say about a batch of all SPANS."""
+    generator = torch.Generator().manual_seed(3)
+    spec = CacheSpec((LayerSpec(KV_HEADS, SIZE, value_size, torch.float32),), BLOCK_SIZE)
+    cache = KVCache(spec, NUM_BLOCKS, torch.device("cpu"))
+    blocks = iter(torch.randperm(NUM_BLOCKS, generator=generator).tolist())
+    sequences, queries, expected = [], [], []
+    for n, (start, end) in enumerate(SPANS):
+        table = [next(blocks) for _ in range(-(-end // BLOCK_SIZE))]
+        sequences.append(ScheduledSequence(str(n), [0] * (end - start), start, table, make_sampling(), True, 0))
+        key = torch.randn(end, KV_HEADS, SIZE, generator=generator)
+        value = torch.randn(end, KV_HEADS, value_size, generator=generator)
+        query = torch.randn(end - start, HEADS, SIZE, generator=generator)
+        slots = torch.tensor([table[i // BLOCK_SIZE] * BLOCK_SIZE + i % BLOCK_SIZE for i in range(end)])
+        cache.layers[0].write(slots, key, value)
+        queries.append(query)
+        expected.append(textbook(call, query, key, value, start))
+    metadata = build_metadata(Batch(tuple(sequences)), BLOCK_SIZE)
+    plan = (backend or SdpaBackend()).plan(metadata, torch.device("cpu"))
+    return plan.attend(call, torch.cat(queries), cache.layers[0]), torch.cat(expected)
+
+
+SINKS = torch.tensor([0.5, -1.0, 2.0, 0.0, 1.0, -0.5])
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 100])
+@pytest.mark.parametrize("soft_cap", [None, 2.0])
+@pytest.mark.parametrize("sinks", [None, SINKS], ids=["no-sinks", "sinks"])
+def test_it_computes_the_formula(window, soft_cap, sinks):
+    actual, expected = run_both(AttentionCall(0, SIZE**-0.5, window, soft_cap, sinks))
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_values_may_be_of_another_size_than_keys():
+    actual, expected = run_both(AttentionCall(0, 0.3), value_size=5)
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("sinks", [None, SINKS], ids=["no-sinks", "sinks"])
+def test_cutting_to_bound_the_memory_changes_nothing(sinks):
+    """Groups of one sequence and score matrices of one row."""
+    backend = SdpaBackend(gather_tokens=1, score_elements=1)
+    actual, expected = run_both(AttentionCall(0, 0.3, sinks=sinks), backend=backend)
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_a_foreign_nan_in_the_cache_reaches_nobody():
+    """What another sequence left behind, even a NaN, is never read: padding repeats the sequence's own first slot."""
+    call = AttentionCall(0, 0.3)
+    spec = CacheSpec((LayerSpec(KV_HEADS, SIZE, SIZE, torch.float32),), BLOCK_SIZE)
+    cache = KVCache(spec, 8, torch.device("cpu"))
+    for pool in (cache.layers[0].key, cache.layers[0].value):
+        pool.fill_(float("nan"))
+        pool[[0, 4, 5, 6, 7, 8]] = 1.0  # the slots of a: [0, 1), of b: [4, 9)
+    sequences = (
+        ScheduledSequence("a", [0], 0, [0], make_sampling(), True, 0),
+        ScheduledSequence("b", [0], 4, [1, 2], make_sampling(), True, 0),
+    )
+    plan = SdpaBackend().plan(build_metadata(Batch(sequences), BLOCK_SIZE), torch.device("cpu"))
+    assert torch.equal(plan.attend(call, torch.ones(2, HEADS, SIZE), cache.layers[0]), torch.ones(2, HEADS, SIZE))
