@@ -116,6 +116,11 @@ def test_an_exact_cache_above_the_memory_is_insufficient_memory():
         require_fit(report(kv_cache_memory_bytes=2 * GIB))
 
 
+def test_an_exact_cache_below_one_block_is_insufficient_memory():
+    with pytest.raises(InsufficientMemory, match="kvCacheMemory 1000 is less than one block of 1048576 bytes"):
+        require_fit(report(kv_cache_memory_bytes=1000))
+
+
 def test_a_model_length_above_the_blocks_names_both_numbers_and_the_knob():
     with pytest.raises(
         MaxModelLenTooLarge, match=r"hold 112 tokens, the model length is 128 .*set maxModelLen to at most 112"

@@ -46,12 +46,12 @@ def compare_golden(recorded: GoldenTokens, now: GoldenTokens) -> None:
             f"the first start gave {list(recorded.token_ids)}, now it is {list(now.token_ids)}; "
             "the model's files changed or its memory is damaged: restart the worker"
         )
-    drift = max((abs(a - b) for a, b in zip(recorded.logprobs, now.logprobs, strict=True)), default=0.0)
-    if not drift <= LOGPROB_TOLERANCE:
-        raise GoldenTokensDiffer(
-            f"log-probabilities of the golden tokens moved by {drift:.6f}; at most {LOGPROB_TOLERANCE} is rounding: "
-            "restart the worker"
-        )
+    for before, after in zip(recorded.logprobs, now.logprobs, strict=True):
+        if not abs(before - after) <= LOGPROB_TOLERANCE:  # so written, a NaN differs
+            raise GoldenTokensDiffer(
+                f"a golden token's log-probability moved from {before:.6f} to {after:.6f}; at most "
+                f"{LOGPROB_TOLERANCE} is rounding: restart the worker"
+            )
 
 
 def _next(

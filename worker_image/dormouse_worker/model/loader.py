@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from dormouse_worker.errors import InvalidSettings, ModelInvalid
+from dormouse_worker.errors import InsufficientMemory, InvalidSettings, ModelInvalid, WorkerError
 from dormouse_worker.ipc import ModelInfo
 from dormouse_worker.model.attention.hook import DiscoveryContext, register
 from dormouse_worker.model.context import forward_context
@@ -56,10 +56,12 @@ def load(settings: EngineSettings, device: torch.device) -> LoadedModel:
         config = AutoConfig.from_pretrained(files.path, local_files_only=True, trust_remote_code=False)
         max_model_len = resolve_max_model_len(config, settings.max_model_len)
         module = _instantiate(config, settings).to(device).eval().requires_grad_(requires_grad=False)
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+    except WorkerError:
+        raise
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise InsufficientMemory(f"{files.path}: the weights do not fit into memory: {error}") from error
+    except Exception as error:  # whatever the library says about these files
         raise ModelInvalid(f"{files.path}: transformers can not load it: {error}") from error
-    except RuntimeError as error:  # weights that do not fit the configuration
-        raise ModelInvalid(f"{files.path}: weights and config.json contradict each other: {error}") from error
     return LoadedModel(
         module=module,
         cache_spec=_discover_cache(module, settings, device),
@@ -85,7 +87,7 @@ def _instantiate(config: Any, settings: EngineSettings) -> Any:
         dtype = DTYPES.get(settings.dtype) or getattr(config, "dtype", None) or torch.float32
         torch.manual_seed(settings.seed)
         return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
-    module = AutoModelForCausalLM.from_pretrained(
+    module, report = AutoModelForCausalLM.from_pretrained(
         settings.model_path,
         config=config,
         dtype=DTYPES.get(settings.dtype, "auto"),
@@ -93,7 +95,12 @@ def _instantiate(config: Any, settings: EngineSettings) -> Any:
         use_safetensors=True,
         local_files_only=True,
         trust_remote_code=False,
+        output_loading_info=True,
     )
+    missing = sorted(report["missing_keys"])
+    if missing:  # transformers would fill them with random numbers
+        names = ", ".join(missing[:3])
+        raise ModelInvalid(f"{settings.model}: {len(missing)} weights that config.json asks for are missing: {names}")
     _own_tensors(module)
     return module
 

@@ -9,6 +9,7 @@ from dormouse_worker.ipc import MemoryReport
 from dormouse_worker.settings import EngineSettings
 
 DEFAULT_KV_CACHE_BYTES = 1 << 30  # the cache's size where neither a limit nor kvCacheMemory is set
+EXACT = "kvCacheMemory"  # what bounds the cache where its size was set
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def cache_bytes(settings: EngineSettings, limit: Limit, measured: Measured) -> t
     """Return the cache's size, possibly negative, and what bounds it."""
     usable = int(limit.total_bytes * settings.gpu_memory_utilization) - measured.needed_bytes
     if settings.kv_cache_memory_bytes:
-        return settings.kv_cache_memory_bytes, "kvCacheMemory"
+        return settings.kv_cache_memory_bytes, EXACT
     if not limit.is_known:
         return min(DEFAULT_KV_CACHE_BYTES, usable), "kvCacheMemory default 1.0 GiB (no memory limit is set)"
     return usable, f"memory limit {gib(limit.total_bytes)}"
@@ -99,10 +100,15 @@ def require_fit(report: MemoryReport) -> None:
         f"weights {gib(report.weights_bytes)}, peak activations {gib(report.peak_activation_bytes)}, "
         f"interpreter and libraries {gib(report.non_torch_bytes)}"
     )
-    if taken + report.kv_cache_bytes > report.total_bytes:
+    is_exact = report.limited_by == EXACT
+    if is_exact and taken + report.kv_cache_bytes > report.total_bytes:
         raise InsufficientMemory(
             f"{shares} and a cache of {gib(report.kv_cache_bytes)} exceed the {gib(report.total_bytes)} there are; "
             "lower kvCacheMemory or raise the memory limit"
+        )
+    if is_exact and report.num_gpu_blocks == 0:
+        raise InsufficientMemory(
+            f"kvCacheMemory {report.kv_cache_bytes} is less than one block of {report.block_bytes} bytes; raise it"
         )
     if report.num_gpu_blocks == 0:
         usable = int(report.total_bytes * report.gpu_memory_utilization)

@@ -1,0 +1,191 @@
+"""The CPU worker on a tiny model: measured memory, allocation, sleep that returns memory, wake that proves itself."""
+
+import shutil
+
+import pytest
+import torch
+
+from dormouse_worker.engine.batch import Batch, ScheduledSequence
+from dormouse_worker.engine.testing import make_sampling
+from dormouse_worker.errors import (
+    GoldenTokensDiffer,
+    InsufficientMemory,
+    InvalidArgument,
+    MaxModelLenTooLarge,
+    ModelNotFound,
+)
+from dormouse_worker.executor.cpu_worker import CpuWorker
+from dormouse_worker.host import Host
+from dormouse_worker.model.testing import write_tiny_model
+from dormouse_worker.settings import EngineSettings
+
+MIB = 1 << 20
+
+
+class LimitedHost(Host):
+    """The real host, but with a memory limit of our choice."""
+
+    def __init__(self, limit_bytes):
+        super().__init__()
+        self._limit_bytes = limit_bytes
+
+    def memory_limit_bytes(self):
+        return self._limit_bytes
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return write_tiny_model(tmp_path / "model")
+
+
+def make_worker(directory, host=None, **overrides):
+    fields = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "block_size": 4, "threads": 1}
+    worker = CpuWorker(EngineSettings(model=str(directory), **{**fields, **overrides}), 0, host)
+    worker.init_device()
+    return worker
+
+
+@pytest.fixture
+def worker(directory):
+    """Return a worker with an allocated cache."""
+    worker = make_worker(directory, kv_cache_memory_bytes=MIB)
+    worker.load_model()
+    worker.initialize_cache(*worker.determine_num_available_blocks())
+    yield worker
+    worker.shutdown()
+
+
+def touch_cache(worker):
+    """Make every page of the cache resident, as use would."""
+    for layer in worker._cache.layers:
+        layer.key.fill_(1.0)
+        layer.value.fill_(1.0)
+
+
+def first_token(worker):
+    sequence = ScheduledSequence("r", [5, 6, 7], 0, [3], make_sampling(), True, 0)
+    (sampled,) = worker.execute_model(Batch((sequence,)))
+    return sampled.token_id
+
+
+def test_the_report_is_measured_and_adds_up(directory):
+    limit = 4 << 30
+    worker = make_worker(directory, LimitedHost(limit), gpu_memory_utilization=0.5, swap_space_bytes=10 * 1024)
+    worker.load_model()
+    assert worker.get_memory_report() is None
+    blocks = worker.determine_num_available_blocks()
+    report = worker.get_memory_report()
+    assert blocks == (report.num_gpu_blocks, report.num_cpu_blocks)
+    assert report.block_bytes == 1024
+    assert report.num_cpu_blocks == 10
+    taken = report.weights_bytes + report.peak_activation_bytes + report.non_torch_bytes
+    assert report.kv_cache_bytes == limit // 2 - taken
+    assert report.num_gpu_blocks == report.kv_cache_bytes // 1024
+    assert 100 * MIB < report.non_torch_bytes < limit // 2
+    assert report.limited_by == "memory limit 4.00 GiB"
+
+
+def test_a_larger_batch_has_a_larger_peak(tmp_path):
+    """What is called peak activation moves with the batch: it is measured, not a constant."""
+    directory = write_tiny_model(tmp_path, intermediate_size=8192, max_position_embeddings=1024)
+
+    def peak(num_tokens):
+        worker = make_worker(directory, max_num_batched_tokens=num_tokens, kv_cache_memory_bytes=64 * MIB)
+        worker.load_model()
+        worker.determine_num_available_blocks()
+        worker.shutdown()
+        return worker.get_memory_report().peak_activation_bytes
+
+    row_bytes = 8192 * 4  # one intermediate row in float32
+    assert peak(2048) - peak(32) > 1500 * row_bytes
+
+
+def test_too_little_memory_is_told_with_the_report_kept(directory):
+    worker = make_worker(directory, LimitedHost(200 * MIB))
+    worker.load_model()
+    with pytest.raises(InsufficientMemory, match=r"200\.0 MiB × gpuMemoryUtilization 0\.9"):
+        worker.determine_num_available_blocks()
+    assert worker.get_memory_report().num_gpu_blocks == 0
+
+
+def test_a_model_length_above_the_blocks_is_told_with_both_numbers(directory):
+    worker = make_worker(directory, kv_cache_memory_bytes=31 * 1024)
+    worker.load_model()
+    with pytest.raises(MaxModelLenTooLarge, match="hold 124 tokens, the model length is 128"):
+        worker.determine_num_available_blocks()
+
+
+def test_health_is_a_computation(worker):
+    worker.check_health()
+
+
+def test_another_count_replaces_the_cache_and_says_the_same(worker):
+    token = first_token(worker)
+    worker.initialize_cache(40, 0)
+    assert repr(worker) == "CpuWorker(rank=0, model=loaded, cache=KVCache(40 blocks × 1024 bytes, 2 layers))"
+    assert first_token(worker) == token
+
+
+def test_an_allocation_that_fails_is_insufficient_memory(worker):
+    with pytest.raises(InsufficientMemory, match="blocks of 1024 bytes can not be allocated"):
+        worker.initialize_cache(1 << 50, 0)
+
+
+def test_sleep_returns_the_memory_and_wake_brings_the_same_tokens(tmp_path):
+    """26 MiB of weights and 64 MiB of touched cache go back to the kernel; eight rounds leave nothing behind."""
+    directory = write_tiny_model(tmp_path, hidden_size=1024, intermediate_size=2048, num_hidden_layers=1)
+    worker = make_worker(directory, kv_cache_memory_bytes=64 * MIB)
+    worker.load_model()
+    worker.initialize_cache(*worker.determine_num_available_blocks())
+    token = first_token(worker)
+    weights_bytes = worker.get_memory_report().weights_bytes
+    residuals = []
+    for _ in range(8):
+        touch_cache(worker)
+        report = worker.sleep(2)
+        assert report.freed_bytes > 0.9 * (weights_bytes + 64 * MIB)
+        residuals.append(report.residual_bytes)
+        worker.wake_up()
+        assert first_token(worker) == token
+    assert max(residuals[1:]) - min(residuals[1:]) < 8 * MIB
+    worker.shutdown()
+
+
+def test_sleep_and_wake_are_idempotent(worker):
+    worker.wake_up()
+    worker.sleep(2)
+    assert worker.sleep(2).freed_bytes < MIB
+    worker.wake_up()
+
+
+def test_level_1_is_refused(worker):
+    with pytest.raises(InvalidArgument, match="level 1 comes with a later version; use 2"):
+        worker.sleep(1)
+
+
+def test_other_weights_at_wake_are_found_by_the_golden_tokens(worker, directory):
+    worker.sleep(2)
+    write_tiny_model(directory, seed=1)
+    with pytest.raises(GoldenTokensDiffer):
+        worker.wake_up()
+    assert repr(worker) == "CpuWorker(rank=0, model=none, cache=None)"
+
+
+def test_a_wake_without_the_model_holds_nothing_and_can_be_tried_again(worker, directory, tmp_path):
+    token = first_token(worker)
+    worker.sleep(2)
+    shutil.move(directory, tmp_path / "away")
+    with pytest.raises(ModelNotFound):
+        worker.wake_up()
+    shutil.move(tmp_path / "away", directory)
+    worker.wake_up()
+    assert first_token(worker) == token
+
+
+def test_a_failing_forward_pass_leaves_the_next_one_alone(worker):
+    token = first_token(worker)
+    outside = ScheduledSequence("r", [10**9], 0, [0], make_sampling(), True, 0)
+    with pytest.raises(IndexError):
+        worker.execute_model(Batch((outside,)))
+    assert first_token(worker) == token
+    assert torch.is_inference_mode_enabled() is False

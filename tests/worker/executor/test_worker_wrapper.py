@@ -1,0 +1,54 @@
+"""The wrapper: late construction, calls by name, the failing method in the log."""
+
+import pytest
+
+from dormouse_worker.executor.worker_wrapper import WorkerWrapper
+from dormouse_worker.settings import EngineSettings
+
+SETTINGS = EngineSettings(model="/nowhere")
+CPU_WORKER = "dormouse_worker.executor.cpu_worker.CpuWorker"
+
+
+def make_wrapper(worker_class=CPU_WORKER):
+    return WorkerWrapper(SETTINGS, rank=3, worker_class=worker_class)
+
+
+def test_the_environment_stands_before_the_worker_is_built():
+    wrapper, environ = make_wrapper(), {"KEEP": "1"}
+    wrapper.update_environment(environ, {"OMP_NUM_THREADS": "2"})
+    assert environ == {"KEEP": "1", "OMP_NUM_THREADS": "2"}
+    assert repr(wrapper) == f"WorkerWrapper(rank=3, {CPU_WORKER}, not built)"
+    wrapper.init_worker()
+    assert repr(wrapper) == f"WorkerWrapper(rank=3, {CPU_WORKER}, built)"
+    with pytest.raises(AssertionError, match="before the worker is built"):
+        wrapper.update_environment(environ, {})
+
+
+def test_methods_are_called_by_name():
+    wrapper = make_wrapper()
+    wrapper.init_worker()
+    assert wrapper.execute_method("get_memory_report") is None
+
+
+def test_an_error_passes_through_and_the_log_names_rank_and_method(caplog):
+    wrapper = make_wrapper()
+    wrapper.init_worker()
+    with pytest.raises(Exception, match="no such directory"):
+        wrapper.execute_method("load_model")
+    assert "rank 3: load_model raised" in caplog.text
+
+
+def test_a_call_before_construction_is_a_mistake_of_ours():
+    with pytest.raises(AssertionError, match="init_worker comes before load_model"):
+        make_wrapper().execute_method("load_model")
+
+
+def test_a_class_that_is_no_worker_is_refused_by_name():
+    with pytest.raises(TypeError, match=r"dormouse_worker\.host\.Host is no WorkerBase"):
+        make_wrapper("dormouse_worker.host.Host").init_worker()
+
+
+@pytest.mark.parametrize("name", ["dormouse_worker.nowhere.Worker", "dormouse_worker.executor.cpu_worker.Nobody"])
+def test_a_class_that_is_not_there_is_an_error_at_once(name):
+    with pytest.raises((ImportError, AttributeError)):
+        make_wrapper(name).init_worker()

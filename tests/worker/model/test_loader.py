@@ -1,0 +1,110 @@
+"""Loading: which weights, which length, which cache, and which models are refused."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import LlamaConfig
+
+from dormouse_worker.errors import InvalidSettings, ModelInvalid, ModelNotFound
+from dormouse_worker.model.loader import load, resolve_max_model_len
+from dormouse_worker.model.testing import MAX_POSITIONS, VOCAB_SIZE, write_tiny_model
+from dormouse_worker.settings import EngineSettings
+
+CPU = torch.device("cpu")
+
+
+def load_tiny(directory, **overrides):
+    return load(EngineSettings(model=str(directory), block_size=4, **overrides), CPU)
+
+
+def edit_config(directory, **fields):
+    file = directory / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
+
+
+def test_the_cache_is_made_for_what_the_layers_bring(tiny_model):
+    model = load_tiny(tiny_model("llama"))
+    assert model.cache_spec.block_bytes == 2 * 4 * 2 * (8 + 8) * 4  # layers, tokens, heads, key + value, float32
+    assert (model.max_model_len, model.vocab_size) == (MAX_POSITIONS, VOCAB_SIZE)
+
+
+def test_half_precision_halves_the_weights_and_the_cache(tiny_model):
+    whole, half = load_tiny(tiny_model("llama")), load_tiny(tiny_model("llama"), dtype="bfloat16")
+    assert half.info.dtype == "bfloat16"
+    assert half.cache_spec.block_bytes * 2 == whole.cache_spec.block_bytes
+    assert half.weights_bytes < 0.51 * whole.weights_bytes
+
+
+def test_tied_weights_are_counted_once(tmp_path):
+    tied = load_tiny(write_tiny_model(tmp_path / "tied", tie_word_embeddings=True))
+    loose = load_tiny(write_tiny_model(tmp_path / "loose", tie_word_embeddings=False))
+    assert loose.weights_bytes - tied.weights_bytes == VOCAB_SIZE * 32 * 4
+
+
+def test_weights_do_not_lie_in_the_mapped_file(tiny_model):
+    """Else truncating the file later would end the process by a signal."""
+    model = load_tiny(tiny_model("llama"))
+    assert "model.safetensors" not in Path("/proc/self/maps").read_text()
+    assert model.weights_bytes == sum(t.nbytes for t in (*model.module.parameters(), *model.module.buffers()))
+
+
+def test_random_weights_depend_on_the_seed_alone(tiny_model):
+    directory = tiny_model("llama")
+    first, same, other = (load_tiny(directory, load_format="dummy", seed=seed) for seed in (1, 1, 2))
+    weights = [model.module.lm_head.weight for model in (first, same, other)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+@pytest.mark.parametrize(("wanted", "limit"), [(0, 128), (100, 100), (128, 128)])
+def test_the_model_length_is_the_wanted_one_or_the_models_own(wanted, limit):
+    assert resolve_max_model_len(LlamaConfig(max_position_embeddings=128), wanted) == limit
+
+
+def test_a_length_above_the_models_own_is_refused_with_both_numbers():
+    with pytest.raises(InvalidSettings, match=r"maxModelLen 129 is above .* 128"):
+        resolve_max_model_len(LlamaConfig(max_position_embeddings=128), 129)
+
+
+def test_a_model_without_a_length_needs_the_setting():
+    config = SimpleNamespace(get_text_config=SimpleNamespace)
+    assert resolve_max_model_len(config, 77) == 77
+    with pytest.raises(InvalidSettings, match="set maxModelLen"):
+        resolve_max_model_len(config, 0)
+
+
+def test_a_missing_directory_is_not_found(tmp_path):
+    with pytest.raises(ModelNotFound):
+        load_tiny(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("fields", [{"model_type": "unheard_of"}, {"hidden_size": "wide"}, {"model_type": "vit"}])
+def test_a_configuration_that_transformers_can_not_read_is_invalid(tmp_path, fields):
+    directory = write_tiny_model(tmp_path)
+    edit_config(directory, **fields)
+    with pytest.raises(ModelInvalid, match=str(tmp_path)):
+        load_tiny(directory)
+
+
+def test_weights_of_another_shape_are_invalid(tmp_path):
+    directory = write_tiny_model(tmp_path)
+    edit_config(directory, intermediate_size=56)
+    with pytest.raises(ModelInvalid, match=str(tmp_path)):
+        load_tiny(directory)
+
+
+def test_weights_of_another_model_are_invalid(tmp_path):
+    directory = write_tiny_model(tmp_path)
+    edit_config(directory, num_hidden_layers=3)
+    with pytest.raises(ModelInvalid, match=r"weights that config.json asks for are missing: model\.layers\.2"):
+        load_tiny(directory)
+
+
+def test_layers_that_the_cache_does_not_know_are_refused(tmp_path):
+    directory = write_tiny_model(tmp_path, "qwen3")
+    edit_config(directory, layer_types=["full_attention", "linear_attention"])
+    with pytest.raises(ModelInvalid, match="linear_attention"):
+        load_tiny(directory)
