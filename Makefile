@@ -75,6 +75,10 @@ demo: prepare ## All set-up, then the whole chain: apply, profile, agree, genera
 demo-down: install ## Remove the demo and the local Kubernetes
 	$(PY) -m tools.demo --down
 
+.PHONY: charts
+charts: install ## Copy the CRDs and the dashboard into the chart
+	$(PY) -m tools.charts
+
 .PHONY: images
 images: install ## Build the container images and hand them to the cluster
 	$(PY) -m tools.images

@@ -77,7 +77,8 @@ class Builder:
         self.store.remove_containers()
         clear_scratch(self.settings)
         present = self.store.ids()
-        check_free_space(self.settings, [part for part in parts if self.names.environment(part) not in present])
+        absent = [part for part in parts if self.names.environment(part) not in present]
+        check_free_space(self.settings.folder, sum(NEEDED_BYTES[part] for part in absent))
         base_image = base.ensure_base(self.store, self.settings, self.say)
         mounts = wheels.build_mounts(self.settings, wheels.ensure_wheels(self.settings, self.say))
         for part in parts:
@@ -110,13 +111,12 @@ def clear_scratch(settings: Settings) -> None:
     settings.scratch.mkdir(parents=True)
 
 
-def check_free_space(settings: Settings, parts: Iterable[str]) -> None:
-    """Raise ImagesFailed with both numbers if the disk cannot hold the environments that are to be made."""
-    needed = sum(NEEDED_BYTES[part] for part in parts)
-    free = shutil.disk_usage(settings.folder).free
-    if free < needed:
+def check_free_space(folder: Path, needed_bytes: int) -> None:
+    """Raise ImagesFailed with both numbers if the disk has not that much left."""
+    free = shutil.disk_usage(folder).free
+    if free < needed_bytes:
         raise ImagesFailed(
-            f"{settings.folder} has {free:,} bytes free and building the images needs {needed:,} for a while: "
+            f"{folder} has {free:,} bytes free and building the images needs {needed_bytes:,} for a while: "
             "free some space (make prune removes old builds), or set DORMOUSE_CACHE to another disk"
         )
 

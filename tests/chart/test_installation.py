@@ -1,0 +1,112 @@
+"""The chart on a real cluster."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from tools.kubectl import Cluster, CommandFailed
+from tools.release import CHART, image_tag
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+Manifest = dict[str, Any]
+Helm = Callable[..., None]
+SECRET = "r-dormouse-role-tokens"
+
+
+def pod_of(deployment: Manifest) -> Manifest:
+    """Return a pod as the deployment would make it, under an account that every namespace has."""
+    template = copy.deepcopy(deployment["spec"]["template"])
+    template["spec"]["serviceAccountName"] = "default"
+    metadata = {"name": deployment["metadata"]["name"], "labels": template["metadata"]["labels"]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+
+
+def dry_run(cluster: Cluster, manifest: Manifest, namespace: str) -> str:
+    return cluster.kubectl("create", "--dry-run=server", "-n", namespace, "-f", "-", stdin=json.dumps(manifest))
+
+
+@pytest.fixture
+def helm(cluster: Cluster, namespace: str) -> Iterator[Helm]:
+    """Install or upgrade release `r` in the test's namespace, watching that one only; removed afterwards."""
+
+    def upgrade(*settings: str) -> None:
+        values = ["crds.enabled=false", f"watch.namespaces={{{namespace}}}", f"image.tag={image_tag()}", *settings]
+        arguments = [part for value in values for part in ("--set", value)]
+        cluster.helm("upgrade", "--install", "r", str(CHART), "--namespace", namespace, *arguments)
+
+    yield upgrade
+    with suppress(CommandFailed):
+        cluster.helm("uninstall", "r", "--namespace", namespace)
+
+
+def tokens(cluster: Cluster, namespace: str) -> dict[str, str]:
+    data = cluster.get("secret", SECRET, namespace)["data"]
+    return {key: base64.b64decode(value).decode() for key, value in data.items()}
+
+
+def generations(cluster: Cluster, namespace: str) -> dict[str, int]:
+    return {item["metadata"]["name"]: item["metadata"]["generation"] for item in cluster.list("deployments", namespace)}
+
+
+def test_pods_meet_the_restricted_standard(cluster: Cluster, namespace: str, default: list[Manifest]):
+    for deployment in (manifest for manifest in default if manifest["kind"] == "Deployment"):
+        assert "created (server dry run)" in dry_run(cluster, pod_of(deployment), namespace)
+
+
+def test_the_standard_would_have_refused_a_careless_pod(cluster: Cluster, namespace: str, default: list[Manifest]):
+    careless = pod_of(next(manifest for manifest in default if manifest["kind"] == "Deployment"))
+    del careless["spec"]["securityContext"]["runAsNonRoot"]
+    with pytest.raises(CommandFailed, match="violates PodSecurity"):
+        dry_run(cluster, careless, namespace)
+
+
+def test_the_api_server_accepts_every_object_without_a_warning(
+    cluster: Cluster, namespace: str, default: list[Manifest]
+):
+    for manifest in default:
+        here = {**manifest, "metadata": {**manifest["metadata"]}}
+        if "namespace" in here["metadata"]:
+            here["metadata"]["namespace"] = namespace
+        place = ["-n", namespace] if "namespace" in here["metadata"] else []
+        strictly = ["--server-side", "--force-conflicts", "--validate=strict", "--warnings-as-errors", "-f", "-"]
+        answer = cluster.kubectl("apply", "--dry-run=server", *strictly, *place, stdin=json.dumps(here))
+        assert "serverside-applied (server dry run)" in answer
+
+
+def test_tokens_are_random_and_survive_an_upgrade_without_a_restart(cluster: Cluster, namespace: str, helm: Helm):
+    helm()
+    first = tokens(cluster, namespace)
+    assert len({first["operator-token"], first["gateway-token"]}) == 2
+    for role in ("operator", "gateway"):
+        digest = hashlib.sha256(first[f"{role}-token"].encode()).hexdigest()
+        assert first[f"{role}-token-sha256"] == digest
+    before = generations(cluster, namespace)
+    helm("metrics.scrapeAnnotations=true")
+    assert tokens(cluster, namespace) == first
+    assert generations(cluster, namespace) == before
+
+
+def test_new_tokens_start_the_pods_anew(cluster: Cluster, namespace: str, helm: Helm):
+    helm()
+    first, before = tokens(cluster, namespace), generations(cluster, namespace)
+    cluster.kubectl("delete", "secret", SECRET, "-n", namespace)
+    helm()
+    assert tokens(cluster, namespace) != first
+    assert all(generations(cluster, namespace)[name] > generation for name, generation in before.items())
+
+
+def test_an_uninstalled_release_leaves_nothing_in_its_namespace(cluster: Cluster, namespace: str, helm: Helm):
+    helm()
+    cluster.helm("uninstall", "r", "--namespace", namespace, "--wait")
+    kinds = "deployments,services,serviceaccounts,secrets,configmaps,roles,rolebindings"
+    left = cluster.list(kinds, namespace, "app.kubernetes.io/instance=r")
+    assert left == []

@@ -1,0 +1,186 @@
+"""What the chart creates, from its values alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from tools.bootstrap import ROOT
+from tools.kubectl import Cluster, CommandFailed
+from tools.release import CHART
+
+pytestmark = pytest.mark.cluster
+
+Manifest = dict[str, Any]
+Render = Callable[..., list[Manifest]]
+
+
+def of_kind(manifests: list[Manifest], *kinds: str) -> list[Manifest]:
+    return [manifest for manifest in manifests if manifest["kind"] in kinds]
+
+
+def named(manifests: list[Manifest], kind: str, name: str) -> Manifest:
+    return next(manifest for manifest in of_kind(manifests, kind) if manifest["metadata"]["name"] == name)
+
+
+def pods(manifests: list[Manifest]) -> Iterator[Manifest]:
+    return (manifest["spec"]["template"] for manifest in of_kind(manifests, "Deployment"))
+
+
+def environment(manifests: list[Manifest], part: str) -> dict[str, Any]:
+    container = named(manifests, "Deployment", f"r-dormouse-{part}")["spec"]["template"]["spec"]["containers"][0]
+    return {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in container["env"]}
+
+
+def test_helm_finds_nothing_to_complain_about(cluster: Cluster):
+    assert "0 chart(s) failed" in cluster.helm("lint", "--strict", str(CHART))
+
+
+def test_without_values_everything_that_a_cluster_needs_is_there(default: list[Manifest]):
+    kinds = sorted(manifest["kind"] for manifest in default)
+    assert kinds == sorted(
+        ["ServiceAccount"] * 2
+        + ["Deployment"] * 2
+        + ["ClusterRole", "ClusterRoleBinding"] * 2
+        + ["Role", "RoleBinding", "Secret", "Service", "ConfigMap", "CustomResourceDefinition"]
+    )
+
+
+def test_every_object_says_whose_it_is(default: list[Manifest]):
+    for manifest in default:
+        if manifest["kind"] == "CustomResourceDefinition":
+            continue
+        labels = manifest["metadata"]["labels"]
+        assert labels["app.kubernetes.io/instance"] == "r"
+        assert labels["app.kubernetes.io/part-of"] == "dormouse"
+        assert labels["app.kubernetes.io/managed-by"] == "Helm"
+
+
+def test_a_list_of_namespaces_leaves_no_right_outside_of_them(render: Render):
+    manifests = render("watch.namespaces={a,b}")
+    assert of_kind(manifests, "ClusterRole", "ClusterRoleBinding") == []
+    places = sorted(
+        (role["metadata"]["namespace"], role["metadata"]["name"]) for role in of_kind(manifests, "RoleBinding")
+    )
+    assert places == [
+        ("a", "dormouse-system-r-dormouse-gateway"),
+        ("a", "dormouse-system-r-dormouse-operator"),
+        ("b", "dormouse-system-r-dormouse-gateway"),
+        ("b", "dormouse-system-r-dormouse-operator"),
+        ("dormouse-system", "r-dormouse-operator-lease"),
+    ]
+    assert environment(manifests, "operator")["DORMOUSE_WATCH_NAMESPACES"] == "a,b"
+    assert environment(manifests, "gateway")["DORMOUSE_WATCH_NAMESPACES"] == "a,b"
+
+
+def test_names_that_the_whole_cluster_shares_carry_namespace_and_release(default: list[Manifest]):
+    for manifest in of_kind(default, "ClusterRole", "ClusterRoleBinding"):
+        assert manifest["metadata"]["name"].startswith("dormouse-system-r-dormouse-")
+
+
+def test_every_binding_names_a_role_and_an_account_of_this_release(render: Render, default: list[Manifest]):
+    for manifests in (default, render("watch.namespaces={a}")):
+        here = {(m["kind"], m["metadata"].get("namespace", ""), m["metadata"]["name"]) for m in manifests}
+        for binding in of_kind(manifests, "RoleBinding", "ClusterRoleBinding"):
+            role, place = binding["roleRef"], binding["metadata"].get("namespace", "")
+            assert (role["kind"], place, role["name"]) in here
+            for subject in binding["subjects"]:
+                assert (subject["kind"], subject["namespace"], subject["name"]) in here
+
+
+def test_no_rule_has_a_wildcard_or_reaches_secrets(default: list[Manifest]):
+    for role in of_kind(default, "Role", "ClusterRole"):
+        for rule in role["rules"]:
+            words = {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
+            assert not words & {"*", "secrets", "nodes", "pods/exec", "escalate", "bind", "impersonate"}
+
+
+def test_the_gateway_may_only_look(default: list[Manifest]):
+    role = named(default, "ClusterRole", "dormouse-system-r-dormouse-gateway")
+    assert {verb for rule in role["rules"] for verb in rule["verbs"]} <= {"get", "list", "watch"}
+
+
+def test_the_installed_crd_is_the_one_of_the_tree_and_stays_on_uninstall(default: list[Manifest]):
+    installed = named(default, "CustomResourceDefinition", "inferencedeployments.inference.dormouse.dev")
+    written = yaml.safe_load((ROOT / "crds" / "inferencedeployments.yaml").read_text())
+    assert installed["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    assert installed["spec"] == written["spec"]
+
+
+def test_a_second_release_can_leave_the_crd_alone(render: Render):
+    assert of_kind(render("crds.enabled=false"), "CustomResourceDefinition") == []
+
+
+def test_one_tag_and_one_registry_reach_all_three_images(render: Render):
+    manifests = render("image.registry=r.example/team", "image.tag=0.1.0-abc")
+    images = {pod["spec"]["containers"][0]["image"] for pod in pods(manifests)}
+    assert images == {"r.example/team/operator:0.1.0-abc", "r.example/team/gateway:0.1.0-abc"}
+    assert environment(manifests, "operator")["DORMOUSE_WORKER_IMAGE"] == "r.example/team/worker:0.1.0-abc"
+
+
+def test_the_workers_image_can_be_another(render: Render):
+    manifests = render("worker.image=r.example/w:1", "worker.imagePullPolicy=Always")
+    settings = environment(manifests, "operator")
+    assert settings["DORMOUSE_WORKER_IMAGE"] == "r.example/w:1"
+    assert settings["DORMOUSE_WORKER_IMAGE_PULL_POLICY"] == "Always"
+
+
+def test_each_pod_sees_only_the_tokens_it_uses_and_checks(default: list[Manifest]):
+    def mounted(part: str) -> set[str]:
+        spec = named(default, "Deployment", f"r-dormouse-{part}")["spec"]["template"]["spec"]
+        return {item["key"] for volume in spec["volumes"] for item in volume.get("secret", {}).get("items", [])}
+
+    assert mounted("operator") == {"operator-token", "operator-token-sha256", "gateway-token-sha256"}
+    assert mounted("gateway") == {"gateway-token", "operator-token-sha256"}
+
+
+def test_the_operator_tells_the_address_at_which_the_gateways_service_listens(render: Render):
+    manifests = render("gateway.service.port=443")
+    service = named(manifests, "Service", "r-dormouse-gateway")
+    assert [port["port"] for port in service["spec"]["ports"] if port["name"] == "grpc"] == [443]
+    address = environment(manifests, "operator")["DORMOUSE_GATEWAY_ADDRESS"]
+    assert address == "r-dormouse-gateway.dormouse-system.svc:443"
+
+
+def test_service_and_deployment_agree_on_labels_and_ports(default: list[Manifest]):
+    service = named(default, "Service", "r-dormouse-gateway")["spec"]
+    pod = named(default, "Deployment", "r-dormouse-gateway")["spec"]["template"]
+    assert service["selector"].items() <= pod["metadata"]["labels"].items()
+    ports = {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
+    assert {port["targetPort"] for port in service["ports"]} <= ports
+
+
+def test_the_release_name_is_not_repeated_in_names(cluster: Cluster):
+    text = cluster.helm(
+        "template", "dormouse", str(CHART), "--kube-version", "1.36.0", "--show-only", "templates/operator.yaml"
+    )
+    assert yaml.safe_load(text)["metadata"]["name"] == "dormouse-operator"
+
+
+@pytest.mark.parametrize(
+    ("setting", "named_in_the_message"),
+    [
+        ("gatway.replicas=2", "gatway"),
+        ("gateway.replica=2", "replica"),
+        ("gateway.replicas=-1", "replicas"),
+        ("gateway.replicas=many", "replicas"),
+        ("gateway.service.port=8080", "port"),
+        ("gateway.service.port=70000", "port"),
+        ("operator.logLevel=loud", "logLevel"),
+        ("operator.resources.limits.memory=lots", "memory"),
+        ("image.tag=a/b", "tag"),
+        ("image.pullPolicy=Sometimes", "pullPolicy"),
+        ("crds.enabled=maybe", "enabled"),
+        ("watch.namespaces={Upper}", "namespaces"),
+        ("watch.namespaces={a,a}", "namespaces"),
+        ("watch.namespaces=a", "namespaces"),
+        ("drawnRoleTokens.operator-token=x", "drawnRoleTokens"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_its_name(render: Render, setting: str, named_in_the_message: str):
+    with pytest.raises(CommandFailed, match="values don't meet the specifications") as refusal:
+        render(setting)
+    assert named_in_the_message in str(refusal.value)

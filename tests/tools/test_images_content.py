@@ -1,0 +1,82 @@
+"""The tag of the images: a digest of what they are made of."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tools.bootstrap import ROOT
+from tools.images import content
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A small tree with every file that the tag counts."""
+    for name in (*content.RECIPE, *content.LOCKS, *(f"{package}/__init__.py" for package in content.PACKAGES)):
+        path = tmp_path / "tree" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{name}\n")
+    return tmp_path / "tree"
+
+
+def test_a_clone_with_other_file_times_has_the_same_tag(source: Path, tmp_path: Path):
+    clone = Path(shutil.copytree(source, tmp_path / "clone"))
+    for path in clone.rglob("*"):
+        os.utime(path, (1, 1))
+    assert content.tag(clone) == content.tag(source)
+
+
+@pytest.mark.parametrize("name", [*content.RECIPE, *content.LOCKS, "gateway/dormouse_gateway/__init__.py"])
+def test_every_counted_file_changes_the_tag(source: Path, name: str):
+    before = content.tag(source)
+    (source / name).write_text("changed\n")
+    assert content.tag(source) != before
+
+
+def test_a_new_file_that_git_does_not_know_changes_the_tag(source: Path):
+    before = content.tag(source)
+    (source / "operator/dormouse_operator/new.py").touch()
+    assert content.tag(source) != before
+
+
+def test_a_file_that_became_executable_changes_the_tag(source: Path):
+    before = content.tag(source)
+    (source / "Dockerfile").chmod(0o755)
+    assert content.tag(source) != before
+
+
+def test_bytecode_and_other_folders_do_not_count(source: Path):
+    before = content.tag(source)
+    (source / "api/dormouse_api/__pycache__").mkdir()
+    (source / "api/dormouse_api/__pycache__/x.cpython-311.pyc").touch()
+    (source / "README.md").touch()
+    assert content.tag(source) == before
+
+
+def test_helm_reads_the_tag_as_a_word_never_as_a_number(source: Path):
+    assert re.fullmatch(r"\d+\.\d+\.\d+-[0-9a-f]{12}", content.tag(source))
+
+
+def test_the_environment_changes_with_its_own_lock_only(source: Path):
+    def tags() -> dict[str, str]:
+        return {part: content.environment_tag(source, part, "base") for part in content.PARTS}
+
+    before = tags()
+    (source / "requirements/worker.txt").write_text("torch==9\n")
+    (source / "worker_image/dormouse_worker/__init__.py").write_text("changed\n")
+    changed = [part for part in content.PARTS if tags()[part] != before[part]]
+    assert changed == ["worker"]
+
+
+def test_the_build_sees_exactly_the_folders_that_the_tag_counts():
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert allowed == {"requirements/*.txt", *content.PACKAGES}
+
+
+def test_the_dockerfile_copies_every_package_that_the_tag_counts():
+    copied = set(re.findall(r"^COPY (\S+/dormouse_\w+) ", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
+    assert copied == set(content.PACKAGES)
