@@ -15,11 +15,12 @@ MERGE_KEYS: Mapping[str, str] = {  # lists that server-side apply merges by the 
     "volumeMounts": "mountPath",
     "ports": "name",
 }
+ATOMIC = {"selector"}  # maps that it replaces as a whole
 
 
 def merge(base: Any, over: Any, name: str = "") -> Any:
     """Merge as server-side apply does: objects by key, known lists by their key field, all else replaced."""
-    if isinstance(base, dict) and isinstance(over, dict):
+    if isinstance(base, dict) and isinstance(over, dict) and name not in ATOMIC:
         return {**base, **{key: merge(base.get(key), value, key) for key, value in over.items()}}
     key = MERGE_KEYS.get(name)
     if key and isinstance(base, list) and isinstance(over, list):

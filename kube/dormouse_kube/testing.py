@@ -76,6 +76,11 @@ class FakeKube:
         """Show what it holds."""
         return f"FakeKube({len(self._objects)} objects at version {self._version}, {len(self.calls)} calls)"
 
+    @property
+    def version(self) -> int:
+        """Return the version of the last change."""
+        return self._version
+
     # --- what a test orders ---
 
     def fail(self, verb: str, kind: Kind, error: KubeError, *, times: int = 1) -> None:
@@ -264,9 +269,11 @@ class FakeKube:
 
     @staticmethod
     def _check_version(key: _Key, obj: Resource, stored: Resource | None) -> None:
-        """Raise Conflict where the caller's version is not the stored one."""
+        """Raise Conflict where the caller means another version or another object than the stored one."""
         version = obj["metadata"].get("resourceVersion")
-        if version and (stored is None or stored["metadata"]["resourceVersion"] != version):
+        uid = obj["metadata"].get("uid")
+        is_other = stored is not None and uid not in {None, stored["metadata"]["uid"]}
+        if is_other or (version and (stored is None or stored["metadata"]["resourceVersion"] != version)):
             raise Conflict(f'{key[0]} "{key[2]}": the object has been modified', status=409, reason="Conflict")
 
     def _now(self) -> str:
@@ -363,7 +370,9 @@ def _matches(term: str, labels: Mapping[str, str]) -> bool:
 def _writable(kind: Kind, obj: Resource, subresource: str) -> dict[str, Any]:
     """Return the part of the object that an apply may write here."""
     wanted = copy.deepcopy(dict(obj))
-    wanted["metadata"] = {name: value for name, value in wanted["metadata"].items() if name != "resourceVersion"}
+    wanted["metadata"] = {
+        name: value for name, value in wanted["metadata"].items() if name not in {"resourceVersion", "uid"}
+    }
     if subresource == "status":
         identity = {name: wanted["metadata"][name] for name in ("name", "namespace") if name in wanted["metadata"]}
         return {"metadata": identity, "status": wanted.get("status", {})}

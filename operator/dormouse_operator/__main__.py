@@ -1,0 +1,31 @@
+"""The operator's command: reads settings, sets up logging, runs the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+
+from dormouse_kube.errors import KubeError
+from dormouse_operator.app import run
+from dormouse_operator.settings import SettingsError, parse_settings, read_tokens
+
+
+def main() -> None:
+    """Run the operator; a bad setting ends it at once with the variable's name."""
+    try:
+        settings = parse_settings(os.environ)
+        tokens = read_tokens(settings.tokens_dir)
+    except SettingsError as error:
+        sys.exit(str(error))
+    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("kopf").setLevel(logging.WARNING)
+    try:
+        sys.exit(asyncio.run(run(settings, tokens)))
+    except KubeError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""Accepted: this operator can do what the spec asks for. Pure."""
+
+from __future__ import annotations
+
+from dormouse_operator.conditions.ladder import failed, holds
+from dormouse_operator.model import Condition, Observed
+
+TYPE = "Accepted"
+_SUPPORTED_DEVICES = {"cpu"}
+
+
+def rejection(observed: Observed) -> Condition | None:
+    """Return why the deployment is not served, None if it is."""
+    device = observed.deployment.engine.device
+    if device not in _SUPPORTED_DEVICES:
+        words = f"spec.engine.device is {device}; this version serves on cpu: set spec.engine.device to cpu"
+        return failed(TYPE, "DeviceNotSupported", words)
+    if observed.service and not observed.service.is_ours:
+        name = observed.deployment.key.name
+        words = f"a Service {name} exists that does not belong to this object; remove it or choose another name"
+        return failed(TYPE, "ServiceNameTaken", words)
+    return None
+
+
+def evaluate(observed: Observed) -> Condition:
+    """See the module."""
+    return rejection(observed) or holds(TYPE, "Accepted", "the spec can be served")

@@ -1,0 +1,63 @@
+"""The rungs that all conditions use: True, False for now, failed, Unknown; and who is to blame. Pure."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from dormouse_operator.model import Condition, Failure, Observed, Pod, WorkerState
+
+MEMORY_FAILURES = {"InsufficientMemory", "MaxModelLenTooLarge"}
+
+
+def holds(type_: str, reason: str, message: str) -> Condition:
+    """It is so."""
+    return Condition(type_, "True", reason, message)
+
+
+def not_yet(type_: str, reason: str, message: str) -> Condition:
+    """It is not so; time cures it."""
+    return Condition(type_, "False", reason, message)
+
+
+def failed(type_: str, reason: str, message: str) -> Condition:
+    """It is not so, and somebody has to act."""
+    return Condition(type_, "False", reason, message, is_failure=True)
+
+
+def unknown(type_: str, reason: str, message: str) -> Condition:
+    """It can not be told, because an earlier step is missing."""
+    return Condition(type_, "Unknown", reason, message)
+
+
+def no_replicas(type_: str, observed: Observed) -> Condition | None:
+    """Return the answer for a deployment that is off, None for one that is on."""
+    if observed.deployment.replicas:
+        return None
+    return unknown(type_, "NoReplicas", "spec.replicas is 0: no pod and no wake")
+
+
+def failure_of(observed: Observed, pod: Pod) -> Failure | None:
+    """Return why the pod's worker failed."""
+    worker = observed.worker(pod)
+    if worker is None or worker.state is not WorkerState.FAILED:
+        return None
+    return worker.failure or Failure("Internal", "the worker gave no reason; see its log")
+
+
+Stage = Literal["loading", "profiling", "later"]
+
+
+def first_failed(observed: Observed, stage: Stage) -> tuple[Pod, Failure] | None:
+    """Return the first worker that failed in this stage, and why."""
+    for pod in observed.replicas:
+        failure = failure_of(observed, pod)
+        if failure and _stage(observed, pod, failure) == stage:
+            return pod, failure
+    return None
+
+
+def _stage(observed: Observed, pod: Pod, failure: Failure) -> Stage:
+    if failure.reason in MEMORY_FAILURES:
+        return "profiling"
+    worker = observed.worker(pod)
+    return "later" if worker and worker.report else "loading"

@@ -1,0 +1,46 @@
+"""Ready: every replica serves, or sleeps by order and can be woken. Pure."""
+
+from __future__ import annotations
+
+from dormouse_operator.conditions import (
+    accepted,
+    asleep,
+    blocks_agreed,
+    cache_allocated,
+    memory_profiled,
+    model_loaded,
+    scheduled,
+)
+from dormouse_operator.conditions.ladder import failed, holds, not_yet
+from dormouse_operator.model import Condition, Observed, Pod, WorkerState
+
+TYPE = "Ready"
+_WAKEABLE = {WorkerState.READY, WorkerState.DRAINING, WorkerState.ASLEEP}
+_EARLIER = (accepted, scheduled, model_loaded, memory_profiled, blocks_agreed, cache_allocated)
+
+
+def serving(observed: Observed) -> list[Pod]:
+    """Return the pods that serve."""
+    return [
+        pod
+        for pod in observed.replicas
+        if pod.is_ready and pod.gate_open and observed.state(pod) is WorkerState.READY and not observed.wants_sleep
+    ]
+
+
+def evaluate(observed: Observed) -> Condition:
+    """See the module."""
+    wanted, there = observed.deployment.replicas, observed.replicas
+    if observed.wants_sleep and len(there) == wanted > 0 and all(observed.state(pod) in _WAKEABLE for pod in there):
+        return holds(TYPE, "Asleep", f"{wanted} of {wanted} replicas sleep by order or are about to; they can be woken")
+    if (sleep := asleep.evaluate(observed)).reason in {asleep.WAKING, "WakeRefused"}:
+        return not_yet(TYPE, sleep.reason, sleep.message)
+    for step in _EARLIER:
+        missing = step.evaluate(observed)
+        if not missing.is_true:
+            make = failed if missing.is_failure else not_yet
+            return make(TYPE, missing.reason, missing.message)
+    words = f"{len(serving(observed))} of {wanted} replicas serve"
+    if len(serving(observed)) < wanted:
+        return not_yet(TYPE, "PodsNotReady", words)
+    return holds(TYPE, "Serving", words)

@@ -1,0 +1,35 @@
+"""The order of the conditions, from the spec to a serving model. A new step is one file and one line here. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dormouse_operator.conditions import (
+    accepted,
+    asleep,
+    blocks_agreed,
+    cache_allocated,
+    memory_profiled,
+    model_loaded,
+    ready,
+    scheduled,
+)
+from dormouse_operator.model import Condition, Observed
+
+Step = Callable[[Observed], Condition]
+
+STEPS: Sequence[Step] = (
+    accepted.evaluate,
+    scheduled.evaluate,
+    model_loaded.evaluate,
+    memory_profiled.evaluate,
+    blocks_agreed.evaluate,
+    cache_allocated.evaluate,
+    ready.evaluate,
+    asleep.evaluate,
+)
+
+
+def evaluate_all(observed: Observed) -> tuple[Condition, ...]:
+    """Return all conditions, in order."""
+    return tuple(step(observed) for step in STEPS)

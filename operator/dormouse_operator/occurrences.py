@@ -1,0 +1,56 @@
+"""What is worth an Event: the difference between the recorded status and the one that is about to be written. Pure.
+
+Few, with numbers. Each is told on a flip, so that no repetition tells it twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dormouse_operator import capacity
+from dormouse_operator.conditions import asleep, blocks_agreed, ready
+from dormouse_operator.manifests import Occurrence
+from dormouse_operator.model import Observed
+from dormouse_operator.status import Conditions, is_woken, wake_seconds
+
+
+def occurrences(observed: Observed, conditions: Conditions) -> list[Occurrence]:
+    """Return what happened since the recorded status was written."""
+    tellers: list[Callable[[Observed, Conditions], Occurrence | None]] = [_agreed, _serving, _slept, _woke]
+    told = [tell(observed, conditions) for tell in tellers]
+    return [occurrence for occurrence in told if occurrence] + _failures(observed, conditions)
+
+
+def _agreed(observed: Observed, _conditions: Conditions) -> Occurrence | None:
+    recorded, agreement = observed.deployment.recorded, capacity.agree(observed)
+    known = recorded.kv_cache.num_gpu_blocks if recorded.kv_cache else 0
+    is_news = agreement and not (recorded.is_true(blocks_agreed.TYPE) and known == agreement.num_gpu_blocks)
+    return Occurrence("Normal", blocks_agreed.TYPE, f"blocks agreed: {agreement}") if is_news else None
+
+
+def _serving(observed: Observed, conditions: Conditions) -> Occurrence | None:
+    condition = conditions[ready.TYPE]
+    is_news = condition.reason == "Serving" and not observed.deployment.recorded.is_true(ready.TYPE)
+    return Occurrence("Normal", ready.TYPE, condition.message) if is_news else None
+
+
+def _slept(observed: Observed, conditions: Conditions) -> Occurrence | None:
+    condition = conditions[asleep.TYPE]
+    is_news = condition.is_true and not observed.deployment.recorded.is_true(asleep.TYPE)
+    return Occurrence("Normal", "Slept", condition.message) if is_news else None
+
+
+def _woke(observed: Observed, conditions: Conditions) -> Occurrence | None:
+    if not is_woken(observed, conditions):
+        return None
+    return Occurrence("Normal", "Woke", f"awake from level 2 in {wake_seconds(observed):.2f} s")
+
+
+def _failures(observed: Observed, conditions: Conditions) -> list[Occurrence]:
+    """Return one warning per condition that fails for a new reason. Ready only repeats others."""
+    recorded = observed.deployment.recorded
+    return [
+        Occurrence("Warning", condition.reason, condition.message)
+        for condition in conditions.values()
+        if condition.is_failure and condition.type != ready.TYPE and recorded.reason(condition.type) != condition.reason
+    ]

@@ -1,0 +1,36 @@
+"""Which workers are at rest, and what is known of them without asking. Pure.
+
+A worker at rest serves with the agreed count, as recorded, and is ordered to. Its kubelet probes it; when that fails,
+or a new pod takes the name, the pod is no longer ready and the worker is asked again. So no connection is made to
+deployments where nothing happens.
+"""
+
+from __future__ import annotations
+
+from dormouse_operator.model import Deployment, Pod, Report, Worker, WorkerState
+
+
+def worker_at_rest(deployment: Deployment, pod: Pod) -> Worker | None:
+    """Return the worker as recorded if it is at rest, else None."""
+    recorded = deployment.recorded
+    rank, cache = recorded.rank_of(pod.name), recorded.kv_cache
+    if deployment.lifecycle.desired_state != "Active" or not (pod.is_ready and pod.gate_open):
+        return None
+    if rank is None or cache is None or not 0 < rank.allocated_gpu_blocks == cache.num_gpu_blocks:
+        return None
+    return Worker(
+        state=WorkerState.READY,
+        pod_uid=pod.uid,
+        settings_digest=pod.revision,
+        report=Report(
+            rank=rank.rank,
+            num_gpu_blocks=rank.num_gpu_blocks,
+            num_cpu_blocks=rank.num_cpu_blocks,
+            block_size=cache.block_size,
+            device=rank.gpu_uuid or "cpu",
+            limited_by=rank.limited_by,
+        ),
+        num_gpu_blocks=rank.allocated_gpu_blocks,
+        num_cpu_blocks=cache.num_cpu_blocks,
+        is_at_rest=True,
+    )

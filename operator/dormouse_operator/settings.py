@@ -1,0 +1,107 @@
+"""The operator's settings: one frozen dataclass, parsed once from the environment at start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class SettingsError(ValueError):
+    """A setting is missing or bad; the message names the variable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that the environment decides."""
+
+    watch_namespaces: tuple[str, ...]  # DORMOUSE_WATCH_NAMESPACES, comma list; none = the whole cluster
+    worker_image: str  # DORMOUSE_WORKER_IMAGE: for deployments that name none
+    worker_image_pull_policy: str  # DORMOUSE_WORKER_IMAGE_PULL_POLICY: Always, IfNotPresent or Never
+    namespace: str  # DORMOUSE_NAMESPACE: of the release; the lease lies here
+    release: str  # DORMOUSE_RELEASE: full name of the release; the lease is <release>-operator
+    pod_name: str  # DORMOUSE_POD_NAME: reports Events
+    pod_uid: str  # DORMOUSE_POD_UID: identity in the lease
+    tokens_dir: Path  # DORMOUSE_TOKENS_DIR: operator-token and the two SHA-256 that workers get
+    metrics_port: int  # DORMOUSE_METRICS_PORT: /metrics, /healthz, /readyz over HTTP; 0 = any free port
+    log_level: str  # DORMOUSE_LOG_LEVEL: DEBUG, INFO, WARNING or ERROR
+    gateway_address: str  # DORMOUSE_GATEWAY_ADDRESS: host:port for status.url; empty = not shown
+    agreement_seconds: float  # DORMOUSE_AGREEMENT_SECONDS: how long a first report waits for those of the other pods
+    resync_seconds: float  # DORMOUSE_RESYNC_SECONDS: how often lists are compared with what was seen, in case of a miss
+    max_concurrent_reconciles: int  # DORMOUSE_MAX_CONCURRENT_RECONCILES: of different objects, at the same time
+
+    @property
+    def lease_name(self) -> str:
+        """Return the name of the lease that elects the acting operator."""
+        return f"{self.release}-operator"
+
+
+def parse_settings(env: Mapping[str, str]) -> Settings:
+    """Return the settings. Raises SettingsError."""
+    return Settings(
+        watch_namespaces=tuple(filter(None, (name.strip() for name in _text(env, "WATCH_NAMESPACES", "").split(",")))),
+        worker_image=_text(env, "WORKER_IMAGE", "ghcr.io/dormouse/worker:0.1.0"),
+        worker_image_pull_policy=_choice(env, "WORKER_IMAGE_PULL_POLICY", ("IfNotPresent", "Always", "Never")),
+        namespace=_text(env, "NAMESPACE", "default"),
+        release=_text(env, "RELEASE", "dormouse"),
+        pod_name=_text(env, "POD_NAME", "dormouse-operator"),
+        pod_uid=_text(env, "POD_UID", "outside"),
+        tokens_dir=Path(_text(env, "TOKENS_DIR", "/var/run/dormouse/tokens")),
+        metrics_port=int(_number(env, "METRICS_PORT", 8080, 0, 65535)),
+        log_level=_choice(env, "LOG_LEVEL", ("INFO", "DEBUG", "WARNING", "ERROR")),
+        gateway_address=_text(env, "GATEWAY_ADDRESS", ""),
+        agreement_seconds=_number(env, "AGREEMENT_SECONDS", 10.0, 0.0, 600.0),
+        resync_seconds=_number(env, "RESYNC_SECONDS", 30.0, 1.0, 3600.0),
+        max_concurrent_reconciles=int(_number(env, "MAX_CONCURRENT_RECONCILES", 32, 1, 1000)),
+    )
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Tokens:
+    """The role tokens as the chart's Secret holds them. Never shown."""
+
+    operator_token: str
+    operator_token_sha256: str
+    gateway_token_sha256: str
+
+    def __repr__(self) -> str:
+        """Show nothing."""
+        return "Tokens()"
+
+
+def read_tokens(directory: Path) -> Tokens:
+    """Read the mounted Secret. Raises SettingsError naming the file."""
+
+    def read(name: str) -> str:
+        try:
+            text = (directory / name).read_text().strip()
+        except OSError as error:
+            raise SettingsError(f"DORMOUSE_TOKENS_DIR: {error}") from error
+        if not text:
+            raise SettingsError(f"DORMOUSE_TOKENS_DIR: {directory / name} is empty")
+        return text
+
+    return Tokens(read("operator-token"), read("operator-token-sha256"), read("gateway-token-sha256"))
+
+
+def _text(env: Mapping[str, str], name: str, default: str) -> str:
+    return env.get(f"DORMOUSE_{name}", "") or default
+
+
+def _choice(env: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
+    """Return one of the allowed words; the first is the default."""
+    value = _text(env, name, allowed[0])
+    if value not in allowed:
+        raise SettingsError(f"DORMOUSE_{name} is {value!r}; allowed are {', '.join(allowed)}")
+    return value
+
+
+def _number(env: Mapping[str, str], name: str, default: float, least: float, most: float) -> float:
+    text = _text(env, name, str(default))
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not least <= value <= most:
+        raise SettingsError(f"DORMOUSE_{name} is {text!r}; allowed is a number from {least:g} to {most:g}")
+    return value

@@ -1,0 +1,214 @@
+"""The status that users read, from what was observed; and the smallest patch that brings it about. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from dormouse_operator import capacity
+from dormouse_operator.conditions import (
+    accepted,
+    asleep,
+    blocks_agreed,
+    memory_profiled,
+    model_loaded,
+    ready,
+    scheduled,
+)
+from dormouse_operator.conditions.ready import serving
+from dormouse_operator.manifests import selector_text
+from dormouse_operator.model import Actuation, Condition, Observed, Rank, WorkerState
+from dormouse_operator.parse import format_time, parse_time
+
+Phase = Literal[
+    "Rejected",
+    "Off",
+    "Pending",
+    "Loading",
+    "Agreeing",
+    "Allocating",
+    "Active",
+    "Degraded",
+    "Draining",
+    "Asleep",
+    "Waking",
+    "Failed",
+]
+Conditions = Mapping[str, Condition]
+
+
+def build_status(observed: Observed, evaluated: Sequence[Condition], *, url: str) -> dict[str, Any]:
+    """Return the whole status. Keys without a value are left out."""
+    recorded = observed.deployment.recorded
+    conditions: Conditions = {condition.type: condition for condition in evaluated}
+    actuation = actuation_of(observed, conditions) or recorded.last_actuation
+    sleeping = [pod for pod in observed.replicas if observed.state(pod) is WorkerState.ASLEEP]
+    status = {
+        "observedGeneration": observed.deployment.generation,
+        "phase": phase_of(observed, conditions),
+        "image": observed.image,
+        "replicas": len([pod for pod in observed.pods if not pod.is_deleting]),
+        "readyReplicas": len(serving(observed)),
+        "sleepingReplicas": len(sleeping),
+        "selector": selector_text(observed.deployment.key.name),
+        "url": url or None,
+        "conditions": [_write_condition(observed, condition) for condition in evaluated],
+        "kvCache": _kv_cache(observed),
+        "lastActuation": _write_actuation(actuation),
+    }
+    return {key: value for key, value in status.items() if value is not None}
+
+
+def phase_of(observed: Observed, conditions: Conditions) -> Phase:
+    """Return the deployment's state in one word: the first rung that fits."""
+    if not conditions[accepted.TYPE].is_true:
+        return "Rejected"
+    if not observed.deployment.replicas:
+        return "Off"
+    if conditions[asleep.TYPE].is_true:
+        return "Asleep"
+    if conditions[asleep.TYPE].reason == asleep.GOING_TO_SLEEP:
+        return "Draining"
+    if conditions[asleep.TYPE].reason == asleep.WAKING:
+        return "Waking"
+    if conditions[ready.TYPE].is_true:
+        return "Active"
+    if serving(observed):
+        return "Degraded"
+    if any(condition.is_failure for condition in conditions.values()):
+        return "Failed"
+    return _starting_phase(conditions)
+
+
+def _starting_phase(conditions: Conditions) -> Phase:
+    """Return which step of a start is missing."""
+    if not conditions[scheduled.TYPE].is_true:
+        return "Pending"
+    if not (conditions[model_loaded.TYPE].is_true and conditions[memory_profiled.TYPE].is_true):
+        return "Loading"
+    if not conditions[blocks_agreed.TYPE].is_true:
+        return "Agreeing"
+    return "Allocating"
+
+
+def is_woken(observed: Observed, conditions: Conditions) -> bool:
+    """Tell whether a wake has just been completed."""
+    was_waking = observed.deployment.recorded.reason(asleep.TYPE) == asleep.WAKING
+    return was_waking and conditions[asleep.TYPE].reason == asleep.AWAKE
+
+
+def wake_seconds(observed: Observed) -> float:
+    """Return how long the slowest worker took for its last wake."""
+    return max((worker.last_wake_s for worker in observed.workers.values()), default=0.0)
+
+
+def cold_start_seconds(observed: Observed) -> float | None:
+    """Return how long the youngest replica took from its start to now; None if none started since the last actuation.
+
+    A pod's first start counts from its creation: scheduling and pulling the image are part of it.
+    """
+    last = observed.deployment.recorded.last_actuation
+    told = parse_time(last.time) if last else None
+    started = [pod for pod in serving(observed) if pod.container.started and (not told or pod.container.started > told)]
+    begins = [
+        begin for pod in started if (begin := pod.container.started if pod.container.restart_count else pod.created)
+    ]
+    return max(0.0, (observed.now - max(begins)).total_seconds()) if begins else None
+
+
+def actuation_of(observed: Observed, conditions: Conditions) -> Actuation | None:
+    """Return what brought the deployment to serve, if that is what this pass saw."""
+    now = format_time(observed.now)
+    if is_woken(observed, conditions):
+        return Actuation("level2", round(wake_seconds(observed), 3), "desiredState is Active", now)
+    has_started = conditions[ready.TYPE].is_true and not observed.deployment.recorded.is_true(ready.TYPE)
+    seconds = cold_start_seconds(observed) if has_started else None
+    return None if seconds is None else Actuation("cold", round(seconds, 3), "started", now)
+
+
+def _write_condition(observed: Observed, condition: Condition) -> dict[str, Any]:
+    """Return the condition with its times: the old one unless the status flipped."""
+    before = observed.deployment.recorded.conditions.get(condition.type)
+    kept = before.since if before and before.condition.status == condition.status else None
+    return {
+        "type": condition.type,
+        "status": condition.status,
+        "reason": condition.reason,
+        "message": condition.message[:4096],
+        "lastTransitionTime": format_time(kept or observed.now),
+        "observedGeneration": observed.deployment.generation,
+    }
+
+
+def _kv_cache(observed: Observed) -> dict[str, Any] | None:
+    """Return every report that counts beside the agreed minimum; None while there is none."""
+    counting = capacity.reports(observed)
+    if not counting:
+        return None
+    agreement = capacity.agree(observed)
+    ranks = [_write_rank(rank) for rank in ranks_of(observed)]
+    if agreement is None:
+        return {"blockSize": counting[0][1].block_size, "ranks": ranks}
+    return {
+        "blockSize": agreement.block_size,
+        "numGpuBlocks": agreement.num_gpu_blocks,
+        "numCpuBlocks": agreement.num_cpu_blocks,
+        "limitingRank": f"{agreement.limiting_pod}/{agreement.limiting_rank}",
+        "ranks": ranks,
+    }
+
+
+def ranks_of(observed: Observed) -> list[Rank]:
+    """Return what each rank reported and holds."""
+    ranks = []
+    for pod, report in capacity.reports(observed):
+        worker = observed.workers[pod.name]
+        ranks.append(
+            Rank(
+                rank=report.rank,
+                pod=pod.name,
+                num_gpu_blocks=report.num_gpu_blocks,
+                num_cpu_blocks=report.num_cpu_blocks,
+                allocated_gpu_blocks=observed.allocated_gpu_blocks(pod),
+                gpu_uuid="" if report.device == "cpu" else report.device,
+                residual_bytes=worker.residual_bytes if worker.state is WorkerState.ASLEEP else 0,
+                limited_by=report.limited_by,
+            )
+        )
+    return ranks
+
+
+def _write_rank(rank: Rank) -> dict[str, Any]:
+    written = {
+        "rank": rank.rank,
+        "pod": rank.pod,
+        "numGpuBlocks": rank.num_gpu_blocks,
+        "numCpuBlocks": rank.num_cpu_blocks,
+        "allocatedGpuBlocks": rank.allocated_gpu_blocks,
+    }
+    optional = {"gpuUUID": rank.gpu_uuid, "residualBytes": rank.residual_bytes, "limitedBy": rank.limited_by}
+    return written | {key: value for key, value in optional.items() if value}
+
+
+def _write_actuation(actuation: Actuation | None) -> dict[str, Any] | None:
+    if actuation is None:
+        return None
+    return {
+        "path": actuation.path,
+        "seconds": actuation.seconds,
+        "reason": actuation.reason,
+        "time": actuation.time,
+    }
+
+
+def status_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON merge patch (RFC 7386) from one status to another; {} if nothing differs."""
+    patch: dict[str, Any] = {key: None for key in before if key not in after}
+    for key, value in after.items():
+        old = before.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            if inner := status_patch(old, value):
+                patch[key] = inner
+        elif old != value:
+            patch[key] = value
+    return patch

@@ -1,0 +1,280 @@
+"""For tests: workers with a memory, and a node that runs pods as a kubelet would. Nothing here sleeps.
+
+`FakeWorkers` is a WorkerControl; `testing_grpc.serve` puts one of its workers behind the real protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from dormouse_api.names import READINESS_GATE
+from dormouse_kube.api import PODS
+from dormouse_kube.testing import FakeKube
+from dormouse_operator.errors import WorkerError, WorkerRefused, WorkerUnreachable
+from dormouse_operator.model import Failure, Report, Worker, WorkerState
+from dormouse_operator.parse import CONTAINER, format_time
+
+GIB = 2**30
+
+
+@dataclass(slots=True)
+class SteppedClock:
+    """A clock that only moves when told to."""
+
+    now: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        """Return the time."""
+        return self.now
+
+    def step(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += timedelta(seconds=seconds)
+
+
+@dataclass(slots=True)
+class FakeWorker:
+    """One worker: obeys the state machine of the wire contract, remembers commands, fails on order."""
+
+    pod_uid: str
+    settings_digest: str
+    num_gpu_blocks: int = 2000  # what its profile will report
+    state: WorkerState = WorkerState.LOADING
+    epoch: int = 0
+    allocated: int = 0
+    kept: int = 0  # the count that a wake brings back
+    running_requests: int = 0
+    failure: Failure | None = None
+    commands: list[str] = field(default_factory=list)
+    refuse_next: list[WorkerError] = field(default_factory=list)  # raised by the next commands, one each
+
+    def finish_loading(self) -> None:
+        """Load and profile."""
+        self.state = WorkerState.PROFILED
+
+    def fail(self, reason: str, message: str) -> None:
+        """Enter FAILED."""
+        self.state, self.failure, self.allocated = WorkerState.FAILED, Failure(reason, message), 0
+
+    def restart(self) -> None:
+        """Start anew, as after a crash of the container."""
+        self.state, self.failure, self.allocated, self.kept = WorkerState.LOADING, None, 0, 0
+        self.epoch = 0
+
+    def status(self) -> Worker:
+        """Return what it says of itself."""
+        loaded = self.state not in {WorkerState.STARTING, WorkerState.LOADING, WorkerState.FAILED}
+        is_asleep = self.state is WorkerState.ASLEEP
+        report = Report(rank=0, num_gpu_blocks=self.num_gpu_blocks, num_cpu_blocks=0, block_size=16, device="cpu")
+        return Worker(
+            state=self.state,
+            pod_uid=self.pod_uid,
+            settings_digest=self.settings_digest,
+            epoch=self.epoch,
+            running_requests=self.running_requests,
+            report=report if loaded else None,
+            num_gpu_blocks=self.allocated,
+            residual_bytes=GIB // 4 if is_asleep else 0,
+            freed_bytes=GIB if is_asleep else 0,
+            failure=self.failure,
+            last_sleep_s=0.5 if self.kept else 0.0,
+            last_wake_s=0.25 if self.kept else 0.0,
+        )
+
+    def initialize_cache(self, epoch: int, count: int) -> None:
+        """Allocate, if the state and the number allow it."""
+        self._begin("initialize_cache", epoch)
+        if self.state is WorkerState.READY and self.allocated == count:
+            return
+        self._require(WorkerState.PROFILED, WorkerState.READY)
+        if not 0 < count <= self.num_gpu_blocks:
+            raise WorkerRefused(f"INVALID_ARGUMENT: num_gpu_blocks is {count}; reported are {self.num_gpu_blocks}")
+        self._require_idle()
+        self.state, self.allocated = WorkerState.READY, count
+
+    def drain(self, epoch: int) -> int:
+        """Refuse new requests."""
+        self._begin("drain", epoch)
+        self._require(WorkerState.READY, WorkerState.DRAINING)
+        self.state = WorkerState.DRAINING
+        return self.running_requests
+
+    def sleep(self, epoch: int, *, abort: bool) -> None:
+        """Give the memory back."""
+        self._begin("abort+sleep" if abort else "sleep", epoch)
+        if self.state is WorkerState.ASLEEP:
+            return
+        self._require(WorkerState.READY, WorkerState.DRAINING)
+        if abort:
+            self.running_requests = 0
+        self._require_idle()
+        self.state, self.kept, self.allocated = WorkerState.ASLEEP, self.allocated, 0
+
+    def wake_up(self, epoch: int) -> None:
+        """Bring the memory back, or end a drain."""
+        self._begin("wake_up", epoch)
+        if self.state is WorkerState.READY:
+            return
+        self._require(WorkerState.ASLEEP, WorkerState.DRAINING)
+        if self.state is WorkerState.ASLEEP:
+            self.allocated = self.kept
+        self.state = WorkerState.READY
+
+    def _begin(self, command: str, epoch: int) -> None:
+        self.commands.append(command)
+        if self.refuse_next:
+            raise self.refuse_next.pop(0)
+        if epoch < self.epoch:
+            raise WorkerRefused(f"FAILED_PRECONDITION: epoch {epoch} is older than {self.epoch}")
+        self.epoch = epoch
+
+    def _require(self, *states: WorkerState) -> None:
+        if self.state not in states:
+            raise WorkerRefused(f"FAILED_PRECONDITION: needs {' or '.join(states)}; the worker is {self.state}")
+
+    def _require_idle(self) -> None:
+        if self.running_requests:
+            raise WorkerRefused(f"FAILED_PRECONDITION: {self.running_requests} requests are unfinished")
+
+
+@dataclass(slots=True)
+class FakeWorkers:
+    """WorkerControl over fake workers, by address."""
+
+    workers: dict[str, FakeWorker] = field(default_factory=dict)
+    asked: Counter[str] = field(default_factory=Counter)  # GetStatus calls, by address
+
+    def at(self, address: str) -> FakeWorker:
+        """Return the worker there. Raises WorkerUnreachable."""
+        if address not in self.workers:
+            raise WorkerUnreachable("it does not accept connections")
+        return self.workers[address]
+
+    async def get_status(self, address: str) -> Worker:
+        """See WorkerControl."""
+        await asyncio.sleep(0)
+        self.asked[address] += 1
+        return self.at(address).status()
+
+    async def initialize_cache(self, address: str, *, epoch: int, num_gpu_blocks: int, num_cpu_blocks: int) -> Worker:
+        """See WorkerControl."""
+        assert num_cpu_blocks >= 0, "counts are never negative"
+        return self._do(address, lambda worker: worker.initialize_cache(epoch, num_gpu_blocks))
+
+    async def drain(self, address: str, *, epoch: int) -> int:
+        """See WorkerControl."""
+        return self.at(address).drain(epoch)
+
+    async def sleep(self, address: str, *, epoch: int, abort: bool) -> Worker:
+        """See WorkerControl."""
+        return self._do(address, lambda worker: worker.sleep(epoch, abort=abort))
+
+    async def wake_up(self, address: str, *, epoch: int) -> Worker:
+        """See WorkerControl."""
+        return self._do(address, lambda worker: worker.wake_up(epoch))
+
+    def _do(self, address: str, command: Callable[[FakeWorker], None]) -> Worker:
+        worker = self.at(address)
+        command(worker)
+        return worker.status()
+
+
+@dataclass(slots=True)
+class FakeNode:
+    """Runs the pods of a FakeKube: gives them a node, an IP, a container and a worker, and probes readiness."""
+
+    kube: FakeKube
+    workers: FakeWorkers
+    clock: Callable[[], datetime]
+    blocks: dict[str, int] = field(default_factory=dict)  # by replica label: what its worker will report
+    is_full: bool = False  # no pod gets a node
+
+    def tick(self) -> None:
+        """Let the kubelet come round once."""
+        for pod in self.kube.everything(PODS):
+            if "deletionTimestamp" in pod["metadata"]:
+                self._end(pod)
+            elif not pod.get("status", {}).get("podIP"):
+                self._start(pod)
+            else:
+                self._probe(pod)
+
+    def worker_of(self, name: str) -> FakeWorker:
+        """Return the worker of a pod."""
+        pod = next(pod for pod in self.kube.everything(PODS) if pod["metadata"]["name"] == name)
+        return self.workers.workers[pod["status"]["podIP"]]
+
+    def crash(self, name: str, *, exit_code: int, message: str = "", restarts: bool = True) -> None:
+        """End the container of a pod; it starts anew at once, or backs off."""
+        end = {"terminated": {"exitCode": exit_code, "reason": "Error", "message": message}}
+        waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}
+
+        def edit(pod: dict[str, Any]) -> None:
+            status = pod["status"]["containerStatuses"][0]
+            status["restartCount"] += 1
+            status["lastState"] = end
+            status["state"] = {"running": {"startedAt": format_time(self.clock())}} if restarts else waiting
+            _set_ready(pod, is_ready=False)
+
+        self.worker_of(name).restart()
+        self.kube.edit(PODS, self._namespace(name), name, edit)
+
+    def _namespace(self, name: str) -> str:
+        pods = self.kube.everything(PODS)
+        return next(str(pod["metadata"]["namespace"]) for pod in pods if pod["metadata"]["name"] == name)
+
+    def _start(self, pod: Mapping[str, Any]) -> None:
+        metadata = pod["metadata"]
+        if self.is_full:
+            words = "0/1 nodes are available: 1 Insufficient memory."
+            condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words}
+            self._edit(metadata, lambda obj: obj.setdefault("status", {}).update(conditions=[condition]))
+            return
+        address = f"10.0.0.{len(self.workers.workers) + 1}"
+        labels = metadata["labels"]
+        digest = next(item["value"] for item in _environment(pod) if item["name"] == "DORMOUSE_SETTINGS_DIGEST")
+        blocks = self.blocks.get(labels["inference.dormouse.dev/replica"], 2000)
+        self.workers.workers[address] = FakeWorker(metadata["uid"], digest, num_gpu_blocks=blocks)
+
+        def run(obj: dict[str, Any]) -> None:
+            obj["spec"]["nodeName"] = "node"
+            started = {"running": {"startedAt": format_time(self.clock())}}
+            container = {"name": CONTAINER, "state": started, "ready": False, "restartCount": 0}
+            scheduled = {"type": "PodScheduled", "status": "True"}
+            obj["status"] = {
+                "podIP": address,
+                "phase": "Running",
+                "conditions": [scheduled],
+                "containerStatuses": [container],
+            }
+
+        self._edit(metadata, run)
+
+    def _probe(self, pod: Mapping[str, Any]) -> None:
+        worker = self.workers.workers[pod["status"]["podIP"]]
+        gates = [item for item in pod["status"]["conditions"] if item["type"] == READINESS_GATE]
+        is_ready = worker.state is WorkerState.READY and bool(gates) and gates[0]["status"] == "True"
+        self._edit(pod["metadata"], lambda obj: _set_ready(obj, is_ready=is_ready))
+
+    def _end(self, pod: Mapping[str, Any]) -> None:
+        self.workers.workers.pop(pod.get("status", {}).get("podIP", ""), None)
+        self.kube.finish_deletion(PODS, pod["metadata"]["namespace"], pod["metadata"]["name"])
+
+    def _edit(self, metadata: Mapping[str, Any], change: Callable[[dict[str, Any]], object]) -> None:
+        self.kube.edit(PODS, metadata["namespace"], metadata["name"], change)
+
+
+def _environment(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return list(pod["spec"]["containers"][0]["env"])
+
+
+def _set_ready(pod: dict[str, Any], *, is_ready: bool) -> None:
+    """Write the condition that the kubelet derives from the probe and the gate."""
+    others = [item for item in pod["status"]["conditions"] if item["type"] != "Ready"]
+    pod["status"]["conditions"] = [*others, {"type": "Ready", "status": "True" if is_ready else "False"}]
+    pod["status"]["containerStatuses"][0]["ready"] = is_ready

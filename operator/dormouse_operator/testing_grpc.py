@@ -1,0 +1,96 @@
+"""For tests: a fake worker behind the real gRPC protocol, guarded by the operator's role."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from dormouse_api.auth import RequireRole, RoleTokens, token_digest
+from dormouse_api.names import CONTROL_SERVICE, Role
+from dormouse_api.v1 import worker_control_pb2 as pb
+from dormouse_api.v1 import worker_control_pb2_grpc as rpc
+from dormouse_operator.errors import WorkerRefused
+from dormouse_operator.model import Worker
+from dormouse_operator.testing import FakeWorker
+
+
+class _Servicer(rpc.WorkerControlServicer):
+    """A fake worker behind the real protocol."""
+
+    def __init__(self, worker: FakeWorker) -> None:
+        """Take the worker."""
+        self._worker = worker
+
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Any) -> pb.WorkerStatus:  # noqa: N802, ARG002
+        """See the contract."""
+        return _to_message(self._worker.status())
+
+    async def InitializeCache(self, request: pb.InitializeCacheRequest, context: Any) -> pb.WorkerStatus:  # noqa: N802
+        """See the contract."""
+        return await self._do(context, lambda: self._worker.initialize_cache(request.epoch, request.num_gpu_blocks))
+
+    async def Drain(self, request: pb.DrainRequest, context: Any) -> pb.DrainResponse:  # noqa: N802
+        """See the contract."""
+        await self._do(context, lambda: self._worker.drain(request.epoch))
+        return pb.DrainResponse(remaining_requests=self._worker.running_requests)
+
+    async def Sleep(self, request: pb.SleepRequest, context: Any) -> pb.WorkerStatus:  # noqa: N802
+        """See the contract."""
+        abort = request.mode == pb.DRAIN_MODE_ABORT
+        return await self._do(context, lambda: self._worker.sleep(request.epoch, abort=abort))
+
+    async def WakeUp(self, request: pb.WakeUpRequest, context: Any) -> pb.WorkerStatus:  # noqa: N802
+        """See the contract."""
+        return await self._do(context, lambda: self._worker.wake_up(request.epoch))
+
+    async def _do(self, context: Any, command: Callable[[], object]) -> pb.WorkerStatus:
+        try:
+            command()
+        except WorkerRefused as error:
+            name, _, words = str(error).partition(": ")
+            await context.abort(grpc.StatusCode[name], words)
+        return _to_message(self._worker.status())
+
+
+def _to_message(worker: Worker) -> pb.WorkerStatus:
+    report, failure = worker.report, worker.failure
+    return pb.WorkerStatus(
+        state=pb.WorkerState.Value(f"WORKER_STATE_{worker.state}"),
+        pod_uid=worker.pod_uid,
+        settings_digest=worker.settings_digest,
+        epoch=worker.epoch,
+        running_requests=worker.running_requests,
+        report=pb.MemoryReport(
+            rank=report.rank,
+            num_gpu_blocks=report.num_gpu_blocks,
+            num_cpu_blocks=report.num_cpu_blocks,
+            block_size=report.block_size,
+            device=report.device,
+        )
+        if report
+        else None,
+        num_gpu_blocks=worker.num_gpu_blocks,
+        residual_bytes=worker.residual_bytes,
+        freed_bytes=worker.freed_bytes,
+        failure=pb.Failure(reason=failure.reason, message=failure.message) if failure else None,
+        last_sleep_seconds=worker.last_sleep_s,
+        last_wake_seconds=worker.last_wake_s,
+    )
+
+
+@asynccontextmanager
+async def serve(worker: FakeWorker, operator_token: str, address: str = "127.0.0.1:0") -> AsyncIterator[int]:
+    """Serve a fake worker over gRPC, guarded by the operator's role; yields the port."""
+    tokens = RoleTokens({Role.OPERATOR: token_digest(operator_token)})
+    server = aio.server(interceptors=[RequireRole(tokens, {CONTROL_SERVICE: Role.OPERATOR})])
+    rpc.add_WorkerControlServicer_to_server(_Servicer(worker), server)  # type: ignore[abstract]  # the rest: UNIMPLEMENTED
+    port = server.add_insecure_port(address)
+    await server.start()
+    try:
+        yield port
+    finally:
+        await server.stop(grace=None)

@@ -1,0 +1,153 @@
+"""Speaks to workers over gRPC. The only place that knows the wire's messages and gRPC's errors.
+
+Every call opens a connection and closes it: nothing stays open to a worker at rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Protocol, TypeVar
+
+import grpc
+from grpc import aio
+
+from dormouse_api.auth import role_metadata
+from dormouse_api.limits import channel_options
+from dormouse_api.names import CONTROL_PORT
+from dormouse_api.v1 import worker_control_pb2 as pb
+from dormouse_api.v1 import worker_control_pb2_grpc as rpc
+from dormouse_operator.errors import WorkerError, WorkerRefused, WorkerUnreachable
+from dormouse_operator.model import SLEEP_LEVEL, Failure, Report, Worker, WorkerState
+
+STATUS_TIMEOUT_S = 3.0
+DRAIN_STEP_S = 2.0  # one call waits this long for requests to end; then the order is looked at again
+MEMORY_TIMEOUT_S = 600.0  # allocating, sleeping, waking: as long as reading the weights anew may take
+
+_T = TypeVar("_T")
+
+
+class WorkerControl(Protocol):
+    """Commands to the worker at an address (the pod's IP). Each is idempotent. Raises only WorkerError's kinds."""
+
+    async def get_status(self, address: str) -> Worker:
+        """Return what the worker says of itself."""
+        ...
+
+    async def initialize_cache(self, address: str, *, epoch: int, num_gpu_blocks: int, num_cpu_blocks: int) -> Worker:
+        """Allocate the cache; returns when the worker serves. WorkerRefused while requests run."""
+        ...
+
+    async def drain(self, address: str, *, epoch: int) -> int:
+        """Refuse new requests and wait a moment for the running ones; return how many are left."""
+        ...
+
+    async def sleep(self, address: str, *, epoch: int, abort: bool) -> Worker:
+        """Put the worker to sleep, level 2. With `abort`, running requests are ended first."""
+        ...
+
+    async def wake_up(self, address: str, *, epoch: int) -> Worker:
+        """Wake the worker, or end its draining; returns when it serves."""
+        ...
+
+
+class GrpcWorkerControl:
+    """WorkerControl over gRPC, with the operator's role token."""
+
+    def __init__(self, token: str, *, port: int = CONTROL_PORT) -> None:
+        """Take the operator's token; the port differs in tests only."""
+        self._metadata = role_metadata(token)
+        self._port = port
+
+    async def get_status(self, address: str) -> Worker:
+        """See WorkerControl."""
+        return parse_worker(
+            await self._call(address, STATUS_TIMEOUT_S, lambda stub: stub.GetStatus, pb.GetStatusRequest())
+        )
+
+    async def initialize_cache(self, address: str, *, epoch: int, num_gpu_blocks: int, num_cpu_blocks: int) -> Worker:
+        """See WorkerControl."""
+        request = pb.InitializeCacheRequest(epoch=epoch, num_gpu_blocks=num_gpu_blocks, num_cpu_blocks=num_cpu_blocks)
+        return parse_worker(await self._call(address, MEMORY_TIMEOUT_S, lambda stub: stub.InitializeCache, request))
+
+    async def drain(self, address: str, *, epoch: int) -> int:
+        """See WorkerControl."""
+        request = pb.DrainRequest(epoch=epoch, timeout_seconds=DRAIN_STEP_S)
+        answer = await self._call(address, DRAIN_STEP_S + STATUS_TIMEOUT_S, lambda stub: stub.Drain, request)
+        return int(answer.remaining_requests)
+
+    async def sleep(self, address: str, *, epoch: int, abort: bool) -> Worker:
+        """See WorkerControl."""
+        mode = pb.DRAIN_MODE_ABORT if abort else pb.DRAIN_MODE_DRAIN
+        request = pb.SleepRequest(epoch=epoch, level=SLEEP_LEVEL, mode=mode)
+        return parse_worker(await self._call(address, MEMORY_TIMEOUT_S, lambda stub: stub.Sleep, request))
+
+    async def wake_up(self, address: str, *, epoch: int) -> Worker:
+        """See WorkerControl."""
+        request = pb.WakeUpRequest(epoch=epoch)
+        return parse_worker(await self._call(address, MEMORY_TIMEOUT_S, lambda stub: stub.WakeUp, request))
+
+    async def _call(
+        self,
+        address: str,
+        timeout_s: float,
+        method: Callable[[rpc.WorkerControlAsyncStub], Callable[..., Awaitable[_T]]],
+        request: object,
+    ) -> _T:
+        """Make one call over a connection of its own."""
+        async with self._connection(address) as stub:
+            return await method(stub)(request, timeout=timeout_s, metadata=self._metadata)
+
+    @asynccontextmanager
+    async def _connection(self, address: str) -> AsyncIterator[rpc.WorkerControlAsyncStub]:
+        """Open a channel, map what goes wrong on it, close it."""
+        host = f"[{address}]" if ":" in address and not address.startswith("unix:") else address
+        target = host if address.startswith("unix:") else f"{host}:{self._port}"
+        async with aio.insecure_channel(target, options=channel_options()) as channel:
+            try:
+                yield rpc.WorkerControlStub(channel)
+            except aio.AioRpcError as error:
+                raise _to_error(error) from error
+
+
+def _to_error(error: aio.AioRpcError) -> WorkerError:
+    """Map a gRPC status. Words about the connection are ours, so that they stay the same from try to try."""
+    code, words = error.code(), error.details() or ""
+    if code is grpc.StatusCode.UNAVAILABLE:
+        return WorkerUnreachable("it does not accept connections")
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return WorkerUnreachable("it does not answer in time")
+    return WorkerRefused(f"{code.name}: {words}")
+
+
+def parse_worker(status: pb.WorkerStatus) -> Worker:
+    """Return what a worker says as the operator's noun."""
+    state = pb.WorkerState.Name(status.state).removeprefix("WORKER_STATE_")
+    failure = status.failure if status.HasField("failure") else None
+    return Worker(
+        state=WorkerState.STARTING if state == "UNSPECIFIED" else WorkerState(state),
+        pod_uid=status.pod_uid,
+        settings_digest=status.settings_digest,
+        epoch=status.epoch,
+        running_requests=status.running_requests,
+        report=_parse_report(status.report) if status.HasField("report") else None,
+        num_gpu_blocks=status.num_gpu_blocks,
+        num_cpu_blocks=status.num_cpu_blocks,
+        residual_bytes=status.residual_bytes,
+        freed_bytes=status.freed_bytes,
+        failure=Failure(failure.reason, failure.message) if failure else None,
+        last_sleep_s=status.last_sleep_seconds,
+        last_wake_s=status.last_wake_seconds,
+    )
+
+
+def _parse_report(report: pb.MemoryReport) -> Report:
+    return Report(
+        rank=report.rank,
+        num_gpu_blocks=report.num_gpu_blocks,
+        num_cpu_blocks=report.num_cpu_blocks,
+        block_size=report.block_size,
+        max_model_len=report.max_model_len,
+        device=report.device,
+        limited_by=report.limited_by,
+    )

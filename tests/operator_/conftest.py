@@ -1,0 +1,136 @@
+"""A whole operator over fakes: cluster, node, workers and clock, stepped by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from dormouse_kube.api import EVENTS, INFERENCE_DEPLOYMENTS, PODS
+from dormouse_kube.errors import KubeError
+from dormouse_kube.testing import FakeKube
+from dormouse_operator.execute import Executor
+from dormouse_operator.manifests import WorkerDefaults
+from dormouse_operator.metrics import Metrics
+from dormouse_operator.model import Key, WorkerState
+from dormouse_operator.observe import Observer
+from dormouse_operator.reconcile import PassFailed, Reconciler
+from dormouse_operator.testing import FakeNode, FakeWorker, FakeWorkers, SteppedClock
+
+
+@dataclass
+class FakeLeader:
+    """Always leads."""
+
+    epoch: int = 1
+
+    def check(self) -> None:
+        return
+
+    async def raise_above(self, epoch: int) -> None:
+        self.epoch = epoch + 1
+
+
+@dataclass
+class Rig:
+    """The operator's pass over fakes. `settle` lets cluster and operator act in turn until nothing changes."""
+
+    clock: SteppedClock = field(default_factory=SteppedClock)
+    default_image: str = "worker:1"
+    leader: FakeLeader = field(default_factory=FakeLeader)
+    errors: list[Exception] = field(default_factory=list)
+    key: Key = field(default_factory=lambda: Key("team", "tiny"))
+
+    def __post_init__(self) -> None:
+        self.kube = FakeKube(clock=self.clock)
+        self.workers = FakeWorkers()
+        self.node = FakeNode(self.kube, self.workers, self.clock)
+        self.metrics = Metrics()
+        self.restart_operator()
+
+    def restart_operator(self) -> None:
+        """Lose everything that is only in memory."""
+        observer = Observer(
+            self.kube,
+            self.workers,
+            default_image=self.default_image,
+            agreement_timeout_s=10.0,
+            clock=self.clock,
+        )
+        executor = Executor(
+            self.kube, self.workers, authority=self.leader, defaults=WorkerDefaults("IfNotPresent", "aa", "bb")
+        )
+        self.reconciler = Reconciler(
+            self.kube, observer, executor, leader=self.leader, metrics=self.metrics, url="gateway:50051"
+        )
+
+    def apply(self, **spec: Any) -> None:
+        """Create the deployment, or change its spec."""
+        body = {"model": {"uri": "pvc://models/tiny"}, "engine": {"device": "cpu"}, **spec}
+        if self.kube.peek(INFERENCE_DEPLOYMENTS, *self.key):
+            self.kube.edit(INFERENCE_DEPLOYMENTS, *self.key, lambda obj: obj["spec"].update(spec))
+        else:
+            metadata = {"namespace": self.key.namespace, "name": self.key.name}
+            self.kube.put(INFERENCE_DEPLOYMENTS, {"metadata": metadata, "spec": body})
+
+    async def reconcile(self) -> float | None:
+        """Make one pass; a failed one is remembered and comes again."""
+        try:
+            return await self.reconciler.reconcile(self.key)
+        except (PassFailed, KubeError) as error:
+            self.errors.append(error)
+            return 0.5
+
+    async def settle(self, *, passes: int = 40) -> None:
+        """Act in turn until neither the node nor the operator changes anything more."""
+        for _ in range(passes):
+            before = (self.kube.version, len(self.errors))
+            self.node.tick()
+            after_s = await self.reconcile()
+            if (self.kube.version, len(self.errors)) == before and after_s != 0.0:
+                return
+        raise AssertionError(f"not settled after {passes} passes: {self.status}")
+
+    async def until_profiled(self) -> None:
+        """Start the pods and let every worker load."""
+        await self.settle()
+        for worker in self.workers.workers.values():
+            if worker.state is WorkerState.LOADING:
+                worker.finish_loading()
+
+    async def serving(self, **spec: Any) -> None:
+        """Apply and come to serve."""
+        self.apply(**spec)
+        await self.until_profiled()
+        await self.settle()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        obj = self.kube.peek(INFERENCE_DEPLOYMENTS, *self.key)
+        return (obj or {}).get("status", {})
+
+    def condition(self, type_: str) -> tuple[str, str, str]:
+        """Return status, reason and message of a condition."""
+        found = next(item for item in self.status["conditions"] if item["type"] == type_)
+        return found["status"], found["reason"], found["message"]
+
+    @property
+    def pods(self) -> list[str]:
+        return [pod["metadata"]["name"] for pod in self.kube.everything(PODS)]
+
+    def worker(self, index: int = 0) -> FakeWorker:
+        """Return the worker of the pod at a place in the list."""
+        return self.node.worker_of(self.pods[index])
+
+    @property
+    def events(self) -> list[str]:
+        """Return what was told, oldest first."""
+        events = self.kube.everything(EVENTS)
+        ordered = sorted(events, key=lambda event: int(event["metadata"]["resourceVersion"]))
+        return [f"{event['reason']}: {event['message']}" for event in ordered]
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
