@@ -93,6 +93,7 @@ def _prune(paths: Paths, _: argparse.Namespace) -> int:
     progress = Progress()
     with lock.machine_lock("localkube prune", progress.say):
         build.prune_builds(paths, progress)
+        build.prune_caches(paths)
         registry.prune(paths, build.bin_dir(paths), progress)
     return 0
 

@@ -198,6 +198,11 @@ def remove_go_caches(paths: Paths, go: Path) -> None:
         capture_output=True,
         check=False,
     )
+    prune_caches(paths)
+
+
+def prune_caches(paths: Paths) -> None:
+    """Remove what a killed build left of its caches; the next build would only have gone on from there."""
     for leftover in ("build", "mod"):
         shutil.rmtree(paths.go / leftover, ignore_errors=True)
 

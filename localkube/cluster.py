@@ -43,9 +43,12 @@ class Cluster:
             host.ensure_packages(self.progress.say)
             binaries = build.build(self.paths, self.progress)
             build.check_free_space(self.paths.root, NEEDED_BYTES, what="the cluster")
-            is_fresh = not (self.paths.var / "etcd").exists()
+            # The note of the owner is written before anything starts and does not survive a boot.
+            is_fresh = lock.read_owner() is None or not (self.paths.var / "etcd").exists()
+            # Containers hang on the bridge by their ends of a cable: without it they must be made anew.
+            keeps_containers = not is_fresh and host.bridge_exists()
             self._prepare(is_fresh=is_fresh)
-            self._start(binaries, is_fresh=is_fresh)
+            self._start(binaries, keeps_containers=keeps_containers)
             self.progress.say(f"up; KUBECONFIG={self.paths.kubeconfig}")
 
     def down(self, *, purge: bool = False) -> None:
@@ -82,6 +85,7 @@ class Cluster:
         """Make everything that the components find when they start."""
         if is_fresh:  # a killed run, or a boot in between, may have left something
             teardown.down(self.paths, self.progress)
+            host.remove_tree(self.paths.logs)
         lock.write_owner(self._owner())
         host.save_record(self.paths.host_record)
         host.ensure_forwarding(self.progress.say)
@@ -95,10 +99,10 @@ class Cluster:
             (self.paths.etc / name).parent.mkdir(parents=True, exist_ok=True)
             (self.paths.etc / name).write_text(text, "utf-8")
 
-    def _start(self, binaries: Path, *, is_fresh: bool) -> None:
+    def _start(self, binaries: Path, *, keeps_containers: bool) -> None:
         machinery, control_plane, rest = self._waves(binaries)
         run_wave(self.paths, machinery, self.progress)
-        if is_fresh:  # containerd's store outlives the cluster: its containers must not
+        if not keeps_containers:  # containerd's store outlives the cluster: its containers must not
             node.remove_containers(self.paths)
         node.ensure_pause_image(self.paths, binaries)
         run_wave(self.paths, control_plane, self.progress)
@@ -142,7 +146,8 @@ class Cluster:
 
     def is_healthy(self) -> bool:
         """Tell whether all components of this localkube run and the node is Ready; never raises ApiError."""
-        if lock.read_owner() is None or not (self.paths.pki / pki.COMPLETE).exists():
+        is_made = lock.read_owner() is not None and (self.paths.pki / pki.COMPLETE).exists()
+        if not (is_made and host.bridge_exists()):
             return False
         try:
             return all(state.ready for state in self.states()) and self.is_node_ready()

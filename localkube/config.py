@@ -199,6 +199,7 @@ disabled_plugins = {json.dumps(unused)}
 
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
   BinaryName = {json.dumps(runc)}
+  Root = {json.dumps(str(paths.run / "runc"))}
   SystemdCgroup = false
 
 [plugins."io.containerd.grpc.v1.cri".registry]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from localkube import cgroups, host, spec
+from localkube import cgroups, host
 from localkube.processes import Identity, identify, stop
 from localkube.spec import Paths
 
@@ -16,15 +17,17 @@ NFT_TABLES = ("kube-proxy",)
 CNI_CACHE = Path("/var/lib/cni/results")
 CONTAINER_LOGS = Path("/var/log/containers")  # the kubelet keeps links here, wherever the logs are
 DEVICE_PLUGINS = Path("/var/lib/kubelet/device-plugins")
+SHIM_SOCKETS = Path("/run/containerd/s")  # the same for every containerd, under hashed names
+SOCKETS = (SHIM_SOCKETS, DEVICE_PLUGINS)
 EMPTIED = (
     CNI_CACHE,
     CNI_CACHE.parent,
     CONTAINER_LOGS,
     DEVICE_PLUGINS,
     DEVICE_PLUGINS.parent,
-    Path("/run/containerd/s"),
-    Path("/run/containerd/fifo"),
-    Path("/run/containerd"),
+    SHIM_SOCKETS,
+    SHIM_SOCKETS.parent / "fifo",
+    SHIM_SOCKETS.parent,
 )
 
 
@@ -76,7 +79,7 @@ def remove_nft_tables() -> None:
 
 def find_shims(paths: Paths, proc: Path = Path("/proc")) -> list[Identity]:
     """Return containerd's shims that belong to our containerd: its socket stands in their command line."""
-    socket = str(paths.containerd_socket).encode()
+    address = str(paths.containerd_socket).encode()
     found = []
     for folder in proc.iterdir():
         if not folder.name.isdigit():
@@ -85,7 +88,7 @@ def find_shims(paths: Paths, proc: Path = Path("/proc")) -> list[Identity]:
             words = (folder / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if words[0].endswith(b"containerd-shim-runc-v2") and socket in words:
+        if words[0].endswith(b"containerd-shim-runc-v2") and address in words:
             found.append(identify(int(folder.name)))
     return [identity for identity in found if identity is not None]
 
@@ -101,20 +104,42 @@ def end_shims(paths: Paths) -> None:
     stop(shims, grace_s=5.0)
 
 
-def remove_shim_sockets(paths: Paths) -> None:
-    """Remove the sockets of our shims, which lie outside our folder under hashed names."""
-    tasks = paths.run / "containerd" / "io.containerd.runtime.v2.task"
-    for address in tasks.glob("*/*/address"):
-        Path(address.read_text("utf-8").removeprefix("unix://")).unlink(missing_ok=True)
+def is_dead_socket(path: Path) -> bool:
+    """Tell whether a Unix socket has no listener any more; such a file is of use to nobody."""
+    if not path.is_socket():
+        return False
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            connection.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False
+
+
+def mentions(path: Path, folder: Path) -> bool:
+    """Tell whether a text file speaks of something in a folder; False if it cannot be read."""
+    try:
+        return f"{folder}/" in path.read_text("utf-8", "replace")
+    except OSError:
+        return False
+
+
+def find_files(paths: Paths) -> list[Path]:
+    """Return what kubelet, CNI and shims put outside our folder and left there."""
+    links = [link for link in CONTAINER_LOGS.glob("*") if link.is_symlink()]
+    return [
+        *(result for result in CNI_CACHE.glob("*") if mentions(result, paths.root)),
+        *(link for link in links if str(link.readlink()).startswith(f"{paths.root}/")),
+        *(path for folder in SOCKETS for path in folder.glob("*") if is_dead_socket(path)),
+    ]
 
 
 def remove_files(paths: Paths) -> None:
-    """Remove what kubelet and CNI put outside our folder, and the folders they made if they are empty now."""
-    for result in CNI_CACHE.glob(f"{spec.NETWORK_NAME}-*"):
-        result.unlink(missing_ok=True)
-    for link in CONTAINER_LOGS.glob("*"):
-        if link.is_symlink() and str(link.readlink()).startswith(f"{paths.root}/"):
-            link.unlink()
+    """Remove those files, and the folders made for them if they are empty now."""
+    for path in find_files(paths):
+        path.unlink(missing_ok=True)
     for folder in EMPTIED:
         try:
             folder.rmdir()
@@ -132,9 +157,10 @@ class Leftovers:
     shims: tuple[int, ...]
     bridge: bool
     sysctls: tuple[str, ...]
+    files: tuple[str, ...]
 
     def __bool__(self) -> bool:
-        return any((self.mounts, self.nft_tables, self.cgroups, self.shims, self.bridge, self.sysctls))
+        return any((self.mounts, self.nft_tables, self.cgroups, self.shims, self.bridge, self.sysctls, self.files))
 
 
 def find(paths: Paths, sysctls_before: dict[str, str] | None) -> Leftovers:
@@ -148,4 +174,5 @@ def find(paths: Paths, sysctls_before: dict[str, str] | None) -> Leftovers:
         shims=tuple(shim.pid for shim in find_shims(paths)),
         bridge=host.bridge_exists(),
         sysctls=tuple(name for name, value in before.items() if now[name] != value),
+        files=tuple(map(str, find_files(paths))),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +60,8 @@ def _start(paths: Paths, component: Component) -> None:
         raise ComponentError(f"{component.name} needs {address}, where another program listens; end that one first")
     if isinstance(component.ready, FileExists):
         component.ready.path.unlink(missing_ok=True)
-    env = {**os.environ, "PATH": host.search_path(), **component.env}
+    # Nothing else of the caller's environment: a proxy set there would swallow the traffic to the node's address.
+    env = {"PATH": host.search_path(), "HOME": str(Path.home()), **component.env}
     log = log_file(paths, component.name)
     if processes.start(component.argv, log=log, pid_file=pid_file(paths, component.name), env=env) is None:
         raise _failure(paths, component, "ended at once")

@@ -73,7 +73,6 @@ def clean(paths: Paths) -> None:
     """Remove what lives in the kernel and outside our folder, once no component runs."""
     cgroups.kill_members()
     leftovers.end_shims(paths)
-    leftovers.remove_shim_sockets(paths)
     leftovers.unmount_all(paths)
     leftovers.remove_nft_tables()
     host.remove_bridge()
