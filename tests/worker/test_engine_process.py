@@ -101,6 +101,13 @@ class EngineClient:
         return self.process.wait(WAIT_S)
 
 
+def wait_until(condition) -> None:
+    deadline_s = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        select.select([], [], [], 0.02)
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     return write_tiny_model(tmp_path_factory.mktemp("model"))
@@ -192,6 +199,38 @@ def test_it_ends_when_the_front_closes_the_socket(tmp_path):
     client = EngineClient(EngineSettings(model=str(tmp_path)), tmp_path / "engine.sock")
     client.wait_for(State.FAILED)
     assert client.close() == 0
+
+
+def test_it_dies_with_its_front(tmp_path):
+    """A front that is killed can not close anything: the kernel ends the engine."""
+    code = (
+        "import subprocess, sys, time\n"
+        "engine = subprocess.Popen([sys.executable, '-c', sys.argv[1]])\n"
+        "print(engine.pid, flush=True)\n"
+        "time.sleep(600)"
+    )
+    engine_code = (
+        "import time, dormouse_worker.engine_process as engine_process\n"
+        "engine_process.die_with_parent()\n"
+        f"open({str(tmp_path / 'asked')!r}, 'w').close()\n"
+        "time.sleep(600)"
+    )
+    front = subprocess.Popen([sys.executable, "-c", code, engine_code], stdout=subprocess.PIPE)
+    pid = int(front.stdout.readline())
+    wait_until((tmp_path / "asked").exists)
+    front.kill()
+    front.wait(WAIT_S)
+    front.stdout.close()
+    wait_until(lambda: not Path(f"/proc/{pid}").exists() or "State:\tZ" in Path(f"/proc/{pid}/status").read_text())
+
+
+def test_a_broken_stream_ends_it(tmp_path):
+    """What can not be decoded is not guessed at."""
+    client = EngineClient(EngineSettings(model=str(tmp_path)), tmp_path / "engine.sock")
+    client.wait_for(State.FAILED)
+    client._connection.sendall(b"\xff\xff\xff\xff")
+    assert client.process.wait(WAIT_S) == 1
+    client.close()
 
 
 def test_shutdown_is_answered_and_then_the_process_ends(tmp_path):

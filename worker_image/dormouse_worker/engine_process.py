@@ -72,7 +72,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the front drains and then ends us
-    _die_with_parent()
+    die_with_parent()
     settings = msgspec.json.decode(sys.stdin.buffer.read(), type=EngineSettings)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.connect(arguments.socket)
@@ -86,7 +86,7 @@ def _serve(settings: EngineSettings, transport: SocketTransport) -> None:
     EngineLoop(transport, controller).run()
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Ask the kernel for SIGKILL when the thread that started us ends.
 
     A front that died before this line is noticed by `connect`, or by the closed socket at the first `receive`.

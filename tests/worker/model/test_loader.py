@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from dormouse_worker.errors import InvalidSettings, ModelInvalid, ModelNotFound
+from dormouse_worker.errors import InsufficientMemory, InvalidSettings, ModelInvalid, ModelNotFound
 from dormouse_worker.model.loader import load, resolve_max_model_len
 from dormouse_worker.model.testing import MAX_POSITIONS, VOCAB_SIZE, write_tiny_model
 from dormouse_worker.settings import EngineSettings
@@ -101,6 +101,39 @@ def test_weights_of_another_model_are_invalid(tmp_path):
     edit_config(directory, num_hidden_layers=3)
     with pytest.raises(ModelInvalid, match=r"weights that config.json asks for are missing: model\.layers\.2"):
         load_tiny(directory)
+
+
+def test_a_sliding_window_that_attention_does_not_see_is_refused(tmp_path):
+    """Else such a layer would attend to too much, silently."""
+    directory = write_tiny_model(tmp_path)
+    edit_config(directory, layer_types=["full_attention", "sliding_attention"])
+    with pytest.raises(ModelInvalid, match="layer 1 hides its sliding window"):
+        load_tiny(directory)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"model_type": "bloom", "hidden_size": 32, "n_layer": 2, "n_head": 4}, "0 of 2 layers use the attention"),
+        ({"model_type": "mpt", "d_model": 32, "n_layers": 2, "n_heads": 4}, "does not run on a paged cache"),
+        ({"model_type": "gptj", "n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4}, "transformers can not load"),
+        ({"model_type": "bert", "hidden_size": 32, "num_attention_heads": 4}, "attention that is not causal"),
+        ({"model_type": "mamba", "hidden_size": 32, "num_hidden_layers": 2}, "layers of type linear_attention"),
+    ],
+)
+def test_an_architecture_that_does_not_fit_the_paged_cache_is_refused(tmp_path, config, message):
+    ids = {"vocab_size": VOCAB_SIZE, "bos_token_id": 0, "eos_token_id": 0}
+    (tmp_path / "config.json").write_text(json.dumps({**config, **ids}))
+    with pytest.raises(ModelInvalid, match=message):
+        load_tiny(tmp_path, load_format="dummy", max_model_len=32)
+
+
+def test_weights_that_do_not_fit_into_memory_are_told_as_such(tmp_path):
+    """A configuration of a petabyte: the allocator refuses at once."""
+    directory = write_tiny_model(tmp_path)
+    edit_config(directory, vocab_size=1 << 45)
+    with pytest.raises((InsufficientMemory, ModelInvalid), match=str(tmp_path)):
+        load_tiny(directory, load_format="dummy")
 
 
 def test_layers_that_the_cache_does_not_know_are_refused(tmp_path):

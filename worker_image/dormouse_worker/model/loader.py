@@ -61,7 +61,7 @@ def load(settings: EngineSettings, device: torch.device) -> LoadedModel:
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise InsufficientMemory(f"{files.path}: the weights do not fit into memory: {error}") from error
     except Exception as error:  # whatever the library says about these files
-        raise ModelInvalid(f"{files.path}: transformers can not load it: {error}") from error
+        raise ModelInvalid(f"{files.path}: transformers can not load it: {type(error).__name__}: {error}") from error
     return LoadedModel(
         module=module,
         cache_spec=_discover_cache(module, settings, device),
@@ -83,11 +83,12 @@ def resolve_max_model_len(config: Any, wanted: int) -> int:
 
 def _instantiate(config: Any, settings: EngineSettings) -> Any:
     attention = register()
+    auto_model: Any = AutoModelForCausalLM  # its annotations do not know the pair that output_loading_info returns
     if settings.load_format == "dummy":
         dtype = DTYPES.get(settings.dtype) or getattr(config, "dtype", None) or torch.float32
         torch.manual_seed(settings.seed)
-        return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
-    module, report = AutoModelForCausalLM.from_pretrained(
+        return auto_model.from_config(config, dtype=dtype, attn_implementation=attention)
+    module, report = auto_model.from_pretrained(
         settings.model_path,
         config=config,
         dtype=DTYPES.get(settings.dtype, "auto"),
@@ -124,8 +125,15 @@ def _discover_cache(module: Any, settings: EngineSettings, device: torch.device)
         raise ModelInvalid(f"{settings.model}: layers of type {', '.join(unknown)} are not supported")
     context = DiscoveryContext()
     token = torch.zeros(1, 1, dtype=torch.long, device=device)
-    with torch.inference_mode(), forward_context(context):
-        module(input_ids=token, position_ids=token, use_cache=False)
+    try:
+        with torch.inference_mode(), forward_context(context):
+            module(input_ids=token, position_ids=token, use_cache=False)
+    except WorkerError:
+        raise
+    except Exception as error:  # models that bring their own attention expect what we do not give
+        raise ModelInvalid(
+            f"{settings.model}: {type(module).__name__} does not run on a paged cache: {error}"
+        ) from error
     num_layers = int(config.num_hidden_layers)
     if sorted(context.layers) != list(range(num_layers)):
         raise ModelInvalid(
