@@ -428,7 +428,12 @@ async def test_conflicts_and_outages_of_the_api_server_only_delay(rig):
     rig.kube.fail("apply", PODS, Conflict("changed"), times=2)
     rig.kube.fail("list", PODS, Unavailable("down"), times=3)
     rig.kube.fail("patch_status", INFERENCE_DEPLOYMENTS, Unavailable("down"), times=2)
-    await rig.serving()
+    rig.apply()
+    for _ in range(10):
+        await rig.reconcile()
+    assert len(rig.errors) == 5
+    await rig.until_profiled()
+    await rig.settle()
     assert rig.status["phase"] == "Active"
 
 

@@ -1,0 +1,201 @@
+"""The schema of InferenceDeployment: what it says of itself, and what a real API server refuses because of it."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import os
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dormouse_kube.api import Kind
+from dormouse_kube.client import KubeClient
+from dormouse_kube.errors import Invalid, KubeError, NotFound
+from dormouse_operator.parse import parse_deployment
+
+CRD = yaml.safe_load((Path(__file__).parents[2] / "crds" / "inferencedeployments.yaml").read_text())
+VERSION = CRD["spec"]["versions"][0]
+SCHEMA = VERSION["schema"]["openAPIV3Schema"]
+CRDS = Kind("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False)
+
+
+def nodes(schema: dict[str, Any], path: str = ""):
+    """Yield every property below a schema with its path."""
+    for name, node in schema.get("properties", {}).items():
+        yield f"{path}.{name}", node
+        yield from nodes(node, f"{path}.{name}")
+    if "items" in schema:
+        yield f"{path}[]", schema["items"]
+        yield from nodes(schema["items"], f"{path}[]")
+
+
+def test_every_field_is_described():
+    nameless = [path for path, node in nodes(SCHEMA) if not node.get("description") and path != ".metadata"]
+    assert nameless == []
+
+
+def test_the_schema_is_structural_and_prunes_unknown_fields():
+    assert "x-kubernetes-preserve-unknown-fields" not in str(CRD)
+    typeless = [path for path, node in nodes(SCHEMA) if "type" not in node and "x-kubernetes-int-or-string" not in node]
+    assert typeless == []
+
+
+def test_everything_in_the_spec_is_bounded():
+    loose = [
+        path
+        for path, node in nodes(SCHEMA["properties"]["spec"])
+        if (node.get("type") == "string" and not ({"maxLength", "enum"} & node.keys()))
+        or (node.get("type") == "array" and "maxItems" not in node)
+        or ("additionalProperties" in node and "maxProperties" not in node)
+    ]
+    assert loose == []
+
+
+def test_users_see_six_columns_and_may_scale():
+    shown = [column["name"] for column in VERSION["additionalPrinterColumns"] if not column.get("priority")]
+    assert [name.upper() for name in shown] == ["MODEL", "PHASE", "READY", "SLEEPING", "BLOCKS", "AGE"]
+    assert VERSION["subresources"]["scale"] == {
+        "specReplicasPath": ".spec.replicas",
+        "statusReplicasPath": ".status.replicas",
+        "labelSelectorPath": ".status.selector",
+    }
+    assert CRD["spec"]["names"]["shortNames"] == ["infd"]
+
+
+# --- on a real API server, under a group of the test's own, so that an installed release is not disturbed ---
+
+
+@pytest.fixture(scope="module")
+def kubeconfig() -> str:
+    for path in (os.environ.get("KUBECONFIG", ""), "/var/cache/dormouse/localkube/kubeconfig"):
+        if path and Path(path).is_file():
+            return path
+    return pytest.skip("no cluster: neither KUBECONFIG nor a running localkube")
+
+
+@pytest.fixture
+async def served(kubeconfig):
+    """A client, and the kind as the server knows it."""
+    group = f"schema-{uuid.uuid4().hex[:8]}.dormouse.dev"
+    crd = copy.deepcopy(CRD)
+    names = crd["spec"]["names"]
+    crd["metadata"] = {"name": f"{names['plural']}.{group}"}
+    crd["spec"]["group"] = group
+    crd["spec"]["names"] = {name: value for name, value in names.items() if name not in {"shortNames", "categories"}}
+    kind = Kind(f"{group}/v1alpha1", names["kind"], names["plural"])
+    async with await KubeClient.connect(kubeconfig=kubeconfig) as client:
+        await client.create(CRDS, crd)
+        try:
+            await until_served(client, kind)
+            yield client, kind
+        finally:
+            await client.delete(CRDS, "", crd["metadata"]["name"])
+
+
+async def until_served(client: KubeClient, kind: Kind) -> None:
+    """Wait until the server serves the new kind."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                await client.list(kind, "default")
+            except NotFound:
+                await asyncio.sleep(0.2)
+            else:
+                return
+
+
+def manifest(kind: Kind, name: str = "thing", **spec: Any) -> dict[str, Any]:
+    engine = {"device": "cpu", **spec.pop("engine", {})}
+    body = {"model": {"uri": "pvc://models/tiny"}, "engine": engine, **spec}
+    metadata = {"name": name, "namespace": "default"}
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": body}
+
+
+REFUSED = [
+    ({"replicas": -1}, ["spec.replicas", "-1", "0"]),
+    ({"engine": {"maxModelLen": 0}}, ["spec.engine.maxModelLen", "0", "1"]),
+    ({"engine": {"maxNumSeqs": -4}}, ["spec.engine.maxNumSeqs", "-4", "1"]),
+    ({"engine": {"maxNumBatchedTokens": 0}}, ["spec.engine.maxNumBatchedTokens", "1"]),
+    ({"engine": {"blockSize": 0}}, ["spec.engine.blockSize", "0", "256"]),
+    ({"engine": {"blockSize": 24}}, ["spec.engine.blockSize", "24", "16"]),
+    ({"engine": {"kvCacheMemory": "-1Gi"}}, ["spec.engine.kvCacheMemory", "-1Gi"]),
+    ({"engine": {"kvCacheMemory": -5}}, ["spec.engine.kvCacheMemory", "-5"]),
+    ({"engine": {"kvCacheMemory": "0"}}, ["spec.engine.kvCacheMemory"]),
+    ({"engine": {"swapSpace": "1GB"}}, ["spec.engine.swapSpace", "1GB"]),
+    ({"engine": {"gpuMemoryUtilization": 1.5}}, ["spec.engine.gpuMemoryUtilization", "1.5", "1"]),
+    ({"engine": {"gpuMemoryUtilization": 0}}, ["spec.engine.gpuMemoryUtilization", "0"]),
+    ({"engine": {"device": "tpu"}}, ["spec.engine.device", "tpu", "cpu"]),
+    ({"engine": {"dtype": "int3"}}, ["spec.engine.dtype", "int3", "bfloat16"]),
+    ({"engine": {"seed": -1}}, ["spec.engine.seed", "-1"]),
+    ({"model": {"uri": "s3://bucket/model"}}, ["spec.model.uri", "s3://bucket/model", "pvc://", "file:///"]),
+    ({"model": {"uri": "file://relative"}}, ["spec.model.uri", "file:///"]),
+    ({"model": {"uri": "pvc://models/../secrets"}}, ["spec.model.uri", ".."]),
+    ({"model": {}}, ["spec.model.uri", "Required"]),
+    ({"gpu": {"resourceName": "nvidia.com/gpu"}}, ["spec.gpu", "cpu", "cuda"]),
+    ({"engine": {"maxModelLength": 12}}, ["unknown field", "spec.engine.maxModelLength"]),
+    ({"replica": 2}, ["unknown field", "spec.replica"]),
+    ({"resources": {"limits": {"memory": "lots"}}}, ["spec.resources.limits.memory", "lots"]),
+    ({"lifecycle": {"desiredState": "Zero"}}, ["spec.lifecycle.desiredState", "Zero", "Asleep"]),
+    ({"lifecycle": {"drainTimeoutSeconds": -1}}, ["spec.lifecycle.drainTimeoutSeconds", "-1", "0"]),
+]
+
+
+@pytest.mark.cluster
+async def test_the_server_refuses_bad_values_with_field_value_and_limit(served):
+    client, kind = served
+    quiet = []
+    for spec, named in REFUSED:
+        try:
+            await client.create(kind, manifest(kind, **spec))
+        except Invalid as error:
+            missing = [word for word in named if word not in str(error)]
+            quiet += [(spec, missing, str(error))] if missing else []
+        else:
+            quiet.append((spec, ["was accepted"], ""))
+            await client.delete(kind, "default", "thing")
+    assert quiet == []
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(("name", "named"), [("n" * 41, "40"), ("a.b", "a-z"), ("7b", "a-z")])
+async def test_the_server_refuses_names_that_children_can_not_carry(served, name, named):
+    client, kind = served
+    with pytest.raises(KubeError, match=named) as caught:
+        await client.create(kind, manifest(kind, name))
+    assert name in str(caught.value)
+
+
+@pytest.mark.cluster
+async def test_the_server_fills_defaults_and_accepts_good_values(served):
+    client, kind = served
+    made = await client.create(kind, {**manifest(kind), "spec": {"model": {"uri": "pvc://models/a/b"}}})
+    assert made["spec"] == {
+        "model": {"uri": "pvc://models/a/b"},
+        "replicas": 1,
+        "engine": {
+            "device": "cuda",
+            "dtype": "auto",
+            "maxNumSeqs": 64,
+            "maxNumBatchedTokens": 2048,
+            "gpuMemoryUtilization": 0.9,
+            "blockSize": 16,
+            "swapSpace": 0,
+            "loadFormat": "auto",
+            "seed": 0,
+        },
+        "lifecycle": {"desiredState": "Active", "drainTimeoutSeconds": 60},
+    }
+    full = {
+        "model": {"uri": "file:///opt/models/tiny", "name": "org/Tiny-1.5"},
+        "image": "registry/worker:1",
+        "replicas": 0,
+        "engine": {"maxModelLen": 512, "kvCacheMemory": "1.5Gi", "swapSpace": 1024, "gpuMemoryUtilization": 1},
+        "resources": {"limits": {"memory": "1536Mi", "cpu": 2}, "requests": {"cpu": "50m", "memory": "0.5Gi"}},
+        "lifecycle": {"desiredState": "Asleep"},
+    }
+    good = await client.create(kind, manifest(kind, "n" * 40, **full))
+    assert parse_deployment(good).engine.kv_cache_memory_bytes == 3 * 2**29
