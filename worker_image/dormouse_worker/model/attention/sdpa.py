@@ -47,7 +47,7 @@ class _DecodeGroup:
     masks: _Masks  # [B, 1, 1, L]
 
     def attend(self, call: AttentionCall, query: torch.Tensor, layer: LayerCache, output: torch.Tensor) -> None:
-        key, value = layer.key[self.slots].transpose(1, 2), layer.value[self.slots].transpose(1, 2)
+        key, value = (_gather(pool, self.slots).transpose(1, 2) for pool in (layer.key, layer.value))
         num_rows, num_kv_heads = key.shape[:2]
         grouped = query[self.rows].view(num_rows, num_kv_heads, -1, query.shape[-1])  # the G heads of a key head
         attended = _attend(call, grouped, key, value, self.masks.get(call.window))
@@ -65,13 +65,18 @@ class _Prefill:
     score_elements: int
 
     def attend(self, call: AttentionCall, query: torch.Tensor, layer: LayerCache, output: torch.Tensor) -> None:
-        key, value = (pool[self.slots].transpose(0, 1).unsqueeze(0) for pool in (layer.key, layer.value))
+        key, value = (_gather(pool, self.slots[None]).transpose(1, 2) for pool in (layer.key, layer.value))
         mask = self.masks.get(call.window)
         step = max(1, self.score_elements // (len(self.slots) * query.shape[1]))
         for first in range(self.start, self.end, step):
             last = min(self.end, first + step)
             rows = mask[first - self.start : last - self.start]
             output[first:last] = _attend_rows(call, query[first:last], key, value, rows)
+
+
+def _gather(pool: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    """Return [B, L, Hkv, D] of a pool [slots, Hkv, D]; index_select is several times faster than indexing."""
+    return pool.index_select(0, slots.view(-1)).view(*slots.shape, *pool.shape[1:])
 
 
 def _attend_rows(
