@@ -10,7 +10,7 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: context managers write an exception's traceback
 class CallError(Exception):
     """A call must end with this status. Raised by servicers, turned into a status at the outermost layer."""
 

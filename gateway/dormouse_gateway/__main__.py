@@ -1,0 +1,49 @@
+"""`python -m dormouse_gateway`: reads the settings, logs in to Kubernetes, runs until SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+
+import uvloop
+
+from dormouse_gateway.server import Gateway
+from dormouse_gateway.settings import BadSetting, Settings, Tokens, read_tokens
+from dormouse_kube.client import KubeClient
+from dormouse_kube.errors import KubeError
+
+
+def main() -> None:
+    """Run the gateway; end with 0 after a drain, with 2 when it can not start."""
+    try:
+        settings = Settings.from_env(os.environ)
+        tokens = read_tokens(settings.tokens_dir)
+    except BadSetting as error:
+        sys.exit(_complain(error))
+    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        uvloop.run(_run(settings, tokens))
+    except (KubeError, OSError, RuntimeError) as error:
+        sys.exit(_complain(error))
+
+
+async def _run(settings: Settings, tokens: Tokens) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with await KubeClient.connect() as api:
+        gateway = Gateway(settings, tokens, api)
+        await gateway.start()
+        await gateway.run(stop)
+
+
+def _complain(error: Exception) -> int:
+    print(f"dormouse-gateway can not run: {error}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    main()

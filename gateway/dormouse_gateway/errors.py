@@ -1,0 +1,69 @@
+"""What may go wrong on the way to a worker. The one place where gRPC's client errors are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from dormouse_api.status import CallError, to_grpc_status
+from dormouse_gateway.model import Endpoint
+
+_DETAILS_KEY = "grpc-status-details-bin"  # every status that a worker sends on purpose carries it
+_RETRY_AFTER_S = 1.0
+_MAY_GO_ELSEWHERE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND}
+
+Trailers = tuple[tuple[str, str | bytes], ...]
+
+
+@dataclass(eq=False)
+class WorkerFailure(Exception):
+    """A worker ended a call with an error, or its connection did."""
+
+    endpoint: Endpoint
+    code: grpc.StatusCode
+    message: str
+    trailers: Trailers
+    messages: int  # that the client had got by then
+
+    @property
+    def may_go_elsewhere(self) -> bool:
+        """Tell whether another worker may be asked: the client has got nothing, and this one can not or will not.
+
+        A worker's own NOT_FOUND means that our picture is out of date: another pod has its address by now.
+        """
+        return not self.messages and self.code in _MAY_GO_ELSEWHERE
+
+    def __str__(self) -> str:
+        """Name the pod and what it said."""
+        pod = self.endpoint.pod
+        return f"worker {pod.namespace}/{pod.name}: {self.code.name}: {self.message}"
+
+
+def read_failure(error: aio.AioRpcError, *, endpoint: Endpoint, messages: int) -> WorkerFailure:
+    """Read the client library's error."""
+    given: Any = error.trailing_metadata() or ()  # pairs, which the stubs do not know
+    trailers: Trailers = tuple((key, value) for key, value in given if key == _DETAILS_KEY)
+    return WorkerFailure(endpoint, error.code(), error.details() or "", trailers, messages)
+
+
+def status_of(failure: WorkerFailure) -> grpc.Status:
+    """Return what the client sees: a worker's own words pass through, a broken connection is told in ours."""
+    is_said_by_worker = failure.code is not grpc.StatusCode.NOT_FOUND and bool(failure.trailers)
+    if is_said_by_worker or failure.code not in _MAY_GO_ELSEWHERE:
+        return PassedOn(failure.code, failure.message, failure.trailers)
+    when = f"after {failure.messages} messages" if failure.messages else "before its first message"
+    pod = failure.endpoint.pod
+    words = f"worker {pod.namespace}/{pod.name} failed {when}: {failure.message}"
+    return to_grpc_status(CallError(grpc.StatusCode.UNAVAILABLE, words, _RETRY_AFTER_S))
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOn(grpc.Status):
+    """A status as it came, to be given to `abort_with_status`."""
+
+    code: grpc.StatusCode
+    details: str
+    trailing_metadata: Trailers

@@ -1,0 +1,100 @@
+"""The gateway's metrics. Owns the registry; every label has few values, whatever clients send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import grpc
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from dormouse_gateway.model import Deployment
+from dormouse_gateway.router import Router
+
+UNKNOWN_MODEL = "unknown"  # the label of requests for models that do not exist, and of unreadable ones
+_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_REASONS = {
+    grpc.StatusCode.INVALID_ARGUMENT: "invalid_argument",
+    grpc.StatusCode.NOT_FOUND: "unknown_model",
+    grpc.StatusCode.UNAVAILABLE: "none_ready",
+}
+
+
+class Metrics:
+    """Counts requests. What can be counted from the router is read from it when somebody asks (`watch`)."""
+
+    def __init__(self) -> None:
+        """Start at zero."""
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "dormouse_gateway_requests",
+            "Requests that ended, by the gRPC status that the client got.",
+            ["model", "code", "method"],
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "dormouse_gateway_request_seconds",
+            "From the request's arrival to the end of its answer.",
+            ["model", "method"],
+            buckets=_BUCKETS_S,
+            registry=self._registry,
+        )
+        self._rejected = Counter(
+            "dormouse_rejected",
+            "Requests that the gateway refused by itself, without asking a worker.",
+            ["reason"],
+            registry=self._registry,
+        )
+
+    def watch(self, router: Router) -> None:
+        """Show this router's endpoints and running requests, too."""
+        self._registry.register(_RouterCollector(router))
+
+    def finished(self, model: str, method: str, code: grpc.StatusCode, seconds: float) -> None:
+        """Count a request that ended."""
+        self._requests.labels(model, code.name, method).inc()
+        self._seconds.labels(model, method).observe(seconds)
+
+    def rejected(self, code: grpc.StatusCode) -> None:
+        """Count a request that never reached a worker."""
+        self._rejected.labels(_REASONS[code]).inc()
+
+    def forget(self, deployment: Deployment) -> None:
+        """Drop what was counted for a deployment that is gone, so that names do not pile up."""
+        for family in (self._requests, self._seconds):
+            family.remove_by_labels({"model": deployment.full_name})
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """Return one sample's value, None if there is none."""
+        return self._registry.get_sample_value(name, labels)
+
+    def text(self) -> bytes:
+        """Return everything in the Prometheus text format."""
+        return generate_latest(self._registry)
+
+
+class _RouterCollector(Collector):
+    """Reads the router when metrics are asked for, so that the figures can not drift from it."""
+
+    def __init__(self, router: Router) -> None:
+        """Take the router; it is only read."""
+        self._router = router
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield running requests and endpoints of every known deployment."""
+        in_flight = GaugeMetricFamily(
+            "dormouse_gateway_in_flight", "Requests that a worker is answering now.", labels=["model"]
+        )
+        endpoints = GaugeMetricFamily(
+            "dormouse_gateway_endpoints",
+            "Worker pods: ready takes requests, running only answers about the model, retired finishes what it has.",
+            labels=["model", "state"],
+        )
+        running, states = self._router.pool.in_flight(), self._router.pool.states()
+        for deployment in self._router.catalogue.deployments():
+            in_flight.add_metric([deployment.full_name], running[deployment.key])
+            for state in ("ready", "running", "retired"):
+                endpoints.add_metric([deployment.full_name, state], states[deployment.key, state])
+        yield in_flight
+        yield endpoints

@@ -1,0 +1,117 @@
+"""The gateway's nouns: a deployment (a model that can be asked for) and an endpoint (a pod that answers for it).
+
+Both are parsed once from what the API server says; everything else in the gateway sees only these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dormouse_api.names import INFERENCE_PORT, LABEL_DEPLOYMENT
+from dormouse_kube.api import Resource
+from dormouse_kube.reflector import ObjectKey
+
+_GRPC_PORT_NAME = "grpc"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """One InferenceDeployment as far as routing needs it."""
+
+    key: ObjectKey
+    uid: str
+    created: str  # RFC 3339 in UTC: sorts by time
+    model_name: str  # spec.model.name, else the object's name; the name under which its workers know themselves
+    desired_state: str = "Active"
+    replicas: int = 1
+    phase: str = ""  # status.phase; empty until the operator wrote one
+    reason: str = ""  # of the condition that says why it is not ready
+    message: str = ""
+
+    @property
+    def full_name(self) -> str:
+        """Return namespace/name, under which the model always answers."""
+        return f"{self.key.namespace}/{self.key.name}"
+
+    @property
+    def seniority(self) -> tuple[str, ObjectKey]:
+        """Return what orders deployments by age; the key decides between those of the same second."""
+        return (self.created, self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointId:
+    """A pod at an address. A pod that gets another address, or an address another pod, is another endpoint."""
+
+    pod_uid: str
+    address: str  # host:port, IPv6 in brackets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """A running pod of a deployment that can be called."""
+
+    id: EndpointId
+    pod: ObjectKey
+    deployment: ObjectKey
+    ready: bool  # the pod's Ready condition, which includes our readiness gate: it may be given Generate
+
+
+def parse_deployment(obj: Resource) -> Deployment:
+    """Read an InferenceDeployment. Raises KeyError, TypeError or ValueError if it is not one."""
+    metadata, spec = obj["metadata"], obj["spec"]
+    status = obj.get("status") or {}
+    culprit = _culprit(status.get("conditions") or ())
+    return Deployment(
+        key=ObjectKey(metadata["namespace"], metadata["name"]),
+        uid=metadata["uid"],
+        created=metadata["creationTimestamp"],
+        model_name=spec["model"].get("name") or metadata["name"],
+        desired_state=(spec.get("lifecycle") or {}).get("desiredState") or "Active",
+        replicas=int(spec.get("replicas", 1)),
+        phase=status.get("phase") or "",
+        reason=culprit.get("reason") or "",
+        message=culprit.get("message") or "",
+    )
+
+
+def parse_endpoint(obj: Resource) -> Endpoint | None:
+    """Read a worker pod; None when it can not be called: not running, without address, or on its way out.
+
+    Raises KeyError, TypeError or ValueError if it is not a pod of ours.
+    """
+    metadata, status = obj["metadata"], obj.get("status") or {}
+    address = status.get("podIP")
+    is_leaving = "deletionTimestamp" in metadata
+    if is_leaving or not address or status.get("phase") != "Running":
+        return None
+    return Endpoint(
+        id=EndpointId(metadata["uid"], _host_port(address, _grpc_port(obj["spec"]))),
+        pod=ObjectKey(metadata["namespace"], metadata["name"]),
+        deployment=ObjectKey(metadata["namespace"], metadata["labels"][LABEL_DEPLOYMENT]),
+        ready=_condition(status.get("conditions") or (), "Ready").get("status") == "True",
+    )
+
+
+def _culprit(conditions: Any) -> Mapping[str, Any]:
+    """Return the condition that best says why a deployment does not serve: Ready, unless it is True."""
+    ready = _condition(conditions, "Ready")
+    return {} if ready.get("status") == "True" else ready
+
+
+def _condition(conditions: Any, wanted: str) -> Mapping[str, Any]:
+    return next((condition for condition in conditions if condition["type"] == wanted), {})
+
+
+def _grpc_port(spec: Mapping[str, Any]) -> int:
+    """Return the container port called grpc, else the one that workers have by default."""
+    ports = [port for container in spec.get("containers") or () for port in container.get("ports") or ()]
+    named = [port["containerPort"] for port in ports if port.get("name") == _GRPC_PORT_NAME]
+    return int(named[0]) if named else INFERENCE_PORT
+
+
+def _host_port(address: str, port: int) -> str:
+    host = f"[{address}]" if ":" in address else address
+    return f"{host}:{port}"

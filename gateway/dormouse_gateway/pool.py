@@ -1,0 +1,128 @@
+"""Which endpoint takes a request: the one with the fewest outstanding. Owns the endpoints and their counts.
+
+Everything here is synchronous: it decides, and returns the endpoints whose connections the caller must close.
+An endpoint that goes away while requests run on it is *retired*: it is given nothing new, and is handed back for
+closing when its last request has ended, so that a worker that drains can finish.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import count
+
+from dormouse_gateway.model import Endpoint, EndpointId
+from dormouse_kube.reflector import ObjectKey
+
+
+@dataclass(slots=True)
+class Slot:
+    """An endpoint and its counts. Whoever acquired it gives it back to `EndpointPool.release` exactly once."""
+
+    endpoint: Endpoint
+    total: int  # requests given to it; a newcomer starts with the least of its peers, so that it is not flooded
+    outstanding: int = 0
+    last_turn: int = 0  # when it was last chosen; breaks ties in turn
+    is_retired: bool = False
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """Return what orders slots: the lowest is next."""
+        return (self.outstanding, self.total, self.last_turn)
+
+
+@dataclass(slots=True)
+class EndpointPool:
+    """The endpoints of all deployments."""
+
+    _slots: dict[ObjectKey, Slot] = field(default_factory=dict)  # by pod
+    _by_deployment: dict[ObjectKey, dict[ObjectKey, Slot]] = field(default_factory=dict)
+    _retired: dict[EndpointId, Slot] = field(default_factory=dict)
+    _turns: count[int] = field(default_factory=lambda: count(1))
+
+    def __repr__(self) -> str:
+        """Show every endpoint with its state and its counts."""
+        slots = [*(self._slots[pod] for pod in sorted(self._slots)), *self._retired.values()]
+        return f"EndpointPool({', '.join(_show(slot) for slot in slots)})"
+
+    def put(self, endpoint: Endpoint) -> list[EndpointId]:
+        """Add or update the endpoint of a pod; return what must be closed: the pod's former address."""
+        known = self._slots.get(endpoint.pod)
+        if known and _place(known.endpoint) == _place(endpoint):
+            known.endpoint = endpoint
+            return []
+        closing = self.remove(endpoint.pod)
+        peers = self._by_deployment.setdefault(endpoint.deployment, {})
+        least = min((peer.total for peer in peers.values()), default=0)
+        slot = self._retired.pop(endpoint.id, None) or Slot(endpoint, least)
+        slot.endpoint, slot.is_retired = endpoint, False
+        self._slots[endpoint.pod] = peers[endpoint.pod] = slot
+        return [gone for gone in closing if gone != endpoint.id]
+
+    def remove(self, pod: ObjectKey) -> list[EndpointId]:
+        """Forget the endpoint of a pod; return what must be closed now. No error if it is not known."""
+        slot = self._slots.pop(pod, None)
+        if slot is None:
+            return []
+        peers = self._by_deployment[slot.endpoint.deployment]
+        del peers[pod]
+        if not peers:
+            del self._by_deployment[slot.endpoint.deployment]
+        if not slot.outstanding:
+            return [slot.endpoint.id]
+        slot.is_retired = True
+        self._retired[slot.endpoint.id] = slot
+        return []
+
+    def acquire(self, deployment: ObjectKey, *, need_ready: bool, tried: Iterable[EndpointId] = ()) -> Slot | None:
+        """Choose an endpoint and count the request; None if there is none. Ready ones go first where both will do."""
+        excluded = frozenset(tried)
+        slots = [slot for slot in self._by_deployment.get(deployment, {}).values() if slot.endpoint.id not in excluded]
+        ready = [slot for slot in slots if slot.endpoint.ready]
+        candidates = ready if ready or need_ready else slots
+        chosen = min(candidates, key=lambda slot: slot.rank, default=None)
+        if chosen:
+            chosen.outstanding += 1
+            chosen.total += 1
+            chosen.last_turn = next(self._turns)
+        return chosen
+
+    def release(self, slot: Slot) -> list[EndpointId]:
+        """Count the end of a request; return what must be closed now."""
+        assert slot.outstanding > 0, "a slot is released once per acquire"
+        slot.outstanding -= 1
+        if slot.outstanding or not slot.is_retired:
+            return []
+        del self._retired[slot.endpoint.id]
+        return [slot.endpoint.id]
+
+    def in_flight(self) -> Counter[ObjectKey]:
+        """Return the number of running requests per deployment, those on retired endpoints included."""
+        sums: Counter[ObjectKey] = Counter()
+        for slot in self._all():
+            sums[slot.endpoint.deployment] += slot.outstanding
+        return +sums
+
+    def states(self) -> Counter[tuple[ObjectKey, str]]:
+        """Return the number of endpoints per deployment and state: ready, running (but not ready), retired."""
+        return Counter((slot.endpoint.deployment, _state(slot)) for slot in self._all())
+
+    def _all(self) -> list[Slot]:
+        return [*self._slots.values(), *self._retired.values()]
+
+
+def _place(endpoint: Endpoint) -> tuple[EndpointId, ObjectKey]:
+    return (endpoint.id, endpoint.deployment)
+
+
+def _state(slot: Slot) -> str:
+    if slot.is_retired:
+        return "retired"
+    return "ready" if slot.endpoint.ready else "running"
+
+
+def _show(slot: Slot) -> str:
+    endpoint = slot.endpoint
+    counts = f"{slot.outstanding} outstanding of {slot.total}"
+    return f"{endpoint.pod.namespace}/{endpoint.pod.name} {_state(slot)} at {endpoint.id.address}: {counts}"

@@ -1,0 +1,187 @@
+"""dormouse.v1.Inference as the gateway serves it: reads the one request message, passes responses on as raw bytes.
+
+On the wire an answer of one message is a stream of length one, so all methods are served and called alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from dormouse_api.names import INFERENCE_SERVICE
+from dormouse_api.status import CallError, to_grpc_status
+from dormouse_gateway import requests
+from dormouse_gateway.channels import Channels
+from dormouse_gateway.errors import WorkerFailure, read_failure, status_of
+from dormouse_gateway.metrics import UNKNOWN_MODEL, Metrics
+from dormouse_gateway.model import Deployment, Endpoint
+from dormouse_gateway.requests import METHODS, Metadata, Method
+from dormouse_gateway.router import Router
+
+_LOG = logging.getLogger(__name__)
+
+Context = Any  # aio.ServicerContext, whose stubs lack abort_with_status
+_END: Any = aio.EOF  # type: ignore[attr-defined]  # missing in the stubs
+
+Write = Callable[[bytes], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request that is ready to be sent, the same to whichever worker."""
+
+    method: Method
+    deployment: Deployment
+    body: bytes
+    metadata: Metadata
+    deadline: float  # by the proxy's clock
+
+
+@dataclass(slots=True)
+class _Record:
+    """What the metrics will say of a request; filled in as it becomes known."""
+
+    model: str = UNKNOWN_MODEL
+    code: grpc.StatusCode = grpc.StatusCode.OK
+
+
+class InferenceProxy:
+    """Serves the Inference service from the workers' ones."""
+
+    def __init__(  # three parts that it composes, two settings, two sources of truth for tests
+        self,
+        router: Router,
+        channels: Channels,
+        metrics: Metrics,
+        *,
+        token: str = "",
+        default_deadline_s: float = 600.0,
+        rng: random.Random | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take the gateway's role token ("" = prove nothing) and the deadline of requests that bring none."""
+        self._router = router
+        self._channels = channels
+        self._metrics = metrics
+        self._token = token
+        self._default_deadline_s = default_deadline_s
+        self._rng = rng or random.SystemRandom()
+        self._clock = clock
+
+    def handler(self) -> grpc.GenericRpcHandler[Any, Any]:
+        """Return the service, to be added to a server. Neither requests nor responses are parsed by gRPC."""
+        methods = {
+            method.name: grpc.unary_stream_rpc_method_handler(partial(self._serve, method)) for method in METHODS
+        }
+        methods["WatchLoad"] = grpc.unary_stream_rpc_method_handler(_refuse_watch_load)
+        return grpc.method_handlers_generic_handler(INFERENCE_SERVICE, methods)
+
+    async def _serve(self, method: Method, raw: bytes, context: Context) -> None:
+        """Serve one request, and count it however it ends."""
+        record, started = _Record(), self._clock()
+        try:
+            status = await self._answer(method, raw, context, record)
+        except asyncio.CancelledError:
+            record.code = _why_cancelled(context)
+            raise
+        finally:
+            self._metrics.finished(record.model, method.name, record.code, self._clock() - started)
+        if status:
+            await context.abort_with_status(status)
+
+    async def _answer(self, method: Method, raw: bytes, context: Context, record: _Record) -> grpc.Status | None:
+        """Route and forward; return the status to end with, None after success."""
+        try:
+            call = self._prepare(method, raw, context, record)
+            await self._forward(call, context.write)
+        except CallError as error:
+            record.code = error.code
+            self._metrics.rejected(error.code)
+            return to_grpc_status(error)
+        except WorkerFailure as failure:
+            status = status_of(failure)
+            record.code = status.code
+            return status
+        except Exception:  # noqa: BLE001  # the outermost layer: whatever it is becomes a status and a log line
+            record.code = grpc.StatusCode.INTERNAL
+            error_id = uuid.uuid4().hex[:12]
+            _LOG.exception("error %s in %s of %s", error_id, method.name, record.model)
+            return to_grpc_status(CallError(record.code, f"the gateway failed; look for {error_id} in its log"))
+        return None
+
+    def _prepare(self, method: Method, raw: bytes, context: Context, record: _Record) -> Call:
+        """Read, check and route the request. Raises CallError."""
+        remaining_s = context.time_remaining()
+        deadline = self._clock() + (self._default_deadline_s if remaining_s is None else remaining_s)
+        request = requests.parse(method, raw)
+        deployment = self._router.resolve(request.model)
+        record.model = deployment.full_name
+        body = requests.prepare(request, model_name=deployment.model_name, rng=self._rng)
+        metadata = requests.forwarded_metadata(context.invocation_metadata(), token=self._token)
+        return Call(method, deployment, body, metadata, deadline)
+
+    async def _forward(self, call: Call, write: Write) -> None:
+        """Send the call to a worker and, if that one fails before it began, once to another.
+
+        Raises CallError if nobody can take it, WorkerFailure if the one that took it failed.
+        """
+        failure = await self._try(call, write, after=None)
+        if failure and failure.may_go_elsewhere:
+            _LOG.warning("%s; trying another", failure)
+            failure = await self._try(call, write, after=failure)
+        if failure:
+            raise failure
+
+    async def _try(self, call: Call, write: Write, *, after: WorkerFailure | None) -> WorkerFailure | None:
+        """Send the call to the best worker, or to the best other one; return how it failed, None after success.
+
+        Where there is no other one, the failure of the first stands.
+        """
+        tried = (after.endpoint.id,) if after else ()
+        try:
+            lease = self._router.lease(call.deployment, need_ready=call.method.need_ready, tried=tried)
+        except CallError:
+            if after is None:
+                raise
+            return after
+        with lease:
+            return await self._send(call, lease.endpoint, write)
+
+    async def _send(self, call: Call, endpoint: Endpoint, write: Write) -> WorkerFailure | None:
+        """Send the call to this worker and pass its messages on, each when the client took the one before."""
+        messages = 0
+        timeout_s = max(0.0, call.deadline - self._clock())
+        channel: Any = self._channels.get(endpoint.id)  # the stubs demand serializers: raw bytes need none
+        stream = channel.unary_stream(call.method.path)(
+            call.body, timeout=timeout_s, metadata=aio.Metadata(*call.metadata)
+        )
+        try:
+            while (message := await stream.read()) is not _END:
+                await write(message)
+                messages += 1
+        except aio.AioRpcError as error:
+            return read_failure(error, endpoint=endpoint, messages=messages)
+        finally:
+            stream.cancel()  # frees the worker at once when the client went away; means nothing to a call that ended
+        return None
+
+
+def _why_cancelled(context: Context) -> grpc.StatusCode:
+    """Tell a client that went away from one whose deadline passed."""
+    is_late = context.time_remaining() == 0
+    return grpc.StatusCode.DEADLINE_EXCEEDED if is_late else grpc.StatusCode.CANCELLED
+
+
+async def _refuse_watch_load(_raw: bytes, context: Context) -> None:
+    """The load of one worker says nothing about a gateway."""
+    await context.abort(grpc.StatusCode.UNIMPLEMENTED, "WatchLoad is served by workers, not by the gateway")

@@ -1,0 +1,63 @@
+"""The sentences with which the gateway refuses a request that it can not route. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import grpc
+
+from dormouse_api.status import CallError
+from dormouse_gateway.model import Deployment
+
+MAX_NAMES = 20  # a list of all models would not fit into a status
+MAX_REASON_CHARS = 500
+
+SOON_S = 1.0  # something is starting or moving by itself
+LATER_S = 30.0  # somebody must change the spec first
+
+
+def not_synced() -> CallError:
+    """The gateway has just started."""
+    return CallError(grpc.StatusCode.UNAVAILABLE, "this gateway is still learning the models", SOON_S)
+
+
+def unknown_model(name: str, known: Sequence[str]) -> CallError:
+    """Nothing answers to the name; `known` is sorted."""
+    shown = ", ".join(known[:MAX_NAMES]) or "none"
+    more = len(known) - MAX_NAMES
+    rest = f" and {more} more" if more > 0 else ""
+    return CallError(grpc.StatusCode.NOT_FOUND, f"no model is called {name!r}; known models: {shown}{rest}")
+
+
+def none_ready(deployment: Deployment) -> CallError:
+    """No pod can take the request now; says why, as far as the operator's status knows."""
+    model = deployment.full_name
+    if deployment.replicas == 0:
+        return _unavailable(f"{model} is off: spec.replicas is 0", LATER_S)
+    if deployment.desired_state == "Asleep":
+        return _unavailable(f"{model} is asleep: spec.lifecycle.desiredState is Asleep{_phase(deployment)}", LATER_S)
+    return _unavailable(f"{model} has no ready worker{_phase(deployment)}{_reason(deployment)}", SOON_S)
+
+
+def no_pod(deployment: Deployment) -> CallError:
+    """Not even a sleeping pod is there to answer what needs no engine."""
+    if deployment.replicas == 0:
+        return none_ready(deployment)
+    return _unavailable(
+        f"{deployment.full_name} has no running worker{_phase(deployment)}{_reason(deployment)}", SOON_S
+    )
+
+
+def _phase(deployment: Deployment) -> str:
+    return f" (phase {deployment.phase})" if deployment.phase else ""
+
+
+def _reason(deployment: Deployment) -> str:
+    text = ": ".join(part for part in (deployment.reason, deployment.message) if part)
+    if len(text) > MAX_REASON_CHARS:
+        text = text[:MAX_REASON_CHARS] + "…"
+    return f"; {text}" if text else ""
+
+
+def _unavailable(message: str, retry_after_s: float) -> CallError:
+    return CallError(grpc.StatusCode.UNAVAILABLE, message, retry_after_s)

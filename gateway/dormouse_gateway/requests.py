@@ -1,0 +1,113 @@
+"""What the gateway reads, refuses and changes in a request. Pure: bytes in, bytes or a CallError out."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from dormouse_api.limits import MAX_MESSAGE_BYTES, MAX_REQUEST_ID_CHARS
+from dormouse_api.names import METADATA_ROLE_TOKEN
+from dormouse_api.status import CallError
+from dormouse_api.v1 import inference_pb2 as pb
+
+MAX_MODEL_CHARS = 256  # longer than any name that the custom resource allows
+
+Request = pb.GenerateRequest | pb.TokenizeRequest | pb.DetokenizeRequest | pb.GetModelRequest
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+_OURS = "dormouse-"  # metadata under this prefix is said by our own parts only: role token, cache salt
+_HOP_BY_HOP = ("grpc-", ":")  # the transport's own
+_NOT_FORWARDED = {
+    "user-agent",
+    "content-type",
+    "te",
+    "authorization",
+    "cookie",
+}  # the transport's; the caller's secrets
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One method that is routed."""
+
+    name: str
+    request: type[Request]
+    need_ready: bool  # False: workers answer it while asleep, too
+
+    @property
+    def path(self) -> str:
+        """Return the method's path on the wire."""
+        return f"/dormouse.v1.Inference/{self.name}"
+
+
+METHODS = (
+    Method("Generate", pb.GenerateRequest, need_ready=True),
+    Method("Tokenize", pb.TokenizeRequest, need_ready=False),
+    Method("Detokenize", pb.DetokenizeRequest, need_ready=False),
+    Method("GetModel", pb.GetModelRequest, need_ready=False),
+)
+
+
+def parse(method: Method, raw: bytes) -> Request:
+    """Parse the request and check what the gateway itself relies on. Raises CallError INVALID_ARGUMENT."""
+    if len(raw) > MAX_MESSAGE_BYTES:
+        raise _invalid(f"the message has {len(raw)} bytes; the limit is {MAX_MESSAGE_BYTES}")
+    try:
+        request: Request = method.request.FromString(raw)
+    except DecodeError as error:
+        raise _invalid(f"the message is no dormouse.v1.{method.request.DESCRIPTOR.name}") from error
+    _check_model(request.model)
+    if isinstance(request, pb.GenerateRequest):
+        _check_generate(request)
+    return request
+
+
+def prepare(request: Request, *, model_name: str, rng: random.Random) -> bytes:
+    """Return the bytes for the worker: its own name for the model, and what the client left to be drawn.
+
+    Seed and request id are drawn here, once, so that a second try on another worker says the same. The rest of the
+    message, unknown fields included, stays as it came.
+    """
+    request.model = model_name
+    if isinstance(request, pb.GenerateRequest):
+        if not request.sampling_params.HasField("seed"):
+            request.sampling_params.seed = rng.getrandbits(64)
+        if not request.request_id:
+            request.request_id = str(uuid.UUID(int=rng.getrandbits(128), version=4))
+    return bytes(request.SerializeToString())
+
+
+def forwarded_metadata(given: Any, *, token: str) -> Metadata:
+    """Return the client's metadata without what only our own parts may say, and with the gateway's role."""
+    kept = tuple((key, value) for key, value in given or () if _is_forwarded(key.lower()))
+    return (*kept, (METADATA_ROLE_TOKEN, token)) if token else kept
+
+
+def _is_forwarded(key: str) -> bool:
+    return not key.startswith((_OURS, *_HOP_BY_HOP)) and key not in _NOT_FORWARDED
+
+
+def _check_model(model: str) -> None:
+    if not model:
+        raise _invalid("model is empty; it must be the name of a model, or namespace/name")
+    if len(model) > MAX_MODEL_CHARS:
+        raise _invalid(f"model has {len(model)} characters; the limit is {MAX_MODEL_CHARS}")
+
+
+def _check_generate(request: pb.GenerateRequest) -> None:
+    if request.HasField("resume"):
+        raise _invalid("resume is set; only a gateway may set it towards a worker")
+    request_id = request.request_id
+    if len(request_id) > MAX_REQUEST_ID_CHARS:
+        raise _invalid(f"request_id has {len(request_id)} characters; the limit is {MAX_REQUEST_ID_CHARS}")
+    if request_id and not (request_id.isascii() and request_id.isprintable()):
+        raise _invalid(f"request_id is {request_id!r}; allowed are printable ASCII characters")
+
+
+def _invalid(message: str) -> CallError:
+    return CallError(grpc.StatusCode.INVALID_ARGUMENT, message)

@@ -1,0 +1,108 @@
+"""From a model name to an endpoint. Owns the catalogue and the pool and feeds both from the watches.
+
+Synchronous: no method waits. What is to be closed is told to `on_close`, which must not wait either.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from dormouse_gateway import refusals
+from dormouse_gateway.catalogue import Catalogue
+from dormouse_gateway.model import Deployment, Endpoint, EndpointId, parse_deployment, parse_endpoint
+from dormouse_gateway.pool import EndpointPool
+from dormouse_kube.api import Resource
+from dormouse_kube.reflector import ObjectKey
+
+_LOG = logging.getLogger(__name__)
+_MALFORMED = (AttributeError, KeyError, TypeError, ValueError)
+
+_T = TypeVar("_T")
+
+OnClose = Callable[[EndpointId], None]
+OnForget = Callable[[Deployment], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """An endpoint for the time of one request, given back however the request ends."""
+
+    endpoint: Endpoint
+    give_back: Callable[[], None]
+
+    def __enter__(self) -> Lease:
+        """Return the lease."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give the endpoint back."""
+        self.give_back()
+
+
+class Router:
+    """Knows which deployments there are and which endpoints serve them."""
+
+    def __init__(self, *, on_close: OnClose, on_forget: OnForget = lambda _: None) -> None:
+        """Take who closes connections, and who is told that a deployment is gone."""
+        self.catalogue = Catalogue()
+        self.pool = EndpointPool()
+        self.is_synced = False  # set once by the program, when everything was listed
+        self._on_close = on_close
+        self._on_forget = on_forget
+
+    def __repr__(self) -> str:
+        """Show everything."""
+        return f"Router(synced={self.is_synced}, {self.catalogue!r}, {self.pool!r})"
+
+    def on_deployment(self, key: ObjectKey, obj: Resource | None) -> None:
+        """Take a change of an InferenceDeployment. Never raises."""
+        deployment = _parsed(parse_deployment, obj)
+        if deployment:
+            self.catalogue.put(deployment)
+            return
+        gone = self.catalogue.get(key)
+        self.catalogue.remove(key)
+        if gone:
+            self._on_forget(gone)
+
+    def on_pod(self, key: ObjectKey, obj: Resource | None) -> None:
+        """Take a change of a worker pod. Never raises."""
+        endpoint = _parsed(parse_endpoint, obj)
+        self._close(self.pool.put(endpoint) if endpoint else self.pool.remove(key))
+
+    def resolve(self, model: str) -> Deployment:
+        """Return the deployment that the name means. Raises CallError UNAVAILABLE before the first sync, NOT_FOUND."""
+        if not self.is_synced:
+            raise refusals.not_synced()
+        deployment = self.catalogue.find(model)
+        if deployment is None:
+            raise refusals.unknown_model(model, self.catalogue.names())
+        return deployment
+
+    def lease(self, deployment: Deployment, *, need_ready: bool, tried: Iterable[EndpointId] = ()) -> Lease:
+        """Choose an endpoint for one request. Raises CallError UNAVAILABLE. The lease must be entered.
+
+        Whoever asks for one that does not need to be ready gets a ready one all the same, where there is one.
+        """
+        slot = self.pool.acquire(deployment.key, need_ready=need_ready, tried=tried)
+        if slot is None:
+            raise refusals.none_ready(deployment) if need_ready else refusals.no_pod(deployment)
+        return Lease(slot.endpoint, lambda: self._close(self.pool.release(slot)))
+
+    def _close(self, endpoints: Iterable[EndpointId]) -> None:
+        for endpoint in endpoints:
+            self._on_close(endpoint)
+
+
+def _parsed(parse: Callable[[Resource], _T | None], obj: Resource | None) -> _T | None:
+    """Return the parsed object, None if it is gone or malformed: one bad object must not stop the watch."""
+    if obj is None:
+        return None
+    try:
+        return parse(obj)
+    except _MALFORMED:
+        _LOG.exception("left out an object that can not be read: %s", obj.get("metadata", {}).get("name"))
+        return None

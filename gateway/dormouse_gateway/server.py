@@ -1,0 +1,157 @@
+"""The gateway as one thing: two gRPC ports, one HTTP port, two watches. Owns their start, their order and their end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import SERVICE_NAME as HEALTH_SERVICE
+from grpc_health.v1.health import aio as health  # type: ignore[attr-defined]  # made only where asyncio is there
+from grpc_reflection.v1alpha import reflection
+
+from dormouse_api.auth import RequireRole, RoleTokens
+from dormouse_api.limits import MAX_MESSAGE_BYTES, server_options
+from dormouse_api.names import INFERENCE_SERVICE, LABEL_DEPLOYMENT, Role
+from dormouse_api.v1 import gateway_control_pb2_grpc as control_rpc
+from dormouse_api.v1 import inference_pb2
+from dormouse_gateway.channels import Channels
+from dormouse_gateway.http import HttpDoor
+from dormouse_gateway.metrics import Metrics
+from dormouse_gateway.proxy import InferenceProxy
+from dormouse_gateway.router import Router
+from dormouse_gateway.settings import Settings, Tokens
+from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS, KubeApi
+from dormouse_kube.reflector import Reflector
+
+_LOG = logging.getLogger(__name__)
+
+GATEWAY_CONTROL_SERVICE = "dormouse.v1.GatewayControl"
+_SPARE_BYTES = 1 << 20  # so far beyond the limit gRPC lets a message in, to be refused with a sentence of ours
+
+assert inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name == INFERENCE_SERVICE
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where the gateway listens."""
+
+    inference: int
+    control: int
+    http: int
+
+
+class Gateway:
+    """Everything composed. Use: start, then run until stopped."""
+
+    def __init__(self, settings: Settings, tokens: Tokens, api: KubeApi, *, rng: random.Random | None = None) -> None:
+        """Take the API server to learn from. Needs a running event loop."""
+        self._settings = settings
+        self.metrics = Metrics()
+        self.channels = Channels()
+        self.router = Router(on_close=self.channels.discard, on_forget=self.metrics.forget)
+        self.metrics.watch(self.router)
+        self._is_ready = False
+        self._health = health.HealthServicer()
+        proxy = InferenceProxy(
+            self.router,
+            self.channels,
+            self.metrics,
+            token=tokens.gateway_token,
+            default_deadline_s=settings.default_deadline_s,
+            rng=rng,
+        )
+        guard = RequireRole(
+            RoleTokens({Role.OPERATOR: tokens.operator_token_sha256}), {GATEWAY_CONTROL_SERVICE: Role.OPERATOR}
+        )
+        self._inference = self._server(guard, INFERENCE_SERVICE)
+        self._inference.add_generic_rpc_handlers((proxy.handler(),))
+        self._control = self._server(guard, GATEWAY_CONTROL_SERVICE)
+        control = control_rpc.GatewayControlServicer()  # type: ignore[abstract]  # answers UNIMPLEMENTED for now
+        control_rpc.add_GatewayControlServicer_to_server(control, self._control)
+        self._http = HttpDoor(metrics=self.metrics.text, is_ready=lambda: self._is_ready)
+        self._reflectors = self._watches(api)
+
+    def __repr__(self) -> str:
+        """Show readiness and what is known."""
+        return f"Gateway(ready={self._is_ready}, {self.router!r})"
+
+    async def start(self) -> Ports:
+        """Open the ports; nothing is served yet. Raises OSError or RuntimeError when one is taken."""
+        host = self._settings.host
+        await self._tell(health_pb2.HealthCheckResponse.NOT_SERVING)
+        ports = Ports(
+            self._inference.add_insecure_port(f"{host}:{self._settings.port}"),
+            self._control.add_insecure_port(f"{host}:{self._settings.control_port}"),
+            await self._http.start(host, self._settings.metrics_port),
+        )
+        await self._inference.start()
+        await self._control.start()
+        _LOG.info("listening: inference %d, control %d, http %d", ports.inference, ports.control, ports.http)
+        return ports
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Watch and serve until `stop` is set, then end in order. Raises what a watch raised: never an outage."""
+        watching = asyncio.create_task(self._watch(), name="watch")
+        stopping = asyncio.create_task(stop.wait(), name="stop")
+        try:
+            await asyncio.wait({watching, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            await self._end(watching)
+
+    async def _watch(self) -> None:
+        """Follow the API server, and serve as soon as everything was listed once.
+
+        Outages after that change nothing: the gateway goes on with what it knows.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            for reflector in self._reflectors:
+                tasks.create_task(reflector.run())
+            for reflector in self._reflectors:
+                await reflector.synced.wait()
+            self.router.is_synced = True
+            self._is_ready = True
+            await self._tell(health_pb2.HealthCheckResponse.SERVING)
+            _LOG.info("serving %d models", len(self.router.catalogue))
+
+    async def _end(self, watching: asyncio.Task[None]) -> None:
+        """Say that we go, let clients notice, let running requests end, close everything."""
+        self._is_ready = False
+        await self._health.enter_graceful_shutdown()
+        _LOG.info("ending: %d requests are running", self.router.pool.in_flight().total())
+        await asyncio.sleep(self._settings.lame_duck_s)
+        await asyncio.gather(
+            *(server.stop(self._settings.drain_timeout_s) for server in (self._inference, self._control))
+        )
+        watching.cancel()
+        (outcome,) = await asyncio.gather(watching, return_exceptions=True)
+        await self.channels.aclose()
+        await self._http.stop()
+        if isinstance(outcome, Exception):
+            raise outcome
+
+    async def _tell(self, status: Any) -> None:
+        for service in ("", INFERENCE_SERVICE, GATEWAY_CONTROL_SERVICE):
+            await self._health.set(service, status)
+
+    def _server(self, guard: RequireRole, service: str) -> aio.Server:
+        """Return a server with health and, if wished, reflection, and with the guard."""
+        options = dict(server_options()) | {"grpc.max_receive_message_length": MAX_MESSAGE_BYTES + _SPARE_BYTES}
+        server = aio.server(interceptors=[guard], options=list(options.items()))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        if self._settings.enable_reflection:
+            reflection.enable_server_reflection((service, HEALTH_SERVICE, reflection.SERVICE_NAME), server)
+        return server
+
+    def _watches(self, api: KubeApi) -> Sequence[Reflector]:
+        namespaces = self._settings.watch_namespaces
+        return (
+            Reflector(api, INFERENCE_DEPLOYMENTS, namespaces, on_change=self.router.on_deployment),
+            Reflector(api, PODS, namespaces, label_selector=LABEL_DEPLOYMENT, on_change=self.router.on_pod),
+        )

@@ -1,0 +1,134 @@
+"""The gateway's settings: one frozen dataclass, read once from the environment. No other module reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dormouse_api.names import CONTROL_PORT, INFERENCE_PORT, METRICS_PORT
+
+_LOG_LEVELS = ("debug", "info", "warning", "error")
+_BOOLEANS = {"true": True, "false": False}
+
+
+class BadSetting(Exception):
+    """A setting can not be used; the message names the variable, its value and what is allowed."""
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: defaults are read from the class
+class Settings:
+    """Everything that can be set. Each field names its variable."""
+
+    # DORMOUSE_WATCH_NAMESPACES: comma-separated; empty = the whole cluster.
+    watch_namespaces: tuple[str, ...] = ()
+    # DORMOUSE_TOKENS_DIR: holds the files gateway-token and operator-token-sha256. None = the gateway proves no role
+    # to workers and nobody can be the operator: for trials outside of a cluster.
+    tokens_dir: Path | None = None
+    # DORMOUSE_HOST: address to listen on. The default is every one, IPv6 where the machine has it.
+    host: str = "[::]"
+    # DORMOUSE_PORT, DORMOUSE_CONTROL_PORT, DORMOUSE_METRICS_PORT: 0 = any free one, for tests.
+    port: int = INFERENCE_PORT
+    control_port: int = CONTROL_PORT
+    metrics_port: int = METRICS_PORT
+    # DORMOUSE_LOG_LEVEL: debug, info, warning or error.
+    log_level: str = "info"
+    # DORMOUSE_DRAIN_TIMEOUT, seconds: how long running requests may take to end after SIGTERM. With the lame-duck time
+    # it must stay below the pod's terminationGracePeriodSeconds (60 in the chart).
+    drain_timeout_s: float = 30.0
+    # DORMOUSE_LAME_DUCK, seconds: how long new requests are still taken after SIGTERM, while the cluster learns that
+    # this gateway goes away. Shorter than a second loses requests to a closed port.
+    lame_duck_s: float = 2.0
+    # DORMOUSE_DEFAULT_DEADLINE, seconds: of requests that bring none, so that no stream lives for ever.
+    default_deadline_s: float = 600.0
+    # DORMOUSE_ENABLE_REFLECTION: true or false. On, so that grpcurl works without the .proto files.
+    enable_reflection: bool = True
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str]) -> Settings:
+        """Read the settings. An empty variable counts as unset. Raises BadSetting."""
+        given = {name: value.strip() for name, value in env.items() if value.strip()}
+        read = _Reader(given)
+        namespaces = given.get("DORMOUSE_WATCH_NAMESPACES", "").split(",")
+        tokens_dir = given.get("DORMOUSE_TOKENS_DIR")
+        return cls(
+            watch_namespaces=tuple(name.strip() for name in namespaces if name.strip()),
+            tokens_dir=Path(tokens_dir) if tokens_dir else None,
+            host=given.get("DORMOUSE_HOST", cls.host),
+            port=read.port("DORMOUSE_PORT", cls.port),
+            control_port=read.port("DORMOUSE_CONTROL_PORT", cls.control_port),
+            metrics_port=read.port("DORMOUSE_METRICS_PORT", cls.metrics_port),
+            log_level=read.choice("DORMOUSE_LOG_LEVEL", cls.log_level),
+            drain_timeout_s=read.seconds("DORMOUSE_DRAIN_TIMEOUT", cls.drain_timeout_s, least=0),
+            lame_duck_s=read.seconds("DORMOUSE_LAME_DUCK", cls.lame_duck_s, least=0),
+            default_deadline_s=read.seconds("DORMOUSE_DEFAULT_DEADLINE", cls.default_deadline_s, least=1),
+            enable_reflection=read.boolean("DORMOUSE_ENABLE_REFLECTION", default=cls.enable_reflection),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads single variables; what is missing takes the default."""
+
+    given: Mapping[str, str]
+
+    def port(self, name: str, default: int) -> int:
+        """Return a port from 0 to 65535."""
+        text = self.given.get(name, str(default))
+        if not (text.isascii() and text.isdigit() and int(text) <= 65535):
+            raise BadSetting(f"{name} is {text!r}; allowed are whole numbers from 0 to 65535")
+        return int(text)
+
+    def seconds(self, name: str, default: float, *, least: float) -> float:
+        """Return a time from `least` to a day."""
+        text = self.given.get(name, str(default))
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not least <= value <= 86400:
+            raise BadSetting(f"{name} is {text!r}; allowed are seconds from {least:g} to 86400")
+        return value
+
+    def choice(self, name: str, default: str) -> str:
+        """Return a log level."""
+        text = self.given.get(name, default).lower()
+        if text not in _LOG_LEVELS:
+            raise BadSetting(f"{name} is {text!r}; allowed are {', '.join(_LOG_LEVELS)}")
+        return text
+
+    def boolean(self, name: str, *, default: bool) -> bool:
+        """Return true or false."""
+        text = self.given.get(name, str(default)).lower()
+        if text not in _BOOLEANS:
+            raise BadSetting(f"{name} is {text!r}; allowed are true and false")
+        return _BOOLEANS[text]
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What the gateway proves its role with, and how it knows the operator."""
+
+    gateway_token: str = ""
+    operator_token_sha256: str = ""
+
+    def __repr__(self) -> str:
+        """Show neither."""
+        return "Tokens()"
+
+
+def read_tokens(directory: Path | None) -> Tokens:
+    """Read the mounted files. Raises BadSetting when one is missing or empty."""
+    if directory is None:
+        return Tokens()
+    return Tokens(_token(directory / "gateway-token"), _token(directory / "operator-token-sha256"))
+
+
+def _token(path: Path) -> str:
+    try:
+        text = path.read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadSetting(f"DORMOUSE_TOKENS_DIR holds no readable file {path.name}: {error}") from error
+    if not text:
+        raise BadSetting(f"DORMOUSE_TOKENS_DIR: {path} is empty")
+    return text
