@@ -1,0 +1,59 @@
+"""What the chart tells the parts is what they understand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dormouse_gateway.settings import Settings as GatewaySettings
+from dormouse_operator.settings import parse_settings
+
+pytestmark = pytest.mark.cluster
+
+Render = Callable[..., list[dict[str, Any]]]
+
+
+def container(manifests: list[dict[str, Any]], part: str) -> dict[str, Any]:
+    found = [m for m in manifests if m["kind"] == "Deployment" and m["metadata"]["name"] == f"r-dormouse-{part}"]
+    containers: list[dict[str, Any]] = found[0]["spec"]["template"]["spec"]["containers"]
+    return containers[0]
+
+
+def environment(container: dict[str, Any]) -> dict[str, str]:
+    """Return the variables as the kubelet would set them: every field of the pod is there."""
+    return {entry["name"]: entry.get("value", "from-the-pod") for entry in container["env"]}
+
+
+@pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
+def test_the_operator_understands_its_environment(render: Render, level: str):
+    manifests = render(f"operator.logLevel={level}", "watch.namespaces={a,b}", "image.tag=0.1.0-x")
+    settings = parse_settings(environment(container(manifests, "operator")))
+    assert settings.watch_namespaces == ("a", "b")
+    assert settings.worker_image == "ghcr.io/dormouse/worker:0.1.0-x"
+    assert settings.release == "r-dormouse"
+    assert settings.log_level.lower() == level
+
+
+@pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
+def test_the_gateway_understands_its_environment(render: Render, level: str):
+    manifests = render(f"gateway.logLevel={level}", "watch.namespaces={a,b}")
+    settings = GatewaySettings.from_env(environment(container(manifests, "gateway")))
+    assert settings.watch_namespaces == ("a", "b")
+    assert settings.log_level == level
+
+
+@pytest.mark.parametrize("grace_s", [1, 20, 600])
+def test_the_gateway_has_drained_before_its_pod_is_killed(render: Render, grace_s: int):
+    manifests = render(f"gateway.terminationGracePeriodSeconds={grace_s}")
+    settings = GatewaySettings.from_env(environment(container(manifests, "gateway")))
+    assert settings.drain_timeout_s <= max(1, grace_s - settings.lame_duck_s)
+
+
+def test_the_parts_listen_where_the_pods_say(default: list[dict[str, Any]]):
+    operator, gateway = container(default, "operator"), container(default, "gateway")
+    settings = GatewaySettings.from_env(environment(gateway))
+    listening = [settings.port, settings.control_port, settings.metrics_port]
+    assert [port["containerPort"] for port in gateway["ports"]] == listening
+    assert [port["containerPort"] for port in operator["ports"]] == [parse_settings(environment(operator)).metrics_port]
