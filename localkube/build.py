@@ -169,6 +169,7 @@ def _build_module(module: Module, run: _GoRun) -> None:
     if code:
         lines = "\n".join(log.read_text("utf-8", "replace").splitlines()[-15:])
         raise BuildError(f"go build of localkube/tools/{module.folder} failed ({code}); log: {log}\n{lines}")
+    log.unlink()
     _rename_outputs(run.output)
     run.progress.say(f"module {module.folder} built in {time.monotonic() - started:.0f} s")
 
@@ -180,7 +181,7 @@ def _wait(child: subprocess.Popen[bytes], log: Path, name: str, progress: Progre
             return child.wait(PROGRESS_EVERY_S)
         except subprocess.TimeoutExpired:
             lines = log.read_text("utf-8", "replace").splitlines()
-            progress.say(f"module {name}: {len(lines)} packages so far, {lines[-1] if lines else 'downloading'}")
+            progress.say(f"module {name}: {len(lines)} packages so far, {lines[-1] if lines else 'none yet'}")
 
 
 def _rename_outputs(output: Path) -> None:

@@ -17,6 +17,18 @@ NFT_TABLES = ("kube-proxy",)
 CNI_CACHE = Path("/var/lib/cni/results")
 CONTAINER_LOGS = Path("/var/log/containers")  # the kubelet keeps links here, wherever the logs are
 DEVICE_PLUGINS = Path("/var/lib/kubelet/device-plugins")
+STRAYS = {
+    b"containerd-shim-runc-v2",
+    b"containerd",
+    b"coredns",
+    b"etcd",
+    b"kube-apiserver",
+    b"kube-controller-manager",
+    b"kube-proxy",
+    b"kube-scheduler",
+    b"kubelet",
+    b"registry",
+}
 SHIM_SOCKETS = Path("/run/containerd/s")  # the same for every containerd, under hashed names
 SOCKETS = (SHIM_SOCKETS, DEVICE_PLUGINS)
 EMPTIED = (
@@ -27,6 +39,8 @@ EMPTIED = (
     DEVICE_PLUGINS.parent,
     SHIM_SOCKETS,
     SHIM_SOCKETS.parent / "fifo",
+    SHIM_SOCKETS.parent / "runc" / "k8s.io",
+    SHIM_SOCKETS.parent / "runc",
     SHIM_SOCKETS.parent,
 )
 
@@ -77,9 +91,14 @@ def remove_nft_tables() -> None:
         subprocess.run([host.program("nft"), "delete", "table", family, name], capture_output=True, check=False)
 
 
-def find_shims(paths: Paths, proc: Path = Path("/proc")) -> list[Identity]:
-    """Return containerd's shims that belong to our containerd: its socket stands in their command line."""
-    address = str(paths.containerd_socket).encode()
+def is_stray(words: list[bytes], paths: Paths) -> bool:
+    """Tell whether a command line is a daemon's of ours: one of its programs, with a place of ours as argument."""
+    state = f"{paths.state}/".encode()
+    return words[0].rpartition(b"/")[2] in STRAYS and any(state in word for word in words[1:])
+
+
+def find_strays(paths: Paths, proc: Path = Path("/proc")) -> list[Identity]:
+    """Return containerd's shims, which have no pid files, and components whose pid files were lost."""
     found = []
     for folder in proc.iterdir():
         if not folder.name.isdigit():
@@ -88,20 +107,20 @@ def find_shims(paths: Paths, proc: Path = Path("/proc")) -> list[Identity]:
             words = (folder / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if words[0].endswith(b"containerd-shim-runc-v2") and address in words:
+        if is_stray(words, paths):
             found.append(identify(int(folder.name)))
     return [identity for identity in found if identity is not None]
 
 
-def end_shims(paths: Paths) -> None:
-    """End our shims by force: their containers are dead already."""
-    shims = find_shims(paths)
-    for shim in shims:
+def end_strays(paths: Paths) -> None:
+    """End them by force: their containers are dead already."""
+    strays = find_strays(paths)
+    for stray in strays:
         try:
-            os.kill(shim.pid, signal.SIGKILL)
+            os.kill(stray.pid, signal.SIGKILL)
         except ProcessLookupError:
             continue
-    stop(shims, grace_s=5.0)
+    stop(strays, grace_s=5.0)
 
 
 def is_dead_socket(path: Path) -> bool:
@@ -154,13 +173,13 @@ class Leftovers:
     mounts: tuple[str, ...]
     nft_tables: tuple[str, ...]
     cgroups: tuple[str, ...]
-    shims: tuple[int, ...]
+    processes: tuple[int, ...]
     bridge: bool
     sysctls: tuple[str, ...]
     files: tuple[str, ...]
 
     def __bool__(self) -> bool:
-        return any((self.mounts, self.nft_tables, self.cgroups, self.shims, self.bridge, self.sysctls, self.files))
+        return any((self.mounts, self.nft_tables, self.cgroups, self.processes, self.bridge, self.sysctls, self.files))
 
 
 def find(paths: Paths, sysctls_before: dict[str, str] | None) -> Leftovers:
@@ -171,7 +190,7 @@ def find(paths: Paths, sysctls_before: dict[str, str] | None) -> Leftovers:
         mounts=tuple(find_mounts(paths)),
         nft_tables=tuple(" ".join(table) for table in find_nft_tables()),
         cgroups=tuple(map(str, cgroups.groups())),
-        shims=tuple(shim.pid for shim in find_shims(paths)),
+        processes=tuple(stray.pid for stray in find_strays(paths)),
         bridge=host.bridge_exists(),
         sysctls=tuple(name for name, value in before.items() if now[name] != value),
         files=tuple(map(str, find_files(paths))),

@@ -72,7 +72,7 @@ def _folders(paths: Paths, *, purge: bool) -> list[Path]:
 def clean(paths: Paths) -> None:
     """Remove what lives in the kernel and outside our folder, once no component runs."""
     cgroups.kill_members()
-    leftovers.end_shims(paths)
+    leftovers.end_strays(paths)
     leftovers.unmount_all(paths)
     leftovers.remove_nft_tables()
     host.remove_bridge()

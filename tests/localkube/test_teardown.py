@@ -2,6 +2,7 @@
 
 import itertools
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,7 @@ NOTHING = {
     "mounts": (),
     "nft_tables": (),
     "cgroups": (),
-    "shims": (),
+    "processes": (),
     "bridge": False,
     "sysctls": (),
     "files": (),
@@ -44,8 +45,8 @@ MOUNTINFO = """21 1 254:0 / / rw - ext4 /dev/vda rw
 """
 
 
-def test_mounts_are_found_last_mounted_first_and_a_similar_name_is_not_ours(tmp_path):
-    found = leftovers.mounts_under(tmp_path.__class__("/cache/localkube"), MOUNTINFO)
+def test_mounts_are_found_last_mounted_first_and_a_similar_name_is_not_ours():
+    found = leftovers.mounts_under(Path("/cache/localkube"), MOUNTINFO)
     assert found == [
         "/cache/localkube/state/run/a",
         "/cache/localkube/state/run/a/b c",
@@ -73,7 +74,7 @@ def test_nothing_left_is_false():
         {"mounts": ("/m",)},
         {"nft_tables": ("ip kube-proxy",)},
         {"cgroups": ("/g",)},
-        {"shims": (1,)},
+        {"processes": (1,)},
         {"bridge": True},
         {"sysctls": ("kernel.panic",)},
         {"files": ("/f",)},
@@ -83,14 +84,22 @@ def test_each_kind_of_leftover_counts(left):
     assert Leftovers(**(NOTHING | left))
 
 
-def test_a_shim_is_ours_only_with_our_socket_in_its_command_line(tmp_path):
-    paths = Paths(tmp_path)
-    ours = b"/usr/bin/containerd-shim-runc-v2\0-address\0" + str(paths.containerd_socket).encode() + b"\0"
-    words = {"1": b"/usr/bin/containerd-shim-runc-v2\0-address\0/run/other.sock\0", "2": b"cat\0" + ours, "self": ours}
-    for pid, cmdline in words.items():
-        (tmp_path / "proc" / pid).mkdir(parents=True)
-        (tmp_path / "proc" / pid / "cmdline").write_bytes(cmdline)
-    assert leftovers.find_shims(paths, tmp_path / "proc") == []
+@pytest.mark.parametrize(
+    ("command", "is_ours"),
+    [
+        ("/usr/bin/containerd-shim-runc-v2 -address /cache/localkube/state/run/containerd.sock", True),
+        ("/cache/localkube/bin/abc/etcd --data-dir=/cache/localkube/state/var/etcd", True),
+        ("/usr/bin/containerd-shim-runc-v2 -address /run/containerd/containerd.sock", False),
+        ("/usr/bin/etcd --data-dir=/cache/localkube-of-another/state/var/etcd", False),
+        ("cat /cache/localkube/state/run/x", False),
+        ("/cache/localkube/bin/abc/kubectl --kubeconfig=/cache/localkube/state/x get pods", False),
+        ("/cache/localkube/state/etcd", False),
+        ("", False),
+    ],
+)
+def test_a_process_without_pid_file_is_ours_by_program_and_place_alone(command, is_ours):
+    words = [word.encode() for word in command.split(" ")]
+    assert leftovers.is_stray(words, Paths(Path("/cache/localkube"))) is is_ours
 
 
 def test_a_socket_is_dead_once_nobody_listens(tmp_path):
@@ -105,8 +114,8 @@ def test_a_socket_is_dead_once_nobody_listens(tmp_path):
 
 def test_a_cached_network_result_is_ours_if_it_speaks_of_our_folder(tmp_path):
     (tmp_path / "result").write_text('{"sandbox": "/cache/localkube/state/run/netns/x"}')
-    assert leftovers.mentions(tmp_path / "result", tmp_path.__class__("/cache/localkube"))
-    assert not leftovers.mentions(tmp_path / "result", tmp_path.__class__("/cache/local"))
+    assert leftovers.mentions(tmp_path / "result", Path("/cache/localkube"))
+    assert not leftovers.mentions(tmp_path / "result", Path("/cache/local"))
     assert not leftovers.mentions(tmp_path / "none", tmp_path)
 
 
