@@ -84,5 +84,6 @@ images: install ## Build the container images and hand them to the cluster
 	$(PY) -m tools.images
 
 .PHONY: prune
-prune: install ## Remove all builds of images but the current one
+prune: install ## Remove old images and old builds of the local cluster
 	$(PY) -m tools.images prune
+	$(PY) -m localkube prune

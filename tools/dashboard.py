@@ -24,11 +24,12 @@ class Panel:
 
 
 def quantiles(metric: str, by: str, selector: str = WORKER) -> dict[str, str]:
-    """Return median and 99th percentile of a histogram, per value of the label `by`."""
-    rates = f"sum by (le, {by}) (rate({metric}_bucket{selector}[$__rate_interval]))"
+    """Return median and 99th percentile of a histogram, per value of the label `by`, or of all together."""
+    rates = f"sum by (le{by and ', '}{by}) (rate({metric}_bucket{selector}[$__rate_interval]))"
+    name = f"{{{{{by}}}}}" if by else metric.split("_")[1]
     return {
-        f"p50 {{{{{by}}}}}": f"histogram_quantile(0.5, {rates})",
-        f"p99 {{{{{by}}}}}": f"histogram_quantile(0.99, {rates})",
+        f"p50 {name}": f"histogram_quantile(0.5, {rates})",
+        f"p99 {name}": f"histogram_quantile(0.99, {rates})",
     }
 
 
@@ -77,7 +78,7 @@ ROWS: Mapping[str, Sequence[Panel]] = {
             "Blocks: reported and agreed",
             "short",
             {
-                "reported {{pod}}": f"dormouse_kv_blocks{NAMESPACE}",
+                "reported {{exported_pod}} {{pod}}": f"dormouse_kv_blocks{NAMESPACE}",
                 "agreed": f"min(dormouse_kv_blocks_agreed{NAMESPACE})",
             },
             "Every worker reports how many blocks it could hold; all allocate the minimum.",
@@ -95,14 +96,17 @@ ROWS: Mapping[str, Sequence[Panel]] = {
             {"{{sleep_state}}": f"sum by (sleep_state) (vllm:engine_sleep_state{WORKER})"},
         ),
         Panel(
-            "Seconds to fall asleep and to wake",
+            "Seconds to fall asleep, and until a deployment serves",
             "s",
             {
-                "sleep p99": "histogram_quantile(0.99, sum by (le) "
-                f"(rate(dormouse_sleep_seconds_bucket{NAMESPACE}[$__rate_interval])))",
-                "wake p99": "histogram_quantile(0.99, sum by (le) "
-                f"(rate(dormouse_wake_seconds_bucket{NAMESPACE}[$__rate_interval])))",
+                **quantiles("dormouse_sleep_seconds", "", NAMESPACE),
+                **quantiles("dormouse_actuation_seconds", "path", NAMESPACE),
             },
+        ),
+        Panel(
+            "Memory still held asleep",
+            "bytes",
+            {"{{exported_pod}} {{pod}}": f"dormouse_gpu_residual_bytes{NAMESPACE}"},
         ),
     ),
     "Gateway": (
@@ -116,22 +120,19 @@ ROWS: Mapping[str, Sequence[Panel]] = {
             "reqps",
             {"{{reason}}": rate("dormouse_rejected_total", "reason", NAMESPACE)},
         ),
+        Panel("Seconds per request", "s", quantiles("dormouse_gateway_request_seconds", "method", NAMESPACE)),
     ),
     "Operator": (
+        Panel("Seconds per step of a reconcile", "s", quantiles("dormouse_reconcile_seconds", "step", NAMESPACE)),
         Panel(
-            "Seconds per reconcile",
-            "s",
-            {
-                "p50": "histogram_quantile(0.5, sum by (le) "
-                f"(rate(dormouse_reconcile_seconds_bucket{NAMESPACE}[$__rate_interval])))",
-                "p99": "histogram_quantile(0.99, sum by (le) "
-                f"(rate(dormouse_reconcile_seconds_bucket{NAMESPACE}[$__rate_interval])))",
-            },
+            "Reconciles that failed, per second",
+            "ops",
+            {"{{kind}}": rate("dormouse_reconcile_errors_total", "kind", NAMESPACE)},
         ),
         Panel(
-            "Reconciles per second",
-            "ops",
-            {"reconciles": f"sum(rate(dormouse_reconcile_seconds_count{NAMESPACE}[$__rate_interval]))"},
+            "Calls to the API server per second",
+            "reqps",
+            {"{{verb}} {{resource}}": rate("dormouse_kube_requests_total", "verb, resource", NAMESPACE)},
         ),
     ),
 }

@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
+from tools.bootstrap import ROOT
 from tools.dashboard import HEIGHT, WIDTH, dashboard
 from tools.release import CHART
 
@@ -80,6 +81,13 @@ def test_each_query_is_one_that_prometheus_can_answer_sensibly(legend: str, quer
         assert grouped is None or label in re.split(r",\s*", grouped[1]), (
             "the legend shows a label that the sum dropped"
         )
+
+
+def test_every_metric_of_ours_is_one_that_operator_or_gateway_publishes():
+    sources = "".join(path.read_text() for part in ("operator", "gateway") for path in (ROOT / part).rglob("*.py"))
+    declared = set(re.findall(r'"(dormouse_[a-z_]+)"', sources))
+    shown = {name for _, query in QUERIES for name in re.findall(r"\bdormouse_[a-z_]+", query)}
+    assert [name for name in shown if re.sub(r"_(total|bucket|count|sum)$", "", name) not in declared] == []
 
 
 def test_no_data_source_is_written_into_the_dashboard():
