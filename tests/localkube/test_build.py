@@ -36,6 +36,7 @@ def test_the_digest_does_not_depend_on_the_order_of_files():
         SOURCES[1:],
         [("a.go", b"onetwo"), ("b.go", b""), SOURCES[2]],
         [("a.gob", b"one"), *SOURCES[1:]],
+        [("a.g", b"oone"), *SOURCES[1:]],
     ],
 )
 def test_the_digest_changes_with_any_name_or_content(changed):

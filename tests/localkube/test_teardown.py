@@ -42,12 +42,14 @@ MOUNTINFO = """21 1 254:0 / / rw - ext4 /dev/vda rw
 31 30 0:2 / /cache/localkube/state/run/a/b\\040c rw - tmpfs tmpfs rw
 32 21 0:3 / /cache/localkube-of-another rw - tmpfs tmpfs rw
 33 21 0:4 / /cache/localkube/state/run/a rw - overlay overlay rw
+34 21 0:5 / /cache/localkube/state/run/z rw - tmpfs tmpfs rw
 """
 
 
 def test_mounts_are_found_last_mounted_first_and_a_similar_name_is_not_ours():
     found = leftovers.mounts_under(Path("/cache/localkube"), MOUNTINFO)
     assert found == [
+        "/cache/localkube/state/run/z",
         "/cache/localkube/state/run/a",
         "/cache/localkube/state/run/a/b c",
         "/cache/localkube/state/run/a",
