@@ -20,6 +20,7 @@ def source(tmp_path: Path) -> Path:
         path = tmp_path / "tree" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{name}\n")
+    (tmp_path / "tree" / "Dockerfile").write_text(f"FROM base AS worker-env\n{content.FIRST_STAGE_OF_CODE}\n")
     return tmp_path / "tree"
 
 
@@ -70,6 +71,17 @@ def test_the_environment_changes_with_its_own_lock_only(source: Path):
     (source / "worker_image/dormouse_worker/__init__.py").write_text("changed\n")
     changed = [part for part in content.PARTS if tags()[part] != before[part]]
     assert changed == ["worker"]
+
+
+def test_a_changed_stage_changes_the_environment_only_if_it_stands_below(source: Path):
+    def after(old: str, new: str) -> str:
+        recipe = (source / "Dockerfile").read_text()
+        (source / "Dockerfile").write_text(recipe.replace(old, new))
+        return content.environment_tag(source, "worker", "base")
+
+    before = after("", "")
+    assert after(content.FIRST_STAGE_OF_CODE, f"{content.FIRST_STAGE_OF_CODE}\nLABEL a=b") == before
+    assert after("worker-env", "worker-env\nRUN true") != before
 
 
 def test_the_build_sees_exactly_the_folders_that_the_tag_counts():

@@ -16,6 +16,7 @@ PACKAGES = (
     "worker_image/dormouse_worker",
 )
 LOCKS = tuple(f"requirements/{part}.txt" for part in PARTS)
+FIRST_STAGE_OF_CODE = "FROM base AS code"  # the environments stand above it in the Dockerfile
 RECIPE = ("Dockerfile", ".dockerignore")
 
 
@@ -48,6 +49,8 @@ def tag(source: Path) -> str:
 
 
 def environment_tag(source: Path, part: str, base_key: str) -> str:
-    """Return the tag of a part's Python environment: it changes with the lock file, the recipe and the base."""
-    files = (source / name for name in ("Dockerfile", f"requirements/{part}.txt"))
-    return f"{base_key}-{digest_of(source, iter(files))}"
+    """Return the tag of a part's Python environment: it changes with the lock file, the stages up to it and the base."""
+    stages, found, _ = (source / "Dockerfile").read_text().partition(FIRST_STAGE_OF_CODE)
+    assert found, f"the Dockerfile has no stage {FIRST_STAGE_OF_CODE!r}"
+    lock = (source / "requirements" / f"{part}.txt").read_text()
+    return f"{base_key}-{hashlib.sha256((stages + lock).encode()).hexdigest()[:12]}"
