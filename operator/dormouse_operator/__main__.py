@@ -23,7 +23,7 @@ def main() -> None:
     logging.getLogger("kopf").setLevel(logging.WARNING)
     try:
         sys.exit(asyncio.run(run(settings, tokens)))
-    except KubeError as error:
+    except (KubeError, OSError) as error:  # no API server to log in to, or the port is taken
         sys.exit(str(error))
 
 

@@ -110,7 +110,7 @@ class Leadership:
 
     def _is_fresh(self) -> bool:
         """Tell whether the last renewal succeeded in time."""
-        return self._renewed is not None and self._monotonic() - self._renewed < RENEW_S + _RETRY_S
+        return self._renewed is not None and self._monotonic() - self._renewed < _RETRY_S
 
     def _may_take(self, lease: Resource, unchanged_s: float) -> bool:
         """Tell whether nobody alive holds the lease."""

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from dormouse_kube.api import EVENTS, INFERENCE_DEPLOYMENTS, KubeApi
-from dormouse_kube.errors import KubeError, NotFound
+from dormouse_kube.errors import Conflict, KubeError, NotFound
 from dormouse_operator import planner
 from dormouse_operator.conditions.steps import evaluate_all
 from dormouse_operator.execute import Authority, Executor
@@ -140,7 +140,8 @@ class Reconciler:
             occurrence, key=deployment.key, uid=deployment.uid, now=observed.now, reporter=self._reporter
         )
         try:
-            await self._kube.create(EVENTS, manifest)
+            with suppress(Conflict):  # told already
+                await self._kube.create(EVENTS, manifest)
         except KubeError as error:
             _LOG.warning("%s: event %s was not written: %s", deployment.key, occurrence.reason, error)
 

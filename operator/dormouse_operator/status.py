@@ -75,6 +75,8 @@ def phase_of(observed: Observed, conditions: Conditions) -> Phase:
         return "Active"
     if serving(observed):
         return "Degraded"
+    if not conditions[scheduled.TYPE].is_true:
+        return "Pending"
     if any(condition.is_failure for condition in conditions.values()):
         return "Failed"
     return _starting_phase(conditions)
@@ -82,8 +84,6 @@ def phase_of(observed: Observed, conditions: Conditions) -> Phase:
 
 def _starting_phase(conditions: Conditions) -> Phase:
     """Return which step of a start is missing."""
-    if not conditions[scheduled.TYPE].is_true:
-        return "Pending"
     if not (conditions[model_loaded.TYPE].is_true and conditions[memory_profiled.TYPE].is_true):
         return "Loading"
     if not conditions[blocks_agreed.TYPE].is_true:

@@ -193,6 +193,7 @@ class FakeNode:
     clock: Callable[[], datetime]
     blocks: dict[str, int] = field(default_factory=dict)  # by replica label: what its worker will report
     is_full: bool = False  # no pod gets a node
+    started: int = 0  # pods so far; none gets the address of an earlier one
 
     def tick(self) -> None:
         """Let the kubelet come round once."""
@@ -235,7 +236,8 @@ class FakeNode:
             condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words}
             self._edit(metadata, lambda obj: obj.setdefault("status", {}).update(conditions=[condition]))
             return
-        address = f"10.0.0.{len(self.workers.workers) + 1}"
+        self.started += 1
+        address = f"10.0.{self.started // 256}.{self.started % 256}"
         labels = metadata["labels"]
         digest = next(item["value"] for item in _environment(pod) if item["name"] == "DORMOUSE_SETTINGS_DIGEST")
         blocks = self.blocks.get(labels["inference.dormouse.dev/replica"], 2000)

@@ -76,6 +76,7 @@ def build_settings() -> kopf.OperatorSettings:
     settings.watching.label_selectors["pods"] = f"{LABEL_DEPLOYMENT},{LABEL_COMPONENT}={COMPONENT_WORKER}"
     settings.watching.label_selectors["services"] = LABEL_DEPLOYMENT
     settings.queueing.error_delays = (1, 2, 5, 10)
+    settings.queueing.idle_timeout = 1.0  # the end of the operator waits for it
     settings.posting.enabled = False
     settings.posting.level = logging.WARNING
     settings.posting.loggers = False

@@ -1,0 +1,171 @@
+"""One operator acts; its epoch rises with every change of hands; a stale one stops by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
+from dormouse_kube.api import LEASES
+from dormouse_kube.errors import Conflict, Unavailable
+from dormouse_kube.testing import FakeKube
+from dormouse_operator.election import Leadership
+from dormouse_operator.errors import NotLeading
+from dormouse_operator.testing import SteppedClock
+
+
+@dataclass
+class Stage:
+    """A cluster and a clock; `sleep` lets time pass and runs whatever a test put there."""
+
+    kube: FakeKube = field(default_factory=FakeKube)
+    clock: SteppedClock = field(default_factory=SteppedClock)
+    pauses: list[float] = field(default_factory=list)
+    acts: list = field(default_factory=list)  # one is called at each pause
+
+    def monotonic(self) -> float:
+        return self.clock.now.timestamp()
+
+    async def sleep(self, seconds: float) -> None:
+        self.clock.step(seconds)
+        self.pauses.append(seconds)
+        if self.acts:
+            await self.acts.pop(0)()
+        await asyncio.sleep(0)
+
+    def operator(self, pod_uid: str = "pod-a") -> Leadership:
+        self.clock.step(0.01)
+        return Leadership(
+            self.kube,
+            namespace="system",
+            name="release-operator",
+            pod_uid=pod_uid,
+            clock=self.clock,
+            monotonic=self.monotonic,
+        )
+
+    @property
+    def lease(self):
+        return self.kube.peek(LEASES, "system", "release-operator")["spec"]
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+async def test_the_first_operator_takes_the_lease_with_epoch_one(stage):
+    first = stage.operator()
+    with pytest.raises(NotLeading):
+        first.check()
+    await first.acquire(stage.sleep)
+    first.check()
+    assert first.epoch == stage.lease["leaseTransitions"] == 1
+    assert stage.lease["holderIdentity"] == first.identity
+    assert stage.pauses == []
+    assert repr(first) == "Leadership(system/release-operator, epoch 1, held=True)"
+
+
+async def test_a_second_operator_waits_until_the_lease_did_not_change_for_its_duration(stage):
+    await stage.operator("pod-a").acquire(stage.sleep)
+    second = stage.operator("pod-b")
+    await second.acquire(stage.sleep)
+    assert sum(stage.pauses) == 15.0
+    assert second.epoch == 2
+
+
+async def test_a_renewed_lease_is_waited_for_longer(stage):
+    first = stage.operator("pod-a")
+    await first.acquire(stage.sleep)
+
+    async def renew():
+        await first.raise_above(first.epoch)
+
+    async def nothing():
+        return
+
+    stage.acts = [nothing] * 9 + [renew]
+    await stage.operator("pod-b").acquire(stage.sleep)
+    assert sum(stage.pauses) == 25.0
+
+
+async def test_an_earlier_process_of_the_same_pod_is_succeeded_at_once(stage):
+    await stage.operator("pod-a").acquire(stage.sleep)
+    again = stage.operator("pod-a")
+    await again.acquire(stage.sleep)
+    assert stage.pauses == []
+    assert again.epoch == 2
+
+
+async def test_a_released_lease_is_taken_at_once(stage):
+    first = stage.operator("pod-a")
+    await first.acquire(stage.sleep)
+    await first.release()
+    second = stage.operator("pod-b")
+    await second.acquire(stage.sleep)
+    assert stage.pauses == []
+    assert second.epoch == 2
+    await first.release()  # a second time changes nothing
+    assert stage.lease["holderIdentity"] == second.identity
+
+
+async def test_of_two_that_see_a_free_lease_one_gets_it(stage):
+    stage.kube.fail("create", LEASES, Conflict("already exists"))
+    operator = stage.operator()
+    await operator.acquire(stage.sleep)
+    assert stage.pauses == [1.0]
+
+
+async def test_the_holder_stops_when_it_sees_another(stage):
+    first = stage.operator("pod-a")
+    await first.acquire(stage.sleep)
+    stage.kube.edit(LEASES, "system", "release-operator", lambda lease: lease["spec"].update(holderIdentity="pod-b/1"))
+    with pytest.raises(NotLeading, match="pod-b"):
+        await first.keep(stage.sleep)
+    with pytest.raises(NotLeading):
+        first.check()
+
+
+async def test_the_holder_stops_when_it_can_not_renew_for_too_long(stage):
+    first = stage.operator("pod-a")
+    await first.acquire(stage.sleep)
+    stage.kube.fail("get", LEASES, Unavailable("down"), times=99)
+    with pytest.raises(NotLeading, match=r"renewed 1[0-4] s ago"):
+        await first.keep(stage.sleep)
+    assert sum(stage.pauses) < 15.0, "before another may start"
+
+
+async def test_a_short_outage_is_survived_and_renewals_come_every_five_seconds(stage):
+    first = stage.operator("pod-a")
+    await first.acquire(stage.sleep)
+    stage.kube.fail("get", LEASES, Unavailable("down"), times=3)
+
+    async def nothing():
+        return
+
+    async def enough():
+        raise KeyboardInterrupt
+
+    stage.acts = [nothing] * 6 + [enough]
+    with pytest.raises(KeyboardInterrupt):
+        await first.keep(stage.sleep)
+    assert stage.pauses == [5.0, 1.0, 1.0, 1.0, 5.0, 5.0, 5.0]
+    first.check()
+
+
+async def test_the_epoch_can_be_raised_above_what_workers_have_seen(stage):
+    first = stage.operator("pod-a")
+    await first.acquire(stage.sleep)
+    await first.raise_above(7)
+    assert first.epoch == stage.lease["leaseTransitions"] == 8
+    await first.raise_above(3)
+    assert first.epoch == 8
+
+
+async def test_a_conflict_while_renewing_is_tried_once_more(stage):
+    first = stage.operator("pod-a")
+    await first.acquire(stage.sleep)
+    stage.kube.fail("replace", LEASES, Conflict("changed"))
+    await first.raise_above(7)
+    assert first.epoch == 8

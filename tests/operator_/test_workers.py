@@ -1,0 +1,95 @@
+"""WorkerControl over real gRPC and in memory: the same promises."""
+
+from __future__ import annotations
+
+import pytest
+
+from dormouse_operator.errors import WorkerRefused, WorkerUnreachable
+from dormouse_operator.model import WorkerState
+from dormouse_operator.testing import FakeWorker, FakeWorkers
+from dormouse_operator.testing_grpc import serve
+from dormouse_operator.workers import GrpcWorkerControl
+
+ADDRESS = "127.0.0.1"
+
+
+@pytest.fixture
+def worker() -> FakeWorker:
+    return FakeWorker("uid-1", "abcd1234", state=WorkerState.PROFILED)
+
+
+@pytest.fixture(params=["memory", "grpc"])
+async def control(request, worker):
+    if request.param == "memory":
+        yield FakeWorkers({ADDRESS: worker})
+        return
+    async with serve(worker, "secret") as port:
+        yield GrpcWorkerControl("secret", port=port)
+
+
+async def test_a_status_tells_who_answers_and_what_it_measured(control):
+    status = await control.get_status(ADDRESS)
+    assert (status.pod_uid, status.settings_digest, status.state) == ("uid-1", "abcd1234", WorkerState.PROFILED)
+    assert status.report.num_gpu_blocks == 2000
+    assert status.report.block_size == 16
+    assert status.failure is None
+
+
+async def test_a_worker_that_still_loads_has_no_report(control, worker):
+    worker.state = WorkerState.LOADING
+    assert (await control.get_status(ADDRESS)).report is None
+
+
+async def test_a_failed_worker_says_why(control, worker):
+    worker.fail("ModelNotFound", "/models/x does not exist")
+    failure = (await control.get_status(ADDRESS)).failure
+    assert (failure.reason, failure.message) == ("ModelNotFound", "/models/x does not exist")
+
+
+async def test_the_life_from_profile_to_sleep_and_back(control, worker):
+    ready = await control.initialize_cache(ADDRESS, epoch=3, num_gpu_blocks=1500, num_cpu_blocks=0)
+    assert (ready.state, ready.num_gpu_blocks, ready.epoch) == (WorkerState.READY, 1500, 3)
+    assert await control.drain(ADDRESS, epoch=3) == 0
+    asleep = await control.sleep(ADDRESS, epoch=3, abort=False)
+    assert (asleep.state, asleep.freed_bytes, asleep.residual_bytes) == (WorkerState.ASLEEP, 2**30, 2**28)
+    awake = await control.wake_up(ADDRESS, epoch=3)
+    assert (awake.state, awake.num_gpu_blocks) == (WorkerState.READY, 1500)
+    assert worker.commands == ["initialize_cache", "drain", "sleep", "wake_up"]
+
+
+async def test_a_drain_tells_how_many_are_left_and_a_sleep_can_end_them(control, worker):
+    await control.initialize_cache(ADDRESS, epoch=1, num_gpu_blocks=10, num_cpu_blocks=0)
+    worker.running_requests = 2
+    assert await control.drain(ADDRESS, epoch=1) == 2
+    with pytest.raises(WorkerRefused, match="2 requests"):
+        await control.sleep(ADDRESS, epoch=1, abort=False)
+    assert (await control.sleep(ADDRESS, epoch=1, abort=True)).state is WorkerState.ASLEEP
+
+
+async def test_an_older_epoch_is_refused(control):
+    await control.initialize_cache(ADDRESS, epoch=5, num_gpu_blocks=10, num_cpu_blocks=0)
+    with pytest.raises(WorkerRefused, match=r"FAILED_PRECONDITION.*epoch 4"):
+        await control.wake_up(ADDRESS, epoch=4)
+
+
+async def test_a_count_above_the_report_is_refused_with_both_numbers(control):
+    with pytest.raises(WorkerRefused, match=r"INVALID_ARGUMENT.*2001.*2000"):
+        await control.initialize_cache(ADDRESS, epoch=1, num_gpu_blocks=2001, num_cpu_blocks=0)
+
+
+async def test_nobody_there_is_unreachable():
+    with pytest.raises(WorkerUnreachable, match="does not accept connections"):
+        await GrpcWorkerControl("secret", port=1).get_status(ADDRESS)
+    with pytest.raises(WorkerUnreachable, match="does not accept connections"):
+        await FakeWorkers().get_status(ADDRESS)
+
+
+async def test_another_token_is_refused_by_role(worker):
+    async with serve(worker, "secret") as port:
+        with pytest.raises(WorkerRefused, match=r"PERMISSION_DENIED.*operator"):
+            await GrpcWorkerControl("guessed", port=port).get_status(ADDRESS)
+
+
+async def test_an_address_of_ipv6_is_understood(worker):
+    async with serve(worker, "secret", "[::1]:0") as port:
+        assert (await GrpcWorkerControl("secret", port=port).get_status("::1")).pod_uid == "uid-1"
