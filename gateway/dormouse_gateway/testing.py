@@ -1,0 +1,183 @@
+"""What tests of the gateway stand on: a worker that does as it is told, and builders of what Kubernetes would say.
+
+The worker is a real gRPC server with the real service; only its answers are made up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from dormouse_api.limits import server_options
+from dormouse_api.names import API_VERSION, KIND, LABEL_DEPLOYMENT
+from dormouse_api.status import CallError, to_grpc_status
+from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_api.v1 import inference_pb2_grpc as rpc
+from dormouse_gateway.model import Deployment, Endpoint, EndpointId
+from dormouse_kube.api import PODS
+from dormouse_kube.reflector import ObjectKey
+from dormouse_kube.testing import FakeKube
+
+NAMESPACE = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One call as it reached the worker."""
+
+    method: str
+    request: Any
+    metadata: tuple[tuple[str, str], ...]
+    timeout_s: float | None
+
+    def values(self, key: str) -> list[str]:
+        """Return what the metadata says under this key."""
+        return [value for name, value in self.metadata if name == key]
+
+
+@dataclass(slots=True)
+class FakeWorker(rpc.InferenceServicer):
+    """Streams `tokens`, then ends; fails, stalls or dies on command; remembers every call."""
+
+    name: str = "worker"
+    tokens: tuple[int, ...] = (1, 2, 3)
+    fail_before: CallError | None = None  # instead of the first message
+    fail_after: CallError | None = None  # instead of the last one
+    is_gated: bool = False  # waits for `gate` after the first message
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    seen: list[Seen] = field(default_factory=list)
+    started: asyncio.Event = field(default_factory=asyncio.Event)
+    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    port: int = 0
+    _server: Any = None
+
+    @property
+    def address(self) -> str:
+        """Return host:port."""
+        return f"127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        """Listen on any free port of loopback, the former one if there was one."""
+        self._server = aio.server(options=server_options())
+        rpc.add_InferenceServicer_to_server(self, self._server)
+        self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Break every connection and close the port."""
+        await self._server.stop(None)
+
+    async def Generate(  # noqa: N802  # the name on the wire
+        self, request: pb.GenerateRequest, context: Any
+    ) -> AsyncIterator[pb.GenerateResponse]:
+        """Stream one message per token; the last one says why it ended."""
+        await self._note("Generate", request, context)
+        try:
+            for count, token in enumerate(self.tokens, start=1):
+                yield pb.GenerateResponse(token_ids=[token], completion_tokens=count, request_id=request.request_id)
+                self.started.set()
+                if self.is_gated:
+                    await self.gate.wait()
+        except (asyncio.CancelledError, GeneratorExit):
+            self.cancelled.set()
+            raise
+        await _fail(context, self.fail_after)
+        yield pb.GenerateResponse(finish_reason=pb.FINISH_REASON_STOP)
+
+    async def Tokenize(self, request: pb.TokenizeRequest, context: Any) -> pb.TokenizeResponse:  # noqa: N802
+        """Return one token per byte."""
+        await self._note("Tokenize", request, context)
+        return pb.TokenizeResponse(token_ids=request.text.encode())
+
+    async def Detokenize(self, request: pb.DetokenizeRequest, context: Any) -> pb.DetokenizeResponse:  # noqa: N802
+        """Return one byte per token."""
+        await self._note("Detokenize", request, context)
+        return pb.DetokenizeResponse(text=bytes(request.token_ids).decode())
+
+    async def GetModel(self, request: pb.GetModelRequest, context: Any) -> pb.GetModelResponse:  # noqa: N802
+        """Return the worker's name as the model's."""
+        await self._note("GetModel", request, context)
+        return pb.GetModelResponse(name=self.name)
+
+    async def _note(self, method: str, request: Any, context: Any) -> None:
+        metadata = tuple((key, value) for key, value in context.invocation_metadata())
+        self.seen.append(Seen(method, request, metadata, context.time_remaining()))
+        await _fail(context, self.fail_before)
+
+
+async def _fail(context: Any, error: CallError | None) -> None:
+    if error:
+        await context.abort_with_status(to_grpc_status(error))
+
+
+@asynccontextmanager
+async def running_workers(count: int) -> AsyncIterator[list[FakeWorker]]:
+    """Start so many workers, named w0, w1, …; stop them at the end."""
+    workers = [FakeWorker(name=f"w{index}") for index in range(count)]  # type: ignore[abstract]  # no WatchLoad here
+    for worker in workers:
+        await worker.start()
+    try:
+        yield workers
+    finally:
+        for worker in workers:
+            await worker.stop()
+
+
+def unavailable(message: str = "draining", retry_after_s: float = 3.0) -> CallError:
+    """Return what a worker says that can not take a request now."""
+    return CallError(grpc.StatusCode.UNAVAILABLE, message, retry_after_s)
+
+
+def infd(name: str, *, namespace: str = NAMESPACE, model: str | None = None, **spec: Any) -> dict[str, Any]:
+    """Return an InferenceDeployment; `model` is its spec.model.name."""
+    named = {"name": model} if model else {}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"model": {"uri": "pvc://models/tiny", **named}, "replicas": 1, **spec},
+    }
+
+
+def pod(name: str, deployment: str, address: str = "10.0.0.1:50051", *, ready: bool = True) -> dict[str, Any]:
+    """Return a running worker pod that answers at this address."""
+    host, _, port = address.rpartition(":")
+    return {
+        "metadata": {"name": name, "namespace": NAMESPACE, "labels": {LABEL_DEPLOYMENT: deployment}},
+        "spec": {"containers": [{"name": "worker", "ports": [{"name": "grpc", "containerPort": int(port)}]}]},
+        "status": {
+            "phase": "Running",
+            "podIP": host,
+            "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
+        },
+    }
+
+
+def set_ready(kube: FakeKube, name: str, *, ready: bool) -> None:
+    """Flip a pod's Ready condition."""
+    status = "True" if ready else "False"
+    kube.edit(PODS, NAMESPACE, name, lambda obj: obj["status"].update(conditions=[{"type": "Ready", "status": status}]))
+
+
+def deployment(name: str = "tiny", **changes: Any) -> Deployment:
+    """Return a parsed deployment."""
+    key = ObjectKey(NAMESPACE, name)
+    plain = Deployment(key=key, uid=f"uid-{name}", created="2026-01-01T00:00:00Z", model_name=name)
+    return dataclasses.replace(plain, **changes)
+
+
+def endpoint(name: str, deployment_name: str = "tiny", *, ready: bool = True, address: str = "10.0.0.1:1") -> Endpoint:
+    """Return a parsed endpoint."""
+    return Endpoint(
+        id=EndpointId(f"uid-{name}", address),
+        pod=ObjectKey(NAMESPACE, name),
+        deployment=ObjectKey(NAMESPACE, deployment_name),
+        ready=ready,
+    )

@@ -1,0 +1,100 @@
+"""A whole gateway in this process: real ports, real workers, Kubernetes in memory."""
+
+import asyncio
+import random
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+from grpc import aio
+
+from dormouse_api.auth import token_digest
+from dormouse_api.v1 import inference_pb2_grpc as rpc
+from dormouse_gateway.server import Gateway, Ports
+from dormouse_gateway.settings import Settings, Tokens
+from dormouse_gateway.testing import NAMESPACE, infd, pod, running_workers
+from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
+from dormouse_kube.testing import FakeKube
+
+GATEWAY_TOKEN = "the gateway's token"
+OPERATOR_TOKEN = "the operator's token"
+
+
+async def until(check):
+    """Give way until the check holds; the test's own timeout ends a hopeless wait."""
+    while not check():  # noqa: ASYNC110  # what is waited for happens in several places, in no hurry
+        await asyncio.sleep(0.002)
+
+
+@dataclass
+class House:
+    """The gateway under test, and what is around it."""
+
+    gateway: Gateway
+    kube: FakeKube
+    ports: Ports
+    channel: aio.Channel
+    stub: rpc.InferenceStub
+    stop: asyncio.Event
+    running: asyncio.Task
+    until = staticmethod(until)
+
+    async def add(self, name, workers, *, ready=True, **spec):
+        """Add a deployment with one pod per worker, and wait until the gateway knows."""
+        self.kube.put(INFERENCE_DEPLOYMENTS, infd(name, **spec))
+        for worker in workers:
+            self.kube.put(PODS, pod(f"{name}-{worker.name}", name, worker.address, ready=ready))
+        router = self.gateway.router
+        await until(lambda: router.catalogue.find(f"{NAMESPACE}/{name}"))
+        await until(lambda: sum(n for (key, _), n in router.pool.states().items() if key.name == name) == len(workers))
+
+    def outstanding(self):
+        """Return the number of running requests."""
+        return self.gateway.router.pool.in_flight().total()
+
+
+@asynccontextmanager
+async def running_house(kube, *, is_synced=True, **settings):
+    """Run a gateway; end it in order unless the test did."""
+    quick = {"lame_duck_s": 0.0, "drain_timeout_s": 5.0} | settings
+    plain = Settings(host="127.0.0.1", port=0, control_port=0, metrics_port=0, **quick)
+    gateway = Gateway(plain, Tokens(GATEWAY_TOKEN, token_digest(OPERATOR_TOKEN)), kube, rng=random.Random(7))
+    ports = await gateway.start()
+    stop = asyncio.Event()
+    running = asyncio.create_task(gateway.run(stop))
+    async with aio.insecure_channel(f"127.0.0.1:{ports.inference}") as channel:
+        try:
+            if is_synced:
+                await until(lambda: gateway.router.is_synced)
+            yield House(gateway, kube, ports, channel, rpc.InferenceStub(channel), stop, running)
+        finally:
+            stop.set()
+            await running
+
+
+@pytest.fixture
+def kube():
+    return FakeKube()
+
+
+@pytest.fixture
+def make_house(kube):
+    """Start a gateway with settings of the test's own."""
+
+    def make(**settings):
+        return running_house(kube, **settings)
+
+    return make
+
+
+@pytest.fixture
+async def house(kube):
+    async with running_house(kube) as made:
+        yield made
+
+
+@pytest.fixture
+async def workers():
+    """Two workers."""
+    async with running_workers(2) as made:
+        yield made

@@ -1,0 +1,85 @@
+"""Which deployment a name means."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dormouse_gateway.catalogue import Catalogue
+from dormouse_gateway.testing import deployment
+from dormouse_kube.reflector import ObjectKey
+
+
+def catalogue_of(*deployments):
+    made = Catalogue()
+    for one in deployments:
+        made.put(one)
+    return made
+
+
+def test_a_deployment_answers_to_its_full_name_and_its_model_name():
+    tiny = deployment("tiny", model_name="org/Tiny-1B")
+    known = catalogue_of(tiny)
+    assert repr(known) == "Catalogue(default/tiny=default/tiny, org/Tiny-1B=default/tiny)"
+    assert known.find("org/Tiny-1B") is known.find("default/tiny") is tiny
+    assert known.find("tiny") is None, "the object's name is only the default of the model's"
+    assert known.get(ObjectKey("default", "tiny")) is tiny
+
+
+def test_of_two_that_want_a_name_the_older_keeps_it_and_the_younger_inherits_it():
+    young = deployment("a", model_name="m", created="2026-01-02T00:00:00Z")
+    old = deployment("b", model_name="m", created="2026-01-01T00:00:00Z")
+    known = catalogue_of(young)
+    assert known.find("m") is young
+    known.put(old)
+    assert known.find("m") is old
+    assert known.names() == ["default/a", "m"]
+    known.remove(old.key)
+    assert known.find("m") is young
+
+
+def test_of_two_of_the_same_second_the_first_by_name_keeps_the_model_name():
+    known = catalogue_of(deployment("b", model_name="m"), deployment("a", model_name="m"))
+    assert known.find("m") is known.find("default/a")
+
+
+def test_a_model_name_can_not_take_another_deployments_full_name():
+    thief = deployment("thief", model_name="default/tiny", created="2000-01-01T00:00:00Z")
+    tiny = deployment("tiny")
+    known = catalogue_of(thief, tiny)
+    assert known.find("default/tiny") is tiny
+    assert known.names() == ["default/thief", "tiny"]
+
+
+def test_a_deployment_that_changes_its_model_name_gives_the_old_one_up():
+    known = catalogue_of(deployment("a", model_name="x"))
+    known.put(deployment("a", model_name="y"))
+    assert known.find("x") is None
+    assert known.names() == ["y"]
+    assert len(known) == 1
+
+
+def test_removing_what_is_not_known_changes_nothing():
+    known = catalogue_of()
+    known.remove(ObjectKey("default", "tiny"))
+    assert repr(known) == "Catalogue()"
+
+
+NAMES = st.sampled_from(["a", "b", "default/a", "default/b"])
+CHANGES = st.lists(
+    st.tuples(st.booleans(), st.sampled_from("abc"), NAMES, st.sampled_from(["2026-01-01", "2026-01-02"])), max_size=12
+)
+
+
+@given(CHANGES)
+def test_whatever_the_order_of_changes_every_deployment_is_found_by_each_of_its_listed_names(changes):
+    known, truth = Catalogue(), {}
+    for is_put, name, model_name, created in changes:
+        made = deployment(name, model_name=model_name, created=created)
+        if is_put:
+            known.put(made)
+            truth[made.key] = made
+        else:
+            known.remove(made.key)
+            truth.pop(made.key, None)
+    assert known.deployments() == [truth[key] for key in sorted(truth)]
+    assert {known.find(name).key for name in known.names()} == set(truth)
+    assert all(known.find(made.full_name) is made for made in truth.values())

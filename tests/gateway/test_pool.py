@@ -1,0 +1,214 @@
+"""Who gets the next request, and who may be closed."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+
+from dormouse_gateway.pool import EndpointPool
+from dormouse_gateway.testing import endpoint
+from dormouse_kube.reflector import ObjectKey
+
+TINY = ObjectKey("default", "tiny")
+OTHER = ObjectKey("default", "other")
+
+
+def pool_of(*endpoints):
+    made = EndpointPool()
+    for one in endpoints:
+        assert made.put(one) == []
+    return made
+
+
+def pick(pool, **how):
+    slot = pool.acquire(TINY, **({"need_ready": True} | how))
+    return slot and slot.endpoint.pod.name
+
+
+def test_the_endpoint_with_the_fewest_outstanding_is_next():
+    pool = pool_of(endpoint("a"), endpoint("b"))
+    assert [pick(pool) for _ in range(4)] == ["a", "b", "a", "b"]
+    assert repr(pool) == (
+        "EndpointPool(default/a ready at 10.0.0.1:1: 2 outstanding of 2, "
+        "default/b ready at 10.0.0.1:1: 2 outstanding of 2)"
+    )
+
+
+def test_among_equals_the_one_with_the_fewest_total_is_next():
+    pool = pool_of(endpoint("a"), endpoint("b"))
+    first, second = pool.acquire(TINY, need_ready=True), pool.acquire(TINY, need_ready=True)
+    pool.release(first)
+    again = pool.acquire(TINY, need_ready=True)
+    assert again.endpoint.pod.name == "a"
+    pool.release(again)
+    pool.release(second)
+    assert pick(pool) == "b", "it had one, the other had two"
+
+
+def test_among_those_with_equal_totals_it_goes_in_turn():
+    pool = pool_of(endpoint("a"), endpoint("b"), endpoint("c"))
+    order = []
+    for _ in range(6):
+        slot = pool.acquire(TINY, need_ready=True)
+        order.append(slot.endpoint.pod.name)
+        pool.release(slot)
+    assert order == ["a", "b", "c"] * 2
+
+
+def test_a_newcomer_is_not_flooded_for_having_a_low_total():
+    pool = pool_of(endpoint("a"))
+    for _ in range(5):
+        pool.release(pool.acquire(TINY, need_ready=True))
+    pool.put(endpoint("b"))
+    chosen = []
+    for _ in range(4):
+        slot = pool.acquire(TINY, need_ready=True)
+        chosen.append(slot.endpoint.pod.name)
+        pool.release(slot)
+    assert chosen == ["b", "a", "b", "a"]
+
+
+def test_without_a_ready_endpoint_only_those_who_need_none_get_one():
+    pool = pool_of(endpoint("a", ready=False))
+    assert pick(pool) is None
+    assert pick(pool, need_ready=False) == "a"
+
+
+def test_a_ready_endpoint_goes_first_even_for_those_who_need_none():
+    pool = pool_of(endpoint("a", ready=False), endpoint("b"))
+    assert [pick(pool, need_ready=False) for _ in range(2)] == ["b", "b"]
+
+
+def test_an_endpoint_that_was_tried_is_left_out():
+    pool = pool_of(endpoint("a"))
+    assert pick(pool, tried=[endpoint("a").id]) is None
+
+
+def test_each_deployment_has_its_own_endpoints():
+    pool = pool_of(endpoint("a"), endpoint("b", "other"))
+    assert pool.acquire(OTHER, need_ready=True).endpoint.pod.name == "b"
+    assert pool.acquire(ObjectKey("default", "nobody"), need_ready=True) is None
+
+
+def test_a_pod_that_flips_readiness_keeps_its_counts():
+    pool = pool_of(endpoint("a"))
+    pick(pool)
+    assert pool.put(endpoint("a", ready=False)) == []
+    assert repr(pool) == "EndpointPool(default/a running at 10.0.0.1:1: 1 outstanding of 1)"
+
+
+def test_an_idle_endpoint_that_goes_is_closed_at_once():
+    pool = pool_of(endpoint("a"))
+    assert pool.remove(endpoint("a").pod) == [endpoint("a").id]
+    assert pool.remove(endpoint("a").pod) == []
+    assert repr(pool) == "EndpointPool()"
+
+
+def test_a_busy_endpoint_that_goes_is_closed_after_its_last_request():
+    pool = pool_of(endpoint("a"))
+    slots = [pool.acquire(TINY, need_ready=True) for _ in range(2)]
+    assert pool.remove(endpoint("a").pod) == []
+    assert pick(pool) is None
+    assert pool.states() == {(TINY, "retired"): 1}
+    assert pool.in_flight() == {TINY: 2}
+    assert pool.release(slots[0]) == []
+    assert pool.release(slots[1]) == [endpoint("a").id]
+    assert repr(pool) == "EndpointPool()"
+
+
+def test_a_busy_endpoint_that_comes_back_is_used_again_with_its_counts():
+    pool = pool_of(endpoint("a"))
+    slot = pool.acquire(TINY, need_ready=True)
+    pool.remove(endpoint("a").pod)
+    assert pool.put(endpoint("a")) == []
+    assert repr(pool) == "EndpointPool(default/a ready at 10.0.0.1:1: 1 outstanding of 1)"
+    assert pool.release(slot) == []
+
+
+def test_a_pod_with_a_new_address_is_a_new_endpoint_and_the_old_one_is_closed():
+    pool = pool_of(endpoint("a", address="10.0.0.1:1"))
+    assert pool.put(endpoint("a", address="10.0.0.2:1")) == [endpoint("a", address="10.0.0.1:1").id]
+
+
+def test_a_pod_that_changes_its_deployment_moves_and_keeps_its_connection():
+    pool = pool_of(endpoint("a"))
+    assert pool.put(endpoint("a", "other")) == []
+    assert pick(pool) is None
+    assert pool.states() == {(OTHER, "ready"): 1}
+
+
+def test_releasing_twice_is_our_own_mistake():
+    pool = pool_of(endpoint("a"))
+    slot = pool.acquire(TINY, need_ready=True)
+    pool.release(slot)
+    with pytest.raises(AssertionError, match="once per acquire"):
+        pool.release(slot)
+
+
+class Traffic(RuleBasedStateMachine):
+    """Endpoints come, go and change while requests start and end, in any order."""
+
+    slots = Bundle("slots")
+
+    def __init__(self):
+        super().__init__()
+        self.pool = EndpointPool()
+        self.held = []  # slots not yet released
+        self.opened = set()  # endpoints that a request went to and that nobody closed
+        self.known = {}  # pod → endpoint
+
+    @rule(pod=st.sampled_from("abcd"), ready=st.booleans(), host=st.sampled_from("12"), of=st.sampled_from(["t", "o"]))
+    def put(self, pod, ready, host, of):
+        made = endpoint(pod, of, ready=ready, address=f"10.0.0.{host}:1")
+        self.known[pod] = made
+        self.close(self.pool.put(made))
+
+    @rule(pod=st.sampled_from("abcd"))
+    def remove(self, pod):
+        self.known.pop(pod, None)
+        self.close(self.pool.remove(ObjectKey("default", pod)))
+
+    @rule(target=slots, of=st.sampled_from(["t", "o"]), need_ready=st.booleans())
+    def acquire(self, of, need_ready):
+        candidates = {e.id for e in self.known.values() if e.deployment.name == of and (e.ready or not need_ready)}
+        ready = {e.id for e in self.known.values() if e.deployment.name == of and e.ready}
+        outstanding = {e: sum(1 for s in self.held if s.endpoint.id == e) for e in candidates}
+        slot = self.pool.acquire(ObjectKey("default", of), need_ready=need_ready)
+        if not candidates:
+            assert slot is None
+            return multiple()
+        pool = ready or candidates
+        assert slot.endpoint.id in pool
+        assert outstanding[slot.endpoint.id] == min(outstanding[e] for e in pool), "least outstanding"
+        self.held.append(slot)
+        self.opened.add(slot.endpoint.id)
+        return slot
+
+    @rule(slot=consumes(slots))
+    def release(self, slot):
+        self.held.remove(slot)
+        self.close(self.pool.release(slot))
+
+    def close(self, endpoints):
+        for one in endpoints:
+            assert one not in {slot.endpoint.id for slot in self.held}, "nothing in use is closed"
+            assert one not in {known.id for known in self.known.values()}, "nothing known is closed"
+            self.opened.discard(one)
+
+    @invariant()
+    def every_running_request_is_counted_once(self):
+        assert self.pool.in_flight().total() == len(self.held)
+
+    @invariant()
+    def no_connection_is_left_behind(self):
+        used = {slot.endpoint.id for slot in self.held} | {known.id for known in self.known.values()}
+        assert self.opened <= used
+
+    @invariant()
+    def every_known_endpoint_stands_in_the_pool_once(self):
+        states = self.pool.states()
+        assert sum(n for (_, state), n in states.items() if state != "retired") == len(self.known)
+
+
+TestTraffic = Traffic.TestCase
+TestTraffic.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

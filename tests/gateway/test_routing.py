@@ -1,0 +1,309 @@
+"""From a client through the gateway to workers and back, over real sockets."""
+
+import asyncio
+from datetime import UTC, datetime
+
+import grpc
+import pytest
+from grpc import aio
+
+from dormouse_api.status import CallError, retry_after_s
+from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_gateway.testing import NAMESPACE, pod, set_ready, unavailable
+from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
+from dormouse_kube.errors import Unavailable
+
+
+def ask(house, model="tiny", **fields):
+    """Return a Generate call that is under way."""
+    timeout = fields.pop("timeout", 30)
+    metadata = fields.pop("metadata", None)
+    return house.stub.Generate(pb.GenerateRequest(model=model, text="a", **fields), timeout=timeout, metadata=metadata)
+
+
+async def tokens_of(call):
+    tokens = []
+    while (response := await call.read()) is not aio.EOF:
+        tokens.extend(response.token_ids)
+    return tokens
+
+
+async def refusal_of(call):
+    with pytest.raises(grpc.RpcError) as caught:
+        await tokens_of(call)
+    return caught.value
+
+
+async def test_a_request_reaches_a_ready_worker_and_its_answer_comes_back(house, workers):
+    await house.add("tiny", workers[:1])
+    responses = [response async for response in ask(house)]
+    assert [list(response.token_ids) for response in responses] == [[1], [2], [3], []]
+    assert responses[-1].finish_reason == pb.FINISH_REASON_STOP
+    assert house.outstanding() == 0
+
+
+async def test_fields_that_the_gateway_does_not_know_pass_both_ways(house, workers):
+    """A gateway of the previous version must not cut what a newer client and a newer worker say to each other."""
+    await house.add("tiny", workers[:1])
+    unknown = b"\xfa\x3f\x03new"  # field 1023, three bytes
+    raw = pb.GenerateRequest(model="tiny", text="a").SerializeToString() + unknown
+    method = house.channel.unary_stream("/dormouse.v1.Inference/Generate")
+    async for _ in method(raw, timeout=30):
+        pass
+    assert unknown in workers[0].seen[0].request.SerializeToString()
+
+
+@pytest.mark.parametrize("name", ["default/tiny", "my-model"])
+async def test_a_model_answers_to_its_full_name_and_to_its_model_name(house, workers, name):
+    await house.add("tiny", workers[:1], model="my-model")
+    assert await tokens_of(ask(house, name)) == [1, 2, 3]
+    assert workers[0].seen[0].request.model == "my-model", "the name that the worker knows itself by"
+
+
+async def test_requests_go_to_the_worker_with_the_fewest_outstanding(house, workers):
+    await house.add("tiny", workers)
+    for worker in workers:
+        worker.is_gated = True
+    calls = [asyncio.create_task(tokens_of(ask(house))) for _ in range(6)]
+    await house.until(lambda: house.outstanding() == 6)
+    await house.until(lambda: [len(worker.seen) for worker in workers] == [3, 3])
+    assert house.gateway.metrics.value("dormouse_gateway_in_flight", model="default/tiny") == 6
+    for worker in workers:
+        worker.gate.set()
+    assert await asyncio.gather(*calls) == [[1, 2, 3]] * 6
+
+
+async def test_a_refusal_before_the_first_message_is_retried_on_the_other_worker_with_the_same_seed(house, workers):
+    await house.add("tiny", workers)
+    for worker in workers:
+        worker.fail_before = unavailable()
+    workers[1].fail_before = None
+    assert await tokens_of(ask(house)) == [1, 2, 3]
+    assert await tokens_of(ask(house)) == [1, 2, 3]
+    refused, answered = workers[0].seen[0].request, workers[1].seen[0].request
+    assert refused == answered
+    assert answered.sampling_params.HasField("seed")
+    assert answered.request_id
+
+
+async def test_a_dead_worker_is_passed_over(house, workers):
+    await house.add("tiny", workers)
+    await workers[0].stop()
+    for _ in range(4):
+        assert await tokens_of(ask(house)) == [1, 2, 3]
+    assert len(workers[1].seen) == 4
+
+
+async def test_a_request_is_tried_twice_at_most(house, workers):
+    await house.add("tiny", workers)
+    for worker in workers:
+        worker.fail_before = unavailable(retry_after_s=3.0)
+    error = await refusal_of(ask(house))
+    assert (error.code(), error.details()) == (grpc.StatusCode.UNAVAILABLE, "draining")
+    assert retry_after_s(error) == 3.0
+    assert [len(worker.seen) for worker in workers] == [1, 1]
+
+
+async def test_where_nobody_else_is_ready_the_first_failure_stands(house, workers):
+    await house.add("tiny", workers[:1])
+    await workers[0].stop()
+    error = await refusal_of(ask(house))
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+    assert error.details().startswith("worker default/tiny-w0 failed before its first message: ")
+    assert retry_after_s(error) == 1.0
+
+
+async def test_a_worker_that_is_another_model_by_now_is_unavailable_not_unknown(house, workers):
+    await house.add("tiny", workers[:1])
+    workers[0].fail_before = CallError(grpc.StatusCode.NOT_FOUND, "no model 'tiny' here")
+    error = await refusal_of(ask(house))
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+    assert "no model 'tiny' here" in error.details()
+
+
+async def test_after_the_first_message_a_workers_error_passes_through(house, workers):
+    await house.add("tiny", workers)
+    for worker in workers:
+        worker.fail_after = CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, "the queue holds 64 requests", 2.5)
+    error = await refusal_of(ask(house))
+    assert (error.code(), error.details()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "the queue holds 64 requests")
+    assert retry_after_s(error) == 2.5
+    assert sum(len(worker.seen) for worker in workers) == 1
+
+
+async def test_a_worker_killed_in_the_middle_is_unavailable_and_not_retried(house, workers):
+    await house.add("tiny", workers)
+    for worker in workers:
+        worker.is_gated = True
+    call = ask(house)
+    await call.read()
+    busy = next(worker for worker in workers if worker.seen)
+    await busy.stop()
+    error = await refusal_of(call)
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+    assert "failed after 1 messages" in error.details()
+    assert retry_after_s(error) == 1.0
+    assert sum(len(worker.seen) for worker in workers) == 1
+
+
+async def test_errors_that_are_not_about_availability_are_not_retried(house, workers):
+    await house.add("tiny", workers)
+    for worker in workers:
+        worker.fail_before = CallError(grpc.StatusCode.INVALID_ARGUMENT, "temperature is -1; it must be at least 0")
+    error = await refusal_of(ask(house))
+    assert (error.code(), error.details()) == (
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "temperature is -1; it must be at least 0",
+    )
+    assert sum(len(worker.seen) for worker in workers) == 1
+
+
+async def test_a_client_that_cancels_frees_the_worker(house, workers):
+    await house.add("tiny", workers[:1])
+    workers[0].is_gated = True
+    call = ask(house)
+    await call.read()
+    call.cancel()
+    await workers[0].cancelled.wait()
+    await house.until(lambda: house.outstanding() == 0)
+    count = {"model": "default/tiny", "method": "Generate", "code": "CANCELLED"}
+    await house.until(lambda: house.gateway.metrics.value("dormouse_gateway_requests_total", **count) == 1)
+
+
+async def test_the_clients_deadline_reaches_the_worker_and_ends_the_call(house, workers):
+    await house.add("tiny", workers[:1])
+    workers[0].is_gated = True
+    error = await refusal_of(ask(house, timeout=0.3))
+    assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert workers[0].seen[0].timeout_s < 1, "gRPC rounds up"
+    await workers[0].cancelled.wait()
+    await house.until(lambda: house.outstanding() == 0)
+
+
+async def test_a_request_without_a_deadline_gets_the_servers(make_house, workers):
+    async with make_house(default_deadline_s=1.0) as house:
+        await house.add("tiny", workers[:1])
+        workers[0].is_gated = True
+        error = await refusal_of(ask(house, timeout=None))
+        assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert workers[0].seen[0].timeout_s < 2, "gRPC rounds up"
+
+
+async def test_an_unknown_model_is_not_found_and_the_known_ones_are_named(house, workers):
+    await house.add("tiny", workers[:1])
+    await house.add("other", [])
+    error = await refusal_of(ask(house, "nobody"))
+    assert error.code() is grpc.StatusCode.NOT_FOUND
+    assert error.details() == "no model is called 'nobody'; known models: other, tiny"
+    count = {"model": "unknown", "method": "Generate", "code": "NOT_FOUND"}
+    assert house.gateway.metrics.value("dormouse_gateway_requests_total", **count) == 1
+    assert house.gateway.metrics.value("dormouse_rejected_total", reason="unknown_model") == 1
+
+
+async def test_before_the_first_list_nothing_is_called_unknown(make_house, kube):
+    kube.fail("list", PODS, Unavailable("the API server is away"), times=1_000_000)
+    async with make_house(is_synced=False) as house:
+        error = await refusal_of(ask(house))
+        assert (error.code(), retry_after_s(error)) == (grpc.StatusCode.UNAVAILABLE, 1.0)
+        assert error.details() == "this gateway is still learning the models"
+
+
+async def test_no_ready_worker_is_unavailable_with_the_operators_reason(house, workers):
+    await house.add("tiny", workers[:1], ready=False)
+    ready = {"type": "Ready", "status": "False", "reason": "Loading", "message": "0 of 1 workers are ready"}
+    status = {"phase": "Loading", "conditions": [ready]}
+    house.kube.edit(INFERENCE_DEPLOYMENTS, NAMESPACE, "tiny", lambda obj: obj.update(status=status))
+    await house.until(lambda: house.gateway.router.catalogue.find("tiny").phase)
+    error = await refusal_of(ask(house))
+    assert (error.code(), retry_after_s(error)) == (grpc.StatusCode.UNAVAILABLE, 1.0)
+    assert error.details() == ("default/tiny has no ready worker (phase Loading); Loading: 0 of 1 workers are ready")
+
+
+async def test_an_asleep_model_refuses_to_generate_but_tokenizes_and_describes_itself(house, workers):
+    await house.add("tiny", workers[:1], ready=False, lifecycle={"desiredState": "Asleep"})
+    error = await refusal_of(ask(house))
+    assert (error.code(), retry_after_s(error)) == (grpc.StatusCode.UNAVAILABLE, 30.0)
+    assert error.details() == "default/tiny is asleep: spec.lifecycle.desiredState is Asleep"
+    answer = await house.stub.Tokenize(pb.TokenizeRequest(model="tiny", text="ab"), timeout=30)
+    assert list(answer.token_ids) == [97, 98]
+    answer = await house.stub.Detokenize(pb.DetokenizeRequest(model="tiny", token_ids=[97]), timeout=30)
+    assert answer.text == "a"
+    assert (await house.stub.GetModel(pb.GetModelRequest(model="tiny"), timeout=30)).name == "w0"
+
+
+async def test_without_any_pod_even_tokenizing_is_unavailable(house):
+    await house.add("tiny", [])
+    with pytest.raises(grpc.RpcError) as caught:
+        await house.stub.Tokenize(pb.TokenizeRequest(model="tiny", text="ab"), timeout=30)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert caught.value.details() == "default/tiny has no running worker"
+
+
+async def test_of_two_deployments_with_one_model_name_the_older_keeps_it(house, workers):
+    house.kube.clock = lambda: datetime(2026, 1, 2, tzinfo=UTC)
+    await house.add("young", workers[1:], model="tiny")
+    house.kube.clock = lambda: datetime(2026, 1, 1, tzinfo=UTC)
+    await house.add("old", workers[:1], model="tiny")
+    for name, worker in (("tiny", workers[0]), ("default/young", workers[1]), ("default/old", workers[0])):
+        before = len(worker.seen)
+        await tokens_of(ask(house, name))
+        assert len(worker.seen) == before + 1, name
+
+
+async def test_a_worker_that_joins_or_becomes_ready_is_used(house, workers):
+    await house.add("tiny", workers[:1])
+    house.kube.put(PODS, pod("tiny-w1", "tiny", workers[1].address, ready=False))
+    states = {"model": "default/tiny", "state": "running"}
+    await house.until(lambda: house.gateway.metrics.value("dormouse_gateway_endpoints", **states) == 1)
+    set_ready(house.kube, "tiny-w0", ready=False)
+    set_ready(house.kube, "tiny-w1", ready=True)
+    await house.until(lambda: house.gateway.metrics.value("dormouse_gateway_endpoints", **states) == 1)
+    await house.until(lambda: "tiny-w0 running" in repr(house.gateway.router.pool))
+    await tokens_of(ask(house))
+    assert [len(worker.seen) for worker in workers] == [0, 1]
+
+
+async def test_a_terminating_worker_finishes_its_streams_and_gets_no_more(house, workers):
+    await house.add("tiny", workers)
+    for worker in workers:
+        worker.is_gated = True
+    call = ask(house)
+    await call.read()
+    busy, idle = sorted(workers, key=lambda worker: -len(worker.seen))
+    name = f"tiny-{busy.name}"
+    leaving = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+    house.kube.edit(PODS, NAMESPACE, name, lambda obj: obj["metadata"].update(leaving, finalizers=["a/b"]))
+    await house.until(lambda: f"{name} retired" in repr(house.gateway.router.pool))
+    later = asyncio.create_task(tokens_of(ask(house)))
+    await idle.started.wait()
+    busy.gate.set()
+    idle.gate.set()
+    assert await tokens_of(call) == [2, 3]
+    assert await later == [1, 2, 3]
+    assert busy.address not in repr(house.gateway.channels)
+    assert repr(house.gateway.channels) == f"Channels({idle.address})"
+
+
+async def test_a_deployment_that_is_deleted_is_unknown_and_leaves_no_series(house, workers):
+    await house.add("tiny", workers[:1])
+    await tokens_of(ask(house))
+    await house.kube.delete(INFERENCE_DEPLOYMENTS, NAMESPACE, "tiny")
+    await house.until(lambda: len(house.gateway.router.catalogue) == 0)
+    assert (await refusal_of(ask(house))).code() is grpc.StatusCode.NOT_FOUND
+    assert b"default/tiny" not in house.gateway.metrics.text()
+
+
+async def test_while_the_api_server_is_away_the_gateway_serves_from_what_it_knows(house, workers):
+    await house.add("tiny", workers[:1])
+    for verb in ("list", "watch"):
+        for kind in (PODS, INFERENCE_DEPLOYMENTS):
+            house.kube.fail(verb, kind, Unavailable("connection refused"), times=1_000_000)
+    house.kube.end_watches(Unavailable("connection reset"))
+    assert await tokens_of(ask(house)) == [1, 2, 3]
+    assert house.gateway.router.is_synced
+
+
+async def test_watch_load_is_for_workers_only(house):
+    with pytest.raises(grpc.RpcError) as caught:
+        [load async for load in house.stub.WatchLoad(pb.WatchLoadRequest(), timeout=30)]
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED

@@ -1,0 +1,79 @@
+"""Settings come from the environment, once, or the program does not start."""
+
+from pathlib import Path
+
+import pytest
+
+from dormouse_gateway.settings import BadSetting, Settings, Tokens, read_tokens
+
+
+def test_an_empty_environment_gives_the_defaults():
+    assert Settings.from_env({"DORMOUSE_PORT": " "}) == Settings()
+
+
+def test_every_setting_can_be_given():
+    env = {
+        "DORMOUSE_WATCH_NAMESPACES": "a, b,",
+        "DORMOUSE_TOKENS_DIR": "/tokens",
+        "DORMOUSE_HOST": "127.0.0.1",
+        "DORMOUSE_PORT": "1",
+        "DORMOUSE_CONTROL_PORT": "2",
+        "DORMOUSE_METRICS_PORT": "3",
+        "DORMOUSE_LOG_LEVEL": "DEBUG",
+        "DORMOUSE_DRAIN_TIMEOUT": "4.5",
+        "DORMOUSE_LAME_DUCK": "0",
+        "DORMOUSE_DEFAULT_DEADLINE": "60",
+        "DORMOUSE_ENABLE_REFLECTION": "false",
+    }
+    assert Settings.from_env(env) == Settings(
+        watch_namespaces=("a", "b"),
+        tokens_dir=Path("/tokens"),
+        host="127.0.0.1",
+        port=1,
+        control_port=2,
+        metrics_port=3,
+        log_level="debug",
+        drain_timeout_s=4.5,
+        lame_duck_s=0.0,
+        default_deadline_s=60.0,
+        enable_reflection=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("DORMOUSE_PORT", "65536", "65535"),
+        ("DORMOUSE_PORT", "-1", "0"),
+        ("DORMOUSE_METRICS_PORT", "http", "whole numbers"),
+        ("DORMOUSE_DRAIN_TIMEOUT", "soon", "seconds"),
+        ("DORMOUSE_DRAIN_TIMEOUT", "nan", "86400"),
+        ("DORMOUSE_DEFAULT_DEADLINE", "0", "from 1"),
+        ("DORMOUSE_LOG_LEVEL", "loud", "debug, info, warning, error"),
+        ("DORMOUSE_ENABLE_REFLECTION", "maybe", "true and false"),
+    ],
+)
+def test_a_bad_value_names_the_variable_the_value_and_what_is_allowed(name, value, allowed):
+    with pytest.raises(BadSetting) as caught:
+        Settings.from_env({name: value})
+    assert [word for word in (name, repr(value), allowed) if word not in str(caught.value)] == []
+
+
+def test_tokens_are_read_from_the_mounted_files_and_never_shown(tmp_path):
+    (tmp_path / "gateway-token").write_text("secret\n")
+    (tmp_path / "operator-token-sha256").write_text("ab12\n")
+    tokens = read_tokens(tmp_path)
+    assert tokens == Tokens("secret", "ab12")
+    assert repr(tokens) == "Tokens()"
+
+
+def test_without_a_directory_there_are_no_tokens():
+    assert read_tokens(None) == Tokens("", "")
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xff"])
+def test_a_missing_or_useless_token_stops_the_program_and_is_named(tmp_path, content):
+    if content is not None:
+        (tmp_path / "gateway-token").write_bytes(content)
+    with pytest.raises(BadSetting, match=r"DORMOUSE_TOKENS_DIR.*gateway-token"):
+        read_tokens(tmp_path)
