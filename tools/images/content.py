@@ -49,7 +49,7 @@ def tag(source: Path) -> str:
 
 
 def environment_tag(source: Path, part: str, base_key: str) -> str:
-    """Return the tag of a part's Python environment: it changes with its lock, the stages above our code and the base."""
+    """Return the tag of a part's Python environment, of its lock, the stages above our code and the base."""
     stages, found, _ = (source / "Dockerfile").read_text().partition(FIRST_STAGE_OF_CODE)
     assert found, f"the Dockerfile has no stage {FIRST_STAGE_OF_CODE!r}"
     lock = (source / "requirements" / f"{part}.txt").read_text()
