@@ -88,6 +88,18 @@ def test_a_real_peak_is_measured_and_given_back():
     assert host.resident_bytes() - before < 8 << 20
 
 
+def test_freed_pieces_between_held_ones_go_back_to_the_kernel():
+    """The allocator keeps them otherwise: a sleeping worker would look as large as an awake one."""
+    host = Host()
+    pieces = [b"x" * 100_000 for _ in range(1000)]  # below the size that the allocator maps one by one
+    held = pieces[::50]
+    del pieces
+    before = host.resident_bytes()
+    release_free_memory()
+    assert before - host.resident_bytes() > 50 << 20
+    assert len(held) == 20
+
+
 class SteppingMeter:
     """A meter that may not be reset: memory rises with each reading, up to 10."""
 
