@@ -50,6 +50,7 @@ class FakeWorker:
     kept: int = 0  # the count that a wake brings back
     running_requests: int = 0
     failure: Failure | None = None
+    has_report: bool = False  # in FAILED: whether it had measured before
     commands: list[str] = field(default_factory=list)
     refuse_next: list[WorkerError] = field(default_factory=list)  # raised by the next commands, one each
 
@@ -57,18 +58,19 @@ class FakeWorker:
         """Load and profile."""
         self.state = WorkerState.PROFILED
 
-    def fail(self, reason: str, message: str) -> None:
+    def fail(self, reason: str, message: str, *, has_report: bool = False) -> None:
         """Enter FAILED."""
         self.state, self.failure, self.allocated = WorkerState.FAILED, Failure(reason, message), 0
+        self.has_report = has_report
 
     def restart(self) -> None:
         """Start anew, as after a crash of the container."""
         self.state, self.failure, self.allocated, self.kept = WorkerState.LOADING, None, 0, 0
-        self.epoch = 0
+        self.epoch, self.has_report = 0, False
 
     def status(self) -> Worker:
         """Return what it says of itself."""
-        loaded = self.state not in {WorkerState.STARTING, WorkerState.LOADING, WorkerState.FAILED}
+        is_early = self.state in {WorkerState.STARTING, WorkerState.LOADING, WorkerState.FAILED}
         is_asleep = self.state is WorkerState.ASLEEP
         report = Report(rank=0, num_gpu_blocks=self.num_gpu_blocks, num_cpu_blocks=0, block_size=16, device="cpu")
         return Worker(
@@ -77,7 +79,7 @@ class FakeWorker:
             settings_digest=self.settings_digest,
             epoch=self.epoch,
             running_requests=self.running_requests,
-            report=report if loaded else None,
+            report=report if self.has_report or not is_early else None,
             num_gpu_blocks=self.allocated,
             residual_bytes=GIB // 4 if is_asleep else 0,
             freed_bytes=GIB if is_asleep else 0,

@@ -85,7 +85,12 @@ def check(rig):
 
 
 @given(st.lists(happenings, max_size=12), st.lists(st.integers(500, 3000), min_size=3, max_size=3))
-@settings(max_examples=60, deadline=None, phases=(Phase.explicit, Phase.generate), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60,
+    deadline=None,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 def test_every_history_ends_as_ordered(rig, history, blocks):
     asyncio.run(run_history(type(rig)(), history, blocks))
 

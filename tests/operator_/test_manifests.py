@@ -1,0 +1,139 @@
+"""The pods, Services and Events that the operator writes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from dormouse_operator.manifests import (
+    Occurrence,
+    WorkerDefaults,
+    choose_image,
+    event_manifest,
+    parse_service,
+    pod_manifest,
+    revision_of,
+    service_manifest,
+    worker_arguments,
+)
+from dormouse_operator.model import Key
+from dormouse_operator.parse import parse_deployment
+
+DEFAULTS = WorkerDefaults("IfNotPresent", "aa", "bb")
+
+
+def deployment(status=None, generation=1, **spec):
+    metadata = {"namespace": "team", "name": "tiny", "uid": "u1", "generation": generation}
+    body = {"model": {"uri": "pvc://models/tiny"}, "engine": {"device": "cpu"}, **spec}
+    return parse_deployment({"metadata": metadata, "spec": body, "status": status or {}})
+
+
+def pod(**spec):
+    return pod_manifest(deployment(**spec), image="worker:1", index=2, defaults=DEFAULTS)
+
+
+def test_a_pod_is_named_by_deployment_revision_and_index_and_owned():
+    made = pod()
+    revision = revision_of(deployment(), "worker:1")
+    assert made["metadata"]["name"] == f"tiny-{revision}-2"
+    assert len(revision) == 8
+    assert made["metadata"]["ownerReferences"][0]["controller"] is True
+    assert made["metadata"]["labels"]["inference.dormouse.dev/revision"] == revision
+
+
+def test_a_pod_is_restricted():
+    spec = pod()["spec"]
+    container = spec["containers"][0]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert spec["automountServiceAccountToken"] is False
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+
+
+def test_a_pod_has_time_to_drain_and_holds_the_claim_read_only():
+    spec = pod(lifecycle={"drainTimeoutSeconds": 100})["spec"]
+    assert spec["terminationGracePeriodSeconds"] == 115
+    assert {"name": "model", "persistentVolumeClaim": {"claimName": "models", "readOnly": True}} in spec["volumes"]
+    mounts = spec["containers"][0]["volumeMounts"]
+    assert {"name": "model", "mountPath": "/models/models", "readOnly": True} in mounts
+
+
+def test_a_model_in_the_container_needs_no_volume():
+    spec = pod(model={"uri": "file:///opt/model"})["spec"]
+    assert [volume["name"] for volume in spec["volumes"]] == ["tmp"]
+
+
+def test_a_pod_carries_hashes_and_never_a_token():
+    environment = {item["name"]: item.get("value") for item in pod()["spec"]["containers"][0]["env"]}
+    assert environment["DORMOUSE_OPERATOR_TOKEN_SHA256"] == "aa"
+    assert environment["DORMOUSE_GATEWAY_TOKEN_SHA256"] == "bb"
+    assert environment["DORMOUSE_SETTINGS_DIGEST"] == revision_of(deployment(), "worker:1")
+
+
+def test_the_command_line_says_only_what_the_spec_says():
+    engine = {"device": "cpu", "dtype": "float32", "maxModelLen": 512, "kvCacheMemory": "1Mi", "swapSpace": 0}
+    assert worker_arguments(deployment(engine=engine)) == [
+        "--model=/models/models/tiny",
+        "--served-model-name=tiny",
+        "--device=cpu",
+        "--dtype=float32",
+        "--max-model-len=512",
+        "--kv-cache-memory=1048576",
+        "--load-format=auto",
+        "--seed=0",
+        "--drain-timeout=60",
+    ]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"engine": {"device": "cpu", "maxNumSeqs": 4}},
+        {"model": {"uri": "pvc://models/other"}},
+        {"resources": {"limits": {"memory": "1Gi"}}},
+        {"lifecycle": {"drainTimeoutSeconds": 5}},
+    ],
+)
+def test_what_decides_a_pod_makes_another_revision(change):
+    assert revision_of(deployment(**change), "worker:1") != revision_of(deployment(), "worker:1")
+
+
+@pytest.mark.parametrize("change", [{"replicas": 7}, {"lifecycle": {"desiredState": "Asleep"}}])
+def test_scale_and_orders_keep_the_revision(change):
+    assert revision_of(deployment(**change), "worker:1") == revision_of(deployment(), "worker:1")
+    assert revision_of(deployment(), "worker:2") != revision_of(deployment(), "worker:1")
+
+
+def test_the_users_image_wins_then_the_recorded_one_then_the_operators():
+    recorded = {"image": "worker:1", "observedGeneration": 1}
+    assert choose_image(deployment(recorded, image="mine"), [], "worker:2") == "mine"
+    assert choose_image(deployment(), [], "worker:2") == "worker:2"
+    assert choose_image(deployment(recorded), [], "worker:2") == "worker:1"
+    assert choose_image(deployment(recorded, generation=2), [], "worker:2") == "worker:2"
+
+
+def test_a_service_is_compared_with_what_would_be_applied():
+    wanted = service_manifest(deployment())
+    state = parse_service(wanted, deployment())
+    assert (state.is_ours, state.is_current) == (True, True)
+    assert parse_service(None, deployment()) is None
+    theirs = {"metadata": {"name": "tiny"}, "spec": {}}
+    assert (parse_service(theirs, deployment()).is_ours, parse_service(theirs, deployment()).is_current) == (
+        False,
+        False,
+    )
+
+
+def test_an_event_is_about_the_deployment():
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    event = event_manifest(
+        Occurrence("Normal", "Slept", "x" * 2000), key=Key("team", "tiny"), uid="u1", now=now, reporter="p"
+    )
+    assert event["involvedObject"]["name"] == "tiny"
+    assert len(event["message"]) == 1024
+    assert event["metadata"]["name"].startswith("tiny.")

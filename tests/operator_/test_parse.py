@@ -1,0 +1,90 @@
+"""Kubernetes' mappings become the operator's nouns; what the schema should have refused is an error with its name."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from dormouse_operator.model import Container, ModelSource
+from dormouse_operator.parse import SpecError, format_time, parse_bytes, parse_deployment, parse_pod, parse_time
+
+
+def deployment(**spec):
+    metadata = {"namespace": "team", "name": "tiny", "uid": "u1", "generation": 3}
+    return parse_deployment({"metadata": metadata, "spec": {"model": {"uri": "pvc://models/tiny"}, **spec}})
+
+
+@pytest.mark.parametrize(
+    ("value", "size"),
+    [("5", 5), (7, 7), ("2k", 2000), ("2Ki", 2048), ("1.5Gi", 3 * 2**29), ("0.5Mi", 2**19), ("3T", 3 * 10**12)],
+)
+def test_quantities_are_bytes(value, size):
+    assert parse_bytes("field", value) == size
+
+
+@pytest.mark.parametrize("value", ["", "1GB", "-1", "Gi", "1e3", "1.Gi"])
+def test_a_malformed_quantity_is_refused_by_field_and_value(value):
+    with pytest.raises(SpecError, match=r"spec\.engine\.swapSpace is .*allowed"):
+        parse_bytes("spec.engine.swapSpace", value)
+
+
+@pytest.mark.parametrize(
+    ("uri", "source"),
+    [
+        ("pvc://models/a/b", ModelSource("/models/models/a/b", "models", "tiny")),
+        ("pvc://models", ModelSource("/models/models", "models", "tiny")),
+        ("pvc://models/", ModelSource("/models/models", "models", "tiny")),
+        ("file:///opt/model", ModelSource("/opt/model", None, "tiny")),
+    ],
+)
+def test_a_uri_says_where_the_directory_is_and_what_to_mount(uri, source):
+    assert deployment(model={"uri": uri}).model == source
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/x", "pvc:///x", "file://relative"])
+def test_an_unknown_uri_is_refused_with_the_allowed_ones(uri):
+    with pytest.raises(SpecError, match=r"allowed are pvc://CLAIM/PATH and file:///PATH"):
+        deployment(model={"uri": uri})
+
+
+def test_what_the_spec_leaves_out_is_the_default():
+    parsed = deployment()
+    assert (parsed.replicas, parsed.image, parsed.engine.device) == (1, None, "cuda")
+    assert parsed.engine.kv_cache_memory_bytes is None
+    assert (parsed.lifecycle.desired_state, parsed.lifecycle.drain_timeout_s) == ("Active", 60)
+    assert parsed.recorded.conditions == {}
+    assert not parsed.recorded.is_true("Ready")
+    assert parsed.recorded.reason("Ready") == ""
+
+
+def test_a_served_name_can_be_given():
+    assert deployment(model={"uri": "file:///x", "name": "org/big"}).model.served_name == "org/big"
+
+
+def test_a_pod_that_has_just_been_made_knows_little():
+    pod = parse_pod({"metadata": {"name": "p", "uid": "u"}})
+    assert (pod.index, pod.revision, pod.owner_uid) == (-1, "", "")
+    assert pod.container == Container()
+    assert not pod.can_be_asked
+
+
+def test_the_last_end_of_a_container_is_remembered_while_it_runs_again():
+    ended = {"terminated": {"exitCode": 137, "reason": "OOMKilled", "message": "words\n"}}
+    running = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+    status = {"name": "worker", "state": running, "lastState": ended, "restartCount": 2}
+    raw = {"metadata": {"name": "p", "uid": "u"}, "status": {"containerStatuses": [status], "podIP": "10.0.0.1"}}
+    pod = parse_pod(raw)
+    assert pod.can_be_asked
+    assert pod.container.started == datetime(2026, 1, 1, tzinfo=UTC)
+    assert (pod.container.exit_code, pod.container.exit_reason, pod.container.exit_message) == (
+        137,
+        "OOMKilled",
+        "words",
+    )
+
+
+def test_times_go_both_ways():
+    text = "2026-01-02T03:04:05Z"
+    assert format_time(parse_time(text)) == text
+    assert parse_time(None) is None
