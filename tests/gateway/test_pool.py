@@ -45,6 +45,20 @@ def test_among_equals_the_one_with_the_fewest_total_is_next():
     assert pick(pool) == "b", "it had one, the other had two"
 
 
+def test_outstanding_counts_before_total():
+    pool = pool_of(endpoint("a"))
+    for _ in range(3):
+        pool.release(pool.acquire(TINY, need_ready=True))
+    pool.put(endpoint("b"))
+    assert [pick(pool) for _ in range(3)] == ["b", "a", "b"]
+    again = pool_of(endpoint("a"), endpoint("b"))
+    slots = [again.acquire(TINY, need_ready=True) for _ in range(3)]
+    again.release(slots[0])
+    again.release(slots[2])
+    assert repr(again).count("0 outstanding of 2") == 1
+    assert pick(again) == "a", "b had fewer in all, but is busy"
+
+
 def test_among_those_with_equal_totals_it_goes_in_turn():
     pool = pool_of(endpoint("a"), endpoint("b"), endpoint("c"))
     order = []

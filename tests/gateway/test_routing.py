@@ -86,6 +86,23 @@ async def test_a_refusal_before_the_first_message_is_retried_on_the_other_worker
     assert answered.request_id
 
 
+async def test_a_retry_goes_to_another_worker_even_if_that_one_is_busier(house, workers):
+    await house.add("tiny", workers)
+    workers[1].is_gated = True
+    workers[0].fail_before = unavailable()
+    calls = [asyncio.create_task(tokens_of(ask(house))) for _ in range(3)]
+    await house.until(lambda: len(workers[1].seen) == 3)
+    workers[1].gate.set()
+    assert await asyncio.gather(*calls) == [[1, 2, 3]] * 3
+
+
+async def test_the_worker_that_refused_is_not_asked_again(house, workers):
+    await house.add("tiny", workers[:1])
+    workers[0].fail_before = unavailable()
+    await refusal_of(ask(house))
+    assert len(workers[0].seen) == 1
+
+
 async def test_a_dead_worker_is_passed_over(house, workers):
     await house.add("tiny", workers)
     await workers[0].stop()

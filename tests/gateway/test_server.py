@@ -83,10 +83,13 @@ async def test_a_message_over_the_limit_is_invalid_argument_and_names_it(house, 
 
 
 async def test_a_message_of_the_largest_size_reaches_the_worker(house, workers):
-    """Seed and request id make it longer on the way; then the worker names its limit, gRPC does not cut it off."""
+    """Seed and request id make it longer on the way; what the worker thinks of that is the worker's to say."""
     await house.add("tiny", workers[:1])
-    request = pb.GenerateRequest(model="tiny", text="a" * ((1 << 20) - 200))
+    request = pb.GenerateRequest(model="tiny")
+    request.text = "a" * ((1 << 20) - request.ByteSize() - 4)  # key and length of the text
+    assert request.ByteSize() == 1 << 20
     assert [response async for response in house.stub.Generate(request, timeout=30)]
+    assert workers[0].seen[0].request.ByteSize() > 1 << 20
 
 
 @pytest.mark.parametrize("token", [None, GATEWAY_TOKEN])
