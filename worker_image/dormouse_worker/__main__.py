@@ -1,0 +1,47 @@
+"""`python -m dormouse_worker`: reads the settings, starts the front, runs until SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+import uvloop
+
+from dormouse_worker.front.app import Front
+from dormouse_worker.front.engine_spawn import ENGINE_ARGV, subprocess_spawner
+from dormouse_worker.front.logs import set_up_logging
+from dormouse_worker.front.settings import FrontSettings, parse_settings
+from dormouse_worker.settings import EngineSettings
+
+EXIT_CAN_NOT_START = 2
+
+
+def main(argv: Sequence[str] | None = None, *, engine_argv: Sequence[str] = ENGINE_ARGV) -> None:
+    """Run one worker; exit with 0 after a drain, 1 when the engine died, 2 when it can not start."""
+    front_settings, engine_settings = parse_settings(sys.argv[1:] if argv is None else argv, os.environ)
+    set_up_logging(front_settings.log_level)
+    try:
+        sys.exit(uvloop.run(_run(front_settings, engine_settings, engine_argv)))
+    except (OSError, RuntimeError) as error:
+        print(f"dormouse-worker can not run: {error}", file=sys.stderr)
+        sys.exit(EXIT_CAN_NOT_START)
+
+
+async def _run(front_settings: FrontSettings, engine_settings: EngineSettings, engine_argv: Sequence[str]) -> int:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    front = Front(front_settings, engine_settings, subprocess_spawner(engine_argv, engine_settings, os.environ))
+    try:
+        await front.start()
+    except BaseException:
+        await front.close()
+        raise
+    return await front.run(stop)
+
+
+if __name__ == "__main__":
+    main()

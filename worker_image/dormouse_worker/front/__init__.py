@@ -1,0 +1,1 @@
+"""The front process: gRPC, tokenizing, metrics and the engine's supervision. Never imports torch or transformers."""

@@ -1,0 +1,231 @@
+"""The front as one thing: two gRPC ports, one HTTP port, one engine. Owns their start, their order and their end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+
+from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import SERVICE_NAME as HEALTH_SERVICE
+from grpc_health.v1.health import aio as health  # type: ignore[attr-defined]  # made only where asyncio is there
+from grpc_reflection.v1alpha import reflection
+
+from dormouse_api.auth import RequireRole, RoleTokens
+from dormouse_api.limits import MAX_MESSAGE_BYTES, server_options
+from dormouse_api.names import CONTROL_SERVICE, INFERENCE_SERVICE, Role
+from dormouse_api.v1 import inference_pb2_grpc, worker_control_pb2_grpc
+from dormouse_worker.errors import WorkerError
+from dormouse_worker.front.control import ControlService
+from dormouse_worker.front.engine_link import Spawn
+from dormouse_worker.front.http import METRICS_TYPE, Answer, HttpDoor
+from dormouse_worker.front.inference import InferenceService
+from dormouse_worker.front.metrics import WorkerMetrics
+from dormouse_worker.front.model import Model, load_model
+from dormouse_worker.front.settings import FrontSettings
+from dormouse_worker.front.wire import Identity
+from dormouse_worker.front.worker import Limits, Worker
+from dormouse_worker.ipc import State
+from dormouse_worker.lifecycle import describe
+from dormouse_worker.settings import EngineSettings
+
+logger = logging.getLogger(__name__)
+
+SPARE_BYTES = 1 << 20  # so far beyond the limit gRPC lets a message in, to be refused with a sentence of ours
+STOP_GRACE_S = 1.0  # what calls get to end after the requests are done: watchers end by themselves
+TEXT_THREADS = 2  # for tokenizing and rendering
+EXIT_DRAINED, EXIT_ENGINE_DIED = 0, 1
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where the front listens."""
+
+    inference: int
+    control: int
+    http: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seams:
+    """What tests replace."""
+
+    clock: Callable[[], float] = time.monotonic
+    now: Callable[[], datetime] = field(default=lambda: datetime.now().astimezone())
+
+
+class Front:
+    """Everything composed. Use: start, run until stopped or the engine died, which returns the exit code."""
+
+    def __init__(
+        self, settings: FrontSettings, engine: EngineSettings, spawn: Spawn, seams: Seams | None = None
+    ) -> None:
+        """Read the model's files. Needs a running event loop. Raises nothing: a bad model makes a FAILED worker."""
+        seams = seams or Seams()
+        self._settings = settings
+        self._threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
+        model = self._load_model(engine, seams)
+        digest = "" if isinstance(model, WorkerError) else model.card.digest
+        self.metrics = WorkerMetrics(settings.served_model_names[0], clock=seams.clock)
+        self.worker = Worker(
+            spawn,
+            Identity(settings.pod_uid, settings.settings_digest, digest, metadata_version()),
+            self.metrics,
+            limits=Limits(settings.max_waiting_requests, settings.engine_timeout_s),
+            clock=seams.clock,
+        )
+        if isinstance(model, WorkerError):
+            self.worker.board.fail(model.reason, str(model))
+        self._health = health.HealthServicer()
+        self._make_servers(None if isinstance(model, WorkerError) else model)
+        self._http = HttpDoor({"/metrics": self._metrics, "/healthz": self._healthz, "/readyz": self._readyz})
+        self._socket_dir = Path(tempfile.mkdtemp(prefix="dormouse-"))  # only we may enter
+
+    def __repr__(self) -> str:
+        return f"Front({self.worker!r})"
+
+    async def start(self) -> Ports:
+        """Open the ports and start the engine. Raises OSError or RuntimeError when a port is taken."""
+        host = self._settings.host
+        await self._tell_health(State.STARTING)
+        ports = Ports(
+            _listen(self._inference, host, self._settings.port, "--port"),
+            _listen(self._control, host, self._settings.control_port, "--control-port"),
+            await self._http.start(_plain_host(host), self._settings.metrics_port),
+        )
+        if self.worker.board.failure is None:
+            await self.worker.link.start(self._socket_dir / "engine.sock")
+        await self._inference.start()
+        await self._control.start()
+        fields = {"inference": ports.inference, "control": ports.control, "http": ports.http}
+        logger.info("listening", extra={"fields": fields})
+        return ports
+
+    async def run(self, stop: asyncio.Event) -> int:
+        """Serve until `stop`, Shutdown or the engine's death; end in order and return the exit code."""
+        following = asyncio.create_task(self._follow_state())
+        waiting = [asyncio.create_task(event.wait()) for event in self._ends(stop)]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if not self.worker.died.is_set():
+                await self._drain()
+            return EXIT_ENGINE_DIED if self.worker.died.is_set() else EXIT_DRAINED
+        finally:
+            for task in waiting:
+                task.cancel()
+            await self.close()
+            await following
+
+    async def close(self) -> None:
+        """End the engine and close everything; safe after a failed start."""
+        self.worker.is_ending = True
+        await self.worker.link.stop()
+        self.worker.changes.close()
+        self.worker.load_changes.close()
+        await asyncio.gather(self._inference.stop(STOP_GRACE_S), self._control.stop(STOP_GRACE_S))
+        await self._http.stop()
+        self._threads.shutdown(wait=False)
+        shutil.rmtree(self._socket_dir, ignore_errors=True)
+
+    def _ends(self, stop: asyncio.Event) -> tuple[asyncio.Event, ...]:
+        return stop, self.worker.died, self.worker.end_wanted
+
+    async def _drain(self) -> None:
+        """Say that we go, let running requests end, end the others so that they can be continued elsewhere."""
+        logger.info("ending", extra={"fields": {"requests": len(self.worker.requests)}})
+        self.worker.begin_end()
+        await self._health.enter_graceful_shutdown()
+        died = asyncio.create_task(self.worker.died.wait())
+        idle = asyncio.create_task(self.worker.until_idle())
+        _, late = await asyncio.wait(
+            {died, idle}, timeout=self._settings.drain_timeout_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        for task in late:
+            task.cancel()
+        self.worker.requests.fail_all(f"the worker shut down after {self._settings.drain_timeout_s:g} s of draining")
+
+    async def _follow_state(self) -> None:
+        """Keep gRPC's health in step with the state."""
+        worker = self.worker
+        async for state in worker.changes.stream(lambda: worker.board.state, min_interval_s=0.0):
+            await self._tell_health(state)
+
+    async def _tell_health(self, state: State) -> None:
+        for service in ("", HEALTH_SERVICE, CONTROL_SERVICE):
+            await self._health.set(service, SERVING)
+        await self._health.set(INFERENCE_SERVICE, SERVING if state is State.READY else NOT_SERVING)
+
+    def _make_servers(self, model: Model | None) -> None:
+        digests = {
+            Role.OPERATOR: self._settings.operator_token_sha256,
+            Role.GATEWAY: self._settings.gateway_token_sha256,
+        }
+        tokens = RoleTokens(digests)
+        guard = RequireRole(tokens, {CONTROL_SERVICE: Role.OPERATOR})
+        self._inference, self._control = self._server(guard), self._server(guard)
+        serving = InferenceService(self.worker, model, tokens)
+        inference_pb2_grpc.add_InferenceServicer_to_server(serving, self._inference)
+        control = ControlService(  # type: ignore[abstract]  # what it leaves out answers UNIMPLEMENTED
+            self.worker, drain_timeout_s=self._settings.drain_timeout_s
+        )
+        worker_control_pb2_grpc.add_WorkerControlServicer_to_server(control, self._control)
+        if self._settings.enable_reflection:
+            names = (INFERENCE_SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, self._inference)
+
+    def _server(self, guard: RequireRole) -> aio.Server:
+        options = dict(server_options()) | {"grpc.max_receive_message_length": MAX_MESSAGE_BYTES + SPARE_BYTES}
+        server = aio.server(interceptors=[guard], options=list(options.items()))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        return server
+
+    def _load_model(self, engine: EngineSettings, seams: Seams) -> Model | WorkerError:
+        try:
+            return load_model(engine, self._settings.served_model_names, threads=self._threads, now=seams.now)
+        except WorkerError as error:
+            return error
+
+    def _metrics(self) -> Answer:
+        return Answer(200, self.metrics.text(), METRICS_TYPE)
+
+    def _healthz(self) -> Answer:
+        if self.worker.is_healthy:
+            return Answer(200, b"ok\n")
+        return Answer(503, b"the engine died or does not come round\n")
+
+    def _readyz(self) -> Answer:
+        board = self.worker.board
+        if board.state is State.READY and not self.worker.is_ending:
+            return Answer(200, b"ok\n")
+        return Answer(503, f"the worker is {describe(board.state, board.engine.sleep_level)}\n".encode())
+
+
+def metadata_version() -> str:
+    """Return the version of the installed distribution; in the image only the code is there."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version("dormouse")
+    return "0.1.0"
+
+
+def _listen(server: aio.Server, host: str, port: int, flag: str) -> int:
+    """Bind. Raises RuntimeError naming the flag."""
+    try:
+        return server.add_insecure_port(f"{host}:{port}")
+    except RuntimeError as error:
+        raise RuntimeError(f"{flag} {port}: can not listen on {host}:{port}, is it taken? ({error})") from error
+
+
+def _plain_host(host: str) -> str | None:
+    """Return the host as asyncio wants it; None = every address, of both families."""
+    return None if host in {"[::]", "0.0.0.0"} else host.strip("[]")  # noqa: S104  compared, not bound

@@ -1,0 +1,178 @@
+"""Renders the model's own chat template, as transformers' `apply_chat_template` would. Knows no tokens, no gRPC.
+
+The environment has the names that templates in the wild rely on: the filter `tojson` without HTML escapes, the
+functions `raise_exception` and `strftime_now`, `break` and `continue`, and the `generation` block, which only marks.
+It is sandboxed: a template comes with a model and its variables come from users.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+DEFAULT, TOOL_USE = "default", "tool_use"
+OWN_VARIABLES = ("messages", "tools", "add_generation_prompt")  # a caller's template_args can not replace these
+
+
+class TemplateRefused(Exception):
+    """The chat can not be rendered; the message is for the caller."""
+
+
+class GenerationBlock(Extension):
+    """`{% generation %}…{% endgeneration %}` marks an assistant's words for training; here it renders its body."""
+
+    tags = frozenset({"generation"})  # type: ignore[assignment]  # jinja2 only asks what is in it
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """Return the body in a scope of its own, as the block has it in transformers."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_render"), [], [], body).set_lineno(line)
+
+    def _render(self, caller: Callable[[], str]) -> str:
+        return caller()
+
+
+class PublicNamespace(Namespace):
+    """A `namespace` that takes no names with a leading underscore: they lead to Python's internals."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        self, *pairs = args
+        values = dict(*pairs, **kwargs)
+        for name in values:
+            _check_public(name)
+        Namespace.__init__(self, values)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_public(name)
+        super().__setitem__(name, value)
+
+
+class _MakeDict:
+    """`dict(...)` and `dict.fromkeys(...)` and no other attribute of the type."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, *args: Any) -> dict[Any, Any]:
+        return dict.fromkeys(*args)
+
+
+class ChatTemplates:
+    """A model's templates by name, compiled once."""
+
+    def __init__(
+        self, sources: Mapping[str, str], special_tokens: Mapping[str, str], *, now: Callable[[], datetime]
+    ) -> None:
+        """Compile. Raises TemplateRefused naming the template and the line if one is no template."""
+        environment = _environment(now)
+        self._special_tokens = dict(special_tokens)
+        self._templates = {name: _compile(environment, name, source) for name, source in sources.items()}
+
+    def __repr__(self) -> str:
+        return f"ChatTemplates({', '.join(self._templates) or 'none'})"
+
+    def __bool__(self) -> bool:
+        """Return whether the model has any template."""
+        return bool(self._templates)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None,
+        add_generation_prompt: bool,
+        template_args: Mapping[str, Any],
+    ) -> str:
+        """Return the rendered text. Raises TemplateRefused with the template's own words, if it has any."""
+        template = self._choose(with_tools=tools is not None)
+        variables = {"documents": None, **self._special_tokens, **template_args}
+        try:
+            return template.render(
+                messages=[dict(message) for message in messages],
+                tools=None if tools is None else [dict(tool) for tool in tools],
+                add_generation_prompt=add_generation_prompt,
+                **variables,
+            )
+        except jinja2.TemplateError as error:
+            raise TemplateRefused(f"the model's chat template refused it: {error.message}") from error
+        except Exception as error:  # a template is a program: it can fail in any way
+            raise TemplateRefused(f"the model's chat template failed: {type(error).__name__}: {error}") from error
+
+    def _choose(self, *, with_tools: bool) -> jinja2.Template:
+        if not self._templates:
+            raise TemplateRefused("the model has no chat template; use text or token_ids")
+        if with_tools and TOOL_USE in self._templates:
+            return self._templates[TOOL_USE]
+        if DEFAULT not in self._templates:
+            raise TemplateRefused(f"the model has no default chat template, only {', '.join(sorted(self._templates))}")
+        return self._templates[DEFAULT]
+
+
+def read_template_sources(model_path: Path, tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the model's templates by name: *.jinja files, else those in tokenizer_config.json; {} if none."""
+    sources = {}
+    if (model_path / "chat_template.jinja").is_file():
+        sources[DEFAULT] = (model_path / "chat_template.jinja").read_text(encoding="utf-8")
+    for file in sorted((model_path / "additional_chat_templates").glob("*.jinja")):
+        sources[file.stem] = file.read_text(encoding="utf-8")
+    if sources:
+        return sources
+    inline = tokenizer_config.get("chat_template")
+    if isinstance(inline, str):
+        return {DEFAULT: inline}
+    if isinstance(inline, Mapping):
+        return {str(name): str(source) for name, source in inline.items()}
+    return {str(item["name"]): str(item["template"]) for item in inline or ()}
+
+
+def _environment(now: Callable[[], datetime]) -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlock, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals.update(
+        raise_exception=_raise_exception,
+        strftime_now=lambda pattern: now().strftime(pattern),
+        dict=_MakeDict(),
+        namespace=PublicNamespace,
+    )
+    return environment
+
+
+def _compile(environment: ImmutableSandboxedEnvironment, name: str, source: str) -> jinja2.Template:
+    try:
+        return environment.from_string(source)
+    except jinja2.TemplateSyntaxError as error:
+        raise TemplateRefused(
+            f"the model's chat template {name!r} is broken in line {error.lineno}: {error}"
+        ) from error
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,  # noqa: FBT001, FBT002
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,  # noqa: FBT001, FBT002
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _check_public(name: Any) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise jinja2.exceptions.SecurityError(f"namespace attribute {name!r} begins with an underscore")

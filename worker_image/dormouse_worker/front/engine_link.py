@@ -1,0 +1,215 @@
+"""The connection to the engine process: starts it, reads and writes its socket, notices its end. Knows no gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from dormouse_worker.ipc import (
+    Command,
+    CommandResult,
+    EngineMessage,
+    EngineStatus,
+    FrameSplitter,
+    FrontMessage,
+    StepOutputs,
+    decode_engine,
+    encode_frame,
+)
+
+logger = logging.getLogger(__name__)
+
+READ_BYTES = 1 << 18
+END_GRACE_S = 5.0  # what an engine gets to end by itself after its socket was closed
+
+
+class EngineProcess(Protocol):
+    """A started engine."""
+
+    async def wait(self) -> int:
+        """Return the exit code when it has ended; negative = the signal."""
+
+    def kill(self) -> None:
+        """End it now; nothing happens if it has ended."""
+
+    def last_words(self) -> str:
+        """Return the last line that it wrote to standard error."""
+
+
+class EngineEvents(Protocol):
+    """Who wants to know what the engine says. Called in the event loop; must not block."""
+
+    def on_status(self, status: EngineStatus) -> None:
+        """The engine's state changed."""
+
+    def on_outputs(self, outputs: StepOutputs) -> None:
+        """A step produced tokens."""
+
+    def on_lost(self) -> None:
+        """The connection broke; nothing more will come. Comes before `on_death`."""
+
+    def on_death(self, exit_code: int, last_words: str) -> None:
+        """The process ended though nobody asked it to."""
+
+
+class EngineLost(Exception):
+    """The engine is not connected, so the command was not or may not have been carried out."""
+
+
+Spawn = Callable[[Path], Awaitable[EngineProcess]]
+
+
+class EngineLink:
+    """Owns the engine's process and socket, and the commands that wait for an answer."""
+
+    def __init__(self, spawn: Spawn, events: EngineEvents, clock: Callable[[], float]) -> None:
+        self._spawn = spawn
+        self._events = events
+        self._clock = clock
+        self._last_message_s = clock()
+        self._writer: asyncio.StreamWriter | None = None
+        self._pending: dict[int, asyncio.Future[CommandResult]] = {}
+        self._command_ids = itertools.count(1)
+        self._process: EngineProcess | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._is_stopping = False
+
+    def __repr__(self) -> str:
+        return f"EngineLink(connected={self.is_connected}, {len(self._pending)} commands)"
+
+    @property
+    def is_connected(self) -> bool:
+        """Return whether messages reach the engine."""
+        return self._writer is not None
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether the engine was started and has not ended."""
+        return self._supervisor is not None and not self._supervisor.done()
+
+    @property
+    def is_commanded(self) -> bool:
+        """Return whether the engine is carrying out a command."""
+        return bool(self._pending)
+
+    @property
+    def silence_s(self) -> float:
+        """Return the seconds since the engine was last heard of."""
+        return self._clock() - self._last_message_s
+
+    async def start(self, socket_path: Path) -> None:
+        """Listen, start the engine and return; it connects when it is up. Raises OSError if it can not be started."""
+        connection: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
+        connection = asyncio.get_running_loop().create_future()
+
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if connection.done():
+                writer.close()
+            else:
+                connection.set_result((reader, writer))
+
+        listener = await asyncio.start_unix_server(accept, socket_path)
+        try:
+            self._process = await self._spawn(socket_path)
+        except BaseException:
+            listener.close()
+            raise
+        self._supervisor = asyncio.create_task(self._supervise(self._process, listener, connection))
+
+    def send(self, *messages: FrontMessage) -> None:
+        """Write one frame; silently dropped when the engine is lost, whose requests `on_lost` has ended."""
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(encode_frame(list(messages)))
+
+    async def command(self, method: str, **args: int | float | str | list[str]) -> CommandResult:
+        """Send one command and return its result. Raises EngineLost."""
+        if self._writer is None:
+            raise EngineLost("the engine is not connected")
+        command_id = next(self._command_ids)
+        future: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()
+        self._pending[command_id] = future
+        try:
+            self.send(Command(command_id, method, args))
+            return await future
+        finally:
+            self._pending.pop(command_id, None)
+
+    async def stop(self) -> None:
+        """End the engine: ask, wait a little, kill. Safe when it was never started or has ended."""
+        self._is_stopping = True
+        if self._supervisor is None or self._process is None:
+            return
+        if self._writer is None:
+            self._process.kill()
+        self._close_socket()
+        await self._supervisor
+
+    async def _supervise(
+        self,
+        process: EngineProcess,
+        listener: asyncio.Server,
+        connection: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]],
+    ) -> None:
+        ended = asyncio.create_task(process.wait())
+        try:
+            either: set[asyncio.Future[Any]] = {ended, connection}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if connection.done():
+                reader, self._writer = connection.result()
+                listener.close()
+                await self._read_all(reader)
+        finally:
+            listener.close()
+            self._lose()
+        exit_code = await self._end(process, ended)
+        if not self._is_stopping:
+            self._events.on_death(exit_code, process.last_words())
+
+    async def _read_all(self, reader: asyncio.StreamReader) -> None:
+        """Dispatch until the engine hangs up, or says what nobody understands."""
+        splitter = FrameSplitter()
+        try:
+            while data := await reader.read(READ_BYTES):
+                self._last_message_s = self._clock()
+                for payload in splitter.feed(data):
+                    for message in decode_engine(payload):
+                        self._dispatch(message)
+        except (OSError, ValueError, msgspec.DecodeError) as error:
+            logger.error("engine connection broke", extra={"fields": {"error": error}})  # noqa: TRY400  no bug of ours
+
+    def _dispatch(self, message: EngineMessage) -> None:
+        if isinstance(message, StepOutputs):
+            self._events.on_outputs(message)
+        elif isinstance(message, EngineStatus):
+            self._events.on_status(message)
+        elif isinstance(message, CommandResult):
+            future = self._pending.get(message.command_id)
+            if future is not None and not future.done():
+                future.set_result(message)
+
+    def _lose(self) -> None:
+        self._close_socket()
+        self._writer = None
+        for future in self._pending.values():
+            if not future.done():
+                future.set_exception(EngineLost("the engine died while it carried out the command"))
+        self._events.on_lost()
+
+    def _close_socket(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    async def _end(self, process: EngineProcess, ended: asyncio.Task[int]) -> int:
+        """Return the exit code; kill a process that outlives its socket."""
+        grace_s = END_GRACE_S if self._is_stopping else 1.0
+        with contextlib.suppress(TimeoutError):
+            return await asyncio.wait_for(asyncio.shield(ended), grace_s)
+        process.kill()
+        return await ended

@@ -1,0 +1,128 @@
+"""One model as the front serves it: names, card, tokenizer and chat templates together. Slow work runs in threads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, TypeVar
+
+from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_worker.errors import ModelInvalid
+from dormouse_worker.front import validation
+from dormouse_worker.front.chat import ChatTemplates, TemplateRefused, read_template_sources
+from dormouse_worker.front.model_card import ModelCard, read_model_card, read_object
+from dormouse_worker.front.plain import plain_dict
+from dormouse_worker.front.special_tokens import special_tokens
+from dormouse_worker.front.text import TextCodec
+from dormouse_worker.ipc import EngineStatus
+from dormouse_worker.settings import EngineSettings
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Everything of a model but its weights."""
+
+    names: tuple[str, ...]  # the first stands in answers and metrics
+    card: ModelCard
+    codec: TextCodec
+    templates: ChatTemplates
+    threads: Executor
+
+    async def prompt_token_ids(self, request: pb.GenerateRequest) -> list[int]:
+        """Return the prompt's ids. Raises CallError INVALID_ARGUMENT if a chat can not be rendered."""
+        kind = request.WhichOneof("prompt")
+        if kind == "token_ids":
+            return list(request.token_ids.ids)
+        if kind == "chat":
+            return await self._in_thread(lambda: self._encode_chat(request.chat)[1])
+        return await self._in_thread(lambda: self.codec.encode(request.text, add_special_tokens=True))
+
+    async def tokenize(self, request: pb.TokenizeRequest) -> pb.TokenizeResponse:
+        """Return ids, and for a chat the rendered text. Raises CallError INVALID_ARGUMENT."""
+        chosen = request.add_special_tokens if request.HasField("add_special_tokens") else None
+        if request.WhichOneof("input") == "chat":
+            validation.check_chat(request.chat)
+            text, ids = await self._in_thread(lambda: self._encode_chat(request.chat, add_special_tokens=bool(chosen)))
+            return pb.TokenizeResponse(token_ids=ids, rendered_text=text)
+        add = True if chosen is None else chosen
+        return pb.TokenizeResponse(
+            token_ids=await self._in_thread(lambda: self.codec.encode(request.text, add_special_tokens=add))
+        )
+
+    async def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
+        """Return the text of these ids."""
+        return await self._in_thread(lambda: self.codec.decode(token_ids, skip_special_tokens=skip_special_tokens))
+
+    def describe(self, engine: EngineStatus) -> pb.GetModelResponse:
+        """Return the model's description; what only the engine knows is 0 until it told it."""
+        card, loaded, report = self.card, engine.model, engine.report
+        return pb.GetModelResponse(
+            name=self.names[0],
+            architecture=card.architecture,
+            vocab_size=card.vocab_size,
+            max_model_len=report.max_model_len if report is not None else card.max_model_len,
+            dtype=loaded.dtype if loaded is not None else card.dtype,
+            num_layers=card.num_layers,
+            num_attention_heads=card.num_attention_heads,
+            num_kv_heads=card.num_kv_heads,
+            num_parameters=loaded.num_parameters if loaded is not None else 0,
+            model_digest=card.digest,
+            has_chat_template=bool(self.templates),
+            eos_token_ids=card.eos_token_ids,
+        )
+
+    def _encode_chat(self, chat: pb.Chat, *, add_special_tokens: bool = False) -> tuple[str, list[int]]:
+        text = render_chat(self.templates, chat)
+        return text, self.codec.encode(text, add_special_tokens=add_special_tokens)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """Run in a thread: a megabyte of text takes a second, and other streams go on meanwhile."""
+        return await asyncio.get_running_loop().run_in_executor(self.threads, work)
+
+
+def load_model(
+    settings: EngineSettings, names: tuple[str, ...], *, threads: Executor, now: Callable[[], datetime]
+) -> Model:
+    """Read everything from the model's directory. Raises a WorkerError naming the file and what to do."""
+    card = read_model_card(settings)
+    path = settings.model_path
+    codec = TextCodec.load(path)
+    card = replace(card, vocab_size=card.vocab_size or codec.vocab_size)
+    config = read_object(path / "tokenizer_config.json")
+    named = special_tokens(config, read_object(path / "special_tokens_map.json"))
+    try:
+        templates = ChatTemplates(read_template_sources(path, config), named, now=now)
+    except (TemplateRefused, KeyError, TypeError, OSError, ValueError) as error:
+        raise ModelInvalid(f"{path}: {error}; mend the chat template") from error
+    return Model(names, card, codec, templates, threads)
+
+
+def render_chat(templates: ChatTemplates, chat: pb.Chat) -> str:
+    """Return the chat as the model wants it. Raises CallError INVALID_ARGUMENT with the template's words."""
+    add_prompt = chat.add_generation_prompt if chat.HasField("add_generation_prompt") else True
+    try:
+        return templates.render(
+            [message_dict(message) for message in chat.messages],
+            tools=[plain_dict(tool) for tool in chat.tools] or None,
+            add_generation_prompt=add_prompt,
+            template_args=plain_dict(chat.template_args),
+        )
+    except TemplateRefused as error:
+        validation.refuse("prompt.chat", "not renderable", str(error))
+
+
+def message_dict(message: pb.ChatMessage) -> Mapping[str, Any]:
+    """Return a turn in the form that templates know; fields that are not set are not there."""
+    turn: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.HasField("name"):
+        turn["name"] = message.name
+    if message.tool_calls:
+        turn["tool_calls"] = [plain_dict(call) for call in message.tool_calls]
+    if message.HasField("tool_call_id"):
+        turn["tool_call_id"] = message.tool_call_id
+    return turn

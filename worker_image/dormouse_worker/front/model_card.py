@@ -1,0 +1,123 @@
+"""What the front knows of a model from its files, before and without loading it: names, sizes, defaults, digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dormouse_worker.errors import ModelInvalid
+from dormouse_worker.model_files import check_model_files
+from dormouse_worker.settings import EngineSettings
+
+DIGESTED = (
+    *("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+    *("chat_template.jinja", "added_tokens.json"),
+)
+_HEADER_LENGTH_BYTES = 8
+_LENGTH_NAMES = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingDefaults:
+    """What holds where a request leaves a field open: generation_config.json, else the values of the API."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """A model's description. Numbers that the files do not tell are 0."""
+
+    architecture: str
+    vocab_size: int
+    max_model_len: int  # tokens; the setting, else the model's own limit; the engine's report overrides it
+    dtype: str
+    num_layers: int
+    num_attention_heads: int
+    num_kv_heads: int
+    eos_token_ids: tuple[int, ...]
+    defaults: SamplingDefaults
+    digest: str
+
+
+def read_model_card(settings: EngineSettings) -> ModelCard:
+    """Read the model's directory. Raises ModelNotFound, ModelInvalid, CustomCodeRefused or PickleRefused."""
+    files = check_model_files(settings.model_path, settings.load_format)
+    config = files.config
+    text = _text_config(config)
+    generation = read_object(files.path / "generation_config.json")
+    heads = _first_int(text, "num_attention_heads", "n_head")
+    return ModelCard(
+        architecture=next(iter(config.get("architectures") or ()), ""),
+        vocab_size=_first_int(text, "vocab_size") or _first_int(config, "vocab_size"),
+        max_model_len=settings.max_model_len or _first_int(text, *_LENGTH_NAMES),
+        dtype=_dtype(settings.dtype, {**config, **text}),
+        num_layers=_first_int(text, "num_hidden_layers", "n_layer"),
+        num_attention_heads=heads,
+        num_kv_heads=_first_int(text, "num_key_value_heads") or heads,
+        eos_token_ids=_ids(generation.get("eos_token_id"))
+        or _ids(text.get("eos_token_id", config.get("eos_token_id"))),
+        defaults=_defaults(generation),
+        digest=digest(files.path, files.weight_files),
+    )
+
+
+def digest(path: Path, weight_files: tuple[Path, ...]) -> str:
+    """Return the SHA-256 over configuration, tokenizer and each weight file's name, size and header."""
+    total = hashlib.sha256()
+    for name in DIGESTED:
+        content = (path / name).read_bytes() if (path / name).is_file() else b""
+        total.update(f"{name} {len(content)}\n".encode() + content)
+    for file in sorted(weight_files):
+        with file.open("rb") as stream:
+            prefix = stream.read(_HEADER_LENGTH_BYTES)
+            header = stream.read(int.from_bytes(prefix, "little"))
+        total.update(f"{file.name} {file.stat().st_size}\n".encode() + prefix + header)
+    return total.hexdigest()
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """Return a JSON object, {} if the file is missing. Raises ModelInvalid on anything else."""
+    try:
+        value = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ModelInvalid(f"{file}: not readable as JSON ({error}); copy the model again") from error
+    if not isinstance(value, dict):
+        raise ModelInvalid(f"{file}: holds {type(value).__name__}, a JSON object is needed")
+    return value
+
+
+def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the part about the language model; of models with several parts it stands apart."""
+    part = config.get("text_config")
+    return part if isinstance(part, Mapping) else config
+
+
+def _dtype(setting: str, config: Mapping[str, Any]) -> str:
+    if setting != "auto":
+        return setting
+    return str(config.get("dtype") or config.get("torch_dtype") or "float32")
+
+
+def _first_int(config: Mapping[str, Any], *names: str) -> int:
+    values = (config.get(name) for name in names)
+    return next((value for value in values if isinstance(value, int)), 0)
+
+
+def _ids(value: Any) -> tuple[int, ...]:
+    values = value if isinstance(value, list) else [value]
+    return tuple(item for item in values if isinstance(item, int))
+
+
+def _defaults(generation: Mapping[str, Any]) -> SamplingDefaults:
+    known = {name: generation[name] for name in SamplingDefaults.__slots__ if generation.get(name) is not None}
+    return SamplingDefaults(**known)

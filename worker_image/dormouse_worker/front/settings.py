@@ -1,0 +1,254 @@
+"""The worker's command line and environment, parsed once. A bad value ends the program and names the flag."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dormouse_api.names import CONTROL_PORT, INFERENCE_PORT, METRICS_PORT
+from dormouse_worker.engine.validation import DTYPES, LOAD_FORMATS
+from dormouse_worker.settings import EngineSettings
+
+EPILOG = """
+Sizes are bytes, or a number with Ki, Mi, Gi or Ti.
+Environment: DORMOUSE_POD_UID and DORMOUSE_SETTINGS_DIGEST are echoed in the status;
+DORMOUSE_OPERATOR_TOKEN_SHA256 and DORMOUSE_GATEWAY_TOKEN_SHA256 are the digests of the tokens by which these two
+roles are known (none = nobody has the role).
+
+The worker loads the model, measures how many blocks of KV cache fit and waits for InitializeCache on the control
+port; from then on it serves dormouse.v1.Inference. SIGTERM drains and ends it.
+"""
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)(Ki|Mi|Gi|Ti|)")
+_FACTORS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
+
+
+@dataclass(frozen=True, slots=True)
+class FrontSettings:
+    """What decides how the front serves; none of it changes what the engine computes."""
+
+    served_model_names: tuple[str, ...]  # what requests may call the model; the first stands in answers and metrics
+    host: str  # address to listen on; [::] = every address
+    port: int  # Inference, health, reflection; 0 = any free one
+    control_port: int  # WorkerControl, health
+    metrics_port: int  # HTTP
+    drain_timeout_s: float  # how long running requests may go on after SIGTERM, and by default for Drain and Sleep
+    max_waiting_requests: int  # requests without a token yet; more are refused with RESOURCE_EXHAUSTED
+    engine_timeout_s: float  # an engine silent for longer counts as stuck: far above the longest forward pass
+    enable_reflection: bool  # gRPC reflection on the serving port
+    log_level: str
+    pod_uid: str
+    settings_digest: str  # what the operator calls these settings; their own digest if it named none
+    operator_token_sha256: str
+    gateway_token_sha256: str
+
+
+def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[FrontSettings, EngineSettings]:
+    """Return both parts' settings. Ends the program with code 2 and the flag's name on a bad value."""
+    parser = _parser()
+    flags = parser.parse_args(argv)
+    engine = EngineSettings(
+        model=flags.model,
+        device=flags.device,
+        dtype=flags.dtype,
+        max_model_len=flags.max_model_len,
+        max_num_seqs=flags.max_num_seqs,
+        max_num_batched_tokens=flags.max_num_batched_tokens,
+        gpu_memory_utilization=flags.gpu_memory_utilization,
+        memory_limit_bytes=flags.memory_limit,
+        kv_cache_memory_bytes=flags.kv_cache_memory,
+        block_size=flags.block_size,
+        swap_space_bytes=flags.swap_space,
+        load_format=flags.load_format,
+        seed=flags.seed,
+        threads=flags.threads,
+    )
+    front = FrontSettings(
+        served_model_names=tuple(flags.served_model_name or (Path(flags.model).name,)),
+        host=flags.host,
+        port=flags.port,
+        control_port=flags.control_port,
+        metrics_port=flags.metrics_port,
+        drain_timeout_s=flags.drain_timeout,
+        max_waiting_requests=flags.max_waiting_requests,
+        engine_timeout_s=flags.engine_timeout,
+        enable_reflection=flags.enable_reflection,
+        log_level=flags.log_level,
+        pod_uid=environ.get("DORMOUSE_POD_UID", ""),
+        settings_digest=environ.get("DORMOUSE_SETTINGS_DIGEST") or engine.digest(),
+        operator_token_sha256=environ.get("DORMOUSE_OPERATOR_TOKEN_SHA256", ""),
+        gateway_token_sha256=environ.get("DORMOUSE_GATEWAY_TOKEN_SHA256", ""),
+    )
+    return front, engine
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dormouse-worker",
+        description="Serve one model over gRPC: a front process (this one) and an engine process.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _add_model_flags(parser.add_argument_group("model"))
+    _add_engine_flags(parser.add_argument_group("engine"))
+    _add_front_flags(parser.add_argument_group("serving"))
+    return parser
+
+
+def _add_model_flags(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--model", required=True, help="directory with config.json, tokenizer.json and *.safetensors")
+    add(
+        "--served-model-name",
+        action="append",
+        metavar="NAME",
+        type=_name,
+        help="name that requests may use; repeat for more (default: the directory's name)",
+    )
+    add("--dtype", default="auto", choices=DTYPES, help="auto = the model's own (default)")
+    add("--load-format", default="auto", choices=LOAD_FORMATS, help="dummy = random weights, nothing is read")
+    add(
+        "--max-model-len",
+        default=0,
+        type=at_least(1),
+        metavar="TOKENS",
+        help="prompt and output together (default: the model's own limit)",
+    )
+    add("--seed", default=0, type=at_least(0), help="of random weights (default 0)")
+
+
+def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--device", default="cpu", choices=("cpu", "cuda"), help="where to compute (default cpu)")
+    add("--max-num-seqs", default=64, type=at_least(1), metavar="N", help="sequences in one batch (default 64)")
+    add(
+        "--max-num-batched-tokens",
+        default=2048,
+        type=at_least(1),
+        metavar="N",
+        help="tokens of one forward pass; longer prompts are cut into chunks (default 2048)",
+    )
+    add(
+        "--gpu-memory-utilization",
+        default=0.9,
+        type=_share,
+        metavar="SHARE",
+        help="share of the device's memory (cpu: of the memory limit) to use, above 0, at most 1 (default 0.9)",
+    )
+    add(
+        "--memory-limit",
+        default=0,
+        type=size_in_bytes,
+        metavar="SIZE",
+        help="cpu: the memory to share (default: the container's limit)",
+    )
+    add(
+        "--kv-cache-memory",
+        default=0,
+        type=size_in_bytes,
+        metavar="SIZE",
+        help="exact size of the KV cache instead of the measured rest",
+    )
+    add("--block-size", default=16, type=at_least(1), metavar="TOKENS", help="tokens per block (default 16)")
+    add(
+        "--swap-space", default=0, type=size_in_bytes, metavar="SIZE", help="host memory for swapped blocks (default 0)"
+    )
+    add(
+        "--threads",
+        default=0,
+        type=at_least(0),
+        metavar="N",
+        help="compute threads on cpu (default: the container's cpu limit)",
+    )
+
+
+def _add_front_flags(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--host", default="[::]", help="address to listen on (default [::]: every address)")
+    add("--port", default=INFERENCE_PORT, type=_port, help=f"Inference over gRPC (default {INFERENCE_PORT})")
+    add("--control-port", default=CONTROL_PORT, type=_port, help=f"WorkerControl over gRPC (default {CONTROL_PORT})")
+    add(
+        "--metrics-port",
+        default=METRICS_PORT,
+        type=_port,
+        help=f"/metrics, /healthz and /readyz over HTTP (default {METRICS_PORT})",
+    )
+    add(
+        "--drain-timeout",
+        default=60.0,
+        type=_seconds,
+        metavar="SECONDS",
+        help="how long running requests may go on after SIGTERM (default 60)",
+    )
+    add(
+        "--max-waiting-requests",
+        default=1024,
+        type=at_least(1),
+        metavar="N",
+        help="requests without a token yet; more are refused (default 1024)",
+    )
+    add(
+        "--engine-timeout",
+        default=120.0,
+        type=_seconds,
+        metavar="SECONDS",
+        help="an engine silent for longer counts as stuck (default 120)",
+    )
+    add("--enable-reflection", action="store_true", help="let clients ask the serving port for its schema")
+    add("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"), help="default INFO")
+
+
+def size_in_bytes(text: str) -> int:
+    """Return a size. Raises ArgumentTypeError naming the value and the form."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; write bytes or a number with Ki, Mi, Gi or Ti")
+    return int(float(match[1]) * _FACTORS[match[2]])
+
+
+def at_least(minimum: int) -> Callable[[str], int]:
+    """Return a parser of integers with a lower bound."""
+
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"[+-]?\d+", text) or int(text) < minimum:
+            raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least {minimum}")
+        return int(text)
+
+    return parse
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port; allowed: 0 (any free one) to 65535")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    value = _number(text)
+    if not (math.isfinite(value) and value >= 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; allowed: seconds of at least 0")
+    return value
+
+
+def _share(text: str) -> float:
+    value = _number(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share; allowed: above 0 and at most 1")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _name(text: str) -> str:
+    if not text or not text.isprintable():
+        raise argparse.ArgumentTypeError(f"{text!r} is no name; at least one printable character is needed")
+    return text

@@ -1,0 +1,60 @@
+"""Finds stop strings in a text that arrives in pieces. Pure; the outcome does not depend on how the text was cut.
+
+held = the longest end of the text so far that could still become a stop string
+text so far = given out | held          each new piece is appended to held and searched
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one piece gave."""
+
+    text: str  # may be given out now
+    matched: str | None = None  # the stop string that ends the text
+
+
+class StopSearch:
+    """Searches one sequence's text. The match that is complete first wins; of those the longest."""
+
+    def __init__(self, stops: Sequence[str], *, include_in_output: bool) -> None:
+        self._stops = tuple(stops)
+        self._include = include_in_output
+        self._held = ""
+
+    def __repr__(self) -> str:
+        return f"StopSearch({len(self._stops)} stops, {len(self._held)} characters held)"
+
+    def feed(self, text: str) -> Found:
+        """Take a piece and return what is certain now; after a match nothing more may be fed."""
+        text = self._held + text
+        ends = [(text.index(stop) + len(stop), text.index(stop), stop) for stop in self._stops if stop in text]
+        if ends:
+            end, start, stop = min(ends)
+            self._held = ""
+            return Found(text[: end if self._include else start], stop)
+        keep = self._num_held(text)
+        self._held = text[len(text) - keep :]
+        return Found(text[: len(text) - keep])
+
+    def pass_by(self, text: str) -> Found:
+        """Take a piece in which stop strings do not count (min_tokens is not reached)."""
+        return Found(self.flush() + text)
+
+    def flush(self) -> str:
+        """Return what was held back: the text has ended without a match."""
+        held, self._held = self._held, ""
+        return held
+
+    def _num_held(self, text: str) -> int:
+        """Return the length of the longest end of the text that begins a stop string."""
+        longest = max((len(stop) for stop in self._stops), default=1) - 1
+        for length in range(min(longest, len(text)), 0, -1):
+            end = text[-length:]
+            if any(stop.startswith(end) for stop in self._stops):
+                return length
+        return 0

@@ -1,0 +1,110 @@
+"""Between the engine's messages and protobuf's. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import grpc
+
+from dormouse_api.status import CallError
+from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_api.v1 import worker_control_pb2 as control
+from dormouse_worker.front.board import StatusBoard
+from dormouse_worker.front.streams import Piece, Times
+from dormouse_worker.ipc import CommandResult, MemoryReport, TokenLogprobs
+
+FINISH_REASONS = {
+    None: pb.FINISH_REASON_UNSPECIFIED,
+    "stop": pb.FINISH_REASON_STOP,
+    "length": pb.FINISH_REASON_LENGTH,
+    "abort": pb.FINISH_REASON_ABORT,
+}
+COMMAND_CODES = {
+    "InvalidArgument": grpc.StatusCode.INVALID_ARGUMENT,
+    "WrongState": grpc.StatusCode.FAILED_PRECONDITION,
+    "InsufficientMemory": grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a worker says of itself that never changes."""
+
+    pod_uid: str
+    settings_digest: str
+    model_digest: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What moves with every request."""
+
+    epoch: int
+    accepted: int
+    running: int
+    waiting: int
+
+
+def to_response(piece: Piece) -> pb.GenerateResponse:
+    """Return the message for a piece; first and last messages get more from their caller."""
+    response = pb.GenerateResponse(
+        text=piece.text,
+        token_ids=piece.token_ids,
+        completion_tokens=piece.completion_tokens,
+        finish_reason=FINISH_REASONS[piece.finish_reason],
+        logprobs=[_logprobs(*pair) for pair in zip(piece.token_ids, piece.logprobs, strict=False)],
+    )
+    if piece.matched_stop is not None:
+        response.matched_stop = piece.matched_stop
+    return response
+
+
+def to_timings(times: Times) -> pb.Timings:
+    """Return the durations of an ended request."""
+    decode_s = (times.last_token_s or 0.0) - (times.first_token_s or 0.0)
+    return pb.Timings(queue_seconds=times.queue_s, prefill_seconds=times.prefill_s, decode_seconds=decode_s)
+
+
+def to_report(report: MemoryReport) -> control.MemoryReport:
+    """Return the report; the fields have the same names."""
+    return control.MemoryReport(**{name: getattr(report, name) for name in report.__struct_fields__})
+
+
+def to_status(board: StatusBoard, identity: Identity, counts: Counts) -> control.WorkerStatus:
+    """Return everything that holds now."""
+    engine, failure = board.engine, board.failure
+    return control.WorkerStatus(
+        state=control.WorkerState.Value(f"WORKER_STATE_{board.state}"),
+        pod_uid=identity.pod_uid,
+        settings_digest=identity.settings_digest,
+        epoch=counts.epoch,
+        request_counter=counts.accepted,
+        running_requests=counts.running,
+        waiting_requests=counts.waiting,
+        report=to_report(engine.report) if engine.report is not None else None,
+        num_gpu_blocks=engine.num_gpu_blocks,
+        num_cpu_blocks=engine.num_cpu_blocks,
+        sleep_level=engine.sleep_level,
+        residual_bytes=engine.residual_bytes,
+        freed_bytes=engine.freed_bytes,
+        failure=control.Failure(reason=failure.reason, message=failure.message) if failure else None,
+        last_sleep_seconds=engine.last_sleep_seconds,
+        last_wake_seconds=engine.last_wake_seconds,
+        model_digest=identity.model_digest,
+        version=identity.version,
+    )
+
+
+def to_error(method: str, result: CommandResult) -> CallError:
+    """Return the status for a command that the engine refused."""
+    code = COMMAND_CODES.get(result.error_reason, grpc.StatusCode.INTERNAL)
+    return CallError(code, f"{method}: {result.error_message} ({result.error_reason})")
+
+
+def _logprobs(token_id: int, logprobs: TokenLogprobs) -> pb.PositionLogprobs:
+    top = zip(logprobs.top_ids, logprobs.top_logprobs, strict=True)
+    return pb.PositionLogprobs(
+        sampled=pb.TokenLogprob(token_id=token_id, logprob=logprobs.sampled),
+        top=[pb.TokenLogprob(token_id=top_id, logprob=logprob) for top_id, logprob in top],
+    )

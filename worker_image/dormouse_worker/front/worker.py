@@ -1,0 +1,154 @@
+"""The worker as its two services see it: state, requests in flight, epoch, and the link to the engine, composed.
+
+Knows no gRPC server and no protobuf request; raises CallError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import grpc
+
+from dormouse_api.status import CallError
+from dormouse_api.v1 import worker_control_pb2 as control
+from dormouse_worker.front.board import Changes, StatusBoard
+from dormouse_worker.front.engine_link import EngineLink, EngineLost, Spawn
+from dormouse_worker.front.metrics import WorkerMetrics
+from dormouse_worker.front.requests import RequestTable
+from dormouse_worker.front.wire import Counts, Identity, to_error, to_status
+from dormouse_worker.ipc import EngineStatus, State, StepOutputs
+from dormouse_worker.lifecycle import RETRY_AFTER_S, STEPPING, describe
+
+IDLE = StepOutputs([], running=0, waiting=0, kv_cache_usage=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the front bounds by itself."""
+
+    max_waiting: int  # requests without a token yet
+    engine_timeout_s: float  # an engine that was silent for longer counts as stuck
+
+
+class Worker:
+    """Implements `EngineEvents`. Composes the owners of state; owns only the epoch and whether the end has begun."""
+
+    def __init__(
+        self, spawn: Spawn, identity: Identity, metrics: WorkerMetrics, *, limits: Limits, clock: Callable[[], float]
+    ) -> None:
+        self._identity = identity
+        self._limits = limits
+        self.changes = Changes()  # state, failure and epoch
+        self.load_changes = Changes()  # requests and steps
+        self.board = StatusBoard(self.changes)
+        self.metrics = metrics
+        self.link = EngineLink(spawn, self, clock)
+        self.requests = RequestTable(self.link.send, metrics, max_waiting=limits.max_waiting, changes=self.load_changes)
+        self.clock = clock
+        self.step = IDLE
+        self.epoch = 0
+        self.is_ending = False
+        self.died = asyncio.Event()  # the engine ended though nobody asked it to
+        self.end_wanted = asyncio.Event()  # Shutdown was called
+
+    def __repr__(self) -> str:
+        return f"Worker({self.board!r}, {self.requests!r}, epoch={self.epoch})"
+
+    @property
+    def is_healthy(self) -> bool:
+        """Return False when a restart would help: the engine died, or its loop does not come round."""
+        return not self.died.is_set() and not self._is_stuck
+
+    @property
+    def _is_stuck(self) -> bool:
+        is_due = self.link.is_alive and self.board.state in STEPPING and not self.link.is_commanded
+        return is_due and self.link.silence_s > self._limits.engine_timeout_s
+
+    def status(self) -> control.WorkerStatus:
+        """Return everything that holds now."""
+        counts = Counts(self.epoch, self.requests.num_accepted, self.requests.num_running, self.requests.num_waiting)
+        return to_status(self.board, self._identity, counts)
+
+    def check_admission(self) -> None:
+        """Raise CallError UNAVAILABLE unless READY, RESOURCE_EXHAUSTED when the queue is full."""
+        state = self.board.state
+        if self.is_ending:
+            raise CallError(grpc.StatusCode.UNAVAILABLE, "the worker is shutting down", RETRY_AFTER_S[State.DRAINING])
+        if state is not State.READY:
+            words = f"the worker is {describe(state, self.board.engine.sleep_level)}"
+            failure = self.board.failure
+            why = f"{words}: {failure.reason}: {failure.message}" if failure else words
+            raise CallError(grpc.StatusCode.UNAVAILABLE, why, RETRY_AFTER_S[state])
+        self.requests.check_room()
+
+    def take_epoch(self, epoch: int) -> None:
+        """Remember the operator's epoch. Raises CallError FAILED_PRECONDITION for an older one."""
+        if epoch < self.epoch:
+            raise CallError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"epoch is {epoch}, but this worker has seen {self.epoch}; the caller is no longer the leader",
+            )
+        if epoch > self.epoch:
+            self.epoch = epoch
+            self.changes.notify()
+
+    async def command(self, method: str, **args: int | str) -> None:
+        """Have the engine carry out a command. Raises CallError with the engine's refusal."""
+        try:
+            result = await self.link.command(method, **args)
+        except EngineLost as error:
+            raise CallError(grpc.StatusCode.UNAVAILABLE, f"{method}: {error}", RETRY_AFTER_S[State.FAILED]) from error
+        if result.error_reason:
+            raise to_error(method, result)
+
+    async def until_idle(self) -> None:
+        """Wait until no request is in flight."""
+        await self.load_changes.until(lambda: len(self.requests) == 0)
+
+    def start_draining(self) -> bool:
+        """Refuse new requests from now on; return whether that is news."""
+        is_news = self.board.start_draining()
+        self.load_changes.notify()
+        return is_news
+
+    def reopen(self) -> None:
+        """End a draining, which also cancels a sleep that waits for it."""
+        self.board.stop_draining()
+        self.load_changes.notify()
+
+    def begin_end(self) -> None:
+        """Refuse new requests for good."""
+        self.is_ending = True
+        self.start_draining()
+
+    def on_status(self, status: EngineStatus) -> None:
+        """See `EngineEvents`."""
+        self.board.apply(status)
+        self.metrics.on_status(self.board.engine)
+        if status.state is not State.READY:
+            self._take_load(IDLE)
+            self.requests.fail_all(f"the worker is {describe(self.board.state, status.sleep_level)}")
+        self.load_changes.notify()
+
+    def on_outputs(self, outputs: StepOutputs) -> None:
+        """See `EngineEvents`."""
+        self._take_load(outputs)
+        self.requests.route(outputs)
+
+    def on_lost(self) -> None:
+        """See `EngineEvents`: every caller is told at once."""
+        self._take_load(IDLE)
+        self.requests.fail_all("the engine of this worker died" if not self.is_ending else "the worker shut down")
+
+    def on_death(self, exit_code: int, last_words: str) -> None:
+        """See `EngineEvents`."""
+        end = f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
+        self.board.fail("EngineDied", f"the engine process {end}; its last words: {last_words or 'none'}")
+        self.died.set()
+        self.load_changes.notify()
+
+    def _take_load(self, step: StepOutputs) -> None:
+        self.step = step
+        self.metrics.on_load(step)
