@@ -22,7 +22,7 @@ from dormouse_operator.observe import Observer
 from dormouse_operator.reconcile import Reconciler
 from dormouse_operator.resync import find_unseen
 from dormouse_operator.settings import Settings, Tokens
-from dormouse_operator.watch import watch
+from dormouse_operator.watch import Watch, watch
 from dormouse_operator.workers import GrpcWorkerControl, WorkerControl
 from dormouse_operator.worklist import Worklist
 
@@ -38,10 +38,18 @@ class App:
     """All parts of one operator process over a KubeApi and a WorkerControl."""
 
     def __init__(
-        self, kube: KubeApi, workers: WorkerControl, *, settings: Settings, tokens: Tokens, metrics: Metrics
+        self,
+        kube: KubeApi,
+        workers: WorkerControl,
+        *,
+        settings: Settings,
+        tokens: Tokens,
+        metrics: Metrics,
+        watch: Watch = watch,
     ) -> None:
-        """Connect the parts."""
+        """Connect the parts; `watch` differs in tests only."""
         self._kube = kube
+        self._watch = watch
         self._settings = settings
         self.leadership = Leadership(
             kube,
@@ -86,7 +94,7 @@ class App:
                 self.leadership.keep(asyncio.sleep),
                 self.worklist.run(),
                 self._resync(),
-                watch(self.worklist.mark, namespaces=self._settings.watch_namespaces, stop=stop),
+                self._watch(self.worklist.mark, namespaces=self._settings.watch_namespaces, stop=stop),
             )
         finally:
             await self.leadership.release()

@@ -132,11 +132,6 @@ class Rank:
     residual_bytes: int = 0
     limited_by: str = ""
 
-    @property
-    def name(self) -> str:
-        """Return the rank as users see it."""
-        return f"{self.pod}/{self.rank}"
-
 
 @dataclass(frozen=True, slots=True)
 class KvCache:

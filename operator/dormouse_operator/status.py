@@ -9,7 +9,6 @@ from dormouse_operator import capacity
 from dormouse_operator.conditions import (
     accepted,
     asleep,
-    blocks_agreed,
     memory_profiled,
     model_loaded,
     ready,
@@ -25,7 +24,6 @@ Phase = Literal[
     "Off",
     "Pending",
     "Loading",
-    "Agreeing",
     "Allocating",
     "Active",
     "Degraded",
@@ -84,11 +82,8 @@ def phase_of(observed: Observed, conditions: Conditions) -> Phase:
 
 def _starting_phase(conditions: Conditions) -> Phase:
     """Return which step of a start is missing."""
-    if not (conditions[model_loaded.TYPE].is_true and conditions[memory_profiled.TYPE].is_true):
-        return "Loading"
-    if not conditions[blocks_agreed.TYPE].is_true:
-        return "Agreeing"
-    return "Allocating"
+    has_profiled = conditions[model_loaded.TYPE].is_true and conditions[memory_profiled.TYPE].is_true
+    return "Allocating" if has_profiled else "Loading"
 
 
 def is_woken(observed: Observed, conditions: Conditions) -> bool:

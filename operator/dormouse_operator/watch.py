@@ -9,7 +9,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import kopf
 
@@ -20,6 +20,14 @@ _LOG = logging.getLogger(__name__)
 _RESTART_S = 1.0
 
 Mark = Callable[[Key], None]
+
+
+class Watch(Protocol):
+    """Marks what changes, until `stop` is set; sets it when the process was asked to end."""
+
+    async def __call__(self, mark: Mark, *, namespaces: tuple[str, ...], stop: asyncio.Event) -> None:
+        """Watch the namespaces, or all (none named)."""
+        ...
 
 
 async def watch(mark: Mark, *, namespaces: tuple[str, ...], stop: asyncio.Event) -> None:

@@ -1,9 +1,9 @@
 """A deployment's life over fakes: start, agreement, failures, scale, sleep, wake, deletion. The whole pass runs."""
 
 from dormouse_api.names import READINESS_GATE
-from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS, SERVICES
+from dormouse_kube.api import EVENTS, INFERENCE_DEPLOYMENTS, PODS, SERVICES
 from dormouse_kube.errors import Conflict, Forbidden, Unavailable
-from dormouse_operator.errors import WorkerRefused
+from dormouse_operator.errors import WorkerRefused, WorkerUnreachable
 from dormouse_operator.model import WorkerState
 
 
@@ -460,3 +460,74 @@ async def test_a_namesake_of_a_deleted_object_replaces_the_pods_that_are_left(ri
     await rig.settle()
     assert rig.kube.everything(PODS)[0]["metadata"]["uid"] != old
     assert rig.status["phase"] == "Active"
+
+
+async def test_a_spec_that_no_schema_of_ours_let_pass_is_rejected_in_the_status(rig):
+    rig.apply(model={"uri": "s3://bucket/model"})
+    await rig.settle()
+    assert rig.status["phase"] == "Rejected"
+    assert "s3://bucket/model" in rig.condition("Accepted")[2]
+    assert rig.pods == []
+
+
+async def test_an_event_that_can_not_be_written_stops_nothing(rig):
+    rig.kube.fail("create", EVENTS, Forbidden("no"), times=99)
+    await rig.serving()
+    assert rig.status["phase"] == "Active"
+    assert rig.events == []
+
+
+async def test_a_deployment_that_is_being_deleted_is_left_alone(rig):
+    await rig.serving()
+    rig.kube.edit(INFERENCE_DEPLOYMENTS, *rig.key, lambda obj: obj["metadata"].update(finalizers=["someone/else"]))
+    await rig.kube.delete(INFERENCE_DEPLOYMENTS, *rig.key)
+    rig.apply(replicas=3)
+    rig.kube.calls.clear()
+    assert await rig.reconcile() is None
+    assert rig.kube.mutations() == []
+
+
+async def test_a_worker_that_can_not_be_reached_in_the_middle_is_tried_again(rig):
+    rig.apply()
+    await rig.settle()
+    rig.worker().finish_loading()
+    rig.worker().refuse_next = [WorkerUnreachable("it does not answer in time")]
+    await rig.reconcile()
+    assert len(rig.errors) == 1
+    await rig.settle()
+    assert rig.status["phase"] == "Active"
+
+
+async def test_when_the_limiting_worker_leaves_the_others_keep_what_they_hold(rig):
+    rig.node.blocks = {"1": 1500}
+    await rig.serving(replicas=2)
+    rig.apply(replicas=1)
+    await rig.settle()
+    assert rig.worker().allocated == 1500
+    assert rig.condition("BlocksAgreed")[2] == "blocks agreed: 1500, as allocated already; reported are [2000]"
+    assert rig.worker().commands == ["initialize_cache"], "growing would interrupt who serves"
+
+
+async def test_the_phase_tells_each_step_of_a_start(rig):
+    seen = []
+    rig.apply()
+    for _ in range(12):
+        await rig.reconcile()
+        seen += [rig.status["phase"]] if rig.status["phase"] not in seen else []
+        rig.node.tick()
+        if rig.workers.workers and rig.worker().state is WorkerState.LOADING and "Loading" in seen:
+            rig.worker().finish_loading()
+    assert seen == ["Pending", "Loading", "Allocating", "Active"]
+
+
+async def test_the_wait_for_a_worker_whose_container_does_not_run_ends_by_the_clock(rig):
+    rig.apply(replicas=2)
+    await rig.settle()
+    rig.worker(0).finish_loading()
+    rig.node.crash(rig.pods[1], exit_code=1, restarts=False)
+    await rig.reconcile()
+    rig.clock.step(4.0)
+    assert await rig.reconcile() == 6.0
+    rig.clock.step(6.0)
+    await rig.settle()
+    assert rig.worker(0).allocated == 2000
