@@ -33,12 +33,30 @@ spec: {{policyName: {name}}}
 """
 
 
+def probe_pod(deployment):
+    """Return a pod like the second replica's; a dry run shows what admission makes of it."""
+    labels = {"inference.dormouse.dev/deployment": deployment, "inference.dormouse.dev/replica": "1"}
+    security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    container = {"name": "worker", "image": "probe", "resources": {"limits": {"memory": "1536Mi"}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "probe", "labels": labels},
+        "spec": {
+            "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [{**container, "securityContext": security}],
+        },
+    }
+
+
 @pytest.fixture
-def smaller_second_replica(cluster, namespace):
+def smaller_second_replica(cluster, namespace, eventually):
     """Give replica 1 of the deployment `uneven` less memory, as a smaller node would."""
     name = f"smaller-{namespace}"
     text = MUTATION.format(name=name, namespace=namespace, deployment="uneven")
     cluster.kubectl("apply", "-f", "-", stdin=text)
+    dry_run = ["create", "--dry-run=server", "-n", namespace, "-o", "json", "-f", "-"]
+    eventually(lambda: "1200Mi" in cluster.kubectl(*dry_run, stdin=json.dumps(probe_pod("uneven"))))
     yield
     cluster.kubectl("delete", "-f", "-", "--ignore-not-found", stdin=text)
 
