@@ -2,9 +2,10 @@
 
     agreed = min(reports that count ∪ counts that are allocated already)
 
-A report counts when it is of this pod (UID) and of these settings (revision), the worker has not failed, and it holds
-at least one block. What is allocated already is a bound too: a larger cache would interrupt workers that serve, so it
-comes only when all of them start anew. At the first start everybody who has a node is waited for, but only so long.
+A report counts when the worker has not failed and it holds at least one block. (That it is of this pod and of these
+settings is checked where workers are asked.) What is allocated already is a bound too: a larger cache would interrupt
+workers that serve, so it comes only when all of them start anew. At the first start everybody who has a node is waited
+for, but only so long.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 @asynccontextmanager
 async def serve_http(
-    port: int, *, render_metrics: Callable[[], bytes], is_ready: Callable[[], bool]
+    port: int, *, render_metrics: Callable[[], bytes], is_ready: Callable[[], bool], host: str | None = None
 ) -> AsyncIterator[int]:
-    """Serve on all addresses while the context lasts; yields the port that was bound."""
+    """Serve on one address, or on all, while the context lasts; yields the port that was bound."""
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=render_metrics(), headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -30,7 +30,7 @@ async def serve_http(
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, None, port)
+        site = web.TCPSite(runner, host, port)
         await site.start()
         yield runner.addresses[0][1]
     finally:

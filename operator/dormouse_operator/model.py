@@ -286,7 +286,7 @@ class Observed:
     image: str  # the worker image in use
     revision: str  # of the pods that are wanted
     pods: tuple[Pod, ...] = ()
-    workers: Mapping[str, Worker] = field(default_factory=dict)  # by pod name; absent = no answer
+    workers: Mapping[str, Worker] = field(default_factory=dict)  # by pod name; absent = no answer that counts
     unreachable: Mapping[str, str] = field(default_factory=dict)  # by pod name: why it did not answer
     refusals: Mapping[str, str] = field(default_factory=dict)  # by pod name: why the last action on it failed
     service: ServiceState | None = None
@@ -309,11 +309,8 @@ class Observed:
         return is_ours and pod.revision == self.revision and 0 <= pod.index < self.deployment.replicas
 
     def worker(self, pod: Pod) -> Worker | None:
-        """Return what is known of the pod's worker; an answer of another pod or other settings is no answer."""
-        worker = self.workers.get(pod.name)
-        if worker is None or worker.pod_uid != pod.uid or worker.settings_digest != pod.revision:
-            return None
-        return worker
+        """Return what is known of the pod's worker."""
+        return self.workers.get(pod.name)
 
     def state(self, pod: Pod) -> WorkerState | None:
         """Return the state of the pod's worker, None if nothing is known."""

@@ -90,7 +90,7 @@ class Observer:
         return known, unreachable
 
     async def _ask(self, pod: Pod) -> Worker | str:
-        """Return the worker's answer, or why there is none."""
+        """Return the worker's answer, or why there is none. One of another pod, or of other settings, is none."""
         try:
             worker = await self._workers.get_status(pod.ip)
         except WorkerError as error:

@@ -10,6 +10,7 @@ import pytest
 from dormouse_kube.api import EVENTS, INFERENCE_DEPLOYMENTS, PODS
 from dormouse_kube.errors import KubeError
 from dormouse_kube.testing import FakeKube
+from dormouse_operator.errors import NotLeading
 from dormouse_operator.execute import Executor
 from dormouse_operator.manifests import WorkerDefaults
 from dormouse_operator.metrics import Metrics
@@ -21,12 +22,14 @@ from dormouse_operator.testing import FakeNode, FakeWorker, FakeWorkers, Stepped
 
 @dataclass
 class FakeLeader:
-    """Always leads."""
+    """Leads until a test says otherwise."""
 
     epoch: int = 1
+    leads: bool = True
 
     def check(self) -> None:
-        return
+        if not self.leads:
+            raise NotLeading("another holds the lease")
 
     async def raise_above(self, epoch: int) -> None:
         self.epoch = epoch + 1

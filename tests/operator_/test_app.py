@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from urllib.request import urlopen
 
+import aiohttp
 import pytest
 
 from dormouse_api.names import COMPONENT_WORKER, LABEL_COMPONENT, LABEL_DEPLOYMENT
@@ -109,18 +109,20 @@ async def test_pods_that_outlive_their_object_are_not_a_reason_to_look(rig):
 
 async def test_the_http_door_shows_metrics_and_health():
     ready = False
-    async with serve_http(0, render_metrics=lambda: b"some 1\n", is_ready=lambda: ready) as port:
+    async with (
+        serve_http(0, render_metrics=lambda: b"some 1\n", is_ready=lambda: ready, host="127.0.0.1") as port,
+        aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session,
+    ):
 
-        def get(path):
-            with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
-                return answer.status, answer.read()
+        async def get(path):
+            async with session.get(path) as answer:
+                return answer.status, await answer.text()
 
-        assert await asyncio.to_thread(get, "/metrics") == (200, b"some 1\n")
-        assert await asyncio.to_thread(get, "/healthz") == (200, b"ok\n")
-        with pytest.raises(OSError, match="503"):
-            await asyncio.to_thread(get, "/readyz")
+        assert await get("/metrics") == (200, "some 1\n")
+        assert await get("/healthz") == (200, "ok\n")
+        assert await get("/readyz") == (503, "starting\n")
         ready = True
-        assert await asyncio.to_thread(get, "/readyz") == (200, b"ok\n")
+        assert await get("/readyz") == (200, "ok\n")
 
 
 def test_kopf_waits_out_outages_posts_nothing_and_watches_only_our_children():

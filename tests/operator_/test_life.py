@@ -1,9 +1,11 @@
 """A deployment's life over fakes: start, agreement, failures, scale, sleep, wake, deletion. The whole pass runs."""
 
+import pytest
+
 from dormouse_api.names import READINESS_GATE
 from dormouse_kube.api import EVENTS, INFERENCE_DEPLOYMENTS, PODS, SERVICES
 from dormouse_kube.errors import Conflict, Forbidden, Unavailable
-from dormouse_operator.errors import WorkerRefused, WorkerUnreachable
+from dormouse_operator.errors import NotLeading, WorkerRefused, WorkerUnreachable
 from dormouse_operator.model import WorkerState
 
 
@@ -531,3 +533,35 @@ async def test_the_wait_for_a_worker_whose_container_does_not_run_ends_by_the_cl
     rig.clock.step(6.0)
     await rig.settle()
     assert rig.worker(0).allocated == 2000
+
+
+async def test_a_pod_whose_predecessor_is_still_ending_has_to_wait_for_the_name(rig):
+    await rig.serving()
+    await rig.kube.delete(PODS, "team", rig.pods[0])
+    rig.kube.calls.clear()
+    await rig.reconcile()
+    assert [call for call in rig.kube.mutations() if call.plural == "pods"] == []
+    assert rig.condition("Scheduled") == (
+        "False",
+        "PodsMissing",
+        f"0 of 1 pods exist; pod {rig.pods[0]} is still ending",
+    )
+
+
+async def test_who_does_not_lead_writes_no_status_and_does_nothing(rig):
+    await rig.serving()
+    rig.leader.leads = False
+    rig.kube.calls.clear()
+    rig.apply(replicas=2)
+    with pytest.raises(NotLeading):
+        await rig.reconcile()
+    assert rig.kube.mutations() == []
+
+
+async def test_who_does_not_lead_does_nothing_even_where_the_status_stays_the_same(rig):
+    await rig.serving()
+    rig.leader.leads = False
+    rig.kube.edit(SERVICES, "team", "tiny", lambda obj: obj["spec"].update(selector={"a": "b"}))
+    with pytest.raises(NotLeading):
+        await rig.reconcile()
+    assert rig.kube.peek(SERVICES, "team", "tiny")["spec"]["selector"] == {"a": "b"}
