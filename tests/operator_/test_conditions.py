@@ -47,6 +47,15 @@ async def test_a_worker_that_loads_again_after_a_crash_says_how_it_ended(rig):
     assert "is loading (after exit code 137, restarted 1 times)" in rig.condition("ModelLoaded")[2]
 
 
+async def test_a_worker_that_was_asked_to_end_has_not_failed(rig):
+    await rig.serving()
+    rig.node.crash(rig.pods[0], exit_code=0, restarts=False)
+    await rig.reconcile()
+    assert rig.condition("ModelLoaded")[:2] == ("False", "WorkerEnded")
+    assert rig.status["phase"] == "Loading"
+    assert not [event for event in rig.events if "exit code" in event]
+
+
 async def test_a_worker_that_does_not_answer_is_told_with_the_reason(rig):
     rig.apply()
     await rig.settle()

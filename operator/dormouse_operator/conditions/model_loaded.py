@@ -23,8 +23,12 @@ def evaluate(observed: Observed) -> Condition:
     if stuck := next((pod for pod in there if pod.container.waiting_reason not in _NORMAL_WAITS), None):
         words = f"pod {stuck.name}: {stuck.container.waiting_reason}: {stuck.container.waiting_message}"
         return failed(TYPE, "ContainerNotStarted", words)
-    if crashed := next((pod for pod in there if _has_crashed(pod)), None):
-        return failed(TYPE, "WorkerCrashed", f"pod {crashed.name}: {_last_end(crashed)}")
+    if ended := next((pod for pod in there if _has_ended(pod)), None):
+        words = f"pod {ended.name}: {_last_end(ended)}"
+        # a worker that was asked to end does so with 0, and the kubelet starts it again
+        return (
+            failed(TYPE, "WorkerCrashed", words) if ended.container.exit_code else not_yet(TYPE, "WorkerEnded", words)
+        )
     if found := first_failed(observed, "loading"):
         pod, failure = found
         return failed(TYPE, failure.reason, f"pod {pod.name}: {failure.message}")
@@ -45,7 +49,7 @@ def _progress(observed: Observed, behind: Pod) -> Condition:
     return not_yet(TYPE, "Loading", f"{words}is loading{end}")
 
 
-def _has_crashed(pod: Pod) -> bool:
+def _has_ended(pod: Pod) -> bool:
     return pod.container.exit_code is not None and not pod.container.is_running
 
 
