@@ -1,0 +1,126 @@
+"""A whole front in this process: real ports, a real unix socket, an engine without torch."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+from grpc import aio
+
+from dormouse_api.auth import role_metadata, token_digest
+from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_api.v1 import inference_pb2_grpc as inference_rpc
+from dormouse_api.v1 import worker_control_pb2 as control_pb
+from dormouse_api.v1 import worker_control_pb2_grpc as control_rpc
+from dormouse_worker.front.app import Front, Ports
+from dormouse_worker.front.testing import engine_settings, front_settings, write_model
+from dormouse_worker.testing import InProcessEngine, Script
+
+OPERATOR_TOKEN, GATEWAY_TOKEN = "the operator's token", "the gateway's token"
+
+
+@dataclass
+class House:
+    """A running front and the doors to it."""
+
+    front: Front
+    engine: InProcessEngine
+    ports: Ports
+    stop: asyncio.Event
+    running: asyncio.Task
+    serving: aio.Channel
+    control: aio.Channel
+
+    @property
+    def inference(self):
+        return inference_rpc.InferenceStub(self.serving)
+
+    async def operate(self, method, timeout=10, **fields):
+        """Call WorkerControl in the operator's role."""
+        name = "GetStatus" if method == "WatchStatus" else method
+        stub = getattr(control_rpc.WorkerControlStub(self.control), method)
+        request = getattr(control_pb, f"{name}Request")(**fields)
+        return await stub(request, timeout=timeout, metadata=role_metadata(OPERATOR_TOKEN))
+
+    async def refusal(self, call) -> aio.AioRpcError:
+        """Return the error with which the call ends."""
+        with pytest.raises(aio.AioRpcError) as caught:
+            await call
+        return caught.value
+
+    async def make_ready(self, **counts):
+        await self.operate("DetermineNumAvailableBlocks")
+        return await self.operate("InitializeCache", **{"num_gpu_blocks": 40, "num_cpu_blocks": 0, **counts})
+
+    def generate(self, prompt="hi", *, metadata=None, timeout=10, model="", request_id="", resume=None, **sampling):
+        """Begin a stream; a list is a prompt of token ids."""
+        kinds = {str: "text", list: "token_ids", pb.Chat: "chat"}
+        kind = {kinds[type(prompt)]: pb.TokenIds(ids=prompt) if isinstance(prompt, list) else prompt}
+        params = pb.SamplingParams(**{"max_tokens": 4, **sampling})
+        request = pb.GenerateRequest(model=model, request_id=request_id, sampling_params=params, resume=resume, **kind)
+        return self.inference.Generate(request, timeout=timeout, metadata=metadata)
+
+    async def tokenize(self, text):
+        """Return the token ids of a text."""
+        return await self.inference.Tokenize(pb.TokenizeRequest(text=text), timeout=10)
+
+    async def collect(self, *args, **kwargs):
+        """Return all messages of a stream."""
+        return [message async for message in self.generate(*args, **kwargs)]
+
+    async def until_state(self, state):
+        await self.front.worker.changes.until(lambda: self.front.worker.board.state is state)
+
+    async def http(self, path, method="GET"):
+        """Return status and body."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.ports.http)
+        writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+        writer.close()
+        await writer.wait_closed()
+        return int(head.split()[1]), body
+
+
+@pytest.fixture(scope="session")
+def model_path(tmp_path_factory):
+    """A model's directory without weights."""
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def open_house(model_path):
+    """Start a front; it ends with the block."""
+
+    @asynccontextmanager
+    async def opened(script=None, *, ready=True, path=model_path, loaded=True, seams=None, **settings):
+        engine = InProcessEngine(script or Script())
+        if not loaded:
+            engine.loaded.clear()
+        digests = {"operator_token_sha256": token_digest(OPERATOR_TOKEN)}
+        settings = front_settings(**digests, gateway_token_sha256=token_digest(GATEWAY_TOKEN), **settings)
+        front = Front(settings, engine_settings(path), engine.spawn, seams)
+        ports, stop = await front.start(), asyncio.Event()
+        running = asyncio.create_task(front.run(stop))
+        async with (
+            aio.insecure_channel(f"127.0.0.1:{ports.inference}") as serving,
+            aio.insecure_channel(f"127.0.0.1:{ports.control}") as control,
+        ):
+            house = House(front, engine, ports, stop, running, serving, control)
+            try:
+                if ready:
+                    await house.make_ready()
+                yield house
+            finally:
+                stop.set()
+                await running
+
+    return opened
+
+
+@pytest.fixture
+async def house(open_house):
+    """A front in READY whose engine echoes the prompt."""
+    async with open_house() as house:
+        yield house

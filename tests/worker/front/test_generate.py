@@ -1,0 +1,287 @@
+"""Generate as a caller sees it: the stream, its end, its refusals, and that nobody disturbs anybody else."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import grpc
+import pytest
+from grpc import aio
+
+from dormouse_api.auth import role_metadata
+from dormouse_api.status import retry_after_s
+from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_worker.ipc import AbortRequests, AddRequest, State, StepOutputs
+from dormouse_worker.testing import Script
+
+Code = grpc.StatusCode
+EOS = 257
+
+
+def is_add(message):
+    return isinstance(message, AddRequest)
+
+
+def is_abort(message):
+    return isinstance(message, AbortRequests)
+
+
+async def test_tokens_stream_and_the_last_message_carries_usage_and_timings(house):
+    messages = await house.collect("hello", max_tokens=5)
+    assert "".join(m.text for m in messages) == "hello"
+    assert [t for m in messages for t in m.token_ids] == list((await house.tokenize("hello")).token_ids)
+    *_, last = messages
+    assert last.finish_reason == pb.FINISH_REASON_LENGTH
+    assert (last.usage.prompt_tokens, last.usage.completion_tokens, last.completion_tokens) == (5, 5, 5)
+    assert (last.timings.queue_seconds, last.timings.prefill_seconds) == (0.25, 0.5)
+
+
+async def test_exactly_one_message_has_a_finish_reason_and_it_is_the_last(house):
+    messages = await house.collect("hello", max_tokens=30)
+    assert [bool(m.finish_reason) for m in messages] == [False] * (len(messages) - 1) + [True]
+
+
+async def test_seed_and_id_are_drawn_if_unset_and_stand_in_the_first_message_only(house):
+    first, *others = await house.collect([1, 2], max_tokens=20)
+    added = house.engine.engine.received[-1]
+    assert first.HasField("seed")
+    assert first.seed == added.sampling.seed
+    assert first.request_id
+    assert not any(m.HasField("seed") or m.request_id for m in others)
+    again, *_ = await house.collect([1, 2])
+    assert again.seed != first.seed
+    kept, *_ = await house.collect([1, 2], seed=2**64 - 1, request_id="mine")
+    assert (kept.seed, kept.request_id) == (2**64 - 1, "mine")
+
+
+async def test_a_client_that_hangs_up_frees_its_sequence_at_once(house):
+    house.engine.is_paused = True
+    stream = house.generate([1, 2, 3], max_tokens=50)
+    added = await house.engine.until_received(is_add)
+    house.engine.step()
+    await stream.read()
+    stream.cancel()
+    aborted = await house.engine.until_received(is_abort)
+    assert aborted.request_ids == [added.request_id]
+    assert len(house.front.worker.requests) == 0
+
+
+async def test_a_passed_deadline_frees_the_sequence(house):
+    house.engine.is_paused = True
+    refused = await house.refusal(house.generate([1, 2, 3], timeout=0.2).read())
+    assert refused.code() is Code.DEADLINE_EXCEEDED
+    assert (await house.engine.until_received(is_abort)).request_ids == ["1"]
+
+
+async def test_a_stop_string_ends_the_text_and_the_engine_is_told(open_house):
+    script = Script(tokens=tuple(b"one two three four"))
+    async with open_house(script) as house:
+        house.engine.engine.script = Script(tokens=tuple((await house.tokenize("one two three")).token_ids))
+        messages = await house.collect("x", max_tokens=60, stop=["zzz", "o th"])
+        assert "".join(m.text for m in messages) == "one tw"
+        assert messages[-1].matched_stop == "o th"
+        assert messages[-1].finish_reason == pb.FINISH_REASON_STOP
+        assert is_abort(await house.engine.until_received(is_abort))
+
+
+async def test_the_end_token_ends_the_stream_and_is_no_text(open_house):
+    async with open_house(Script(tokens=(72, 73, EOS))) as house:
+        messages = await house.collect("x", max_tokens=9, skip_special_tokens=False)
+        assert [t for m in messages for t in m.token_ids] == [72, 73, EOS]
+        assert "</s>" not in "".join(m.text for m in messages)
+        assert messages[-1].finish_reason == pb.FINISH_REASON_STOP
+        on = await house.collect("x", max_tokens=9, ignore_eos=True)
+        assert len([t for m in on for t in m.token_ids]) == 9
+
+
+async def test_logprobs_come_with_their_tokens(house):
+    messages = await house.collect([5, 6], max_tokens=3, logprobs=2)
+    given = [p for m in messages for p in m.logprobs]
+    assert [p.sampled.token_id for p in given] == [t for m in messages for t in m.token_ids]
+    assert [[t.logprob for t in p.top] for p in given] == [[-1.0, -2.0]] * 3
+
+
+async def test_a_reader_that_does_not_read_delays_nobody_and_loses_nothing(house):
+    slow = house.generate([7, 8, 9], max_tokens=60)
+    await house.engine.until_received(is_add)
+    for _ in range(3):
+        assert len(await house.collect([1], max_tokens=40)) >= 1
+    assert [t async for m in slow for t in m.token_ids] == [7, 8, 9] * 20
+
+
+async def test_a_failed_step_ends_only_its_requests_with_internal(house):
+    house.engine.is_paused = True
+    bad, good = house.generate([1]), house.generate([2], max_tokens=1)
+    await house.engine.until_received(lambda m: is_add(m) and m.request_id == "2")
+    key = next(m.request_id for m in house.engine.engine.received if is_add(m) and m.prompt_token_ids == [1])
+    house.engine.say(StepOutputs([], running=1, waiting=0, kv_cache_usage=0.0, failed={key: "out of luck"}))
+    refused = await house.refusal(bad.read())
+    assert (refused.code(), "out of luck" in refused.details()) == (Code.INTERNAL, True)
+    house.engine.step()
+    assert (await good.read()).finish_reason == pb.FINISH_REASON_LENGTH
+
+
+async def test_the_engines_death_ends_every_request_at_once_and_the_front_exits_non_zero(open_house):
+    async with open_house() as house:
+        house.engine.is_paused = True
+        calls = [house.generate([1]), house.generate([2])]
+        await house.engine.until_received(lambda m: is_add(m) and m.request_id == "2")
+        house.engine.die(-9, "Killed")
+        for call in calls:
+            refused = await house.refusal(call.read())
+            assert refused.code() is Code.UNAVAILABLE
+        assert await house.running == 1
+        failure = house.front.worker.board.failure
+        assert failure.reason == "EngineDied"
+        assert "signal 9" in failure.message
+        assert "Killed" in failure.message
+
+
+async def test_a_full_queue_is_refused_with_the_limit_and_when_to_come_again(open_house):
+    async with open_house(max_waiting_requests=2) as house:
+        house.engine.is_paused = True
+        waiting = [house.generate([1]), house.generate([2])]
+        await house.engine.until_received(lambda m: is_add(m) and m.request_id == "2")
+        refused = await house.refusal(house.generate([3]).read())
+        assert refused.code() is Code.RESOURCE_EXHAUSTED
+        assert "2" in refused.details()
+        assert retry_after_s(refused) > 0
+        house.engine.step()  # the two run now: there is room again
+        third = house.generate([3], max_tokens=1)
+        await house.engine.until_received(lambda m: is_add(m) and m.request_id == "3")
+        for call in (*waiting, third):
+            call.cancel()
+
+
+async def test_nobody_is_served_before_the_agreement_and_the_refusal_names_the_state(open_house):
+    async with open_house(ready=False, loaded=False) as house:
+        await house.until_state(State.LOADING)
+        refused = await house.refusal(house.generate().read())
+        assert refused.code() is Code.UNAVAILABLE
+        assert "loading" in refused.details()
+        assert retry_after_s(refused) > 0
+        house.engine.loaded.set()
+        await house.until_state(State.PROFILED)
+        assert "profiled" in (await house.refusal(house.generate().read())).details()
+
+
+def sampled(**params):
+    return {"prompt": "hi", **params}
+
+
+BAD = {
+    "empty text": ({"prompt": ""}, ["prompt.text", "empty", "1"]),
+    "empty token ids": ({"prompt": []}, ["token_ids", "empty", "1"]),
+    "token outside the vocabulary": ({"prompt": [1, 260]}, ["token_ids[1]", "260"]),
+    "prompt as long as the model": ({"prompt": [1] * 64}, ["prompt", "64 tokens", "64"]),
+    "prompt and output too long": ({"prompt": [1] * 10, "max_tokens": 55}, ["max_tokens", "55", "54", "64"]),
+    "temperature nan": (sampled(temperature=math.nan), ["temperature", "nan", "0"]),
+    "temperature infinite": (sampled(temperature=math.inf), ["temperature", "inf"]),
+    "temperature negative": (sampled(temperature=-1), ["temperature", "-1"]),
+    "top_p zero": (sampled(top_p=0), ["top_p", "0", "1"]),
+    "top_p above one": (sampled(top_p=1.5), ["top_p", "1.5"]),
+    "top_p nan": (sampled(top_p=math.nan), ["top_p", "nan"]),
+    "min_p above one": (sampled(min_p=2), ["min_p", "2"]),
+    "min_p negative": (sampled(min_p=-0.25), ["min_p", "-0.25"]),
+    "max_tokens zero": (sampled(max_tokens=0), ["max_tokens", "0", "1"]),
+    "min_tokens above max_tokens": (sampled(max_tokens=2, min_tokens=3), ["min_tokens", "3", "max_tokens"]),
+    "stop strings": (sampled(stop=list("abcde")), ["stop", "5", "4"]),
+    "stop string empty": (sampled(stop=[""]), ["stop", "0 bytes", "64"]),
+    "stop string long": (sampled(stop=["é" * 33]), ["stop", "66 bytes", "64"]),
+    "stop ids": (sampled(stop_token_ids=list(range(65))), ["stop_token_ids", "65", "64"]),
+    "stop id outside": (sampled(stop_token_ids=[260]), ["stop_token_ids", "260"]),
+    "logprobs": (sampled(logprobs=21), ["logprobs", "21", "20"]),
+    "request id long": ({"request_id": "i" * 129}, ["request_id", "129", "128"]),
+    "request id not printable": ({"request_id": "a\nb"}, ["request_id", "\\n"]),
+    "resume from a client": ({"resume": pb.Resume(output_token_ids=[1])}, ["resume", "gateway"]),
+    "over one MiB": ({"prompt": "a" * (1 << 20)}, ["message", "1048576"]),
+    "chat without messages": ({"prompt": pb.Chat()}, ["chat.messages", "empty", "1"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+async def test_a_bad_request_names_field_value_and_limit_and_disturbs_nobody(house, case):
+    arguments, named = BAD[case]
+    refused = await house.refusal(house.generate(**arguments).read())
+    assert refused.code() is Code.INVALID_ARGUMENT, refused.details()
+    assert [word for word in named if word not in refused.details()] == [], refused.details()
+    assert not house.engine.engine.has_work
+    assert await house.collect("still here")
+
+
+async def test_no_prompt_at_all_is_refused(house):
+    refused = await house.refusal(house.inference.Generate(pb.GenerateRequest()).read())
+    assert (refused.code(), "prompt" in refused.details()) == (Code.INVALID_ARGUMENT, True)
+
+
+async def test_a_resume_from_the_gateway_is_not_implemented_yet(house):
+    call = house.generate(resume=pb.Resume(), metadata=role_metadata("the gateway's token"))
+    assert (await house.refusal(call.read())).code() is Code.UNIMPLEMENTED
+
+
+async def test_an_unknown_model_is_not_found_and_the_known_ones_are_named(house):
+    refused = await house.refusal(house.generate(model="nobody").read())
+    assert refused.code() is Code.NOT_FOUND
+    assert "tiny, team/tiny" in refused.details()
+    assert await house.collect(model="team/tiny")
+
+
+async def test_a_top_k_above_the_vocabulary_means_all_of_it(house):
+    await house.collect([1], top_k=10**6)
+    assert house.engine.engine.received[-1].sampling.top_k == 260
+
+
+async def test_max_tokens_is_by_default_the_room_that_the_prompt_leaves(house):
+    request = pb.GenerateRequest(token_ids=pb.TokenIds(ids=[1] * 60))
+    assert [t async for m in house.inference.Generate(request) for t in m.token_ids] == [1] * 4
+
+
+async def test_three_hundred_requests_at_once_each_end_exactly_once(open_house):
+    async with open_house() as house:
+        streams = await asyncio.gather(*(house.collect([n % 250], max_tokens=3) for n in range(300)))
+        assert all([t for m in s for t in m.token_ids] == [n % 250] * 3 for n, s in enumerate(streams))
+        assert all(sum(bool(m.finish_reason) for m in s) == 1 for s in streams)
+        assert (len(house.front.worker.requests), house.front.worker.requests.num_accepted) == (0, 300)
+
+
+async def test_a_chat_is_rendered_by_the_models_template(house):
+    chat = pb.Chat(messages=[pb.ChatMessage(role="user", content="hi")])
+    await house.collect(chat)
+    told = await house.inference.Tokenize(pb.TokenizeRequest(chat=chat))
+    assert told.rendered_text == "<|user|>hi<|assistant|>"
+    assert house.engine.engine.received[-1].prompt_token_ids == list(told.token_ids)
+    assert told.token_ids[0] == 258
+
+
+async def test_tokenize_detokenize_and_get_model_answer_while_loading(open_house):
+    async with open_house(ready=False, loaded=False) as house:
+        tokens = (await house.tokenize("héllo")).token_ids
+        assert (await house.inference.Detokenize(pb.DetokenizeRequest(token_ids=tokens))).text == "héllo"
+        described = await house.inference.GetModel(pb.GetModelRequest(model="tiny"))
+        assert (described.architecture, described.vocab_size, described.num_parameters) == ("LlamaForCausalLM", 260, 0)
+        assert (described.max_model_len, list(described.eos_token_ids)) == (64, [EOS])
+        assert described.has_chat_template
+        assert len(described.model_digest) == 64
+        house.engine.loaded.set()
+        await house.make_ready()
+        assert (await house.inference.GetModel(pb.GetModelRequest())).num_parameters == 1234
+
+
+async def test_a_broken_call_is_refused_though_other_calls_go_on(house):
+    with pytest.raises(aio.AioRpcError) as caught:
+        await house.inference.Detokenize(pb.DetokenizeRequest(token_ids=[260]))
+    assert caught.value.code() is Code.INVALID_ARGUMENT
+
+
+async def test_the_load_is_streamed_on_change(house):
+    watch = house.inference.WatchLoad(pb.WatchLoadRequest(), timeout=10)
+    load = await watch.read()
+    assert (load.ready, load.draining, load.running_requests) == (True, False, 0)
+    house.engine.is_paused = True
+    call = house.generate([1, 2], max_tokens=9)
+    await house.engine.until_received(is_add)
+    house.engine.step()
+    assert (await watch.read()).running_requests == 1
+    call.cancel()
+    watch.cancel()

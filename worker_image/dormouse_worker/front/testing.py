@@ -1,0 +1,65 @@
+"""Builders for tests of the front: settings with free ports, and a model's directory without weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from dormouse_worker.front.settings import FrontSettings
+from dormouse_worker.settings import EngineSettings
+from dormouse_worker.testing import MODEL_LEN
+
+VOCAB_SIZE = 260  # 256 bytes and 4 special tokens
+BOS, EOS = 256, 257
+SPECIAL_TOKENS = ("<s>", "</s>", "<|user|>", "<|assistant|>")
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}{{ '<|assistant|>' if add_generation_prompt }}"
+)
+
+
+def engine_settings(model: Path, **overrides: Any) -> EngineSettings:
+    """Return settings that need no weights."""
+    return EngineSettings(**{"model": str(model), "load_format": "dummy", "max_model_len": MODEL_LEN, **overrides})
+
+
+def front_settings(**overrides: Any) -> FrontSettings:
+    """Return settings with free ports of loopback and no roles."""
+    fields: dict[str, Any] = {
+        "served_model_names": ("tiny", "team/tiny"),
+        "host": "127.0.0.1",
+        **dict.fromkeys(("port", "control_port", "metrics_port"), 0),
+        "drain_timeout_s": 5.0,
+        "max_waiting_requests": 1024,
+        "engine_timeout_s": 60.0,
+        "enable_reflection": False,
+        "log_level": "INFO",
+        "pod_uid": "pod-uid",
+        "settings_digest": "digest",
+        "operator_token_sha256": "",
+        "gateway_token_sha256": "",
+    }
+    return FrontSettings(**{**fields, **overrides})
+
+
+def write_model(directory: Path, *, generation: Mapping[str, Any] | None = None, template: str = CHAT_TEMPLATE) -> Path:
+    """Write config, generation config and a tokenizer of 256 bytes and four special tokens; no weights."""
+    directory.mkdir(parents=True, exist_ok=True)
+    config = {"architectures": ["LlamaForCausalLM"], "vocab_size": VOCAB_SIZE, "max_position_embeddings": 128}
+    layers = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "eos_token_id": EOS}
+    (directory / "config.json").write_text(json.dumps({**config, **layers, "dtype": "float32"}))
+    (directory / "generation_config.json").write_text(json.dumps(generation or {}))
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    tokenizer.save(str(directory / "tokenizer.json"))
+    named = {"bos_token": SPECIAL_TOKENS[0], "eos_token": SPECIAL_TOKENS[1], "chat_template": template}
+    (directory / "tokenizer_config.json").write_text(
+        json.dumps({**named, "tokenizer_class": "PreTrainedTokenizerFast"})
+    )
+    return directory

@@ -1,0 +1,260 @@
+"""A fake engine without torch, in this process or as a program of its own.
+
+`python -m dormouse_worker.testing --socket PATH --script JSON` speaks `ipc` as the real engine does: it loads at once,
+answers commands and gives every request the script's tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dormouse_worker.engine.testing import make_report
+from dormouse_worker.front.board import Changes
+from dormouse_worker.ipc import (
+    AbortRequests,
+    AddRequest,
+    Command,
+    CommandResult,
+    EngineMessage,
+    EngineStatus,
+    FrameSplitter,
+    FrontMessage,
+    ModelInfo,
+    State,
+    StepOutputs,
+    TokenLogprobs,
+    TokenOutput,
+    decode_front,
+    encode_frame,
+)
+from dormouse_worker.settings import EngineSettings
+
+MODEL_LEN = 64  # tokens
+
+
+class Script(msgspec.Struct, frozen=True):
+    """How a fake engine behaves."""
+
+    tokens: tuple[int, ...] = ()  # what every request gets, over and over; () = its own prompt
+    failure: tuple[str, str] | None = None  # reason and message: FAILED instead of PROFILED
+    refusals: dict[str, tuple[str, str]] = {}  # method → reason and message with which it is answered
+    dies_at: str = ""  # ends with code 3 and a last word when this arrives: a method, or "request"
+
+
+class FakeDeath(Exception):
+    """The script says that the engine ends here."""
+
+
+class FakeEngine:
+    """The engine's side of the conversation, without a socket. Records what it received."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.received: list[FrontMessage] = []
+        self.status = EngineStatus(state=State.STARTING)
+        self._requests: dict[str, AddRequest] = {}
+        self._counts: dict[str, int] = {}  # tokens given so far
+
+    def __repr__(self) -> str:
+        return f"FakeEngine({self.status.state}, {len(self._requests)} requests)"
+
+    @property
+    def has_work(self) -> bool:
+        """Return whether a step would give tokens."""
+        return bool(self._requests)
+
+    def load(self) -> list[EngineMessage]:
+        """Return what an engine says after loading."""
+        if self.script.failure is not None:
+            reason, message = self.script.failure
+            return [self._change(State.FAILED, failure_reason=reason, failure_message=message)]
+        report = make_report(max_model_len=MODEL_LEN, num_gpu_blocks=100, gpu_memory_utilization=0.5)
+        return [self._change(State.PROFILED, report=report, model=ModelInfo(1234, "float32"))]
+
+    def begin(self) -> list[EngineMessage]:
+        """Return what an engine says first."""
+        return [self._change(State.LOADING)]
+
+    def handle(self, message: FrontMessage) -> list[EngineMessage]:
+        """Take one message and return the answers. Raises FakeDeath where the script says so."""
+        self.received.append(message)
+        if isinstance(message, Command):
+            self._die_at(message.method)
+            return self._run(message)
+        if isinstance(message, AddRequest):
+            self._die_at("request")
+            self._requests[message.request_id] = message
+            self._counts[message.request_id] = 0
+            return []
+        known = [key for key in message.request_ids if self._requests.pop(key, None)]
+        return [self._outputs([TokenOutput(key, [], "abort") for key in known])] if known else []
+
+    def step(self) -> list[EngineMessage]:
+        """Give every request one token."""
+        outputs = [self._next(request) for request in list(self._requests.values())]
+        return [self._outputs(outputs)] if outputs else []
+
+    def _next(self, request: AddRequest) -> TokenOutput:
+        key, sampling = request.request_id, request.sampling
+        count = self._counts[key]
+        tokens = self.script.tokens or request.prompt_token_ids
+        token = tokens[count % len(tokens)]
+        self._counts[key] = count + 1
+        reason = "length" if count + 1 >= sampling.max_tokens else None
+        if token in sampling.stop_token_ids and count + 1 >= sampling.min_tokens:
+            reason = "stop"
+        if reason:
+            del self._requests[key]
+        top = list(range(sampling.logprobs or 0))
+        logprobs = TokenLogprobs(-0.5, top, [-1.0 - i for i in top])
+        return TokenOutput(key, [token], reason, None if sampling.logprobs is None else [logprobs], 0.25, 0.5)
+
+    def _run(self, command: Command) -> list[EngineMessage]:
+        if command.method in self.script.refusals:
+            return [CommandResult(command.command_id, *self.script.refusals[command.method])]
+        done = CommandResult(command.command_id)
+        if command.method == "initialize_cache":
+            self._change(State.INITIALIZING)
+            blocks = {name: int(str(value)) for name, value in command.args.items()}
+            return [msgspec.structs.replace(self.status), self._change(State.READY, **blocks), done]
+        if command.method == "sleep":
+            ended: list[EngineMessage] = list(self.handle(AbortRequests(list(self._requests))))
+            fields = {"residual_bytes": 7, "freed_bytes": 993, "last_sleep_seconds": 0.5}
+            return [*ended, self._change(State.ASLEEP, sleep_level=2, num_gpu_blocks=0, **fields), done]
+        if command.method == "wake_up":
+            waking = self._change(State.WAKING)
+            return [waking, self._change(State.READY, sleep_level=0, num_gpu_blocks=50, last_wake_seconds=1.5), done]
+        return [done]
+
+    def _die_at(self, what: str) -> None:
+        if self.script.dies_at == what:
+            raise FakeDeath(f"fake engine ends at {what}")
+
+    def _outputs(self, outputs: list[TokenOutput]) -> StepOutputs:
+        running = len(self._requests)
+        return StepOutputs(outputs, running=running, waiting=0, kv_cache_usage=running / 100)
+
+    def _change(self, state: State, **fields: Any) -> EngineStatus:
+        self.status = msgspec.structs.replace(self.status, state=state, **fields)
+        return self.status
+
+
+class InProcessEngine:
+    """A fake engine as a task of the test's event loop, over a real unix socket. Implements `EngineProcess`.
+
+    Loading ends when `loaded` is set (it is from the start); while `is_paused` tokens come only from `step`.
+    """
+
+    def __init__(self, script: Script | None = None) -> None:
+        self.engine = FakeEngine(script or Script())
+        self.is_paused = False
+        self.loaded = asyncio.Event()
+        self.loaded.set()
+        self._changes = Changes()
+        self._exit: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._words = ""
+        self._task: asyncio.Task[None] | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def spawn(self, socket_path: Path) -> InProcessEngine:
+        """Connect; given to the front as its `Spawn`."""
+        self._task = asyncio.create_task(self._run(socket_path))
+        return self
+
+    async def wait(self) -> int:
+        """See `EngineProcess`."""
+        return await asyncio.shield(self._exit)
+
+    def kill(self) -> None:
+        """See `EngineProcess`."""
+        self.die(-9)
+
+    def last_words(self) -> str:
+        """See `EngineProcess`."""
+        return self._words
+
+    def die(self, exit_code: int, words: str = "") -> None:
+        """End as a crashing process does."""
+        if not self._exit.done():
+            self._words = words
+            self._exit.set_result(exit_code)
+        if self._writer is not None:
+            self._writer.close()
+        if self._task is not None:
+            self._task.cancel()
+
+    def say(self, *messages: EngineMessage) -> None:
+        """Send messages to the front."""
+        assert self._writer is not None, "connected"
+        self._writer.write(encode_frame(list(messages)))
+
+    def step(self) -> None:
+        """Give every request one token."""
+        self.say(*self.engine.step())
+
+    async def until_received(self, holds: Callable[[FrontMessage], bool]) -> FrontMessage:
+        """Wait until such a message came, and return it."""
+        await self._changes.until(lambda: any(holds(message) for message in self.engine.received))
+        return next(message for message in self.engine.received if holds(message))
+
+    async def _run(self, socket_path: Path) -> None:
+        reader, self._writer = await asyncio.open_unix_connection(socket_path)
+        self.say(*self.engine.begin())
+        await self.loaded.wait()
+        self.say(*self.engine.load())
+        splitter = FrameSplitter()
+        while data := await reader.read(1 << 16):
+            for payload in splitter.feed(data):
+                self._take(decode_front(payload))
+            while self.engine.has_work and not self.is_paused:
+                self.step()
+                await asyncio.sleep(0)
+        self.die(0)
+
+    def _take(self, messages: list[FrontMessage]) -> None:
+        for message in messages:
+            try:
+                self.say(*self.engine.handle(message))
+            except FakeDeath as death:
+                self.die(3, str(death))
+        self._changes.notify()
+
+
+def fake_engine_argv(script: Script) -> tuple[str, ...]:
+    """Return the command line of a fake engine as a program."""
+    return (sys.executable, "-m", "dormouse_worker.testing", "--script", msgspec.json.encode(script).decode())
+
+
+def main() -> int:
+    """Run a fake engine as a program."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--socket", required=True)
+    parser.add_argument("--script", default="{}")
+    flags = parser.parse_args()
+    msgspec.json.decode(sys.stdin.buffer.read(), type=EngineSettings)
+    engine, splitter = FakeEngine(msgspec.json.decode(flags.script, type=Script)), FrameSplitter()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.connect(flags.socket)
+        connection.sendall(encode_frame([*engine.begin(), *engine.load()]))
+        while data := connection.recv(1 << 16):
+            for message in [m for payload in splitter.feed(data) for m in decode_front(payload)]:
+                try:
+                    connection.sendall(encode_frame(engine.handle(message)))
+                except FakeDeath as death:
+                    print(death, file=sys.stderr)
+                    return 3
+            while engine.has_work:
+                connection.sendall(encode_frame(engine.step()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
