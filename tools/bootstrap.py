@@ -1,7 +1,7 @@
 """Make the one Python environment that every make target uses, from downloaded and hash-checked wheels.
 
 Owns DORMOUSE_CACHE/wheels and DORMOUSE_CACHE/venv; runs before any dependency exists, so it needs the standard
-library only. The images' layers are made from the same wheels (see tools/images.py), so nothing is downloaded twice.
+library only. The images' layers are made from the same wheels (see tools/images), so nothing is downloaded twice.
 """
 
 from __future__ import annotations

@@ -12,7 +12,9 @@ def _load(model_dir: Path) -> tuple[Any, Any]:
     """Return (model in float32, tokenizer) of a Hugging Face directory."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
     model.requires_grad_(requires_grad=False)
     return model, AutoTokenizer.from_pretrained(model_dir)

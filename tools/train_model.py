@@ -218,7 +218,10 @@ def make(recipe: Recipe) -> Path:
         if final.is_dir():
             return final
         import torch
+        from transformers.utils import logging
 
+        logging.disable_progress_bar()
+        logging.set_verbosity_error()
         torch.manual_seed(recipe.seed)
         print("[model] training a small model on Python's own library (about 2 minutes)", flush=True)
         texts = training_texts(library_sources(), random.Random(recipe.seed))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import sys
+
+import uvloop
 
 from dormouse_kube.errors import KubeError
 from dormouse_operator.app import run
@@ -22,7 +23,7 @@ def main() -> None:
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kopf").setLevel(logging.WARNING)
     try:
-        sys.exit(asyncio.run(run(settings, tokens)))
+        sys.exit(uvloop.run(run(settings, tokens)))
     except (KubeError, OSError) as error:  # no API server to log in to, or the port is taken
         sys.exit(str(error))
 

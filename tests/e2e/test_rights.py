@@ -1,0 +1,55 @@
+"""Least privilege, proved by the API server's audit log: every right to write that the operator has is used."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tools.bootstrap import cache_root
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+WRITES = {"create", "update", "patch", "delete"}
+Right = tuple[str, str]  # verb, resource with its subresource
+
+
+def granted_rights(cluster, release) -> set[Right]:
+    """Return the operator's rights to write in the watched and in its own namespace."""
+    return {
+        (verb, resource)
+        for namespace in (*release.watch_namespaces, release.namespace)
+        for role in cluster.list("roles", namespace)
+        if "operator" in role["metadata"]["name"]
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        if verb in WRITES
+    }
+
+
+def used_rights(audit_log: Path, release) -> set[Right]:
+    """Return what the operator did, and was allowed to do, according to the audit log."""
+    user = f"system:serviceaccount:{release.namespace}:"
+    events = (json.loads(line) for line in audit_log.read_text().splitlines() if user in line)
+    return {
+        (event["verb"], "/".join(filter(None, (event["objectRef"]["resource"], event["objectRef"].get("subresource")))))
+        for event in events
+        if "operator" in event["user"]["username"] and event["verb"] in WRITES
+    }
+
+
+def test_the_operator_uses_every_right_to_write_that_it_has_and_no_other(deployments, cluster, release, eventually):
+    audit_log = cache_root() / "localkube" / "log" / "audit.log"
+    if not cluster.local:
+        pytest.skip("only the local cluster's audit log can be read")
+    name = deployments.apply("righteous")
+    deployments.wait(name, "condition=Ready")
+    cluster.kubectl("scale", f"infd/{name}", "-n", deployments.namespace, "--replicas=0")
+    eventually(lambda: not deployments.pods(name))
+    granted = granted_rights(cluster, release)
+    used = used_rights(audit_log, release)
+    applied = {("create", resource) for verb, resource in used if verb == "patch"}  # a first apply creates
+    assert used - granted == set()
+    assert granted - used - applied == set()
