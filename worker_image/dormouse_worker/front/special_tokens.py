@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+SUFFIX = "_token"
+NAMED_EXTRAS = ("model_specific_special_tokens", "extra_special_tokens")
 
 
 def special_tokens(tokenizer_config: Mapping[str, Any], special_tokens_map: Mapping[str, Any]) -> dict[str, str]:
-    """Return name → text of the tokens that the model has; tokenizer_config.json goes before the older file."""
-    found = {name: _text(tokenizer_config.get(name) or special_tokens_map.get(name)) for name in NAMES}
-    extra = tokenizer_config.get("model_specific_special_tokens") or tokenizer_config.get("extra_special_tokens")
-    if isinstance(extra, Mapping):
-        found |= {str(name): _text(value) for name, value in extra.items()}
+    """Return name → text of the tokens that the model has; tokenizer_config.json goes before the older file.
+
+    Every field whose name ends in `_token` and whose value is a text names one, and so does each of the named extras.
+    """
+    known = {**special_tokens_map, **{name: value for name, value in tokenizer_config.items() if value is not None}}
+    found = {name: _text(value) for name, value in known.items() if name.endswith(SUFFIX)}
+    for field in NAMED_EXTRAS:
+        extras = known.get(field)
+        if isinstance(extras, Mapping):
+            found |= {str(name): _text(value) for name, value in extras.items()}
     return {name: text for name, text in found.items() if text}
 
 
