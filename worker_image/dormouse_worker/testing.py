@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import socket
 import sys
 from collections.abc import Callable
@@ -210,6 +211,11 @@ class InProcessEngine:
         self.say(*self.engine.begin())
         await self.loaded.wait()
         self.say(*self.engine.load())
+        with contextlib.suppress(ConnectionError):  # the front hung up with words of ours unread
+            await self._converse(reader)
+        self.die(0)
+
+    async def _converse(self, reader: asyncio.StreamReader) -> None:
         splitter = FrameSplitter()
         while data := await reader.read(1 << 16):
             for payload in splitter.feed(data):
@@ -217,7 +223,6 @@ class InProcessEngine:
             while self.engine.has_work and not self.is_paused:
                 self.step()
                 await asyncio.sleep(0)
-        self.die(0)
 
     def _take(self, messages: list[FrontMessage]) -> None:
         for message in messages:

@@ -113,6 +113,7 @@ def open_house(model_path):
                     await house.make_ready()
                 yield house
             finally:
+                engine.loaded.set()
                 stop.set()
                 await running
 

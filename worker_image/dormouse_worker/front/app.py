@@ -102,7 +102,7 @@ class Front:
         ports = Ports(
             _listen(self._inference, host, self._settings.port, "--port"),
             _listen(self._control, host, self._settings.control_port, "--control-port"),
-            await self._http.start(_plain_host(host), self._settings.metrics_port),
+            await self._listen_http(_plain_host(host)),
         )
         if self.worker.board.failure is None:
             await self.worker.link.start(self._socket_dir / "engine.sock")
@@ -137,6 +137,13 @@ class Front:
         await self._http.stop()
         self._threads.shutdown(wait=False)
         shutil.rmtree(self._socket_dir, ignore_errors=True)
+
+    async def _listen_http(self, host: str | None) -> int:
+        port = self._settings.metrics_port
+        try:
+            return await self._http.start(host, port)
+        except OSError as error:
+            raise _port_error("--metrics-port", port, error) from error
 
     def _ends(self, stop: asyncio.Event) -> tuple[asyncio.Event, ...]:
         return stop, self.worker.died, self.worker.end_wanted
@@ -223,7 +230,11 @@ def _listen(server: aio.Server, host: str, port: int, flag: str) -> int:
     try:
         return server.add_insecure_port(f"{host}:{port}")
     except RuntimeError as error:
-        raise RuntimeError(f"{flag} {port}: can not listen on {host}:{port}, is it taken? ({error})") from error
+        raise _port_error(flag, port, error) from error
+
+
+def _port_error(flag: str, port: int, error: Exception) -> RuntimeError:
+    return RuntimeError(f"{flag} {port}: can not listen there; is it taken? ({error})")
 
 
 def _plain_host(host: str) -> str | None:

@@ -1,0 +1,154 @@
+"""The worker as processes: what it imports, how it ends, and that no engine outlives it."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import grpc
+import pytest
+
+from dormouse_api.auth import role_metadata, token_digest
+from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_api.v1 import inference_pb2_grpc as inference_rpc
+from dormouse_api.v1 import worker_control_pb2 as control_pb
+from dormouse_api.v1 import worker_control_pb2_grpc as control_rpc
+from dormouse_worker.testing import Script, fake_engine_argv
+
+WAIT_S = 30
+OPERATOR = role_metadata("op")
+PROGRAM = """
+import atexit, sys
+from dormouse_worker.__main__ import main
+atexit.register(lambda: print("HEAVY", sorted({"torch", "transformers", "numpy"} & set(sys.modules)), flush=True))
+main(engine_argv=%r)
+"""
+
+
+class Process:
+    """A front process with a fake engine process."""
+
+    def __init__(self, model_path, script=None, *flags):
+        command = [sys.executable, "-c", PROGRAM % (fake_engine_argv(script or Script()),)]
+        command += ["--model", str(model_path), "--load-format", "dummy", "--host", "127.0.0.1"]
+        for flag in ("--port", "--control-port", "--metrics-port"):
+            command += [] if flag in flags else [flag, "0"]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        env["DORMOUSE_OPERATOR_TOKEN_SHA256"] = token_digest("op")
+        self.process = subprocess.Popen(
+            [*command, *flags], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.log = ""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+    def until_listening(self):
+        """Read the log until the ports stand in it; return them by name."""
+        for line in self.process.stderr:
+            self.log += line
+            if "event=listening" in line:
+                return {name: int(port) for name, port in re.findall(r"(inference|control|http)=(\d+)", line)}
+        raise AssertionError(f"the worker ended: {self.log}")
+
+    def end(self, *, timeout_s=WAIT_S):
+        """Return the exit code and what was written to standard output."""
+        out, err = self.process.communicate(timeout=timeout_s)
+        self.log += err
+        return self.process.returncode, out
+
+    @property
+    def children(self):
+        pid = self.process.pid
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def operate(port, method, **fields):
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        request = getattr(control_pb, f"{method}Request")(**fields)
+        stub = getattr(control_rpc.WorkerControlStub(channel), method)
+        return stub(request, metadata=OPERATOR, timeout=WAIT_S, wait_for_ready=True)
+
+
+def make_ready(ports):
+    operate(ports["control"], "DetermineNumAvailableBlocks")
+    return operate(ports["control"], "InitializeCache", num_gpu_blocks=40)
+
+
+def generate(port, text="hello"):
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        request = pb.GenerateRequest(text=text, sampling_params=pb.SamplingParams(max_tokens=5))
+        return "".join(m.text for m in inference_rpc.InferenceStub(channel).Generate(request, timeout=WAIT_S))
+
+
+def test_it_serves_imports_nothing_heavy_and_ends_with_zero_on_sigterm(model_path):
+    with Process(model_path) as worker:
+        ports = worker.until_listening()
+        assert make_ready(ports).num_gpu_blocks == 40
+        assert generate(ports["inference"]) == "hello"
+        maps = Path(f"/proc/{worker.process.pid}/maps").read_text()
+        worker.process.send_signal(signal.SIGTERM)
+        assert worker.end() == (0, "HEAVY []\n")
+        assert "torch" not in maps
+        assert "hello" not in worker.log, "prompts and texts never stand in the log"
+
+
+def test_sigint_ends_it_as_well(model_path):
+    with Process(model_path) as worker:
+        worker.until_listening()
+        worker.process.send_signal(signal.SIGINT)
+        assert worker.end()[0] == 0
+
+
+def test_an_engine_that_dies_ends_it_with_one_and_its_last_words_stand_in_the_log(model_path):
+    with Process(model_path, Script(dies_at="request")) as worker:
+        ports = worker.until_listening()
+        make_ready(ports)
+        with pytest.raises(grpc.RpcError) as caught:
+            generate(ports["inference"])
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert worker.end()[0] == 1
+        assert "exit code 3; its last words: fake engine ends at request" in worker.log
+
+
+def test_no_engine_outlives_a_killed_front(model_path):
+    with Process(model_path) as worker:
+        make_ready(worker.until_listening())
+        [engine] = worker.children
+        ended = os.pidfd_open(engine)
+        worker.process.kill()
+        assert select.select([ended], [], [], WAIT_S)[0]
+        os.close(ended)
+
+
+@pytest.mark.parametrize("flag", ["--port", "--control-port", "--metrics-port"])
+def test_a_taken_port_is_named_and_the_engine_is_not_left_behind(model_path, flag):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with Process(model_path, None, flag, str(port)) as worker:
+            code, _ = worker.end()
+            assert code == 2
+            assert f"{flag} {port}" in worker.log
+
+
+def test_a_worker_whose_model_is_missing_stays_alive_and_says_so(tmp_path):
+    with Process(tmp_path / "nowhere") as worker:
+        ports = worker.until_listening()
+        status = operate(ports["control"], "GetStatus")
+        assert (status.state, status.failure.reason) == (control_pb.WORKER_STATE_FAILED, "ModelNotFound")
+        assert worker.children == []
+        worker.process.terminate()
+        assert worker.end()[0] == 0

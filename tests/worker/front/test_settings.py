@@ -1,0 +1,116 @@
+"""The command line: what it gives, and that a bad value names its flag."""
+
+from __future__ import annotations
+
+import pytest
+
+from dormouse_worker.front.settings import parse_settings, size_in_bytes
+from dormouse_worker.settings import EngineSettings
+
+
+def parse(*argv, **environ):
+    return parse_settings(["--model", "/models/tiny", *argv], environ)
+
+
+def test_defaults_are_those_of_the_engine_and_the_names():
+    front, engine = parse()
+    assert engine == EngineSettings(model="/models/tiny")
+    assert (front.served_model_names, front.port, front.control_port, front.metrics_port) == (
+        ("tiny",),
+        50051,
+        50052,
+        8080,
+    )
+
+
+def test_every_engine_flag_reaches_the_engine():
+    _, engine = parse(
+        *("--device=cuda", "--dtype=float32", "--max-model-len=5", "--max-num-seqs=6", "--max-num-batched-tokens=7"),
+        *("--gpu-memory-utilization=0.5", "--memory-limit=2Gi", "--kv-cache-memory=1Mi", "--block-size=8"),
+        *("--swap-space=3Ki", "--load-format=dummy", "--seed=9", "--threads=2"),
+    )
+    assert engine == EngineSettings(
+        model="/models/tiny",
+        device="cuda",
+        dtype="float32",
+        max_model_len=5,
+        max_num_seqs=6,
+        max_num_batched_tokens=7,
+        gpu_memory_utilization=0.5,
+        memory_limit_bytes=2 << 30,
+        kv_cache_memory_bytes=1 << 20,
+        block_size=8,
+        swap_space_bytes=3 << 10,
+        load_format="dummy",
+        seed=9,
+        threads=2,
+    )
+
+
+def test_the_environment_gives_identity_and_roles():
+    front, engine = parse(
+        DORMOUSE_POD_UID="uid", DORMOUSE_SETTINGS_DIGEST="rev", DORMOUSE_OPERATOR_TOKEN_SHA256="o", HOME="/x"
+    )
+    assert (front.pod_uid, front.settings_digest, front.operator_token_sha256, front.gateway_token_sha256) == (
+        *("uid", "rev", "o"),
+        "",
+    )
+    assert parse()[0].settings_digest == engine.digest()
+
+
+def test_more_than_one_name_can_be_served():
+    assert parse("--served-model-name", "a", "--served-model-name=b/c")[0].served_model_names == ("a", "b/c")
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--port", "65536"),
+        ("--port", "x"),
+        ("--control-port", "-1"),
+        ("--max-num-seqs", "0"),
+        ("--max-model-len", "-5"),
+        ("--block-size", "1.5"),
+        ("--gpu-memory-utilization", "0"),
+        ("--gpu-memory-utilization", "1.1"),
+        ("--gpu-memory-utilization", "nan"),
+        ("--memory-limit", "2GB"),
+        ("--kv-cache-memory", "-1Gi"),
+        ("--drain-timeout", "inf"),
+        ("--drain-timeout", "-1"),
+        ("--dtype", "float8"),
+        ("--device", "tpu"),
+        ("--load-format", "pickle"),
+        ("--served-model-name", ""),
+        ("--max-waiting-requests", "0"),
+        ("--log-level", "LOUD"),
+    ],
+)
+def test_a_bad_value_ends_the_program_and_names_flag_and_value(capsys, flag, value):
+    with pytest.raises(SystemExit) as caught:
+        parse(f"{flag}={value}")
+    error = capsys.readouterr().err
+    assert caught.value.code == 2
+    assert flag in error
+    assert value in error
+
+
+def test_a_missing_model_is_named(capsys):
+    with pytest.raises(SystemExit):
+        parse_settings([], {})
+    assert "--model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("0", 0), ("123", 123), ("2Ki", 2048), ("1.5Gi", 3 << 29), ("1Mi", 1 << 20)]
+)
+def test_sizes_are_bytes_or_have_a_binary_unit(text, size):
+    assert size_in_bytes(text) == size
+
+
+def test_the_help_teaches(capsys):
+    with pytest.raises(SystemExit):
+        parse("--help")
+    text = capsys.readouterr().out
+    assert "InitializeCache" in text
+    assert "DORMOUSE_OPERATOR_TOKEN_SHA256" in text
