@@ -164,7 +164,9 @@ Global___TokenIds: _TypeAlias = TokenIds  # noqa: Y015
 
 @_typing.final
 class SamplingParams(_message.Message):
-    """Names and meanings are those of vLLM. An unset field takes the default given here."""
+    """Names and meanings are those of vLLM. An unset field takes the default given here; temperature, top_p, top_k and
+    min_p take that of the model's generation_config.json first, if it has one.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -57,11 +57,12 @@ class TextCodec:
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Return the ids; [] for "" without special tokens."""
-        return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+        # the plain `encode` holds the interpreter lock: a megabyte would stop every stream for a second
+        return list(self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """Return the text; ids that the tokenizer does not know give nothing."""
-        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
+        return str(self._tokenizer.decode_batch([list(token_ids)], skip_special_tokens=skip_special_tokens)[0])
 
     def token_id(self, token: str) -> int | None:
         """Return the id of a token by its text."""
