@@ -297,7 +297,8 @@ async def test_stopping_finishes_what_runs_within_the_time_and_ends_the_rest(ope
         call = await begin_request(house)
         house.stop.set()
         assert await house.running == 0
-        assert (await house.refusal(call.read())).code() is Code.UNAVAILABLE
+        refused = await house.refusal(call.read())
+        assert (refused.code(), "0.05 s of draining" in refused.details()) == (Code.UNAVAILABLE, True)
 
 
 async def test_an_engine_that_dies_under_a_command_is_unavailable(open_house):

@@ -131,6 +131,8 @@ async def test_the_engines_death_ends_every_request_at_once_and_the_front_exits_
         for call in calls:
             refused = await house.refusal(call.read())
             assert refused.code() is Code.UNAVAILABLE
+            assert "engine of this worker died" in refused.details()
+            assert retry_after_s(refused) > 0
         assert await house.running == 1
         failure = house.front.worker.board.failure
         assert failure.reason == "EngineDied"
@@ -206,6 +208,7 @@ async def test_a_bad_request_names_field_value_and_limit_and_disturbs_nobody(hou
     refused = await house.refusal(house.generate(**arguments).read())
     assert refused.code() is Code.INVALID_ARGUMENT, refused.details()
     assert [word for word in named if word not in refused.details()] == [], refused.details()
+    assert "generation_config" not in refused.details()
     assert not house.engine.engine.has_work
     assert await house.collect("still here")
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dormouse_worker.front.http import Answer, HttpDoor
+from dormouse_worker.front.http import TIMEOUT_S, Answer, HttpDoor
 from dormouse_worker.front.logs import KeyValueFormatter
 
 
@@ -75,7 +75,8 @@ async def test_other_paths_and_methods_are_refused(house, path, method, status):
 
 async def test_a_client_that_says_nothing_delays_nobody(house):
     _, silent = await asyncio.open_connection("127.0.0.1", house.ports.http)
-    assert (await house.http("/healthz"))[0] == 200
+    async with asyncio.timeout(TIMEOUT_S / 2):
+        assert (await house.http("/healthz"))[0] == 200
     silent.close()
     await silent.wait_closed()
 

@@ -27,7 +27,8 @@ from dormouse_worker.ipc import (
 logger = logging.getLogger(__name__)
 
 READ_BYTES = 1 << 18
-END_GRACE_S = 5.0  # what an engine gets to end by itself after its socket was closed
+END_GRACE_S = 5.0  # what an engine gets to end by itself after we hung up
+BROKEN_GRACE_S = 1.0  # the same after it hung up itself: it is about to end
 
 
 class EngineProcess(Protocol):
@@ -69,8 +70,11 @@ Spawn = Callable[[Path], Awaitable[EngineProcess]]
 class EngineLink:
     """Owns the engine's process and socket, and the commands that wait for an answer."""
 
-    def __init__(self, spawn: Spawn, events: EngineEvents, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, spawn: Spawn, events: EngineEvents, clock: Callable[[], float], *, end_grace_s: float = END_GRACE_S
+    ) -> None:
         self._spawn = spawn
+        self._end_grace_s = end_grace_s
         self._events = events
         self._clock = clock
         self._last_message_s = clock()
@@ -208,7 +212,7 @@ class EngineLink:
 
     async def _end(self, process: EngineProcess, ended: asyncio.Task[int]) -> int:
         """Return the exit code; kill a process that outlives its socket."""
-        grace_s = END_GRACE_S if self._is_stopping else 1.0
+        grace_s = self._end_grace_s if self._is_stopping else BROKEN_GRACE_S
         with contextlib.suppress(TimeoutError):
             return await asyncio.wait_for(asyncio.shield(ended), grace_s)
         process.kill()
