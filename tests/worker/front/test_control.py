@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import tomllib
+from pathlib import Path
 
 import grpc
 import pytest
@@ -89,6 +91,8 @@ async def test_the_agreed_count_opens_the_worker(open_house):
         assert (status.pod_uid, status.settings_digest, len(status.model_digest)) == ("pod-uid", "digest", 64)
         assert (status.report.num_gpu_blocks, status.report.gpu_memory_utilization) == (100, 0.5)
         assert (await house.http("/readyz"))[0] == 200
+        project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+        assert status.version == project["project"]["version"]
 
 
 @pytest.mark.parametrize(

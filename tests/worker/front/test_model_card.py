@@ -80,6 +80,13 @@ def test_bad_defaults_of_a_model_never_reach_the_engine(tmp_path):
         check_effective(to_sampling(pb.SamplingParams(), card, max_tokens=1, drawn_seed=0))
 
 
+def test_defaults_that_are_no_numbers_are_passed_over_and_a_negative_top_k_means_all(tmp_path):
+    generation = {"temperature": "hot", "top_p": None, "top_k": -1, "eos_token_id": "x"}
+    card = read_model_card(engine_settings(write_model(tmp_path, generation=generation)))
+    assert card.defaults == SamplingDefaults()
+    assert card.eos_token_ids == (EOS,)
+
+
 def test_the_digest_changes_with_every_file_that_matters_and_with_no_other(tmp_path):
     write_weights(write_model(tmp_path))
     seen = {digest_of(tmp_path)}

@@ -119,5 +119,9 @@ def _ids(value: Any) -> tuple[int, ...]:
 
 
 def _defaults(generation: Mapping[str, Any]) -> SamplingDefaults:
-    known = {name: generation[name] for name in SamplingDefaults.__slots__ if generation.get(name) is not None}
-    return SamplingDefaults(**known)
+    """Return the model's defaults. What is no number is passed over, and a negative top_k means all, as in vLLM."""
+    known = {name: generation.get(name) for name in SamplingDefaults.__slots__}
+    numbers = {name: value for name, value in known.items() if isinstance(value, int | float)}
+    if "top_k" in numbers:
+        numbers["top_k"] = max(0, int(numbers["top_k"]))
+    return SamplingDefaults(**numbers)  # type: ignore[arg-type]  # top_k was made an integer above
