@@ -16,6 +16,7 @@ from dormouse_api.v1 import worker_control_pb2 as control_pb
 from dormouse_api.v1 import worker_control_pb2_grpc as control_rpc
 from dormouse_worker.front.app import Front, Ports
 from dormouse_worker.front.testing import engine_settings, front_settings, write_model
+from dormouse_worker.ipc import AddRequest, State
 from dormouse_worker.testing import InProcessEngine, Script
 
 OPERATOR_TOKEN, GATEWAY_TOKEN = "the operator's token", "the gateway's token"
@@ -69,6 +70,19 @@ class House:
     async def collect(self, *args, **kwargs):
         """Return all messages of a stream."""
         return [message async for message in self.generate(*args, **kwargs)]
+
+    async def begin_request(self):
+        """Return a stream that has begun and goes on only when the test steps the engine."""
+        self.engine.is_paused = True
+        call = self.generate([1, 2, 3], max_tokens=3)
+        await self.engine.until_received(lambda message: isinstance(message, AddRequest))
+        return call
+
+    async def drained_by(self, call):
+        """Start a control call and return its task once the worker drains."""
+        task = asyncio.create_task(call)
+        await self.until_state(State.DRAINING)
+        return task
 
     async def until_state(self, state):
         await self.front.worker.changes.until(lambda: self.front.worker.board.state is state)

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import grpc
 import pytest
-from grpc import aio
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from dormouse_api.auth import role_metadata
 from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2_grpc as rpc
-from dormouse_worker.ipc import AddRequest, Command, State
+from dormouse_worker.ipc import Command, State
 from dormouse_worker.testing import Script
 
 Code = grpc.StatusCode
@@ -24,25 +22,6 @@ ASLEEP, READY, DRAINING = pb.WORKER_STATE_ASLEEP, pb.WORKER_STATE_READY, pb.WORK
 def methods(house):
     """Return the commands that reached the engine."""
     return [m.method for m in house.engine.engine.received if isinstance(m, Command)]
-
-
-def is_add(message):
-    return isinstance(message, AddRequest)
-
-
-async def begin_request(house):
-    """Return a stream that has begun and goes on only when the test steps the engine."""
-    house.engine.is_paused = True
-    call = house.generate([1, 2, 3], max_tokens=3)
-    await house.engine.until_received(is_add)
-    return call
-
-
-async def drained_by(house, call):
-    """Start a control call and return its task once the worker drains."""
-    task = asyncio.create_task(call)
-    await house.until_state(State.DRAINING)
-    return task
 
 
 async def test_the_report_is_awaited_while_the_model_loads(open_house):
@@ -126,8 +105,8 @@ async def test_sleep_and_wake_go_through_and_repeat_without_effect(house):
 
 
 async def test_a_sleep_lets_running_requests_end_and_refuses_new_ones(house):
-    call = await begin_request(house)
-    sleeping = await drained_by(house, house.operate("Sleep", level=2))
+    call = await house.begin_request()
+    sleeping = await house.drained_by(house.operate("Sleep", level=2))
     assert "draining" in (await house.refusal(house.generate().read())).details()
     assert "sleep" not in methods(house)
     house.engine.is_paused = False
@@ -138,15 +117,15 @@ async def test_a_sleep_lets_running_requests_end_and_refuses_new_ones(house):
 
 
 async def test_a_sleep_that_aborts_ends_requests_with_a_last_message(house):
-    call = await begin_request(house)
+    call = await house.begin_request()
     asleep = await house.operate("Sleep", level=2, mode=pb.DRAIN_MODE_ABORT)
     assert asleep.state == ASLEEP
     assert [m.finish_reason async for m in call] == [3]
 
 
 async def test_a_wake_while_it_drains_cancels_the_sleep(house):
-    call = await begin_request(house)
-    sleeping = await drained_by(house, house.operate("Sleep", level=2))
+    call = await house.begin_request()
+    sleeping = await house.drained_by(house.operate("Sleep", level=2))
     assert (await house.operate("WakeUp")).state == READY
     assert (await house.refusal(sleeping)).code() is Code.FAILED_PRECONDITION
     assert methods(house) == ["initialize_cache"]
@@ -154,8 +133,8 @@ async def test_a_wake_while_it_drains_cancels_the_sleep(house):
 
 
 async def test_a_sleep_whose_caller_hangs_up_leaves_the_worker_open(house):
-    call = await begin_request(house)
-    sleeping = await drained_by(house, house.operate("Sleep", level=2))
+    call = await house.begin_request()
+    sleeping = await house.drained_by(house.operate("Sleep", level=2))
     sleeping.cancel()
     await house.until_state(State.READY)
     call.cancel()
@@ -164,7 +143,7 @@ async def test_a_sleep_whose_caller_hangs_up_leaves_the_worker_open(house):
 
 async def test_a_sleep_that_does_not_drain_in_time_is_refused_with_the_count_and_reopens(open_house):
     async with open_house(drain_timeout_s=0.05) as house:
-        call = await begin_request(house)
+        call = await house.begin_request()
         refused = await house.refusal(house.operate("Sleep", level=2))
         assert (refused.code(), "1 requests" in refused.details()) == (Code.FAILED_PRECONDITION, True)
         assert (await house.operate("GetStatus")).state == READY
@@ -191,7 +170,7 @@ async def test_other_levels_and_parts_are_refused(house, fields):
 
 
 async def test_drain_returns_what_is_left_and_stays(house):
-    call = await begin_request(house)
+    call = await house.begin_request()
     left = await house.operate("Drain", timeout_seconds=0.05)
     assert left.remaining_requests == 1
     assert (await house.operate("GetStatus")).state == DRAINING
@@ -255,85 +234,3 @@ async def test_the_status_is_streamed_on_change(house):
     while states[-1] != ASLEEP:
         states.append((await watch.read()).state)
     watch.cancel()
-
-
-async def test_health_says_alive_while_loading_and_unavailable_when_the_engine_is_silent(open_house):
-    async with open_house(engine_timeout_s=0.0) as house:
-        refused = await house.refusal(house.operate("CheckHealth"))
-        assert refused.code() is Code.UNAVAILABLE
-        assert (await house.http("/healthz"))[0] == 503
-    async with open_house(engine_timeout_s=0.0, ready=False, loaded=False) as house:
-        await house.until_state(State.LOADING)
-        assert (await house.operate("CheckHealth")).seconds_since_step >= 0
-        assert (await house.http("/healthz"))[0] == 200
-
-
-async def health(channel, service):
-    answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=service))
-    return health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
-
-
-async def test_grpc_health_follows_the_state_on_both_ports(open_house):
-    async with open_house(ready=False) as house:
-        for channel in (house.serving, house.control):
-            assert await health(channel, "") == "SERVING"
-            assert await health(channel, "dormouse.v1.WorkerControl") == "SERVING"
-            assert await health(channel, "dormouse.v1.Inference") == "NOT_SERVING"
-        await house.make_ready()
-        assert await health(house.serving, "dormouse.v1.Inference") == "SERVING"
-        await house.operate("Sleep", level=2)
-        assert await health(house.serving, "dormouse.v1.Inference") == "NOT_SERVING"
-
-
-async def test_shutdown_drains_answers_and_ends_with_zero(house):
-    call = await begin_request(house)
-    ending = await drained_by(house, house.operate("Shutdown"))
-    assert "shutting down" in (await house.refusal(house.generate().read())).details()
-    for _ in range(3):
-        house.engine.step()
-    assert [t async for m in call for t in m.token_ids] == [1, 2, 3]
-    await ending
-    assert await house.running == 0
-
-
-async def test_stopping_finishes_what_runs_within_the_time_and_ends_the_rest(open_house):
-    async with open_house(drain_timeout_s=0.05) as house:
-        call = await begin_request(house)
-        house.stop.set()
-        assert await house.running == 0
-        refused = await house.refusal(call.read())
-        assert (refused.code(), "0.05 s of draining" in refused.details()) == (Code.UNAVAILABLE, True)
-
-
-async def test_an_engine_that_dies_under_a_command_is_unavailable(open_house):
-    async with open_house(Script(dies_at="sleep")) as house:
-        assert (await house.refusal(house.operate("Sleep", level=2))).code() is Code.UNAVAILABLE
-        assert await house.running == 1
-
-
-async def test_an_engine_that_talks_nonsense_is_a_failed_worker(open_house):
-    async with open_house() as house:
-        house.engine._writer.write(b"\xff\xff\xff\xff")
-        assert await house.running == 1
-        assert house.front.worker.board.state is State.FAILED
-
-
-async def test_a_state_outside_the_lifecycle_fails_the_worker(house):
-    house.engine.say(house.engine.engine._change(State.LOADING))
-    await house.until_state(State.FAILED)
-    assert "READY to LOADING" in house.front.worker.board.failure.message
-
-
-async def test_reflection_is_a_switch(open_house):
-    from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-
-    async def services(house):
-        requests = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
-        call = reflection_pb2_grpc.ServerReflectionStub(house.serving).ServerReflectionInfo(requests)
-        return [s.name async for answer in call for s in answer.list_services_response.service]
-
-    async with open_house(enable_reflection=True) as house:
-        assert "dormouse.v1.Inference" in await services(house)
-    async with open_house() as house:
-        with pytest.raises(aio.AioRpcError):
-            await services(house)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -25,9 +25,10 @@ def stream_all(codec, ids, prompt=(), *, skip=True):
 
 
 @given(text=st.text(max_size=30))
+@example(text="a<|user|>b")
 def test_the_pieces_make_the_text_and_none_is_half_a_character(codec, text):
     text = text.replace(REPLACEMENT, "")
-    pieces = stream_all(codec, codec.encode(text, add_special_tokens=False))
+    pieces = stream_all(codec, codec.encode(text, add_special_tokens=False), skip=False)
     assert "".join(pieces) == text
     assert not any(REPLACEMENT in piece for piece in pieces)
 
@@ -53,6 +54,12 @@ def test_a_space_at_the_begin_of_the_output_is_kept_where_tokens_carry_it():
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
     assert stream_all(TextCodec(tokenizer), [1], prompt=[0]) == [" b"]
+
+
+def test_a_decoder_that_rewrites_what_it_said_does_not_end_the_stream():
+    tokenizer = Tokenizer(models.WordLevel({"a": 0, "b": 1, "c": 2}, unk_token="a"))
+    tokenizer.decoder = decoders.Sequence([decoders.Fuse(), decoders.Replace("ab", "x")])
+    assert "".join(stream_all(TextCodec(tokenizer), [0, 1, 2])).endswith("c")
 
 
 def test_a_missing_tokenizer_names_the_file(tmp_path):

@@ -64,11 +64,6 @@ class TextCodec:
         """Return the text; ids that the tokenizer does not know give nothing."""
         return str(self._tokenizer.decode_batch([list(token_ids)], skip_special_tokens=skip_special_tokens)[0])
 
-    def token_id(self, token: str) -> int | None:
-        """Return the id of a token by its text."""
-        found: int | None = self._tokenizer.token_to_id(token)
-        return found
-
     def stream(self, prompt_token_ids: Sequence[int], *, skip_special_tokens: bool) -> StreamDecoder:
         """Return a decoder for what follows the prompt."""
         priming = self._priming(prompt_token_ids, skip_special_tokens)
