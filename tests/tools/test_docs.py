@@ -16,7 +16,7 @@ BRACES = re.compile(r"\{([^}]*)\}")
 
 
 def expand(name: str) -> list[str]:
-    """Return the names that a pattern with {a,b} stands for; a test's own name after :: and an ellipsis are left out."""
+    """Return the names that a pattern with {a,b} stands for, without the test that may follow after `::`."""
     name = name.partition("::")[0].rstrip("…")
     choices = [part.split(",") for part in BRACES.findall(name)]
     pattern = BRACES.sub("{}", name)
