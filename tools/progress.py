@@ -27,7 +27,7 @@ class Step:
         if self.status:
             self.status.update(f"{self.label} [dim]{text[:90]}[/dim]")
         else:
-            self.console.print(f"        {text}", highlight=False, markup=False)
+            self.console.print(f"        {text}", highlight=False, markup=False, soft_wrap=True)
 
 
 class Progress:
@@ -54,7 +54,7 @@ class Progress:
         if status:
             status.start()
         else:
-            self.console.print(label, highlight=False, markup=False)
+            self.console.print(label, highlight=False, markup=False, soft_wrap=True)
         try:
             yield Step(self.console, label, status)
         except BaseException:
@@ -65,7 +65,7 @@ class Progress:
     def _end(self, status: Status | None, line: str) -> None:
         if status:
             status.stop()
-        self.console.print(line, highlight=False, markup=False)
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def stream(command: Sequence[str], step: Step, env: Mapping[str, str] | None = None) -> None:
