@@ -152,9 +152,17 @@ def test_the_command_line_starts_as_a_module():
     assert b"generate" in result.stdout
 
 
+# the children of a background job ignore SIGINT from birth, and then Python does not listen for it either
+HEEDING_CTRL_C = """
+import runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("dormouse_cli", run_name="__main__", alter_sys=True)
+"""
+
+
 def test_an_interrupted_command_ends_quietly_as_shells_expect(server):
     """Ctrl-C in the middle of a stream, sent to a real process."""
-    command = [sys.executable, "-m", "dormouse_cli", "generate", "a", "--model", "m", "--address", server.address]
+    command = [sys.executable, "-c", HEEDING_CTRL_C, "generate", "a", "--model", "m", "--address", server.address]
     server.stalls = True
     with subprocess.Popen(command, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout.read(3) == b"Hel", "a pipe gets the first tokens at once"

@@ -1,6 +1,9 @@
 """The CPU worker on a tiny model: measured memory, allocation, sleep that returns memory, wake that proves itself."""
 
+import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -14,10 +17,9 @@ from dormouse_worker.errors import (
     MaxModelLenTooLarge,
     ModelNotFound,
 )
-from dormouse_worker.executor.cpu_worker import CpuWorker
+from dormouse_worker.executor.testing import CACHE_BYTES, first_token, make_worker
 from dormouse_worker.host import Host
 from dormouse_worker.model.testing import write_tiny_model
-from dormouse_worker.settings import EngineSettings
 
 MIB = 1 << 20
 
@@ -38,13 +40,6 @@ def directory(tmp_path):
     return write_tiny_model(tmp_path / "model")
 
 
-def make_worker(directory, host=None, **overrides):
-    fields = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "block_size": 4, "threads": 1}
-    worker = CpuWorker(EngineSettings(model=str(directory), **{**fields, **overrides}), 0, host)
-    worker.init_device()
-    return worker
-
-
 @pytest.fixture
 def worker(directory):
     """Return a worker with an allocated cache."""
@@ -53,19 +48,6 @@ def worker(directory):
     worker.initialize_cache(*worker.determine_num_available_blocks())
     yield worker
     worker.shutdown()
-
-
-def touch_cache(worker):
-    """Make every page of the cache resident, as use would."""
-    for layer in worker._cache.layers:
-        layer.key.fill_(1.0)
-        layer.value.fill_(1.0)
-
-
-def first_token(worker):
-    sequence = ScheduledSequence("r", [5, 6, 7], 0, [3], make_sampling(), True, 0)
-    (sampled,) = worker.execute_model(Batch((sequence,)))
-    return sampled.token_id
 
 
 def test_the_report_is_measured_and_adds_up(directory):
@@ -134,21 +116,12 @@ def test_an_allocation_that_fails_is_insufficient_memory(worker):
 def test_sleep_returns_the_memory_and_wake_brings_the_same_tokens(tmp_path):
     """26 MiB of weights and 64 MiB of touched cache go back to the kernel; eight rounds leave nothing behind."""
     directory = write_tiny_model(tmp_path, hidden_size=1024, intermediate_size=2048, num_hidden_layers=1)
-    worker = make_worker(directory, kv_cache_memory_bytes=64 * MIB)
-    worker.load_model()
-    worker.initialize_cache(*worker.determine_num_available_blocks())
-    token = first_token(worker)
-    weights_bytes = worker.get_memory_report().weights_bytes
-    residuals = []
-    for _ in range(8):
-        touch_cache(worker)
-        report = worker.sleep(2)
-        assert report.freed_bytes > 0.9 * (weights_bytes + 64 * MIB)
-        residuals.append(report.residual_bytes)
-        worker.wake_up()
-        assert first_token(worker) == token
-    assert max(residuals[1:]) - min(residuals[1:]) < 8 * MIB
-    worker.shutdown()
+    program = [sys.executable, "-m", "dormouse_worker.executor.testing", str(directory), "8"]
+    rounds = json.loads(subprocess.run(program, capture_output=True, text=True, check=True).stdout)
+    assert all(told["freed_bytes"] > 0.9 * (told["weights_bytes"] + CACHE_BYTES) for told in rounds), rounds
+    assert len({token for told in rounds for token in (told["before"], told["after"])}) == 1
+    residuals = [told["residual_bytes"] for told in rounds[1:]]
+    assert max(residuals) - min(residuals) < 8 * MIB
 
 
 def test_sleep_and_wake_are_idempotent(worker):
