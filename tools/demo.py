@@ -20,7 +20,7 @@ from dormouse_api.v1 import inference_pb2_grpc as rpc
 from tools import reference
 from tools.bootstrap import ROOT
 from tools.kubectl import Cluster, CommandFailed, localkube
-from tools.progress import Progress, stream
+from tools.progress import Progress, begun, follow, stream
 from tools.release import Release, fill_model_claim, install, tool_command, tool_env
 from tools.train_model import Recipe, model_dir
 
@@ -30,6 +30,7 @@ EXAMPLE = ROOT / "examples" / "demo"
 QUESTION = "What does sleep do?"
 CONTINUED = ("def sleep(self, seconds):", "class Dormouse(object):", "Return the number of")
 MAX_TOKENS = 48
+ONE_CORE = {"OMP_NUM_THREADS": "1"}  # building images keeps another core busy; threads that wait for it would spin
 
 
 def main() -> None:
@@ -60,14 +61,15 @@ def remove() -> None:
 def run_demo(console: Console) -> None:
     """Do the steps in order and show what each brought about."""
     progress = Progress(total=9, console=console)
-    with progress.step("Train a small model (cached)") as step:
-        stream(tool_command("tools.train_model"), step, tool_env())
-    model = model_dir(Recipe())
-    with progress.step("Start Kubernetes on this machine") as step:
-        stream(tool_command("tools.testcluster", "up"), step, tool_env())
+    with begun(tool_command("tools.train_model"), {**tool_env(), **ONE_CORE}) as training:
+        with progress.step("Start Kubernetes on this machine") as step:
+            stream(tool_command("tools.testcluster", "up"), step, tool_env())
+        with progress.step("Build the images and hand them to the cluster") as step:
+            stream(tool_command("tools.images"), step, tool_env())
+        with progress.step("Train a small model (cached; begun beside the images)") as step:
+            follow(training, step)
     cluster = Cluster.current()
-    with progress.step("Build the images and hand them to the cluster") as step:
-        stream(tool_command("tools.images"), step, tool_env())
+    model = model_dir(Recipe())
     with progress.step("Install the chart"):
         install(cluster, RELEASE)
     with progress.step("Copy the model to a volume"):

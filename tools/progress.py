@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 import time
@@ -9,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import cast
 
 from rich.console import Console
 from rich.status import Status
@@ -68,11 +70,20 @@ class Progress:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def stream(command: Sequence[str], step: Step, env: Mapping[str, str] | None = None) -> None:
-    """Run a command and tell its lines as they come; on failure end with the last of them."""
-    process = subprocess.Popen(
+@contextmanager
+def begun(command: Sequence[str], env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+    """Begin a command that works beside the block, for `follow` to wait for; it ends with the block at the latest."""
+    with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=env
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def follow(process: subprocess.Popen[str], step: Step) -> None:
+    """Tell the lines of a begun command as they come; on failure end with the last of them."""
     assert process.stdout is not None
     last: deque[str] = deque(maxlen=25)
     with process.stdout:
@@ -81,4 +92,11 @@ def stream(command: Sequence[str], step: Step, env: Mapping[str, str] | None = N
             if line.strip():
                 step.tell(line.rstrip())
     if process.wait():
-        sys.exit("\n".join([*last, f"'{' '.join(command)}' ended with {process.returncode}"]))
+        command = shlex.join(cast("Sequence[str]", process.args))
+        sys.exit("\n".join([*last, f"'{command}' ended with {process.returncode}"]))
+
+
+def stream(command: Sequence[str], step: Step, env: Mapping[str, str] | None = None) -> None:
+    """Run a command and tell its lines as they come; on failure end with the last of them."""
+    with begun(command, env) as process:
+        follow(process, step)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
 
 import pytest
 from rich.console import Console
 
-from tools.progress import Progress, stream
+from tools.progress import Progress, begun, follow, stream
 
 
 def plain() -> tuple[Progress, io.StringIO]:
@@ -44,3 +45,19 @@ def test_a_command_that_fails_ends_the_run_with_its_last_lines():
     with pytest.raises(SystemExit, match=r"(?s)no disk.*ended with 1"), progress.step("Runs") as step:
         stream([sys.executable, "-c", program], step)
     assert "working" in out.getvalue()
+
+
+def test_a_begun_command_works_beside_and_is_followed_later():
+    progress, out = plain()
+    with begun([sys.executable, "-c", "print('trained')"]) as process:
+        with progress.step("First"):
+            process.wait()
+        with progress.step("Second") as step:
+            follow(process, step)
+    assert "trained" in out.getvalue()
+
+
+def test_a_begun_command_ends_with_its_block():
+    with pytest.raises(RuntimeError), begun([sys.executable, "-c", "import signal; signal.pause()"]) as process:
+        raise RuntimeError
+    assert process.returncode == -signal.SIGTERM
