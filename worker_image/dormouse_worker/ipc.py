@@ -40,6 +40,14 @@ class Sampling(msgspec.Struct, frozen=True):
     min_tokens: int = 0
     stop_token_ids: tuple[int, ...] = ()  # the model's end-of-sequence ids included, unless ignore_eos
     logprobs: int | None = None  # None = none; k = of the sampled token and the k likeliest
+    choice_index: int = 0  # keys the random numbers together with the seed
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = {}
+    allowed_token_ids: tuple[int, ...] = ()  # empty = all
+    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()  # the last token of a sequence is forbidden after the others
+    prompt_logprobs: int | None = None  # like `logprobs`, for every prompt token but the first
 
 
 class AddRequest(msgspec.Struct, frozen=True, tag=True):
@@ -48,6 +56,9 @@ class AddRequest(msgspec.Struct, frozen=True, tag=True):
     request_id: str  # unique for the life of the front
     prompt_token_ids: list[int]
     sampling: Sampling
+    output_token_ids: list[int] = []  # what another worker has generated already; counts as output
+    priority: int = 0  # lower goes first; equal ones in order of arrival
+    cache_salt: str = ""  # only requests of one salt share cached prefixes
 
 
 class AbortRequests(msgspec.Struct, frozen=True, tag=True):
@@ -125,6 +136,8 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True):
     logprobs: list[TokenLogprobs] | None = None
     queue_seconds: float = 0.0  # accepted → first scheduled; set in the first output
     prefill_seconds: float = 0.0  # first scheduled → first token; set in the first output
+    cached_tokens: int = 0  # prompt tokens found in the prefix cache; set in the first output
+    prompt_logprobs: list[TokenLogprobs] | None = None  # the next part of them; may come with no tokens
 
 
 class StepOutputs(msgspec.Struct, frozen=True, tag=True):
@@ -135,6 +148,9 @@ class StepOutputs(msgspec.Struct, frozen=True, tag=True):
     waiting: int
     kv_cache_usage: float  # 0 to 1
     failed: dict[str, str] = {}  # request id → why; a forward pass that raised fails only its batch
+    prefix_queries: int = 0  # prompt tokens looked up in the prefix cache since the message before
+    prefix_hits: int = 0  # of these, found
+    preemptions: int = 0  # since the message before
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):

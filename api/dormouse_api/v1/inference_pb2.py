@@ -25,15 +25,17 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x64ormouse_api/v1/inference.proto\x12\x0b\x64ormouse.v1\x1a\x1cgoogle/protobuf/struct.proto\"\xa1\x01\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x11\n\x04name\x18\x03 \x01(\tH\x00\x88\x01\x01\x12+\n\ntool_calls\x18\x04 \x03(\x0b\x32\x17.google.protobuf.Struct\x12\x19\n\x0ctool_call_id\x18\x05 \x01(\tH\x01\x88\x01\x01\x42\x07\n\x05_nameB\x0f\n\r_tool_call_id\"\xc8\x01\n\x04\x43hat\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.dormouse.v1.ChatMessage\x12&\n\x05tools\x18\x02 \x03(\x0b\x32\x17.google.protobuf.Struct\x12.\n\rtemplate_args\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\"\n\x15\x61\x64\x64_generation_prompt\x18\x04 \x01(\x08H\x00\x88\x01\x01\x42\x18\n\x16_add_generation_prompt\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\xf4\x03\n\x0eSamplingParams\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_p\x18\x02 \x01(\x02H\x01\x88\x01\x01\x12\x12\n\x05top_k\x18\x03 \x01(\rH\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x04\x88\x01\x01\x12\x17\n\nmax_tokens\x18\x06 \x01(\rH\x05\x88\x01\x01\x12\x17\n\nmin_tokens\x18\x07 \x01(\rH\x06\x88\x01\x01\x12\x0c\n\x04stop\x18\x08 \x03(\t\x12\x16\n\x0estop_token_ids\x18\t \x03(\r\x12\x17\n\nignore_eos\x18\n \x01(\x08H\x07\x88\x01\x01\x12\'\n\x1ainclude_stop_str_in_output\x18\x0b \x01(\x08H\x08\x88\x01\x01\x12 \n\x13skip_special_tokens\x18\x0c \x01(\x08H\t\x88\x01\x01\x12\x15\n\x08logprobs\x18\r \x01(\rH\n\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x08\n\x06_min_pB\x07\n\x05_seedB\r\n\x0b_max_tokensB\r\n\x0b_min_tokensB\r\n\x0b_ignore_eosB\x1d\n\x1b_include_stop_str_in_outputB\x16\n\x14_skip_special_tokensB\x0b\n\t_logprobs\"T\n\x06Resume\x12\x14\n\x0c\x63hoice_index\x18\x01 \x01(\r\x12\x18\n\x10output_token_ids\x18\x02 \x03(\r\x12\x1a\n\x12\x65mitted_utf8_bytes\x18\x03 \x01(\x04\"\xf8\x01\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12*\n\ttoken_ids\x18\x04 \x01(\x0b\x32\x15.dormouse.v1.TokenIdsH\x00\x12!\n\x04\x63hat\x18\x05 \x01(\x0b\x32\x11.dormouse.v1.ChatH\x00\x12\x34\n\x0fsampling_params\x18\x06 \x01(\x0b\x32\x1b.dormouse.v1.SamplingParams\x12#\n\x06resume\x18\x07 \x01(\x0b\x32\x13.dormouse.v1.ResumeB\x08\n\x06prompt\"1\n\x0cTokenLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\"f\n\x10PositionLogprobs\x12*\n\x07sampled\x18\x01 \x01(\x0b\x32\x19.dormouse.v1.TokenLogprob\x12&\n\x03top\x18\x02 \x03(\x0b\x32\x19.dormouse.v1.TokenLogprob\"P\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\"Q\n\x07Timings\x12\x15\n\rqueue_seconds\x18\x01 \x01(\x01\x12\x17\n\x0fprefill_seconds\x18\x02 \x01(\x01\x12\x16\n\x0e\x64\x65\x63ode_seconds\x18\x03 \x01(\x01\"\xd7\x02\n\x10GenerateResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12/\n\x08logprobs\x18\x03 \x03(\x0b\x32\x1d.dormouse.v1.PositionLogprobs\x12\x19\n\x11\x63ompletion_tokens\x18\x04 \x01(\r\x12\x30\n\rfinish_reason\x18\x05 \x01(\x0e\x32\x19.dormouse.v1.FinishReason\x12\x19\n\x0cmatched_stop\x18\x06 \x01(\tH\x00\x88\x01\x01\x12\x11\n\x04seed\x18\x07 \x01(\x04H\x01\x88\x01\x01\x12\x12\n\nrequest_id\x18\x08 \x01(\t\x12!\n\x05usage\x18\t \x01(\x0b\x32\x12.dormouse.v1.Usage\x12%\n\x07timings\x18\n \x01(\x0b\x32\x14.dormouse.v1.TimingsB\x0f\n\r_matched_stopB\x07\n\x05_seed\"\x94\x01\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12!\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x11.dormouse.v1.ChatH\x00\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18\x04 \x01(\x08H\x01\x88\x01\x01\x42\x07\n\x05inputB\x15\n\x13_add_special_tokens\"<\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x15\n\rrendered_text\x18\x02 \x01(\t\"o\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12 \n\x13skip_special_tokens\x18\x03 \x01(\x08H\x00\x88\x01\x01\x42\x16\n\x14_skip_special_tokens\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\" \n\x0fGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"\x97\x02\n\x10GetModelResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x15\n\rmax_model_len\x18\x04 \x01(\r\x12\r\n\x05\x64type\x18\x05 \x01(\t\x12\x12\n\nnum_layers\x18\x06 \x01(\r\x12\x1b\n\x13num_attention_heads\x18\x07 \x01(\r\x12\x14\n\x0cnum_kv_heads\x18\x08 \x01(\r\x12\x16\n\x0enum_parameters\x18\t \x01(\x04\x12\x14\n\x0cmodel_digest\x18\n \x01(\t\x12\x19\n\x11has_chat_template\x18\x0b \x01(\x08\x12\x15\n\reos_token_ids\x18\x0c \x03(\r\"\x12\n\x10WatchLoadRequest\"s\n\x04Load\x12\x18\n\x10running_requests\x18\x01 \x01(\r\x12\x18\n\x10waiting_requests\x18\x02 \x01(\r\x12\x16\n\x0ekv_cache_usage\x18\x03 \x01(\x01\x12\x10\n\x08\x64raining\x18\x04 \x01(\x08\x12\r\n\x05ready\x18\x05 \x01(\x08*x\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x17\n\x13\x46INISH_REASON_ABORT\x10\x03\x32\xf8\x02\n\tInference\x12I\n\x08Generate\x12\x1c.dormouse.v1.GenerateRequest\x1a\x1d.dormouse.v1.GenerateResponse0\x01\x12G\n\x08Tokenize\x12\x1c.dormouse.v1.TokenizeRequest\x1a\x1d.dormouse.v1.TokenizeResponse\x12M\n\nDetokenize\x12\x1e.dormouse.v1.DetokenizeRequest\x1a\x1f.dormouse.v1.DetokenizeResponse\x12G\n\x08GetModel\x12\x1c.dormouse.v1.GetModelRequest\x1a\x1d.dormouse.v1.GetModelResponse\x12?\n\tWatchLoad\x12\x1d.dormouse.v1.WatchLoadRequest\x1a\x11.dormouse.v1.Load0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x64ormouse_api/v1/inference.proto\x12\x0b\x64ormouse.v1\x1a\x1cgoogle/protobuf/struct.proto\"\xa1\x01\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x11\n\x04name\x18\x03 \x01(\tH\x00\x88\x01\x01\x12+\n\ntool_calls\x18\x04 \x03(\x0b\x32\x17.google.protobuf.Struct\x12\x19\n\x0ctool_call_id\x18\x05 \x01(\tH\x01\x88\x01\x01\x42\x07\n\x05_nameB\x0f\n\r_tool_call_id\"\xc8\x01\n\x04\x43hat\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.dormouse.v1.ChatMessage\x12&\n\x05tools\x18\x02 \x03(\x0b\x32\x17.google.protobuf.Struct\x12.\n\rtemplate_args\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\"\n\x15\x61\x64\x64_generation_prompt\x18\x04 \x01(\x08H\x00\x88\x01\x01\x42\x18\n\x16_add_generation_prompt\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\xfe\x06\n\x0eSamplingParams\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_p\x18\x02 \x01(\x02H\x01\x88\x01\x01\x12\x12\n\x05top_k\x18\x03 \x01(\rH\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x04\x88\x01\x01\x12\x17\n\nmax_tokens\x18\x06 \x01(\rH\x05\x88\x01\x01\x12\x17\n\nmin_tokens\x18\x07 \x01(\rH\x06\x88\x01\x01\x12\x0c\n\x04stop\x18\x08 \x03(\t\x12\x16\n\x0estop_token_ids\x18\t \x03(\r\x12\x17\n\nignore_eos\x18\n \x01(\x08H\x07\x88\x01\x01\x12\'\n\x1ainclude_stop_str_in_output\x18\x0b \x01(\x08H\x08\x88\x01\x01\x12 \n\x13skip_special_tokens\x18\x0c \x01(\x08H\t\x88\x01\x01\x12\x15\n\x08logprobs\x18\r \x01(\rH\n\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x0e \x01(\x02H\x0b\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x0f \x01(\x02H\x0c\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x10 \x01(\x02H\r\x88\x01\x01\x12>\n\nlogit_bias\x18\x11 \x03(\x0b\x32*.dormouse.v1.SamplingParams.LogitBiasEntry\x12\x19\n\x11\x61llowed_token_ids\x18\x12 \x03(\r\x12\x11\n\tbad_words\x18\x13 \x03(\t\x12\x0e\n\x01n\x18\x14 \x01(\rH\x0e\x88\x01\x01\x12\x1c\n\x0fprompt_logprobs\x18\x15 \x01(\rH\x0f\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x08\n\x06_min_pB\x07\n\x05_seedB\r\n\x0b_max_tokensB\r\n\x0b_min_tokensB\r\n\x0b_ignore_eosB\x1d\n\x1b_include_stop_str_in_outputB\x16\n\x14_skip_special_tokensB\x0b\n\t_logprobsB\x15\n\x13_repetition_penaltyB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x04\n\x02_nB\x12\n\x10_prompt_logprobs\"T\n\x06Resume\x12\x14\n\x0c\x63hoice_index\x18\x01 \x01(\r\x12\x18\n\x10output_token_ids\x18\x02 \x03(\r\x12\x1a\n\x12\x65mitted_utf8_bytes\x18\x03 \x01(\x04\"\x8a\x02\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12*\n\ttoken_ids\x18\x04 \x01(\x0b\x32\x15.dormouse.v1.TokenIdsH\x00\x12!\n\x04\x63hat\x18\x05 \x01(\x0b\x32\x11.dormouse.v1.ChatH\x00\x12\x34\n\x0fsampling_params\x18\x06 \x01(\x0b\x32\x1b.dormouse.v1.SamplingParams\x12#\n\x06resume\x18\x07 \x01(\x0b\x32\x13.dormouse.v1.Resume\x12\x10\n\x08priority\x18\x08 \x01(\x05\x42\x08\n\x06prompt\"1\n\x0cTokenLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\"f\n\x10PositionLogprobs\x12*\n\x07sampled\x18\x01 \x01(\x0b\x32\x19.dormouse.v1.TokenLogprob\x12&\n\x03top\x18\x02 \x03(\x0b\x32\x19.dormouse.v1.TokenLogprob\"P\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\"Q\n\x07Timings\x12\x15\n\rqueue_seconds\x18\x01 \x01(\x01\x12\x17\n\x0fprefill_seconds\x18\x02 \x01(\x01\x12\x16\n\x0e\x64\x65\x63ode_seconds\x18\x03 \x01(\x01\"\xa5\x03\n\x10GenerateResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12/\n\x08logprobs\x18\x03 \x03(\x0b\x32\x1d.dormouse.v1.PositionLogprobs\x12\x19\n\x11\x63ompletion_tokens\x18\x04 \x01(\r\x12\x30\n\rfinish_reason\x18\x05 \x01(\x0e\x32\x19.dormouse.v1.FinishReason\x12\x19\n\x0cmatched_stop\x18\x06 \x01(\tH\x00\x88\x01\x01\x12\x11\n\x04seed\x18\x07 \x01(\x04H\x01\x88\x01\x01\x12\x12\n\nrequest_id\x18\x08 \x01(\t\x12!\n\x05usage\x18\t \x01(\x0b\x32\x12.dormouse.v1.Usage\x12%\n\x07timings\x18\n \x01(\x0b\x32\x14.dormouse.v1.Timings\x12\x14\n\x0c\x63hoice_index\x18\x0b \x01(\r\x12\x36\n\x0fprompt_logprobs\x18\x0c \x03(\x0b\x32\x1d.dormouse.v1.PositionLogprobsB\x0f\n\r_matched_stopB\x07\n\x05_seed\"\x94\x01\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12!\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x11.dormouse.v1.ChatH\x00\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18\x04 \x01(\x08H\x01\x88\x01\x01\x42\x07\n\x05inputB\x15\n\x13_add_special_tokens\"<\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x15\n\rrendered_text\x18\x02 \x01(\t\"o\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12 \n\x13skip_special_tokens\x18\x03 \x01(\x08H\x00\x88\x01\x01\x42\x16\n\x14_skip_special_tokens\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\" \n\x0fGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"\x97\x02\n\x10GetModelResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x15\n\rmax_model_len\x18\x04 \x01(\r\x12\r\n\x05\x64type\x18\x05 \x01(\t\x12\x12\n\nnum_layers\x18\x06 \x01(\r\x12\x1b\n\x13num_attention_heads\x18\x07 \x01(\r\x12\x14\n\x0cnum_kv_heads\x18\x08 \x01(\r\x12\x16\n\x0enum_parameters\x18\t \x01(\x04\x12\x14\n\x0cmodel_digest\x18\n \x01(\t\x12\x19\n\x11has_chat_template\x18\x0b \x01(\x08\x12\x15\n\reos_token_ids\x18\x0c \x03(\r\"\x12\n\x10WatchLoadRequest\"s\n\x04Load\x12\x18\n\x10running_requests\x18\x01 \x01(\r\x12\x18\n\x10waiting_requests\x18\x02 \x01(\r\x12\x16\n\x0ekv_cache_usage\x18\x03 \x01(\x01\x12\x10\n\x08\x64raining\x18\x04 \x01(\x08\x12\r\n\x05ready\x18\x05 \x01(\x08*x\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x17\n\x13\x46INISH_REASON_ABORT\x10\x03\x32\xf8\x02\n\tInference\x12I\n\x08Generate\x12\x1c.dormouse.v1.GenerateRequest\x1a\x1d.dormouse.v1.GenerateResponse0\x01\x12G\n\x08Tokenize\x12\x1c.dormouse.v1.TokenizeRequest\x1a\x1d.dormouse.v1.TokenizeResponse\x12M\n\nDetokenize\x12\x1e.dormouse.v1.DetokenizeRequest\x1a\x1f.dormouse.v1.DetokenizeResponse\x12G\n\x08GetModel\x12\x1c.dormouse.v1.GetModelRequest\x1a\x1d.dormouse.v1.GetModelResponse\x12?\n\tWatchLoad\x12\x1d.dormouse.v1.WatchLoadRequest\x1a\x11.dormouse.v1.Load0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dormouse_api.v1.inference_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FINISHREASON']._serialized_start=2791
-  _globals['_FINISHREASON']._serialized_end=2911
+  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._loaded_options = None
+  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_options = b'8\001'
+  _globals['_FINISHREASON']._serialized_start=3281
+  _globals['_FINISHREASON']._serialized_end=3401
   _globals['_CHATMESSAGE']._serialized_start=79
   _globals['_CHATMESSAGE']._serialized_end=240
   _globals['_CHAT']._serialized_start=243
@@ -41,37 +43,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOKENIDS']._serialized_start=445
   _globals['_TOKENIDS']._serialized_end=468
   _globals['_SAMPLINGPARAMS']._serialized_start=471
-  _globals['_SAMPLINGPARAMS']._serialized_end=971
-  _globals['_RESUME']._serialized_start=973
-  _globals['_RESUME']._serialized_end=1057
-  _globals['_GENERATEREQUEST']._serialized_start=1060
-  _globals['_GENERATEREQUEST']._serialized_end=1308
-  _globals['_TOKENLOGPROB']._serialized_start=1310
-  _globals['_TOKENLOGPROB']._serialized_end=1359
-  _globals['_POSITIONLOGPROBS']._serialized_start=1361
-  _globals['_POSITIONLOGPROBS']._serialized_end=1463
-  _globals['_USAGE']._serialized_start=1465
-  _globals['_USAGE']._serialized_end=1545
-  _globals['_TIMINGS']._serialized_start=1547
-  _globals['_TIMINGS']._serialized_end=1628
-  _globals['_GENERATERESPONSE']._serialized_start=1631
-  _globals['_GENERATERESPONSE']._serialized_end=1974
-  _globals['_TOKENIZEREQUEST']._serialized_start=1977
-  _globals['_TOKENIZEREQUEST']._serialized_end=2125
-  _globals['_TOKENIZERESPONSE']._serialized_start=2127
-  _globals['_TOKENIZERESPONSE']._serialized_end=2187
-  _globals['_DETOKENIZEREQUEST']._serialized_start=2189
-  _globals['_DETOKENIZEREQUEST']._serialized_end=2300
-  _globals['_DETOKENIZERESPONSE']._serialized_start=2302
-  _globals['_DETOKENIZERESPONSE']._serialized_end=2336
-  _globals['_GETMODELREQUEST']._serialized_start=2338
-  _globals['_GETMODELREQUEST']._serialized_end=2370
-  _globals['_GETMODELRESPONSE']._serialized_start=2373
-  _globals['_GETMODELRESPONSE']._serialized_end=2652
-  _globals['_WATCHLOADREQUEST']._serialized_start=2654
-  _globals['_WATCHLOADREQUEST']._serialized_end=2672
-  _globals['_LOAD']._serialized_start=2674
-  _globals['_LOAD']._serialized_end=2789
-  _globals['_INFERENCE']._serialized_start=2914
-  _globals['_INFERENCE']._serialized_end=3290
+  _globals['_SAMPLINGPARAMS']._serialized_end=1365
+  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_start=1057
+  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_end=1105
+  _globals['_RESUME']._serialized_start=1367
+  _globals['_RESUME']._serialized_end=1451
+  _globals['_GENERATEREQUEST']._serialized_start=1454
+  _globals['_GENERATEREQUEST']._serialized_end=1720
+  _globals['_TOKENLOGPROB']._serialized_start=1722
+  _globals['_TOKENLOGPROB']._serialized_end=1771
+  _globals['_POSITIONLOGPROBS']._serialized_start=1773
+  _globals['_POSITIONLOGPROBS']._serialized_end=1875
+  _globals['_USAGE']._serialized_start=1877
+  _globals['_USAGE']._serialized_end=1957
+  _globals['_TIMINGS']._serialized_start=1959
+  _globals['_TIMINGS']._serialized_end=2040
+  _globals['_GENERATERESPONSE']._serialized_start=2043
+  _globals['_GENERATERESPONSE']._serialized_end=2464
+  _globals['_TOKENIZEREQUEST']._serialized_start=2467
+  _globals['_TOKENIZEREQUEST']._serialized_end=2615
+  _globals['_TOKENIZERESPONSE']._serialized_start=2617
+  _globals['_TOKENIZERESPONSE']._serialized_end=2677
+  _globals['_DETOKENIZEREQUEST']._serialized_start=2679
+  _globals['_DETOKENIZEREQUEST']._serialized_end=2790
+  _globals['_DETOKENIZERESPONSE']._serialized_start=2792
+  _globals['_DETOKENIZERESPONSE']._serialized_end=2826
+  _globals['_GETMODELREQUEST']._serialized_start=2828
+  _globals['_GETMODELREQUEST']._serialized_end=2860
+  _globals['_GETMODELRESPONSE']._serialized_start=2863
+  _globals['_GETMODELRESPONSE']._serialized_end=3142
+  _globals['_WATCHLOADREQUEST']._serialized_start=3144
+  _globals['_WATCHLOADREQUEST']._serialized_end=3162
+  _globals['_LOAD']._serialized_start=3164
+  _globals['_LOAD']._serialized_end=3279
+  _globals['_INFERENCE']._serialized_start=3404
+  _globals['_INFERENCE']._serialized_end=3780
 # @@protoc_insertion_point(module_scope)
