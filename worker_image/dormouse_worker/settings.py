@@ -25,6 +25,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_memory_bytes: int = 0  # exact size of the cache instead of the measured rest; 0 = measure
     block_size: int = 16  # tokens per block
     swap_space_bytes: int = 0  # host memory for swapped blocks
+    enable_prefix_caching: bool = True  # keep the blocks of ended requests and share equal prefixes
     load_format: str = "auto"  # auto = safetensors; dummy = random weights
     seed: int = 0
     threads: int = 0  # torch threads on cpu; 0 = the container's cpu limit, else all cores

@@ -105,7 +105,8 @@ class TestInitializeCache:
         assert (ready.status.num_gpu_blocks, ready.status.num_cpu_blocks) == (10, 2)
         assert repr(ready.controller) == (
             "Controller(READY, Engine(Scheduler(running=0, waiting=0, "
-            "BlockAllocator(total=10, free=10, used=0, sequences=0))))"
+            "BlockTables(0 sequences, BlockPool(total=10, free=10, cached=0, used=0)), "
+            "SwapSpace(total=2, free=2, sequences=0))))"
         )
 
     def test_the_same_count_again_does_nothing(self, ready):

@@ -59,6 +59,6 @@ def test_a_lost_block_ends_the_process_rather_than_serve_from_it():
     loop = EngineLoop(transport, controller)
     controller.start()
     assert loop.turn()
-    controller._engine._scheduler.blocks.grow("ghost", 1)
-    with pytest.raises(RuntimeError, match="no request is left"):
+    controller._engine._scheduler.tables.pool.allocate(1)
+    with pytest.raises(RuntimeError, match="blocks are wrong"):
         loop.turn()

@@ -1,23 +1,33 @@
-"""The scheduler: who runs, in which chunks, who is preempted; and a simulation to the end of random loads."""
+"""The scheduler: who runs, in which chunks, who is preempted, what is shared."""
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dormouse_worker.engine.batch import SampledToken
-from dormouse_worker.engine.blocks import BlockAllocator
+from dormouse_worker.engine.block_pool import BlockPool
+from dormouse_worker.engine.block_tables import BlockTables, CacheLayout
 from dormouse_worker.engine.request import Request
 from dormouse_worker.engine.scheduler import Limits, Scheduler
+from dormouse_worker.engine.swap import SwapSpace
 from dormouse_worker.engine.testing import ManualClock, make_sampling
 
 
-def make_scheduler(num_blocks=10, block_size=4, *, seqs=4, tokens=8, max_model_len=16):
-    return Scheduler(BlockAllocator(num_blocks, block_size), Limits(seqs, tokens, max_model_len), ManualClock())
+def make_scheduler(
+    num_blocks=10, block_size=4, *, seqs=4, tokens=8, max_model_len=16, host_blocks=0, windows=(None,), caches=False
+):
+    tables = BlockTables(BlockPool(num_blocks), CacheLayout(block_size, windows))
+    limits = Limits(seqs, tokens, max_model_len, caches_prefixes=caches)
+    return Scheduler(tables, SwapSpace(host_blocks), limits, ManualClock())
 
 
-def add(scheduler, request_id, num_tokens=3, **sampling):
-    request = Request(request_id, list(range(num_tokens)), make_sampling(**sampling), arrival_s=0.0)
+def add(scheduler, request_id, num_tokens=3, *, priority=0, salt="", **sampling):
+    request = Request(
+        request_id,
+        list(range(num_tokens)),
+        make_sampling(**sampling),
+        arrival_s=0.0,
+        priority=priority,
+        cache_salt=salt,
+    )
     scheduler.add(request)
     return request
 
@@ -62,7 +72,10 @@ def test_a_spent_budget_admits_nobody():
     add(scheduler, "a", 4)
     add(scheduler, "b", 4)
     assert step(scheduler) == {"a": (0, 4, True)}
-    assert repr(scheduler) == "Scheduler(running=1, waiting=1, BlockAllocator(total=10, free=9, used=1, sequences=1))"
+    assert repr(scheduler) == (
+        "Scheduler(running=1, waiting=1, BlockTables(1 sequences, BlockPool(total=10, free=9, cached=0, used=1)), "
+        "SwapSpace(total=0, free=0, sequences=0))"
+    )
 
 
 def test_a_budget_below_the_running_sequences_serves_the_oldest():
@@ -95,9 +108,9 @@ def test_without_a_free_block_the_youngest_is_preempted_and_computed_anew_with_i
     add(scheduler, "young", 7, max_tokens=9)
     step(scheduler)
     step(scheduler)
-    assert scheduler.blocks.num_free == 0
+    assert scheduler.tables.pool.num_available == 0
     assert step(scheduler) == {"old": (8, 9, True)}
-    assert (scheduler.num_preemptions, scheduler.num_running, scheduler.num_waiting) == (1, 1, 1)
+    assert (scheduler.counters.preemptions, scheduler.num_running, scheduler.num_waiting) == (1, 1, 1)
     scheduler.remove("old")
     assert step(scheduler) == {"young": (0, 9, True)}
 
@@ -124,13 +137,16 @@ def test_a_preempted_sequence_stands_before_those_that_never_ran():
 
 def test_the_first_schedule_is_timed_once():
     scheduler = make_scheduler(num_blocks=4, tokens=16)
-    request = add(scheduler, "a", 8, max_tokens=9)
+    add(scheduler, "old", 8, max_tokens=9)
     scheduler._clock.now_s = 5.0
+    young = add(scheduler, "young", 8, max_tokens=9)
     step(scheduler)
-    scheduler._preempt_youngest()
+    step(scheduler)
+    assert scheduler.counters.preemptions == 1
+    scheduler.remove("old")
     scheduler._clock.now_s = 9.0
-    step(scheduler)
-    assert request.first_scheduled_s == 5.0
+    assert step(scheduler) == {"young": (0, 9, True)}
+    assert young.first_scheduled_s == 5.0
 
 
 def test_a_complete_request_is_told_and_freed():
@@ -138,7 +154,7 @@ def test_a_complete_request_is_told_and_freed():
     add(scheduler, "a", max_tokens=1)
     (progress,) = commit(scheduler, scheduler.schedule())
     assert (progress.request.output_token_ids, progress.finish_reason) == ([5], "length")
-    assert (scheduler.has_work, scheduler.blocks.num_used) == (False, 0)
+    assert (scheduler.has_work, scheduler.tables.pool.num_used) == (False, 0)
 
 
 def test_running_and_waiting_requests_can_be_removed_at_any_time():
@@ -147,7 +163,7 @@ def test_running_and_waiting_requests_can_be_removed_at_any_time():
     add(scheduler, "b")
     step(scheduler)
     assert [scheduler.remove(name) for name in ("b", "a", "a")] == [True, True, False]
-    assert (scheduler.has_work, scheduler.blocks.num_used) == (False, 0)
+    assert (scheduler.has_work, scheduler.tables.pool.num_used) == (False, 0)
 
 
 def test_an_id_may_come_back_only_after_its_end():
@@ -162,62 +178,187 @@ def test_a_cache_too_small_for_the_longest_sequence_is_a_mistake_of_ours():
         make_scheduler(num_blocks=3, max_model_len=16)
 
 
-class SchedulerMachine(RuleBasedStateMachine):
-    """Random arrivals, aborts and passes over a small cache; at the end everything must have ended."""
-
-    def __init__(self):
-        super().__init__()
-        self.scheduler = make_scheduler(num_blocks=6, block_size=4, seqs=3, tokens=5, max_model_len=24)
-        self.open: dict[str, int] = {}  # id → tokens it still has to make
-        self.count = 0
-
-    @rule(num_tokens=st.integers(1, 23), max_tokens=st.integers(1, 12))
-    def arrive(self, num_tokens, max_tokens):
-        self.count += 1
-        name = str(self.count)
-        add(self.scheduler, name, num_tokens, max_tokens=max_tokens)
-        self.open[name] = min(max_tokens, 24 - num_tokens)
-
-    @precondition(lambda self: self.open)
-    @rule(data=st.data())
-    def abort(self, data):
-        name = data.draw(st.sampled_from(sorted(self.open)))
-        assert self.scheduler.remove(name)
-        del self.open[name]
-
-    @rule()
-    def run_one_pass(self):
-        batch = self.scheduler.schedule()
-        if batch is None:
-            assert not self.open
-            return
-        assert 0 < batch.num_tokens <= 5
-        assert len(batch.sequences) <= 3
-        for sequence in batch.sequences:
-            assert len(sequence.token_ids) > 0
-            assert len(sequence.block_ids) * 4 >= sequence.end
-        for progress in commit(self.scheduler, batch):
-            name = progress.request.request_id
-            self.open[name] -= 1
-            assert (progress.finish_reason is not None) == (self.open[name] == 0)
-            if progress.finish_reason is not None:
-                del self.open[name]
-
-    @invariant()
-    def blocks_are_conserved(self):
-        self.scheduler.blocks.check_integrity()
-        assert self.scheduler.num_running <= 3
-        assert set(self.scheduler.request_ids) == set(self.open)
-
-    def teardown(self):
-        limit = 40 * (len(self.open) + 1)  # far above what chunks, outputs and preemptions can take
-        while self.scheduler.has_work:
-            self.run_one_pass()
-            limit -= 1
-            assert limit > 0, "no progress"
-        assert not self.open
-        assert self.scheduler.blocks.num_used == 0
+def test_lost_and_forgotten_blocks_are_found():
+    scheduler = make_scheduler()
+    scheduler.tables.pool.allocate(1)
+    with pytest.raises(RuntimeError, match="blocks are wrong"):
+        scheduler.check_integrity()
+    scheduler = make_scheduler(host_blocks=2)
+    add(scheduler, "a")
+    step(scheduler)
+    scheduler._requests.clear()
+    with pytest.raises(RuntimeError, match="1 blocks are held though no request is left"):
+        scheduler.check_integrity()
 
 
-SchedulerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestRandomLoads = SchedulerMachine.TestCase
+class TestPriorities:
+    """Lower goes first, whenever it came."""
+
+    def test_a_lower_number_goes_first(self):
+        scheduler = make_scheduler(seqs=1)
+        add(scheduler, "later", 1, priority=1, max_tokens=1)
+        add(scheduler, "first", 1, priority=-1, max_tokens=1)
+        add(scheduler, "between", 1, max_tokens=1)
+        assert [set(step(scheduler)) for _ in range(3)] == [{"first"}, {"between"}, {"later"}]
+
+    def test_the_last_in_line_is_preempted_though_it_came_first(self):
+        scheduler = make_scheduler(num_blocks=4, tokens=16)
+        add(scheduler, "humble", 7, priority=1, max_tokens=9)
+        step(scheduler)
+        add(scheduler, "urgent", 7, max_tokens=9)
+        step(scheduler)
+        assert set(step(scheduler)) == {"urgent"}
+        assert scheduler.request_ids == ["urgent", "humble"]
+
+    def test_a_running_sequence_comes_before_others_by_its_place_in_line(self):
+        scheduler = make_scheduler(tokens=2)
+        add(scheduler, "humble", 1, priority=1)
+        step(scheduler)
+        add(scheduler, "urgent", 1)
+        assert list(step(scheduler)) == ["humble", "urgent"]
+        assert list(step(scheduler)) == ["urgent", "humble"]
+
+
+class TestSwapping:
+    """Preempted sequences go to host memory while there is room."""
+
+    def crowded(self, host_blocks):
+        scheduler = make_scheduler(num_blocks=4, tokens=16, host_blocks=host_blocks)
+        add(scheduler, "old", 7, max_tokens=9)
+        add(scheduler, "young", 7, max_tokens=9)
+        step(scheduler)
+        step(scheduler)
+        return scheduler
+
+    def test_it_goes_out_and_comes_back_where_it_was(self):
+        scheduler = self.crowded(host_blocks=2)
+        batch = scheduler.schedule()
+        assert batch.swap_out == ((2, 0), (3, 1))
+        assert batch.released == ("young",)
+        commit(scheduler, batch)
+        assert scheduler.swap.num_free == 0
+        scheduler.remove("old")
+        batch = scheduler.schedule()
+        (sequence,) = batch.sequences
+        assert (sequence.start, sequence.end, len(sequence.new_block_ids[0])) == (8, 9, 3)
+        assert [move[0] for move in batch.swap_in] == [0, 1]
+        assert [move[1] for move in batch.swap_in] == sequence.new_block_ids[0][:2]
+        assert batch.new[0].num_tokens == 9
+        assert (scheduler.counters.preemptions, scheduler.counters.swaps) == (1, 1)
+        commit(scheduler, batch)
+        scheduler.check_integrity()
+
+    def test_without_room_in_host_memory_it_is_computed_anew(self):
+        scheduler = self.crowded(host_blocks=1)
+        assert scheduler.schedule().swap_out == ()
+        assert (scheduler.counters.preemptions, scheduler.counters.swaps) == (1, 0)
+
+    def test_it_waits_in_host_memory_until_there_is_room(self):
+        scheduler = self.crowded(host_blocks=2)
+        step(scheduler)
+        assert set(step(scheduler)) == {"old"}
+        assert "young" in scheduler.swap
+
+    def test_an_aborted_one_leaves_nothing_in_host_memory(self):
+        scheduler = self.crowded(host_blocks=2)
+        step(scheduler)
+        scheduler.remove("young")
+        scheduler.remove("old")
+        scheduler.check_integrity()
+
+    def test_after_a_failed_pass_it_is_computed_anew(self):
+        scheduler = self.crowded(host_blocks=2)
+        assert scheduler.fail(scheduler.schedule()) == ["old"]
+        batch = scheduler.schedule()
+        assert (batch.is_fresh, batch.released, batch.swap_in) == (True, (), ())
+        assert [(s.request_id, s.start, s.end) for s in batch.sequences] == [("young", 0, 9)]
+        assert scheduler.swap.num_free == 2
+
+
+class TestPrefixes:
+    """What is known is not computed again."""
+
+    def test_an_equal_beginning_is_taken_from_the_cache_even_after_its_end(self):
+        scheduler = make_scheduler(tokens=16, caches=True)
+        add(scheduler, "a", 10, max_tokens=1)
+        assert step(scheduler) == {"a": (0, 10, True)}
+        again = add(scheduler, "b", 10)
+        assert step(scheduler) == {"b": (8, 10, True)}
+        assert again.num_cached_tokens == 8
+        assert (scheduler.counters.prefix_queries, scheduler.counters.prefix_hits) == (20, 8)
+
+    def test_the_last_token_is_always_computed(self):
+        scheduler = make_scheduler(tokens=16, caches=True)
+        add(scheduler, "a", 8, max_tokens=1)
+        step(scheduler)
+        add(scheduler, "b", 8)
+        assert step(scheduler) == {"b": (4, 8, True)}
+
+    def test_another_salt_shares_nothing(self):
+        scheduler = make_scheduler(tokens=16, caches=True)
+        add(scheduler, "a", 10, max_tokens=1)
+        step(scheduler)
+        add(scheduler, "b", 10, salt="other")
+        assert step(scheduler) == {"b": (0, 10, True)}
+
+    def test_whoever_asks_for_prompt_logprobs_computes_the_whole_prompt(self):
+        scheduler = make_scheduler(tokens=16, seqs=16, caches=True)
+        add(scheduler, "a", 10, max_tokens=1)
+        step(scheduler)
+        add(scheduler, "b", 10, prompt_logprobs=0)
+        assert step(scheduler) == {"b": (0, 10, True)}
+
+    def test_a_prefix_that_does_not_fit_now_is_found_again_later(self):
+        scheduler = make_scheduler(num_blocks=4, tokens=16, caches=True)
+        add(scheduler, "a", 9, max_tokens=4)
+        step(scheduler)
+        waiting = add(scheduler, "b", 15)
+        assert set(step(scheduler)) == {"a"}
+        assert waiting.num_computed_tokens == 0
+        scheduler.remove("a")
+        assert step(scheduler) == {"b": (8, 15, True)}
+        assert scheduler.counters.prefix_queries == 9 + 15
+
+    def test_a_preempted_sequence_finds_what_it_computed_and_is_not_counted_again(self):
+        scheduler = make_scheduler(num_blocks=4, tokens=16, caches=True)
+        add(scheduler, "old", 7, max_tokens=9)
+        request = Request("young", list(range(100, 107)), make_sampling(max_tokens=9), arrival_s=0.0)
+        scheduler.add(request)
+        for _ in range(3):
+            step(scheduler)
+        scheduler.remove("old")
+        assert step(scheduler)["young"][0] > 0
+        assert request.num_cached_tokens == 0
+        assert (scheduler.counters.prefix_queries, scheduler.counters.prefix_hits) == (14, 0)
+
+
+class TestPromptLogprobs:
+    """Rows with logits are as many as sequences may run."""
+
+    def test_a_chunk_takes_the_rows_that_running_sequences_leave(self):
+        scheduler = make_scheduler(tokens=16, seqs=4)
+        add(scheduler, "a", 9, prompt_logprobs=0)
+        add(scheduler, "b", 2)
+        assert step(scheduler) == {"a": (0, 4, False)}
+        assert step(scheduler) == {"a": (4, 8, False)}
+        assert step(scheduler) == {"a": (8, 9, True), "b": (0, 2, True)}
+        assert step(scheduler) == {"a": (9, 10, True), "b": (2, 3, True)}
+
+    def test_every_running_sequence_keeps_a_row(self):
+        scheduler = make_scheduler(tokens=16, seqs=4)
+        add(scheduler, "a", 2)
+        step(scheduler)
+        add(scheduler, "b", 9, prompt_logprobs=0)
+        assert step(scheduler) == {"a": (2, 3, True), "b": (0, 3, False)}
+
+
+class TestWindows:
+    """Layers with a window hold the window only."""
+
+    def test_a_long_prompt_in_chunks_holds_the_window_and_its_chunk(self):
+        scheduler = make_scheduler(num_blocks=9, tokens=4, max_model_len=40, windows=(6,))
+        add(scheduler, "a", 38, max_tokens=2)
+        while scheduler.has_work:
+            step(scheduler)
+            assert scheduler.tables.pool.num_used <= 4
+        scheduler.check_integrity()

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from dormouse_worker.engine.batch import Batch, ScheduledSequence
+from dormouse_worker.engine.batch import NewSequence, single
 from dormouse_worker.engine.testing import make_sampling
 from dormouse_worker.errors import (
     GoldenTokensDiffer,
@@ -104,7 +104,7 @@ def test_health_is_a_computation(worker):
 def test_another_count_replaces_the_cache_and_says_the_same(worker):
     token = first_token(worker)
     worker.initialize_cache(40, 0)
-    assert repr(worker) == "CpuWorker(rank=0, model=loaded, cache=KVCache(40 blocks × 1024 bytes, 2 layers))"
+    assert "runner=ModelRunner(KVCache(40 blocks × 1024 bytes, 2 layers)" in repr(worker)
     assert first_token(worker) == token
 
 
@@ -141,7 +141,7 @@ def test_other_weights_at_wake_are_found_by_the_golden_tokens(worker, directory)
     write_tiny_model(directory, seed=1)
     with pytest.raises(GoldenTokensDiffer):
         worker.wake_up()
-    assert repr(worker) == "CpuWorker(rank=0, model=none, cache=None)"
+    assert repr(worker) == "CpuWorker(rank=0, model=none, runner=None)"
 
 
 def test_a_wake_without_the_model_holds_nothing_and_can_be_tried_again(worker, directory, tmp_path):
@@ -157,8 +157,7 @@ def test_a_wake_without_the_model_holds_nothing_and_can_be_tried_again(worker, d
 
 def test_a_failing_forward_pass_leaves_the_next_one_alone(worker):
     token = first_token(worker)
-    outside = ScheduledSequence("r", [10**9], 0, [0], make_sampling(), True, 0)
     with pytest.raises(IndexError):
-        worker.execute_model(Batch((outside,)))
+        worker.execute_model(single(NewSequence("r", [10**9], [], make_sampling()), ([0],)))
     assert first_token(worker) == token
     assert torch.is_inference_mode_enabled() is False

@@ -18,8 +18,15 @@ def test_sixteen_tokens_come_out_or_as_many_as_the_length_allows(max_model_len, 
     executor = FakeExecutor(make_report(block_size=4))
     golden = generate_golden(executor.execute_model, vocab_size=50, max_model_len=max_model_len, block_size=4)
     assert len(golden.token_ids) == num_tokens
-    assert len(executor.batches[0].sequences[0].token_ids) == num_prompt
+    assert executor.batches[0].sequences[0].num_tokens == num_prompt
     assert max(batch.sequences[0].end for batch in executor.batches) <= max_model_len
+
+
+def test_every_layer_group_gets_blocks_of_its_own():
+    executor = FakeExecutor(make_report(block_size=4), windows=(None, 8))
+    generate_golden(executor.execute_model, vocab_size=50, max_model_len=128, block_size=4, num_groups=2)
+    full, window = executor.batches[0].sequences[0].new_block_ids
+    assert (len(full), len(window), set(full) & set(window)) == (6, 6, set())
 
 
 def test_the_same_tokens_pass():

@@ -9,15 +9,19 @@ from dormouse_worker.model.profile import profile_batches
 @pytest.mark.parametrize("tokens", [1, 16, 2048])
 @pytest.mark.parametrize("length", [1, 2, 128, 4096])
 def test_every_limit_is_reached_and_none_is_passed(seqs, tokens, length):
-    batches = profile_batches(max_num_seqs=seqs, max_num_batched_tokens=tokens, max_model_len=length, block_size=4)
+    batches = profile_batches(
+        max_num_seqs=seqs, max_num_batched_tokens=tokens, max_model_len=length, block_size=4, num_groups=2
+    )
     for batch in batches:
         assert 0 < batch.num_tokens <= tokens
         assert len(batch.sequences) <= seqs
         for sequence in batch.sequences:
-            assert len(sequence.token_ids) > 0
+            assert sequence.num_tokens > 0
             assert sequence.end <= length
-            assert len(sequence.block_ids) * 4 >= sequence.end
-            assert set(sequence.block_ids) == {0}
+            assert len(sequence.new_block_ids) == 2
+            for block_ids in sequence.new_block_ids:
+                assert len(block_ids) * 4 >= sequence.end
+                assert set(block_ids) == {0}
     full = min(tokens, min(seqs, tokens) * length)
     assert max(batch.num_tokens for batch in batches) == full
     assert max(len(batch.sequences) for batch in batches) == min(seqs, tokens)

@@ -1,11 +1,10 @@
 """The reference attention against the textbook formula, computed token by token without any cache."""
 
+import numpy as np
 import pytest
 import torch
 
-from dormouse_worker.engine.batch import Batch, ScheduledSequence
-from dormouse_worker.engine.testing import make_sampling
-from dormouse_worker.model.attention.interface import build_metadata
+from dormouse_worker.model.attention.interface import AttentionMetadata
 from dormouse_worker.model.attention.sdpa import SdpaBackend
 from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.kv_cache import CacheSpec, KVCache, LayerSpec
@@ -32,26 +31,44 @@ def textbook(call, query, key, value, first_position):
     return output.float()
 
 
-def run_both(call, value_size=SIZE, backend=None):
-    """Return what the backend and the textbook say about a batch of all SPANS."""
+def describe(spans, tables, window=None):
+    """Return the metadata of sequences that compute [start, end) with these block tables."""
+    starts, ends = np.array(spans).T
+    rows = [(n, position) for n, (start, end) in enumerate(spans) for position in range(start, end)]
+    padded = [table + [0] * (max(map(len, tables)) - len(table)) for table in tables]
+    return AttentionMetadata(
+        query_starts=np.concatenate([[0], np.cumsum(ends - starts)]),
+        context_lens=ends,
+        block_tables=np.array(padded),
+        slot_mapping=np.array([tables[n][p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE for n, p in rows]),
+        positions=np.array([position for _, position in rows]),
+        block_size=BLOCK_SIZE,
+        window=window,
+    )
+
+
+def run_both(call, value_size=SIZE, backend=None, window=None):
+    """Return what the backend and the textbook say about a batch of all SPANS; `window` = of the layer group."""
     generator = torch.Generator().manual_seed(3)
-    spec = CacheSpec((LayerSpec(KV_HEADS, SIZE, value_size, torch.float32),), BLOCK_SIZE)
+    spec = CacheSpec.of((LayerSpec(KV_HEADS, SIZE, value_size, torch.float32),), BLOCK_SIZE)
     cache = KVCache(spec, NUM_BLOCKS, torch.device("cpu"))
     blocks = iter(torch.randperm(NUM_BLOCKS, generator=generator).tolist())
-    sequences, queries, expected = [], [], []
-    for n, (start, end) in enumerate(SPANS):
+    tables, queries, expected = [], [], []
+    for start, end in SPANS:
         table = [next(blocks) for _ in range(-(-end // BLOCK_SIZE))]
-        sequences.append(ScheduledSequence(str(n), [0] * (end - start), start, table, make_sampling(), True, 0))
+        tables.append(table)
         key = torch.randn(end, KV_HEADS, SIZE, generator=generator)
         value = torch.randn(end, KV_HEADS, value_size, generator=generator)
         query = torch.randn(end - start, HEADS, SIZE, generator=generator)
         slots = torch.tensor([table[i // BLOCK_SIZE] * BLOCK_SIZE + i % BLOCK_SIZE for i in range(end)])
-        cache.layers[0].write(slots, key, value)
+        cache.layer(0).write(slots, key, value)
         queries.append(query)
         expected.append(textbook(call, query, key, value, start))
-    metadata = build_metadata(Batch(tuple(sequences)), BLOCK_SIZE)
-    plan = (backend or SdpaBackend()).plan(metadata, torch.device("cpu"))
-    return plan.attend(call, torch.cat(queries), cache.layers[0]), torch.cat(expected)
+    if window is not None:  # what lies wholly behind the window belongs to somebody else by now
+        for (start, _), table in zip(SPANS, tables, strict=True):
+            table[: max(0, start - window + 1) // BLOCK_SIZE] = [0] * (max(0, start - window + 1) // BLOCK_SIZE)
+    plan = (backend or SdpaBackend()).plan(describe(SPANS, tables, window), torch.device("cpu"))
+    return plan.attend(call, torch.cat(queries), cache.layer(0)), torch.cat(expected)
 
 
 SINKS = torch.tensor([0.5, -1.0, 2.0, 0.0, 1.0, -0.5])
@@ -63,6 +80,26 @@ SINKS = torch.tensor([0.5, -1.0, 2.0, 0.0, 1.0, -0.5])
 def test_it_computes_the_formula(window, soft_cap, sinks):
     actual, expected = run_both(AttentionCall(0, SIZE**-0.5, window, soft_cap, sinks))
     torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("window", [1, 3, 6, 100])
+def test_in_a_group_with_a_window_only_the_window_is_read(window):
+    """The tables' entries behind the window are wrong on purpose."""
+    actual, expected = run_both(AttentionCall(0, SIZE**-0.5, window), window=window)
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_sequences_of_equal_length_need_no_mask_and_a_window_of_one_layer_still_counts():
+    call = AttentionCall(0, 0.3, window=2)
+    spans, tables = [(4, 5), (4, 5)], [[0, 1], [2, 3]]
+    plan = SdpaBackend().plan(describe(spans, tables), torch.device("cpu"))
+    spec = CacheSpec.of((LayerSpec(KV_HEADS, SIZE, SIZE, torch.float32),), BLOCK_SIZE)
+    layer = KVCache(spec, 4, torch.device("cpu")).layer(0)
+    key, value, query = torch.randn(16, KV_HEADS, SIZE), torch.randn(16, KV_HEADS, SIZE), torch.randn(2, HEADS, SIZE)
+    layer.write(torch.arange(16), key, value)
+    for windowed in (call, AttentionCall(0, 0.3)):
+        parts = [textbook(windowed, query[n : n + 1], key[8 * n :], value[8 * n :], 4) for n in range(2)]
+        torch.testing.assert_close(plan.attend(windowed, query, layer), torch.cat(parts), atol=1e-5, rtol=1e-4)
 
 
 def test_values_may_be_of_another_size_than_keys():
@@ -79,16 +116,13 @@ def test_cutting_to_bound_the_memory_changes_nothing(sinks):
 
 
 def test_a_foreign_nan_in_the_cache_reaches_nobody():
-    """What another sequence left behind, even a NaN, is never read: padding repeats the sequence's own first slot."""
+    """What another sequence left behind, even a NaN, is never read: padding repeats the sequence's own last slot."""
     call = AttentionCall(0, 0.3)
-    spec = CacheSpec((LayerSpec(KV_HEADS, SIZE, SIZE, torch.float32),), BLOCK_SIZE)
+    spec = CacheSpec.of((LayerSpec(KV_HEADS, SIZE, SIZE, torch.float32),), BLOCK_SIZE)
     cache = KVCache(spec, 8, torch.device("cpu"))
-    for pool in (cache.layers[0].key, cache.layers[0].value):
+    for pool in (cache.layer(0).key, cache.layer(0).value):
         pool.fill_(float("nan"))
         pool[[0, 4, 5, 6, 7, 8]] = 1.0  # the slots of a: [0, 1), of b: [4, 9)
-    sequences = (
-        ScheduledSequence("a", [0], 0, [0], make_sampling(), True, 0),
-        ScheduledSequence("b", [0], 4, [1, 2], make_sampling(), True, 0),
-    )
-    plan = SdpaBackend().plan(build_metadata(Batch(sequences), BLOCK_SIZE), torch.device("cpu"))
-    assert torch.equal(plan.attend(call, torch.ones(2, HEADS, SIZE), cache.layers[0]), torch.ones(2, HEADS, SIZE))
+    metadata = describe([(0, 1), (4, 5)], [[0], [1, 2]])
+    plan = SdpaBackend().plan(metadata, torch.device("cpu"))
+    assert torch.equal(plan.attend(call, torch.ones(2, HEADS, SIZE), cache.layer(0)), torch.ones(2, HEADS, SIZE))

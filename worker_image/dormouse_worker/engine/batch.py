@@ -1,10 +1,32 @@
-"""What the scheduler hands to the model and what comes back: frozen, free of tensors, the same for every device."""
+"""What the scheduler hands to the ranks and what comes back: frozen, free of tensors, the same for every device.
+
+A rank remembers the sequences it was told of. It gets a sequence whole when it is admitted (`NewSequence`) and
+afterwards only what changed (`ScheduledSequence`); the tokens that it samples it appends by itself.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dormouse_worker.ipc import Sampling, TokenLogprobs
+
+BlockIds = tuple[list[int], ...]  # for each layer group a list, in token order
+Moves = tuple[tuple[int, int], ...]  # pairs (from, to) of blocks
+
+
+@dataclass(frozen=True, slots=True)
+class NewSequence:
+    """Everything a rank must know of a sequence besides its blocks."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    output_token_ids: list[int]  # not empty after a preemption, or when another worker began
+    sampling: Sampling
+
+    @property
+    def num_tokens(self) -> int:
+        """Return how many tokens are known."""
+        return len(self.prompt_token_ids) + len(self.output_token_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,29 +34,32 @@ class ScheduledSequence:
     """The part [start, end) of one sequence that a forward pass computes."""
 
     request_id: str
-    token_ids: list[int]  # the tokens at [start, end)
     start: int  # tokens of this sequence already in the cache
-    block_ids: list[int]  # enough for [0, end)
-    sampling: Sampling
+    end: int
+    new_block_ids: BlockIds  # appended to what the rank knows; together enough for [0, end)
     samples: bool  # False = a chunk of a prompt with more to come
-    num_outputs: int  # output tokens before the one to be sampled; the position that keys its random number
 
     @property
-    def end(self) -> int:
-        """Return the length of the sequence after this pass."""
-        return self.start + len(self.token_ids)
+    def num_tokens(self) -> int:
+        """Return the number of rows in the packed input."""
+        return self.end - self.start
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One forward pass. Never empty."""
+    """One forward pass, never empty. A rank carries out the fields in their order."""
 
+    is_fresh: bool  # first of all forget every sequence
+    released: tuple[str, ...]  # then these: ended, aborted or preempted; unknown ones are ignored
+    swap_out: Moves  # device → host memory
+    swap_in: Moves  # host memory → device
+    new: tuple[NewSequence, ...]
     sequences: tuple[ScheduledSequence, ...]
 
     @property
     def num_tokens(self) -> int:
         """Return the number of rows of the packed input."""
-        return sum(len(sequence.token_ids) for sequence in self.sequences)
+        return sum(sequence.num_tokens for sequence in self.sequences)
 
     @property
     def request_ids(self) -> list[str]:
@@ -49,3 +74,18 @@ class SampledToken:
     request_id: str
     token_id: int
     logprobs: TokenLogprobs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOutput:
+    """What one forward pass gave."""
+
+    sampled: list[SampledToken]  # one for each sequence that `samples`, in order
+    # request id → of the prompt tokens at [start + 1, end + 1) of the pass, for requests that ask for them
+    prompt_logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
+
+
+def single(sequence: NewSequence, block_ids: BlockIds, *, start: int = 0) -> Batch:
+    """Return a batch of one sequence that stands alone: all its tokens from `start` on, and one sampled."""
+    scheduled = ScheduledSequence(sequence.request_id, start, sequence.num_tokens, block_ids, samples=True)
+    return Batch(is_fresh=True, released=(), swap_out=(), swap_in=(), new=(sequence,), sequences=(scheduled,))

@@ -11,10 +11,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from dormouse_worker.engine.blocks import BlockAllocator
+from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.engine import Engine
 from dormouse_worker.engine.executor import Executor
-from dormouse_worker.engine.scheduler import Limits, Scheduler
 from dormouse_worker.engine.validation import check_block_counts
 from dormouse_worker.errors import GoldenTokensDiffer, Internal, InvalidArgument, WorkerError, WrongState
 from dormouse_worker.ipc import (
@@ -222,10 +221,8 @@ class Controller:
 
     def _open(self, **fields: object) -> None:
         """Enter READY with a fresh engine over the agreed blocks."""
-        report, (num_gpu_blocks, num_cpu_blocks) = self._report(), self._agreed
-        limits = Limits(self._settings.max_num_seqs, self._settings.max_num_batched_tokens, report.max_model_len)
-        blocks = BlockAllocator(num_gpu_blocks, report.block_size)
-        self._engine = Engine(self._executor, Scheduler(blocks, limits, self._clock), self._clock)
+        num_gpu_blocks, num_cpu_blocks = self._agreed
+        self._engine = build_engine(self._settings, self._report(), self._agreed, self._executor, clock=self._clock)
         self._change(State.READY, num_gpu_blocks=num_gpu_blocks, num_cpu_blocks=num_cpu_blocks, **fields)
 
     def _report(self) -> MemoryReport:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from dormouse_worker.engine.batch import Batch
+from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.engine.executor import ModelExecutor
 from dormouse_worker.engine.request import Request
-from dormouse_worker.engine.scheduler import Progress, Scheduler
-from dormouse_worker.ipc import AddRequest, StepOutputs, TokenOutput
+from dormouse_worker.engine.scheduler import Counters, Progress, Scheduler
+from dormouse_worker.ipc import AddRequest, StepOutputs, TokenLogprobs, TokenOutput
 
 logger = logging.getLogger(__name__)
+
+MAX_LOGPROBS_PER_OUTPUT = 256  # prompt positions in one message to a caller: 20 alternatives each stay below 100 KiB
 
 
 class Engine:
@@ -21,6 +24,8 @@ class Engine:
         self._executor = executor
         self._scheduler = scheduler
         self._clock = clock
+        self._told = Counters()
+        self.num_failures_in_a_row = 0  # forward passes that raised since the last good one
 
     def __repr__(self) -> str:
         return f"Engine({self._scheduler!r})"
@@ -38,12 +43,23 @@ class Engine:
     def add(self, message: AddRequest) -> str | None:
         """Queue a request; return why it can not be taken, or None. The front has checked it; this is the net below."""
         limit = self._scheduler.limits.max_model_len
+        num_tokens = len(message.prompt_token_ids) + len(message.output_token_ids)
         if not message.prompt_token_ids:
             return "prompt is empty; at least 1 token is needed"
-        if len(message.prompt_token_ids) >= limit:
-            return f"prompt has {len(message.prompt_token_ids)} tokens; with one token of output the limit is {limit}"
+        if num_tokens >= limit:
+            return f"prompt has {num_tokens} tokens; with one token of output the limit is {limit}"
+        if len(message.output_token_ids) >= message.sampling.max_tokens:
+            return f"resume has {len(message.output_token_ids)} tokens; max_tokens is {message.sampling.max_tokens}"
         self._scheduler.add(
-            Request(message.request_id, message.prompt_token_ids, message.sampling, arrival_s=self._clock())
+            Request(
+                message.request_id,
+                message.prompt_token_ids,
+                message.sampling,
+                arrival_s=self._clock(),
+                output_token_ids=list(message.output_token_ids),
+                priority=message.priority,
+                cache_salt=message.cache_salt,
+            )
         )
         return None
 
@@ -62,53 +78,77 @@ class Engine:
         if batch is None:
             return None
         try:
-            sampled = self._executor.execute_model(batch)
+            output = self._executor.execute_model(batch)
         except Exception as error:  # noqa: BLE001  whatever a model raises may cost its own batch only
             return self._fail(batch, error)
-        progress = self._scheduler.commit(batch, sampled)
-        return self.outputs([self._token_output(item) for item in progress])
+        self.num_failures_in_a_row = 0
+        prompt_parts = list(self._prompt_logprobs(batch, output))
+        progress = self._scheduler.commit(batch, output.sampled)
+        return self.outputs([*prompt_parts, *(self._token_output(item) for item in progress)])
 
     def outputs(self, outputs: list[TokenOutput], failed: dict[str, str] | None = None) -> StepOutputs:
-        """Return a message with these outputs and the present load."""
-        scheduler = self._scheduler
+        """Return a message with these outputs, the present load, and what was counted since the last message."""
+        scheduler, now, told = self._scheduler, self._scheduler.counters, self._told
+        self._told = dataclasses.replace(now)
         return StepOutputs(
             outputs=outputs,
             running=scheduler.num_running,
             waiting=scheduler.num_waiting,
-            kv_cache_usage=scheduler.blocks.usage,
+            kv_cache_usage=scheduler.tables.usage,
             failed=failed or {},
+            prefix_queries=now.prefix_queries - told.prefix_queries,
+            prefix_hits=now.prefix_hits - told.prefix_hits,
+            preemptions=now.preemptions - told.preemptions,
         )
+
+    def forget_prefixes(self) -> None:
+        """Empty the prefix cache; running requests keep what they hold."""
+        self._scheduler.tables.pool.forget_prefixes()
 
     def check_integrity(self) -> None:
         """Recount the blocks; when nothing runs none may be used. Raises RuntimeError with the numbers."""
-        blocks = self._scheduler.blocks
-        blocks.check_integrity()
-        if not self.has_work and blocks.num_used:
-            raise RuntimeError(f"{blocks.num_used} blocks are held though no request is left: {blocks!r}")
+        self._scheduler.check_integrity()
 
     def _fail(self, batch: Batch, error: Exception) -> StepOutputs:
         logger.error("forward pass over %d sequences failed", len(batch.sequences), exc_info=error)
-        for request_id in batch.request_ids:
-            self._scheduler.remove(request_id)
+        self.num_failures_in_a_row += 1
         why = f"the forward pass failed: {type(error).__name__}: {error}"
-        return self.outputs([], dict.fromkeys(batch.request_ids, why))
+        return self.outputs([], dict.fromkeys(self._scheduler.fail(batch), why))
+
+    def _prompt_logprobs(self, batch: Batch, output: ModelOutput) -> Iterator[TokenOutput]:
+        """Yield what is new of the prompt's log-probabilities: after a preemption old ones come again."""
+        for sequence in batch.sequences:
+            part = output.prompt_logprobs.get(sequence.request_id)
+            if part is not None:
+                request = self._scheduler.request(sequence.request_id)
+                yield from _cut(request, part[max(0, request.num_told_logprobs - sequence.start) :])
 
     def _token_output(self, progress: Progress) -> TokenOutput:
         request, sampled = progress.request, progress.sampled
-        logprobs = None if sampled.logprobs is None else [sampled.logprobs]
-        queue_s, prefill_s = self._first_token_times(request)
+        queue_s, prefill_s, num_cached = self._first_facts(request)
         return TokenOutput(
             request.request_id,
             [sampled.token_id],
             progress.finish_reason,
-            logprobs,
+            None if sampled.logprobs is None else [sampled.logprobs],
             queue_seconds=queue_s,
             prefill_seconds=prefill_s,
+            cached_tokens=num_cached,
         )
 
-    def _first_token_times(self, request: Request) -> tuple[float, float]:
-        """Return seconds in the queue and in prefill with the first output token, zeros afterwards."""
-        if len(request.output_token_ids) > 1:
-            return 0.0, 0.0
+    def _first_facts(self, request: Request) -> tuple[float, float, int]:
+        """Return with the first token: seconds in the queue, seconds in prefill, cached tokens. Zeros afterwards."""
+        if request.has_answered:
+            return 0.0, 0.0, 0
+        request.has_answered = True
         assert request.first_scheduled_s is not None, "a token came from a request that was scheduled"
-        return request.first_scheduled_s - request.arrival_s, self._clock() - request.first_scheduled_s
+        queue_s = request.first_scheduled_s - request.arrival_s
+        return queue_s, self._clock() - request.first_scheduled_s, request.num_cached_tokens
+
+
+def _cut(request: Request, logprobs: list[TokenLogprobs]) -> Iterator[TokenOutput]:
+    """Yield outputs of bounded size without tokens."""
+    for start in range(0, len(logprobs), MAX_LOGPROBS_PER_OUTPUT):
+        part = logprobs[start : start + MAX_LOGPROBS_PER_OUTPUT]
+        request.num_told_logprobs += len(part)
+        yield TokenOutput(request.request_id, [], prompt_logprobs=part)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from dormouse_worker.engine.batch import Batch, SampledToken
+from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.ipc import MemoryReport, ModelInfo
 
 
 class ModelExecutor(Protocol):
     """Runs forward passes, on whatever device."""
 
-    def execute_model(self, batch: Batch) -> list[SampledToken]:
-        """Compute the batch; return one token for each sequence that `samples`, in order.
+    def execute_model(self, batch: Batch) -> ModelOutput:
+        """Compute the batch; remember its sequences and what was sampled.
 
-        Any exception fails the requests of this batch and no others.
+        Any exception fails the requests of this batch and no others; the next batch is a fresh one then.
         """
 
 
@@ -44,6 +44,9 @@ class Executor(ModelExecutor, Protocol):
 
     def get_memory_report(self) -> MemoryReport | None:
         """Return what the last profile measured; None before the first."""
+
+    def layer_windows(self) -> tuple[int | None, ...]:
+        """Return the sliding window of each layer group of the loaded model; None = its layers see everything."""
 
     def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
         """Allocate the cache and warm up; replaces a cache of another size."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dormouse_worker.engine.prefix import BlockHash, hash_block, root_hash
 from dormouse_worker.ipc import Sampling
 
 
@@ -19,12 +20,24 @@ class Request:
     prompt_token_ids: list[int]
     sampling: Sampling
     arrival_s: float
-    output_token_ids: list[int] = field(default_factory=list)
-    num_computed_tokens: int = 0  # set by the scheduler: raised by commit, 0 after a preemption
+    output_token_ids: list[int] = field(default_factory=list)  # begins with those that another worker generated
+    priority: int = 0  # lower goes first
+    cache_salt: str = ""
+    number: int = 0  # set by the scheduler, once: the order of arrival
+    num_computed_tokens: int = 0  # set by the scheduler: raised by commit, 0 after a preemption by recompute
+    num_cached_tokens: int = 0  # set by the scheduler at the first admission: found in the prefix cache
     first_scheduled_s: float | None = None  # set by the scheduler, once
+    has_answered: bool = False  # set by the engine with the first token that it sends
+    num_told_logprobs: int = 0  # set by the engine: prompt log-probabilities sent
+    _block_hashes: list[BlockHash] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         assert self.prompt_token_ids, "a request has at least one prompt token"
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Return the place in line: priority, then arrival."""
+        return self.priority, self.number
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -41,12 +54,26 @@ class Request:
         """Return how many known tokens still need a forward pass (1 while decoding)."""
         return self.num_tokens - self.num_computed_tokens
 
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """Return whether every prompt token must go through the model, in a pass that keeps its logits."""
+        return self.sampling.prompt_logprobs is not None
+
     def token_ids(self, start: int, end: int) -> list[int]:
         """Return the known tokens at positions [start, end)."""
         split = self.num_prompt_tokens
         if start >= split:
             return self.output_token_ids[start - split : end - split]
         return self.prompt_token_ids[start:end] + self.output_token_ids[: max(0, end - split)]
+
+    def block_hashes(self, num_tokens: int, block_size: int) -> list[BlockHash]:
+        """Return the names of the full blocks of the first `num_tokens` tokens; each is computed once."""
+        count = num_tokens // block_size
+        while len(self._block_hashes) < count:
+            parent = self._block_hashes[-1] if self._block_hashes else root_hash(self.cache_salt)
+            start = len(self._block_hashes) * block_size
+            self._block_hashes.append(hash_block(parent, self.token_ids(start, start + block_size)))
+        return self._block_hashes[:count]
 
     def finish_reason(self, max_model_len: int) -> str | None:
         """Return why the request is complete after its last output token, or None."""

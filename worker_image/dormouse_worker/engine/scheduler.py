@@ -1,30 +1,36 @@
-"""Decides who computes what in the next forward pass. First come, first served; prompts in chunks beside decoding.
+"""Decides who computes what in the next forward pass. By priority, then first come, first served; prompts in chunks.
 
 Each pass gives every running sequence its pending tokens (one while decoding, a chunk of its prompt before) within a
 token budget, then admits waiting sequences into what is left. A sequence is admitted with blocks for all tokens it
-has, so only decoding ever needs a further block. When none is free the youngest running sequence is preempted: its
-blocks are freed, it goes to the front of the queue with its output, and is computed anew later. The oldest sequence
-is never preempted for another, and one sequence always fits: so there is always progress.
+has, so (windows apart) only decoding ever needs a further block. When none is left the last running sequence in line
+is preempted: its blocks go to host memory if there is room, else they are freed and it is computed anew; it waits in
+its old place in line. The first in line is never preempted, and one sequence always fits: so there is always progress.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import insort
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import attrgetter
 
-from dormouse_worker.engine.batch import Batch, SampledToken, ScheduledSequence
-from dormouse_worker.engine.blocks import BlockAllocator
+from dormouse_worker.engine.batch import Batch, Moves, NewSequence, SampledToken, ScheduledSequence
+from dormouse_worker.engine.block_tables import BlockTables, Prefix
+from dormouse_worker.engine.rank_view import RankView
 from dormouse_worker.engine.request import Request
+from dormouse_worker.engine.swap import SwapSpace
+
+_in_line = attrgetter("order")
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds of one forward pass and of one sequence."""
 
-    max_num_seqs: int
+    max_num_seqs: int  # running sequences; also the most rows whose logits one pass computes
     max_num_batched_tokens: int
     max_model_len: int
+    caches_prefixes: bool = True
 
     def __post_init__(self) -> None:
         assert min(self.max_num_seqs, self.max_num_batched_tokens, self.max_model_len) > 0
@@ -39,20 +45,47 @@ class Progress:
     finish_reason: str | None
 
 
-class Scheduler:
-    """Owns the two queues: `waiting` and `running`, both oldest first."""
+@dataclass(slots=True)
+class Counters:
+    """Events since the start; they only grow."""
 
-    def __init__(self, blocks: BlockAllocator, limits: Limits, clock: Callable[[], float]) -> None:
-        assert limits.max_model_len <= blocks.num_blocks * blocks.block_size, "the longest sequence must fit alone"
-        self.blocks = blocks
+    preemptions: int = 0
+    swaps: int = 0  # preemptions that went to host memory
+    prefix_queries: int = 0  # tokens looked up in the prefix cache, at the first admission of a request
+    prefix_hits: int = 0  # of these, found
+
+
+@dataclass(slots=True)
+class _Pass:
+    """A batch in the making, and what is left of its budgets."""
+
+    tokens_left: int
+    spare_logit_rows: int  # beside the one that every running sequence has for sampling
+    swap_out: Moves = ()
+    swap_in: Moves = ()
+    new: list[NewSequence] = field(default_factory=list)
+    sequences: list[ScheduledSequence] = field(default_factory=list)
+
+
+class Scheduler:
+    """Owns the two queues, `waiting` and `running`, both in line order, and who lies in host memory."""
+
+    def __init__(self, tables: BlockTables, swap: SwapSpace, limits: Limits, clock: Callable[[], float]) -> None:
+        most = tables.layout.most_blocks(limits.max_model_len, limits.max_num_batched_tokens)
+        assert most <= tables.pool.num_blocks, "the longest sequence must fit alone"
+        self.tables = tables
+        self.swap = swap
         self.limits = limits
+        self.counters = Counters()
         self._clock = clock
-        self._waiting: deque[Request] = deque()
+        self._requests: dict[str, Request] = {}
+        self._waiting: list[Request] = []
         self._running: list[Request] = []
-        self.num_preemptions = 0
+        self._ranks = RankView()
+        self._num_arrived = 0
 
     def __repr__(self) -> str:
-        return f"Scheduler(running={self.num_running}, waiting={self.num_waiting}, {self.blocks!r})"
+        return f"Scheduler(running={self.num_running}, waiting={self.num_waiting}, {self.tables!r}, {self.swap!r})"
 
     @property
     def num_running(self) -> int:
@@ -67,7 +100,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Return whether any request is unfinished."""
-        return bool(self._running or self._waiting)
+        return bool(self._requests)
 
     @property
     def request_ids(self) -> list[str]:
@@ -75,43 +108,72 @@ class Scheduler:
         return [request.request_id for request in (*self._running, *self._waiting)]
 
     def add(self, request: Request) -> None:
-        """Queue a request whose id is not known yet and whose prompt leaves room for a token."""
-        assert request.request_id not in self.request_ids
+        """Queue a request whose id is not known yet and whose tokens leave room for another."""
+        assert request.request_id not in self._requests
         assert request.num_tokens < self.limits.max_model_len
-        self._waiting.append(request)
+        self._num_arrived += 1
+        request.number = self._num_arrived
+        self._requests[request.request_id] = request
+        insort(self._waiting, request, key=_in_line)
 
     def remove(self, request_id: str) -> bool:
         """Forget a request and free its blocks; False if it is not known."""
-        for queue in (self._running, self._waiting):
-            for request in queue:
-                if request.request_id == request_id:
-                    queue.remove(request)
-                    self.blocks.free(request_id)
-                    return True
-        return False
+        request = self._requests.pop(request_id, None)
+        if request is None:
+            return False
+        queue = self._running if request in self._running else self._waiting
+        queue.remove(request)
+        self.tables.free(request_id)
+        self.swap.drop(request_id)
+        self._ranks.release(request_id)
+        return True
 
     def schedule(self) -> Batch | None:
-        """Choose the next forward pass; None if nothing is to be done. Must be followed by `commit` or `remove`."""
-        budget = self.limits.max_num_batched_tokens
-        scheduled: list[ScheduledSequence] = []
-        num_preemptions = self.num_preemptions
-        for request in self._runnable():
-            budget -= self._append(scheduled, request, budget)
-            if budget == 0:
-                break
-        if budget > 0 and self.num_preemptions == num_preemptions:
-            for request in self._admissible():
-                budget -= self._append(scheduled, request, budget)
-                if budget == 0:
-                    break
-        return Batch(tuple(scheduled)) if scheduled else None
+        """Choose the next forward pass; None if nothing is to be done. Must be followed by `commit` or `fail`."""
+        current = _Pass(self.limits.max_num_batched_tokens, self.limits.max_num_seqs - len(self._running))
+        num_preemptions = self.counters.preemptions
+        for request, end in self._runnable(current):
+            self._append(current, request, end)
+        if self.counters.preemptions == num_preemptions:
+            for request, end in self._admissible(current):
+                self._append(current, request, end)
+        if not current.sequences:
+            return None
+        is_fresh, released = self._ranks.take_released()
+        new, sequences = tuple(current.new), tuple(current.sequences)
+        return Batch(is_fresh, released, current.swap_out, current.swap_in, new, sequences)
 
     def commit(self, batch: Batch, sampled: list[SampledToken]) -> list[Progress]:
         """Record what a forward pass computed; frees the requests that are complete."""
-        requests = {request.request_id: request for request in self._running}
         for sequence in batch.sequences:
-            requests[sequence.request_id].num_computed_tokens = sequence.end
-        return [self._record(requests[token.request_id], token) for token in sampled]
+            request = self._requests[sequence.request_id]
+            request.num_computed_tokens = sequence.end
+            if self.tables.layout.fills_block(sequence.start, sequence.end):
+                self.tables.commit(request.request_id, self._hashes(request, sequence.end), sequence.end)
+        return [self._record(self._requests[token.request_id], token) for token in sampled]
+
+    def fail(self, batch: Batch) -> list[str]:
+        """A forward pass raised: remove its requests and return their ids. What the ranks hold is unknown now."""
+        for request_id in batch.request_ids:
+            self.remove(request_id)
+        for request in self._waiting:
+            if request.request_id in self.swap:  # perhaps never copied
+                self.swap.drop(request.request_id)
+                request.num_computed_tokens = 0
+        self._ranks.reset()
+        return batch.request_ids
+
+    def request(self, request_id: str) -> Request:
+        """Return an unfinished request."""
+        return self._requests[request_id]
+
+    def check_integrity(self) -> None:
+        """Recount all blocks; when no request is left none may be held. Raises RuntimeError with the numbers."""
+        self.tables.check_integrity()
+        self.swap.check_integrity()
+        num_held = self.tables.pool.num_used + self.swap.num_blocks - self.swap.num_free
+        if not self.has_work and num_held:
+            raise RuntimeError(f"{num_held} blocks are held though no request is left: {self!r}")
 
     def _record(self, request: Request, token: SampledToken) -> Progress:
         request.output_token_ids.append(token.token_id)
@@ -120,49 +182,90 @@ class Scheduler:
             self.remove(request.request_id)
         return Progress(request, token, reason)
 
-    def _runnable(self) -> Iterator[Request]:
-        """Yield running sequences, oldest first, with blocks for all their tokens; preempts from the young end."""
+    def _runnable(self, current: _Pass) -> Iterator[tuple[Request, int]]:
+        """Yield running sequences in line order and how far they go, with their blocks; preempts from the far end."""
         position = 0
-        while position < len(self._running):
+        while position < len(self._running) and current.tokens_left:
             request = self._running[position]
-            while not self.blocks.grow(request.request_id, request.num_tokens):
-                if self._preempt_youngest() is request:
+            end = self._end(request, current)
+            while not self.tables.grow(request.request_id, request.num_tokens, end):
+                if self._preempt_last(current) is request:
                     return
-            yield request
+            yield request, end
             position += 1
 
-    def _preempt_youngest(self) -> Request:
+    def _preempt_last(self, current: _Pass) -> Request:
         request = self._running.pop()
-        self.blocks.free(request.request_id)
-        request.num_computed_tokens = 0
-        self._waiting.appendleft(request)
-        self.num_preemptions += 1
+        table = self.tables.table(request.request_id)
+        self.counters.preemptions += 1
+        if request.num_computed_tokens and self.swap.has_room(table):
+            current.swap_out += self.swap.take(request.request_id, table)
+            self.counters.swaps += 1
+        else:
+            request.num_computed_tokens = 0
+        self.tables.free(request.request_id)
+        self._ranks.release(request.request_id)
+        insort(self._waiting, request, key=_in_line)
         return request
 
-    def _admissible(self) -> Iterator[Request]:
+    def _admissible(self, current: _Pass) -> Iterator[tuple[Request, int]]:
         """Move waiting sequences to running while a place and their blocks are free; the head is never overtaken."""
-        while self._waiting and len(self._running) < self.limits.max_num_seqs:
+        while self._waiting and current.tokens_left and current.spare_logit_rows:
             request = self._waiting[0]
-            if not self.blocks.grow(request.request_id, request.num_tokens):
+            current.spare_logit_rows -= 1
+            if not self._admit(request, current):
                 return
-            self._running.append(self._waiting.popleft())
+            insort(self._running, self._waiting.pop(0), key=_in_line)
             if request.first_scheduled_s is None:
                 request.first_scheduled_s = self._clock()
-            yield request
+            yield request, self._end(request, current)
 
-    def _append(self, scheduled: list[ScheduledSequence], request: Request, budget: int) -> int:
-        """Add the request's next tokens to the pass; return how many."""
+    def _admit(self, request: Request, current: _Pass) -> bool:
+        """Give a waiting sequence its blocks: from host memory, or beginning with a known prefix."""
+        if request.request_id in self.swap:
+            shape = self.swap.shape(request.request_id)
+            table = self.tables.restore(request.request_id, shape, request.num_tokens, self._end(request, current))
+            if table is not None:
+                current.swap_in += self.swap.give(request.request_id, table)
+            return table is not None
+        prefix = self._find_prefix(request)
+        request.num_computed_tokens = prefix.num_tokens
+        end = self._end(request, current)
+        if not self.tables.admit(request.request_id, prefix, request.num_tokens, end):
+            request.num_computed_tokens = 0
+            return False
+        if request.first_scheduled_s is None:
+            request.num_cached_tokens = min(prefix.num_tokens, request.num_prompt_tokens)
+            self.counters.prefix_queries += request.num_tokens
+            self.counters.prefix_hits += prefix.num_tokens
+        return True
+
+    def _find_prefix(self, request: Request) -> Prefix:
+        """Return what of the sequence is known; its last token is always computed, for its logits."""
+        hashes = [] if request.wants_prompt_logprobs else self._hashes(request, request.num_tokens - 1)
+        return self.tables.find_prefix(hashes, request.num_tokens - 1)
+
+    def _hashes(self, request: Request, num_tokens: int) -> list[bytes]:
+        if not self.limits.caches_prefixes:
+            return []
+        return request.block_hashes(num_tokens, self.tables.layout.block_size)
+
+    def _end(self, request: Request, current: _Pass) -> int:
+        """Return how far the request goes in this pass."""
         start = request.num_computed_tokens
-        end = min(request.num_tokens, start + budget)
-        scheduled.append(
-            ScheduledSequence(
-                request_id=request.request_id,
-                token_ids=request.token_ids(start, end),
-                start=start,
-                block_ids=list(self.blocks.table(request.request_id)),
-                sampling=request.sampling,
-                samples=end == request.num_tokens,
-                num_outputs=len(request.output_token_ids),
-            )
-        )
-        return end - start
+        end = min(request.num_tokens, start + current.tokens_left)
+        is_in_prompt = start < request.num_prompt_tokens
+        if request.wants_prompt_logprobs and is_in_prompt:  # each of its rows gets logits
+            end = min(end, start + 1 + current.spare_logit_rows)
+        return end
+
+    def _append(self, current: _Pass, request: Request, end: int) -> None:
+        """Put the request's next tokens into the pass and take them off its budgets."""
+        new = self._ranks.introduce(request)
+        if new is not None:
+            current.new.append(new)
+        scheduled = self._ranks.schedule(request, self.tables.table(request.request_id), end)
+        current.sequences.append(scheduled)
+        current.tokens_left -= scheduled.num_tokens
+        if request.wants_prompt_logprobs and scheduled.start < request.num_prompt_tokens:
+            current.spare_logit_rows -= scheduled.num_tokens - 1

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from dormouse_worker.engine.batch import Batch, SampledToken
+from dormouse_worker.engine.batch import Batch, ModelOutput, NewSequence, SampledToken, ScheduledSequence
 from dormouse_worker.engine.executor import SleepReport
-from dormouse_worker.ipc import AddRequest, EngineMessage, FrontMessage, MemoryReport, ModelInfo, Sampling
+from dormouse_worker.ipc import (
+    AddRequest,
+    EngineMessage,
+    FrontMessage,
+    MemoryReport,
+    ModelInfo,
+    Sampling,
+    TokenLogprobs,
+)
 
 VOCAB_SIZE = 1000
 
@@ -56,29 +65,53 @@ def make_report(**overrides: Any) -> MemoryReport:
     return MemoryReport(**{**fields, **overrides})
 
 
-def next_token(tokens: Iterable[int]) -> int:
-    """Return what the fake model says after these tokens: it depends on all of them and on their order."""
+def next_token(*visible: Iterable[int]) -> int:
+    """Return what the fake model says where its layer groups see these tokens: all of them count, and their order."""
     value = 7
-    for token in tokens:
-        value = (value * 31 + token + 1) % VOCAB_SIZE
+    for tokens in visible:
+        for token in tokens:
+            value = (value * 31 + token + 1) % VOCAB_SIZE
     return value
+
+
+def visible_tokens(tokens: Sequence[int], windows: Sequence[int | None]) -> list[Sequence[int]]:
+    """Return what each layer group sees from the last of these tokens."""
+    return [tokens if window is None else tokens[-window:] for window in windows]
+
+
+@dataclass
+class FakeSequence:
+    """What the fake rank remembers of a sequence."""
+
+    new: NewSequence
+    tokens: list[int]
+    tables: list[list[int]]
 
 
 class FakeExecutor:
     """Implements `Executor` with a cache of token ids, kept by block as a real one keeps keys and values.
 
-    It computes the next token from what the cache holds, so a wrong block table or start gives wrong tokens. Records
-    method names in `calls`; `fail_once[name]` is raised by the next call of that method.
+    It computes the next token from what the cache holds, so a wrong block table or start gives wrong tokens, and a
+    block that was given back too early too. Records method names in `calls`; `fail_once[name]` is raised by the next
+    call of that method.
     """
 
-    def __init__(self, report: MemoryReport | None = None, clock: ManualClock | None = None) -> None:
+    def __init__(
+        self,
+        report: MemoryReport | None = None,
+        clock: ManualClock | None = None,
+        windows: tuple[int | None, ...] = (None,),
+    ) -> None:
         self.report = report or make_report()
         self.calls: list[str] = []
         self.batches: list[Batch] = []
         self.fail_once: dict[str, Exception] = {}
+        self._windows = windows
         self._profiled = False
         self._clock = clock or ManualClock()
+        self._sequences: dict[str, FakeSequence] = {}
         self._cache: dict[int, dict[int, int]] = {}
+        self._host_cache: dict[int, dict[int, int]] = {}
 
     def init_device(self) -> None:
         """See `Executor`."""
@@ -108,20 +141,29 @@ class FakeExecutor:
         del num_gpu_blocks, num_cpu_blocks
         self._called("initialize_cache")
 
-    def execute_model(self, batch: Batch) -> list[SampledToken]:
+    def layer_windows(self) -> tuple[int | None, ...]:
+        """See `Executor`."""
+        return self._windows
+
+    def execute_model(self, batch: Batch) -> ModelOutput:
         """See `Executor`. Takes one second."""
         self._called("execute_model")
         self.batches.append(batch)
         self._clock.now_s += 1
-        for sequence in batch.sequences:
-            for offset, token in enumerate(sequence.token_ids):
-                block, slot = divmod(sequence.start + offset, self.report.block_size)
-                self._cache.setdefault(sequence.block_ids[block], {})[slot] = token
-        return [
-            SampledToken(sequence.request_id, next_token(self._read(sequence.block_ids, sequence.end)))
-            for sequence in batch.sequences
-            if sequence.samples
-        ]
+        for request_id in tuple(self._sequences) if batch.is_fresh else batch.released:
+            self._sequences.pop(request_id, None)
+        for origin, target in batch.swap_out:
+            self._host_cache[target] = dict(self._cache.get(origin, {}))
+        for origin, target in batch.swap_in:
+            self._cache[target] = dict(self._host_cache[origin])
+        for new in batch.new:
+            assert new.request_id not in self._sequences
+            tokens = [*new.prompt_token_ids, *new.output_token_ids]
+            self._sequences[new.request_id] = FakeSequence(new, tokens, [[] for _ in self._windows])
+        for scheduled in batch.sequences:
+            self._write(scheduled)
+        prompts = {s.request_id: self._prompt_logprobs(s) for s in batch.sequences if self._asks_for_prompt(s)}
+        return ModelOutput([self._sample(s.request_id) for s in batch.sequences if s.samples], prompts)
 
     def sleep(self, level: int) -> SleepReport:
         """See `Executor`. Takes two seconds."""
@@ -148,9 +190,35 @@ class FakeExecutor:
         if method in self.fail_once:
             raise self.fail_once.pop(method)
 
-    def _read(self, block_ids: list[int], num_tokens: int) -> list[int]:
-        size = self.report.block_size
-        return [self._cache[block_ids[i // size]][i % size] for i in range(num_tokens)]
+    def _write(self, scheduled: ScheduledSequence) -> None:
+        sequence = self._sequences[scheduled.request_id]
+        for table, block_ids in zip(sequence.tables, scheduled.new_block_ids, strict=True):
+            table.extend(block_ids)
+            for position in range(scheduled.start, scheduled.end):
+                block, slot = divmod(position, self.report.block_size)
+                self._cache.setdefault(table[block], {})[slot] = sequence.tokens[position]
+
+    def _sample(self, request_id: str) -> SampledToken:
+        sequence = self._sequences[request_id]
+        token = next_token(*(self._read(sequence, group) for group in range(len(self._windows))))
+        sequence.tokens.append(token)
+        return SampledToken(request_id, token)
+
+    def _read(self, sequence: FakeSequence, group: int) -> list[int]:
+        """Return the cached tokens that the last one sees."""
+        size, window = self.report.block_size, self._windows[group]
+        first = 0 if window is None else max(0, len(sequence.tokens) - window)
+        table = sequence.tables[group]
+        return [self._cache[table[i // size]][i % size] for i in range(first, len(sequence.tokens))]
+
+    def _asks_for_prompt(self, scheduled: ScheduledSequence) -> bool:
+        new = self._sequences[scheduled.request_id].new
+        return new.sampling.prompt_logprobs is not None and scheduled.start < len(new.prompt_token_ids) - 1
+
+    def _prompt_logprobs(self, scheduled: ScheduledSequence) -> list[TokenLogprobs]:
+        """Return for each prompt token after a computed one a 'log-probability' that tells which token it is."""
+        prompt = self._sequences[scheduled.request_id].new.prompt_token_ids
+        return [TokenLogprobs(-float(token), [], []) for token in prompt[scheduled.start + 1 : scheduled.end + 1]]
 
 
 class ListTransport:

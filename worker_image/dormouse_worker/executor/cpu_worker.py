@@ -7,7 +7,7 @@ import time
 
 import torch
 
-from dormouse_worker.engine.batch import Batch, SampledToken
+from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.engine.executor import SleepReport
 from dormouse_worker.errors import InsufficientMemory, Internal, InvalidArgument
 from dormouse_worker.executor.worker_base import WorkerBase
@@ -33,13 +33,13 @@ class CpuWorker(WorkerBase):
         self._backend = SdpaBackend()
         self._baseline_bytes = 0
         self._model: LoadedModel | None = None
-        self._cache: KVCache | None = None
+        self._runner: ModelRunner | None = None
         self._report: MemoryReport | None = None
         self._golden: GoldenTokens | None = None
         self._agreed = (0, 0)
 
     def __repr__(self) -> str:
-        return f"CpuWorker(rank={self.rank}, model={'loaded' if self._model else 'none'}, cache={self._cache!r})"
+        return f"CpuWorker(rank={self.rank}, model={'loaded' if self._model else 'none'}, runner={self._runner!r})"
 
     def init_device(self) -> None:
         """See `WorkerBase`."""
@@ -89,19 +89,23 @@ class CpuWorker(WorkerBase):
         """See `WorkerBase`."""
         return self._report
 
+    def layer_windows(self) -> tuple[int | None, ...]:
+        """See `WorkerBase`."""
+        return self._loaded().cache_spec.windows
+
     def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
         """See `WorkerBase`. The first call records the golden tokens, later ones compare them."""
-        self._allocate(num_gpu_blocks)
+        self._allocate(num_gpu_blocks, num_cpu_blocks)
         self._agreed = (num_gpu_blocks, num_cpu_blocks)
         if self._golden is None:
             self._golden = self._generate_golden()
         else:
             compare_golden(self._golden, self._generate_golden())
 
-    def execute_model(self, batch: Batch) -> list[SampledToken]:
+    def execute_model(self, batch: Batch) -> ModelOutput:
         """See `WorkerBase`."""
-        assert self._cache is not None, "initialize_cache comes before execute_model"
-        return ModelRunner(self._loaded(), self._cache, self._backend).execute(batch)
+        assert self._runner is not None, "initialize_cache comes before execute_model"
+        return self._runner.execute(batch)
 
     def sleep(self, level: int) -> SleepReport:
         """See `WorkerBase`. Only level 2: there is one memory here, and all of it is given back."""
@@ -139,29 +143,37 @@ class CpuWorker(WorkerBase):
 
     def _drop(self) -> None:
         self._model = None
-        self._cache = None
+        self._runner = None
         release_free_memory()
 
-    def _allocate(self, num_gpu_blocks: int) -> None:
-        self._cache = None
+    def _allocate(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
+        self._runner = None
         release_free_memory()
         spec = self._loaded().cache_spec
         try:
-            self._cache = KVCache(spec, num_gpu_blocks, self._device)
+            self._runner = self._make_runner(num_gpu_blocks, num_cpu_blocks)
         except (RuntimeError, MemoryError) as error:
             raise InsufficientMemory(
-                f"{num_gpu_blocks} blocks of {spec.block_bytes} bytes can not be allocated: {error}"
+                f"{num_gpu_blocks} + {num_cpu_blocks} blocks of {spec.block_bytes} bytes can not be allocated: {error}"
             ) from error
+
+    def _make_runner(self, num_gpu_blocks: int, num_cpu_blocks: int) -> ModelRunner:
+        model = self._loaded()
+        cache, host_cache = (
+            KVCache(model.cache_spec, count, self._device) for count in (num_gpu_blocks, num_cpu_blocks)
+        )
+        return ModelRunner(model, cache, host_cache, self._backend, max_num_seqs=self.settings.max_num_seqs)
 
     def _profile(self, *, first_only: bool) -> None:
         """Run the largest batches on a cache of one block, so that nothing but activations is added."""
         model, settings = self._loaded(), self.settings
-        runner = ModelRunner(model, KVCache(model.cache_spec, 1, self._device), self._backend)
+        runner = self._make_runner(1, 0)
         batches = profile_batches(
             max_num_seqs=settings.max_num_seqs,
             max_num_batched_tokens=settings.max_num_batched_tokens,
             max_model_len=model.max_model_len,
             block_size=settings.block_size,
+            num_groups=len(model.cache_spec.groups),
         )
         for batch in batches[-1:] if first_only else batches:
             runner.execute(batch)
@@ -173,4 +185,5 @@ class CpuWorker(WorkerBase):
             vocab_size=model.vocab_size,
             max_model_len=model.max_model_len,
             block_size=self.settings.block_size,
+            num_groups=len(model.cache_spec.groups),
         )

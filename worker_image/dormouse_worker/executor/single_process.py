@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 
-from dormouse_worker.engine.batch import Batch, SampledToken
+from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.engine.executor import SleepReport
 from dormouse_worker.engine.validation import check_settings
 from dormouse_worker.errors import InvalidSettings
@@ -63,10 +63,15 @@ class SingleProcessExecutor:
         """See `Executor`."""
         self._built().execute_method("initialize_cache", num_gpu_blocks, num_cpu_blocks)
 
-    def execute_model(self, batch: Batch) -> list[SampledToken]:
+    def layer_windows(self) -> tuple[int | None, ...]:
         """See `Executor`."""
-        sampled: list[SampledToken] = self._built().execute_method("execute_model", batch)
-        return sampled
+        windows: tuple[int | None, ...] = self._built().execute_method("layer_windows")
+        return windows
+
+    def execute_model(self, batch: Batch) -> ModelOutput:
+        """See `Executor`."""
+        output: ModelOutput = self._built().execute_method("execute_model", batch)
+        return output
 
     def sleep(self, level: int) -> SleepReport:
         """See `Executor`."""

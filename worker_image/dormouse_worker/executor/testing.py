@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from dormouse_worker.engine.batch import Batch, ScheduledSequence
+from dormouse_worker.engine.batch import NewSequence, single
 from dormouse_worker.engine.testing import make_sampling
 from dormouse_worker.executor.cpu_worker import CpuWorker
 from dormouse_worker.host import Host
@@ -31,16 +31,16 @@ def make_worker(directory: Path, host: Host | None = None, **overrides: object) 
 
 def touch_cache(worker: CpuWorker) -> None:
     """Make every page of the cache resident, as use would."""
-    assert worker._cache is not None  # noqa: SLF001  # the kit looks inside
-    for layer in worker._cache.layers:  # noqa: SLF001
+    assert worker._runner is not None  # noqa: SLF001  # the kit looks inside
+    for layer in worker._runner.cache.pools:  # noqa: SLF001
         layer.key.fill_(1.0)
         layer.value.fill_(1.0)
 
 
 def first_token(worker: CpuWorker) -> int:
     """Return the token that follows a fixed prompt."""
-    sequence = ScheduledSequence("r", [5, 6, 7], 0, [3], make_sampling(), samples=True, num_outputs=0)
-    (sampled,) = worker.execute_model(Batch((sequence,)))
+    batch = single(NewSequence("r", [5, 6, 7], [], make_sampling()), ([3],) * len(worker.layer_windows()))
+    (sampled,) = worker.execute_model(batch).sampled
     return sampled.token_id
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from dormouse_worker.engine.batch import Batch, SampledToken
+from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.engine.executor import SleepReport
 from dormouse_worker.ipc import MemoryReport, ModelInfo
 from dormouse_worker.settings import EngineSettings
@@ -45,11 +45,15 @@ class WorkerBase(ABC):
         """Return what the last profile measured; None before the first."""
 
     @abstractmethod
+    def layer_windows(self) -> tuple[int | None, ...]:
+        """Return the sliding window of each layer group; None = its layers see everything."""
+
+    @abstractmethod
     def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
         """Allocate the cache, in place of a present one, and warm up. Raises InsufficientMemory with nothing held."""
 
     @abstractmethod
-    def execute_model(self, batch: Batch) -> list[SampledToken]:
+    def execute_model(self, batch: Batch) -> ModelOutput:
         """Compute one batch; return one token per sequence that samples, in order."""
 
     @abstractmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dormouse_worker.engine.batch import Batch, SampledToken, ScheduledSequence
+from dormouse_worker.engine.batch import Batch, BlockIds, ModelOutput, NewSequence, SampledToken, single
 from dormouse_worker.errors import GoldenTokensDiffer
 from dormouse_worker.ipc import Sampling
 
@@ -24,15 +24,25 @@ class GoldenTokens:
 
 
 def generate_golden(
-    execute: Callable[[Batch], list[SampledToken]], *, vocab_size: int, max_model_len: int, block_size: int
+    execute: Callable[[Batch], ModelOutput],
+    *,
+    vocab_size: int,
+    max_model_len: int,
+    block_size: int,
+    num_groups: int = 1,
 ) -> GoldenTokens:
-    """Generate greedily through the normal path, alone, in the first blocks of an otherwise unused cache."""
+    """Generate greedily through the normal path, alone, in the first blocks of an otherwise unused cache.
+
+    The tables of the layer groups follow each other.
+    """
+    width = -(-min(max_model_len, NUM_PROMPT_TOKENS + NUM_TOKENS) // block_size)
+    tables = tuple(list(range(group * width, (group + 1) * width)) for group in range(num_groups))
     num_prompt = max(1, min(NUM_PROMPT_TOKENS, max_model_len - NUM_TOKENS))
     known = [(7 * i + 3) % vocab_size for i in range(num_prompt)]
     logprobs: list[float] = []
     start = 0
     while len(logprobs) < NUM_TOKENS and len(known) <= max_model_len:
-        sampled = _next(execute, known, start, block_size)
+        sampled = _next(execute, known, start, tables)
         start = len(known)
         known.append(sampled.token_id)
         logprobs.append(sampled.logprobs.sampled if sampled.logprobs else 0.0)
@@ -54,17 +64,6 @@ def compare_golden(recorded: GoldenTokens, now: GoldenTokens) -> None:
             )
 
 
-def _next(
-    execute: Callable[[Batch], list[SampledToken]], known: list[int], start: int, block_size: int
-) -> SampledToken:
-    sequence = ScheduledSequence(
-        request_id="golden",
-        token_ids=known[start:],
-        start=start,
-        block_ids=list(range(-(-len(known) // block_size))),
-        sampling=_GREEDY,
-        samples=True,
-        num_outputs=0,
-    )
-    (sampled,) = execute(Batch((sequence,)))
+def _next(execute: Callable[[Batch], ModelOutput], known: list[int], start: int, tables: BlockIds) -> SampledToken:
+    (sampled,) = execute(single(NewSequence("golden", known, [], _GREEDY), tables, start=start)).sampled
     return sampled

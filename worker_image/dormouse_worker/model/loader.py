@@ -31,6 +31,17 @@ class LoadedModel:
     max_model_len: int
     vocab_size: int
 
+    def compute_logits(self, token_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """Run the packed tokens [T] at positions [T] through the model; return the logits [R, V] of the rows [R].
+
+        A forward context must be set.
+        """
+        output = self.module(
+            input_ids=token_ids[None], position_ids=positions[None], use_cache=False, logits_to_keep=rows
+        )
+        logits: torch.Tensor = output.logits[0]
+        return logits
+
     @property
     def weights_bytes(self) -> int:
         """Return the bytes of all parameters and buffers, shared storages counted once."""
@@ -142,4 +153,5 @@ def _discover_cache(module: Any, settings: EngineSettings, device: torch.device)
     for layer, kind in enumerate(layer_types):
         if kind == "sliding_attention" and context.windows[layer] is None:
             raise ModelInvalid(f"{settings.model}: layer {layer} hides its sliding window from the attention interface")
-    return CacheSpec(tuple(context.layers[layer] for layer in range(num_layers)), settings.block_size)
+    layers = tuple(context.layers[layer] for layer in range(num_layers))
+    return CacheSpec.of(layers, settings.block_size, tuple(context.windows[layer] for layer in range(num_layers)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dormouse_worker.engine.batch import Batch, ScheduledSequence
+from dormouse_worker.engine.batch import Batch, NewSequence, ScheduledSequence
 from dormouse_worker.ipc import Sampling
 
 _COSTLY = Sampling(temperature=1, top_p=0.9, top_k=0, min_p=0.05, seed=0, max_tokens=1, logprobs=1)  # every branch
@@ -10,7 +10,7 @@ LONG_CONTEXT_ROWS = 16
 
 
 def profile_batches(
-    *, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int, block_size: int
+    *, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int, block_size: int, num_groups: int = 1
 ) -> list[Batch]:
     """Return the batches whose peak counts; every sequence samples with the costliest parameters.
 
@@ -23,7 +23,7 @@ def profile_batches(
     rows = min(LONG_CONTEXT_ROWS, max_model_len, max_num_batched_tokens)
     late_chunk = (max_model_len - rows, rows)
     decode = [longest, *[(0, 1)] * (num_seqs - 1)]
-    return [_batch(spans, block_size) for spans in (prefill, [late_chunk], decode)]
+    return [_batch(spans, block_size, num_groups) for spans in (prefill, [late_chunk], decode)]
 
 
 def _spread(num_tokens: int, num_seqs: int, max_len: int) -> list[int]:
@@ -32,18 +32,13 @@ def _spread(num_tokens: int, num_seqs: int, max_len: int) -> list[int]:
     return [min(max_len, share + (i < rest)) for i in range(num_seqs)]
 
 
-def _batch(spans: list[tuple[int, int]], block_size: int) -> Batch:
-    return Batch(
-        tuple(
-            ScheduledSequence(
-                request_id=str(i),
-                token_ids=[0] * length,
-                start=start,
-                block_ids=[0] * -(-(start + length) // block_size),
-                sampling=_COSTLY,
-                samples=True,
-                num_outputs=0,
-            )
-            for i, (start, length) in enumerate(spans)
-        )
+def _batch(spans: list[tuple[int, int]], block_size: int, num_groups: int) -> Batch:
+    """Return a batch of sequences that compute `length` tokens from `start` on, all in block 0."""
+    ends = [start + length for start, length in spans]
+    new = tuple(NewSequence(str(i), [0] * end, [], _COSTLY) for i, end in enumerate(ends))
+    tables = [([0] * -(-end // block_size),) * num_groups for end in ends]
+    sequences = tuple(
+        ScheduledSequence(str(i), start, end, table, samples=True)
+        for i, ((start, _), end, table) in enumerate(zip(spans, ends, tables, strict=True))
     )
+    return Batch(is_fresh=True, released=(), swap_out=(), swap_in=(), new=new, sequences=sequences)

@@ -1,61 +1,83 @@
-"""Runs one batch: packs it, sets the forward context, asks for the logits of the rows that sample, samples."""
+"""Runs one batch: packs it, sets the forward context, asks for the logits of the rows that need them, samples."""
 
 from __future__ import annotations
 
 import torch
 
-from dormouse_worker.engine.batch import Batch, SampledToken
-from dormouse_worker.model.attention.hook import PagedContext
-from dormouse_worker.model.attention.interface import AttentionBackend, build_metadata
+from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken, ScheduledSequence
+from dormouse_worker.model.attention.hook import GroupPlan, PagedContext
+from dormouse_worker.model.attention.interface import AttentionBackend
 from dormouse_worker.model.context import forward_context
+from dormouse_worker.model.input_batch import InputBatch, PackedInput
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.loader import LoadedModel
-from dormouse_worker.model.sampler import SamplingRow, sample
+from dormouse_worker.model.logit_rows import LogitRows, choose_logit_rows
+from dormouse_worker.model.sampler import SamplingRow, prompt_logprobs, sample
 
 
 class ModelRunner:
-    """A loaded model and its cache."""
+    """A loaded model, its cache on the device and in host memory, and what it knows of the sequences."""
 
-    def __init__(self, model: LoadedModel, cache: KVCache, backend: AttentionBackend) -> None:
+    def __init__(
+        self, model: LoadedModel, cache: KVCache, host_cache: KVCache, backend: AttentionBackend, *, max_num_seqs: int
+    ) -> None:
         self._model = model
-        self._cache = cache
+        self.cache = cache
+        self._host_cache = host_cache
         self._backend = backend
+        self._input = InputBatch(
+            max_num_seqs=max_num_seqs,
+            max_model_len=model.max_model_len,
+            block_size=cache.spec.block_size,
+            windows=cache.spec.windows,
+        )
 
     def __repr__(self) -> str:
-        return f"ModelRunner({self._cache!r}, backend={self._backend.name})"
+        return f"ModelRunner({self.cache!r}, {self._input!r}, backend={self._backend.name})"
 
-    def execute(self, batch: Batch) -> list[SampledToken]:
-        """Compute the batch; return one token per sequence that samples, in order."""
+    def execute(self, batch: Batch) -> ModelOutput:
+        """Compute the batch; return one token per sequence that samples, in order. See `Batch` for the order."""
+        self._input.update(batch)
         with torch.inference_mode():
-            logits = self._forward(batch)
-            sampling = [sequence for sequence in batch.sequences if sequence.samples]
-            choices = sample(logits, [SamplingRow(sequence.sampling, sequence.num_outputs) for sequence in sampling])
-        return [
+            self._host_cache.copy_blocks(self.cache, batch.swap_out)
+            self.cache.copy_blocks(self._host_cache, batch.swap_in)
+            packed = self._input.pack(batch)
+            wanted = choose_logit_rows(batch, packed, self._input)
+            logits = self._forward(packed, wanted)
+            prompt = {
+                part.request_id: prompt_logprobs(logits[part.rows], part.token_ids, part.num_top)
+                for part in wanted.prompt_parts
+            }
+            sampled = self._sample(batch, logits[wanted.sampled])
+        return ModelOutput(sampled, prompt)
+
+    def _forward(self, packed: PackedInput, wanted: LogitRows) -> torch.Tensor:
+        """Return logits [number of wanted rows, V]."""
+        device = self._model.device
+        plans = [
+            GroupPlan(self._backend.plan(group, device), torch.as_tensor(group.slot_mapping, device=device))
+            for group in packed.groups
+        ]
+        with forward_context(PagedContext(self.cache, plans)):
+            return self._model.compute_logits(
+                torch.as_tensor(packed.token_ids, device=device),
+                torch.as_tensor(packed.positions, device=device),
+                torch.as_tensor(wanted.rows, device=device),
+            )
+
+    def _sample(self, batch: Batch, logits: torch.Tensor) -> list[SampledToken]:
+        sampling = [sequence for sequence in batch.sequences if sequence.samples]
+        if not sampling:
+            return []
+        choices = sample(logits, [self._sampling_row(sequence) for sequence in sampling])
+        tokens = [
             SampledToken(sequence.request_id, choice.token_id, choice.logprobs)
             for sequence, choice in zip(sampling, choices, strict=True)
         ]
+        for token in tokens:
+            self._input.append(token.request_id, token.token_id)
+        return tokens
 
-    def _forward(self, batch: Batch) -> torch.Tensor:
-        """Return logits [number of sampling sequences, V]."""
-        device = self._model.device
-        metadata = build_metadata(batch, self._cache.spec.block_size)
-        token_ids = [token for sequence in batch.sequences for token in sequence.token_ids]
-        last_rows = [
-            int(end) - 1
-            for end, sequence in zip(metadata.query_starts[1:], batch.sequences, strict=True)
-            if sequence.samples
-        ]
-        context = PagedContext(
-            self._cache,
-            self._backend.plan(metadata, device),
-            torch.as_tensor(metadata.slot_mapping, device=device),
-        )
-        with forward_context(context):
-            output = self._model.module(
-                input_ids=torch.tensor([token_ids], device=device),
-                position_ids=torch.as_tensor(metadata.positions, device=device)[None],
-                use_cache=False,
-                logits_to_keep=torch.tensor(last_rows, dtype=torch.long, device=device),
-            )
-        logits: torch.Tensor = output.logits[0]
-        return logits
+    def _sampling_row(self, scheduled: ScheduledSequence) -> SamplingRow:
+        sequence = self._input.sequence(scheduled.request_id)
+        return SamplingRow(sequence.sampling, sequence.prompt_token_ids, sequence.output_token_ids)

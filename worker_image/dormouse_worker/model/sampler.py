@@ -20,7 +20,13 @@ class SamplingRow:
     """How to choose one row's token; `position` counts the output tokens before it."""
 
     sampling: Sampling
-    position: int
+    prompt_token_ids: Sequence[int]
+    output_token_ids: Sequence[int]
+
+    @property
+    def position(self) -> int:
+        """Return the number of output tokens before the one to be chosen."""
+        return len(self.output_token_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +117,11 @@ def _logprobs(logits: torch.Tensor, tokens: torch.Tensor, rows: Sequence[Samplin
         count = rows[i].sampling.logprobs or 0
         result[i] = TokenLogprobs(sampled[n], ids[n, :count].tolist(), values[n, :count].tolist())
     return result
+
+
+def prompt_logprobs(logits: torch.Tensor, token_ids: Sequence[int], num_top: int) -> list[TokenLogprobs]:
+    """Return the log-probabilities of the tokens [T] that followed the rows of logits [T, V], and of the likeliest."""
+    distribution = logits.float().log_softmax(-1)
+    followed = distribution.gather(-1, torch.tensor(token_ids, device=logits.device)[:, None]).squeeze(-1).tolist()
+    values, ids = distribution.topk(min(num_top, distribution.shape[-1]), dim=-1)
+    return [TokenLogprobs(*row) for row in zip(followed, ids.tolist(), values.tolist(), strict=True)]

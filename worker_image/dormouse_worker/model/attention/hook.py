@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -56,19 +58,26 @@ def _unsupported(module: torch.nn.Module, mask: torch.Tensor | None, kwargs: dic
     return None
 
 
-class PagedContext:
-    """Answers from the paged cache: stores the pass's keys and values, then attends through a backend's plan."""
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """One forward pass as the layers of one group see it."""
 
-    def __init__(self, cache: KVCache, plan: AttentionPlan, slot_mapping: torch.Tensor) -> None:
+    attention: AttentionPlan
+    slot_mapping: torch.Tensor  # [T]
+
+
+class PagedContext:
+    """Answers from the paged cache: stores the pass's keys and values, then attends through the group's plan."""
+
+    def __init__(self, cache: KVCache, plans: Sequence[GroupPlan]) -> None:
         self._cache = cache
-        self._plan = plan
-        self._slot_mapping = slot_mapping
+        self._plans = plans
 
     def attend(self, call: AttentionCall, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """See `ForwardContext`."""
-        layer = self._cache.layers[call.layer_idx]
-        layer.write(self._slot_mapping, key, value)
-        return self._plan.attend(call, query, layer)
+        plan, pool = self._plans[self._cache.group_of(call.layer_idx)], self._cache.layer(call.layer_idx)
+        pool.write(plan.slot_mapping, key, value)
+        return plan.attention.attend(call, query, pool)
 
 
 class DiscoveryContext:

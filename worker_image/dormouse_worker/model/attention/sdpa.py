@@ -27,9 +27,12 @@ class _Masks:
 
     query_positions: torch.Tensor
     key_positions: torch.Tensor
+    open_window: int | None = 0  # under this window every query sees every key: no mask is needed (0 = under none)
     by_window: dict[int | None, torch.Tensor] = field(default_factory=dict)
 
-    def get(self, window: int | None) -> torch.Tensor:
+    def get(self, window: int | None) -> torch.Tensor | None:
+        if window == self.open_window:
+            return None
         if window not in self.by_window:
             mask = self.key_positions <= self.query_positions
             if window is not None:
@@ -43,7 +46,7 @@ class _DecodeGroup:
     """B sequences with one row each, padded to L tokens."""
 
     rows: torch.Tensor  # [B] rows of the packed input
-    slots: torch.Tensor  # [B, L]; padding repeats the sequence's own first slot, so nobody reads another's values
+    slots: torch.Tensor  # [B, L]; padding repeats the sequence's own last slot, so nobody reads another's values
     masks: _Masks  # [B, 1, 1, L]
 
     def attend(self, call: AttentionCall, query: torch.Tensor, layer: LayerCache, output: torch.Tensor) -> None:
@@ -70,7 +73,7 @@ class _Prefill:
         step = max(1, self.score_elements // (len(self.slots) * query.shape[1]))
         for first in range(self.start, self.end, step):
             last = min(self.end, first + step)
-            rows = mask[first - self.start : last - self.start]
+            rows = mask[first - self.start : last - self.start] if mask is not None else None
             output[first:last] = _attend_rows(call, query[first:last], key, value, rows)
 
 
@@ -80,7 +83,7 @@ def _gather(pool: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
 
 
 def _attend_rows(
-    call: AttentionCall, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor
+    call: AttentionCall, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None
 ) -> torch.Tensor:
     """Attend from query [Q, Hq, D] to key [1, Hkv, L, D]; the G heads of a key head become G · Q rows of it."""
     num_rows, num_heads, size = query.shape
@@ -88,21 +91,23 @@ def _attend_rows(
     groups = num_heads // num_kv_heads
     grouped = query.view(num_rows, num_kv_heads, groups, size).permute(1, 2, 0, 3)
     grouped = grouped.reshape(1, num_kv_heads, groups * num_rows, size)
-    attended = _attend(call, grouped, key, value, mask.repeat(groups, 1)[None, None])
+    repeated = None if mask is None else mask.repeat(groups, 1)[None, None]
+    attended = _attend(call, grouped, key, value, repeated)
     attended = attended.view(num_kv_heads, groups, num_rows, -1).permute(2, 0, 1, 3)
     return attended.reshape(num_rows, num_heads, -1)
 
 
 def _attend(
-    call: AttentionCall, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor
+    call: AttentionCall, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None
 ) -> torch.Tensor:
-    """Attend from [B, Hkv, R, D] to [B, Hkv, L, D] under the mask; R holds whole groups of heads, head by head."""
+    """Attend from [B, Hkv, R, D] to [B, Hkv, L, D] under the mask, None = all; R = whole groups of heads, by head."""
     if call.soft_cap is None and call.sinks is None:
         return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=call.scale)
     scores = query @ key.transpose(-1, -2) * call.scale
     if call.soft_cap is not None:
         scores = torch.tanh(scores / call.soft_cap) * call.soft_cap
-    scores = scores.masked_fill(~mask, float("-inf"))
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
     if call.sinks is None:
         return scores.softmax(-1, dtype=torch.float32).to(value.dtype) @ value
     num_kv_heads, num_rows = query.shape[1:3]
@@ -138,44 +143,47 @@ class SdpaBackend:
     def plan(self, metadata: AttentionMetadata, device: torch.device) -> SdpaPlan:
         """See `AttentionBackend`."""
         lens = metadata.query_lens
-        decode = [int(i) for i in np.flatnonzero(lens == 1)]
-        prefill = [int(i) for i in np.flatnonzero(lens > 1)]
-        groups = _cut(decode, metadata.context_lens, self._gather_tokens)
+        decode, prefill = np.flatnonzero(lens == 1), np.flatnonzero(lens > 1)
+        visible = metadata.context_lens - metadata.first_positions
         return SdpaPlan(
             (
-                *(_decode_group(metadata, group, device) for group in groups),
-                *(_prefill(metadata, i, self._score_elements, device) for i in prefill),
+                *(_decode_group(metadata, group, device) for group in _cut(decode, visible, self._gather_tokens)),
+                *(_prefill(metadata, int(i), self._score_elements, device) for i in prefill),
             )
         )
 
 
-def _cut(sequences: list[int], context_lens: Ints, gather_tokens: int) -> list[list[int]]:
-    """Sort by length and cut into groups whose padded size stays within `gather_tokens`."""
-    groups: list[list[int]] = []
-    for sequence in sorted(sequences, key=lambda i: -int(context_lens[i])):
-        if groups and (len(groups[-1]) + 1) * int(context_lens[groups[-1][0]]) <= gather_tokens:
-            groups[-1].append(sequence)
-        else:
-            groups.append([sequence])
+def _cut(sequences: Ints, visible: Ints, gather_tokens: int) -> list[Ints]:
+    """Sort by what they see and cut into groups whose padded size stays within `gather_tokens`."""
+    groups: list[Ints] = []
+    rest = sequences[np.argsort(-visible[sequences], kind="stable")]
+    while len(rest):
+        count = max(1, gather_tokens // int(visible[rest[0]]))
+        groups.append(rest[:count])
+        rest = rest[count:]
     return groups
 
 
-def _decode_group(metadata: AttentionMetadata, sequences: list[int], device: torch.device) -> _DecodeGroup:
-    lens = metadata.context_lens[sequences]
-    slots = np.empty((len(sequences), int(lens.max())), dtype=np.int64)
-    for row, sequence in enumerate(sequences):
-        own = metadata.slots(sequence)
-        slots[row] = own[0]
-        slots[row, : len(own)] = own
-    last_positions = torch.as_tensor(lens - 1, device=device)[:, None, None, None]
-    masks = _Masks(last_positions, torch.arange(slots.shape[1], device=device)[None, None, None, :])
+def _decode_group(metadata: AttentionMetadata, sequences: Ints, device: torch.device) -> _DecodeGroup:
+    last = metadata.context_lens[sequences, None] - 1
+    first = metadata.first_positions[sequences, None]
+    num_keys = int((last - first).max()) + 1
+    positions = first + np.arange(num_keys)
+    slots = metadata.slots(sequences, np.minimum(positions, last))
+    is_open = bool((last - first + 1 == num_keys).all())
+    masks = _Masks(
+        torch.as_tensor(last, device=device)[:, None, None, :],
+        torch.as_tensor(positions, device=device)[:, None, None, :],
+        metadata.window if is_open else 0,
+    )
     rows = torch.as_tensor(metadata.query_starts[sequences], device=device)
     return _DecodeGroup(rows, torch.as_tensor(slots, device=device), masks)
 
 
 def _prefill(metadata: AttentionMetadata, sequence: int, score_elements: int, device: torch.device) -> _Prefill:
     start, end = (int(row) for row in metadata.query_starts[sequence : sequence + 2])
-    slots = torch.as_tensor(metadata.slots(sequence), device=device)
-    positions = torch.as_tensor(metadata.positions[start:end], device=device)
-    masks = _Masks(positions[:, None], torch.arange(len(slots), device=device)[None, :])
-    return _Prefill(start, end, slots, masks, score_elements)
+    positions = np.arange(metadata.first_positions[sequence], metadata.context_lens[sequence])
+    slots = metadata.slots(np.array([sequence]), positions[None])[0]
+    queries = torch.as_tensor(metadata.positions[start:end], device=device)
+    masks = _Masks(queries[:, None], torch.as_tensor(positions, device=device)[None, :])
+    return _Prefill(start, end, torch.as_tensor(slots, device=device), masks, score_elements)

@@ -1,0 +1,45 @@
+"""Names of block contents."""
+
+import hashlib
+from array import array
+
+from dormouse_worker.engine.prefix import hash_block, root_hash
+from dormouse_worker.engine.request import Request
+from dormouse_worker.engine.testing import make_sampling
+
+
+def names(tokens, salt="", num_tokens=None):
+    request = Request("a", tokens, make_sampling(), arrival_s=0.0, cache_salt=salt)
+    return request.block_hashes(len(tokens) if num_tokens is None else num_tokens, block_size=2)
+
+
+def test_a_name_is_sha256_over_parent_and_tokens():
+    parent = root_hash("")
+    assert hash_block(parent, [1, 2]) == hashlib.sha256(parent + array("Q", [1, 2]).tobytes()).digest()
+
+
+def test_only_full_blocks_have_names():
+    assert [len(names(list(range(n)))) for n in range(1, 6)] == [0, 1, 1, 2, 2]
+
+
+def test_equal_beginnings_have_equal_names_and_nothing_else_has():
+    first, second = names([1, 2, 3, 4, 5, 6]), names([1, 2, 3, 4, 6, 5])
+    assert first[:2] == second[:2]
+    assert first[2] != second[2]
+    assert names([3, 4])[0] not in first
+
+
+def test_another_salt_is_another_name():
+    assert names([1, 2], salt="x") != names([1, 2], salt="y") != names([1, 2])
+
+
+def test_names_cover_the_output_and_are_computed_once():
+    request = Request("a", [1], make_sampling(), arrival_s=0.0, output_token_ids=[2, 3])
+    first = request.block_hashes(2, 2)
+    request.output_token_ids.append(4)
+    assert request.block_hashes(4, 2) == names([1, 2, 3, 4])
+    assert request.block_hashes(4, 2)[0] is first[0]
+
+
+def test_a_salt_may_be_any_text():
+    assert root_hash("\ud800") != root_hash("\ud801")

@@ -1,0 +1,200 @@
+"""Which blocks each sequence holds. One table per layer group; decides what a known prefix saves.
+
+Layers that see the whole context form groups of their own apart from layers with a sliding window, so that these can
+give back what lies behind the window. A sequence of n tokens, block size 4, window 6, the next token at position n:
+
+    tokens    0   4   8   12  16  n = 18
+    full      [b0][b1][b2][b3][b4]
+    window    [--][--][--][b5][b6]       position 18 sees [13, 18]: blocks that end at or before 13 are given back
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dormouse_worker.engine.batch import BlockIds
+from dormouse_worker.engine.block_pool import BlockPool
+from dormouse_worker.engine.prefix import BlockHash
+
+ABSENT = -1  # in a table: given back, or never needed, because it lies behind the window
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLayout:
+    """How tokens lie in blocks."""
+
+    block_size: int
+    windows: tuple[int | None, ...] = (None,)  # one layer group each; None = sees everything
+
+    def __post_init__(self) -> None:
+        assert self.block_size > 0
+        assert self.windows
+
+    def num_blocks(self, num_tokens: int) -> int:
+        """Return the blocks of so many tokens in one table."""
+        return -(-num_tokens // self.block_size)
+
+    def fills_block(self, start: int, end: int) -> bool:
+        """Return whether the tokens at [start, end) complete a block."""
+        return end // self.block_size > start // self.block_size
+
+    def first_needed(self, group: int, position: int) -> int:
+        """Return the first block that a token at this position, or a later one, sees in the group."""
+        window = self.windows[group]
+        return 0 if window is None else max(0, position - window + 1) // self.block_size
+
+    def most_blocks(self, num_tokens: int, chunk: int) -> int:
+        """Return the most blocks that one sequence holds on its way to so many tokens, in chunks of at most `chunk`.
+
+        A window's span begins in the middle of a block, and is looked at whenever a block is full.
+        """
+        slack = chunk + 2 * self.block_size
+        spans = (num_tokens if w is None else min(num_tokens, w + slack) for w in self.windows)
+        return sum(self.num_blocks(span) for span in spans)
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """The longest known beginning of a sequence."""
+
+    num_tokens: int
+    block_ids: BlockIds  # with ABSENT where a window needs nothing
+
+
+class BlockTables:
+    """Owns the tables; the pool knows who else holds a block."""
+
+    def __init__(self, pool: BlockPool, layout: CacheLayout) -> None:
+        self.pool = pool
+        self.layout = layout
+        self._tables: dict[str, BlockIds] = {}
+        self._num_named: dict[str, int] = {}  # blocks whose prefixes the pool knows
+
+    def __repr__(self) -> str:
+        return f"BlockTables({len(self._tables)} sequences, {self.pool!r})"
+
+    @property
+    def usage(self) -> float:
+        """Return the used share of the pool, 0 to 1."""
+        return self.pool.num_used / self.pool.num_blocks
+
+    def table(self, sequence_id: str) -> BlockIds:
+        """Return the sequence's blocks; the caller must not change them."""
+        return self._tables[sequence_id]
+
+    def find_prefix(self, hashes: Sequence[BlockHash], max_tokens: int) -> Prefix:
+        """Return the longest known prefix of at most `max_tokens`, which every group can continue. Holds nothing."""
+        num_groups = len(self.layout.windows)
+        for count in range(self._longest_chain(hashes, max_tokens // self.layout.block_size), 0, -1):
+            found = [self._find_in_group(group, hashes, count) for group in range(num_groups)]
+            known = tuple(blocks for blocks in found if blocks is not None)
+            if len(known) == num_groups:
+                return Prefix(count * self.layout.block_size, known)
+        return Prefix(0, tuple([] for _ in range(num_groups)))
+
+    def admit(self, sequence_id: str, prefix: Prefix, num_tokens: int, end: int) -> bool:
+        """Give a new sequence the prefix's blocks and what it lacks; False, and nothing changed, without room.
+
+        `num_tokens` = all tokens it has: groups that see everything get blocks for them; `end` = how far the next
+        pass goes: groups with a window get blocks so far.
+        """
+        assert sequence_id not in self._tables
+        shared = [block for blocks in prefix.block_ids for block in blocks if block != ABSENT]
+        missing = self._missing(prefix.block_ids, num_tokens, end)
+        if sum(missing) > self.pool.num_available - self.pool.count_cached(shared):
+            return False
+        for block in shared:
+            self.pool.hold(block)
+        self._tables[sequence_id] = tuple(list(blocks) for blocks in prefix.block_ids)
+        self._num_named[sequence_id] = prefix.num_tokens // self.layout.block_size
+        self._extend(sequence_id, missing)
+        return True
+
+    def grow(self, sequence_id: str, num_tokens: int, end: int) -> bool:
+        """Let the sequence hold blocks as `admit` describes; False, and nothing changed, without room. Idempotent."""
+        missing = self._missing(self._tables[sequence_id], num_tokens, end)
+        if sum(missing) > self.pool.num_available:
+            return False
+        self._extend(sequence_id, missing)
+        return True
+
+    def restore(self, sequence_id: str, shape: Sequence[Sequence[bool]], num_tokens: int, end: int) -> BlockIds | None:
+        """Give a sequence that was swapped out a table of its old shape, grown as by `grow`.
+
+        None, and nothing changed, without room. The blocks share nothing, and get their names with the next `commit`.
+        """
+        assert sequence_id not in self._tables
+        table = tuple([ABSENT] * len(group) for group in shape)
+        missing = self._missing(table, num_tokens, end)
+        num_present = sum(map(sum, shape))
+        if num_present + sum(missing) > self.pool.num_available:
+            return None
+        fresh = iter(self.pool.allocate(num_present))
+        self._tables[sequence_id] = tuple([next(fresh) if there else ABSENT for there in group] for group in shape)
+        self._num_named[sequence_id] = 0
+        self._extend(sequence_id, missing)
+        return self._tables[sequence_id]
+
+    def commit(self, sequence_id: str, hashes: Sequence[BlockHash], num_computed: int) -> None:
+        """Note that tokens [0, num_computed) are in the cache: name full blocks, give back those behind a window."""
+        table = self._tables[sequence_id]
+        for index in range(self._num_named[sequence_id], len(hashes)):
+            for group, blocks in enumerate(table):
+                if blocks[index] != ABSENT:
+                    self.pool.name(blocks[index], (group, hashes[index]))
+        self._num_named[sequence_id] = max(self._num_named[sequence_id], len(hashes))
+        for group, blocks in enumerate(table):
+            self._give_back(blocks, self.layout.first_needed(group, num_computed))
+
+    def free(self, sequence_id: str) -> None:
+        """Give back everything; nothing happens if the sequence holds nothing."""
+        for blocks in self._tables.pop(sequence_id, ()):
+            self.pool.release([block for block in blocks if block != ABSENT])
+        self._num_named.pop(sequence_id, None)
+
+    def check_integrity(self) -> None:
+        """Recount the pool against the tables. Raises RuntimeError with the numbers."""
+        tables = self._tables.values()
+        self.pool.check_integrity(block for table in tables for blocks in table for block in blocks if block != ABSENT)
+
+    def _longest_chain(self, hashes: Sequence[BlockHash], limit: int) -> int:
+        """Return how many blocks, at most `limit`, every group without a window knows from the start on."""
+        whole = [group for group, window in enumerate(self.layout.windows) if window is None]
+        limit = min(limit, len(hashes))
+        for count in range(limit):
+            if any(self.pool.find((group, hashes[count])) is None for group in whole):
+                return count
+        return limit
+
+    def _find_in_group(self, group: int, hashes: Sequence[BlockHash], count: int) -> list[int] | None:
+        """Return the group's blocks of the first `count` hashes; None if one that the next token sees is unknown."""
+        first = self.layout.first_needed(group, count * self.layout.block_size)
+        blocks = [self.pool.find((group, hashes[index])) for index in range(first, count)]
+        if None in blocks:
+            return None
+        return [ABSENT] * first + [block for block in blocks if block is not None]
+
+    def _missing(self, table: BlockIds, num_tokens: int, end: int) -> list[int]:
+        wanted = (num_tokens if window is None else end for window in self.layout.windows)
+        return [
+            max(0, self.layout.num_blocks(tokens) - len(blocks)) for tokens, blocks in zip(wanted, table, strict=True)
+        ]
+
+    def _extend(self, sequence_id: str, missing: Sequence[int]) -> None:
+        for blocks, count in zip(self._tables[sequence_id], missing, strict=True):
+            blocks.extend(self.pool.allocate(count))
+
+    def _give_back(self, blocks: list[int], first_needed: int) -> None:
+        index = min(first_needed, len(blocks)) - 1
+        behind: list[int] = []
+        while index >= 0 and blocks[index] != ABSENT:
+            behind.append(blocks[index])
+            blocks[index] = ABSENT
+            index -= 1
+        self.pool.release(behind[::-1])
+
+
+def iter_blocks(block_ids: BlockIds) -> Iterator[int]:
+    """Yield the present blocks of all groups."""
+    return (block for blocks in block_ids for block in blocks if block != ABSENT)

@@ -1,0 +1,63 @@
+"""What the ranks know of the sequences, so that each pass sends them only what is new."""
+
+from __future__ import annotations
+
+from dormouse_worker.engine.batch import BlockIds, NewSequence, ScheduledSequence
+from dormouse_worker.engine.block_tables import ABSENT
+from dormouse_worker.engine.request import Request
+
+
+class RankView:
+    """Follows every batch that is sent. All ranks of a group know the same."""
+
+    def __init__(self) -> None:
+        self._num_blocks: dict[str, list[int]] = {}  # by sequence and layer group: blocks that the ranks know
+        self._released: list[str] = []
+        self._is_fresh = True
+
+    def __repr__(self) -> str:
+        return f"RankView({len(self._num_blocks)} sequences, {len(self._released)} to release, fresh={self._is_fresh})"
+
+    def introduce(self, request: Request) -> NewSequence | None:
+        """Return the whole sequence if the ranks do not know it."""
+        if request.request_id in self._num_blocks:
+            return None
+        self._num_blocks[request.request_id] = []
+        return NewSequence(
+            request.request_id, request.prompt_token_ids, list(request.output_token_ids), request.sampling
+        )
+
+    def schedule(self, request: Request, table: BlockIds, end: int) -> ScheduledSequence:
+        """Return the part [computed, end) of a sequence that was introduced, with the blocks that are new."""
+        known = self._num_blocks[request.request_id] or [0] * len(table)
+        self._num_blocks[request.request_id] = [len(blocks) for blocks in table]
+        return ScheduledSequence(
+            request_id=request.request_id,
+            start=request.num_computed_tokens,
+            end=end,
+            new_block_ids=tuple(_present(blocks[start:]) for blocks, start in zip(table, known, strict=True)),
+            samples=end == request.num_tokens,
+        )
+
+    def release(self, request_id: str) -> None:
+        """The ranks may forget this sequence; nothing happens if they do not know it."""
+        if self._num_blocks.pop(request_id, None) is not None:
+            self._released.append(request_id)
+
+    def reset(self) -> None:
+        """Nobody knows what the ranks know: they shall forget everything."""
+        self._num_blocks.clear()
+        self._released.clear()
+        self._is_fresh = True
+
+    def take_released(self) -> tuple[bool, tuple[str, ...]]:
+        """Return whether the ranks shall forget everything, else what they may forget; say it only once."""
+        told = self._is_fresh, tuple(self._released)
+        self._is_fresh = False
+        self._released.clear()
+        return told
+
+
+def _present(blocks: list[int]) -> list[int]:
+    """Put block 0 where a window needs none: it keeps the table's positions and is never read."""
+    return [0 if block == ABSENT else block for block in blocks]
