@@ -1,0 +1,192 @@
+"""Random loads over a small cache, run to the end: conservation, bounds, right answers, progress, no starvation."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from dormouse_worker.engine.assembly import build_engine
+from dormouse_worker.engine.testing import (
+    FakeExecutor,
+    ManualClock,
+    make_report,
+    make_sampling,
+    next_token,
+    visible_tokens,
+)
+from dormouse_worker.ipc import AddRequest
+from dormouse_worker.settings import EngineSettings
+
+MAX_MODEL_LEN, MAX_SEQS, MAX_TOKENS = 24, 4, 9
+WINDOWS = [(None,), (5,), (None, 5), (5, None, 3)]
+
+
+def expected_tokens(prompt, count, windows):
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(next_token(*visible_tokens(tokens, windows)))
+    return tokens[len(prompt) :]
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """Requests arrive, are aborted, fail with a pass, and are computed; a model of tokens says what must come out."""
+
+    @initialize(
+        windows=st.sampled_from(WINDOWS),
+        host_blocks=st.sampled_from([0, 3, 8]),
+        caches=st.booleans(),
+        num_blocks=st.integers(6, 8),
+    )
+    def begin(self, windows, host_blocks, caches, num_blocks):
+        report = make_report(num_gpu_blocks=num_blocks, max_model_len=MAX_MODEL_LEN)
+        self.windows, self.clock = windows, ManualClock()
+        self.executor = FakeExecutor(report, self.clock, windows)
+        self.engine = build_engine(
+            EngineSettings(
+                model="m",
+                max_num_seqs=MAX_SEQS,
+                max_num_batched_tokens=MAX_TOKENS,
+                enable_prefix_caching=caches,
+            ),
+            report,
+            (num_blocks, host_blocks),
+            self.executor,
+            clock=self.clock,
+        )
+        self.scheduler = self.engine._scheduler
+        self.open: dict[str, list[int]] = {}  # id → tokens that must still come
+        self.asked: dict[str, list[int]] = {}  # id → prompt tokens whose log-probabilities must still come
+        self.count = 0
+
+    @rule(
+        first=st.integers(0, 1),
+        length=st.integers(1, 9) | st.integers(1, MAX_MODEL_LEN - 1),
+        max_tokens=st.integers(1, 16),
+        num_resumed=st.integers(0, 11),
+        priority=st.integers(-1, 1),
+        salt=st.sampled_from(["", "x"]),
+        asks=st.booleans(),
+        count=st.integers(1, 6),
+    )
+    def arrive(self, count, **request):
+        for _ in range(count):
+            self.arrive_one(**request)
+
+    def arrive_one(self, *, first, length, max_tokens, num_resumed, priority, salt, asks):
+        self.count += 1
+        name, prompt = str(self.count), list(range(first, first + length))  # so that many share a beginning
+        tokens = expected_tokens(prompt, min(max_tokens, MAX_MODEL_LEN - len(prompt)), self.windows)
+        resumed = tokens[: min(num_resumed, len(tokens) - 1)]
+        sampling = make_sampling(max_tokens=max_tokens, prompt_logprobs=0 if asks else None)
+        assert self.engine.add(AddRequest(name, prompt, sampling, resumed, priority, salt)) is None
+        self.open[name] = tokens[len(resumed) :]
+        self.asked[name] = prompt[1:] if asks else []
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data(), what=st.sampled_from(["abort", "abort everything", "fail", "forget prefixes"]))
+    def disturb(self, data, what):
+        if what == "abort":
+            name = data.draw(st.sampled_from(sorted(self.open)))
+            assert [output.finish_reason for output in self.engine.abort([name])] == ["abort"]
+            del self.open[name]
+        elif what == "abort everything":
+            self.engine.abort_all()
+            self.open.clear()
+        elif what == "fail":
+            self.executor.fail_once["execute_model"] = RuntimeError("boom")
+            for name in self.engine.step().failed:
+                del self.open[name]
+        else:
+            self.engine.forget_prefixes()
+
+    @rule(count=st.integers(1, 20))
+    def run_some_passes(self, count):
+        for _ in range(count):
+            self.run_a_pass()
+
+    def run_a_pass(self):
+        outputs = self.engine.step()
+        if outputs is None:
+            assert not self.open
+            return
+        batch = self.executor.batches[-1]
+        assert 0 < batch.num_tokens <= MAX_TOKENS
+        assert len(batch.sequences) <= MAX_SEQS
+        assert self.count_logit_rows(batch) <= MAX_SEQS
+        for output in outputs.outputs:
+            self.check(output)
+
+    def count_logit_rows(self, batch):
+        rows = sum(sequence.samples for sequence in batch.sequences)
+        for sequence in batch.sequences:
+            new = self.executor._sequences[sequence.request_id].new
+            if new.sampling.prompt_logprobs is not None:
+                rows += max(0, min(sequence.end, len(new.prompt_token_ids) - 1) - sequence.start)
+        return rows
+
+    def check(self, output):
+        name = output.request_id
+        for part in output.prompt_logprobs or []:
+            assert -part.sampled == self.asked[name].pop(0)
+        for token in output.token_ids:
+            assert token == self.open[name].pop(0)
+            assert not self.asked[name], "a token came before the prompt was told"
+        assert (output.finish_reason is not None) == (not self.open[name])
+        if output.finish_reason is not None:
+            del self.open[name]
+
+    @invariant()
+    def everything_is_conserved(self):
+        if self.count:
+            self.engine.check_integrity()
+            assert self.scheduler.num_running <= MAX_SEQS
+            assert set(self.scheduler.request_ids) == set(self.open)
+
+    def teardown(self):
+        if not self.count:
+            return
+        steps_left: dict[str, int] = defaultdict(lambda: 60 * (len(self.open) + 1))
+        while self.engine.has_work:
+            head = self.scheduler.request_ids[0]
+            steps_left[head] -= 1
+            assert steps_left[head] > 0, f"{head} starves"
+            self.run_a_pass()
+        assert not self.open
+        assert self.scheduler.tables.pool.num_used == 0
+
+
+@pytest.mark.timeout(240)
+def test_random_loads():
+    run_state_machine_as_test(EngineMachine, settings=settings(max_examples=100, stateful_step_count=30, deadline=None))
+
+
+@pytest.mark.parametrize("windows", WINDOWS)
+def test_an_abort_storm_returns_every_block(windows):
+    report = make_report(num_gpu_blocks=9, max_model_len=MAX_MODEL_LEN)
+    engine = build_engine(
+        EngineSettings(model="m", max_num_seqs=MAX_SEQS, max_num_batched_tokens=MAX_TOKENS),
+        report,
+        (9, 4),
+        FakeExecutor(report, windows=windows),
+        clock=ManualClock(),
+    )
+    for n in range(300):
+        engine.add(AddRequest(str(n), [n % 3] * (n % 23 + 1), make_sampling(max_tokens=9)))
+        if n % 2:
+            engine.step()
+        engine.abort([str(n - 7)])
+    engine.abort_all()
+    engine.check_integrity()
+    assert engine._scheduler.tables.pool.num_used == 0
+    assert engine._scheduler.swap.num_free == engine._scheduler.swap.num_blocks
