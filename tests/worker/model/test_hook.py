@@ -68,7 +68,7 @@ def test_discovery_sees_what_each_layer_stores():
     with forward_context(context):
         output, _ = paged_attention(make_module(), QUERY, KEY, KEY[..., :5], None, sliding_window=9)
     assert (context.layers[1].num_kv_heads, context.layers[1].key_size, context.layers[1].value_size) == (2, 8, 5)
-    assert context.windows == {1: 9}
+    assert context.calls == {1: AttentionCall(1, 8**-0.5, 9)}
     assert output.shape == (1, 3, 4, 5)
 
 
