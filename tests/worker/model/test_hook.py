@@ -63,6 +63,13 @@ def test_what_the_paged_cache_does_not_offer_is_refused_by_name(module, mask, kw
         paged_attention(module, QUERY, KEY, KEY, mask, **kwargs)
 
 
+def test_discovery_refuses_a_layer_that_attends_twice():
+    with forward_context(DiscoveryContext()):
+        paged_attention(make_module(), QUERY, KEY, KEY, None)
+        with pytest.raises(ModelInvalid, match="layer 1 attends twice"):
+            paged_attention(make_module(), QUERY, KEY, KEY, None)
+
+
 def test_discovery_sees_what_each_layer_stores():
     context = DiscoveryContext()
     with forward_context(context):

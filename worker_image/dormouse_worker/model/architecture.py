@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from dormouse_worker.errors import ModelInvalid
@@ -15,6 +16,17 @@ def check_architecture(config: Any) -> None:
     missing = _find_missing(config)
     if missing is not None:
         raise ModelInvalid(f"{config.model_type} needs {missing}, which the paged cache does not offer")
+
+
+def check_forward(module: Any) -> None:
+    """Raise ModelInvalid unless a pass can hold several sequences and answer some rows of them.
+
+    Arguments that a model does not know vanish without a word: it would count positions through the whole batch.
+    """
+    known = inspect.signature(type(module).forward).parameters
+    for name in ("position_ids", "logits_to_keep"):
+        if name not in known:
+            raise ModelInvalid(f"{type(module).__name__} takes no {name}, which a batch of several sequences needs")
 
 
 def _find_missing(config: Any) -> str | None:

@@ -12,7 +12,7 @@ from transformers.utils import logging as transformers_logging
 
 from dormouse_worker.errors import InsufficientMemory, InvalidSettings, ModelInvalid, WorkerError
 from dormouse_worker.ipc import ModelInfo
-from dormouse_worker.model.architecture import check_architecture, find_position_limit
+from dormouse_worker.model.architecture import check_architecture, check_forward, find_position_limit
 from dormouse_worker.model.attention.hook import ATTENTION_NAME, DiscoveryContext, register
 from dormouse_worker.model.context import forward_context
 from dormouse_worker.model.kv_cache import CacheSpec
@@ -166,6 +166,7 @@ def _choose_lean(module: Any, discovered: DiscoveryContext, settings: EngineSett
 
 def _discover(module: Any, settings: EngineSettings, device: torch.device) -> DiscoveryContext:
     """Run one token through the model and look at what each layer brings. Raises ModelInvalid."""
+    check_forward(module)
     config = module.config.get_text_config()
     context = DiscoveryContext()
     token = torch.zeros(1, 1, dtype=torch.long, device=device)
