@@ -51,11 +51,8 @@ class ModelRunner:
             torch.as_tensor(metadata.slot_mapping, device=device),
         )
         with forward_context(context):
-            output = self._model.module(
-                input_ids=torch.tensor([token_ids], device=device),
-                position_ids=torch.as_tensor(metadata.positions, device=device)[None],
-                use_cache=False,
-                logits_to_keep=torch.tensor(last_rows, dtype=torch.long, device=device),
+            return self._model.compute_logits(
+                torch.tensor(token_ids, device=device),
+                torch.as_tensor(metadata.positions, device=device),
+                torch.tensor(last_rows, dtype=torch.long, device=device),
             )
-        logits: torch.Tensor = output.logits[0]
-        return logits
