@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from localkube.progress import Progress
 from localkube.spec import Paths
 from tools.bootstrap import cache_root
 
+READER_LEFT = 141  # as a shell reports a program that SIGPIPE ended
 EPILOG = """
 typical use:
   python -m localkube up                             start it (the first time builds Kubernetes: 5-9 minutes)
@@ -123,6 +125,18 @@ COMMANDS: dict[str, Callable[[Paths, argparse.Namespace], int]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit code. Whoever reads the output may stop reading: that is no failure to tell."""
+    try:
+        try:
+            return _run(argv)
+        finally:
+            sys.stdout.flush()  # what is still buffered meets the closed pipe here, not at the interpreter's end
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter's end flushes once more
+        return READER_LEFT
+
+
+def _run(argv: Sequence[str] | None) -> int:
     """Run one command; return its exit code. A failure is one message for a person, not a traceback."""
     arguments = _parser().parse_args(argv)
     paths = Paths(Path(cache_root()).resolve() / "localkube")

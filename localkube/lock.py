@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from tools.bootstrap import held
 
 LOCK_FILE = Path("/run/lock/dormouse-localkube.lock")
 OWNER_FILE = Path("/run/dormouse-localkube.json")
@@ -24,22 +25,9 @@ class Owner:
     boot_id: str
 
 
-@contextmanager
-def machine_lock(purpose: str, say: Callable[[str], None], path: Path = LOCK_FILE) -> Iterator[None]:
+def machine_lock(purpose: str, say: Callable[[str], None], path: Path = LOCK_FILE) -> AbstractContextManager[None]:
     """Hold the machine's lock; a second run waits and says for whom. The kernel frees it when a run is killed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            handle.seek(0)
-            say(f"waiting for {handle.read().strip() or 'another run'}, which holds {path}")
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        handle.seek(0)
-        handle.truncate()
-        handle.write(f"`{purpose}` of pid {os.getpid()} in {Path.cwd()}")
-        handle.flush()
-        yield
+    return held(path, f"`{purpose}` of pid {os.getpid()} in {Path.cwd()}", say)
 
 
 def read_owner(path: Path = OWNER_FILE) -> Owner | None:

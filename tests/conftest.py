@@ -1,11 +1,23 @@
-"""What every test needs: child processes find the packages as the tests themselves do."""
+"""What every test needs: child processes find the packages as the tests themselves do; the small trained model."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+import pytest
+
+from tools.bootstrap import ROOT
+from tools.train_model import Recipe, model_dir
+
 PARTS = ("api", "kube", "operator", "gateway", "worker_image", "cli", ".")
 
 os.environ["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in PARTS)
+
+
+@pytest.fixture(scope="session")
+def tiny_model() -> Path:
+    """The directory of the small trained model."""
+    path = model_dir(Recipe())
+    assert path.is_dir(), "run make model"
+    return path

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK_FILE = ROOT / "requirements" / "dev.txt"
@@ -55,9 +56,8 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def machine_lock(name: str) -> Iterator[None]:
-    """Hold DORMOUSE_CACHE/locks/NAME; a second run waits and says for whom."""
-    path = cache_root() / "locks" / name
+def held(path: Path, holder: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lock of a file; a second run waits and says for whom. The kernel frees it when a run is killed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as handle:
         try:
@@ -68,9 +68,14 @@ def machine_lock(name: str) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX)
         handle.seek(0)
         handle.truncate()
-        handle.write(f"pid {os.getpid()} in {ROOT}")
+        handle.write(holder)
         handle.flush()
         yield
+
+
+def machine_lock(name: str) -> AbstractContextManager[None]:
+    """Hold DORMOUSE_CACHE/locks/NAME."""
+    return held(cache_root() / "locks" / name, f"pid {os.getpid()} in {ROOT}", say)
 
 
 def run(*command: str | Path) -> None:

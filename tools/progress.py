@@ -72,7 +72,10 @@ class Progress:
 
 @contextmanager
 def begun(command: Sequence[str], env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-    """Begin a command that works beside the block, for `follow` to wait for; it ends with the block at the latest."""
+    """Begin a command that works beside the block, for `follow` to wait for; it ends with the block at the latest.
+
+    What it prints until then has to fit into the pipe (64 KiB): one that says more stands still until it is followed.
+    """
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=env
     ) as process:

@@ -1,4 +1,4 @@
-"""The real KubeApi: plain mappings over kubernetes.aio's connection. Owns login, paths and the mapping of errors.
+"""The real KubeApi: plain mappings over kubernetes.aio's connection. Owns login, paths and time limits.
 
 The generated models of the client library are left out: they refuse unknown fields and cost memory per object.
 """
@@ -6,8 +6,7 @@ The generated models of the client library are left out: they refuse unknown fie
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote
@@ -16,8 +15,9 @@ import aiohttp
 from kubernetes.aio import client as kubernetes_client
 from kubernetes.aio import config as kubernetes_config
 
+from dormouse_kube.answers import error_of, events, foreign_errors
 from dormouse_kube.api import Kind, Resource, ResourceList, WatchEvent
-from dormouse_kube.errors import Conflict, Forbidden, Gone, Invalid, KubeError, NotFound, Unavailable
+from dormouse_kube.errors import KubeError, NotFound
 
 _APPLY = "application/apply-patch+yaml"  # JSON is YAML
 _MERGE = "application/merge-patch+json"
@@ -41,7 +41,7 @@ class ClientSettings:
 class _Request:
     """One HTTP request before it is signed."""
 
-    verb: str  # as RBAC names it; for metrics only
+    verb: str  # as RBAC names it; for metrics and errors
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
     kind: Kind
     namespace: str | None
@@ -50,6 +50,10 @@ class _Request:
     query: tuple[tuple[str, str], ...] = ()
     content_type: str = _JSON
     body: Resource | None = None
+
+    def __str__(self) -> str:
+        """Return what errors call it."""
+        return f"{self.verb} {self.path}"
 
     @property
     def path(self) -> str:
@@ -146,11 +150,11 @@ class KubeClient:
         request = _Request(verb="watch", method="GET", kind=kind, namespace=namespace, query=query)
         limits = self._settings
         timeout = aiohttp.ClientTimeout(sock_connect=limits.connect_timeout_s, sock_read=limits.inactivity_timeout_s)
-        with _foreign_errors(request):
+        with foreign_errors(str(request)):
             response = await self._send(request, timeout)
             try:
-                async for line in _lines(response.content):
-                    yield _to_event(json.loads(line))
+                async for event in events(response.content):
+                    yield event
             finally:
                 response.close()
 
@@ -221,7 +225,7 @@ class KubeClient:
         """Send the request and return the answer's object."""
         limits = self._settings
         timeout = aiohttp.ClientTimeout(total=limits.request_timeout_s, sock_connect=limits.connect_timeout_s)
-        with _foreign_errors(request):
+        with foreign_errors(str(request)):
             response = await self._send(request, timeout)
             answer: dict[str, Any] = json.loads(await response.read())
             return answer
@@ -245,7 +249,7 @@ class KubeClient:
                 self._on_call(request.verb, request.kind.plural, status)
         response: aiohttp.ClientResponse = answer.response
         if status >= 400:
-            raise _to_error(status, _parse_status(await response.read()), _retry_after_s(response.headers))
+            raise error_of(status, response.headers, await response.read())
         return response
 
 
@@ -263,65 +267,3 @@ async def _login(
     await kubernetes_config.load_kube_config(  # type: ignore[no-untyped-call]
         kubeconfig, context=context, client_configuration=configuration, persist_config=False
     )
-
-
-@contextmanager
-def _foreign_errors(request: _Request) -> Iterator[None]:
-    """Map what aiohttp and the parser raise: whatever breaks below HTTP is Unavailable."""
-    try:
-        yield
-    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-        words = str(error) or type(error).__name__
-        raise Unavailable(f"{request.verb} {request.path}: {words}") from error
-
-
-async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Yield the stream's lines, of any length: StreamReader.readline fails on those longer than its buffer."""
-    rest = b""
-    async for chunk in content.iter_any():
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            if line:
-                yield line
-
-
-def _to_event(raw: Mapping[str, Any]) -> WatchEvent:
-    """Return the event; raise what an ERROR event says."""
-    if raw["type"] == "ERROR":
-        raise _to_error(int(raw["object"].get("code") or 500), raw["object"], None)
-    return WatchEvent(raw["type"], raw["object"])
-
-
-def _parse_status(body: bytes) -> Mapping[str, Any]:
-    """Return the Status object of an error's body; a proxy in between may have written something else."""
-    try:
-        parsed = json.loads(body)
-    except ValueError:
-        return {"message": body[:200].decode(errors="replace")}
-    return parsed if isinstance(parsed, dict) else {}
-
-
-def _retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Return the server's Retry-After in seconds; a date, which Kubernetes never sends, counts as none."""
-    value = headers.get("Retry-After", "")
-    return float(value) if value.isdigit() else None
-
-
-_NAMED: Mapping[int, type[KubeError]] = {
-    400: Invalid,
-    403: Forbidden,
-    404: NotFound,
-    409: Conflict,
-    410: Gone,
-    422: Invalid,
-}
-
-
-def _to_error(status: int, body: Mapping[str, Any], retry_after_s: float | None) -> KubeError:
-    """Return the error of an HTTP status and the Status object that came with it."""
-    message = str(body.get("message") or f"HTTP {status}")
-    reason = str(body.get("reason") or "")
-    # 401: the token may just have been rotated; the next call reads it anew
-    if status in {401, 408, 429} or status >= 500:
-        return Unavailable(message, status=status, reason=reason, retry_after_s=retry_after_s)
-    return _NAMED.get(status, KubeError)(message, status=status, reason=reason)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from dormouse_api import __version__
+
 
 class SettingsError(ValueError):
     """A setting is missing or bad; the message names the variable."""
@@ -40,7 +42,7 @@ def parse_settings(env: Mapping[str, str]) -> Settings:
     """Return the settings. Raises SettingsError."""
     return Settings(
         watch_namespaces=tuple(filter(None, (name.strip() for name in _text(env, "WATCH_NAMESPACES", "").split(",")))),
-        worker_image=_text(env, "WORKER_IMAGE", "ghcr.io/dormouse/worker:0.1.0"),
+        worker_image=_text(env, "WORKER_IMAGE", f"ghcr.io/dormouse/worker:{__version__}"),
         worker_image_pull_policy=_choice(env, "WORKER_IMAGE_PULL_POLICY", ("IfNotPresent", "Always", "Never")),
         namespace=_text(env, "NAMESPACE", "default"),
         release=_text(env, "RELEASE", "dormouse"),

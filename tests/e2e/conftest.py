@@ -16,7 +16,6 @@ from tests.e2e.kit import Deployments, Model, Models, wait_until
 from tools.bootstrap import ROOT
 from tools.kubectl import Cluster, CommandFailed
 from tools.release import Release, fill_model_claim, install
-from tools.train_model import Recipe, model_dir
 
 
 @pytest.fixture
@@ -29,14 +28,6 @@ def eventually() -> Callable[..., Any]:
 def cluster() -> Cluster:
     """The cluster that `make cluster` brought up."""
     return Cluster.current()
-
-
-@pytest.fixture(scope="session")
-def tiny_model() -> Path:
-    """The directory of the small trained model."""
-    path = model_dir(Recipe())
-    assert path.is_dir(), "run make model"
-    return path
 
 
 @pytest.fixture(scope="session")

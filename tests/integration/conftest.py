@@ -21,7 +21,6 @@ from dormouse_api.v1 import inference_pb2_grpc as inference_rpc
 from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_api.v1 import worker_control_pb2_grpc as control_rpc
 from tools.bootstrap import ROOT
-from tools.train_model import Recipe, model_dir
 
 TOKENS = {Role.OPERATOR: "operator-token-of-the-tests", Role.GATEWAY: "gateway-token-of-the-tests"}
 EPOCH = 1
@@ -98,14 +97,6 @@ class Worker:
         params = pb.SamplingParams(**sampling)  # type: ignore[arg-type]
         request = pb.GenerateRequest(token_ids=pb.TokenIds(ids=prompt_token_ids), sampling_params=params)
         return self.inference.Generate(request, timeout=60)
-
-
-@pytest.fixture(scope="session")
-def tiny_model() -> Path:
-    """The directory of the small trained model."""
-    path = model_dir(Recipe())
-    assert path.is_dir(), "run make model"
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dormouse_api.names import READINESS_GATE
 from dormouse_kube.api import EVENTS, INFERENCE_DEPLOYMENTS, PODS
 from dormouse_kube.errors import KubeError
 from dormouse_kube.testing import FakeKube
@@ -121,6 +122,11 @@ class Rig:
     @property
     def pods(self) -> list[str]:
         return [pod["metadata"]["name"] for pod in self.kube.everything(PODS)]
+
+    def gate(self, index: int = 0) -> dict[str, Any] | None:
+        """Return the readiness gate of the pod at a place in the list, None if it was never written."""
+        conditions = self.kube.everything(PODS)[index]["status"]["conditions"]
+        return next((item for item in conditions if item["type"] == READINESS_GATE), None)
 
     def worker(self, index: int = 0) -> FakeWorker:
         """Return the worker of the pod at a place in the list."""

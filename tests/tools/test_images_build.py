@@ -11,27 +11,29 @@ from tools.images import base, build, content
 from tools.images.settings import ImagesFailed, Settings
 from tools.images.store import find_program, run_program
 
-NAMES = build.Names("r.example/d", "0.1.0-today", {part: f"env-{part}" for part in content.PARTS})
+VERSION = content.VERSION
+NAMES = build.Names("r.example/d", f"{VERSION}-today", {part: f"env-{part}" for part in content.PARTS})
 
 
-def images(tag: str) -> list[str]:
-    return [f"r.example/d/{part}:{tag}" for part in content.PARTS]
+def images(build_of: str) -> list[str]:
+    return [f"r.example/d/{part}:{VERSION}-{build_of}" for part in content.PARTS]
 
 
 def test_the_current_build_its_environments_and_the_base_are_never_removed():
     everything = sorted(NAMES.needed())
     assert build.old_names(everything, NAMES, keep=1) == []
-    assert {base.base_name(), "r.example/d/worker:0.1.0", "localhost/dormouse/worker-env:env-worker"} <= NAMES.needed()
+    never_removed = {base.base_name(), f"r.example/d/worker:{VERSION}", "localhost/dormouse/worker-env:env-worker"}
+    assert never_removed <= NAMES.needed()
 
 
 def test_only_the_newest_builds_of_other_sources_are_kept():
-    by_age = [*images("0.1.0-today"), *images("0.1.0-b"), *images("0.1.0-c"), *images("0.1.0-d")]
-    assert build.old_names(by_age, NAMES, keep=3) == images("0.1.0-d")
+    by_age = [*images("today"), *images("b"), *images("c"), *images("d")]
+    assert build.old_names(by_age, NAMES, keep=3) == images("d")
 
 
 def test_pruning_keeps_the_current_build_even_when_it_is_the_oldest():
-    by_age = [*images("0.1.0-newer"), *images("0.1.0-today")]
-    assert build.old_names(by_age, NAMES, keep=1) == images("0.1.0-newer")
+    by_age = [*images("newer"), *images("today")]
+    assert build.old_names(by_age, NAMES, keep=1) == images("newer")
 
 
 def test_environments_of_other_locks_and_other_bases_are_removed():

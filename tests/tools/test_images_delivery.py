@@ -32,7 +32,7 @@ class Stand:
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self.settings = Settings(cache=folder, **environment)
-        self.names = Names(self.settings.repository, "0.1.0-abc", {})
+        self.names = Names(self.settings.repository, f"{content.VERSION}-abc", {})
         self.log = folder / "buildah.log"
         program = folder / "bin" / "buildah"
         program.parent.mkdir()
@@ -56,7 +56,8 @@ def path_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_with_a_registry_every_image_is_pushed_there(tmp_path: Path):
     stand = Stand(tmp_path, {"context": "kind", "registry": "r.example/team"})
     pushed = [line.split()[-1] for line in stand.deliver()]
-    wanted = [f"docker://r.example/team/{part}:{tag}" for tag in ("0.1.0-abc", "0.1.0") for part in content.PARTS]
+    tags = (f"{content.VERSION}-abc", content.VERSION)
+    wanted = [f"docker://r.example/team/{part}:{tag}" for tag in tags for part in content.PARTS]
     assert pushed == wanted
 
 

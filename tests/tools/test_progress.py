@@ -57,6 +57,17 @@ def test_a_begun_command_works_beside_and_is_followed_later():
     assert "trained" in out.getvalue()
 
 
+def test_a_begun_command_that_failed_meanwhile_ends_the_run_at_its_own_step_with_its_words():
+    progress, out = plain()
+    with begun([sys.executable, "-c", "raise SystemExit('no disk')"]) as process:
+        with progress.step("First"):
+            process.wait()
+        with pytest.raises(SystemExit, match=r"(?s)no disk.*ended with 1"), progress.step("Second") as step:
+            follow(process, step)
+    assert "✓ [1/2] First" in out.getvalue()
+    assert "✗ [2/2] Second failed" in out.getvalue()
+
+
 def test_a_begun_command_ends_with_its_block():
     with pytest.raises(RuntimeError), begun([sys.executable, "-c", "import signal; signal.pause()"]) as process:
         raise RuntimeError

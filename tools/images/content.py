@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-VERSION = "0.1.0"  # the chart's appVersion; every build carries this tag too
+from tools.bootstrap import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+VERSION: str = PROJECT["version"]  # every build carries this tag too, for the chart asks for it
 PARTS = ("operator", "gateway", "worker")
 PACKAGES = (
     "api/dormouse_api",

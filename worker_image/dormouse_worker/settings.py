@@ -27,6 +27,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     swap_space_bytes: int = 0  # host memory for swapped blocks
     enable_prefix_caching: bool = True  # keep the blocks of ended requests and share equal prefixes
     load_format: str = "auto"  # auto = safetensors; dummy = random weights
+    model_impl: str = "auto"  # auto = our own forward pass where it fits, else transformers'; lean | transformers
     seed: int = 0
     threads: int = 0  # torch threads on cpu; 0 = the container's cpu limit, else all cores
 

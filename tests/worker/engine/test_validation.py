@@ -27,6 +27,7 @@ def test_the_defaults_pass():
         ("gpu_memory_utilization", float("nan")),
         ("dtype", "int3"),
         ("load_format", "pickle"),
+        ("model_impl", "vllm"),
     ],
 )
 def test_a_bad_value_is_named_with_its_field(field, value):

@@ -27,7 +27,7 @@ def test_every_engine_flag_reaches_the_engine():
     _, engine = parse(
         *("--device=cuda", "--dtype=float32", "--max-model-len=5", "--max-num-seqs=6", "--max-num-batched-tokens=7"),
         *("--gpu-memory-utilization=0.5", "--memory-limit=2Gi", "--kv-cache-memory=1Mi", "--block-size=8"),
-        *("--swap-space=3Ki", "--load-format=dummy", "--seed=9", "--threads=2"),
+        *("--swap-space=3Ki", "--load-format=dummy", "--model-impl=lean", "--seed=9", "--threads=2"),
     )
     assert engine == EngineSettings(
         model="/models/tiny",
@@ -42,6 +42,7 @@ def test_every_engine_flag_reaches_the_engine():
         block_size=8,
         swap_space_bytes=3 << 10,
         load_format="dummy",
+        model_impl="lean",
         seed=9,
         threads=2,
     )
@@ -81,6 +82,7 @@ def test_more_than_one_name_can_be_served():
         ("--dtype", "float8"),
         ("--device", "tpu"),
         ("--load-format", "pickle"),
+        ("--model-impl", "vllm"),
         ("--served-model-name", ""),
         ("--max-waiting-requests", "0"),
         ("--log-level", "LOUD"),

@@ -63,12 +63,19 @@ def test_what_the_paged_cache_does_not_offer_is_refused_by_name(module, mask, kw
         paged_attention(module, QUERY, KEY, KEY, mask, **kwargs)
 
 
+def test_discovery_refuses_a_layer_that_attends_twice():
+    with forward_context(DiscoveryContext()):
+        paged_attention(make_module(), QUERY, KEY, KEY, None)
+        with pytest.raises(ModelInvalid, match="layer 1 attends twice"):
+            paged_attention(make_module(), QUERY, KEY, KEY, None)
+
+
 def test_discovery_sees_what_each_layer_stores():
     context = DiscoveryContext()
     with forward_context(context):
         output, _ = paged_attention(make_module(), QUERY, KEY, KEY[..., :5], None, sliding_window=9)
     assert (context.layers[1].num_kv_heads, context.layers[1].key_size, context.layers[1].value_size) == (2, 8, 5)
-    assert context.windows == {1: 9}
+    assert context.calls == {1: AttentionCall(1, 8**-0.5, 9)}
     assert output.shape == (1, 3, 4, 5)
 
 

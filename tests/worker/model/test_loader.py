@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import LlamaConfig
+from transformers import LlamaConfig, Phi3Config
 
 from dormouse_worker.errors import InsufficientMemory, InvalidSettings, ModelInvalid, ModelNotFound
 from dormouse_worker.model.loader import load, resolve_max_model_len
@@ -14,6 +14,7 @@ from dormouse_worker.model.testing import MAX_POSITIONS, VOCAB_SIZE, write_tiny_
 from dormouse_worker.settings import EngineSettings
 
 CPU = torch.device("cpu")
+SMALL = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 48}
 
 
 def load_tiny(directory, **overrides):
@@ -69,6 +70,27 @@ def test_a_length_above_the_models_own_is_refused_with_both_numbers():
         resolve_max_model_len(LlamaConfig(max_position_embeddings=128), 129)
 
 
+def test_frequencies_that_change_beyond_a_length_end_the_model_there():
+    """The change would be for a whole batch at once, and keys in the cache would keep the old frequencies."""
+    longrope = {
+        "rope_type": "longrope",
+        "rope_theta": 1e4,
+        "short_factor": [1.0] * 8,
+        "long_factor": [4.0] * 8,
+    }
+    config = Phi3Config(
+        hidden_size=64,
+        num_attention_heads=4,
+        max_position_embeddings=128,
+        original_max_position_embeddings=32,
+        rope_parameters=longrope,
+        pad_token_id=0,
+    )
+    assert resolve_max_model_len(config, 0) == 32
+    with pytest.raises(InvalidSettings, match=r"maxModelLen 33 is above .* 32"):
+        resolve_max_model_len(config, 33)
+
+
 def test_a_model_without_a_length_needs_the_setting():
     config = SimpleNamespace(get_text_config=SimpleNamespace)
     assert resolve_max_model_len(config, 77) == 77
@@ -114,11 +136,19 @@ def test_a_sliding_window_that_attention_does_not_see_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"model_type": "bloom", "hidden_size": 32, "n_layer": 2, "n_head": 4}, "0 of 2 layers use the attention"),
-        ({"model_type": "mpt", "d_model": 32, "n_layers": 2, "n_heads": 4}, "does not run on a paged cache"),
-        ({"model_type": "gptj", "n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4}, "transformers can not load"),
-        ({"model_type": "bert", "hidden_size": 32, "num_attention_heads": 4}, "attention that is not causal"),
-        ({"model_type": "mamba", "hidden_size": 32, "num_hidden_layers": 2}, "layers of type linear_attention"),
+        ({"model_type": "bloom"}, "bloom needs position biases .*ALiBi"),
+        ({"model_type": "mpt"}, "mpt needs position biases .*ALiBi"),
+        ({"model_type": "falcon", "alibi": True}, "falcon needs position biases .*ALiBi"),
+        ({"model_type": "t5"}, "t5 needs attention to the output of an encoder"),
+        ({"model_type": "bart"}, "bart needs attention to the output of an encoder"),
+        ({"model_type": "mamba"}, "mamba needs layers of type linear_attention"),
+        ({"model_type": "falcon", **SMALL}, "its attention is code of its own"),
+        ({"model_type": "gptj", "n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4}, "attention is code of its"),
+        ({"model_type": "xglm", "d_model": 32, "num_layers": 2, "attention_heads": 4}, "0 of 2 layers use"),
+        ({"model_type": "bert", **SMALL}, "attention that is not causal"),
+        ({"model_type": "bart", "d_model": 32, "is_encoder_decoder": False}, "BartForCausalLM takes no position_ids"),
+        ({"model_type": "diffllama", **SMALL}, "layer 0 attends twice"),
+        ({"model_type": "olmoe", "num_experts": 4, **SMALL}, "does not run on a paged cache: selected index"),
     ],
 )
 def test_an_architecture_that_does_not_fit_the_paged_cache_is_refused(tmp_path, config, message):

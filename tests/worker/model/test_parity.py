@@ -14,11 +14,13 @@ from dormouse_worker.model.attention.sdpa import SdpaBackend
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.loader import load
 from dormouse_worker.model.runner import ModelRunner
-from dormouse_worker.model.testing import MAX_POSITIONS, reference_generate
+from dormouse_worker.model.testing import ARCHITECTURES, MAX_POSITIONS, reference_generate
 from dormouse_worker.settings import EngineSettings
 
-ARCHITECTURES = ["llama", "qwen3", "mistral", "gemma2", "gpt2", "opt", "phi3", "gpt_oss"]
-NEVER_CROWDED = ["mistral"]  # every layer has a window, and gives back so much that twelve blocks are enough
+EXPERTS = ["mixtral", "qwen3_moe", "gpt_oss", "deepseek_v3"]
+LEAN = ["cwm", "llama", "ministral", "mistral", "qwen2", "qwen3"]
+PATHS = [*((name, "transformers") for name in ARCHITECTURES), *((name, "lean") for name in LEAN)]
+each_path = pytest.mark.parametrize(("architecture", "impl"), PATHS)
 BLOCK_SIZE = 4
 MAX_TOKENS = 10
 PROMPTS = {str(n): [(i * i * 7 + i * n + 3) % 250 for i in range(length)] for n, length in enumerate((1, 5, 17, 30))}
@@ -34,13 +36,17 @@ class RunnerExecutor:
 
 @pytest.fixture(scope="module")
 def loaded(tiny_model):
-    """Return a function architecture → (loaded model, what transformers says to each prompt)."""
+    """Return a function (architecture, impl) → (loaded model, what transformers says to each prompt)."""
 
     @functools.cache
-    def load_both(architecture):
+    def expected(architecture):
         directory = tiny_model(architecture)
-        model = load(EngineSettings(model=str(directory), block_size=BLOCK_SIZE), torch.device("cpu"))
-        return model, {name: reference_generate(directory, prompt, MAX_TOKENS) for name, prompt in PROMPTS.items()}
+        return {name: reference_generate(directory, prompt, MAX_TOKENS) for name, prompt in PROMPTS.items()}
+
+    @functools.cache
+    def load_both(architecture, impl="auto"):
+        settings = EngineSettings(model=str(tiny_model(architecture)), block_size=BLOCK_SIZE, model_impl=impl)
+        return load(settings, torch.device("cpu")), expected(architecture)
 
     return load_both
 
@@ -74,30 +80,35 @@ def counters(engine):
     return engine._scheduler.counters
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_each_prompt_alone(loaded, architecture):
-    model, expected = loaded(architecture)
+def never_crowded(model):
+    """Where every layer has a window, so much is given back that twelve blocks are enough."""
+    return None not in model.cache_spec.windows
+
+
+@each_path
+def test_each_prompt_alone(loaded, architecture, impl):
+    model, expected = loaded(architecture, impl)
     engine = make_engine(model)
     assert {name: run(engine, {name: prompt})[name] for name, prompt in PROMPTS.items()} == expected
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_all_prompts_in_one_batch(loaded, architecture):
-    model, expected = loaded(architecture)
+@each_path
+def test_all_prompts_in_one_batch(loaded, architecture, impl):
+    model, expected = loaded(architecture, impl)
     assert run(make_engine(model), PROMPTS) == expected
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@each_path
 @pytest.mark.parametrize("chunk", [3, 7])
-def test_prompts_in_chunks_mixed_with_decoding(loaded, architecture, chunk):
+def test_prompts_in_chunks_mixed_with_decoding(loaded, architecture, impl, chunk):
     """A budget of a few tokens cuts every longer prompt, while those that came before it decode."""
-    model, expected = loaded(architecture)
+    model, expected = loaded(architecture, impl)
     assert run(make_engine(model, tokens=chunk), PROMPTS) == expected
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_arrivals_in_the_middle_of_others(loaded, architecture):
-    model, expected = loaded(architecture)
+@each_path
+def test_arrivals_in_the_middle_of_others(loaded, architecture, impl):
+    model, expected = loaded(architecture, impl)
     engine = make_engine(model, tokens=8)
     tokens = {name: [] for name in PROMPTS}
     for name, prompt in PROMPTS.items():
@@ -108,29 +119,28 @@ def test_arrivals_in_the_middle_of_others(loaded, architecture):
     assert finish(engine, tokens) == expected
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_preempted_and_computed_anew(loaded, architecture):
-    model, expected = loaded(architecture)
+@each_path
+def test_preempted_and_computed_anew(loaded, architecture, impl):
+    model, expected = loaded(architecture, impl)
     engine = make_engine(model, num_blocks=12, tokens=8)
     assert run(engine, PROMPTS) == expected
-    assert counters(engine).preemptions > 0 or architecture in NEVER_CROWDED
+    assert counters(engine).preemptions > 0 or never_crowded(model)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_preempted_to_host_memory_and_back(loaded, architecture):
-    model, expected = loaded(architecture)
+@each_path
+def test_preempted_to_host_memory_and_back(loaded, architecture, impl):
+    model, expected = loaded(architecture, impl)
     engine = make_engine(model, num_blocks=12, tokens=8, host_blocks=12)
     assert run(engine, PROMPTS) == expected
     assert counters(engine).swaps == counters(engine).preemptions
-    assert counters(engine).swaps > 0 or architecture in NEVER_CROWDED
+    assert counters(engine).swaps > 0 or never_crowded(model)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("chunk", [5, 256])
-def test_prompts_whose_beginning_is_in_the_cache(loaded, architecture, chunk):
-    """Each twice: the second time all full blocks but the last token's come from the cache, output included."""
-    model, expected = loaded(architecture)
-    engine = make_engine(model, tokens=chunk, caches=True)
+@each_path
+def test_prompts_whose_beginning_is_in_the_cache(loaded, architecture, impl):
+    """Each twice: the second time all full blocks but the last token's come from the cache."""
+    model, expected = loaded(architecture, impl)
+    engine = make_engine(model, tokens=9, caches=True)
     assert run(engine, PROMPTS) == expected
     before = counters(engine).prefix_hits
     assert run(engine, PROMPTS) == expected
@@ -177,6 +187,25 @@ def test_prompt_logprobs_equal_those_of_transformers(loaded, tiny_model, archite
             assert logprobs.sampled == pytest.approx(expected[position, prompt[position + 1]].item(), abs=1e-4)
             assert logprobs.top_ids == ids.tolist()
             assert logprobs.top_logprobs == pytest.approx(values.tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize("architecture", EXPERTS)
+def test_experts_compute_a_row_alike_whatever_rows_are_beside_it(loaded, architecture):
+    """Which experts the neighbours choose decides how rows are grouped; it must not decide what comes out."""
+    model, _ = loaded(architecture)
+    experts = [part for name, part in model.module.named_modules() if name.endswith(".mlp")][-1]
+    rows = torch.randn(1, 40, 32, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        together, alone = (
+            _first(experts(rows)),
+            torch.cat([_first(experts(rows[:, i : i + 1])) for i in range(40)], dim=1),
+        )
+    assert together.std() > 1  # else closeness would say nothing
+    torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
+
+
+def _first(output):
+    return output[0] if isinstance(output, tuple) else output
 
 
 def test_a_seeded_request_says_the_same_whatever_runs_beside_it(loaded):

@@ -8,6 +8,7 @@ from dormouse_worker.settings import EngineSettings
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 LOAD_FORMATS = ("auto", "dummy")
+MODEL_IMPLS = ("auto", "lean", "transformers")
 POSITIVE = ("max_num_seqs", "max_num_batched_tokens", "block_size")
 NOT_NEGATIVE = ("max_model_len", "memory_limit_bytes", "kv_cache_memory_bytes", "swap_space_bytes", "threads")
 
@@ -29,6 +30,8 @@ def check_settings(settings: EngineSettings) -> None:
         raise InvalidSettings(f"dtype is {settings.dtype!r}; allowed are {', '.join(DTYPES)}")
     if settings.load_format not in LOAD_FORMATS:
         raise InvalidSettings(f"load_format is {settings.load_format!r}; allowed are {', '.join(LOAD_FORMATS)}")
+    if settings.model_impl not in MODEL_IMPLS:
+        raise InvalidSettings(f"model_impl is {settings.model_impl!r}; allowed are {', '.join(MODEL_IMPLS)}")
 
 
 def check_block_counts(report: MemoryReport, num_gpu_blocks: int, num_cpu_blocks: int) -> None:

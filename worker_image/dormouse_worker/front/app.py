@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import shutil
 import tempfile
@@ -12,7 +11,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
-from importlib import metadata
 from pathlib import Path
 
 from grpc import aio
@@ -21,6 +19,7 @@ from grpc_health.v1.health import SERVICE_NAME as HEALTH_SERVICE
 from grpc_health.v1.health import aio as health  # type: ignore[attr-defined]  # made only where asyncio is there
 from grpc_reflection.v1alpha import reflection
 
+from dormouse_api import __version__
 from dormouse_api.auth import RequireRole, RoleTokens
 from dormouse_api.limits import MAX_MESSAGE_BYTES, server_options
 from dormouse_api.names import CONTROL_SERVICE, INFERENCE_SERVICE, Role
@@ -80,7 +79,7 @@ class Front:
         self.metrics = WorkerMetrics(settings.served_model_names[0], clock=seams.clock)
         self.worker = Worker(
             spawn,
-            Identity(settings.pod_uid, settings.settings_digest, digest, metadata_version()),
+            Identity(settings.pod_uid, settings.settings_digest, digest, __version__),
             self.metrics,
             limits=Limits(settings.max_waiting_requests, settings.engine_timeout_s),
             clock=seams.clock,
@@ -216,13 +215,6 @@ class Front:
         if board.state is State.READY and not self.worker.is_ending:
             return Answer(200, b"ok\n")
         return Answer(503, f"the worker is {describe(board.state, board.engine.sleep_level)}\n".encode())
-
-
-def metadata_version() -> str:
-    """Return the version of the installed distribution; in the image only the code is there."""
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        return metadata.version("dormouse")
-    return "0.1.0"
 
 
 def _listen(server: aio.Server, host: str, port: int, flag: str) -> int:

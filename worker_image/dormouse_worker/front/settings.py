@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dormouse_api.names import CONTROL_PORT, INFERENCE_PORT, METRICS_PORT
-from dormouse_worker.engine.validation import DTYPES, LOAD_FORMATS
+from dormouse_worker.engine.validation import DTYPES, LOAD_FORMATS, MODEL_IMPLS
 from dormouse_worker.settings import EngineSettings
 
 EPILOG = """
@@ -63,6 +63,7 @@ def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Fro
         block_size=flags.block_size,
         swap_space_bytes=flags.swap_space,
         load_format=flags.load_format,
+        model_impl=flags.model_impl,
         seed=flags.seed,
         threads=flags.threads,
     )
@@ -111,6 +112,12 @@ def _add_model_flags(group: argparse._ArgumentGroup) -> None:
     )
     add("--dtype", default="auto", choices=DTYPES, help="auto = the model's own (default)")
     add("--load-format", default="auto", choices=LOAD_FORMATS, help="dummy = random weights, nothing is read")
+    add(
+        "--model-impl",
+        default="auto",
+        choices=MODEL_IMPLS,
+        help="whose forward pass computes: auto = our own where it fits the model, else transformers' (default)",
+    )
     add(
         "--max-model-len",
         default=0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,14 +12,18 @@ from transformers.utils import logging as transformers_logging
 
 from dormouse_worker.errors import InsufficientMemory, InvalidSettings, ModelInvalid, WorkerError
 from dormouse_worker.ipc import ModelInfo
-from dormouse_worker.model.attention.hook import DiscoveryContext, register
+from dormouse_worker.model.architecture import check_architecture, check_forward, find_position_limit
+from dormouse_worker.model.attention.hook import ATTENTION_NAME, DiscoveryContext, register
 from dormouse_worker.model.context import forward_context
 from dormouse_worker.model.kv_cache import CacheSpec
+from dormouse_worker.model.lean.build import build_lean
+from dormouse_worker.model.lean.decoder import LeanDecoder
 from dormouse_worker.model_files import check_model_files
 from dormouse_worker.settings import EngineSettings
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-SUPPORTED_LAYER_TYPES = {"full_attention", "sliding_attention"}
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,21 +31,11 @@ class LoadedModel:
     """A model on its device, ready for packed forward passes."""
 
     module: Any  # a transformers causal language model
+    lean: LeanDecoder | None  # computes instead of the module, with the same weights, where it fits
     cache_spec: CacheSpec
     device: torch.device
     max_model_len: int
     vocab_size: int
-
-    def compute_logits(self, token_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Run the packed tokens [T] at positions [T] through the model; return the logits [R, V] of the rows [R].
-
-        A forward context must be set.
-        """
-        output = self.module(
-            input_ids=token_ids[None], position_ids=positions[None], use_cache=False, logits_to_keep=rows
-        )
-        logits: torch.Tensor = output.logits[0]
-        return logits
 
     @property
     def weights_bytes(self) -> int:
@@ -48,6 +43,24 @@ class LoadedModel:
         tensors = (*self.module.parameters(), *self.module.buffers())
         storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
         return sum(storages.values())
+
+    @property
+    def impl(self) -> str:
+        """Return whose forward pass computes: `lean` or `transformers`."""
+        return "transformers" if self.lean is None else "lean"
+
+    def compute_logits(self, token_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """Return logits [len(rows), V] of a packed batch: token_ids and positions [T], rows of it that are wanted.
+
+        Attention is answered by the forward context, in which every call must lie.
+        """
+        if self.lean is not None:
+            return self.lean.forward(token_ids, positions, rows)
+        output = self.module(
+            input_ids=token_ids[None], position_ids=positions[None], use_cache=False, logits_to_keep=rows
+        )
+        logits: torch.Tensor = output.logits[0]
+        return logits
 
     @property
     def info(self) -> ModelInfo:
@@ -65,6 +78,7 @@ def load(settings: EngineSettings, device: torch.device) -> LoadedModel:
     files = check_model_files(settings.model_path, settings.load_format)
     try:
         config = AutoConfig.from_pretrained(files.path, local_files_only=True, trust_remote_code=False)
+        check_architecture(config)
         max_model_len = resolve_max_model_len(config, settings.max_model_len)
         module = _instantiate(config, settings).to(device).eval().requires_grad_(requires_grad=False)
     except WorkerError:
@@ -72,24 +86,35 @@ def load(settings: EngineSettings, device: torch.device) -> LoadedModel:
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise InsufficientMemory(f"{files.path}: the weights do not fit into memory: {error}") from error
     except Exception as error:  # whatever the library says about these files
-        raise ModelInvalid(f"{files.path}: transformers can not load it: {type(error).__name__}: {error}") from error
+        raise ModelInvalid(f"{files.path}: {_explain(error)}") from error
+    discovered = _discover(module, settings, device)
+    layers = sorted(discovered.layers.items())
+    windows = tuple(discovered.calls[layer].window for layer, _ in layers)
     return LoadedModel(
         module=module,
-        cache_spec=_discover_cache(module, settings, device),
+        lean=_choose_lean(module, discovered, settings),
+        cache_spec=CacheSpec.of(tuple(spec for _, spec in layers), settings.block_size, windows),
         device=device,
         max_model_len=max_model_len,
         vocab_size=int(config.get_text_config().vocab_size),
     )
 
 
+def _explain(error: Exception) -> str:
+    chooses_among_its_own_attentions = isinstance(error, KeyError) and error.args == (ATTENTION_NAME,)
+    if chooses_among_its_own_attentions:
+        return "its attention is code of its own, which reads no paged cache"
+    return f"transformers can not load it: {type(error).__name__}: {error}"
+
+
 def resolve_max_model_len(config: Any, wanted: int) -> int:
     """Return the longest sequence in tokens: `wanted`, or for 0 the model's own limit. Raises InvalidSettings."""
-    limit = getattr(config.get_text_config(), "max_position_embeddings", None)
+    limit = find_position_limit(config)
     if limit is None and wanted == 0:
         raise InvalidSettings("config.json names no max_position_embeddings; set maxModelLen")
     if limit is not None and wanted > limit:
-        raise InvalidSettings(f"maxModelLen {wanted} is above the model's max_position_embeddings {limit}; lower it")
-    return wanted or int(limit or 0)
+        raise InvalidSettings(f"maxModelLen {wanted} is above the model's limit of {limit} positions; lower it")
+    return wanted or limit or 0
 
 
 def _instantiate(config: Any, settings: EngineSettings) -> Any:
@@ -127,13 +152,23 @@ def _own_tensors(module: Any) -> None:
         tensor.data = copies[key]
 
 
-def _discover_cache(module: Any, settings: EngineSettings, device: torch.device) -> CacheSpec:
+def _choose_lean(module: Any, discovered: DiscoveryContext, settings: EngineSettings) -> LeanDecoder | None:
+    """Return our own forward pass if the settings allow it and the model fits. Raises InvalidSettings."""
+    if settings.model_impl == "transformers":
+        return None
+    lean = build_lean(module, discovered.calls)
+    if isinstance(lean, LeanDecoder):
+        return lean
+    if settings.model_impl == "lean":
+        raise InvalidSettings(f"model_impl is lean, which does not fit {settings.model}: {lean.reason}; use auto")
+    logger.info("%s runs through transformers' forward pass: %s", settings.model, lean.reason)
+    return None
+
+
+def _discover(module: Any, settings: EngineSettings, device: torch.device) -> DiscoveryContext:
     """Run one token through the model and look at what each layer brings. Raises ModelInvalid."""
+    check_forward(module)
     config = module.config.get_text_config()
-    layer_types = getattr(config, "layer_types", None) or []
-    unknown = sorted(set(layer_types) - SUPPORTED_LAYER_TYPES)
-    if unknown:
-        raise ModelInvalid(f"{settings.model}: layers of type {', '.join(unknown)} are not supported")
     context = DiscoveryContext()
     token = torch.zeros(1, 1, dtype=torch.long, device=device)
     try:
@@ -148,10 +183,10 @@ def _discover_cache(module: Any, settings: EngineSettings, device: torch.device)
     num_layers = int(config.num_hidden_layers)
     if sorted(context.layers) != list(range(num_layers)):
         raise ModelInvalid(
-            f"{settings.model}: {len(context.layers)} of {num_layers} layers use the attention interface"
+            f"{settings.model}: {len(context.layers)} of {num_layers} layers use transformers' attention interface; "
+            "one that does not reads no paged cache"
         )
-    for layer, kind in enumerate(layer_types):
-        if kind == "sliding_attention" and context.windows[layer] is None:
+    for layer, kind in enumerate(getattr(config, "layer_types", None) or []):
+        if kind == "sliding_attention" and context.calls[layer].window is None:
             raise ModelInvalid(f"{settings.model}: layer {layer} hides its sliding window from the attention interface")
-    layers = tuple(context.layers[layer] for layer in range(num_layers))
-    return CacheSpec.of(layers, settings.block_size, tuple(context.windows[layer] for layer in range(num_layers)))
+    return context

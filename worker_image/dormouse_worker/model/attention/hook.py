@@ -81,14 +81,18 @@ class PagedContext:
 
 
 class DiscoveryContext:
-    """Finds out what each layer stores by looking at what it brings; answers zeros."""
+    """Finds out what each layer stores and asks for by looking at what it brings; answers zeros."""
 
     def __init__(self) -> None:
         self.layers: dict[int, LayerSpec] = {}
-        self.windows: dict[int, int | None] = {}
+        self.calls: dict[int, AttentionCall] = {}
 
     def attend(self, call: AttentionCall, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """See `ForwardContext`."""
+        """See `ForwardContext`. Raises ModelInvalid if a layer comes twice: later keys would replace earlier ones."""
+        if call.layer_idx in self.layers:
+            raise ModelInvalid(
+                f"layer {call.layer_idx} attends twice, and the paged cache keeps one key for each token"
+            )
         self.layers[call.layer_idx] = LayerSpec(key.shape[1], key.shape[2], value.shape[2], key.dtype)
-        self.windows[call.layer_idx] = call.window
+        self.calls[call.layer_idx] = call
         return query.new_zeros(query.shape[0], query.shape[1], value.shape[2])

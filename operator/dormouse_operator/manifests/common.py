@@ -1,0 +1,51 @@
+"""What every child of a deployment carries: labels, the owner, who writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dormouse_api.names import API_VERSION, COMPONENT_WORKER, KIND, LABEL_COMPONENT, LABEL_DEPLOYMENT
+from dormouse_operator.model import Deployment
+
+FIELD_MANAGER = "dormouse-operator"
+
+Manifest = dict[str, Any]
+
+
+def selector_labels(deployment: str) -> dict[str, str]:
+    """Return the labels that all worker pods of a deployment, and nothing else, carry."""
+    return {LABEL_DEPLOYMENT: deployment, LABEL_COMPONENT: COMPONENT_WORKER}
+
+
+def selector_text(deployment: str) -> str:
+    """Return the selector as the API server takes it."""
+    return ",".join(f"{key}={value}" for key, value in selector_labels(deployment).items())
+
+
+def labels_of(deployment: Deployment) -> dict[str, str]:
+    """Return the labels of everything that the operator makes for a deployment."""
+    return {
+        "app.kubernetes.io/name": "dormouse",
+        "app.kubernetes.io/instance": deployment.key.name,
+        "app.kubernetes.io/part-of": "dormouse",
+        "app.kubernetes.io/managed-by": FIELD_MANAGER,
+        **selector_labels(deployment.key.name),
+    }
+
+
+def metadata_of(deployment: Deployment, name: str, labels: Mapping[str, str]) -> Manifest:
+    """Return the metadata of a child: it goes with its deployment."""
+    owner = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": deployment.key.name,
+        "uid": deployment.uid,
+        "controller": True,
+    }
+    return {
+        "name": name,
+        "namespace": deployment.key.namespace,
+        "labels": dict(labels),
+        "ownerReferences": [owner],
+    }

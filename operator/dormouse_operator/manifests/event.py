@@ -1,0 +1,49 @@
+"""What is told to the user once: an Event about a deployment."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from dormouse_api.names import API_VERSION, KIND
+from dormouse_operator.manifests.common import FIELD_MANAGER, Manifest
+from dormouse_operator.model import Key
+from dormouse_operator.parse import format_time
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """Something worth telling the user once."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+def event_manifest(occurrence: Occurrence, *, key: Key, uid: str, now: datetime, reporter: str) -> Manifest:
+    """Return the Event about a deployment. Its name tells when and what, so that a repetition is no second one."""
+    mark = hashlib.sha256(f"{now.isoformat()}{occurrence.reason}{occurrence.message}".encode()).hexdigest()[:16]
+    time = format_time(now)
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{key.name}.{mark}", "namespace": key.namespace},
+        "involvedObject": {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "namespace": key.namespace,
+            "name": key.name,
+            "uid": uid,
+        },
+        "type": occurrence.type,
+        "reason": occurrence.reason,
+        "message": occurrence.message[:1024],
+        "count": 1,
+        "firstTimestamp": time,
+        "lastTimestamp": time,
+        "source": {"component": FIELD_MANAGER},
+        "reportingComponent": FIELD_MANAGER,
+        "reportingInstance": reporter,
+    }

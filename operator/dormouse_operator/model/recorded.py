@@ -1,0 +1,95 @@
+"""What the operator wrote last: the status."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition. Without time and generation, which the status writer adds."""
+
+    type: str
+    status: Literal["True", "False", "Unknown"]
+    reason: str
+    message: str
+    is_failure: bool = False  # False for a reason that time alone does not cure; not written to the status
+
+    @property
+    def is_true(self) -> bool:
+        """Tell whether it holds."""
+        return self.status == "True"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCondition:
+    """A condition as it stands in the status."""
+
+    condition: Condition
+    since: datetime | None  # last flip of its status
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One rank's report as it stands in the status."""
+
+    rank: int
+    pod: str
+    num_gpu_blocks: int
+    num_cpu_blocks: int
+    allocated_gpu_blocks: int
+    gpu_uuid: str = ""
+    residual_bytes: int = 0
+    limited_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KvCache:
+    """What the ranks reported and what they agreed on."""
+
+    block_size: int
+    num_gpu_blocks: int
+    num_cpu_blocks: int
+    limiting_rank: str
+    ranks: tuple[Rank, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Actuation:
+    """How the deployment last came to serve."""
+
+    path: Literal["cold", "level2"]
+    seconds: float
+    reason: str
+    time: str  # RFC 3339
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedStatus:
+    """The status as it was read. `raw` is kept to tell whether a new one differs."""
+
+    observed_generation: int = 0
+    phase: str = ""
+    image: str | None = None
+    conditions: Mapping[str, RecordedCondition] = field(default_factory=dict)
+    kv_cache: KvCache | None = None
+    last_actuation: Actuation | None = None
+    raw: Mapping[str, Any] = field(default_factory=dict)
+
+    def is_true(self, condition: str) -> bool:
+        """Tell whether a condition was True."""
+        found = self.conditions.get(condition)
+        return found is not None and found.condition.is_true
+
+    def reason(self, condition: str) -> str:
+        """Return a condition's reason, "" if it was never written."""
+        found = self.conditions.get(condition)
+        return found.condition.reason if found else ""
+
+    def rank_of(self, pod: str) -> Rank | None:
+        """Return what was recorded of a pod."""
+        ranks = self.kv_cache.ranks if self.kv_cache else ()
+        return next((rank for rank in ranks if rank.pod == pod), None)

@@ -1,0 +1,107 @@
+"""What runs: pods as the kubelet sees them, workers as they tell of themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+SLEEP_LEVEL = 2  # the only one that workers know now
+
+
+class WorkerState(StrEnum):
+    """The life of a worker, as the wire contract names it."""
+
+    STARTING = "STARTING"
+    LOADING = "LOADING"
+    PROFILED = "PROFILED"
+    INITIALIZING = "INITIALIZING"
+    READY = "READY"
+    DRAINING = "DRAINING"
+    ASLEEP = "ASLEEP"
+    WAKING = "WAKING"
+    FAILED = "FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """The worker's container as the kubelet sees it."""
+
+    is_running: bool = False
+    is_ready: bool = False
+    restart_count: int = 0
+    started: datetime | None = None  # of the present run
+    waiting_reason: str = ""  # ImagePullBackOff, CrashLoopBackOff, …
+    waiting_message: str = ""
+    exit_code: int | None = None  # of the last end; None = it never ended
+    exit_reason: str = ""  # OOMKilled, Error, …
+    exit_message: str = ""  # its last words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """One worker pod."""
+
+    name: str
+    uid: str
+    index: int
+    revision: str
+    owner_uid: str
+    created: datetime | None = None
+    ip: str = ""
+    is_scheduled: bool = False
+    unscheduled_message: str = ""  # the scheduler's words
+    has_ended: bool = False  # phase Failed or Succeeded: it will never run again
+    end_message: str = ""
+    is_deleting: bool = False
+    is_ready: bool = False
+    gate_open: bool = False
+    gate_reason: str = ""  # "" = the gate was never written
+    gate_since: datetime | None = None  # when it last opened or closed
+    container: Container = Container()
+
+    @property
+    def can_be_asked(self) -> bool:
+        """Tell whether a worker may answer there."""
+        return bool(self.ip) and self.container.is_running and not self.is_deleting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a worker measured."""
+
+    rank: int
+    num_gpu_blocks: int
+    num_cpu_blocks: int
+    block_size: int
+    max_model_len: int = 0
+    device: str = ""
+    limited_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a worker failed, in its own words."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """What a worker says of itself, or what is known of one at rest."""
+
+    state: WorkerState
+    pod_uid: str
+    settings_digest: str
+    epoch: int = 0
+    running_requests: int = 0
+    report: Report | None = None
+    num_gpu_blocks: int = 0
+    num_cpu_blocks: int = 0
+    residual_bytes: int = 0
+    freed_bytes: int = 0
+    failure: Failure | None = None
+    last_sleep_s: float = 0.0
+    last_wake_s: float = 0.0
+    is_at_rest: bool = False  # not asked: taken from the recorded status

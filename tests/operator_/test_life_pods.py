@@ -1,0 +1,131 @@
+"""Which pods there are, and the Service: scale, another spec, loss, deletion."""
+
+from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS, SERVICES
+
+
+async def test_scaling_down_removes_the_highest_and_leaves_the_rest_alone(rig):
+    await rig.serving(replicas=3)
+    first = rig.worker(0)
+    rig.apply(replicas=1)
+    await rig.settle()
+    assert len(rig.pods) == 1
+    assert rig.worker(0) is first
+    assert first.commands == ["initialize_cache"]
+    assert rig.status["replicas"] == 1
+
+
+async def test_zero_replicas_means_off(rig):
+    await rig.serving()
+    rig.apply(replicas=0)
+    await rig.settle()
+    assert rig.pods == []
+    assert rig.status["phase"] == "Off"
+    assert rig.condition("Ready")[:2] == ("False", "NoReplicas")
+
+
+async def test_another_spec_replaces_the_pods(rig):
+    await rig.serving()
+    [before] = rig.pods
+    rig.apply(engine={"device": "cpu", "maxNumSeqs": 4})
+    await rig.until_profiled()
+    await rig.settle()
+    [after] = rig.pods
+    assert before != after
+    assert rig.status["phase"] == "Active"
+    assert rig.status["observedGeneration"] == 2
+
+
+async def test_a_new_operator_with_another_image_restarts_no_worker_even_when_scaled(rig):
+    await rig.serving()
+    before = rig.pods
+    rig.default_image = "worker:2"
+    rig.restart_operator()
+    await rig.settle()
+    rig.apply(replicas=2)
+    await rig.settle()
+    assert rig.pods[:1] == before
+    assert rig.status["image"] == "worker:1"
+    rig.apply(engine={"device": "cpu", "maxNumSeqs": 4})
+    await rig.settle()
+    assert rig.status["image"] == "worker:2"
+
+
+async def test_a_deleted_pod_comes_back_and_is_agreed_on_again(rig):
+    await rig.serving()
+    uid = rig.kube.everything(PODS)[0]["metadata"]["uid"]
+    await rig.kube.delete(PODS, "team", rig.pods[0])
+    await rig.settle()
+    assert rig.status["phase"] == "Loading"
+    assert rig.condition("Ready")[0] == "False"
+    rig.worker().finish_loading()
+    await rig.settle()
+    assert rig.kube.everything(PODS)[0]["metadata"]["uid"] != uid
+    assert rig.status["phase"] == "Active"
+    assert rig.worker().allocated == 2000
+
+
+async def test_an_evicted_pod_is_replaced(rig):
+    await rig.serving()
+    uid = rig.kube.everything(PODS)[0]["metadata"]["uid"]
+    rig.kube.edit(
+        PODS, "team", rig.pods[0], lambda pod: pod["status"].update(phase="Failed", reason="Evicted", message="full")
+    )
+    await rig.until_profiled()
+    await rig.settle()
+    assert rig.kube.everything(PODS)[0]["metadata"]["uid"] != uid
+    assert rig.status["phase"] == "Active"
+
+
+async def test_a_pod_whose_predecessor_is_still_ending_has_to_wait_for_the_name(rig):
+    await rig.serving()
+    await rig.kube.delete(PODS, "team", rig.pods[0])
+    rig.kube.calls.clear()
+    await rig.reconcile()
+    assert [call for call in rig.kube.mutations() if call.plural == "pods"] == []
+    assert rig.condition("Scheduled") == (
+        "False",
+        "PodsMissing",
+        f"0 of 1 pods exist; pod {rig.pods[0]} is still ending",
+    )
+
+
+async def test_a_changed_service_is_put_right(rig):
+    await rig.serving()
+    rig.kube.edit(SERVICES, "team", "tiny", lambda obj: obj["spec"].update(selector={"a": "b"}))
+    await rig.settle()
+    assert rig.kube.peek(SERVICES, "team", "tiny")["spec"]["selector"] != {"a": "b"}
+
+
+async def test_deletion_leaves_nothing_and_needs_no_operator(rig):
+    await rig.serving()
+    obj = rig.kube.peek(INFERENCE_DEPLOYMENTS, *rig.key)
+    assert "finalizers" not in obj["metadata"]
+    assert "annotations" not in obj["metadata"]
+    await rig.kube.delete(INFERENCE_DEPLOYMENTS, *rig.key)
+    rig.kube.collect_garbage()
+    assert rig.kube.everything(PODS) == []
+    assert rig.kube.everything(SERVICES) == []
+    assert await rig.reconcile() is None
+    assert rig.reconciler.seen == {}
+
+
+async def test_a_namesake_of_a_deleted_object_replaces_the_pods_that_are_left(rig):
+    await rig.serving()
+    old = rig.kube.everything(PODS)[0]["metadata"]["uid"]
+    await rig.kube.delete(INFERENCE_DEPLOYMENTS, *rig.key)
+    await rig.kube.delete(SERVICES, *rig.key)
+    rig.apply()
+    await rig.until_profiled()
+    await rig.settle()
+    assert rig.kube.everything(PODS)[0]["metadata"]["uid"] != old
+    assert rig.status["phase"] == "Active"
+
+
+async def test_a_deployment_that_is_being_deleted_is_left_alone(rig):
+    await rig.serving()
+    rig.kube.edit(INFERENCE_DEPLOYMENTS, *rig.key, lambda obj: obj["metadata"].update(finalizers=["someone/else"]))
+    await rig.kube.delete(INFERENCE_DEPLOYMENTS, *rig.key)
+    rig.apply(replicas=3)
+    rig.kube.calls.clear()
+    assert await rig.reconcile() is None
+    assert rig.kube.mutations() == []

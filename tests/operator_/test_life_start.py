@@ -1,0 +1,146 @@
+"""How a deployment comes to serve: load, profile, agree on the minimum, allocate; and who comes late."""
+
+from dormouse_kube.api import INFERENCE_DEPLOYMENTS, SERVICES
+from dormouse_kube.errors import Unavailable
+from dormouse_operator.model import WorkerState
+
+
+async def test_one_replica_starts_profiles_agrees_allocates_and_serves(rig):
+    rig.apply()
+    await rig.settle()
+    assert rig.status["phase"] == "Loading"
+    assert rig.condition("ModelLoaded")[:2] == ("False", "Loading")
+    rig.worker().finish_loading()
+    await rig.settle()
+    assert rig.status["phase"] == "Active"
+    assert rig.condition("Ready") == ("True", "Serving", "1 of 1 replicas serve")
+    assert rig.status["kvCache"]["numGpuBlocks"] == 2000
+    assert rig.worker().commands == ["initialize_cache"]
+    assert rig.gate()["status"] == "True"
+    assert rig.status["readyReplicas"] == 1
+    assert rig.status["image"] == "worker:1"
+    assert rig.status["url"] == "gateway:50051"
+    assert rig.kube.peek(SERVICES, "team", "tiny") is not None
+
+
+async def test_two_workers_agree_on_the_minimum_and_the_limiting_one_is_named(rig):
+    rig.node.blocks = {"0": 2111, "1": 2055}
+    await rig.serving(replicas=2)
+    cache = rig.status["kvCache"]
+    assert cache["numGpuBlocks"] == 2055
+    assert cache["limitingRank"] == f"{rig.pods[1]}/0"
+    assert [rank["numGpuBlocks"] for rank in cache["ranks"]] == [2111, 2055]
+    assert [rig.worker(i).allocated for i in (0, 1)] == [2055, 2055]
+    assert f"BlocksAgreed: blocks agreed: 2055, the minimum of [2111, 2055], limited by pod {rig.pods[1]}" in rig.events
+
+
+async def test_the_agreement_stands_in_the_status_before_a_worker_allocates(rig):
+    rig.apply()
+    await rig.until_profiled()
+    rig.kube.fail("patch_status", INFERENCE_DEPLOYMENTS, Unavailable("down"))
+    await rig.reconcile()
+    assert rig.worker().commands == []
+    await rig.settle()
+    assert rig.worker().allocated == 2000
+
+
+async def test_a_worker_that_does_not_report_is_waited_for_but_only_so_long(rig):
+    rig.apply(replicas=2)
+    await rig.settle()
+    rig.worker(0).finish_loading()
+    await rig.settle()
+    assert rig.condition("BlocksAgreed")[:2] == ("False", "WaitingForReports")
+    assert rig.status["phase"] == "Loading"
+    rig.clock.step(9.0)
+    await rig.settle()
+    assert rig.worker(0).allocated == 0
+    rig.clock.step(1.0)
+    await rig.settle()
+    assert rig.worker(0).allocated == 2000
+    assert rig.status["phase"] == "Degraded"
+
+
+async def test_the_wait_survives_a_restart_of_the_operator(rig):
+    rig.apply(replicas=2)
+    await rig.settle()
+    rig.worker(0).finish_loading()
+    await rig.settle()
+    rig.clock.step(10.0)
+    rig.restart_operator()
+    await rig.settle()
+    assert rig.worker(0).allocated == 2000
+
+
+async def test_a_latecomer_that_reports_less_shrinks_the_others_one_at_a_time(rig):
+    rig.node.blocks = {"2": 1500}
+    await rig.serving(replicas=2)
+    rig.apply(replicas=3)
+    await rig.settle()
+    busy = rig.worker(0)
+    busy.running_requests = 1
+    rig.worker(2).finish_loading()
+    for _ in range(6):
+        rig.node.tick()
+        await rig.reconcile()
+    assert rig.gate(0)["status"] == "False"
+    assert rig.worker(1).allocated == 2000, "its turn comes when the first is done"
+    assert rig.gate(1)["status"] == "True"
+    busy.running_requests = 0
+    await rig.settle()
+    assert [rig.worker(i).allocated for i in (0, 1, 2)] == [1500, 1500, 1500]
+    assert rig.status["phase"] == "Active"
+
+
+async def test_a_latecomer_that_reports_more_takes_what_is_agreed(rig):
+    rig.node.blocks = {"1": 3000}
+    await rig.serving(replicas=1)
+    rig.apply(replicas=2)
+    await rig.until_profiled()
+    await rig.settle()
+    assert [rig.worker(i).allocated for i in (0, 1)] == [2000, 2000]
+    assert rig.worker(0).commands == ["initialize_cache"], "who serves is left alone"
+
+
+async def test_when_the_limiting_worker_leaves_the_others_keep_what_they_hold(rig):
+    rig.node.blocks = {"1": 1500}
+    await rig.serving(replicas=2)
+    rig.apply(replicas=1)
+    await rig.settle()
+    assert rig.worker().allocated == 1500
+    assert rig.condition("BlocksAgreed")[2] == "blocks agreed: 1500, as allocated already; reported are [2000]"
+    assert rig.worker().commands == ["initialize_cache"], "growing would interrupt who serves"
+
+
+async def test_the_epoch_rises_above_whatever_a_worker_has_seen(rig):
+    rig.apply()
+    await rig.settle()
+    rig.worker().epoch = 41
+    rig.worker().finish_loading()
+    await rig.settle()
+    assert rig.leader.epoch == 42
+    assert rig.worker().epoch == 42
+
+
+async def test_the_phase_tells_each_step_of_a_start(rig):
+    seen = []
+    rig.apply()
+    for _ in range(12):
+        await rig.reconcile()
+        seen += [rig.status["phase"]] if rig.status["phase"] not in seen else []
+        rig.node.tick()
+        if rig.workers.workers and rig.worker().state is WorkerState.LOADING and "Loading" in seen:
+            rig.worker().finish_loading()
+    assert seen == ["Pending", "Loading", "Allocating", "Active"]
+
+
+async def test_the_wait_for_a_worker_whose_container_does_not_run_ends_by_the_clock(rig):
+    rig.apply(replicas=2)
+    await rig.settle()
+    rig.worker(0).finish_loading()
+    rig.node.crash(rig.pods[1], exit_code=1, restarts=False)
+    await rig.reconcile()
+    rig.clock.step(4.0)
+    assert await rig.reconcile() == 6.0
+    rig.clock.step(6.0)
+    await rig.settle()
+    assert rig.worker(0).allocated == 2000

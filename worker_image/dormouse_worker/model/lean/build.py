@@ -1,0 +1,153 @@
+"""Makes a LeanDecoder of a model that transformers loaded, if it is exactly what the decoder computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.activations import SiLUActivation
+
+from dormouse_worker.model.context import AttentionCall
+from dormouse_worker.model.lean.decoder import Attention, GatedMLP, Layer, LeanDecoder, Linear, RMSNorm, Rotary
+
+# Classes whose forward methods were compared with ours; others of the same build multiply, clip or rotate differently,
+# which their modules do not show. Who adds one adds it to the tests of `tests/worker/model/test_lean.py`.
+FAMILY = frozenset(
+    {
+        "CwmForCausalLM",
+        "LlamaForCausalLM",
+        "MinistralForCausalLM",
+        "MistralForCausalLM",
+        "Qwen2ForCausalLM",
+        "Qwen3ForCausalLM",
+    }
+)
+HEAD_NORMS = frozenset({"q_norm", "k_norm"})
+PARTS: Mapping[str, frozenset[str]] = {
+    "": frozenset({"model", "lm_head"}),
+    "model": frozenset({"embed_tokens", "layers", "norm", "rotary_emb"}),
+    "layer": frozenset({"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}),
+    "self_attn": frozenset({"q_proj", "k_proj", "v_proj", "o_proj"}),
+    "mlp": frozenset({"gate_proj", "up_proj", "down_proj", "act_fn"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """Why a model keeps transformers' own forward pass: a clause that goes after 'because'."""
+
+    reason: str
+
+
+def build_lean(module: Any, calls: Mapping[int, AttentionCall]) -> LeanDecoder | Unfit:
+    """Return the decoder, or why there is none; `calls` is how each layer calls attention, seen in a pass.
+
+    The module's own projections become views of the joined ones: it computes as before, and no memory is added.
+    """
+    reason = next(_misfits(module), None)
+    if reason is not None:
+        return Unfit(reason)
+    model = module.model
+    return LeanDecoder(
+        embedding=model.embed_tokens.weight.data,
+        rotary=Rotary(model.rotary_emb.inv_freq.float(), float(model.rotary_emb.attention_scaling)),
+        layers=tuple(_layer(layer, calls[i]) for i, layer in enumerate(model.layers)),
+        norm=_norm(model.norm),
+        head=_linear(module.lm_head),
+    )
+
+
+def _misfits(module: Any) -> Iterator[str]:
+    """Yield what differs from the decoder; later checks may rely on what earlier ones would have yielded."""
+    name = type(module).__name__
+    if name not in FAMILY:
+        yield f"{name} is not one of {', '.join(sorted(FAMILY))}"
+    yield from _wrong_parts("", module)
+    yield from _wrong_parts("model", module.model)
+    if type(module.model.embed_tokens) is not nn.Embedding:
+        yield f"embed_tokens is a {type(module.model.embed_tokens).__name__}"
+    if type(module.lm_head) is not nn.Linear:
+        yield f"lm_head is a {type(module.lm_head).__name__}"
+    yield from _misfits_of_norm("norm", module.model.norm)
+    for i, layer in enumerate(module.model.layers):
+        for misfit in _misfits_of_layer(layer, 2 * len(module.model.rotary_emb.inv_freq)):
+            yield f"layer {i}: {misfit}"
+
+
+def _misfits_of_layer(layer: Any, rotated_size: int) -> Iterator[str]:
+    yield from _wrong_parts("layer", layer)
+    yield from _wrong_parts("self_attn", layer.self_attn, optional=HEAD_NORMS)
+    yield from _wrong_parts("mlp", layer.mlp)
+    for name, part in (*layer.self_attn.named_children(), *layer.mlp.named_children()):
+        if name.endswith("_proj") and type(part) is not nn.Linear:
+            yield f"{name} is a {type(part).__name__}"
+    if layer.self_attn.head_dim != rotated_size:
+        yield f"{rotated_size} of {layer.self_attn.head_dim} numbers of a head are rotated"
+    if type(layer.mlp.act_fn) not in (nn.SiLU, SiLUActivation):
+        yield f"the activation is {type(layer.mlp.act_fn).__name__}, not SiLU"
+    for name, part in (*layer.named_children(), *layer.self_attn.named_children()):
+        if name.endswith("norm"):
+            yield from _misfits_of_norm(name, part)
+    for parts in _fused(layer):
+        if len({(part.weight.dtype, part.bias is None) for part in parts}) > 1:
+            yield "projections to be joined differ in type or in having biases"
+
+
+def _wrong_parts(name: str, module: Any, *, optional: frozenset[str] = frozenset()) -> Iterator[str]:
+    have = {child for child, _ in module.named_children()}
+    if have not in (PARTS[name], PARTS[name] | optional):
+        yield f"{type(module).__name__} consists of {', '.join(sorted(have))}"
+
+
+def _misfits_of_norm(name: str, module: Any) -> Iterator[str]:
+    if not type(module).__name__.endswith("RMSNorm") or [key for key, _ in module.named_parameters()] != ["weight"]:
+        yield f"{name} is a {type(module).__name__}"
+
+
+def _fused(layer: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    attention, mlp = layer.self_attn, layer.mlp
+    return (attention.q_proj, attention.k_proj, attention.v_proj), (mlp.gate_proj, mlp.up_proj)
+
+
+def _layer(layer: Any, call: AttentionCall) -> Layer:
+    attention = layer.self_attn
+    qkv, gate_up = _fused(layer)
+    has_head_norms = hasattr(attention, "q_norm")
+    return Layer(
+        Attention(
+            call=call,
+            num_heads=attention.q_proj.out_features // attention.head_dim,
+            num_kv_heads=attention.k_proj.out_features // attention.head_dim,
+            norm=_norm(layer.input_layernorm),
+            qkv=_join(qkv),
+            head_norms=(_norm(attention.q_norm), _norm(attention.k_norm)) if has_head_norms else None,
+            output=_linear(attention.o_proj),
+        ),
+        GatedMLP(_norm(layer.post_attention_layernorm), _join(gate_up), _linear(layer.mlp.down_proj)),
+    )
+
+
+def _norm(module: Any) -> RMSNorm:
+    return RMSNorm(module.weight.data, float(module.variance_epsilon))
+
+
+def _linear(module: nn.Linear) -> Linear:
+    return Linear(module.weight.data, None if module.bias is None else module.bias.data)
+
+
+def _join(modules: Sequence[nn.Linear]) -> Linear:
+    """Join maps of one input into one whose output is theirs in a row; they become views of it."""
+    biases = [module.bias for module in modules if module.bias is not None]
+    return Linear(_join_parameters([module.weight for module in modules]), _join_parameters(biases) if biases else None)
+
+
+def _join_parameters(parameters: Sequence[torch.Tensor]) -> torch.Tensor:
+    joined = torch.cat([parameter.data for parameter in parameters])
+    start = 0
+    for parameter in parameters:
+        parameter.data = joined[start : start + len(parameter)]
+        start += len(parameter)
+    return joined

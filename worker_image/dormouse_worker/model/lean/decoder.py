@@ -1,0 +1,149 @@
+"""The forward pass of Llama and its kin over a packed batch. Knows weights and attention, not where they come from.
+
+What it saves against transformers' modules: one matrix product where there were three (query, key, value) or two
+(gate, up), one rotation for queries and keys together, no masks, no cache objects, no module calls; and the last
+layer computes only the rows whose logits somebody asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from dormouse_worker.model.context import AttentionCall, ForwardContext, current_context
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A linear map; the weight is [out, in]."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return [T, out] for [T, in]."""
+        return functional.linear(rows, self.weight, self.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class RMSNorm:
+    """A norm over the last dimension, computed in float32."""
+
+    weight: torch.Tensor
+    eps: float
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the same shape."""
+        return functional.rms_norm(rows, self.weight.shape, self.weight, self.eps)
+
+
+@dataclass(frozen=True, slots=True)
+class Angles:
+    """A pass's rotary embedding: cosines and sines [T, 1, D], the first half of the sines negated.
+
+    With halves (a, b) of a head, the rotated head is (a · cos - b · sin, b · cos + a · sin): the head times the
+    cosines, plus the head with its halves swapped times the signed sines.
+    """
+
+    cos: torch.Tensor
+    signed_sin: torch.Tensor
+
+    def rotate(self, heads: torch.Tensor) -> torch.Tensor:
+        """Return [T, H, D] for [T, H, D]."""
+        swapped = heads.roll(heads.shape[-1] // 2, -1)
+        return torch.addcmul(heads * self.cos, swapped, self.signed_sin)
+
+
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """The frequencies [D / 2] in float32, and what a scaled embedding multiplies cosines and sines by."""
+
+    inv_freq: torch.Tensor
+    attention_factor: float
+
+    def angles(self, positions: torch.Tensor, dtype: torch.dtype) -> Angles:
+        """Return the angles of positions [T]."""
+        freqs = positions[:, None].float() * self.inv_freq
+        cos = (freqs.cos() * self.attention_factor).to(dtype)
+        sin = (freqs.sin() * self.attention_factor).to(dtype)
+        return Angles(torch.cat((cos, cos), -1)[:, None], torch.cat((-sin, sin), -1)[:, None])
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """One layer's attention block. Rows of `qkv`: Hq query heads, Hkv key heads, Hkv value heads, D each."""
+
+    call: AttentionCall
+    num_heads: int
+    num_kv_heads: int
+    norm: RMSNorm
+    qkv: Linear
+    head_norms: tuple[RMSNorm, RMSNorm] | None  # of query and key heads
+    output: Linear
+
+    def attend(self, hidden: torch.Tensor, angles: Angles, context: ForwardContext) -> torch.Tensor:
+        """Return what the heads bring, [T, Hq · D], before the output's projection."""
+        num_rotated = self.num_heads + self.num_kv_heads
+        heads = self.qkv(self.norm(hidden)).view(len(hidden), num_rotated + self.num_kv_heads, -1)
+        rotated = angles.rotate(self._normed(heads[:, :num_rotated]))
+        attended = context.attend(
+            self.call, rotated[:, : self.num_heads], rotated[:, self.num_heads :], heads[:, num_rotated:]
+        )
+        return attended.reshape(len(hidden), -1)
+
+    def _normed(self, heads: torch.Tensor) -> torch.Tensor:
+        if self.head_norms is None:
+            return heads
+        query_norm, key_norm = self.head_norms
+        return torch.cat((query_norm(heads[:, : self.num_heads]), key_norm(heads[:, self.num_heads :])), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class GatedMLP:
+    """One layer's feed-forward block. Rows of `gate_up`: the gate's, then the other half's."""
+
+    norm: RMSNorm
+    gate_up: Linear
+    down: Linear
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return [T, hidden size] for the same."""
+        gate, up = self.gate_up(self.norm(hidden)).chunk(2, -1)
+        return self.down(functional.silu(gate) * up)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """An attention block and a feed-forward block, each added to what came in."""
+
+    attention: Attention
+    mlp: GatedMLP
+
+
+@dataclass(frozen=True, slots=True)
+class LeanDecoder:
+    """A whole model. Its tensors are views of those that transformers loaded, see `build`."""
+
+    embedding: torch.Tensor  # [V, hidden size]
+    rotary: Rotary
+    layers: tuple[Layer, ...]
+    norm: RMSNorm
+    head: Linear
+
+    def __repr__(self) -> str:
+        return f"LeanDecoder({len(self.layers)} layers)"
+
+    def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """Return logits [len(rows), V] of a packed batch [T] within a forward context; no rows, no logits."""
+        context = current_context()
+        hidden = functional.embedding(token_ids, self.embedding)
+        angles = self.rotary.angles(positions, hidden.dtype)
+        for layer in self.layers:
+            attended = layer.attention.attend(hidden, angles, context)
+            if layer is self.layers[-1]:  # its keys and values are stored: the other rows have done their part
+                attended, hidden = attended[rows], hidden[rows]
+            hidden = hidden + layer.attention.output(attended)
+            hidden = hidden + layer.mlp(hidden)
+        return self.head(self.norm(hidden))
