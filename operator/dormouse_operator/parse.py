@@ -90,6 +90,7 @@ def _parse_engine(engine: Raw) -> Engine:
         kv_cache_memory_bytes=size("kvCacheMemory"),
         block_size=engine.get("blockSize"),
         swap_space_bytes=size("swapSpace"),
+        enable_prefix_caching=engine.get("enablePrefixCaching", True),
         load_format=engine.get("loadFormat", "auto"),
         seed=engine.get("seed", 0),
     )

@@ -184,6 +184,7 @@ async def test_the_server_fills_defaults_and_accepts_good_values(served):
             "gpuMemoryUtilization": 0.9,
             "blockSize": 16,
             "swapSpace": 0,
+            "enablePrefixCaching": True,
             "loadFormat": "auto",
             "seed": 0,
         },

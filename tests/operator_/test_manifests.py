@@ -90,10 +90,18 @@ def test_the_command_line_says_only_what_the_spec_says():
     ]
 
 
+def test_prefix_caching_is_said_only_when_it_is_off():
+    arguments = [
+        worker_arguments(deployment(engine={"device": "cpu", "enablePrefixCaching": value})) for value in (True, False)
+    ]
+    assert arguments[1] == [*arguments[0], "--no-enable-prefix-caching"]
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"engine": {"device": "cpu", "maxNumSeqs": 4}},
+        {"engine": {"device": "cpu", "enablePrefixCaching": False}},
         {"model": {"uri": "pvc://models/other"}},
         {"resources": {"limits": {"memory": "1Gi"}}},
         {"lifecycle": {"drainTimeoutSeconds": 5}},

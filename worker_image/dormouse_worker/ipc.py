@@ -71,7 +71,7 @@ class Command(msgspec.Struct, frozen=True, tag=True):
     """One control call for the rank's worker; answered by one `CommandResult` with the same id."""
 
     command_id: int
-    method: str  # initialize_cache | sleep | wake_up | check_health | shutdown
+    method: str  # initialize_cache | sleep | wake_up | reset_prefix_cache | check_health | shutdown
     args: dict[str, int | float | str | list[str]] = {}
 
 

@@ -119,7 +119,8 @@ def worker_arguments(deployment: Deployment) -> list[str]:
         "--seed": engine.seed,
         "--drain-timeout": deployment.lifecycle.drain_timeout_s,
     }
-    return [f"{flag}={value}" for flag, value in flags.items() if value is not None]
+    arguments = [f"{flag}={value}" for flag, value in flags.items() if value is not None]
+    return arguments if engine.enable_prefix_caching else [*arguments, "--no-enable-prefix-caching"]
 
 
 def _volumes(deployment: Deployment) -> list[Manifest]:

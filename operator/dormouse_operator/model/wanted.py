@@ -44,6 +44,7 @@ class Engine:
     kv_cache_memory_bytes: int | None = None
     block_size: int | None = None
     swap_space_bytes: int | None = None
+    enable_prefix_caching: bool = True
     load_format: str = "auto"
     seed: int = 0
 

@@ -292,6 +292,16 @@ class TestOtherCommands:
         assert ready.command("check_health") == ("Internal", "RuntimeError: ill")
         assert ready.status.state is State.READY
 
+    def test_prefixes_are_forgotten_in_every_state(self, profiled):
+        assert profiled.command("reset_prefix_cache") == ("", "")
+        assert profiled.command("initialize_cache", num_gpu_blocks=10) == ("", "")
+        for name in "ab":
+            profiled.controller.handle(make_add(name, range(9), max_tokens=1))
+            profiled.controller.step()
+            assert profiled.command("reset_prefix_cache") == ("", "")
+        hits = [message.prefix_hits for message in profiled.sent if isinstance(message, StepOutputs)]
+        assert hits == [0, 0]
+
     def test_an_unknown_method_is_refused_with_the_known_ones(self, ready):
         reason, message = ready.command("dance")
         assert (reason, "'dance'" in message, "initialize_cache, sleep, wake_up" in message) == (

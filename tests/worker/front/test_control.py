@@ -219,10 +219,16 @@ async def test_only_the_operator_may_command_on_either_port(house, method):
 
 @pytest.mark.parametrize(
     "method",
-    ["PrepareSleep", "PrepareWakeUp", "ResetPrefixCache", "StartProfile", "StopProfile", "SaveShardedState"],
+    ["PrepareSleep", "PrepareWakeUp", "StartProfile", "StopProfile", "SaveShardedState"],
 )
 async def test_what_later_versions_fill_is_unimplemented(house, method):
     assert (await house.refusal(house.operate(method))).code() is Code.UNIMPLEMENTED
+
+
+async def test_cached_prefixes_are_forgotten_by_order(house):
+    await house.operate("ResetPrefixCache", epoch=3)
+    assert house.engine.engine.received[-1].method == "reset_prefix_cache"
+    assert (await house.refusal(house.operate("ResetPrefixCache", epoch=2))).code() is Code.FAILED_PRECONDITION
 
 
 async def test_the_status_is_streamed_on_change(house):

@@ -28,6 +28,7 @@ def test_every_engine_flag_reaches_the_engine():
         *("--device=cuda", "--dtype=float32", "--max-model-len=5", "--max-num-seqs=6", "--max-num-batched-tokens=7"),
         *("--gpu-memory-utilization=0.5", "--memory-limit=2Gi", "--kv-cache-memory=1Mi", "--block-size=8"),
         *("--swap-space=3Ki", "--load-format=dummy", "--model-impl=lean", "--seed=9", "--threads=2"),
+        "--no-enable-prefix-caching",
     )
     assert engine == EngineSettings(
         model="/models/tiny",
@@ -41,6 +42,7 @@ def test_every_engine_flag_reaches_the_engine():
         kv_cache_memory_bytes=1 << 20,
         block_size=8,
         swap_space_bytes=3 << 10,
+        enable_prefix_caching=False,
         load_format="dummy",
         model_impl="lean",
         seed=9,

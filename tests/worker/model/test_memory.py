@@ -92,6 +92,18 @@ def test_a_report_carries_everything_that_was_measured():
     assert (made.num_cpu_blocks, made.block_bytes, made.block_size, made.max_model_len) == (5, MIB, 16, 128)
 
 
+def test_on_the_cpu_swapped_blocks_share_the_memory_and_on_a_gpu_they_do_not():
+    swap = {"swap_space_bytes": 24 * MIB}
+    assert [report(**swap, device=device).num_gpu_blocks for device in ("cpu", "cuda")] == [500, 524]
+
+
+def test_swap_space_counts_against_an_exact_cache():
+    exact = {"gpu_memory_utilization": 1.0, "kv_cache_memory_bytes": 1500 * MIB}
+    require_fit(report(**exact))
+    with pytest.raises(InsufficientMemory, match=r"swap space 64\.0 MiB and a cache of 1\.46 GiB exceed"):
+        require_fit(report(**exact, swap_space_bytes=64 * MIB))
+
+
 def test_a_report_that_fits_passes():
     require_fit(report())
 

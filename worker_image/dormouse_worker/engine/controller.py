@@ -56,6 +56,7 @@ class Controller:
             "initialize_cache": self._initialize_cache,
             "sleep": self._sleep,
             "wake_up": self._wake_up,
+            "reset_prefix_cache": self._reset_prefix_cache,
             "check_health": self._check_health,
             "shutdown": self._shutdown,
         }
@@ -207,6 +208,11 @@ class Controller:
             self._fail(error)
             raise
         self._open(sleep_level=0, residual_bytes=0, last_wake_seconds=self._clock() - started_s)
+
+    def _reset_prefix_cache(self, command: Command) -> None:
+        del command  # reset_prefix_cache has no arguments
+        if self._engine is not None:  # else there is no cache
+            self._engine.forget_prefixes()
 
     def _check_health(self, command: Command) -> None:
         del command  # check_health has no arguments

@@ -121,6 +121,16 @@ class ControlService(rpc.WorkerControlServicer):
         return self._worker.status()
 
     @answered
+    async def ResetPrefixCache(
+        self, request: pb.ResetPrefixCacheRequest, context: Context
+    ) -> pb.ResetPrefixCacheResponse:
+        """Forget every cached prefix; running requests keep what they hold."""
+        del context  # the command runs to its end, whoever hangs up
+        self._worker.take_epoch(request.epoch)
+        await self._to_the_end(partial(self._worker.command, "reset_prefix_cache"))
+        return pb.ResetPrefixCacheResponse()
+
+    @answered
     async def CheckHealth(self, request: pb.CheckHealthRequest, context: Context) -> pb.CheckHealthResponse:
         """Answer if the engine is alive and its loop comes round."""
         del request, context  # the health depends on neither

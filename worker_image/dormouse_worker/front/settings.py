@@ -62,6 +62,7 @@ def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Fro
         kv_cache_memory_bytes=flags.kv_cache_memory,
         block_size=flags.block_size,
         swap_space_bytes=flags.swap_space,
+        enable_prefix_caching=flags.enable_prefix_caching,
         load_format=flags.load_format,
         model_impl=flags.model_impl,
         seed=flags.seed,
@@ -163,6 +164,12 @@ def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
     add("--block-size", default=16, type=at_least(1), metavar="TOKENS", help="tokens per block (default 16)")
     add(
         "--swap-space", default=0, type=size_in_bytes, metavar="SIZE", help="host memory for swapped blocks (default 0)"
+    )
+    add(
+        "--enable-prefix-caching",
+        default=True,
+        action=argparse.BooleanOptionalAction,
+        help="keep the blocks of ended requests and share equal prefixes (default on)",
     )
     add(
         "--threads",

@@ -61,12 +61,17 @@ def split_measurement(
 
 def cache_bytes(settings: EngineSettings, limit: Limit, measured: Measured) -> tuple[int, str]:
     """Return the cache's size, possibly negative, and what bounds it."""
-    usable = int(limit.total_bytes * settings.gpu_memory_utilization) - measured.needed_bytes
+    usable = int(limit.total_bytes * settings.gpu_memory_utilization) - measured.needed_bytes - shared_swap(settings)
     if settings.kv_cache_memory_bytes:
         return settings.kv_cache_memory_bytes, EXACT
     if not limit.is_known:
         return min(DEFAULT_KV_CACHE_BYTES, usable), "kvCacheMemory default 1.0 GiB (no memory limit is set)"
     return usable, f"memory limit {gib(limit.total_bytes)}"
+
+
+def shared_swap(settings: EngineSettings) -> int:
+    """Return how much of the device's memory swapped blocks take: on the CPU it is also the host's."""
+    return settings.swap_space_bytes if settings.device == "cpu" else 0
 
 
 def make_report(
@@ -101,6 +106,10 @@ def require_fit(report: MemoryReport) -> None:
         f"interpreter and libraries {gib(report.non_torch_bytes)}"
     )
     is_exact = report.limited_by == EXACT
+    swap_bytes = report.num_cpu_blocks * report.block_bytes if report.device == "cpu" else 0
+    if swap_bytes:
+        taken += swap_bytes
+        shares += f", swap space {gib(swap_bytes)}"
     if is_exact and taken + report.kv_cache_bytes > report.total_bytes:
         raise InsufficientMemory(
             f"{shares} and a cache of {gib(report.kv_cache_bytes)} exceed the {gib(report.total_bytes)} there are; "
@@ -115,7 +124,7 @@ def require_fit(report: MemoryReport) -> None:
         raise InsufficientMemory(
             f"{gib(report.total_bytes)} × gpuMemoryUtilization {report.gpu_memory_utilization} = {gib(usable)} leave "
             f"no block of {report.block_bytes} bytes beside {shares}; raise the memory limit or gpuMemoryUtilization, "
-            "or lower maxNumBatchedTokens or maxNumSeqs"
+            "or lower maxNumBatchedTokens, maxNumSeqs or swapSpace"
         )
     capacity = report.num_gpu_blocks * report.block_size
     if report.max_model_len > capacity:
