@@ -30,7 +30,7 @@ lint: install ## Check style and import contracts
 
 .PHONY: typecheck
 typecheck: install ## Check types (mypy strict)
-	$(PY) -m mypy $(PACKAGES) localkube tools
+	$(PY) -m mypy $(PACKAGES) localkube tools bench
 
 .PHONY: proto
 proto: install ## Generate code from the .proto files
@@ -67,6 +67,10 @@ e2e: install model cluster images ## Tests on the real cluster
 
 .PHONY: test
 test: prepare lint typecheck unit integration e2e ## All set-up, then every test
+
+.PHONY: bench
+bench: install ## Measure against transformers; one part with NAME=throughput, latency, prefix, startup or serve
+	$(PY) -m bench $(NAME)
 
 .PHONY: demo
 demo: prepare ## All set-up, then the whole chain: apply, profile, agree, generate, sleep, wake

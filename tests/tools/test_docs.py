@@ -10,7 +10,8 @@ import pytest
 
 from tools.bootstrap import ROOT
 
-NAMED = re.compile(r"`((?:api|kube|operator|gateway|worker_image|cli|crds|charts|localkube|tools|tests)/[^`\s]*)`")
+FOLDERS = "api|kube|operator|gateway|worker_image|cli|crds|charts|localkube|tools|bench|tests"
+NAMED = re.compile(rf"`((?:{FOLDERS})/[^`\s]*)`")
 LINKED = re.compile(r"\]\((?!https?:)([^)#]+)\)")
 BRACES = re.compile(r"\{([^}]*)\}")
 

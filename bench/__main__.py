@@ -1,0 +1,44 @@
+"""Run benchmarks one after the other and print one table: `python -m bench [NAME…]`.
+
+    throughput  W1 against transformers; the scheduler's cost per step
+    latency     one request alone against transformers
+    prefix      a shared prefix, cold and the second time
+    startup     process start to first token
+    serve       the front's cost per token message
+
+A whole run writes bench/results/NAME.json; a shortened one (--models, --reps, --count) writes nothing unless --out
+says where. Measure on a machine that does nothing else.
+"""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from bench import latency, prefix, serve, startup, throughput
+from bench.options import Measure, make_parser, run, to_options
+from bench.results import print_table
+
+BENCHMARKS: dict[str, Measure] = {
+    "throughput": throughput.measure,
+    "latency": latency.measure,
+    "prefix": prefix.measure,
+    "startup": startup.measure,
+    "serve": serve.measure,
+}
+
+
+def main() -> None:
+    """Run the named benchmarks, by default all."""
+    parser = make_parser("bench", __doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which to run (default: all)")
+    flags = parser.parse_args()
+    for name in flags.names:
+        if name not in BENCHMARKS:
+            parser.error(f"NAME is {name!r}; known are {', '.join(BENCHMARKS)}")
+    console, options = Console(), to_options(flags)
+    rows = [row for name in flags.names or BENCHMARKS for row in run(name, BENCHMARKS[name], options, console)]
+    print_table(rows, console)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Programs of ours that answer each line of JSON with one line of JSON: clients and peers in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+import msgspec
+
+from bench.replies import Reply
+from bench.workload import Request
+from tools.bootstrap import ROOT
+
+
+class Job(msgspec.Struct, frozen=True):
+    """Requests to submit all at once."""
+
+    requests: tuple[Request, ...]
+    port: int = 0  # of the worker, for a client
+    batch_size: int = 16  # for a peer that works in static batches
+
+
+class Helper:
+    """One such program, started. Use as a context manager."""
+
+    def __init__(self, module: str, *arguments: str) -> None:
+        self._module = module
+        command = [sys.executable, "-m", module, *arguments]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment())
+
+    def __repr__(self) -> str:
+        return f"Helper({self._module}, pid={self._process.pid})"
+
+    def __enter__(self) -> Helper:
+        """Return the helper."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the program."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=60)
+
+    def run(self, job: Job) -> list[Reply]:
+        """Have a job done. Raises RuntimeError if the program ended instead."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(msgspec.json.encode(job) + b"\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"{self._module} ended with {self._process.wait()}: see its words above")
+        return msgspec.json.decode(answer, type=list[Reply])
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of a program that finds our packages and asks no network."""
+    parts = ("api", "worker_image", ".")
+    path = os.pathsep.join(str(ROOT / part) for part in parts)
+    return {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def answer_lines(work: Callable[[Job], list[Reply]]) -> None:
+    """Be such a program until standard input ends."""
+    with _own_stdout() as out:
+        for line in sys.stdin.buffer:
+            os.write(out, msgspec.json.encode(work(msgspec.json.decode(line, type=Job))) + b"\n")
+
+
+@contextmanager
+def _own_stdout() -> Iterator[int]:
+    """Keep standard output for the answers alone: what libraries print goes to standard error."""
+    out = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield out
+    finally:
+        os.close(out)

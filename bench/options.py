@@ -1,0 +1,75 @@
+"""The command line that all benchmarks share, and what becomes of their rows."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from bench.models import SHAPES
+from bench.results import RESULTS_DIR, Row, print_table, write_results
+
+REPS = 3
+MODELS = tuple(SHAPES)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How much to measure."""
+
+    models: tuple[str, ...] = MODELS
+    reps: int = REPS  # measured repetitions, after one to warm up; the median counts
+    count: int | None = None  # requests instead of the workload's own number
+    out: Path | None = None  # where to write; None = bench/results if everything was measured, else nowhere
+
+    @property
+    def results_dir(self) -> Path | None:
+        """Return where results are written; None for a short run, whose figures compare with nothing."""
+        is_whole = self.models == MODELS and self.reps >= REPS and self.count is None
+        return self.out or (RESULTS_DIR if is_whole else None)
+
+
+Measure = Callable[[Options, Console], list[Row]]
+
+
+def make_parser(module: str, doc: str | None) -> argparse.ArgumentParser:
+    """Return a parser whose help is the module's own text."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {module}", description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--models", nargs="+", choices=MODELS, default=list(MODELS), help="shapes to measure (default: all)")
+    add("--reps", type=_positive, default=REPS, help=f"measured repetitions, after a warm-up (default {REPS})")
+    add("--count", type=_positive, help="requests or streams at once (default: the workload's own number)")
+    add("--out", type=Path, help="folder for the results (default bench/results, and none for a shortened run)")
+    return parser
+
+
+def to_options(flags: argparse.Namespace) -> Options:
+    """Return the parsed options."""
+    return Options(tuple(flags.models), flags.reps, flags.count, flags.out)
+
+
+def run(name: str, measure: Measure, options: Options, console: Console) -> list[Row]:
+    """Measure, write and return the rows."""
+    console.print(f"[bold]{name}[/bold]")
+    rows = measure(options, console)
+    if options.results_dir is not None:
+        console.print(f"written to {write_results(name, rows, options.results_dir)}", style="dim", soft_wrap=True)
+    return rows
+
+
+def main(name: str, doc: str | None, measure: Measure, argv: Sequence[str] | None = None) -> None:
+    """Be the program `python -m bench.NAME`."""
+    options = to_options(make_parser(f"bench.{name}", doc).parse_args(argv))
+    console = Console()
+    print_table(run(name, measure, options, console), console)
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least 1")
+    return int(text)

@@ -1,0 +1,86 @@
+"""From the start of the worker's process to its first token: tiny model, files cached by the operating system.
+
+Nothing is polled: the status is watched, the cache is initialised as soon as the report is there, and one token is
+asked for. What passes before the worker's first answer is Python, its imports and the connection; then it loads and
+profiles; then it allocates, warms up and records its golden tokens.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+
+from bench.client import to_message
+from bench.models import SHAPES, ensure_model
+from bench.options import Options, main
+from bench.results import AtMost, Row
+from bench.worker import Worker
+from bench.workload import make_workload
+from dormouse_api.v1 import worker_control_pb2 as control
+
+MODEL = "tiny"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """When things happened, in seconds since the process was started."""
+
+    answering_s: float  # the front's first status
+    profiled_s: float  # loaded and profiled
+    ready_s: float  # cache allocated, warmed up
+    first_token_s: float
+
+
+def measure(options: Options, console: Console) -> list[Row]:
+    """Return the rows."""
+    model = ensure_model(MODEL)
+    starts = [_start(model, console) for _ in range(options.reps + 1)][1:]  # the first one warms the page cache
+
+    def row(what: str, seconds: list[float], goal: AtMost | None = None) -> Row:
+        return Row(what, median(seconds), "s", goal=goal)
+
+    return [
+        row(f"process start to first token, {MODEL}", [start.first_token_s for start in starts], AtMost(6)),
+        row("of it: until the front answers", [start.answering_s for start in starts]),
+        row("of it: engine starts, loads and profiles", [start.profiled_s - start.answering_s for start in starts]),
+        row("of it: allocates and warms up", [start.ready_s - start.profiled_s for start in starts]),
+        row("of it: first request", [start.first_token_s - start.ready_s for start in starts]),
+    ]
+
+
+def _start(model: Path, console: Console) -> Start:
+    message = to_message(make_workload("W2", vocab_size=SHAPES[MODEL].vocab_size).requests[0])
+    message.sampling_params.max_tokens = 1
+    began_s = time.monotonic()
+    worker = Worker(model)
+    try:
+        answering_s, profiled_s = _until_profiled(worker)
+        ready_s = time.monotonic()
+        for _ in worker.inference.Generate(message):
+            break
+        now_s = time.monotonic()
+    finally:
+        worker.close()
+    start = Start(answering_s - began_s, profiled_s - began_s, ready_s - began_s, now_s - began_s)
+    console.print(f"  {start}", highlight=False)
+    return start
+
+
+def _until_profiled(worker: Worker) -> tuple[float, float]:
+    """Make the worker READY; return when it first answered and when its report came."""
+    answering_s = None
+    for status in worker.statuses():
+        answering_s = answering_s or time.monotonic()
+        if status.state == control.WORKER_STATE_PROFILED:
+            profiled_s = time.monotonic()
+            worker.initialize_cache(status.report)
+            return answering_s, profiled_s
+    raise RuntimeError("the worker ended before it was profiled")
+
+
+if __name__ == "__main__":
+    main("startup", __doc__, measure)

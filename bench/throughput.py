@@ -1,0 +1,41 @@
+"""Output tokens per second when 64 requests come at once (workload W1), against transformers' static batches of 16.
+
+Also: what the scheduler and the input preparation cost per step with 64 decoding sequences, the model left out.
+Both sides compute in float32 with the same weights, so their greedy tokens must be the same; that is counted.
+"""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from bench.contest import contest
+from bench.options import Options, main
+from bench.replies import tokens_per_s
+from bench.results import AtMost, RatioAtLeast, Row
+from bench.step_cost import NUM_SEQS, measure_step_ms
+
+
+def measure(options: Options, console: Console) -> list[Row]:
+    """Return the rows."""
+    return [*(row for name in options.models for row in _measure_model(name, options, console)), _measure_step(console)]
+
+
+def _measure_model(name: str, options: Options, console: Console) -> list[Row]:
+    with contest(name) as sides:
+        rounds = sides.run("W1", options, console)
+    ours, peer = rounds.medians(tokens_per_s)
+    return [
+        Row(f"throughput W1, {name}", ours, "output tokens/s", peer, RatioAtLeast(2)),
+        Row(f"W1, {name}: same tokens", rounds.num_equal, "requests", rounds.num_requests, RatioAtLeast(1)),
+    ]
+
+
+def _measure_step(console: Console) -> Row:
+    cost = measure_step_ms()
+    console.print(f"  a step around the forward pass: {cost}", highlight=False)
+    what = f"scheduler + input preparation per step, {NUM_SEQS} sequences, outside torch"
+    return Row(what, cost.total_ms, "ms", goal=AtMost(1))
+
+
+if __name__ == "__main__":
+    main("throughput", __doc__, measure)

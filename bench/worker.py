@@ -1,0 +1,100 @@
+"""Starts a worker for real and does what its operator would: waits for the report, agrees on the blocks."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+
+from bench.helpers import environment
+from dormouse_api.auth import role_metadata, token_digest
+from dormouse_api.limits import channel_options
+from dormouse_api.v1 import inference_pb2_grpc as inference_rpc
+from dormouse_api.v1 import worker_control_pb2 as control
+from dormouse_api.v1 import worker_control_pb2_grpc as control_rpc
+
+OPERATOR_TOKEN = "operator-token-of-the-benchmarks"
+METADATA = role_metadata(OPERATOR_TOKEN)
+EPOCH = 1
+MAX_BLOCKS = 4096  # of 16 tokens: every sequence of a workload has room, and more would only be memory
+START_TIMEOUT_S = 300.0
+FLAGS = ("--max-model-len", "2048", "--memory-limit", "10Gi", "--log-level", "WARNING", "--host", "127.0.0.1")
+WORKER = ("-m", "dormouse_worker")
+
+
+def free_port() -> int:
+    """Return a port of loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Worker:
+    """One worker: its front's process and the doors to it. `program` is what Python runs."""
+
+    def __init__(self, model: Path, *, program: Sequence[str] = WORKER, flags: Sequence[str] = ()) -> None:
+        self.port, self.control_port, metrics_port = free_port(), free_port(), free_port()
+        ports = {"--port": self.port, "--control-port": self.control_port, "--metrics-port": metrics_port}
+        command = [sys.executable, *program, "--model", str(model), *FLAGS, *flags]
+        command += [word for flag, port in ports.items() for word in (flag, str(port))]
+        env = {**environment(), "DORMOUSE_OPERATOR_TOKEN_SHA256": token_digest(OPERATOR_TOKEN)}
+        self.process = subprocess.Popen(command, env=env)
+        self._channels = [self._open(self.port), self._open(self.control_port)]
+        self.inference = inference_rpc.InferenceStub(self._channels[0])
+        self._control = control_rpc.WorkerControlStub(self._channels[1])
+
+    def __repr__(self) -> str:
+        return f"Worker(pid={self.process.pid}, port={self.port})"
+
+    def close(self) -> None:
+        """End the worker and the channels."""
+        for channel in self._channels:
+            channel.close()
+        self.process.terminate()
+        try:
+            self.process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def statuses(self) -> Iterator[control.WorkerStatus]:
+        """Yield the status at once and after every change. Raises RuntimeError when the worker failed."""
+        for status in self._control.WatchStatus(
+            control.GetStatusRequest(), timeout=START_TIMEOUT_S, metadata=METADATA, wait_for_ready=True
+        ):
+            if status.state == control.WORKER_STATE_FAILED:
+                raise RuntimeError(f"the worker failed: {status.failure.reason}: {status.failure.message}")
+            yield status
+
+    def initialize_cache(self, report: control.MemoryReport) -> None:
+        """Agree with itself on the blocks that it reported, no more than MAX_BLOCKS."""
+        blocks = min(report.num_gpu_blocks, MAX_BLOCKS)
+        request = control.InitializeCacheRequest(epoch=EPOCH, num_gpu_blocks=blocks)
+        self._control.InitializeCache(request, timeout=START_TIMEOUT_S, metadata=METADATA)
+
+    def open(self) -> None:
+        """Wait until the worker was profiled and make it READY."""
+        for status in self.statuses():
+            if status.state == control.WORKER_STATE_PROFILED:
+                self.initialize_cache(status.report)
+                return
+        raise RuntimeError("the worker ended before it was profiled")
+
+    def _open(self, port: int) -> grpc.Channel:
+        return grpc.insecure_channel(f"127.0.0.1:{port}", options=channel_options())
+
+
+@contextmanager
+def ready_worker(model: Path, *, program: Sequence[str] = WORKER, flags: Sequence[str] = ()) -> Iterator[Worker]:
+    """A worker that serves, ended with the block."""
+    worker = Worker(model, program=program, flags=flags)
+    try:
+        worker.open()
+        yield worker
+    finally:
+        worker.close()
