@@ -110,7 +110,7 @@ class FakeEngine:
         token = tokens[count % len(tokens)]
         self._counts[key] = count + 1
         reason = "length" if count + 1 >= sampling.max_tokens else None
-        if token in sampling.stop_token_ids and count + 1 >= sampling.min_tokens:
+        if token in sampling.stop_token_ids and count + 1 > sampling.min_tokens:
             reason = "stop"
         if reason:
             del self._requests[key]

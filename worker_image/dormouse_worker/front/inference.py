@@ -22,7 +22,7 @@ from dormouse_worker.front import validation
 from dormouse_worker.front.answers import abort, answered, unexpected
 from dormouse_worker.front.control import WATCH_INTERVAL_S
 from dormouse_worker.front.model import Model
-from dormouse_worker.front.sampling import to_sampling
+from dormouse_worker.front.sampling import Prepared, to_sampling
 from dormouse_worker.front.streams import OutputStream, TextRules, Times
 from dormouse_worker.front.wire import to_response, to_timings
 from dormouse_worker.front.worker import Worker
@@ -98,10 +98,11 @@ class InferenceService(rpc.InferenceServicer):
         validation.check_request(request, model.card.vocab_size)
         self._worker.check_admission()
         prompt = await model.prompt_token_ids(request)
-        sampling = self._to_sampling(request, model, prompt)
+        bad_words = await model.bad_words_token_ids(request.sampling_params.bad_words)
+        sampling = self._to_sampling(request, model, prompt, bad_words)
         self._worker.check_admission()  # it may have changed while we tokenized
         stream = OutputStream(_text_rules(request, model, prompt), Times(arrival_s), clock=self._worker.clock)
-        key = self._worker.requests.open(stream, prompt, sampling)
+        key = self._worker.requests.open(stream, prompt, sampling, priority=request.priority)
         context.add_done_callback(lambda _: self._worker.requests.abandon(key))  # type: ignore[arg-type]  # a stub
         self._worker.metrics.on_prompt(len(prompt))
         request_id = request.request_id or uuid.uuid4().hex
@@ -123,14 +124,16 @@ class InferenceService(rpc.InferenceServicer):
             self._worker.requests.abandon(key)
             _log_end(request_id, len(prompt), stream)
 
-    def _to_sampling(self, request: pb.GenerateRequest, model: Model, prompt: list[int]) -> Sampling:
+    def _to_sampling(
+        self, request: pb.GenerateRequest, model: Model, prompt: list[int], bad_words: tuple[tuple[int, ...], ...]
+    ) -> Sampling:
         params = request.sampling_params
         report = self._worker.board.engine.report
         max_model_len = report.max_model_len if report is not None else model.card.max_model_len
         max_tokens = validation.check_lengths(prompt, params, max_model_len)
-        seed = secrets.randbits(SEED_BITS)
-        sampling = to_sampling(params, model.card, max_tokens=max_tokens, drawn_seed=seed)
+        sampling = to_sampling(params, model.card, Prepared(max_tokens, secrets.randbits(SEED_BITS), bad_words))
         validation.check_effective(sampling)
+        validation.check_choosable(sampling, model.card.vocab_size)
         return sampling
 
     def _refuse_resume(self, request: pb.GenerateRequest, context: Context) -> None:

@@ -73,12 +73,12 @@ class RequestTable:
                 RETRY_FULL_S,
             )
 
-    def open(self, stream: OutputStream, prompt_token_ids: list[int], sampling: Sampling) -> str:
+    def open(self, stream: OutputStream, prompt_token_ids: list[int], sampling: Sampling, *, priority: int = 0) -> str:
         """Hand a request to the engine; return the id under which it runs."""
         key = str(next(self._ids))
         self._streams[key] = stream
         self.num_accepted += 1
-        self._send(AddRequest(key, prompt_token_ids, sampling))
+        self._send(AddRequest(key, prompt_token_ids, sampling, priority=priority))
         self._changes.notify()
         return key
 
