@@ -8,7 +8,6 @@ import grpc
 import pytest
 from grpc import aio
 
-from dormouse_api.auth import role_metadata
 from dormouse_api.status import retry_after_s
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.ipc import AbortRequests, AddRequest, State, StepOutputs
@@ -170,11 +169,6 @@ async def test_nobody_is_served_before_the_agreement_and_the_refusal_names_the_s
 async def test_no_prompt_at_all_is_refused(house):
     refused = await house.refusal(house.inference.Generate(pb.GenerateRequest()).read())
     assert (refused.code(), "prompt" in refused.details()) == (Code.INVALID_ARGUMENT, True)
-
-
-async def test_a_resume_from_the_gateway_is_not_implemented_yet(house):
-    call = house.generate(resume=pb.Resume(), metadata=role_metadata("the gateway's token"))
-    assert (await house.refusal(call.read())).code() is Code.UNIMPLEMENTED
 
 
 async def test_an_unknown_model_is_not_found_and_the_known_ones_are_named(house):

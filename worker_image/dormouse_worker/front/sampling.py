@@ -49,6 +49,16 @@ def to_sampling(params: pb.SamplingParams, card: ModelCard, prepared: Prepared) 
     )
 
 
+def resumed_choice(first: Sampling, resume: pb.Resume) -> Sampling:
+    """Return the parameters of the choice that is resumed: its random numbers are its own.
+
+    The prompt's log-probabilities came with the first choice, before its first token.
+    """
+    is_untouched = resume.choice_index == 0 and not resume.output_token_ids
+    asked = first.prompt_logprobs if is_untouched else None
+    return msgspec.structs.replace(first, choice_index=resume.choice_index, prompt_logprobs=asked)
+
+
 def choices(first: Sampling, num_choices: int) -> list[Sampling]:
     """Return the parameters of every choice; only the first asks for the log-probabilities of their common prompt."""
     others = (

@@ -10,6 +10,7 @@ import grpc
 
 from dormouse_api.limits import (
     MAX_CHAT_MESSAGES,
+    MAX_CHOICES,
     MAX_MESSAGE_BYTES,
     MAX_PRIORITY,
     MAX_REQUEST_ID_CHARS,
@@ -22,7 +23,7 @@ from dormouse_worker.front.sampling_rules import RULES
 from dormouse_worker.ipc import Sampling
 
 
-def check_request(request: pb.GenerateRequest, vocab_size: int) -> None:
+def check_request(request: pb.GenerateRequest, vocab_size: int, *, from_gateway: bool) -> None:
     """Check everything that needs no tokenizing. Raises CallError INVALID_ARGUMENT."""
     size = request.ByteSize()
     if size > MAX_MESSAGE_BYTES:
@@ -32,6 +33,8 @@ def check_request(request: pb.GenerateRequest, vocab_size: int) -> None:
         refuse("priority", str(request.priority), f"from -{MAX_PRIORITY} to {MAX_PRIORITY}")
     check_sampling(request.sampling_params, vocab_size)
     check_prompt(request, vocab_size)
+    if request.HasField("resume"):
+        check_resume(request, vocab_size, from_gateway=from_gateway)
 
 
 def check_sampling(params: pb.SamplingParams, vocab_size: int) -> None:
@@ -67,6 +70,17 @@ def check_prompt(request: pb.GenerateRequest, vocab_size: int) -> None:
             refuse("prompt.token_ids", "empty", "at least 1 token")
     if kind == "chat":
         check_chat(request.chat)
+
+
+def check_resume(request: pb.GenerateRequest, vocab_size: int, *, from_gateway: bool) -> None:
+    """Only the gateway knows what another worker generated, and each choice is resumed alone. Raises CallError."""
+    if not from_gateway:
+        refuse("resume", "set", "only by the gateway")
+    if request.sampling_params.n > 1:
+        refuse("sampling_params.n", str(request.sampling_params.n), "1 where resume is set")
+    if request.resume.choice_index >= MAX_CHOICES:
+        refuse("resume.choice_index", str(request.resume.choice_index), f"below {MAX_CHOICES}")
+    check_token_ids("resume.output_token_ids", request.resume.output_token_ids, vocab_size)
 
 
 def check_token_ids(field: str, token_ids: Iterable[int], vocab_size: int) -> None:
@@ -124,6 +138,15 @@ def check_choosable(sampling: Sampling, vocab_size: int) -> None:
             f"{len(allowed) or vocab_size} ids that may all be forbidden at once",
             "at least one id that ends no bad word and, with min_tokens, no text",
         )
+
+
+def check_continuable(request: pb.GenerateRequest, sampling: Sampling) -> None:
+    """A resumed sequence has room for a token, and its random numbers are known. Raises CallError INVALID_ARGUMENT."""
+    num_resumed = len(request.resume.output_token_ids)
+    if num_resumed >= sampling.max_tokens:
+        refuse("resume.output_token_ids", f"{num_resumed} tokens", f"fewer than max_tokens, {sampling.max_tokens}")
+    if sampling.temperature > 0 and not request.sampling_params.HasField("seed"):
+        refuse("sampling_params.seed", "missing", "the seed that the first message told, as resume is set")
 
 
 def refuse(field: str, value: str, limit: str) -> NoReturn:
