@@ -26,6 +26,7 @@ COMPONENT_WORKER = "worker"
 READINESS_GATE = "dormouse.dev/cache-allocated"  # pod condition, True while the agreed cache is allocated and open
 
 METADATA_ROLE_TOKEN = "dormouse-role-token"  # gRPC metadata: proves the caller's role; absent = client  # noqa: S105
+METADATA_CACHE_SALT = "dormouse-cache-salt"  # gRPC metadata, the gateway's only: who shares cached prefixes
 
 
 class Role(StrEnum):

@@ -44,7 +44,8 @@ MODEL_LEN = 64  # tokens
 class Script(msgspec.Struct, frozen=True):
     """How a fake engine behaves."""
 
-    tokens: tuple[int, ...] = ()  # what every request gets, over and over; () = its own prompt
+    tokens: tuple[int, ...] = ()  # what every request gets, over and over, from its choice's on; () = its own prompt
+    cached_tokens: int = 0  # of every prompt, found in the prefix cache
     failure: tuple[str, str] | None = None  # reason and message: FAILED instead of PROFILED
     refusals: dict[str, tuple[str, str]] = {}  # method → reason and message with which it is answered
     dies_at: str = ""  # ends with code 3 and a last word when this arrives: a method, or "request"
@@ -62,7 +63,8 @@ class FakeEngine:
         self.received: list[FrontMessage] = []
         self.status = EngineStatus(state=State.STARTING)
         self._requests: dict[str, AddRequest] = {}
-        self._counts: dict[str, int] = {}  # tokens given so far
+        self._counts: dict[str, int] = {}  # output tokens so far, resumed ones included
+        self._silent: set[str] = set()  # requests of which no output told anything yet
 
     def __repr__(self) -> str:
         return f"FakeEngine({self.status.state}, {len(self._requests)} requests)"
@@ -93,7 +95,8 @@ class FakeEngine:
         if isinstance(message, AddRequest):
             self._die_at("request")
             self._requests[message.request_id] = message
-            self._counts[message.request_id] = 0
+            self._counts[message.request_id] = len(message.output_token_ids)
+            self._silent.add(message.request_id)
             return []
         known = [key for key in message.request_ids if self._requests.pop(key, None)]
         return [self._outputs([TokenOutput(key, [], "abort") for key in known])] if known else []
@@ -105,18 +108,21 @@ class FakeEngine:
 
     def _next(self, request: AddRequest) -> TokenOutput:
         key, sampling = request.request_id, request.sampling
+        is_first = key in self._silent
+        self._silent.discard(key)
+        if is_first and sampling.prompt_logprobs is not None:  # as after a chunk of a long prompt: no token yet
+            return TokenOutput(key, [], prompt_logprobs=fake_prompt_logprobs(request))
         count = self._counts[key]
         tokens = self.script.tokens or request.prompt_token_ids
-        token = tokens[count % len(tokens)]
+        token = tokens[(count + sampling.choice_index) % len(tokens)]
         self._counts[key] = count + 1
         reason = "length" if count + 1 >= sampling.max_tokens else None
-        if token in sampling.stop_token_ids and count + 1 >= sampling.min_tokens:
+        if token in sampling.stop_token_ids and count + 1 > sampling.min_tokens:
             reason = "stop"
         if reason:
             del self._requests[key]
-        top = list(range(sampling.logprobs or 0))
-        logprobs = TokenLogprobs(-0.5, top, [-1.0 - i for i in top])
-        return TokenOutput(key, [token], reason, None if sampling.logprobs is None else [logprobs], 0.25, 0.5)
+        logprobs = None if sampling.logprobs is None else [_fake_logprobs(-0.5, sampling.logprobs)]
+        return TokenOutput(key, [token], reason, logprobs, 0.25, 0.5, self.script.cached_tokens)
 
     def _run(self, command: Command) -> list[EngineMessage]:
         if command.method in self.script.refusals:
@@ -231,6 +237,17 @@ class InProcessEngine:
             except FakeDeath as death:
                 self.die(3, str(death))
         self._changes.notify()
+
+
+def fake_prompt_logprobs(request: AddRequest) -> list[TokenLogprobs]:
+    """Return what a fake engine says of a prompt: of each token but the first, its id as a negative number."""
+    num_top = request.sampling.prompt_logprobs or 0
+    return [_fake_logprobs(-float(token), num_top) for token in request.prompt_token_ids[1:]]
+
+
+def _fake_logprobs(sampled: float, num_top: int) -> TokenLogprobs:
+    top = list(range(num_top))
+    return TokenLogprobs(sampled, top, [-1.0 - i for i in top])
 
 
 def fake_engine_argv(script: Script) -> tuple[str, ...]:

@@ -234,7 +234,7 @@ class SamplingParams(_message.Message):
     logprobs: _builtins.int
     """Unset: none. 0: the log-probability of each sampled token. 1 to 20: also so many likeliest tokens."""
     repetition_penalty: _builtins.float
-    """above 0, default 1: divides (or multiplies, if negative) the logits of seen tokens"""
+    """above 0, at most 100, default 1: divides (or multiplies, if negative) the logits of seen tokens"""
     presence_penalty: _builtins.float
     """-2 to 2, default 0: taken off the logits of tokens in the output"""
     frequency_penalty: _builtins.float
@@ -409,7 +409,7 @@ class GenerateRequest(_message.Message):
     text: _builtins.str
     """tokenized with the model's special tokens"""
     priority: _builtins.int
-    """lower goes first, default 0; equal ones in order of arrival"""
+    """-100 to 100, default 0; lower goes first, equal ones in order of arrival"""
     @_builtins.property
     def token_ids(self) -> Global___TokenIds:
         """used as they are"""

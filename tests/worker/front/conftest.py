@@ -55,12 +55,13 @@ class House:
         await self.operate("DetermineNumAvailableBlocks")
         return await self.operate("InitializeCache", **{"num_gpu_blocks": 40, "num_cpu_blocks": 0, **counts})
 
-    def generate(self, prompt="hi", *, metadata=None, timeout=10, model="", request_id="", resume=None, **sampling):
-        """Begin a stream; a list is a prompt of token ids."""
+    def generate(self, prompt="hi", *, metadata=None, timeout=10, **fields):
+        """Begin a stream; a list is a prompt of token ids; what is no field of the request is a sampling parameter."""
         kinds = {str: "text", list: "token_ids", pb.Chat: "chat"}
         kind = {kinds[type(prompt)]: pb.TokenIds(ids=prompt) if isinstance(prompt, list) else prompt}
-        params = pb.SamplingParams(**{"max_tokens": 4, **sampling})
-        request = pb.GenerateRequest(model=model, request_id=request_id, sampling_params=params, resume=resume, **kind)
+        own = {name: fields.pop(name) for name in ("model", "request_id", "resume", "priority") if name in fields}
+        params = pb.SamplingParams(**{"max_tokens": 4, **fields})
+        request = pb.GenerateRequest(sampling_params=params, **own, **kind)
         return self.inference.Generate(request, timeout=timeout, metadata=metadata)
 
     async def tokenize(self, text):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import math
 
 import grpc
 import pytest
 from grpc import aio
 
-from dormouse_api.auth import role_metadata
 from dormouse_api.status import retry_after_s
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.ipc import AbortRequests, AddRequest, State, StepOutputs
@@ -168,59 +166,9 @@ async def test_nobody_is_served_before_the_agreement_and_the_refusal_names_the_s
         assert "profiled" in (await house.refusal(house.generate().read())).details()
 
 
-def sampled(**params):
-    return {"prompt": "hi", **params}
-
-
-BAD = {
-    "empty text": ({"prompt": ""}, ["prompt.text", "empty", "1"]),
-    "empty token ids": ({"prompt": []}, ["token_ids", "empty", "1"]),
-    "token outside the vocabulary": ({"prompt": [1, 260]}, ["token_ids[1]", "260"]),
-    "prompt as long as the model": ({"prompt": [1] * 64}, ["prompt", "64 tokens", "64"]),
-    "prompt and output too long": ({"prompt": [1] * 10, "max_tokens": 55}, ["max_tokens", "55", "54", "64"]),
-    "temperature nan": (sampled(temperature=math.nan), ["temperature", "nan", "0"]),
-    "temperature infinite": (sampled(temperature=math.inf), ["temperature", "inf"]),
-    "temperature negative": (sampled(temperature=-1), ["temperature", "-1"]),
-    "top_p zero": (sampled(top_p=0), ["top_p", "0", "1"]),
-    "top_p above one": (sampled(top_p=1.5), ["top_p", "1.5"]),
-    "top_p nan": (sampled(top_p=math.nan), ["top_p", "nan"]),
-    "min_p above one": (sampled(min_p=2), ["min_p", "2"]),
-    "min_p negative": (sampled(min_p=-0.25), ["min_p", "-0.25"]),
-    "max_tokens zero": (sampled(max_tokens=0), ["max_tokens", "0", "1"]),
-    "min_tokens above max_tokens": (sampled(max_tokens=2, min_tokens=3), ["min_tokens", "3", "max_tokens"]),
-    "stop strings": (sampled(stop=list("abcde")), ["stop", "5", "4"]),
-    "stop string empty": (sampled(stop=[""]), ["stop", "0 bytes", "64"]),
-    "stop string long": (sampled(stop=["é" * 33]), ["stop", "66 bytes", "64"]),
-    "stop ids": (sampled(stop_token_ids=list(range(65))), ["stop_token_ids", "65", "64"]),
-    "stop id outside": (sampled(stop_token_ids=[260]), ["stop_token_ids", "260"]),
-    "logprobs": (sampled(logprobs=21), ["logprobs", "21", "20"]),
-    "request id long": ({"request_id": "i" * 129}, ["request_id", "129", "128"]),
-    "request id not printable": ({"request_id": "a\nb"}, ["request_id", "\\n"]),
-    "resume from a client": ({"resume": pb.Resume(output_token_ids=[1])}, ["resume", "gateway"]),
-    "over one MiB": ({"prompt": "a" * (1 << 20)}, ["message", "1048576"]),
-    "chat without messages": ({"prompt": pb.Chat()}, ["chat.messages", "empty", "1"]),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-async def test_a_bad_request_names_field_value_and_limit_and_disturbs_nobody(house, case):
-    arguments, named = BAD[case]
-    refused = await house.refusal(house.generate(**arguments).read())
-    assert refused.code() is Code.INVALID_ARGUMENT, refused.details()
-    assert [word for word in named if word not in refused.details()] == [], refused.details()
-    assert "generation_config" not in refused.details()
-    assert not house.engine.engine.has_work
-    assert await house.collect("still here")
-
-
 async def test_no_prompt_at_all_is_refused(house):
     refused = await house.refusal(house.inference.Generate(pb.GenerateRequest()).read())
     assert (refused.code(), "prompt" in refused.details()) == (Code.INVALID_ARGUMENT, True)
-
-
-async def test_a_resume_from_the_gateway_is_not_implemented_yet(house):
-    call = house.generate(resume=pb.Resume(), metadata=role_metadata("the gateway's token"))
-    assert (await house.refusal(call.read())).code() is Code.UNIMPLEMENTED
 
 
 async def test_an_unknown_model_is_not_found_and_the_known_ones_are_named(house):

@@ -11,7 +11,7 @@ from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.errors import ModelInvalid, ModelNotFound
 from dormouse_worker.front.model_card import SamplingDefaults, read_model_card
-from dormouse_worker.front.sampling import to_sampling
+from dormouse_worker.front.sampling import Prepared, to_sampling
 from dormouse_worker.front.testing import EOS, VOCAB_SIZE, engine_settings, write_model
 from dormouse_worker.front.validation import check_effective
 
@@ -61,7 +61,7 @@ def test_generation_config_gives_defaults_and_all_end_tokens(tmp_path):
     generation = {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "eos_token_id": [EOS, 3], "do_sample": True}
     card = read_model_card(engine_settings(write_model(tmp_path, generation=generation)))
     assert card.defaults == SamplingDefaults(temperature=0.6, top_p=0.9, top_k=20)
-    sampling = to_sampling(pb.SamplingParams(stop_token_ids=[3, 4]), card, max_tokens=5, drawn_seed=11)
+    sampling = to_sampling(pb.SamplingParams(stop_token_ids=[3, 4]), card, Prepared(5, drawn_seed=11))
     assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed) == (0.6, 0.9, 20, 11)
     assert sampling.stop_token_ids == (3, 4, EOS)
 
@@ -69,7 +69,7 @@ def test_generation_config_gives_defaults_and_all_end_tokens(tmp_path):
 def test_what_the_request_sets_goes_before_the_defaults_even_if_it_is_zero(tmp_path):
     card = read_model_card(engine_settings(write_model(tmp_path, generation={"temperature": 0.6, "top_k": 20})))
     params = pb.SamplingParams(temperature=0, top_k=0, seed=0, ignore_eos=True)
-    sampling = to_sampling(params, card, max_tokens=5, drawn_seed=11)
+    sampling = to_sampling(params, card, Prepared(5, drawn_seed=11))
     assert (sampling.temperature, sampling.top_k, sampling.seed, sampling.stop_token_ids) == (0, 0, 0, ())
     assert sampling.logprobs is None
 
@@ -77,7 +77,7 @@ def test_what_the_request_sets_goes_before_the_defaults_even_if_it_is_zero(tmp_p
 def test_bad_defaults_of_a_model_never_reach_the_engine(tmp_path):
     card = read_model_card(engine_settings(write_model(tmp_path, generation={"top_p": 7.0})))
     with pytest.raises(CallError, match=r"generation_config\.json"):
-        check_effective(to_sampling(pb.SamplingParams(), card, max_tokens=1, drawn_seed=0))
+        check_effective(to_sampling(pb.SamplingParams(), card, Prepared(1, drawn_seed=0)))
 
 
 def test_defaults_that_are_no_numbers_are_passed_over_and_a_negative_top_k_means_all(tmp_path):

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dormouse_worker.front.http import TIMEOUT_S, Answer, HttpDoor
 from dormouse_worker.front.logs import KeyValueFormatter
+from dormouse_worker.ipc import StepOutputs
 
 
 async def samples(house):
@@ -36,6 +37,26 @@ async def test_a_request_shows_in_every_metric_that_speaks_of_it(house):
     assert found["vllm:inter_token_latency_seconds_count",] == 2
     assert found["vllm:e2e_request_latency_seconds_count",] == 1
     assert found["vllm:request_queue_time_seconds_sum",] == 0.25
+    assert found["vllm:request_prefill_time_seconds_sum",] == 0.5
+    assert found["vllm:request_decode_time_seconds_count",] == 1
+
+
+async def test_what_the_steps_counted_adds_up(house):
+    counted = {"prefix_queries": 10, "prefix_hits": 4, "preemptions": 1}
+    for _ in range(2):
+        house.engine.say(StepOutputs([], running=0, waiting=0, kv_cache_usage=0.0, **counted))
+    house.engine.say(StepOutputs([], running=0, waiting=0, kv_cache_usage=0.0, prefix_queries=5))
+    await house.collect("hello", max_tokens=3)
+    found = await samples(house)
+    assert found["vllm:prefix_cache_queries_total",] == 25
+    assert found["vllm:prefix_cache_hits_total",] == 8
+    assert found["vllm:num_preemptions_total",] == 2
+
+
+async def test_every_metric_that_has_no_further_labels_is_there_from_the_start(house):
+    found = await samples(house)
+    for name in ("prefix_cache_queries", "prefix_cache_hits", "num_preemptions", "prompt_tokens", "generation_tokens"):
+        assert found[f"vllm:{name}_total",] == 0
 
 
 async def test_load_and_cache_are_shown_as_the_engine_tells_them(house):

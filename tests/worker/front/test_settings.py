@@ -118,3 +118,22 @@ def test_the_help_teaches(capsys):
     text = capsys.readouterr().out
     assert "InitializeCache" in text
     assert "DORMOUSE_OPERATOR_TOKEN_SHA256" in text
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "soon"])
+@pytest.mark.parametrize("flag", ["--default-timeout-seconds", "--max-timeout-seconds"])
+def test_a_deadline_is_a_time_above_zero(capsys, flag, value):
+    with pytest.raises(SystemExit):
+        parse(f"{flag}={value}")
+    assert flag in capsys.readouterr().err
+
+
+def test_the_default_deadline_is_at_most_the_longest_one(capsys):
+    front, _ = parse("--default-timeout-seconds=7", "--max-timeout-seconds=7")
+    assert (front.default_timeout_s, front.max_timeout_s) == (7, 7)
+    with pytest.raises(SystemExit):
+        parse("--default-timeout-seconds=8", "--max-timeout-seconds=7")
+    error = capsys.readouterr().err
+    assert [
+        word for word in ("--default-timeout-seconds", "8", "--max-timeout-seconds", "7") if word not in error
+    ] == []

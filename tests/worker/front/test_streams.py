@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import grpc
 import pytest
 
+from dormouse_api.limits import MAX_MESSAGE_BYTES
 from dormouse_api.status import CallError
 from dormouse_worker.engine.testing import ManualClock
-from dormouse_worker.front.streams import MAX_TOKENS_PER_PIECE, OutputStream, TextRules, Times
+from dormouse_worker.front.assembly import Resumed, TextAssembly, TextRules
+from dormouse_worker.front.choices import Choices
+from dormouse_worker.front.streams import MAX_CHARS_PER_PIECE, MAX_POSITIONS_PER_PIECE, OutputStream, Times
+from dormouse_worker.front.wire import to_response
 from dormouse_worker.ipc import TokenLogprobs, TokenOutput
 
 
@@ -18,81 +24,141 @@ class Letters:
         return chr(token_id)
 
 
-def make_stream(clock=None, **rules):
+def make_stream(clock=None, wake=None, **rules):
     clock = clock or ManualClock()
-    return OutputStream(TextRules(Letters(), **rules), Times(arrival_s=clock()), clock=clock)
+    assembly = TextAssembly(TextRules(Letters(), **rules))
+    return OutputStream(assembly, Times(arrival_s=clock()), clock=clock, wake=wake)
 
 
 def output(text, reason=None, **fields):
     return TokenOutput("1", [ord(letter) for letter in text], reason, **fields)
 
 
-async def test_everything_that_waits_comes_as_one_piece():
+def test_everything_that_waits_comes_as_one_piece():
     stream = make_stream()
     for letter in "abc":
         stream.push(output(letter))
-    piece = await stream.take()
+    piece = stream.pop()
     assert (piece.text, piece.token_ids, piece.completion_tokens, piece.finish_reason) == ("abc", [97, 98, 99], 3, None)
 
 
-async def test_a_piece_is_bounded_so_that_its_message_is():
+def test_a_piece_is_bounded_so_that_its_message_is():
     stream = make_stream()
-    for _ in range(MAX_TOKENS_PER_PIECE + 5):
+    for _ in range(MAX_POSITIONS_PER_PIECE + 5):
         stream.push(output("a"))
     stream.push(output("b", "length"))
-    first, second = await stream.take(), await stream.take()
-    assert (len(first.token_ids), first.finish_reason) == (MAX_TOKENS_PER_PIECE, None)
+    first, second = stream.pop(), stream.pop()
+    assert (len(first.token_ids), first.finish_reason) == (MAX_POSITIONS_PER_PIECE, None)
     assert (len(second.token_ids), second.finish_reason) == (6, "length")
-    assert second.completion_tokens == MAX_TOKENS_PER_PIECE + 6
+    assert second.completion_tokens == MAX_POSITIONS_PER_PIECE + 6
 
 
-async def test_after_the_end_nothing_is_taken_in():
+def test_after_the_end_nothing_is_taken_in():
     stream = make_stream()
     stream.push(output("a", "length"))
     stream.push(output("b"))
     stream.fail(CallError(grpc.StatusCode.INTERNAL, "late"))
-    assert (await stream.take()).text == "a"
-    assert stream.num_tokens == 1
+    assert stream.pop().text == "a"
+    assert (stream.pop(), stream.num_tokens, stream.error) == (None, 1, None)
 
 
 async def test_an_error_comes_after_what_was_pushed_before():
-    stream = make_stream()
-    stream.push(output("a"))
-    stream.fail(CallError(grpc.StatusCode.UNAVAILABLE, "gone"))
-    assert (await stream.take()).text == "a"
+    wake = asyncio.Event()
+    streams = [make_stream(wake=wake) for _ in range(2)]
+    choices = Choices(streams, wake)
+    streams[1].push(output("a"))
+    streams[0].fail(CallError(grpc.StatusCode.UNAVAILABLE, "gone"))
+    stream, piece = await choices.take()
+    assert (stream is streams[1], piece.text) == (True, "a")
     for _ in range(2):
         with pytest.raises(CallError, match="gone"):
-            await stream.take()
+            await choices.take()
 
 
-async def test_held_back_text_comes_with_the_end():
+async def test_choices_take_turns_and_a_reader_who_waits_is_woken_by_any():
+    wake = asyncio.Event()
+    streams = [make_stream(wake=wake) for _ in range(3)]
+    choices = Choices(streams, wake)
+    for stream in streams:
+        stream.push(output("a"))
+    assert {streams.index((await choices.take())[0]) for _ in range(2)} == {0, 1}
+    streams[0].push(output("b"))
+    assert streams.index((await choices.take())[0]) == 2, "the one that has waited longest"
+    assert (await choices.take())[1].text == "b"
+    waiting = asyncio.create_task(choices.take())
+    await asyncio.sleep(0)
+    streams[1].push(output("c"))
+    assert (await waiting)[1].text == "c"
+
+
+def test_what_waits_is_joined_so_that_memory_does_not_grow_with_the_number_of_steps():
+    stream = make_stream()
+    for _ in range(10 * MAX_POSITIONS_PER_PIECE):
+        stream.push(output("a"))
+    assert len(stream._pieces) == 10
+
+
+def test_many_tokens_at_once_and_long_texts_are_cut_too():
+    stream = make_stream()
+    stream.push(output("a" * (MAX_POSITIONS_PER_PIECE + 1)))
+    assert [len(stream.pop().token_ids) for _ in range(2)] == [MAX_POSITIONS_PER_PIECE, 1]
+    long = Resumed("x" * (MAX_CHARS_PER_PIECE + 1), None, None)
+    stream.begin_with(long)
+    assert [len(stream.pop().text) for _ in range(2)] == [MAX_CHARS_PER_PIECE, 1]
+
+
+def test_the_largest_piece_is_below_the_message_limit():
+    logprobs = TokenLogprobs(-1.5, [2**32 - 1] * 20, [-1.5] * 20)
+    stream = make_stream()
+    stream.begin_with(Resumed("\U0001f600" * (MAX_CHARS_PER_PIECE - 1), None, None))
+    tokens = [0x10FFFF] * MAX_POSITIONS_PER_PIECE
+    stream.push(TokenOutput("1", tokens, "length", [logprobs] * len(tokens)))
+    stream.push(TokenOutput("1", tokens, "length", [logprobs] * len(tokens)))
+    sizes = []
+    while (piece := stream.pop()) is not None:
+        sizes.append(to_response(piece).ByteSize())
+    assert max(sizes) < MAX_MESSAGE_BYTES
+
+
+def test_prompt_logprobs_come_in_bounded_pieces_and_in_order():
+    parts = [TokenLogprobs(-float(i), [], []) for i in range(2 * MAX_POSITIONS_PER_PIECE + 3)]
+    stream = make_stream()
+    stream.push(TokenOutput("1", [], prompt_logprobs=parts[:-1]))
+    stream.push(TokenOutput("1", [97], prompt_logprobs=parts[-1:]))
+    pieces = [stream.pop() for _ in range(3)]
+    assert [len(piece.prompt_logprobs) for piece in pieces] == [MAX_POSITIONS_PER_PIECE, MAX_POSITIONS_PER_PIECE, 3]
+    assert [p for piece in pieces for p in piece.prompt_logprobs] == parts
+    assert (pieces[-1].token_ids, stream.pop()) == ([97], None)
+
+
+def test_held_back_text_comes_with_the_end():
     stream = make_stream(stops=("ab",))
     stream.push(output("xa"))
-    assert (await stream.take()).text == "x"
+    assert stream.pop().text == "x"
     stream.push(output("", "abort"))
-    last = await stream.take()
+    last = stream.pop()
     assert (last.text, last.finish_reason) == ("a", "abort")
 
 
-async def test_tokens_after_a_stop_string_do_not_count():
+def test_tokens_after_a_stop_string_do_not_count():
     stream = make_stream(stops=("b",))
     stream.push(output("abcd", logprobs=[TokenLogprobs(-1.0, [], [])] * 4))
-    piece = await stream.take()
+    piece = stream.pop()
     assert (piece.text, piece.token_ids, piece.matched_stop, piece.completion_tokens) == ("a", [97, 98], "b", 2)
     assert len(piece.logprobs) == 2
 
 
-async def test_stop_strings_do_not_count_before_min_tokens():
+def test_stop_strings_do_not_count_before_min_tokens():
     stream = make_stream(stops=("a",), min_tokens=2)
     stream.push(output("aaxay"))
-    assert (await stream.take()).text == "aax"
+    assert stream.pop().text == "aax"
 
 
-async def test_the_token_that_ended_the_text_is_part_of_it_only_on_request():
+def test_the_token_that_ended_the_text_is_part_of_it_only_on_request():
     for include, text in ((False, "a"), (True, "a!")):
         stream = make_stream(include_stop=include)
         stream.push(output("a!", "stop"))
-        assert (await stream.take()).text == text
+        assert stream.pop().text == text
 
 
 def test_times_are_those_of_the_first_and_the_last_token():

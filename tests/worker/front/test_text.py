@@ -62,6 +62,21 @@ def test_a_decoder_that_rewrites_what_it_said_does_not_end_the_stream():
     assert "".join(stream_all(TextCodec(tokenizer), [0, 1, 2])).endswith("c")
 
 
+def test_a_bad_word_is_forbidden_at_the_start_and_after_a_space():
+    tokenizer = Tokenizer(models.WordLevel({"▁a": 0, "a": 1, "[UNK]": 2}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+    assert TextCodec(tokenizer).bad_word_token_ids("a") == [(1,), (0,)]
+    assert TextCodec(tokenizer).bad_word_token_ids(" a") == [(1,), (0,)], "its own leading space does not count"
+
+
+def test_a_bad_word_after_a_space_stands_once_where_the_space_is_a_token_of_its_own(codec):
+    assert codec.bad_word_token_ids("ab") == [tuple(codec.encode("ab", add_special_tokens=False))]
+
+
+def test_a_bad_word_of_spaces_is_a_space(codec):
+    assert codec.bad_word_token_ids("  ") == [tuple(codec.encode(" ", add_special_tokens=False))]
+
+
 def test_a_missing_tokenizer_names_the_file(tmp_path):
     with pytest.raises(TokenizerMissing, match=r"tokenizer\.json"):
         TextCodec.load(tmp_path)

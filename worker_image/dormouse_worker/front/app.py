@@ -25,6 +25,7 @@ from dormouse_api.limits import MAX_MESSAGE_BYTES, server_options
 from dormouse_api.names import CONTROL_SERVICE, INFERENCE_SERVICE, Role
 from dormouse_api.v1 import inference_pb2_grpc, worker_control_pb2_grpc
 from dormouse_worker.errors import WorkerError
+from dormouse_worker.front.caller import Timeouts
 from dormouse_worker.front.control import ControlService
 from dormouse_worker.front.engine_link import Spawn
 from dormouse_worker.front.http import METRICS_TYPE, Answer, HttpDoor
@@ -180,7 +181,8 @@ class Front:
         tokens = RoleTokens(digests)
         guard = RequireRole(tokens, {CONTROL_SERVICE: Role.OPERATOR})
         self._inference, self._control = self._server(guard), self._server(guard)
-        serving = InferenceService(self.worker, model, tokens)
+        timeouts = Timeouts(self._settings.default_timeout_s, self._settings.max_timeout_s)
+        serving = InferenceService(self.worker, model, tokens, timeouts)
         inference_pb2_grpc.add_InferenceServicer_to_server(serving, self._inference)
         control = ControlService(  # type: ignore[abstract]  # what it leaves out answers UNIMPLEMENTED
             self.worker, drain_timeout_s=self._settings.drain_timeout_s

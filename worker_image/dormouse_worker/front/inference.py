@@ -3,9 +3,6 @@
 # ruff: noqa: N802  the method names are those of the .proto file
 from __future__ import annotations
 
-import logging
-import secrets
-import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,42 +11,48 @@ from grpc import aio
 
 from dormouse_api.auth import RoleTokens
 from dormouse_api.limits import MAX_MESSAGE_BYTES
-from dormouse_api.names import Role
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
 from dormouse_worker.front import validation
 from dormouse_worker.front.answers import abort, answered, unexpected
+from dormouse_worker.front.caller import Timeouts, read_caller
 from dormouse_worker.front.control import WATCH_INTERVAL_S
+from dormouse_worker.front.generation import Generation, begin
 from dormouse_worker.front.model import Model
-from dormouse_worker.front.sampling import to_sampling
-from dormouse_worker.front.streams import OutputStream, TextRules, Times
-from dormouse_worker.front.wire import to_response, to_timings
 from dormouse_worker.front.worker import Worker
-from dormouse_worker.ipc import Sampling, State
+from dormouse_worker.ipc import State
 
-logger = logging.getLogger(__name__)
 Context = aio.ServicerContext[Any, Any]
-SEED_BITS = 64
 
 
 class InferenceService(rpc.InferenceServicer):
     """One worker's inference calls. `model` is None while its files can not be read: then only the state answers."""
 
-    def __init__(self, worker: Worker, model: Model | None, tokens: RoleTokens) -> None:
+    def __init__(self, worker: Worker, model: Model | None, tokens: RoleTokens, timeouts: Timeouts) -> None:
         self._worker = worker
         self._model = model
         self._tokens = tokens
+        self._timeouts = timeouts
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> AsyncIterator[pb.GenerateResponse]:
         """Stream one request's tokens."""
+        generation: Generation | None = None
         try:
-            async for response in self._generate(request, context):
+            model = self._known_model(request.model)
+            time_limit = self._timeouts.limit(context.time_remaining())
+            caller = read_caller(context.invocation_metadata(), self._tokens, time_limit)
+            generation = running = await begin(self._worker, model, request, caller)
+            context.add_done_callback(lambda _: running.abandon())  # type: ignore[arg-type]  # a stub
+            while (response := await generation.next()) is not None:
                 yield response
         except CallError as error:
             await abort(context, error)
         except Exception as error:  # noqa: BLE001  nothing that a caller sends may end the process
             await abort(context, unexpected(error))
+        finally:
+            if generation is not None:
+                generation.close()
 
     @answered
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
@@ -91,55 +94,6 @@ class InferenceService(rpc.InferenceServicer):
         async for load in self._worker.load_changes.stream(self._load, min_interval_s=WATCH_INTERVAL_S):
             yield load
 
-    async def _generate(self, request: pb.GenerateRequest, context: Context) -> AsyncIterator[pb.GenerateResponse]:
-        arrival_s = self._worker.clock()
-        model = self._known_model(request.model)
-        self._refuse_resume(request, context)
-        validation.check_request(request, model.card.vocab_size)
-        self._worker.check_admission()
-        prompt = await model.prompt_token_ids(request)
-        sampling = self._to_sampling(request, model, prompt)
-        self._worker.check_admission()  # it may have changed while we tokenized
-        stream = OutputStream(_text_rules(request, model, prompt), Times(arrival_s), clock=self._worker.clock)
-        key = self._worker.requests.open(stream, prompt, sampling)
-        context.add_done_callback(lambda _: self._worker.requests.abandon(key))  # type: ignore[arg-type]  # a stub
-        self._worker.metrics.on_prompt(len(prompt))
-        request_id = request.request_id or uuid.uuid4().hex
-        is_first = True
-        try:
-            while True:
-                piece = await stream.take()
-                response = to_response(piece)
-                if is_first:
-                    response.seed, response.request_id, is_first = sampling.seed, request_id, False
-                if piece.finish_reason is not None:
-                    response.usage.prompt_tokens = len(prompt)
-                    response.usage.completion_tokens = piece.completion_tokens
-                    response.timings.CopyFrom(to_timings(stream.times))
-                yield response
-                if piece.finish_reason is not None:
-                    return
-        finally:
-            self._worker.requests.abandon(key)
-            _log_end(request_id, len(prompt), stream)
-
-    def _to_sampling(self, request: pb.GenerateRequest, model: Model, prompt: list[int]) -> Sampling:
-        params = request.sampling_params
-        report = self._worker.board.engine.report
-        max_model_len = report.max_model_len if report is not None else model.card.max_model_len
-        max_tokens = validation.check_lengths(prompt, params, max_model_len)
-        seed = secrets.randbits(SEED_BITS)
-        sampling = to_sampling(params, model.card, max_tokens=max_tokens, drawn_seed=seed)
-        validation.check_effective(sampling)
-        return sampling
-
-    def _refuse_resume(self, request: pb.GenerateRequest, context: Context) -> None:
-        if not request.HasField("resume"):
-            return
-        if self._tokens.role_of(context.invocation_metadata()) is not Role.GATEWAY:
-            validation.refuse("resume", "set", "only by the gateway")
-        raise CallError(grpc.StatusCode.UNIMPLEMENTED, "resume: this version can not continue another worker's request")
-
     def _known_model(self, name: str) -> Model:
         """Return the model. Raises CallError NOT_FOUND for another name, UNAVAILABLE while there is none."""
         if self._model is None:
@@ -161,29 +115,7 @@ class InferenceService(rpc.InferenceServicer):
         )
 
 
-def _text_rules(request: pb.GenerateRequest, model: Model, prompt: list[int]) -> TextRules:
-    params = request.sampling_params
-    skip = params.skip_special_tokens if params.HasField("skip_special_tokens") else True
-    return TextRules(
-        decoder=model.codec.stream(prompt, skip_special_tokens=skip),
-        stops=tuple(params.stop),
-        include_stop=params.include_stop_str_in_output,
-        min_tokens=params.min_tokens,
-    )
-
-
 def _check_size(request: pb.TokenizeRequest | pb.DetokenizeRequest) -> None:
     size = request.ByteSize()
     if size > MAX_MESSAGE_BYTES:
         validation.refuse("message", f"{size} bytes", f"at most {MAX_MESSAGE_BYTES} bytes")
-
-
-def _log_end(request_id: str, num_prompt: int, stream: OutputStream) -> None:
-    """Write one line per request: sizes and times, never its words."""
-    fields = {
-        "request_id": request_id,
-        "prompt_tokens": num_prompt,
-        "completion_tokens": stream.num_tokens,
-        "finish_reason": stream.finish_reason or "none",
-    }
-    logger.info("request ended", extra={"fields": fields})

@@ -40,11 +40,18 @@ class WorkerMetrics:
         self._ttft = self._histogram("vllm:time_to_first_token_seconds", "Arrival to first token.", FAST_S)
         self._step = self._histogram("vllm:inter_token_latency_seconds", "Time between tokens.", STEP_S)
         self._e2e = self._histogram("vllm:e2e_request_latency_seconds", "Arrival to last token.", LONG_S)
+        self._prefix_queries = self._counter(
+            "vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache."
+        )
+        self._prefix_hits = self._counter("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.")
+        self._preemptions = self._counter("vllm:num_preemptions", "Times that a running request had to wait again.")
+        self._prefill = self._histogram("vllm:request_prefill_time_seconds", "First scheduled to first token.", LONG_S)
+        self._decode = self._histogram("vllm:request_decode_time_seconds", "First token to last token.", LONG_S)
         self._queue = self._histogram("vllm:request_queue_time_seconds", "Arrival to first scheduled.", LONG_S)
         self._slept = self._histogram("dormouse_sleep_seconds", "Duration of falling asleep.", LONG_S)
         self._woke = self._histogram("dormouse_wake_seconds", "Duration of waking up.", LONG_S, "phase")
         self.on_load(StepOutputs([], running=0, waiting=0, kv_cache_usage=0.0))
-        self._residual.labels(model_name).set(0)
+        self._residual.set(0)
         self._tell_sleep_state(0)
 
     def __repr__(self) -> str:
@@ -56,38 +63,46 @@ class WorkerMetrics:
 
     def on_prompt(self, num_tokens: int) -> None:
         """A request was handed to the engine."""
-        self._prompt.labels(self._model_name).inc(num_tokens)
+        self._prompt.inc(num_tokens)
 
     def on_tokens(self, stream: OutputStream, num_tokens: int, previous_token_s: float | None) -> None:
         """See `RequestEvents`."""
         times = stream.times
         assert times.last_token_s is not None, "tokens came"
-        self._generated.labels(self._model_name).inc(num_tokens)
+        self._generated.inc(num_tokens)
         if previous_token_s is None:
-            self._ttft.labels(self._model_name).observe(times.last_token_s - times.arrival_s)
-            self._queue.labels(self._model_name).observe(times.queue_s)
+            self._ttft.observe(times.last_token_s - times.arrival_s)
+            self._queue.observe(times.queue_s)
+            self._prefill.observe(times.prefill_s)
             return
         for _ in range(num_tokens):
-            self._step.labels(self._model_name).observe((times.last_token_s - previous_token_s) / num_tokens)
+            self._step.observe((times.last_token_s - previous_token_s) / num_tokens)
 
     def on_end(self, stream: OutputStream, reason: str) -> None:
         """See `RequestEvents`."""
         self._success.labels(self._model_name, reason).inc()
         if reason != "error":
-            self._e2e.labels(self._model_name).observe(self._clock() - stream.times.arrival_s)
+            self._e2e.observe(self._clock() - stream.times.arrival_s)
+            if stream.times.first_token_s is not None:
+                self._decode.observe(stream.times.decode_s)
 
     def on_load(self, step: StepOutputs) -> None:
-        """Take the load after a step."""
-        self._running.labels(self._model_name).set(step.running)
-        self._waiting.labels(self._model_name).set(step.waiting)
-        self._usage.labels(self._model_name).set(step.kv_cache_usage)
+        """Take the load after a step, and what it counted."""
+        self._running.set(step.running)
+        self._waiting.set(step.waiting)
+        self._usage.set(step.kv_cache_usage)
+        if step.prefix_queries:
+            self._prefix_queries.inc(step.prefix_queries)
+            self._prefix_hits.inc(step.prefix_hits)
+        if step.preemptions:
+            self._preemptions.inc(step.preemptions)
 
     def on_status(self, status: EngineStatus) -> None:
         """Take the engine's state."""
-        self._residual.labels(self._model_name).set(status.residual_bytes)
+        self._residual.set(status.residual_bytes)
         self._tell_sleep_state(status.sleep_level)
         if status.last_sleep_seconds not in {0.0, self._last_sleep_s}:
-            self._slept.labels(self._model_name).observe(status.last_sleep_seconds)
+            self._slept.observe(status.last_sleep_seconds)
         if status.last_wake_seconds not in {0.0, self._last_wake_s}:
             self._woke.labels(self._model_name, "total").observe(status.last_wake_seconds)
         self._last_sleep_s, self._last_wake_s = status.last_sleep_seconds, status.last_wake_seconds
@@ -102,11 +117,16 @@ class WorkerMetrics:
         for number, name in enumerate(SLEEP_STATES):
             self._sleep_state.labels(self._model_name, name).set(number == level)
 
+    # A metric without labels of its own is returned as the model's child: looking it up again costs, for every token.
+
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(name, text, ("model_name", *labels), registry=self._registry)
+        gauge = Gauge(name, text, ("model_name", *labels), registry=self._registry)
+        return gauge if labels else gauge.labels(self._model_name)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(name, text, ("model_name", *labels), registry=self._registry)
+        counter = Counter(name, text, ("model_name", *labels), registry=self._registry)
+        return counter if labels else counter.labels(self._model_name)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-        return Histogram(name, text, ("model_name", *labels), registry=self._registry, buckets=buckets)
+        histogram = Histogram(name, text, ("model_name", *labels), registry=self._registry, buckets=buckets)
+        return histogram if labels else histogram.labels(self._model_name)

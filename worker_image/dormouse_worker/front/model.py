@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -39,24 +39,31 @@ class Model:
         if kind == "token_ids":
             return list(request.token_ids.ids)
         if kind == "chat":
-            return await self._in_thread(lambda: self._encode_chat(request.chat)[1])
-        return await self._in_thread(lambda: self.codec.encode(request.text, add_special_tokens=True))
+            return await self.in_thread(lambda: self._encode_chat(request.chat)[1])
+        return await self.in_thread(lambda: self.codec.encode(request.text, add_special_tokens=True))
+
+    async def bad_words_token_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """Return the token sequences that must not be sampled; what the model can not say anyway is left out."""
+        if not words:
+            return ()
+        found = await self.in_thread(lambda: [ids for word in words for ids in self.codec.bad_word_token_ids(word)])
+        return tuple(dict.fromkeys(ids for ids in found if max(ids) < self.card.vocab_size))
 
     async def tokenize(self, request: pb.TokenizeRequest) -> pb.TokenizeResponse:
         """Return ids, and for a chat the rendered text. Raises CallError INVALID_ARGUMENT."""
         chosen = request.add_special_tokens if request.HasField("add_special_tokens") else None
         if request.WhichOneof("input") == "chat":
             validation.check_chat(request.chat)
-            text, ids = await self._in_thread(lambda: self._encode_chat(request.chat, add_special_tokens=bool(chosen)))
+            text, ids = await self.in_thread(lambda: self._encode_chat(request.chat, add_special_tokens=bool(chosen)))
             return pb.TokenizeResponse(token_ids=ids, rendered_text=text)
         add = True if chosen is None else chosen
         return pb.TokenizeResponse(
-            token_ids=await self._in_thread(lambda: self.codec.encode(request.text, add_special_tokens=add))
+            token_ids=await self.in_thread(lambda: self.codec.encode(request.text, add_special_tokens=add))
         )
 
     async def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
         """Return the text of these ids."""
-        return await self._in_thread(lambda: self.codec.decode(token_ids, skip_special_tokens=skip_special_tokens))
+        return await self.in_thread(lambda: self.codec.decode(token_ids, skip_special_tokens=skip_special_tokens))
 
     def describe(self, engine: EngineStatus) -> pb.GetModelResponse:
         """Return the model's description; what only the engine knows is 0 until it told it."""
@@ -80,7 +87,7 @@ class Model:
         text = render_chat(self.templates, chat)
         return text, self.codec.encode(text, add_special_tokens=add_special_tokens)
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
+    async def in_thread(self, work: Callable[[], T]) -> T:
         """Run in a thread: a megabyte of text takes a second, and other streams go on meanwhile."""
         return await asyncio.get_running_loop().run_in_executor(self.threads, work)
 

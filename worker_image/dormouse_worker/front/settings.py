@@ -37,6 +37,8 @@ class FrontSettings:
     metrics_port: int  # HTTP
     drain_timeout_s: float  # how long running requests may go on after SIGTERM, and by default for Drain and Sleep
     max_waiting_requests: int  # requests without a token yet; more are refused with RESOURCE_EXHAUSTED
+    default_timeout_s: float  # deadline of a request that brings none: nobody waits forever for what nobody reads
+    max_timeout_s: float  # longer deadlines are cut to it
     engine_timeout_s: float  # an engine silent for longer counts as stuck: far above the longest forward pass
     enable_reflection: bool  # gRPC reflection on the serving port
     log_level: str
@@ -50,6 +52,11 @@ def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Fro
     """Return both parts' settings. Ends the program with code 2 and the flag's name on a bad value."""
     parser = _parser()
     flags = parser.parse_args(argv)
+    if flags.default_timeout_seconds > flags.max_timeout_seconds:
+        parser.error(
+            f"argument --default-timeout-seconds: {flags.default_timeout_seconds:g} is above"
+            f" --max-timeout-seconds, {flags.max_timeout_seconds:g}"
+        )
     engine = EngineSettings(
         model=flags.model,
         device=flags.device,
@@ -76,6 +83,8 @@ def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Fro
         metrics_port=flags.metrics_port,
         drain_timeout_s=flags.drain_timeout,
         max_waiting_requests=flags.max_waiting_requests,
+        default_timeout_s=flags.default_timeout_seconds,
+        max_timeout_s=flags.max_timeout_seconds,
         engine_timeout_s=flags.engine_timeout,
         enable_reflection=flags.enable_reflection,
         log_level=flags.log_level,
@@ -206,6 +215,20 @@ def _add_front_flags(group: argparse._ArgumentGroup) -> None:
         help="requests without a token yet; more are refused (default 1024)",
     )
     add(
+        "--default-timeout-seconds",
+        default=600.0,
+        type=_positive_seconds,
+        metavar="SECONDS",
+        help="how long a request without a deadline may take (default 600)",
+    )
+    add(
+        "--max-timeout-seconds",
+        default=3600.0,
+        type=_positive_seconds,
+        metavar="SECONDS",
+        help="how long any request may take; longer deadlines are cut to it (default 3600)",
+    )
+    add(
         "--engine-timeout",
         default=120.0,
         type=_seconds,
@@ -245,6 +268,13 @@ def _seconds(text: str) -> float:
     value = _number(text)
     if not (math.isfinite(value) and value >= 0):
         raise argparse.ArgumentTypeError(f"{text!r} is no time; allowed: seconds of at least 0")
+    return value
+
+
+def _positive_seconds(text: str) -> float:
+    value = _number(text)
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; allowed: seconds above 0")
     return value
 
 

@@ -7,11 +7,10 @@ text so far = given out | held          each new piece is appended to held and s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """What one piece gave."""
 
     text: str  # may be given out now
@@ -24,13 +23,21 @@ class StopSearch:
     def __init__(self, stops: Sequence[str], *, include_in_output: bool) -> None:
         self._stops = tuple(stops)
         self._include = include_in_output
+        self._max_held = max((len(stop) for stop in stops), default=1) - 1
         self._held = ""
 
     def __repr__(self) -> str:
         return f"StopSearch({len(self._stops)} stops, {len(self._held)} characters held)"
 
+    @property
+    def held(self) -> str:
+        """Return what is held back: it could still become a stop string."""
+        return self._held
+
     def feed(self, text: str) -> Found:
         """Take a piece and return what is certain now; after a match nothing more may be fed."""
+        if not self._stops:
+            return Found(text)
         text = self._held + text
         ends = [(text.index(stop) + len(stop), text.index(stop), stop) for stop in self._stops if stop in text]
         if ends:
@@ -52,8 +59,7 @@ class StopSearch:
 
     def _num_held(self, text: str) -> int:
         """Return the length of the longest end of the text that begins a stop string."""
-        longest = max((len(stop) for stop in self._stops), default=1) - 1
-        for length in range(min(longest, len(text)), 0, -1):
+        for length in range(min(self._max_held, len(text)), 0, -1):
             end = text[-length:]
             if any(stop.startswith(end) for stop in self._stops):
                 return length

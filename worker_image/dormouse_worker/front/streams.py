@@ -1,7 +1,7 @@
-"""One request's way from the engine's tokens to the caller's messages. Bounded memory; knows neither gRPC nor sockets.
+"""One sequence's way from the engine's tokens to the caller's messages. Bounded memory; knows neither gRPC nor sockets.
 
 The engine's side pushes, at once and without waiting; the caller's side takes when it can. A caller that reads slowly
-gets larger pieces, and nobody else waits for it: what is kept is at most the request's own output.
+gets larger pieces, and nobody else waits for it: what is kept is at most the sequence's own output.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from dormouse_api.status import CallError
-from dormouse_worker.front.stops import Found, StopSearch
-from dormouse_worker.front.text import Decoder
+from dormouse_worker.front.assembly import Resumed, TextAssembly
 from dormouse_worker.ipc import TokenLogprobs, TokenOutput
 
-MAX_TOKENS_PER_PIECE = 1024  # keeps a piece with 20 log-probabilities per token below the message limit
+# Both keep a piece below the message limit: positions with 20 log-probabilities each and characters of 4 bytes.
+MAX_POSITIONS_PER_PIECE = 1024
+MAX_CHARS_PER_PIECE = 1 << 16
 
 
 @dataclass(slots=True)
@@ -26,18 +27,16 @@ class Piece:
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  # of the positions after the piece before
     completion_tokens: int = 0  # running count
     finish_reason: str | None = None  # stop | length | abort; set = the last piece
     matched_stop: str | None = None
 
-    def join(self, later: Piece) -> None:
-        """Append a later piece."""
-        self.text += later.text
-        self.token_ids += later.token_ids
-        self.logprobs += later.logprobs
-        self.completion_tokens = later.completion_tokens
-        self.finish_reason = later.finish_reason
-        self.matched_stop = later.matched_stop
+    @property
+    def is_full(self) -> bool:
+        """Return whether what comes next must begin another piece."""
+        num_positions = len(self.token_ids) + len(self.prompt_logprobs)
+        return num_positions >= MAX_POSITIONS_PER_PIECE or len(self.text) >= MAX_CHARS_PER_PIECE
 
 
 @dataclass(slots=True)
@@ -50,110 +49,119 @@ class Times:
     queue_s: float = 0.0  # both as the engine measured them
     prefill_s: float = 0.0
 
-
-@dataclass(frozen=True, slots=True)
-class TextRules:
-    """How tokens become text, and which text ends it."""
-
-    decoder: Decoder
-    stops: Sequence[str] = ()
-    include_stop: bool = False
-    min_tokens: int = 0
+    @property
+    def decode_s(self) -> float:
+        """Return the time from the first token to the last."""
+        return (self.last_token_s or 0.0) - (self.first_token_s or 0.0)
 
 
 class OutputStream:
-    """Owns one request's output until the caller took it. Ends in exactly one last piece or one error."""
+    """Owns one sequence's output until the caller took it. Ends in exactly one last piece or one error."""
 
-    def __init__(self, rules: TextRules, times: Times, *, clock: Callable[[], float]) -> None:
-        self._rules = rules
-        self._search = StopSearch(rules.stops, include_in_output=rules.include_stop)
+    def __init__(
+        self,
+        assembly: TextAssembly,
+        times: Times,
+        *,
+        clock: Callable[[], float],
+        wake: asyncio.Event | None = None,
+        choice_index: int = 0,
+    ) -> None:
+        """`wake` is set whenever there is something to take; streams that are read together share it."""
+        self._assembly = assembly
         self._clock = clock
+        self._wake = wake or asyncio.Event()
         self._pieces: deque[Piece] = deque()
-        self._error: CallError | None = None
-        self._ready = asyncio.Event()
-        self._num_tokens = 0
+        self.choice_index = choice_index
         self.times = times
+        self.cached_tokens = 0  # prompt tokens that the prefix cache had
+        self.is_started = False  # the engine has said something of it
         self.finish_reason: str | None = None
+        self.error: CallError | None = None
 
     def __repr__(self) -> str:
-        return f"OutputStream({self._num_tokens} tokens, {len(self._pieces)} pieces, finished={self.is_finished})"
+        return f"OutputStream({self.num_tokens} tokens, {len(self._pieces)} pieces, finished={self.is_finished})"
 
     @property
     def is_finished(self) -> bool:
         """Return whether nothing more will be pushed."""
-        return self.finish_reason is not None or self._error is not None
-
-    @property
-    def is_started(self) -> bool:
-        """Return whether the engine has produced anything."""
-        return self._num_tokens > 0
+        return self.finish_reason is not None or self.error is not None
 
     @property
     def num_tokens(self) -> int:
-        """Return how many tokens came so far."""
-        return self._num_tokens
+        """Return how many tokens came so far, resumed ones included."""
+        return self._assembly.num_tokens
+
+    def begin_with(self, resumed: Resumed) -> None:
+        """Give out what the caller lacks of a resumed sequence, and its end if it had ended."""
+        for start in range(0, len(resumed.text), MAX_CHARS_PER_PIECE):
+            text = resumed.text[start : start + MAX_CHARS_PER_PIECE]
+            self._pieces.append(Piece(text, completion_tokens=self.num_tokens))
+        if resumed.finish_reason is not None:
+            self._finish(self._open_piece(), resumed.finish_reason, resumed.matched_stop)
+        self._wake.set()
 
     def push(self, output: TokenOutput) -> None:
         """Take what one step produced. Ends the stream when the engine says so or a stop string matched."""
         if self.is_finished:
             return
-        self._note_times(output)
-        piece = self._to_piece(output)
-        self.finish_reason = piece.finish_reason
-        self._pieces.append(piece)
-        self._ready.set()
+        self._note_start(output)
+        for logprobs in output.prompt_logprobs or ():
+            self._open_piece().prompt_logprobs.append(logprobs)
+        matched = self._add_tokens(output.token_ids, output.logprobs, ended=output.finish_reason == "stop")
+        if matched is not None:
+            self._finish(self._open_piece(), "stop", matched)
+        elif output.finish_reason is not None:
+            piece = self._open_piece()
+            piece.text += self._assembly.flush()
+            self._finish(piece, output.finish_reason, None)
+        self._wake.set()
 
     def fail(self, error: CallError) -> None:
         """End with an error, after what was pushed before; nothing happens if the stream has ended."""
         if not self.is_finished:
-            self._error = error
-            self._ready.set()
+            self.error = error
+            self._wake.set()
 
-    async def take(self) -> Piece:
-        """Return everything that is there, as one piece; wait if there is nothing. Raises the error at the end."""
-        while not self._pieces:
-            if self._error is not None:
-                raise self._error
-            self._ready.clear()
-            await self._ready.wait()
-        piece = self._pieces.popleft()
-        while self._pieces and len(piece.token_ids) < MAX_TOKENS_PER_PIECE:
-            piece.join(self._pieces.popleft())
-        return piece
+    def pop(self) -> Piece | None:
+        """Return as much of what is there as fits one message, None if there is nothing."""
+        return self._pieces.popleft() if self._pieces else None
 
-    def _to_piece(self, output: TokenOutput) -> Piece:
-        piece = Piece(completion_tokens=self._num_tokens, finish_reason=output.finish_reason)
-        logprobs = output.logprobs or []
-        last = len(output.token_ids) - 1
-        for position, token_id in enumerate(output.token_ids):
-            self._num_tokens += 1
-            is_end = output.finish_reason == "stop" and position == last
-            found = self._to_text(token_id, is_end_token=is_end)
+    def _add_tokens(self, token_ids: Sequence[int], logprobs: list[TokenLogprobs] | None, *, ended: bool) -> str | None:
+        """Write the tokens into pieces; return the stop string at which the text ended, None if it goes on."""
+        last = len(token_ids) - 1
+        for position, token_id in enumerate(token_ids):
+            text, matched = self._assembly.step(token_id, is_end=ended and position == last)
+            piece = self._open_piece()
             piece.token_ids.append(token_id)
-            piece.logprobs += logprobs[position : position + 1]
-            piece.text += found.text
-            piece.completion_tokens = self._num_tokens
-            if found.matched is not None:
-                piece.finish_reason, piece.matched_stop = "stop", found.matched
-                return piece
-        if piece.finish_reason is not None:
-            piece.text += self._search.flush()
+            piece.completion_tokens = self._assembly.num_tokens
+            piece.text += text
+            if logprobs:
+                piece.logprobs.append(logprobs[position])
+            if matched is not None:
+                return matched
+        return None
+
+    def _open_piece(self) -> Piece:
+        if self._pieces and not self._pieces[-1].is_full:
+            return self._pieces[-1]
+        piece = Piece(completion_tokens=self._assembly.num_tokens)
+        self._pieces.append(piece)
         return piece
 
-    def _to_text(self, token_id: int, *, is_end_token: bool) -> Found:
-        """Return the text of one token. The token that ended the text is part of it only if stops are included."""
-        if is_end_token and not self._rules.include_stop:
-            return Found("")
-        text = self._rules.decoder.step(token_id)
-        if self._num_tokens <= self._rules.min_tokens:
-            return self._search.pass_by(text)
-        return self._search.feed(text)
+    def _finish(self, piece: Piece, reason: str, matched_stop: str | None) -> None:
+        self.finish_reason = piece.finish_reason = reason
+        piece.matched_stop = matched_stop
 
-    def _note_times(self, output: TokenOutput) -> None:
-        if not output.token_ids:
-            return
-        now_s = self._clock()
-        if self.times.first_token_s is None:
-            self.times.first_token_s = now_s
-            self.times.queue_s, self.times.prefill_s = output.queue_seconds, output.prefill_seconds
-        self.times.last_token_s = now_s
+    def _note_start(self, output: TokenOutput) -> None:
+        """Note times and what only the outputs up to the first token tell."""
+        self.is_started = True
+        times = self.times
+        if times.first_token_s is None:
+            times.queue_s = max(times.queue_s, output.queue_seconds)
+            times.prefill_s = max(times.prefill_s, output.prefill_seconds)
+            self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
+        if output.token_ids:
+            times.last_token_s = self._clock()
+            if times.first_token_s is None:
+                times.first_token_s = times.last_token_s

@@ -34,6 +34,8 @@ def front_settings(**overrides: Any) -> FrontSettings:
         **dict.fromkeys(("port", "control_port", "metrics_port"), 0),
         "drain_timeout_s": 5.0,
         "max_waiting_requests": 1024,
+        "default_timeout_s": 600.0,
+        "max_timeout_s": 3600.0,
         "engine_timeout_s": 60.0,
         "enable_reflection": False,
         "log_level": "INFO",

@@ -60,6 +60,16 @@ class TextCodec:
         # the plain `encode` holds the interpreter lock: a megabyte would stop every stream for a second
         return list(self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
 
+    def bad_word_token_ids(self, word: str) -> list[tuple[int, ...]]:
+        """Return the sequences that spell a word: at the text's start and, where that differs, after a space.
+
+        As in vLLM, a leading space of the word itself does not count. [] if the tokenizer leaves nothing of it.
+        """
+        plain = tuple(self.encode(word.lstrip(), add_special_tokens=False))
+        spaced = tuple(self.encode(f" {word.lstrip()}", add_special_tokens=False))
+        covers = plain and spaced[-len(plain) :] == plain  # then the plain one forbids all that this one does
+        return [ids for ids in (plain, () if covers else spaced) if ids]
+
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """Return the text; ids that the tokenizer does not know give nothing."""
         return str(self._tokenizer.decode_batch([list(token_ids)], skip_special_tokens=skip_special_tokens)[0])

@@ -1,98 +1,40 @@
-"""What a request may say: one table of rules, each naming field, value and limit. Pure; nothing is allocated before."""
+"""What a request may say, each refusal naming field, value and limit. Pure; nothing is allocated before."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NoReturn
 
 import grpc
 
 from dormouse_api.limits import (
     MAX_CHAT_MESSAGES,
-    MAX_LOGPROBS,
+    MAX_CHOICES,
     MAX_MESSAGE_BYTES,
+    MAX_PRIORITY,
     MAX_REQUEST_ID_CHARS,
-    MAX_STOP_STRING_BYTES,
-    MAX_STOP_STRINGS,
-    MAX_STOP_TOKEN_IDS,
     MAX_TOOLS,
 )
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.front.chat import OWN_VARIABLES
+from dormouse_worker.front.sampling_rules import RULES
 from dormouse_worker.ipc import Sampling
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One field's limit. `bad` returns the offending value in words, or None."""
-
-    field: str
-    limit: str
-    bad: Callable[[pb.SamplingParams, int], str | None]  # parameters, vocabulary size
-
-
-def _outside(name: str, allows: Callable[[float], bool]) -> Callable[[pb.SamplingParams, int], str | None]:
-    """Check a number, only if the caller set it."""
-
-    def bad(params: Any, vocab_size: int) -> str | None:
-        del vocab_size  # this rule is about one number
-        value = getattr(params, name)
-        return f"{value:g}" if params.HasField(name) and not allows(value) else None
-
-    return bad
-
-
-def _too_many(name: str, limit: int) -> Callable[[pb.SamplingParams, int], str | None]:
-    def bad(params: pb.SamplingParams, vocab_size: int) -> str | None:
-        del vocab_size  # this rule is about a count
-        count = len(getattr(params, name))
-        return f"{count} items" if count > limit else None
-
-    return bad
-
-
-def _bad_stop_length(params: pb.SamplingParams, vocab_size: int) -> str | None:
-    del vocab_size  # this rule is about bytes
-    lengths = [len(stop.encode()) for stop in params.stop]
-    return next((f"{length} bytes" for length in lengths if not 1 <= length <= MAX_STOP_STRING_BYTES), None)
-
-
-def _unknown_stop_token(params: pb.SamplingParams, vocab_size: int) -> str | None:
-    return next((str(token_id) for token_id in params.stop_token_ids if token_id >= vocab_size), None)
-
-
-def _min_above_max(params: pb.SamplingParams, vocab_size: int) -> str | None:
-    del vocab_size  # this rule compares two fields
-    return str(params.min_tokens) if params.HasField("max_tokens") and params.min_tokens > params.max_tokens else None
-
-
-RULES: tuple[Rule, ...] = (
-    Rule(
-        "temperature", "a finite number of at least 0", _outside("temperature", lambda v: math.isfinite(v) and v >= 0)
-    ),
-    Rule("top_p", "above 0 and at most 1", _outside("top_p", lambda v: 0 < v <= 1)),
-    Rule("min_p", "from 0 to 1", _outside("min_p", lambda v: 0 <= v <= 1)),
-    Rule("max_tokens", "at least 1", _outside("max_tokens", lambda v: v >= 1)),
-    Rule("min_tokens", "at most max_tokens", _min_above_max),
-    Rule("logprobs", f"at most {MAX_LOGPROBS}", _outside("logprobs", lambda v: v <= MAX_LOGPROBS)),
-    Rule("stop", f"at most {MAX_STOP_STRINGS} strings", _too_many("stop", MAX_STOP_STRINGS)),
-    Rule("stop", f"1 to {MAX_STOP_STRING_BYTES} bytes each", _bad_stop_length),
-    Rule("stop_token_ids", f"at most {MAX_STOP_TOKEN_IDS} ids", _too_many("stop_token_ids", MAX_STOP_TOKEN_IDS)),
-    Rule("stop_token_ids", "below the vocabulary size", _unknown_stop_token),
-)
-
-
-def check_request(request: pb.GenerateRequest, vocab_size: int) -> None:
+def check_request(request: pb.GenerateRequest, vocab_size: int, *, from_gateway: bool) -> None:
     """Check everything that needs no tokenizing. Raises CallError INVALID_ARGUMENT."""
     size = request.ByteSize()
     if size > MAX_MESSAGE_BYTES:
         refuse("message", f"{size} bytes", f"at most {MAX_MESSAGE_BYTES} bytes")
     check_request_id(request.request_id)
+    if abs(request.priority) > MAX_PRIORITY:
+        refuse("priority", str(request.priority), f"from -{MAX_PRIORITY} to {MAX_PRIORITY}")
     check_sampling(request.sampling_params, vocab_size)
     check_prompt(request, vocab_size)
+    if request.HasField("resume"):
+        check_resume(request, vocab_size, from_gateway=from_gateway)
 
 
 def check_sampling(params: pb.SamplingParams, vocab_size: int) -> None:
@@ -128,6 +70,17 @@ def check_prompt(request: pb.GenerateRequest, vocab_size: int) -> None:
             refuse("prompt.token_ids", "empty", "at least 1 token")
     if kind == "chat":
         check_chat(request.chat)
+
+
+def check_resume(request: pb.GenerateRequest, vocab_size: int, *, from_gateway: bool) -> None:
+    """Only the gateway knows what another worker generated, and each choice is resumed alone. Raises CallError."""
+    if not from_gateway:
+        refuse("resume", "set", "only by the gateway")
+    if request.sampling_params.n > 1:
+        refuse("sampling_params.n", str(request.sampling_params.n), "1 where resume is set")
+    if request.resume.choice_index >= MAX_CHOICES:
+        refuse("resume.choice_index", str(request.resume.choice_index), f"below {MAX_CHOICES}")
+    check_token_ids("resume.output_token_ids", request.resume.output_token_ids, vocab_size)
 
 
 def check_token_ids(field: str, token_ids: Iterable[int], vocab_size: int) -> None:
@@ -171,6 +124,29 @@ def check_effective(sampling: Sampling) -> None:
     if not (defaults_hold and 0 <= sampling.min_p <= 1 and sampling.top_k >= 0):
         shown = f"temperature {sampling.temperature}, top_p {sampling.top_p}, min_p {sampling.min_p}"
         refuse("sampling_params", shown, "set these fields: the model's generation_config.json has bad defaults")
+
+
+def check_choosable(sampling: Sampling, vocab_size: int) -> None:
+    """A token can be sampled at every step: the sampler has no answer where all are forbidden. Raises CallError."""
+    forbidden = {word[-1] for word in sampling.bad_words_token_ids}
+    if sampling.min_tokens > 0:
+        forbidden.update(sampling.stop_token_ids)
+    allowed = set(sampling.allowed_token_ids)
+    if not (allowed - forbidden if allowed else len(forbidden) < vocab_size):
+        refuse(
+            "sampling_params.allowed_token_ids" if allowed else "sampling_params.bad_words",
+            f"{len(allowed) or vocab_size} ids that may all be forbidden at once",
+            "at least one id that ends no bad word and, with min_tokens, no text",
+        )
+
+
+def check_continuable(request: pb.GenerateRequest, sampling: Sampling) -> None:
+    """A resumed sequence has room for a token, and its random numbers are known. Raises CallError INVALID_ARGUMENT."""
+    num_resumed = len(request.resume.output_token_ids)
+    if num_resumed >= sampling.max_tokens:
+        refuse("resume.output_token_ids", f"{num_resumed} tokens", f"fewer than max_tokens, {sampling.max_tokens}")
+    if sampling.temperature > 0 and not request.sampling_params.HasField("seed"):
+        refuse("sampling_params.seed", "missing", "the seed that the first message told, as resume is set")
 
 
 def refuse(field: str, value: str, limit: str) -> NoReturn:

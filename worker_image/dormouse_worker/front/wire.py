@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import grpc
@@ -14,7 +15,6 @@ from dormouse_worker.front.streams import Piece, Times
 from dormouse_worker.ipc import CommandResult, MemoryReport, TokenLogprobs
 
 FINISH_REASONS = {
-    None: pb.FINISH_REASON_UNSPECIFIED,
     "stop": pb.FINISH_REASON_STOP,
     "length": pb.FINISH_REASON_LENGTH,
     "abort": pb.FINISH_REASON_ABORT,
@@ -47,23 +47,32 @@ class Counts:
 
 
 def to_response(piece: Piece) -> pb.GenerateResponse:
-    """Return the message for a piece; first and last messages get more from their caller."""
+    """Return the message for a piece, without what only the call as a whole knows."""
     response = pb.GenerateResponse(
-        text=piece.text,
-        token_ids=piece.token_ids,
-        completion_tokens=piece.completion_tokens,
-        finish_reason=FINISH_REASONS[piece.finish_reason],
-        logprobs=[_logprobs(*pair) for pair in zip(piece.token_ids, piece.logprobs, strict=False)],
+        text=piece.text, token_ids=piece.token_ids, completion_tokens=piece.completion_tokens
     )
-    if piece.matched_stop is not None:
-        response.matched_stop = piece.matched_stop
+    if piece.logprobs:
+        response.logprobs.extend(to_position_logprobs(piece.token_ids, piece.logprobs))
+    if piece.finish_reason is not None:
+        response.finish_reason = FINISH_REASONS[piece.finish_reason]
+        if piece.matched_stop is not None:
+            response.matched_stop = piece.matched_stop
     return response
+
+
+def to_position_logprobs(token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> Iterator[pb.PositionLogprobs]:
+    """Yield the log-probabilities of each position, whose tokens these are."""
+    for token_id, position in zip(token_ids, logprobs, strict=False):
+        top = zip(position.top_ids, position.top_logprobs, strict=True)
+        yield pb.PositionLogprobs(
+            sampled=pb.TokenLogprob(token_id=token_id, logprob=position.sampled),
+            top=[pb.TokenLogprob(token_id=top_id, logprob=logprob) for top_id, logprob in top],
+        )
 
 
 def to_timings(times: Times) -> pb.Timings:
     """Return the durations of an ended request."""
-    decode_s = (times.last_token_s or 0.0) - (times.first_token_s or 0.0)
-    return pb.Timings(queue_seconds=times.queue_s, prefill_seconds=times.prefill_s, decode_seconds=decode_s)
+    return pb.Timings(queue_seconds=times.queue_s, prefill_seconds=times.prefill_s, decode_seconds=times.decode_s)
 
 
 def to_report(report: MemoryReport) -> control.MemoryReport:
@@ -100,11 +109,3 @@ def to_error(method: str, result: CommandResult) -> CallError:
     """Return the status for a command that the engine refused."""
     code = COMMAND_CODES.get(result.error_reason, grpc.StatusCode.INTERNAL)
     return CallError(code, f"{method}: {result.error_message} ({result.error_reason})")
-
-
-def _logprobs(token_id: int, logprobs: TokenLogprobs) -> pb.PositionLogprobs:
-    top = zip(logprobs.top_ids, logprobs.top_logprobs, strict=True)
-    return pb.PositionLogprobs(
-        sampled=pb.TokenLogprob(token_id=token_id, logprob=logprobs.sampled),
-        top=[pb.TokenLogprob(token_id=top_id, logprob=logprob) for top_id, logprob in top],
-    )

@@ -1,0 +1,94 @@
+"""One sequence's tokens become text: decoding, stop strings, and what the caller has already. Pure.
+
+text so far = given out | held back
+given out   = known to the caller | new      only of a resumed sequence is a part known: by its length in bytes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dormouse_worker.front.stops import Found, StopSearch
+from dormouse_worker.front.text import Decoder
+
+NOTHING = Found("")
+
+
+@dataclass(frozen=True, slots=True)
+class TextRules:
+    """How tokens become text, and which text ends it."""
+
+    decoder: Decoder
+    stops: Sequence[str] = ()
+    include_stop: bool = False
+    min_tokens: int = 0
+
+
+class Resumed(NamedTuple):
+    """Where a sequence stands that another worker began."""
+
+    text: str  # given out by its tokens, but not known to the caller
+    finish_reason: str | None  # set = it had ended already
+    matched_stop: str | None
+
+
+class TextAssembly:
+    """Owns one sequence's decoder and stop search. Fed token by token, it gives the same text however it was cut."""
+
+    def __init__(self, rules: TextRules) -> None:
+        self._rules = rules
+        self._search = StopSearch(rules.stops, include_in_output=rules.include_stop)
+        self._num_known_chars = 0  # so many of the next characters the caller has
+        self.num_tokens = 0
+
+    def __repr__(self) -> str:
+        return f"TextAssembly({self.num_tokens} tokens, {self._search!r})"
+
+    def step(self, token_id: int, *, is_end: bool) -> Found:
+        """Return the text of one token. The token that ended the text is part of it only if stops are included."""
+        self.num_tokens += 1
+        if is_end and not self._rules.include_stop:
+            return NOTHING
+        text = self._rules.decoder.step(token_id)
+        searching = self.num_tokens > self._rules.min_tokens
+        found = self._search.feed(text) if searching else self._search.pass_by(text)
+        return found._replace(text=self._new(found.text)) if self._num_known_chars else found
+
+    def flush(self) -> str:
+        """Return what was held back: the text has ended without a stop string."""
+        return self._new(self._search.flush())
+
+    def resume(self, token_ids: Sequence[int], end_token_ids: Set[int], *, emitted_utf8_bytes: int) -> Resumed:
+        """Take what another worker generated, of whose text the caller has the first bytes. Once, and first.
+
+        Raises ValueError saying which numbers of bytes there can be.
+        """
+        given, reason = [], None
+        matched: str | None = None
+        for token_id in token_ids:
+            is_end = token_id in end_token_ids and self.num_tokens >= self._rules.min_tokens
+            text, matched = self.step(token_id, is_end=is_end)
+            given.append(text)
+            if is_end or matched is not None:
+                reason = "stop"
+                break
+        if reason is not None and matched is None:
+            given.append(self._search.flush())
+        return Resumed(self._beyond("".join(given), emitted_utf8_bytes), reason, matched)
+
+    def _beyond(self, given: str, emitted_utf8_bytes: int) -> str:
+        """Return what the caller does not have of the text given out; note what he has of the text held back."""
+        text = (given + self._search.held).encode()
+        known = text[:emitted_utf8_bytes].decode(errors="ignore")
+        if len(known.encode()) < emitted_utf8_bytes:
+            raise ValueError(f"at most {len(text)}, the text of the resumed tokens, and never within a character")
+        self._num_known_chars = max(0, len(known) - len(given))
+        return given[len(known) :]
+
+    def _new(self, text: str) -> str:
+        """Return the part that the caller does not have."""
+        num_known = min(self._num_known_chars, len(text))
+        self._num_known_chars -= num_known
+        return text[num_known:]

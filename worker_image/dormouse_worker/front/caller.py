@@ -1,0 +1,68 @@
+"""What a call says of its caller beside the message: role, cache salt, deadline. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dormouse_api.auth import MetadataPairs, RoleTokens
+from dormouse_api.limits import MAX_CACHE_SALT_CHARS
+from dormouse_api.names import METADATA_CACHE_SALT, Role
+from dormouse_worker.front.validation import refuse
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimit:
+    """How long a call may take, because the worker says so."""
+
+    seconds: float
+    why: str  # the sentence for the caller when it has passed
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """The worker's own deadlines."""
+
+    default_s: float  # for calls without a deadline
+    max_s: float  # what a longer deadline is cut to
+
+    def limit(self, remaining_s: float | None) -> TimeLimit | None:
+        """Return the limit for a call with so much time left (None: no deadline); None if its own is shorter."""
+        if remaining_s is None:
+            what = "the time of a request without a deadline (--default-timeout-seconds)"
+            return TimeLimit(self.default_s, f"the request took longer than {self.default_s:g} s, {what}")
+        if remaining_s > self.max_s:
+            what = "the longest that this worker lets a request take (--max-timeout-seconds)"
+            return TimeLimit(self.max_s, f"the request took longer than {self.max_s:g} s, {what}")
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls, and with which rights."""
+
+    is_gateway: bool
+    cache_salt: str  # only requests of one salt share cached prefixes
+    time_limit: TimeLimit | None
+
+
+def read_caller(metadata: MetadataPairs | None, tokens: RoleTokens, time_limit: TimeLimit | None) -> Caller:
+    """Return what the metadata says. Raises CallError INVALID_ARGUMENT on a salt that is not the gateway's."""
+    is_gateway = tokens.role_of(metadata) is Role.GATEWAY
+    salts = [value for key, value in metadata or () if key == METADATA_CACHE_SALT]
+    return Caller(is_gateway, _read_salt(salts, is_gateway=is_gateway), time_limit)
+
+
+def _read_salt(salts: Sequence[str | bytes], *, is_gateway: bool) -> str:
+    if not salts:
+        return ""
+    if not is_gateway:
+        refuse(METADATA_CACHE_SALT, "set", "only by the gateway")
+    if len(salts) > 1:
+        refuse(METADATA_CACHE_SALT, f"given {len(salts)} times", "once")
+    salt = salts[0] if isinstance(salts[0], str) else salts[0].decode("latin-1")
+    if len(salt) > MAX_CACHE_SALT_CHARS:
+        refuse(METADATA_CACHE_SALT, f"{len(salt)} characters", f"at most {MAX_CACHE_SALT_CHARS}")
+    if not (salt.isascii() and salt.isprintable()):
+        refuse(METADATA_CACHE_SALT, ascii(salt), "printable ASCII characters")
+    return salt
