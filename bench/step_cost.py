@@ -16,17 +16,19 @@ from statistics import median
 import torch
 
 from bench.workload import make_workload
-from dormouse_worker.engine.batch import Batch, SampledToken
-from dormouse_worker.engine.blocks import BlockAllocator
+from dormouse_worker.engine.assembly import build_engine
+from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.engine.engine import Engine
-from dormouse_worker.engine.scheduler import Limits, Scheduler
-from dormouse_worker.engine.testing import make_add
-from dormouse_worker.model.attention.interface import build_metadata
+from dormouse_worker.engine.testing import make_add, make_report
 from dormouse_worker.model.attention.sdpa import SdpaBackend
+from dormouse_worker.model.input_batch import InputBatch
+from dormouse_worker.model.logit_rows import choose_logit_rows
+from dormouse_worker.settings import EngineSettings
 
 NUM_SEQS = 64
-NUM_BLOCKS, BLOCK_SIZE = 4096, 16
-LIMITS = Limits(max_num_seqs=NUM_SEQS, max_num_batched_tokens=2048, max_model_len=2048)
+NUM_BLOCKS = 4096
+SETTINGS = EngineSettings(model="none", max_num_seqs=NUM_SEQS, max_num_batched_tokens=2048)
+REPORT = make_report(num_gpu_blocks=NUM_BLOCKS, block_size=SETTINGS.block_size, max_model_len=2048)
 OUTPUT_TOKENS = 512  # more than prefilling and measuring take
 MEASURED_STEPS = 256
 TOKEN_ID = 5  # what every sequence gets
@@ -49,37 +51,49 @@ class StepCost:
 
 
 class PreparingExecutor:
-    """Implements `engine.executor.ModelExecutor`: prepares each pass's input as the model runner does, and no more."""
+    """Implements `ModelExecutor`: prepares each pass's input as the model runner does, and no more."""
 
     def __init__(self) -> None:
         self._backend = SdpaBackend()
         self._device = torch.device("cpu")
+        self._input = InputBatch(
+            max_num_seqs=NUM_SEQS,
+            max_model_len=REPORT.max_model_len,
+            block_size=REPORT.block_size,
+            windows=self.layer_windows(),
+        )
         self.is_decoding = False  # the last batch had one token of every sequence
         self.last_s = 0.0  # what its preparation took
 
-    def execute_model(self, batch: Batch) -> list[SampledToken]:
+    def layer_windows(self) -> tuple[int | None, ...]:
+        """See `ModelExecutor`."""
+        return (None,)
+
+    def execute_model(self, batch: Batch) -> ModelOutput:
         """See `ModelExecutor`."""
         self.is_decoding = batch.num_tokens == len(batch.sequences) == NUM_SEQS
         started_s = time.perf_counter()
         self._prepare(batch)
+        sampled = [SampledToken(sequence.request_id, TOKEN_ID) for sequence in batch.sequences if sequence.samples]
+        for token in sampled:
+            self._input.append(token.request_id, token.token_id)
         self.last_s = time.perf_counter() - started_s
-        return [SampledToken(sequence.request_id, TOKEN_ID) for sequence in batch.sequences if sequence.samples]
+        return ModelOutput(sampled)
 
     def _prepare(self, batch: Batch) -> None:
         """Do what `ModelRunner` does before it calls the model. Follow it here when it changes there."""
-        metadata = build_metadata(batch, BLOCK_SIZE)
-        self._backend.plan(metadata, self._device)
-        token_ids = [token for sequence in batch.sequences for token in sequence.token_ids]
-        rows = zip(metadata.query_starts[1:], batch.sequences, strict=True)
-        last_rows = [int(end) - 1 for end, sequence in rows if sequence.samples]
-        for numbers in (token_ids, last_rows, metadata.slot_mapping, metadata.positions):
+        self._input.update(batch)
+        packed = self._input.pack(batch)
+        wanted = choose_logit_rows(batch, packed, self._input)
+        for group in packed.groups:
+            self._backend.plan(group, self._device)
+        for numbers in (packed.token_ids, packed.positions, wanted.rows, packed.groups[0].slot_mapping):
             torch.as_tensor(numbers, device=self._device)
 
 
 def decoding_engine(executor: PreparingExecutor) -> Engine:
     """Return an engine in whose next step every sequence decodes; the prompts are those of W1."""
-    scheduler = Scheduler(BlockAllocator(NUM_BLOCKS, BLOCK_SIZE), LIMITS, time.monotonic)
-    engine = Engine(executor, scheduler, time.monotonic)
+    engine = build_engine(SETTINGS, REPORT, (NUM_BLOCKS, 0), executor, clock=time.monotonic)
     for request in make_workload("W1", vocab_size=4096, count=NUM_SEQS).requests:
         refusal = engine.add(make_add(request.id, request.prompt, max_tokens=OUTPUT_TOKENS))
         assert refusal is None, refusal

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dormouse_worker.engine.block_pool import BlockPool
 from dormouse_worker.engine.block_tables import BlockTables, CacheLayout
 from dormouse_worker.engine.engine import Engine
-from dormouse_worker.engine.executor import Executor
+from dormouse_worker.engine.executor import ModelExecutor
 from dormouse_worker.engine.scheduler import Limits, Scheduler
 from dormouse_worker.engine.swap import SwapSpace
 from dormouse_worker.ipc import MemoryReport
@@ -18,7 +18,7 @@ def build_engine(
     settings: EngineSettings,
     report: MemoryReport,
     agreed: tuple[int, int],
-    executor: Executor,
+    executor: ModelExecutor,
     *,
     clock: Callable[[], float],
 ) -> Engine:

@@ -114,9 +114,11 @@ class BlockTables:
     def grow(self, sequence_id: str, num_tokens: int, end: int) -> bool:
         """Let the sequence hold blocks as `admit` describes; False, and nothing changed, without room. Idempotent."""
         missing = self._missing(self._tables[sequence_id], num_tokens, end)
-        if sum(missing) > self.pool.num_available:
+        num_missing = sum(missing)
+        if num_missing > self.pool.num_available:
             return False
-        self._extend(sequence_id, missing)
+        if num_missing:
+            self._extend(sequence_id, missing)
         return True
 
     def restore(self, sequence_id: str, shape: Sequence[Sequence[bool]], num_tokens: int, end: int) -> BlockIds | None:

@@ -12,6 +12,9 @@ from dormouse_worker.ipc import MemoryReport, ModelInfo
 class ModelExecutor(Protocol):
     """Runs forward passes, on whatever device."""
 
+    def layer_windows(self) -> tuple[int | None, ...]:
+        """Return the sliding window of each layer group of the loaded model; None = its layers see everything."""
+
     def execute_model(self, batch: Batch) -> ModelOutput:
         """Compute the batch; remember its sequences and what was sampled.
 
@@ -44,9 +47,6 @@ class Executor(ModelExecutor, Protocol):
 
     def get_memory_report(self) -> MemoryReport | None:
         """Return what the last profile measured; None before the first."""
-
-    def layer_windows(self) -> tuple[int | None, ...]:
-        """Return the sliding window of each layer group of the loaded model; None = its layers see everything."""
 
     def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
         """Allocate the cache and warm up; replaces a cache of another size."""
