@@ -29,7 +29,10 @@ class ModelRunner:
         with torch.inference_mode():
             logits = self._forward(batch)
             sampling = [sequence for sequence in batch.sequences if sequence.samples]
-            choices = sample(logits, [SamplingRow(sequence.sampling, sequence.num_outputs) for sequence in sampling])
+            # the batch does not carry these tokens yet: only their number is true, and only penalties and bad words
+            # read more than that
+            rows = [SamplingRow(sequence.sampling, (), range(sequence.num_outputs)) for sequence in sampling]
+            choices = sample(logits, rows)
         return [
             SampledToken(sequence.request_id, choice.token_id, choice.logprobs)
             for sequence, choice in zip(sampling, choices, strict=True)
