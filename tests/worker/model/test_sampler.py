@@ -1,124 +1,124 @@
-"""The sampler: what each parameter keeps, what is random, what is reported."""
+"""The sampler as a whole: what is greedy, what is random, what can not go wrong."""
 
 import collections
 
 import pytest
 import torch
-from transformers.generation import (
-    LogitsProcessorList,
-    MinPLogitsWarper,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
 
-from dormouse_worker.engine.testing import make_sampling
-from dormouse_worker.model.sampler import SamplingRow, _filter, sample
+from dormouse_worker.model.sampler import sample
+from tests.worker.model.sampler_kit import distribution_of, random_logits, row, tokens_of
 
 LOGITS = torch.log(torch.tensor([0.5, 0.25, 0.15, 0.07, 0.03]))
-
-
-def row(position=0, **sampling):
-    return SamplingRow(make_sampling(**sampling), position)
+INF = float("inf")
+NAN = float("nan")
 
 
 def draw(num, **sampling):
     """Return how often each token comes in `num` draws at consecutive positions."""
     rows = [row(position, temperature=1.0, **sampling) for position in range(num)]
-    return collections.Counter(choice.token_id for choice in sample(LOGITS.expand(num, -1), rows))
+    return collections.Counter(tokens_of(LOGITS.expand(num, -1), rows))
 
 
-def test_temperature_zero_takes_the_likeliest():
-    assert [choice.token_id for choice in sample(torch.stack([LOGITS, LOGITS.flip(0)]), [row(), row()])] == [0, 4]
-
-
-def test_draws_follow_the_distribution():
-    counts = draw(4000)
-    for token, probability in enumerate([0.5, 0.25, 0.15, 0.07, 0.03]):
-        assert counts[token] / 4000 == pytest.approx(probability, abs=0.03)
+def test_temperature_zero_takes_the_likeliest_and_the_lowest_id_of_equal_ones():
+    logits = torch.stack([LOGITS, LOGITS.flip(0), torch.zeros(5)])
+    assert tokens_of(logits, [row(), row(), row()]) == [0, 4, 0]
 
 
 def test_temperature_flattens_and_sharpens():
-    hot = sample(LOGITS.expand(2000, -1), [row(i, temperature=100.0) for i in range(2000)])
-    cold = sample(LOGITS.expand(2000, -1), [row(i, temperature=0.05) for i in range(2000)])
-    assert min(collections.Counter(choice.token_id for choice in hot).values()) > 300
-    assert {choice.token_id for choice in cold} == {0}
+    hot = tokens_of(LOGITS.expand(2000, -1), [row(i, temperature=100.0) for i in range(2000)])
+    cold = tokens_of(LOGITS.expand(2000, -1), [row(i, temperature=0.05) for i in range(2000)])
+    assert min(collections.Counter(hot).values()) > 300
+    assert set(cold) == {0}
 
 
+@pytest.mark.parametrize("temperature", [5e-324, 1e-300, 1e-45, 1e-38, 1e-6])
+@pytest.mark.parametrize("magnitude", [0.1, 1e3, 1e37])
+def test_a_tiny_temperature_is_greedy(temperature, magnitude):
+    logits = random_logits(1, 50) * magnitude
+    assert distribution_of(logits, row(temperature=temperature)).max() == 1
+    assert tokens_of(logits, [row(temperature=temperature)]) == tokens_of(logits, [row()])
+
+
+@pytest.mark.parametrize("temperature", [1e9, 3e38, 1e39, 1.7e308])
+def test_a_huge_temperature_is_even_over_what_is_not_masked(temperature):
+    even = distribution_of(LOGITS[None], row(temperature=temperature, bad_words_token_ids=((1,),)))
+    torch.testing.assert_close(even, torch.tensor([[0.25, 0.0, 0.25, 0.25, 0.25]]))
+
+
+def test_the_same_seed_choice_and_position_draw_the_same_and_others_do_not():
+    logits = torch.zeros(5, 1000)
+    first, again, *others = tokens_of(
+        logits,
+        [
+            row(4, temperature=1.0, seed=9, choice_index=1),
+            row(4, temperature=1.0, seed=9, choice_index=1),
+            row(5, temperature=1.0, seed=9, choice_index=1),
+            row(4, temperature=1.0, seed=8, choice_index=1),
+            row(4, temperature=1.0, seed=9, choice_index=2),
+        ],
+    )
+    assert first == again
+    assert len({first, *others}) == 4
+
+
+def test_a_token_of_probability_zero_is_never_drawn():
+    logits = torch.full((3000, 700), -INF)
+    logits[:, [0, 255, 256, 511, 699]] = 1.0
+    drawn = tokens_of(logits, [row(i, temperature=1.0) for i in range(3000)])
+    assert set(drawn) == {0, 255, 256, 511, 699}
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0}, {"temperature": 0.7, "top_k": 2, "top_p": 0.5}])
 @pytest.mark.parametrize(
-    ("sampling", "kept"),
+    ("line", "token"),
     [
-        ({"top_k": 1}, {0}),
-        ({"top_k": 2}, {0, 1}),
-        ({"top_k": 5}, {0, 1, 2, 3, 4}),
-        ({"top_k": 99}, {0, 1, 2, 3, 4}),
-        ({"top_p": 0.5}, {0}),
-        ({"top_p": 0.51}, {0, 1}),
-        ({"top_p": 1e-9}, {0}),
-        ({"min_p": 0.3}, {0, 1, 2}),
-        ({"min_p": 1.0}, {0}),
-        ({"top_k": 3, "top_p": 0.9, "min_p": 0.4}, {0, 1}),
+        ([-INF] * 4, 0),
+        ([-INF, -INF, 5.0, -INF], 2),
+        ([1.0, 2.0, INF, 3.0], 2),
+        ([1.0, NAN, 2.0, 3.0], 1),
+        ([NAN] * 4, 0),
     ],
 )
-def test_only_what_the_filters_keep_can_come(sampling, kept):
-    assert set(draw(3000, **sampling)) == kept
+def test_broken_logits_give_some_token_and_do_not_touch_other_rows(line, token, sampling):
+    logits = torch.tensor([line, [0.0, 1.0, 2.0, 0.5]])
+    healthy = row(temperature=1.0, seed=3)
+    assert tokens_of(logits, [row(**sampling), healthy]) == [token, *tokens_of(logits[1:], [healthy])]
 
 
-@pytest.mark.parametrize(("top_k", "top_p", "min_p"), [(7, 0.8, 0.05), (0, 0.6, 0.0), (20, 1.0, 0.1), (50, 0.95, 0.01)])
-def test_the_filters_keep_what_those_of_transformers_keep(top_k, top_p, min_p):
-    """Same order: temperature, top-k, top-p, min-p."""
-    logits = torch.randn(8, 100, generator=torch.Generator().manual_seed(5)) * 3
-    warpers = LogitsProcessorList([TemperatureLogitsWarper(0.7)])
-    if top_k:
-        warpers.append(TopKLogitsWarper(top_k))
-    warpers.append(TopPLogitsWarper(top_p))
-    warpers.append(MinPLogitsWarper(min_p))
-    expected = warpers(None, logits.clone()).softmax(-1)
-    kept = _filter((logits / 0.7).softmax(-1), [row(temperature=0.7, top_k=top_k, top_p=top_p, min_p=min_p)] * 8)
-    torch.testing.assert_close(kept / kept.sum(-1, keepdim=True), expected)
+def test_broken_logits_survive_every_parameter():
+    everything = row(
+        prompt=[0],
+        output=[1, 2],
+        temperature=1.0,
+        min_p=0.1,
+        top_p=0.5,
+        min_tokens=4,
+        stop_token_ids=(1,),
+        allowed_token_ids=(1, 2),
+        bad_words_token_ids=((2,),),
+        logit_bias={1: 5.0},
+        repetition_penalty=2.0,
+        presence_penalty=1.0,
+        frequency_penalty=1.0,
+        logprobs=3,
+    )
+    for value in (INF, -INF, NAN):
+        (choice,) = sample(torch.full((1, 4), value), [everything])
+        assert 0 <= choice.token_id < 4
 
 
-def test_a_row_does_not_depend_on_its_neighbours():
-    logits = torch.randn(6, 50, generator=torch.Generator().manual_seed(1))
-    rows = [
-        row(0),
-        row(1, temperature=1.0, seed=3),
-        row(2, temperature=0.5, top_k=4, seed=4),
-        row(3, temperature=2.0, top_p=0.7, logprobs=2),
-        row(4, temperature=1.0, min_p=0.2),
-        row(5, temperature=1.0, min_tokens=9, stop_token_ids=(1, 2)),
-    ]
-    together = sample(logits, rows)
-    assert [sample(logits[i : i + 1], [rows[i]])[0] for i in range(6)] == together
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_any_floating_dtype_gives_what_its_float32_gives(dtype):
+    logits = random_logits(4, 300).to(dtype)
+    rows = [row(temperature=1.0, seed=1), row(), row(logit_bias={3: 50.0}), row(temperature=0.5, top_p=0.4, logprobs=2)]
+    assert sample(logits, rows) == sample(logits.float(), rows)
 
 
-def test_the_same_seed_and_position_draw_the_same_and_others_do_not():
-    logits = torch.zeros(2, 1000)
-    first, again = sample(logits, [row(4, temperature=1.0, seed=9), row(4, temperature=1.0, seed=9)])
-    other_position, other_seed = sample(logits, [row(5, temperature=1.0, seed=9), row(4, temperature=1.0, seed=8)])
-    assert first == again
-    assert len({first.token_id, other_position.token_id, other_seed.token_id}) == 3
-
-
-def test_stop_tokens_can_not_come_before_min_tokens():
-    early = row(1, min_tokens=2, stop_token_ids=(0, 1))
-    late = row(2, min_tokens=2, stop_token_ids=(0, 1))
-    assert [choice.token_id for choice in sample(LOGITS.expand(2, -1), [early, late])] == [2, 0]
-
-
-def test_logprobs_are_those_of_the_raw_distribution():
-    masked = row(0, logprobs=2, min_tokens=1, stop_token_ids=(0,))
-    choice, silent = sample(LOGITS.expand(2, -1) + 3.0, [masked, row()])
-    assert choice.token_id == 1
-    assert choice.logprobs.sampled == pytest.approx(float(LOGITS[1]))
-    assert choice.logprobs.top_ids == [0, 1]
-    assert choice.logprobs.top_logprobs == pytest.approx(LOGITS[:2].tolist())
-    assert silent.logprobs is None
-
-
-def test_each_row_gets_as_many_logprobs_as_it_asked_for():
-    choices = sample(LOGITS.expand(3, -1), [row(logprobs=0), row(logprobs=3), row(logprobs=20)])
-    assert [len(choice.logprobs.top_ids) for choice in choices] == [0, 3, 5]
+def test_logits_are_not_changed():
+    logits = random_logits(2, 300)
+    before = logits.clone()
+    sample(logits, [row(logit_bias={0: 9.0}, temperature=0.5, top_k=3), row(allowed_token_ids=(5,))])
+    assert torch.equal(logits, before)
 
 
 def test_no_rows_are_no_choices():

@@ -1,4 +1,4 @@
-"""Counter-based random numbers: one uniform number for (seed, position), whatever else is in the batch.
+"""Counter-based random numbers: one uniform number for (seed, choice, position), whatever else is in the batch.
 
 Philox4x32-10 of Salmon, Moraes, Dror and Shaw, 'Parallel Random Numbers: As Easy as 1, 2, 3' (SC11). The key is the
 64-bit seed, low word first; the counter is (position, choice, 0, 0). Of the four words the first two are used.
@@ -34,11 +34,12 @@ def philox4x32(counter: Words, key: Words) -> Words:
     return np.stack([c0, c1, c2, c3], axis=1)
 
 
-def uniforms(seeds: list[int], positions: list[int]) -> npt.NDArray[np.float64]:
-    """Return one number in [0, 1) with 53 random bits for each pair of a 64-bit seed and a position below 2³²."""
+def uniforms(seeds: list[int], positions: list[int], choices: list[int]) -> npt.NDArray[np.float64]:
+    """Return one number in [0, 1) with 53 random bits per row: 64-bit seeds, positions and choices below 2³²."""
     seed = np.array(seeds, dtype=np.uint64)
     counter = np.zeros((len(seeds), 4), dtype=np.uint64)
     counter[:, 0] = positions
+    counter[:, 1] = choices
     words = philox4x32(counter, np.stack([seed & _MASK, seed >> _SHIFT], axis=1))
     bits = (words[:, 0] >> np.uint64(5)) << np.uint64(26) | words[:, 1] >> np.uint64(6)
     return bits.astype(np.float64) * 2.0**-53

@@ -5,7 +5,21 @@ from __future__ import annotations
 from dormouse_worker.engine.batch import Batch, NewSequence, ScheduledSequence
 from dormouse_worker.ipc import Sampling
 
-_COSTLY = Sampling(temperature=1, top_p=0.9, top_k=0, min_p=0.05, seed=0, max_tokens=1, logprobs=1)  # every branch
+_COSTLY = Sampling(  # every branch that works on [N, V]
+    temperature=1,
+    top_p=0.9,
+    top_k=0,
+    min_p=0.05,
+    seed=0,
+    max_tokens=1,
+    logprobs=1,
+    allowed_token_ids=(0,),
+    bad_words_token_ids=((0,),),
+    repetition_penalty=1.1,
+    presence_penalty=0.1,
+    frequency_penalty=0.1,
+    logit_bias={0: 0.1},
+)
 LONG_CONTEXT_ROWS = 16
 
 

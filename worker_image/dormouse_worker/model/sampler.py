@@ -1,127 +1,111 @@
-"""Chooses the next tokens of N sequences from their logits [N, V].
+"""Chooses the next tokens of N sequences from their logits [N, V]. No row's result depends on another row.
 
-Order as in transformers: temperature, top-k, top-p, min-p. Then inverse CDF over the vocabulary in id order, with one
-uniform number keyed by (seed, position). No row's result depends on another row.
+The order, in which a parameter sees what those before it have done:
+
+1. allowed_token_ids, bad words, stop tokens before min_tokens, logit_bias (`masks`)
+2. penalties: repetition, then presence and frequency (`penalties`)
+3. temperature; 0 takes the likeliest here, the lowest id of equal ones
+4. top-k, top-p, min-p (`filters`)
+5. inverse CDF with one uniform number keyed by (seed, choice index, position) (`draw`, `philox`)
+
+1 to 3 are in the order of vLLM's V1 sampler, 4 in the order of transformers' `generate` (vLLM takes min-p first).
+Log-probabilities come from the logits as they were (`logprobs`), as vLLM's `raw_logprobs`.
+
+A row is never left without a token: a mask that would do so is not applied (`masks`). Where the logits themselves have
+no finite maximum (all -inf, or inf or NaN among them) the row is chosen as if greedy: some token, the same each time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
-from dormouse_worker.ipc import Sampling, TokenLogprobs
+from dormouse_worker.ipc import Sampling
+from dormouse_worker.model.draw import draw, weigh
+from dormouse_worker.model.filters import least_weights
+from dormouse_worker.model.gather import take_rows
+from dormouse_worker.model.logprobs import prompt_logprobs, sampled_logprobs
+from dormouse_worker.model.masks import add_bias, allow_only, forbid_bad_words, forbid_early_stops
+from dormouse_worker.model.penalties import penalize_presence_and_frequency, penalize_repetition
 from dormouse_worker.model.philox import uniforms
+from dormouse_worker.model.sampling_row import Choice, SamplingRow
 
+__all__ = ["Choice", "SamplingRow", "prompt_logprobs", "sample"]
 
-@dataclass(frozen=True, slots=True)
-class SamplingRow:
-    """How to choose one row's token; `position` counts the output tokens before it."""
-
-    sampling: Sampling
-    prompt_token_ids: Sequence[int]
-    output_token_ids: Sequence[int]
-
-    @property
-    def position(self) -> int:
-        """Return the number of output tokens before the one to be chosen."""
-        return len(self.output_token_ids)
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The chosen token of one row."""
-
-    token_id: int
-    logprobs: TokenLogprobs | None
+_EDITS = (
+    allow_only,
+    forbid_bad_words,
+    forbid_early_stops,
+    add_bias,
+    penalize_repetition,
+    penalize_presence_and_frequency,
+)
 
 
 def sample(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> list[Choice]:
-    """Return one choice per row of logits [N, V], any floating dtype."""
+    """Return one choice per row of logits [N, V], any floating dtype; they are not changed."""
     raw = logits.float()
-    masked = _mask_stop_tokens(raw, rows)
-    tokens = masked.argmax(-1)
-    random_rows = [i for i, row in enumerate(rows) if row.sampling.temperature > 0]
-    if random_rows:
-        tokens[random_rows] = _sample_random(masked[random_rows], [rows[i] for i in random_rows])
-    logprobs = _logprobs(raw, tokens, rows)
+    tokens = _choose(_edit(raw, rows), rows)
+    logprobs = sampled_logprobs(raw, tokens, rows)
     return [Choice(token, logprobs.get(i)) for i, token in enumerate(tokens.tolist())]
 
 
-def _mask_stop_tokens(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:
-    """Forbid the stop tokens of rows that have not reached min_tokens."""
-    early = [i for i, row in enumerate(rows) if row.position < row.sampling.min_tokens and row.sampling.stop_token_ids]
-    if not early:
-        return logits
-    masked = logits.clone()
-    for i in early:
-        masked[i, list(rows[i].sampling.stop_token_ids)] = float("-inf")
-    return masked
+def _edit(raw: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:
+    """Return the scores to choose from; `raw` itself where no row changes its own."""
+    edited = [i for i, row in enumerate(rows) if _has_edits(row)]
+    if not edited:
+        return raw
+    scores = raw.clone(memory_format=torch.contiguous_format)
+    part = take_rows(scores, edited)
+    for edit in _EDITS:
+        edit(part, [rows[i] for i in edited])
+    if part is not scores:
+        scores[edited] = part
+    return scores
 
 
-def _sample_random(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:
-    column = _columns(logits, rows)
-    probabilities = (logits / column("temperature")).softmax(-1)
-    filtered = [i for i, row in enumerate(rows) if _filters(row.sampling, logits.shape[-1])]
-    if filtered:
-        chosen = [rows[i] for i in filtered]
-        probabilities[filtered] = _filter(probabilities[filtered], chosen)
-    cumulative = probabilities.double().cumsum(-1)
-    numbers = uniforms([row.sampling.seed for row in rows], [row.position for row in rows])
-    targets = torch.as_tensor(numbers, device=logits.device)[:, None] * cumulative[:, -1:]
-    # the first id whose cumulative probability exceeds the target; right=True never returns one of probability 0
-    return torch.searchsorted(cumulative, targets, right=True).squeeze(-1).clamp_(max=logits.shape[-1] - 1)
+def _has_edits(row: SamplingRow) -> bool:
+    sampling = row.sampling
+    return bool(
+        sampling.allowed_token_ids
+        or sampling.bad_words_token_ids
+        or sampling.logit_bias
+        or _has_penalties(sampling)
+        or row.position < sampling.min_tokens
+    )
 
 
-def _filters(sampling: Sampling, vocab_size: int) -> bool:
-    return 0 < sampling.top_k < vocab_size or sampling.top_p < 1 or sampling.min_p > 0
+def _has_penalties(sampling: Sampling) -> bool:
+    return (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty) != (1, 0, 0)
 
 
-def _filter(probabilities: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:
-    """Set what top-k, top-p and min-p exclude to 0; at least the likeliest token stays. Not normalized."""
-    column = _columns(probabilities, rows)
-    ordered, ids = probabilities.sort(dim=-1, descending=True, stable=True)
-    ranks = torch.arange(ordered.shape[-1], device=ordered.device)
-    top_k = column("top_k")
-    ordered = ordered.masked_fill((top_k > 0) & (ranks >= top_k), 0.0)
-    before = ordered.cumsum(-1) - ordered
-    keep = before < column("top_p") * ordered.sum(-1, keepdim=True)
-    keep &= ordered >= column("min_p") * ordered[:, :1]
-    keep[:, 0] = True
-    return torch.zeros_like(probabilities).scatter_(-1, ids, ordered * keep)
+def _choose(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:
+    random_rows = [i for i, row in enumerate(rows) if row.sampling.temperature > 0]
+    if random_rows and len(random_rows) == len(rows):
+        return _choose_randomly(scores, rows)
+    tokens = _likeliest(scores)
+    if random_rows:
+        tokens[random_rows] = _choose_randomly(scores[random_rows], [rows[i] for i in random_rows])
+    return tokens
 
 
-class _columns:  # noqa: N801  reads as a function: column = _columns(like, rows); column("top_p") is [N, 1]
-    """Makes [N, 1] tensors of one sampling field each."""
-
-    def __init__(self, like: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
-        self._like = like
-        self._rows = rows
-
-    def __call__(self, name: str) -> torch.Tensor:
-        return self._like.new_tensor([getattr(row.sampling, name) for row in self._rows])[:, None]
-
-
-def _logprobs(logits: torch.Tensor, tokens: torch.Tensor, rows: Sequence[SamplingRow]) -> dict[int, TokenLogprobs]:
-    """Return the log-probabilities in the raw distribution (temperature 1, nothing masked) where they are asked for."""
-    wanted = [i for i, row in enumerate(rows) if row.sampling.logprobs is not None]
-    if not wanted:
-        return {}
-    distribution = logits[wanted].log_softmax(-1)
-    sampled = distribution.gather(-1, tokens[wanted, None]).squeeze(-1).tolist()
-    most = max(rows[i].sampling.logprobs or 0 for i in wanted)
-    values, ids = distribution.topk(min(most, distribution.shape[-1]), dim=-1)
-    result = {}
-    for n, i in enumerate(wanted):
-        count = rows[i].sampling.logprobs or 0
-        result[i] = TokenLogprobs(sampled[n], ids[n, :count].tolist(), values[n, :count].tolist())
-    return result
+def _choose_randomly(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:
+    samplings = [row.sampling for row in rows]
+    weights = weigh(scores, [sampling.temperature for sampling in samplings])
+    least = least_weights(weights[:, : scores.shape[-1]], samplings)
+    if least is not None:
+        weights.masked_fill_(weights < least, 0.0)
+    numbers = uniforms(
+        [sampling.seed for sampling in samplings],
+        [row.position for row in rows],
+        [sampling.choice_index for sampling in samplings],
+    )
+    tokens, has_weights = draw(weights, numbers)
+    return tokens if bool(has_weights.all()) else torch.where(has_weights, tokens, _likeliest(scores))
 
 
-def prompt_logprobs(logits: torch.Tensor, token_ids: Sequence[int], num_top: int) -> list[TokenLogprobs]:
-    """Return the log-probabilities of the tokens [T] that followed the rows of logits [T, V], and of the likeliest."""
-    distribution = logits.float().log_softmax(-1)
-    followed = distribution.gather(-1, torch.tensor(token_ids, device=logits.device)[:, None]).squeeze(-1).tolist()
-    values, ids = distribution.topk(min(num_top, distribution.shape[-1]), dim=-1)
-    return [TokenLogprobs(*row) for row in zip(followed, ids.tolist(), values.tolist(), strict=True)]
+def _likeliest(scores: torch.Tensor) -> torch.Tensor:
+    if scores.device.type == "cpu":  # ten times as fast as torch's
+        return torch.from_numpy(scores.numpy().argmax(-1))
+    return scores.argmax(-1)

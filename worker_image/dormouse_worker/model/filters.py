@@ -1,0 +1,50 @@
+"""Top-k, top-p and min-p as one number per row: the least weight that stays.
+
+The order is that of transformers: top-k, then top-p over what top-k left, then min-p. Each keeps the likeliest tokens
+and so all three together are one threshold. Tokens as likely as the last one kept stay too; so the result depends on
+no sorting order, hence on no device (transformers and vLLM: the same for top-k).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from dormouse_worker.ipc import Sampling
+
+
+def least_weights(weights: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor | None:
+    """Return the least weight that stays in each row, [N, 1], at most 1; None where no row filters.
+
+    weights [N, V] are probabilities over the likeliest token's, which has 1.
+    """
+    vocab_size = weights.shape[-1]
+    cut = [i for i, sampling in enumerate(samplings) if 0 < sampling.top_k < vocab_size or sampling.top_p < 1]
+    least = [sampling.min_p for sampling in samplings]
+    if not cut and not any(least):
+        return None
+    thresholds = weights.new_tensor(least)[:, None]
+    if cut:
+        chosen = [samplings[i] for i in cut]
+        thresholds[cut] = torch.maximum(thresholds[cut], _least_of_top_k_and_top_p(weights[cut], chosen))
+    return thresholds
+
+
+def _least_of_top_k_and_top_p(weights: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
+    vocab_size = weights.shape[-1]
+    num_cut = [vocab_size - sampling.top_k if 0 < sampling.top_k < vocab_size else 0 for sampling in samplings]
+    ascending = _sort(weights)
+    kth = ascending.gather(-1, torch.tensor(num_cut, device=weights.device)[:, None])
+    mass = ascending.masked_fill(ascending < kth, 0.0).cumsum(-1)
+    tail = weights.new_tensor([1 - sampling.top_p for sampling in samplings])[:, None] * mass[:, -1:]
+    # the first token, from the unlikeliest on, that the tail of mass 1 - top_p does not cover; at least the likeliest
+    first = torch.searchsorted(mass, tail, right=True).clamp_(max=vocab_size - 1)
+    return ascending.gather(-1, first)
+
+
+def _sort(weights: torch.Tensor) -> torch.Tensor:
+    if weights.device.type == "cpu":  # torch carries the indices along, which takes ten times as long
+        return torch.from_numpy(np.sort(weights.numpy(), axis=-1))
+    return weights.sort(dim=-1).values
