@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from dormouse_api.status import CallError
-from dormouse_worker.front.answers import answered
+from dormouse_worker.front.answers import MAX_SENTENCE_BYTES, answered
 
 
 class Aborted(Exception):
@@ -47,6 +47,11 @@ async def test_an_answer_passes():
 async def test_our_errors_become_their_code_and_sentence():
     status = await status_of(CallError(grpc.StatusCode.NOT_FOUND, "no such model"))
     assert (status.code, status.details) == (grpc.StatusCode.NOT_FOUND, "no such model")
+
+
+async def test_a_sentence_that_quotes_a_long_name_is_cut_to_what_trailers_hold():
+    status = await status_of(CallError(grpc.StatusCode.NOT_FOUND, "é" * (1 << 20), 1.0))
+    assert status.details == "é" * (MAX_SENTENCE_BYTES // 2) + "…"
 
 
 async def test_an_unforeseen_error_is_internal_with_an_id_that_stands_in_the_log_and_without_its_words(caplog):

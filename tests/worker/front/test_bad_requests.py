@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import math
 
 import grpc
@@ -10,6 +12,7 @@ import pytest
 from dormouse_api.v1 import inference_pb2 as pb
 
 Code = grpc.StatusCode
+HTTP2_WINDOW_BYTES = 65_535  # what gRPC sends to a caller that does not read
 A = 64  # the token of the letter a in the tests' vocabulary
 
 
@@ -128,3 +131,63 @@ async def test_unset_parameters_change_nothing(house):
     assert (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty) == (1.0, 0.0, 0.0)
     assert (sampling.logit_bias, sampling.allowed_token_ids, sampling.bad_words_token_ids) == ({}, (), ())
     assert sampling.prompt_logprobs is None
+
+
+RAW = {
+    "text with a surrogate": (b"\x1a\x03\xed\xa0\x80", ["text is no text", "UTF-8"]),
+    "max_tokens above 32 bits": (b"\x32\x06\x30\x80\x80\x80\x80\x10", ["sampling_params.max_tokens", "4294967295"]),
+    "model as a number": (b"\x08\x01", ["model", "varint"]),
+    "no message at all": (b"\xff", ["message", "whole"]),
+}
+
+
+@pytest.mark.parametrize("method", ["Tokenize", "Detokenize", "GetModel", "WatchLoad"])
+async def test_bytes_that_are_no_message_are_refused_by_every_method(house, method):
+    kind = house.serving.unary_stream if method == "WatchLoad" else house.serving.unary_unary
+    call = kind(f"/dormouse.v1.Inference/{method}")(b"\xff", timeout=10)
+    refused = await house.refusal(call.read() if method == "WatchLoad" else call)
+    assert (refused.code(), "message" in refused.details()) == (Code.INVALID_ARGUMENT, True)
+
+
+def send_raw(house, raw):
+    return house.serving.unary_stream("/dormouse.v1.Inference/Generate")(raw, timeout=10)
+
+
+@pytest.mark.parametrize("case", RAW)
+async def test_hand_made_bytes_are_refused_by_field_and_limit(house, case):
+    raw, named = RAW[case]
+    refused = await house.refusal(send_raw(house, raw).read())
+    assert refused.code() is Code.INVALID_ARGUMENT
+    assert [word for word in named if word not in refused.details()] == [], refused.details()
+
+
+async def test_64_good_streams_go_on_while_1000_bad_requests_arrive(house):
+    house.engine.is_paused = True
+    good = [house.generate([n], max_tokens=10, timeout=60) for n in range(64)]
+    await house.engine.until_received(lambda message: getattr(message, "request_id", None) == "64")
+    kinds = [lambda fields=fields: house.generate(**fields) for fields, _ in BAD.values()]
+    kinds += [lambda raw=raw: send_raw(house, raw) for raw, _ in RAW.values()]
+    bad = itertools.cycle(kinds)
+    for _ in range(10):
+        refused = await asyncio.gather(*(house.refusal(next(bad)().read()) for _ in range(100)))
+        assert {error.code() for error in refused} == {Code.INVALID_ARGUMENT}
+        house.engine.step()
+    assert [[t async for m in call for t in m.token_ids] for call in good] == [[n] * 10 for n in range(64)]
+    assert house.front.worker.requests.num_accepted == 64
+
+
+async def test_a_reader_who_never_reads_stalls_none_of_63_others_and_loses_nothing(house):
+    """Sixteen choices with all log-probabilities are more than gRPC takes in for a caller that does not read."""
+    ask = {"n": 16, "max_tokens": 62, "logprobs": 20, "temperature": 0}
+    slow = house.generate([7, 8], timeout=60, **ask)
+    await house.engine.until_received(lambda message: getattr(message, "request_id", None) == "16")
+    others = await asyncio.gather(*(house.collect([n], max_tokens=60, timeout=60) for n in range(63)))
+    assert [[t for m in messages for t in m.token_ids] for messages in others] == [[n] * 60 for n in range(63)]
+    await house.front.worker.until_idle()  # its sequences do not wait for the reader either
+    tokens = {index: [] for index in range(16)}
+    num_bytes = 0
+    async for message in slow:
+        tokens[message.choice_index] += message.token_ids
+        num_bytes += message.ByteSize()
+    assert tokens == {index: [7, 8] * 31 if index % 2 == 0 else [8, 7] * 31 for index in range(16)}
+    assert num_bytes > 2 * HTTP2_WINDOW_BYTES

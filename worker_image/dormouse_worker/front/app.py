@@ -23,7 +23,7 @@ from dormouse_api import __version__
 from dormouse_api.auth import RequireRole, RoleTokens
 from dormouse_api.limits import MAX_MESSAGE_BYTES, server_options
 from dormouse_api.names import CONTROL_SERVICE, INFERENCE_SERVICE, Role
-from dormouse_api.v1 import inference_pb2_grpc, worker_control_pb2_grpc
+from dormouse_api.v1 import worker_control_pb2_grpc
 from dormouse_worker.errors import WorkerError
 from dormouse_worker.front.caller import Timeouts
 from dormouse_worker.front.control import ControlService
@@ -32,6 +32,7 @@ from dormouse_worker.front.http import METRICS_TYPE, Answer, HttpDoor
 from dormouse_worker.front.inference import InferenceService
 from dormouse_worker.front.metrics import WorkerMetrics
 from dormouse_worker.front.model import Model, load_model
+from dormouse_worker.front.parsing import add_inference
 from dormouse_worker.front.settings import FrontSettings
 from dormouse_worker.front.wire import Identity
 from dormouse_worker.front.worker import Limits, Worker
@@ -183,7 +184,7 @@ class Front:
         self._inference, self._control = self._server(guard), self._server(guard)
         timeouts = Timeouts(self._settings.default_timeout_s, self._settings.max_timeout_s)
         serving = InferenceService(self.worker, model, tokens, timeouts)
-        inference_pb2_grpc.add_InferenceServicer_to_server(serving, self._inference)
+        add_inference(serving, self._inference)
         control = ControlService(  # type: ignore[abstract]  # what it leaves out answers UNIMPLEMENTED
             self.worker, drain_timeout_s=self._settings.drain_timeout_s
         )

@@ -20,6 +20,7 @@ from dormouse_worker.front.caller import Timeouts, read_caller
 from dormouse_worker.front.control import WATCH_INTERVAL_S
 from dormouse_worker.front.generation import Generation, begin
 from dormouse_worker.front.model import Model
+from dormouse_worker.front.parsing import readable
 from dormouse_worker.front.worker import Worker
 from dormouse_worker.ipc import State
 
@@ -39,7 +40,7 @@ class InferenceService(rpc.InferenceServicer):
         """Stream one request's tokens."""
         generation: Generation | None = None
         try:
-            model = self._known_model(request.model)
+            model = self._known_model(readable(request).model)
             time_limit = self._timeouts.limit(context.time_remaining())
             caller = read_caller(context.invocation_metadata(), self._tokens, time_limit)
             generation = running = await begin(self._worker, model, request, caller)
@@ -90,7 +91,10 @@ class InferenceService(rpc.InferenceServicer):
 
     async def WatchLoad(self, request: pb.WatchLoadRequest, context: Context) -> AsyncIterator[pb.Load]:
         """Stream the load; ends when the worker does."""
-        del request, context  # the load depends on neither
+        try:
+            readable(request)
+        except CallError as error:
+            await abort(context, error)
         async for load in self._worker.load_changes.stream(self._load, min_interval_s=WATCH_INTERVAL_S):
             yield load
 
