@@ -6,16 +6,14 @@
     startup     process start to first token
     serve       the front's cost per token message
 
-A whole run writes bench/results/NAME.json; a shortened one (--models, --reps, --count) writes nothing unless --out
-says where. Measure on a machine that does nothing else.
+A whole run writes bench/results/NAME.json; a shortened one (--models, --reps, --count, --threads) writes nothing
+unless --out says where. Measure on a machine that does nothing else.
 """
 
 from __future__ import annotations
 
-from rich.console import Console
-
 from bench import latency, prefix, serve, startup, throughput
-from bench.options import Measure, make_parser, run, to_options
+from bench.options import Measure, make_console, make_parser, run, to_options
 from bench.results import print_table
 
 BENCHMARKS: dict[str, Measure] = {
@@ -35,7 +33,7 @@ def main() -> None:
     for name in flags.names:
         if name not in BENCHMARKS:
             parser.error(f"NAME is {name!r}; known are {', '.join(BENCHMARKS)}")
-    console, options = Console(), to_options(flags)
+    console, options = make_console(), to_options(flags)
     rows = [row for name in flags.names or BENCHMARKS for row in run(name, BENCHMARKS[name], options, console)]
     print_table(rows, console)
 

@@ -74,13 +74,13 @@ class Contest:
 
 
 @contextmanager
-def contest(name: str) -> Iterator[Contest]:
+def contest(name: str, options: Options) -> Iterator[Contest]:
     """Start both sides with a model; they end with the block."""
     model: Path = ensure_model(name)
     with ExitStack() as stack:
-        peer = stack.enter_context(Helper("bench.peer", str(model)))
+        peer = stack.enter_context(Helper("bench.peer", str(model), str(options.threads)))
         client = stack.enter_context(Helper("bench.client"))
-        worker = stack.enter_context(ready_worker(model))
+        worker = stack.enter_context(ready_worker(model, flags=("--threads", str(options.threads))))
         yield Contest(name, client, peer, worker.port)
 
 

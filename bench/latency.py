@@ -19,7 +19,7 @@ def measure(options: Options, console: Console) -> list[Row]:
 
 
 def _measure_model(name: str, options: Options, console: Console) -> list[Row]:
-    with contest(name) as sides:
+    with contest(name, options) as sides:
         rounds = sides.run("W2", options, console)
     (our_ttft, peer_ttft), (our_tpot, peer_tpot) = rounds.medians(ttft_ms), rounds.medians(tpot_ms)
     return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from bench.results import RESULTS_DIR, Row, print_table, write_results
 
 REPS = 3
 MODELS = tuple(SHAPES)
+LINE_CHARS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +25,13 @@ class Options:
     models: tuple[str, ...] = MODELS
     reps: int = REPS  # measured repetitions, after one to warm up; the median counts
     count: int | None = None  # requests instead of the workload's own number
+    threads: int = 0  # compute threads of both sides; 0 = one for each core
     out: Path | None = None  # where to write; None = bench/results if everything was measured, else nowhere
 
     @property
     def results_dir(self) -> Path | None:
         """Return where results are written; None for a short run, whose figures compare with nothing."""
-        is_whole = self.models == MODELS and self.reps >= REPS and self.count is None
+        is_whole = self.models == MODELS and self.reps >= REPS and self.count is None and self.threads == 0
         return self.out or (RESULTS_DIR if is_whole else None)
 
 
@@ -44,13 +47,14 @@ def make_parser(module: str, doc: str | None) -> argparse.ArgumentParser:
     add("--models", nargs="+", choices=MODELS, default=list(MODELS), help="shapes to measure (default: all)")
     add("--reps", type=_positive, default=REPS, help=f"measured repetitions, after a warm-up (default {REPS})")
     add("--count", type=_positive, help="requests or streams at once (default: the workload's own number)")
+    add("--threads", type=_positive, default=0, help="compute threads of both sides (default: one for each core)")
     add("--out", type=Path, help="folder for the results (default bench/results, and none for a shortened run)")
     return parser
 
 
 def to_options(flags: argparse.Namespace) -> Options:
     """Return the parsed options."""
-    return Options(tuple(flags.models), flags.reps, flags.count, flags.out)
+    return Options(tuple(flags.models), flags.reps, flags.count, flags.threads, flags.out)
 
 
 def run(name: str, measure: Measure, options: Options, console: Console) -> list[Row]:
@@ -58,15 +62,20 @@ def run(name: str, measure: Measure, options: Options, console: Console) -> list
     console.print(f"[bold]{name}[/bold]")
     rows = measure(options, console)
     if options.results_dir is not None:
-        console.print(f"written to {write_results(name, rows, options.results_dir)}", style="dim", soft_wrap=True)
+        console.print(f"written to {write_results(name, rows, options.results_dir)}", style="dim")
     return rows
 
 
 def main(name: str, doc: str | None, measure: Measure, argv: Sequence[str] | None = None) -> None:
     """Be the program `python -m bench.NAME`."""
     options = to_options(make_parser(f"bench.{name}", doc).parse_args(argv))
-    console = Console()
+    console = make_console()
     print_table(run(name, measure, options, console), console)
+
+
+def make_console() -> Console:
+    """Return the console; what is not a terminal gets lines as long as ours."""
+    return Console(soft_wrap=True) if sys.stdout.isatty() else Console(width=LINE_CHARS, soft_wrap=True)
 
 
 def _positive(text: str) -> int:

@@ -1,4 +1,4 @@
-"""The peer in a process of its own: `python -m bench.peer MODEL_DIR`, see `helpers`. transformers' `generate`.
+"""The peer in a process of its own: `python -m bench.peer MODEL_DIR THREADS`, see `helpers`. transformers' `generate`.
 
 Static batches in the order of the requests, padded on the left; a batch runs until its longest output is complete, and
 what a request gets beyond its own length is thrown away.
@@ -6,6 +6,7 @@ what a request gets beyond its own length is thrown away.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -78,7 +79,9 @@ def generate(model: Any, job: Job) -> list[Reply]:
 
 def main() -> None:
     """Answer jobs until standard input ends."""
-    model = load(sys.argv[1])
+    model_dir, threads = sys.argv[1], int(sys.argv[2])
+    torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+    model = load(model_dir)
     answer_lines(lambda job: generate(model, job))
 
 

@@ -23,7 +23,7 @@ def measure(options: Options, console: Console) -> list[Row]:
 
 
 def _measure_model(name: str, options: Options, console: Console) -> list[Row]:
-    with contest(name) as sides:
+    with contest(name, options) as sides:
         cold = sides.run("W3", options, console)
         again = _run_again(sides, options)
     speed, peer_speed = cold.medians(tokens_per_s)

@@ -21,7 +21,7 @@ def measure(options: Options, console: Console) -> list[Row]:
 
 
 def _measure_model(name: str, options: Options, console: Console) -> list[Row]:
-    with contest(name) as sides:
+    with contest(name, options) as sides:
         rounds = sides.run("W1", options, console)
     ours, peer = rounds.medians(tokens_per_s)
     return [

@@ -17,7 +17,7 @@ def test_without_flags_everything_is_measured_and_written():
     assert parse().results_dir == RESULTS_DIR
 
 
-@pytest.mark.parametrize("flags", [["--models", "tiny"], ["--count", "4"], ["--reps", "1"]])
+@pytest.mark.parametrize("flags", [["--models", "tiny"], ["--count", "4"], ["--reps", "1"], ["--threads", "1"]])
 def test_a_shortened_run_writes_nothing(flags):
     assert parse(*flags).results_dir is None
 
