@@ -83,6 +83,8 @@ def test_more_than_one_name_can_be_served():
         ("--load-format", "pickle"),
         ("--served-model-name", ""),
         ("--max-waiting-requests", "0"),
+        ("--max-engine-restarts", "-1"),
+        ("--engine-restart-window", "soon"),
         ("--log-level", "LOUD"),
     ],
 )

@@ -34,6 +34,7 @@ class WorkerMetrics:
             "The KV cache's configuration, in labels.",
             *("block_size", "num_gpu_blocks", "num_cpu_blocks", "gpu_memory_utilization"),
         )
+        self._restarts = self._counter("dormouse_engine_restarts", "Engine processes started after the first.")
         self._prompt = self._counter("vllm:prompt_tokens", "Prompt tokens of accepted requests.")
         self._generated = self._counter("vllm:generation_tokens", "Tokens generated.")
         self._success = self._counter("vllm:request_success", "Ended requests by reason.", "finished_reason")
@@ -45,6 +46,7 @@ class WorkerMetrics:
         self._woke = self._histogram("dormouse_wake_seconds", "Duration of waking up.", LONG_S, "phase")
         self.on_load(StepOutputs([], running=0, waiting=0, kv_cache_usage=0.0))
         self._residual.labels(model_name).set(0)
+        self._restarts.labels(model_name)
         self._tell_sleep_state(0)
 
     def __repr__(self) -> str:
@@ -81,6 +83,10 @@ class WorkerMetrics:
         self._running.labels(self._model_name).set(step.running)
         self._waiting.labels(self._model_name).set(step.waiting)
         self._usage.labels(self._model_name).set(step.kv_cache_usage)
+
+    def on_engine_restart(self) -> None:
+        """A new engine process is started in place of one that died."""
+        self._restarts.labels(self._model_name).inc()
 
     def on_status(self, status: EngineStatus) -> None:
         """Take the engine's state."""
