@@ -143,3 +143,15 @@ def test_it_explains_itself(setup):
     assert repr(setup.engine) == (
         "Engine(Scheduler(running=0, waiting=1, BlockAllocator(total=10, free=10, used=0, sequences=0)))"
     )
+
+
+def test_failures_in_a_row_are_counted_and_a_good_step_forgets_them():
+    setup = Setup()
+    for count in (1, 2):
+        setup.executor.fail_once["execute_model"] = RuntimeError("boom")
+        setup.engine.add(make_add(str(count)))
+        setup.engine.step()
+        assert setup.engine.num_failures_in_a_row == count
+    setup.engine.add(make_add("good"))
+    setup.engine.step()
+    assert setup.engine.num_failures_in_a_row == 0

@@ -21,6 +21,7 @@ class Engine:
         self._executor = executor
         self._scheduler = scheduler
         self._clock = clock
+        self._num_failures_in_a_row = 0
 
     def __repr__(self) -> str:
         return f"Engine({self._scheduler!r})"
@@ -34,6 +35,11 @@ class Engine:
     def num_requests(self) -> int:
         """Return how many requests are unfinished."""
         return self._scheduler.num_running + self._scheduler.num_waiting
+
+    @property
+    def num_failures_in_a_row(self) -> int:
+        """Return how many forward passes have raised since the last one that did not."""
+        return self._num_failures_in_a_row
 
     def add(self, message: AddRequest) -> str | None:
         """Queue a request; return why it can not be taken, or None. The front has checked it; this is the net below."""
@@ -64,7 +70,9 @@ class Engine:
         try:
             sampled = self._executor.execute_model(batch)
         except Exception as error:  # noqa: BLE001  whatever a model raises may cost its own batch only
+            self._num_failures_in_a_row += 1
             return self._fail(batch, error)
+        self._num_failures_in_a_row = 0
         progress = self._scheduler.commit(batch, sampled)
         return self.outputs([self._token_output(item) for item in progress])
 
