@@ -138,6 +138,33 @@ def test_a_killed_worker_and_a_deleted_pod_come_back_and_the_blocks_are_agreed_a
     assert eventually(lambda: model_of.answers(name, [10, 11, 12], 8)) == before
 
 
+def test_a_killed_engine_comes_back_in_the_same_container_and_the_blocks_are_agreed_again(
+    deployments, cluster, model_of, eventually
+):
+    name = deployments.apply("phoenix")
+    deployments.wait(name, "condition=Ready")
+    [pod] = deployments.pods(name)
+    pod_name = pod["metadata"]["name"]
+    before = eventually(lambda: model_of.answers(name, [10, 11, 12], 8))
+    kill = (
+        "import os, pathlib, signal; "
+        "os.kill(int(pathlib.Path('/proc/1/task/1/children').read_text().split()[0]), signal.SIGKILL)"
+    )
+    cluster.kubectl("exec", "-n", deployments.namespace, pod_name, "--", "python", "-c", kill)
+    path = f"/api/v1/namespaces/{deployments.namespace}/pods/{pod_name}:8080/proxy/metrics"
+    eventually(lambda: restarts_of_engine(cluster.kubectl("get", "--raw", path)) == 1)
+    assert eventually(lambda: model_of.answers(name, [10, 11, 12], 8)) == before
+    [again] = deployments.pods(name)
+    assert again["metadata"]["uid"] == pod["metadata"]["uid"]
+    assert again["status"]["containerStatuses"][0]["restartCount"] == 0
+
+
+def restarts_of_engine(metrics):
+    """Return how often the worker with these metrics started its engine again."""
+    line = next(line for line in metrics.splitlines() if line.startswith("dormouse_engine_restarts_total{"))
+    return float(line.rsplit(" ", 1)[1])
+
+
 def operator_selector(release):
     """Return the labels of a release's operator."""
     return f"app.kubernetes.io/component=operator,app.kubernetes.io/instance={release.name}"

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dormouse_worker.engine_process import EXIT_BROKEN
 from dormouse_worker.ipc import (
     AbortRequests,
     AddRequest,
@@ -203,6 +204,21 @@ def test_it_dies_with_its_parent(tmp_path):
     client.process.kill()
     with pytest.raises(AssertionError, match="closed the connection"):
         client.wait_for(State.READY)
+    client.close()
+
+
+def test_it_ends_with_a_code_of_its_own_when_two_forward_passes_in_a_row_fail(model, tmp_path):
+    """Tokens beyond the vocabulary make a real model raise; only the front knows how many there are."""
+    settings = EngineSettings(model=str(model), kv_cache_memory_bytes=1 << 20, block_size=4, threads=1)
+    client = EngineClient(settings, tmp_path / "engine.sock")
+    client.wait_for(State.PROFILED)
+    make_ready(client)
+    for name in ("first", "second"):
+        client.send(AddRequest(name, [10**6], greedy(3)))
+        while not isinstance(outputs := client.receive(), StepOutputs):
+            pass
+        assert "the forward pass failed" in outputs.failed[name]
+    assert client.process.wait(WAIT_S) == EXIT_BROKEN
     client.close()
 
 

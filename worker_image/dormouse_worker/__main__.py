@@ -20,7 +20,7 @@ EXIT_CAN_NOT_START = 2
 
 
 def main(argv: Sequence[str] | None = None, *, engine_argv: Sequence[str] = ENGINE_ARGV) -> None:
-    """Run one worker; exit with 0 after a drain, 1 when the engine died, 2 when it can not start."""
+    """Run one worker; exit with 0 after a drain, 1 when the engine died for good, 2 when it can not start."""
     front_settings, engine_settings = parse_settings(sys.argv[1:] if argv is None else argv, os.environ)
     set_up_logging(front_settings.log_level)
     try:

@@ -19,7 +19,7 @@ import time
 import msgspec
 
 from dormouse_worker.engine.controller import Controller
-from dormouse_worker.engine.loop import EngineLoop
+from dormouse_worker.engine.loop import EngineBroken, EngineLoop
 from dormouse_worker.executor.single_process import SingleProcessExecutor
 from dormouse_worker.host import Host
 from dormouse_worker.ipc import EngineMessage, FrameSplitter, FrontMessage, decode_front, encode_frame
@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1
 RECEIVE_BYTES = 1 << 16
+EXIT_BROKEN = 4  # forward passes fail: the front's log tells it from a crash
 
 
 class SocketTransport:
@@ -66,7 +67,7 @@ class SocketTransport:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one engine; return 0 when the front closed the socket or asked for the end."""
+    """Run one engine; return 0 when the front closed the socket or asked for the end, 4 when it can not compute."""
     parser = argparse.ArgumentParser(prog="dormouse_worker.engine_process", description=__doc__)
     parser.add_argument("--socket", required=True, help="path of the unix socket on which the front listens")
     arguments = parser.parse_args(argv)
@@ -76,7 +77,11 @@ def main(argv: list[str] | None = None) -> int:
     settings = msgspec.json.decode(sys.stdin.buffer.read(), type=EngineSettings)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.connect(arguments.socket)
-        _serve(settings, SocketTransport(connection))
+        try:
+            _serve(settings, SocketTransport(connection))
+        except EngineBroken as error:
+            logger.critical("%s", error)  # the last line is what the front repeats
+            return EXIT_BROKEN
     return 0
 
 

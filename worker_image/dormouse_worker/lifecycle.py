@@ -7,7 +7,8 @@ from types import MappingProxyType
 
 from dormouse_worker.ipc import State
 
-# FAILED is reachable from everywhere and left by nothing but a new process.
+# FAILED is reachable from everywhere and left by nothing but a new engine process. An engine that died takes the worker
+# back to STARTING from wherever it was; that is the front's word, the engine itself never says it.
 TRANSITIONS: Mapping[State, frozenset[State]] = MappingProxyType(
     {
         State.STARTING: frozenset({State.LOADING, State.FAILED}),

@@ -48,6 +48,7 @@ class Script(msgspec.Struct, frozen=True):
     cached_tokens: int = 0  # of every prompt, found in the prefix cache
     failure: tuple[str, str] | None = None  # reason and message: FAILED instead of PROFILED
     refusals: dict[str, tuple[str, str]] = {}  # method → reason and message with which it is answered
+    hangs_at: str = ""  # never answers this command
     dies_at: str = ""  # ends with code 3 and a last word when this arrives: a method, or "request"
 
 
@@ -127,6 +128,8 @@ class FakeEngine:
     def _run(self, command: Command) -> list[EngineMessage]:
         if command.method in self.script.refusals:
             return [CommandResult(command.command_id, *self.script.refusals[command.method])]
+        if command.method == self.script.hangs_at:
+            return []
         done = CommandResult(command.command_id)
         if command.method == "initialize_cache":
             self._change(State.INITIALIZING)
@@ -170,6 +173,11 @@ class InProcessEngine:
         self._words = ""
         self._task: asyncio.Task[None] | None = None
         self._writer: asyncio.StreamWriter | None = None
+
+    @property
+    def is_spawned(self) -> bool:
+        """Return whether it was started, be it dead by now."""
+        return self._task is not None
 
     async def spawn(self, socket_path: Path) -> InProcessEngine:
         """Connect; given to the front as its `Spawn`."""

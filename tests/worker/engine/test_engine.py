@@ -269,3 +269,15 @@ def test_it_explains_itself(setup):
         "BlockTables(0 sequences, BlockPool(total=10, free=10, cached=0, used=0)), "
         "SwapSpace(total=0, free=0, sequences=0)))"
     )
+
+
+def test_failures_in_a_row_are_counted_and_a_good_step_forgets_them():
+    setup = Setup()
+    for count in (1, 2):
+        setup.executor.fail_once["execute_model"] = RuntimeError("boom")
+        setup.engine.add(make_add(str(count)))
+        setup.engine.step()
+        assert setup.engine.num_failures_in_a_row == count
+    setup.engine.add(make_add("good"))
+    setup.engine.step()
+    assert setup.engine.num_failures_in_a_row == 0

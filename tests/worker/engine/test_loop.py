@@ -3,7 +3,7 @@
 import pytest
 
 from dormouse_worker.engine.controller import Controller
-from dormouse_worker.engine.loop import HEARTBEAT_S, EngineLoop
+from dormouse_worker.engine.loop import HEARTBEAT_S, EngineBroken, EngineLoop
 from dormouse_worker.engine.testing import FakeExecutor, ListTransport, ManualClock, make_add
 from dormouse_worker.ipc import Command, EngineStatus, Heartbeat, StepOutputs
 from dormouse_worker.settings import EngineSettings
@@ -49,6 +49,22 @@ def test_it_ends_after_shutdown_without_another_step():
     transport = run([INITIALIZE], [make_add(), Command(2, "shutdown")], [make_add("late")])
     assert transport.sent[-1].command_id == 2
     assert len(transport.timeouts_s) == 2
+
+
+def test_two_forward_passes_that_fail_in_a_row_end_the_process_and_everybody_in_them_was_told():
+    transport, clock = ListTransport([[INITIALIZE], [make_add("a")], [make_add("b")]]), ManualClock()
+    executor = FakeExecutor(clock=clock)
+    controller = Controller(EngineSettings(model="m", block_size=4), executor, send=transport.send, clock=clock)
+    loop = EngineLoop(transport, controller)
+    controller.start()
+    assert loop.turn()
+    executor.fail_once["execute_model"] = RuntimeError("boom")
+    assert loop.turn(), "once may have been the batch"
+    executor.fail_once["execute_model"] = RuntimeError("boom")
+    with pytest.raises(EngineBroken, match="2 forward passes in a row"):
+        loop.turn()
+    failed = [message.failed for message in transport.sent if isinstance(message, StepOutputs)]
+    assert [list(one) for one in failed] == [["a"], ["b"]]
 
 
 def test_a_lost_block_ends_the_process_rather_than_serve_from_it():

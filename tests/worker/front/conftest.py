@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from dormouse_api.auth import role_metadata, token_digest
 from dormouse_api.v1 import inference_pb2 as pb
@@ -27,12 +28,17 @@ class House:
     """A running front and the doors to it."""
 
     front: Front
-    engine: InProcessEngine
+    engines: list[InProcessEngine]
     ports: Ports
     stop: asyncio.Event
     running: asyncio.Task
     serving: aio.Channel
     control: aio.Channel
+
+    @property
+    def engine(self):
+        """The newest engine; those before it died."""
+        return self.engines[-1]
 
     @property
     def inference(self):
@@ -88,6 +94,12 @@ class House:
     async def until_state(self, state):
         await self.front.worker.changes.until(lambda: self.front.worker.board.state is state)
 
+    async def inference_health(self):
+        """Return what gRPC's health says of serving."""
+        request = health_pb2.HealthCheckRequest(service="dormouse.v1.Inference")
+        answer = await health_pb2_grpc.HealthStub(self.serving).Check(request)
+        return health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+
     async def http(self, path, method="GET"):
         """Return status and body."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.ports.http)
@@ -110,25 +122,31 @@ def open_house(model_path):
 
     @asynccontextmanager
     async def opened(script=None, *, ready=True, path=model_path, loaded=True, seams=None, **settings):
-        engine = InProcessEngine(script or Script())
+        engines = [InProcessEngine(script or Script())]
         if not loaded:
-            engine.loaded.clear()
+            engines[0].loaded.clear()
+
+        async def spawn(socket_path):
+            if engines[-1].is_spawned:
+                engines.append(InProcessEngine(script or Script()))
+            return await engines[-1].spawn(socket_path)
+
         digests = {"operator_token_sha256": token_digest(OPERATOR_TOKEN)}
         settings = front_settings(**digests, gateway_token_sha256=token_digest(GATEWAY_TOKEN), **settings)
-        front = Front(settings, engine_settings(path), engine.spawn, seams)
+        front = Front(settings, engine_settings(path), spawn, seams)
         ports, stop = await front.start(), asyncio.Event()
         running = asyncio.create_task(front.run(stop))
         async with (
             aio.insecure_channel(f"127.0.0.1:{ports.inference}") as serving,
             aio.insecure_channel(f"127.0.0.1:{ports.control}") as control,
         ):
-            house = House(front, engine, ports, stop, running, serving, control)
+            house = House(front, engines, ports, stop, running, serving, control)
             try:
                 if ready:
                     await house.make_ready()
                 yield house
             finally:
-                engine.loaded.set()
+                engines[-1].loaded.set()
                 stop.set()
                 await running
 

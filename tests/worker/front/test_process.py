@@ -56,10 +56,15 @@ class Process:
 
     def until_listening(self):
         """Read the log until the ports stand in it; return them by name."""
+        line = self.read_until("event=listening")
+        return {name: int(port) for name, port in re.findall(r"(inference|control|http)=(\d+)", line)}
+
+    def read_until(self, words):
+        """Read the log until a line has these words; return it."""
         for line in self.process.stderr:
             self.log += line
-            if "event=listening" in line:
-                return {name: int(port) for name, port in re.findall(r"(inference|control|http)=(\d+)", line)}
+            if words in line:
+                return line
         raise AssertionError(f"the worker ended: {self.log}")
 
     def end(self, *, timeout_s=WAIT_S):
@@ -112,7 +117,7 @@ def test_sigint_ends_it_as_well(model_path):
 
 
 def test_an_engine_that_dies_ends_it_with_one_and_its_last_words_stand_in_the_log(model_path):
-    with Process(model_path, Script(dies_at="request")) as worker:
+    with Process(model_path, Script(dies_at="request"), "--max-engine-restarts", "0") as worker:
         ports = worker.until_listening()
         make_ready(ports)
         with pytest.raises(grpc.RpcError) as caught:
@@ -120,6 +125,21 @@ def test_an_engine_that_dies_ends_it_with_one_and_its_last_words_stand_in_the_lo
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         assert worker.end()[0] == 1
         assert "exit code 3; its last words: fake engine ends at request" in worker.log
+
+
+def test_an_engine_that_is_killed_is_started_again_in_the_same_worker(model_path):
+    with Process(model_path) as worker:
+        ports = worker.until_listening()
+        make_ready(ports)
+        [first] = worker.children
+        os.kill(first, signal.SIGKILL)
+        worker.read_until("because=")
+        assert make_ready(ports).num_gpu_blocks == 40
+        assert generate(ports["inference"]) == "hello"
+        assert worker.children not in ([], [first])
+        worker.process.send_signal(signal.SIGTERM)
+        assert worker.end()[0] == 0
+        assert "was killed by signal 9" in worker.log
 
 
 def test_no_engine_outlives_a_killed_front(model_path):

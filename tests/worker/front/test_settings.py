@@ -87,6 +87,8 @@ def test_more_than_one_name_can_be_served():
         ("--model-impl", "vllm"),
         ("--served-model-name", ""),
         ("--max-waiting-requests", "0"),
+        ("--max-engine-restarts", "-1"),
+        ("--engine-restart-window", "soon"),
         ("--log-level", "LOUD"),
     ],
 )

@@ -32,6 +32,8 @@ from dormouse_worker.settings import EngineSettings
 
 logger = logging.getLogger(__name__)
 
+MAX_FAILURES_IN_A_ROW = 2  # one forward pass that raises costs its batch; the next one shows whether it was the batch
+
 
 class Controller:
     """One rank's state, its worker and, between allocation and sleep, its engine."""
@@ -73,6 +75,11 @@ class Controller:
     def has_work(self) -> bool:
         """Return whether a step would compute something."""
         return self._engine is not None and self._engine.has_work
+
+    @property
+    def is_broken(self) -> bool:
+        """Return whether only a new process can compute again: what the failures left behind is unknown."""
+        return self._engine is not None and self._engine.num_failures_in_a_row >= MAX_FAILURES_IN_A_ROW
 
     def start(self) -> None:
         """Load and profile. Ends in PROFILED, or in FAILED with the reason; raises nothing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from dormouse_worker.engine.controller import Controller
+from dormouse_worker.engine.controller import MAX_FAILURES_IN_A_ROW, Controller
 from dormouse_worker.ipc import EngineMessage, FrontMessage, Heartbeat
 
 HEARTBEAT_S = 1.0  # how long an idle engine waits for messages, hence the period of its heartbeats
@@ -20,6 +20,10 @@ class Transport(Protocol):
         """Write one frame; may block. Dropped silently when the front is gone: `receive` tells."""
 
 
+class EngineBroken(Exception):
+    """This process can not compute any more; whoever was in its last batch has been told."""
+
+
 class EngineLoop:
     """Runs until the front is gone or asked for the end."""
 
@@ -28,7 +32,7 @@ class EngineLoop:
         self._controller = controller
 
     def run(self) -> None:
-        """Load, profile, serve."""
+        """Load, profile, serve. Raises EngineBroken when the device does not compute any more."""
         self._controller.start()
         while self.turn():
             pass
@@ -46,6 +50,8 @@ class EngineLoop:
         if not messages and not busy:
             self._rest()
         self._controller.step()
+        if self._controller.is_broken:
+            raise EngineBroken(f"{MAX_FAILURES_IN_A_ROW} forward passes in a row failed; a new process has to go on")
         return True
 
     def _rest(self) -> None:

@@ -7,7 +7,7 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -30,9 +30,11 @@ from dormouse_worker.front.control import ControlService
 from dormouse_worker.front.engine_link import Spawn
 from dormouse_worker.front.http import METRICS_TYPE, Answer, HttpDoor
 from dormouse_worker.front.inference import InferenceService
+from dormouse_worker.front.keeper import EngineKeeper
 from dormouse_worker.front.metrics import WorkerMetrics
 from dormouse_worker.front.model import Model, load_model
 from dormouse_worker.front.parsing import add_inference
+from dormouse_worker.front.restarts import RestartLimits
 from dormouse_worker.front.settings import FrontSettings
 from dormouse_worker.front.wire import Identity
 from dormouse_worker.front.worker import Limits, Worker
@@ -63,11 +65,12 @@ class Seams:
     """What tests replace."""
 
     clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     now: Callable[[], datetime] = field(default=lambda: datetime.now().astimezone())
 
 
 class Front:
-    """Everything composed. Use: start, run until stopped or the engine died, which returns the exit code."""
+    """Everything composed. Use: start, run until stopped or the engine died for good, which returns the exit code."""
 
     def __init__(
         self, settings: FrontSettings, engine: EngineSettings, spawn: Spawn, seams: Seams | None = None
@@ -92,6 +95,8 @@ class Front:
         self._make_servers(None if isinstance(model, WorkerError) else model)
         self._http = HttpDoor({"/metrics": self._metrics, "/healthz": self._healthz, "/readyz": self._readyz})
         self._socket_dir = Path(tempfile.mkdtemp(prefix="dormouse-"))  # only we may enter
+        limits = RestartLimits(settings.max_engine_restarts, settings.engine_restart_window_s)
+        self._keeper = EngineKeeper(self.worker, self._socket_dir / "engine.sock", limits, sleep=seams.sleep)
 
     def __repr__(self) -> str:
         return f"Front({self.worker!r})"
@@ -106,7 +111,7 @@ class Front:
             await self._listen_http(_plain_host(host)),
         )
         if self.worker.board.failure is None:
-            await self.worker.link.start(self._socket_dir / "engine.sock")
+            await self._keeper.start()
         await self._inference.start()
         await self._control.start()
         fields = {"inference": ports.inference, "control": ports.control, "http": ports.http}
@@ -114,7 +119,7 @@ class Front:
         return ports
 
     async def run(self, stop: asyncio.Event) -> int:
-        """Serve until `stop`, Shutdown or the engine's death; end in order and return the exit code."""
+        """Serve until `stop`, Shutdown or the engine's last death; end in order and return the exit code."""
         following = asyncio.create_task(self._follow_state())
         waiting = [asyncio.create_task(event.wait()) for event in self._ends(stop)]
         try:
@@ -131,6 +136,7 @@ class Front:
     async def close(self) -> None:
         """End the engine and close everything; safe after a failed start."""
         self.worker.is_ending = True
+        await self._keeper.stop()
         await self.worker.link.stop()
         self.worker.changes.close()
         self.worker.load_changes.close()

@@ -111,6 +111,12 @@ class StatusBoard:
             logger.info("state changed", extra={"fields": {"old": old, "new": new}})
         self.changes.notify()
 
+    def restart(self) -> None:
+        """Forget an engine that is gone: the next one begins at STARTING. A failure of the front's own stays."""
+        self._engine = EngineStatus(state=State.STARTING)
+        self._draining = False
+        self.changes.notify()
+
     def start_draining(self) -> bool:
         """Refuse new requests from now on; return whether that is news. Only READY can drain."""
         if self.state is not State.READY:

@@ -1,4 +1,7 @@
-"""The connection to the engine process: starts it, reads and writes its socket, notices its end. Knows no gRPC."""
+"""The connection to the engine process: starts it, reads and writes its socket, notices its end. Knows no gRPC.
+
+One process at a time; after its end the link can be started again.
+"""
 
 from __future__ import annotations
 
@@ -83,6 +86,7 @@ class EngineLink:
         self._command_ids = itertools.count(1)
         self._process: EngineProcess | None = None
         self._supervisor: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()  # a stop waits for a start that is under way, or its process would be forgotten
         self._is_stopping = False
 
     def __repr__(self) -> str:
@@ -109,7 +113,16 @@ class EngineLink:
         return self._clock() - self._last_message_s
 
     async def start(self, socket_path: Path) -> None:
-        """Listen, start the engine and return; it connects when it is up. Raises OSError if it can not be started."""
+        """Listen, start the engine and return; it connects when it is up. Raises OSError if it can not be started.
+
+        Does nothing after `stop`. Must not be called while an engine is alive.
+        """
+        async with self._starting:
+            assert not self.is_alive, "one engine at a time"
+            if not self._is_stopping:
+                await self._start(socket_path)
+
+    async def _start(self, socket_path: Path) -> None:
         connection: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
         connection = asyncio.get_running_loop().create_future()
 
@@ -125,7 +138,18 @@ class EngineLink:
         except BaseException:
             listener.close()
             raise
+        self._last_message_s = self._clock()
         self._supervisor = asyncio.create_task(self._supervise(self._process, listener, connection))
+
+    async def until_ended(self) -> None:
+        """Wait until the engine that was started last has ended and everybody has been told."""
+        assert self._supervisor is not None, "started"
+        await asyncio.shield(self._supervisor)
+
+    def kill(self) -> None:
+        """End the engine as a crash does; nothing happens if there is none."""
+        if self._process is not None and self.is_alive:
+            self._process.kill()
 
     def send(self, *messages: FrontMessage) -> None:
         """Write one frame; silently dropped when the engine is lost, whose requests `on_lost` has ended."""
@@ -148,12 +172,13 @@ class EngineLink:
     async def stop(self) -> None:
         """End the engine: ask, wait a little, kill. Safe when it was never started or has ended."""
         self._is_stopping = True
-        if self._supervisor is None or self._process is None:
-            return
-        if self._writer is None:
-            self._process.kill()
-        self._close_socket()
-        await self._supervisor
+        async with self._starting:
+            if self._supervisor is None or self._process is None:
+                return
+            if self._writer is None:
+                self._process.kill()
+            self._close_socket()
+            await self._supervisor
 
     async def _supervise(
         self,

@@ -34,6 +34,7 @@ class WorkerMetrics:
             "The KV cache's configuration, in labels.",
             *("block_size", "num_gpu_blocks", "num_cpu_blocks", "gpu_memory_utilization"),
         )
+        self._restarts = self._counter("dormouse_engine_restarts", "Engine processes started after the first.")
         self._prompt = self._counter("vllm:prompt_tokens", "Prompt tokens of accepted requests.")
         self._generated = self._counter("vllm:generation_tokens", "Tokens generated.")
         self._success = self._counter("vllm:request_success", "Ended requests by reason.", "finished_reason")
@@ -96,6 +97,10 @@ class WorkerMetrics:
             self._prefix_hits.inc(step.prefix_hits)
         if step.preemptions:
             self._preemptions.inc(step.preemptions)
+
+    def on_engine_restart(self) -> None:
+        """A new engine process is started in place of one that died."""
+        self._restarts.inc()
 
     def on_status(self, status: EngineStatus) -> None:
         """Take the engine's state."""

@@ -39,7 +39,9 @@ class FrontSettings:
     max_waiting_requests: int  # requests without a token yet; more are refused with RESOURCE_EXHAUSTED
     default_timeout_s: float  # deadline of a request that brings none: nobody waits forever for what nobody reads
     max_timeout_s: float  # longer deadlines are cut to it
-    engine_timeout_s: float  # an engine silent for longer counts as stuck: far above the longest forward pass
+    engine_timeout_s: float  # an engine silent for longer is killed and restarted: far above the longest forward pass
+    max_engine_restarts: int  # within the window; one death more ends the worker with code 1. 0 = the first does
+    engine_restart_window_s: float  # how long a restart counts
     enable_reflection: bool  # gRPC reflection on the serving port
     log_level: str
     pod_uid: str
@@ -86,6 +88,8 @@ def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Fro
         default_timeout_s=flags.default_timeout_seconds,
         max_timeout_s=flags.max_timeout_seconds,
         engine_timeout_s=flags.engine_timeout,
+        max_engine_restarts=flags.max_engine_restarts,
+        engine_restart_window_s=flags.engine_restart_window,
         enable_reflection=flags.enable_reflection,
         log_level=flags.log_level,
         pod_uid=environ.get("DORMOUSE_POD_UID", ""),
@@ -233,7 +237,22 @@ def _add_front_flags(group: argparse._ArgumentGroup) -> None:
         default=120.0,
         type=_seconds,
         metavar="SECONDS",
-        help="an engine silent for longer counts as stuck (default 120)",
+        help="an engine silent for longer is stuck and restarted; above the longest forward pass (default 120)",
+    )
+    add(
+        "--max-engine-restarts",
+        default=5,
+        type=at_least(0),
+        metavar="N",
+        help="how often an engine that died is started again within the window, after 1, 2, 4 s and so on; "
+        "then the worker ends with code 1 and whoever started it decides (default 5)",
+    )
+    add(
+        "--engine-restart-window",
+        default=600.0,
+        type=_seconds,
+        metavar="SECONDS",
+        help="how long a restart counts (default 600)",
     )
     add("--enable-reflection", action="store_true", help="let clients ask the serving port for its schema")
     add("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"), help="default INFO")

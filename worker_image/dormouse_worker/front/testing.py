@@ -1,7 +1,8 @@
-"""Builders for tests of the front: settings with free ports, and a model's directory without weights."""
+"""For tests of the front: settings with free ports, a model's directory without weights, and time that is told."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from dormouse_worker.front.board import Changes
 from dormouse_worker.front.settings import FrontSettings
 from dormouse_worker.settings import EngineSettings
 from dormouse_worker.testing import MODEL_LEN
@@ -19,6 +21,48 @@ SPECIAL_TOKENS = ("<s>", "</s>", "<|user|>", "<|assistant|>")
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}{{ '<|assistant|>' if add_generation_prompt }}"
 )
+
+
+class VirtualTime:
+    """A clock that moves only when told, with the `sleep` that belongs to it."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.num_naps = 0
+        self._wakes: list[tuple[float, float, asyncio.Future[None]]] = []  # until when, how long, what to wake
+        self._changes = Changes()
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now_s
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait until the time was advanced so far."""
+        wake = asyncio.get_running_loop().create_future()
+        self._wakes.append((self.now_s + seconds, seconds, wake))
+        self.num_naps += 1
+        self._changes.notify()
+        await wake
+
+    async def until_nap(self, seconds: float) -> None:
+        """Wait until somebody sleeps for so long."""
+        await self._changes.until(lambda: self.is_napping(seconds))
+
+    async def until_naps(self, count: int) -> None:
+        """Wait until somebody went to sleep for the so-many-th time."""
+        await self._changes.until(lambda: self.num_naps >= count)
+
+    def is_napping(self, seconds: float) -> bool:
+        """Return whether somebody sleeps for so long."""
+        return any(nap_s == seconds and not wake.done() for _, nap_s, wake in self._wakes)
+
+    def advance(self, seconds: float) -> None:
+        """Move the time on and wake whoever slept as long."""
+        self.now_s += seconds
+        due = [wake for at_s, _, wake in self._wakes if at_s <= self.now_s and not wake.done()]
+        self._wakes = [entry for entry in self._wakes if entry[0] > self.now_s]
+        for wake in due:
+            wake.set_result(None)
 
 
 def engine_settings(model: Path, **overrides: Any) -> EngineSettings:
@@ -37,6 +81,8 @@ def front_settings(**overrides: Any) -> FrontSettings:
         "default_timeout_s": 600.0,
         "max_timeout_s": 3600.0,
         "engine_timeout_s": 60.0,
+        "max_engine_restarts": 0,
+        "engine_restart_window_s": 600.0,
         "enable_reflection": False,
         "log_level": "INFO",
         "pod_uid": "pod-uid",

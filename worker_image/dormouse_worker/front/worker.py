@@ -6,6 +6,7 @@ Knows no gRPC server and no protobuf request; raises CallError.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ from dormouse_worker.front.wire import Counts, Identity, to_error, to_status
 from dormouse_worker.ipc import EngineStatus, State, StepOutputs
 from dormouse_worker.lifecycle import RETRY_AFTER_S, STEPPING, describe
 
+logger = logging.getLogger(__name__)
 IDLE = StepOutputs([], running=0, waiting=0, kv_cache_usage=0.0)
 
 
@@ -50,7 +52,8 @@ class Worker:
         self.step = IDLE
         self.epoch = 0
         self.is_ending = False
-        self.died = asyncio.Event()  # the engine ended though nobody asked it to
+        self.last_death = ""  # how the engine ended when nobody had asked it to
+        self.died = asyncio.Event()  # it died, and is not started again
         self.end_wanted = asyncio.Event()  # Shutdown was called
 
     def __repr__(self) -> str:
@@ -58,11 +61,15 @@ class Worker:
 
     @property
     def is_healthy(self) -> bool:
-        """Return False when a restart would help: the engine died, or its loop does not come round."""
-        return not self.died.is_set() and not self._is_stuck
+        """Return False when a restart of the whole worker would help: the engine died for good, or is stuck."""
+        return not self.died.is_set() and not self.is_stuck
 
     @property
-    def _is_stuck(self) -> bool:
+    def is_stuck(self) -> bool:
+        """Return whether the engine's loop should come round and does not.
+
+        Loading and commands may take as long as they take; a single forward pass must be shorter than the limit.
+        """
         is_due = self.link.is_alive and self.board.state in STEPPING and not self.link.is_commanded
         return is_due and self.link.silence_s > self._limits.engine_timeout_s
 
@@ -138,14 +145,25 @@ class Worker:
         self.requests.route(outputs)
 
     def on_lost(self) -> None:
-        """See `EngineEvents`: every caller is told at once."""
+        """See `EngineEvents`: every caller is told at once, and nobody is admitted until a new engine is READY."""
         self._take_load(IDLE)
+        if not self.is_ending:
+            self.board.restart()
         self.requests.fail_all("the engine of this worker died" if not self.is_ending else "the worker shut down")
 
     def on_death(self, exit_code: int, last_words: str) -> None:
         """See `EngineEvents`."""
         end = f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
-        self.board.fail("EngineDied", f"the engine process {end}; its last words: {last_words or 'none'}")
+        self.note_death(f"the engine process {end}; its last words: {last_words or 'none'}")
+
+    def note_death(self, words: str) -> None:
+        """Remember and log how the engine ended."""
+        self.last_death = words
+        logger.error("engine died", extra={"fields": {"reason": words}})
+
+    def give_up(self, limit: str) -> None:
+        """Fail for good: the engine died and may not be started again."""
+        self.board.fail("EngineDied", f"{self.last_death}; {limit}")
         self.died.set()
         self.load_changes.notify()
 
