@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from dormouse_api.v1 import inference_pb2_grpc as rpc
 from tools.kubectl import Cluster, CommandFailed
 
 POLL_S = 0.25
+STATUS_OF_ALL_PROCESSES = "import glob; print(*(open(file).read() for file in glob.glob('/proc/[0-9]*/status')))"
 Manifest = dict[str, Any]
 
 
@@ -83,8 +85,26 @@ class Deployments:
         events = self.cluster.list("events", self.namespace)
         return [e["message"] for e in events if e["involvedObject"].get("name") == name]
 
+    def restarts(self, name: str) -> list[int]:
+        """Return how often each worker's container was started again; a pod that never started one counts as 0."""
+        pods = self.pods(name)
+        return [sum(c["restartCount"] for c in pod["status"].get("containerStatuses", ())) for pod in pods]
+
+    def resident_bytes(self, name: str) -> int:
+        """Return the memory that the processes of a deployment's only worker pod have resident."""
+        [pod] = [pod["metadata"]["name"] for pod in self.pods(name)]
+        read = ["--", "python", "-c", STATUS_OF_ALL_PROCESSES]
+        said = self.cluster.kubectl("exec", "-n", self.namespace, pod, *read)
+        return sum(int(kib) << 10 for kib in re.findall(r"VmRSS:\s+(\d+) kB", said))
+
+    def everything(self) -> set[str]:
+        """Return kind and name of every object in the namespace, of any kind that can be listed, but Events."""
+        said = self.cluster.kubectl("api-resources", "--namespaced", "--verbs=list", "-o", "name").split()
+        kinds = ",".join(kind for kind in said if kind.partition(".")[0] != "events")
+        return set(self.cluster.kubectl("get", kinds, "-n", self.namespace, "-o", "name").split())
+
     def delete(self, name: str) -> None:
-        """Delete a resource and wait until it is gone."""
+        """Ask for the end of a resource, and do not wait for it."""
         self.cluster.kubectl("delete", "infd", name, "-n", self.namespace, "--ignore-not-found", "--wait=false")
         if name in self.made:
             self.made.remove(name)
@@ -122,6 +142,23 @@ def wait_until(check: Callable[[], Any], *, timeout_s: float = 90) -> Any:
         if found:
             return found
         assert time.monotonic() < deadline, f"not within {timeout_s} s; last answer: {found!r}"
+        time.sleep(POLL_S)
+
+
+def wait_until_none(remaining: Callable[[], Any], *, timeout_s: float = 90) -> None:
+    """Wait until a check returns nothing more; fail with what remains at the deadline."""
+    deadline = time.monotonic() + timeout_s
+    while left := remaining():
+        assert time.monotonic() < deadline, f"still there after {timeout_s} s: {left}"
+        time.sleep(POLL_S)
+
+
+def stays(look: Callable[[], Any], wanted: Any, *, for_s: float = 5) -> None:
+    """Assert that a look shows the same all the time."""
+    deadline = time.monotonic() + for_s
+    while time.monotonic() < deadline:
+        seen = look()
+        assert seen == wanted, f"{seen}, not {wanted}"
         time.sleep(POLL_S)
 
 

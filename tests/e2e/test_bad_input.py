@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 
 import grpc
 import pytest
 
 from dormouse_api.v1 import inference_pb2 as pb
+from tests.e2e.kit import stays
 from tools.kubectl import CommandFailed, fill_claim
 from tools.release import worker_image
 
@@ -126,15 +128,19 @@ def test_a_broken_model_is_a_condition_and_the_pod_does_not_crash_loop(deploymen
         deployments.wait(name, 'jsonpath={.status.conditions[?(@.type=="ModelLoaded")].status}=False')
         deployments.wait(name, f'jsonpath={{.status.conditions[?(@.type=="ModelLoaded")].reason}}={reason}')
         assert named in deployments.condition(name, "ModelLoaded")["message"]
-        statuses = [c for pod in deployments.pods(name) for c in pod["status"]["containerStatuses"]]
-        assert [status["restartCount"] for status in statuses] == [0]
+    stays(lambda: {name: deployments.restarts(name) for name in BROKEN_MODELS}, {name: [0] for name in BROKEN_MODELS})
 
 
 def test_more_model_length_than_blocks_can_hold_is_a_condition_with_both_numbers_and_the_knob(deployments):
     deployments.apply("too-long", engine={"maxModelLen": 2048, "kvCacheMemory": "1Mi"})
     deployments.wait("too-long", 'jsonpath={.status.conditions[?(@.type=="MemoryProfiled")].status}=False')
-    condition = deployments.condition("too-long", "MemoryProfiled")
-    assert "2048" in condition["message"]
-    assert "maxModelLen" in condition["message"]
-    assert "kvCacheMemory" in condition["message"]
-    assert [c["restartCount"] for p in deployments.pods("too-long") for c in p["status"]["containerStatuses"]] == [0]
+    message = deployments.condition("too-long", "MemoryProfiled")["message"]
+    assert "2048" in message
+    assert "kvCacheMemory" in message
+    most = re.search(r"set maxModelLen to at most (\d+)", message)
+    assert most, message
+    assert deployments.restarts("too-long") == [0]
+    deployments.patch("too-long", {"engine": {"maxModelLen": int(most[1])}})
+    deployments.wait("too-long", "condition=Ready")
+    cache = deployments.status("too-long")["kvCache"]
+    assert cache["numGpuBlocks"] * cache["blockSize"] == int(most[1])
