@@ -2,9 +2,11 @@
 
 import collections
 
+import numpy as np
 import pytest
 import torch
 
+from dormouse_worker.model.draw import draw as draw_token
 from dormouse_worker.model.sampler import sample
 from tests.worker.model.sampler_kit import distribution_of, random_logits, row, tokens_of
 
@@ -66,6 +68,14 @@ def test_a_token_of_probability_zero_is_never_drawn():
     logits[:, [0, 255, 256, 511, 699]] = 1.0
     drawn = tokens_of(logits, [row(i, temperature=1.0) for i in range(3000)])
     assert set(drawn) == {0, 255, 256, 511, 699}
+
+
+@pytest.mark.parametrize(("uniform", "token"), [(0.0, 3), (0.5, 700), (1 - 2.0**-53, 700)])
+def test_the_ends_of_the_unit_interval_draw_the_first_and_the_last_token_that_has_weight(uniform, token):
+    weights = torch.zeros(1, 768)
+    weights[0, [3, 700]] = torch.tensor([0.1, 0.1])
+    drawn, has_weights = draw_token(weights, np.array([uniform]))
+    assert (drawn.tolist(), has_weights.tolist()) == ([token], [True])
 
 
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0}, {"temperature": 0.7, "top_k": 2, "top_p": 0.5}])

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from dormouse_worker.ipc import Sampling
+from dormouse_worker.model.gather import take_rows
 
 
 def least_weights(weights: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor | None:
@@ -27,8 +28,8 @@ def least_weights(weights: torch.Tensor, samplings: Sequence[Sampling]) -> torch
         return None
     thresholds = weights.new_tensor(least)[:, None]
     if cut:
-        chosen = [samplings[i] for i in cut]
-        thresholds[cut] = torch.maximum(thresholds[cut], _least_of_top_k_and_top_p(weights[cut], chosen))
+        least_of_cut = _least_of_top_k_and_top_p(take_rows(weights, cut), [samplings[i] for i in cut])
+        thresholds[cut] = torch.maximum(thresholds[cut], least_of_cut)
     return thresholds
 
 
@@ -45,6 +46,6 @@ def _least_of_top_k_and_top_p(weights: torch.Tensor, samplings: Sequence[Samplin
 
 
 def _sort(weights: torch.Tensor) -> torch.Tensor:
-    if weights.device.type == "cpu":  # torch carries the indices along, which takes ten times as long
+    if weights.device.type == "cpu":  # torch carries the indices along, which takes several times as long
         return torch.from_numpy(np.sort(weights.numpy(), axis=-1))
     return weights.sort(dim=-1).values
