@@ -13,7 +13,7 @@ unless --out says where. Measure on a machine that does nothing else.
 from __future__ import annotations
 
 from bench import latency, prefix, serve, startup, throughput
-from bench.options import Measure, make_console, make_parser, run, to_options
+from bench.options import Measure, end_children_on_sigterm, make_console, make_parser, run, to_options
 from bench.results import print_table
 
 BENCHMARKS: dict[str, Measure] = {
@@ -27,6 +27,7 @@ BENCHMARKS: dict[str, Measure] = {
 
 def main() -> None:
     """Run the named benchmarks, by default all."""
+    end_children_on_sigterm()
     parser = make_parser("bench", __doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="which to run (default: all)")
     flags = parser.parse_args()

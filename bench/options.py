@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -68,9 +69,15 @@ def run(name: str, measure: Measure, options: Options, console: Console) -> list
 
 def main(name: str, doc: str | None, measure: Measure, argv: Sequence[str] | None = None) -> None:
     """Be the program `python -m bench.NAME`."""
+    end_children_on_sigterm()
     options = to_options(make_parser(f"bench.{name}", doc).parse_args(argv))
     console = make_console()
     print_table(run(name, measure, options, console), console)
+
+
+def end_children_on_sigterm() -> None:
+    """Let SIGTERM end this program as an exception does: workers, clients and peers end with it."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
 def make_console() -> Console:
