@@ -35,6 +35,7 @@ from dormouse_worker.front.metrics import WorkerMetrics
 from dormouse_worker.front.model import Model, load_model
 from dormouse_worker.front.restarts import RestartLimits
 from dormouse_worker.front.settings import FrontSettings
+from dormouse_worker.front.standalone import agree_with_itself, invitation
 from dormouse_worker.front.wire import Identity
 from dormouse_worker.front.worker import Limits, Worker
 from dormouse_worker.ipc import State
@@ -80,6 +81,8 @@ class Front:
         self._threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
         model = self._load_model(engine, seams)
         digest = "" if isinstance(model, WorkerError) else model.card.digest
+        self._can_chat = not isinstance(model, WorkerError) and bool(model.templates)
+        self._agreeing: asyncio.Task[None] | None = None
         self.metrics = WorkerMetrics(settings.served_model_names[0], clock=seams.clock)
         self.worker = Worker(
             spawn,
@@ -115,6 +118,8 @@ class Front:
         await self._control.start()
         fields = {"inference": ports.inference, "control": ports.control, "http": ports.http}
         logger.info("listening", extra={"fields": fields})
+        if self._settings.standalone:
+            self._agreeing = asyncio.create_task(agree_with_itself(self.worker, self._announcer(ports)))
         return ports
 
     async def run(self, stop: asyncio.Event) -> int:
@@ -139,10 +144,25 @@ class Front:
         await self.worker.link.stop()
         self.worker.changes.close()
         self.worker.load_changes.close()
+        if self._agreeing is not None:
+            self._agreeing.cancel()
+            await asyncio.gather(self._agreeing, return_exceptions=True)
         await asyncio.gather(self._inference.stop(STOP_GRACE_S), self._control.stop(STOP_GRACE_S))
         await self._http.stop()
         self._threads.shutdown(wait=False)
         shutil.rmtree(self._socket_dir, ignore_errors=True)
+
+    def _announcer(self, ports: Ports) -> Callable[[], None]:
+        """Return what tells the user, once, that and where the worker serves."""
+        settings = self._settings
+        name = settings.served_model_names[0]
+        words = [invitation(name, settings.host, ports.inference, ports.http, can_chat=self._can_chat)]
+
+        def announce() -> None:
+            while words:
+                print(words.pop(), flush=True)
+
+        return announce
 
     async def _listen_http(self, host: str | None) -> int:
         port = self._settings.metrics_port
