@@ -27,6 +27,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     swap_space_bytes: int = 0  # host memory for swapped blocks
     load_format: str = "auto"  # auto = safetensors; dummy = random weights
     seed: int = 0
+    tokenizer_cache: str = ""  # directory for converted tokenizers; "" = one in the temporary directory
     threads: int = 0  # torch threads on cpu; 0 = the container's cpu limit, else all cores
 
     def digest(self) -> str:

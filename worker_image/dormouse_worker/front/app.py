@@ -31,6 +31,7 @@ from dormouse_worker.front.engine_link import Spawn
 from dormouse_worker.front.http import METRICS_TYPE, Answer, HttpDoor
 from dormouse_worker.front.inference import InferenceService
 from dormouse_worker.front.keeper import EngineKeeper
+from dormouse_worker.front.late_codec import LateCodec
 from dormouse_worker.front.metrics import WorkerMetrics
 from dormouse_worker.front.model import Model, load_model
 from dormouse_worker.front.restarts import RestartLimits
@@ -38,7 +39,7 @@ from dormouse_worker.front.settings import FrontSettings
 from dormouse_worker.front.standalone import agree_with_itself, invitation
 from dormouse_worker.front.wire import Identity
 from dormouse_worker.front.worker import Limits, Worker
-from dormouse_worker.ipc import State
+from dormouse_worker.ipc import EngineStatus, State
 from dormouse_worker.lifecycle import describe
 from dormouse_worker.settings import EngineSettings
 
@@ -81,6 +82,7 @@ class Front:
         self._threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
         model = self._load_model(engine, seams)
         digest = "" if isinstance(model, WorkerError) else model.card.digest
+        self._codec = None if isinstance(model, WorkerError) else model.codec
         self._can_chat = not isinstance(model, WorkerError) and bool(model.templates)
         self._agreeing: asyncio.Task[None] | None = None
         self.metrics = WorkerMetrics(settings.served_model_names[0], clock=seams.clock)
@@ -192,7 +194,17 @@ class Front:
         """Keep gRPC's health in step with the state."""
         worker = self.worker
         async for state in worker.changes.stream(lambda: worker.board.state, min_interval_s=0.0):
+            await self._take_tokenizer(worker.board.engine)  # first: who sees READY may send text
             await self._tell_health(state)
+
+    async def _take_tokenizer(self, status: EngineStatus) -> None:
+        """Load what the engine made for a model without tokenizer.json."""
+        if not isinstance(self._codec, LateCodec):
+            return
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._threads, self._codec.take, status)
+        except WorkerError as error:
+            self.worker.board.fail(error.reason, str(error))
 
     async def _tell_health(self, state: State) -> None:
         for service in ("", HEALTH_SERVICE, CONTROL_SERVICE):

@@ -67,6 +67,7 @@ def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Fro
         swap_space_bytes=flags.swap_space,
         load_format=flags.load_format,
         seed=flags.seed,
+        tokenizer_cache=flags.tokenizer_cache,
         threads=flags.threads,
     )
     front = FrontSettings(
@@ -123,6 +124,13 @@ def _add_model_flags(group: argparse._ArgumentGroup) -> None:
         type=at_least(1),
         metavar="TOKENS",
         help="prompt and output together (default: the model's own limit)",
+    )
+    add(
+        "--tokenizer-cache",
+        default="",
+        metavar="DIRECTORY",
+        help="where tokenizers of older formats are kept once they are converted to tokenizer.json "
+        "(default: dormouse-tokenizers-UID in the temporary directory)",
     )
     add("--seed", default=0, type=at_least(0), help="of random weights (default 0)")
 
