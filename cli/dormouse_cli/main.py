@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,12 +17,13 @@ from dormouse_cli.chat import Conversation
 from dormouse_cli.client import Client, connected
 from dormouse_cli.errors import CommandFailed
 from dormouse_cli.output import Output
+from dormouse_cli.serve import worker_command
 
 _INTERRUPTED = 130  # as shells say it: 128 + SIGINT
 
 app = typer.Typer(
     name="dormouse",
-    help="Talk to models that Dormouse serves.",
+    help="Talk to models that Dormouse serves, or serve one on this machine.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -101,6 +103,24 @@ def describe(model: Model, address: Address = DEFAULT_ADDRESS) -> None:
         session.output.model(session.client.model())
 
 
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+)
+def serve(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(help="Directory with config.json, tokenizer and *.safetensors.")],
+) -> None:
+    """Run one model on this machine, without Kubernetes, until Ctrl-C.
+
+    Every flag of dormouse-worker may follow the model: --port, --host, --max-model-len, --dtype, --max-num-seqs,
+    --gpu-memory-utilization, --kv-cache-memory, --swap-space, --served-model-name, …; `dormouse serve MODEL --help`
+    describes them all.
+    """
+    with _said_errors(Output(Console(), Console(stderr=True))):
+        command = worker_command(model, context.args)
+        os.execv(command[0], command)  # noqa: S606  no shell is meant
+
+
 def main() -> None:
     """Run the command line."""
     app()
@@ -116,11 +136,17 @@ class _Session:
 
 @contextmanager
 def _session(address: str, model: str, timeout_s: float = 30.0) -> Iterator[_Session]:
-    """Connect; say errors in one line and end with 1."""
+    """Connect, and say errors."""
     output = Output(Console(), Console(stderr=True))
+    with _said_errors(output), connected(address=address, model=model, timeout_s=timeout_s) as client:
+        yield _Session(client, output)
+
+
+@contextmanager
+def _said_errors(output: Output) -> Iterator[None]:
+    """Say errors in one line and end with 1."""
     try:
-        with connected(address=address, model=model, timeout_s=timeout_s) as client:
-            yield _Session(client, output)
+        yield
     except CommandFailed as error:
         output.error(str(error))
         raise typer.Exit(1) from error

@@ -117,6 +117,7 @@ class EngineStatus(msgspec.Struct, frozen=True, tag=True):
     last_wake_seconds: float = 0.0
     failure_reason: str = ""  # CamelCase, in FAILED
     failure_message: str = ""
+    tokenizer_path: str = ""  # the tokenizer.json that the engine made for a model that has none
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):

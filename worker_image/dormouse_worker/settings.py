@@ -29,6 +29,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     load_format: str = "auto"  # auto = safetensors; dummy = random weights
     model_impl: str = "auto"  # auto = our own forward pass where it fits, else transformers'; lean | transformers
     seed: int = 0
+    tokenizer_cache: str = ""  # directory for converted tokenizers; "" = one in the temporary directory
     threads: int = 0  # torch threads on cpu; 0 = the container's cpu limit, else all cores
 
     def digest(self) -> str:

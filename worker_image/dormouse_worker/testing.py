@@ -48,6 +48,7 @@ class Script(msgspec.Struct, frozen=True):
     cached_tokens: int = 0  # of every prompt, found in the prefix cache
     failure: tuple[str, str] | None = None  # reason and message: FAILED instead of PROFILED
     refusals: dict[str, tuple[str, str]] = {}  # method → reason and message with which it is answered
+    tokenizer_path: str = ""  # what it made for a model without tokenizer.json
     hangs_at: str = ""  # never answers this command
     dies_at: str = ""  # ends with code 3 and a last word when this arrives: a method, or "request"
 
@@ -81,7 +82,8 @@ class FakeEngine:
             reason, message = self.script.failure
             return [self._change(State.FAILED, failure_reason=reason, failure_message=message)]
         report = make_report(max_model_len=MODEL_LEN, num_gpu_blocks=100, gpu_memory_utilization=0.5)
-        return [self._change(State.PROFILED, report=report, model=ModelInfo(1234, "float32"))]
+        model = ModelInfo(1234, "float32")
+        return [self._change(State.PROFILED, report=report, model=model, tokenizer_path=self.script.tokenizer_path)]
 
     def begin(self) -> list[EngineMessage]:
         """Return what an engine says first."""

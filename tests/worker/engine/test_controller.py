@@ -73,6 +73,7 @@ class TestStart:
             "init_device",
             "load_model",
             "get_model_info",
+            "convert_tokenizer",
             "determine_num_available_blocks",
         ]
 

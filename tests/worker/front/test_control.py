@@ -51,11 +51,12 @@ async def test_a_failed_load_is_told_with_its_reason_and_the_front_stays_alive(o
         assert (await house.refusal(house.generate().read())).code() is Code.UNAVAILABLE
 
 
-async def test_a_model_without_tokenizer_is_a_failed_worker_that_says_which_file(open_house, tmp_path):
+async def test_a_model_with_a_broken_tokenizer_is_a_failed_worker_that_says_which_file(open_house, tmp_path):
     (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "tokenizer.json").write_text("{")
     async with open_house(ready=False, path=tmp_path) as house:
         failure = (await house.operate("GetStatus")).failure
-        assert failure.reason == "TokenizerMissing"
+        assert failure.reason == "ModelInvalid"
         assert str(tmp_path / "tokenizer.json") in failure.message
         assert (await house.refusal(house.generate().read())).code() is Code.UNAVAILABLE
         refused = await house.refusal(house.operate("InitializeCache", num_gpu_blocks=1))

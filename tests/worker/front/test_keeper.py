@@ -97,11 +97,12 @@ async def test_a_worker_that_ends_restarts_nothing(keep, time):
         call = await house.begin_request()
         house.stop.set()
         await house.until_state(State.DRAINING)
+        naps = time.num_naps
         house.engine.die(-9)
         await house.refusal(call.read())
-        await house.running
-        assert len(house.engines) == 1
-        assert not time.is_napping(1.0), "nobody waits to restart"
+        await house.front.worker.link.until_ended()
+        assert await house.running == 0
+        assert (len(house.engines), time.num_naps) == (1, naps), "nobody waits to restart"
 
 
 async def test_an_end_during_the_wait_before_a_restart_is_not_held_up(keep, time):

@@ -87,7 +87,11 @@ class Controller:
             self._change(State.LOADING)
             self._executor.init_device()
             self._executor.load_model()
-            self._status = msgspec.structs.replace(self._status, model=self._executor.get_model_info())
+            self._status = msgspec.structs.replace(
+                self._status,
+                model=self._executor.get_model_info(),
+                tokenizer_path=self._executor.convert_tokenizer(),
+            )
             self._executor.determine_num_available_blocks()
             self._change(State.PROFILED, report=self._executor.get_memory_report())
         except Exception as error:  # noqa: BLE001  the pod stays up and says why

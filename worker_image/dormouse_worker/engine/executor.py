@@ -42,6 +42,9 @@ class Executor(ModelExecutor, Protocol):
     def get_model_info(self) -> ModelInfo:
         """Describe the loaded model."""
 
+    def convert_tokenizer(self) -> str:
+        """Return the path of a tokenizer.json made for a model that has none, "" if there is no need or no way."""
+
     def determine_num_available_blocks(self) -> tuple[int, int]:
         """Profile; return how many blocks fit on the device and in host memory."""
 

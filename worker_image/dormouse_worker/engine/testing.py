@@ -104,6 +104,7 @@ class FakeExecutor:
     ) -> None:
         self.report = report or make_report()
         self.calls: list[str] = []
+        self.tokenizer_path = ""
         self.batches: list[Batch] = []
         self.fail_once: dict[str, Exception] = {}
         self._windows = windows
@@ -125,6 +126,11 @@ class FakeExecutor:
         """See `Executor`."""
         self._called("get_model_info")
         return ModelInfo(num_parameters=1, dtype="float32")
+
+    def convert_tokenizer(self) -> str:
+        """See `Executor`."""
+        self._called("convert_tokenizer")
+        return self.tokenizer_path
 
     def determine_num_available_blocks(self) -> tuple[int, int]:
         """See `Executor`."""

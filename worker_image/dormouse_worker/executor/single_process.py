@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import tempfile
 from collections.abc import MutableMapping
+from pathlib import Path
 
 from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.engine.executor import SleepReport
 from dormouse_worker.engine.validation import check_settings
-from dormouse_worker.errors import InvalidSettings
+from dormouse_worker.errors import InvalidSettings, WorkerError
 from dormouse_worker.executor.worker_wrapper import WORKER_CLASSES, WorkerWrapper
 from dormouse_worker.host import Host
 from dormouse_worker.ipc import MemoryReport, ModelInfo
 from dormouse_worker.model_files import check_model_files
 from dormouse_worker.settings import EngineSettings
+
+logger = logging.getLogger(__name__)
 
 
 class SingleProcessExecutor:
@@ -46,6 +52,21 @@ class SingleProcessExecutor:
         """See `Executor`."""
         info: ModelInfo = self._built().execute_method("get_model_info")
         return info
+
+    def convert_tokenizer(self) -> str:
+        """See `Executor`. What can not be converted is logged: token ids can be served all the same."""
+        model_path = self._settings.model_path
+        if (model_path / "tokenizer.json").is_file():
+            return ""
+        from dormouse_worker.model.tokenizer import convert
+
+        default = Path(tempfile.gettempdir(), f"dormouse-tokenizers-{os.getuid()}")
+        try:
+            made = convert(model_path, Path(self._settings.tokenizer_cache or default))
+        except (WorkerError, OSError) as error:
+            logger.warning("no text without a tokenizer: %s", error)
+            return ""
+        return "" if made is None else str(made)
 
     def determine_num_available_blocks(self) -> tuple[int, int]:
         """See `Executor`."""

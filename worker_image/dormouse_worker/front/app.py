@@ -31,14 +31,16 @@ from dormouse_worker.front.engine_link import Spawn
 from dormouse_worker.front.http import METRICS_TYPE, Answer, HttpDoor
 from dormouse_worker.front.inference import InferenceService
 from dormouse_worker.front.keeper import EngineKeeper
+from dormouse_worker.front.late_codec import LateCodec
 from dormouse_worker.front.metrics import WorkerMetrics
 from dormouse_worker.front.model import Model, load_model
 from dormouse_worker.front.parsing import add_inference
 from dormouse_worker.front.restarts import RestartLimits
 from dormouse_worker.front.settings import FrontSettings
+from dormouse_worker.front.standalone import agree_with_itself, invitation
 from dormouse_worker.front.wire import Identity
 from dormouse_worker.front.worker import Limits, Worker
-from dormouse_worker.ipc import State
+from dormouse_worker.ipc import EngineStatus, State
 from dormouse_worker.lifecycle import describe
 from dormouse_worker.settings import EngineSettings
 
@@ -81,6 +83,9 @@ class Front:
         self._threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
         model = self._load_model(engine, seams)
         digest = "" if isinstance(model, WorkerError) else model.card.digest
+        self._codec = None if isinstance(model, WorkerError) else model.codec
+        self._can_chat = not isinstance(model, WorkerError) and bool(model.templates)
+        self._agreeing: asyncio.Task[None] | None = None
         self.metrics = WorkerMetrics(settings.served_model_names[0], clock=seams.clock)
         self.worker = Worker(
             spawn,
@@ -116,6 +121,8 @@ class Front:
         await self._control.start()
         fields = {"inference": ports.inference, "control": ports.control, "http": ports.http}
         logger.info("listening", extra={"fields": fields})
+        if self._settings.standalone:
+            self._agreeing = asyncio.create_task(agree_with_itself(self.worker, self._announcer(ports)))
         return ports
 
     async def run(self, stop: asyncio.Event) -> int:
@@ -140,10 +147,25 @@ class Front:
         await self.worker.link.stop()
         self.worker.changes.close()
         self.worker.load_changes.close()
+        if self._agreeing is not None:
+            self._agreeing.cancel()
+            await asyncio.gather(self._agreeing, return_exceptions=True)
         await asyncio.gather(self._inference.stop(STOP_GRACE_S), self._control.stop(STOP_GRACE_S))
         await self._http.stop()
         self._threads.shutdown(wait=False)
         shutil.rmtree(self._socket_dir, ignore_errors=True)
+
+    def _announcer(self, ports: Ports) -> Callable[[], None]:
+        """Return what tells the user, once, that and where the worker serves."""
+        settings = self._settings
+        name = settings.served_model_names[0]
+        words = [invitation(name, settings.host, ports.inference, ports.http, can_chat=self._can_chat)]
+
+        def announce() -> None:
+            while words:
+                print(words.pop(), flush=True)
+
+        return announce
 
     async def _listen_http(self, host: str | None) -> int:
         port = self._settings.metrics_port
@@ -173,7 +195,17 @@ class Front:
         """Keep gRPC's health in step with the state."""
         worker = self.worker
         async for state in worker.changes.stream(lambda: worker.board.state, min_interval_s=0.0):
+            await self._take_tokenizer(worker.board.engine)  # first: who sees READY may send text
             await self._tell_health(state)
+
+    async def _take_tokenizer(self, status: EngineStatus) -> None:
+        """Load what the engine made for a model without tokenizer.json."""
+        if not isinstance(self._codec, LateCodec):
+            return
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._threads, self._codec.take, status)
+        except WorkerError as error:
+            self.worker.board.fail(error.reason, str(error))
 
     async def _tell_health(self, state: State) -> None:
         for service in ("", HEALTH_SERVICE, CONTROL_SERVICE):

@@ -51,7 +51,9 @@ class EngineKeeper:
         worker = self._worker
         while True:
             await worker.link.until_ended()
-            delay_s = None if worker.is_ending else self._budget.take()
+            if worker.is_ending:
+                return
+            delay_s = self._budget.take()
             if delay_s is None:
                 worker.give_up(str(self._limits))
                 return

@@ -13,10 +13,10 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.errors import ModelInvalid
 from dormouse_worker.front import validation
 from dormouse_worker.front.chat import ChatTemplates, TemplateRefused, read_template_sources
+from dormouse_worker.front.late_codec import Codec, load_codec
 from dormouse_worker.front.model_card import ModelCard, read_model_card, read_object
 from dormouse_worker.front.plain import plain_dict
 from dormouse_worker.front.special_tokens import special_tokens
-from dormouse_worker.front.text import TextCodec
 from dormouse_worker.ipc import EngineStatus
 from dormouse_worker.settings import EngineSettings
 
@@ -29,7 +29,7 @@ class Model:
 
     names: tuple[str, ...]  # the first stands in answers and metrics
     card: ModelCard
-    codec: TextCodec
+    codec: Codec
     templates: ChatTemplates
     threads: Executor
 
@@ -98,7 +98,7 @@ def load_model(
     """Read everything from the model's directory. Raises a WorkerError naming the file and what to do."""
     card = read_model_card(settings)
     path = settings.model_path
-    codec = TextCodec.load(path)
+    codec = load_codec(path)
     card = replace(card, vocab_size=card.vocab_size or codec.vocab_size)
     config = read_object(path / "tokenizer_config.json")
     named = special_tokens(config, read_object(path / "special_tokens_map.json"))

@@ -42,6 +42,7 @@ class FrontSettings:
     engine_timeout_s: float  # an engine silent for longer is killed and restarted: far above the longest forward pass
     max_engine_restarts: int  # within the window; one death more ends the worker with code 1. 0 = the first does
     engine_restart_window_s: float  # how long a restart counts
+    standalone: bool  # agree with itself instead of waiting for an operator, and end where a status would be FAILED
     enable_reflection: bool  # gRPC reflection on the serving port
     log_level: str
     pod_uid: str
@@ -75,6 +76,7 @@ def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Fro
         load_format=flags.load_format,
         model_impl=flags.model_impl,
         seed=flags.seed,
+        tokenizer_cache=flags.tokenizer_cache,
         threads=flags.threads,
     )
     front = FrontSettings(
@@ -90,6 +92,7 @@ def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Fro
         engine_timeout_s=flags.engine_timeout,
         max_engine_restarts=flags.max_engine_restarts,
         engine_restart_window_s=flags.engine_restart_window,
+        standalone=flags.standalone,
         enable_reflection=flags.enable_reflection,
         log_level=flags.log_level,
         pod_uid=environ.get("DORMOUSE_POD_UID", ""),
@@ -138,6 +141,13 @@ def _add_model_flags(group: argparse._ArgumentGroup) -> None:
         type=at_least(1),
         metavar="TOKENS",
         help="prompt and output together (default: the model's own limit)",
+    )
+    add(
+        "--tokenizer-cache",
+        default="",
+        metavar="DIRECTORY",
+        help="where tokenizers of older formats are kept once they are converted to tokenizer.json "
+        "(default: dormouse-tokenizers-UID in the temporary directory)",
     )
     add("--seed", default=0, type=at_least(0), help="of random weights (default 0)")
 
@@ -253,6 +263,11 @@ def _add_front_flags(group: argparse._ArgumentGroup) -> None:
         type=_seconds,
         metavar="SECONDS",
         help="how long a restart counts (default 600)",
+    )
+    add(
+        "--standalone",
+        action="store_true",
+        help="wait for no operator: allocate what was measured and serve; this is what `dormouse serve` runs",
     )
     add("--enable-reflection", action="store_true", help="let clients ask the serving port for its schema")
     add("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"), help="default INFO")

@@ -83,6 +83,7 @@ def front_settings(**overrides: Any) -> FrontSettings:
         "engine_timeout_s": 60.0,
         "max_engine_restarts": 0,
         "engine_restart_window_s": 600.0,
+        "standalone": False,
         "enable_reflection": False,
         "log_level": "INFO",
         "pod_uid": "pod-uid",

@@ -1,0 +1,103 @@
+"""Real processes, and how they end: with their parent, with their user, and at what stage of their life ever."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+
+from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_api.v1 import inference_pb2_grpc as rpc
+from dormouse_api.v1 import worker_control_pb2 as control
+from dormouse_worker.model.testing import write_tiny_model
+from tools.bootstrap import ROOT
+
+pytestmark = pytest.mark.timeout(180)
+
+GONE_WITHIN_S = 2.0  # F33: what a parent's death may leave behind, and for how long
+SHORT_FLAGS = ("--max-model-len", "64", "--max-num-seqs", "2", "--max-num-batched-tokens", "32")
+
+
+@pytest.fixture(scope="module")
+def random_model(tmp_path_factory):
+    return write_tiny_model(tmp_path_factory.mktemp("random"))
+
+
+def engine_of(pid):
+    """Return the engine's pid, waiting until it is started."""
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    deadline_s = time.monotonic() + 60
+    while not (found := children.read_text().split()):
+        assert time.monotonic() < deadline_s, "no engine was started"
+        os.sched_yield()
+    return int(found[0])
+
+
+def kill_and_watch(front):
+    """SIGKILL the front; return whether its engine was gone in time."""
+    ended = os.pidfd_open(engine_of(front.pid))
+    try:
+        front.kill()
+        readable, _, _ = select.select([ended], [], [], GONE_WITHIN_S)
+        return bool(readable)
+    finally:
+        os.close(ended)
+        front.wait()
+
+
+def test_the_engine_of_a_killed_front_is_gone_while_it_serves(start_worker, random_model):
+    worker = start_worker(random_model, *SHORT_FLAGS)
+    worker.start()
+    assert worker.greedy([1, 2, 3], 2)
+    assert kill_and_watch(worker.process)
+
+
+def test_the_engine_of_a_killed_front_is_gone_in_the_middle_of_loading(start_worker, random_model):
+    worker = start_worker(random_model, *SHORT_FLAGS)
+    while worker.status().state in (control.WORKER_STATE_UNSPECIFIED, control.WORKER_STATE_STARTING):
+        pass
+    assert worker.status().state == control.WORKER_STATE_LOADING
+    assert kill_and_watch(worker.process)
+
+
+def test_a_killed_engine_is_replaced_and_says_the_same_after_the_next_agreement(start_worker, random_model):
+    worker = start_worker(random_model, *SHORT_FLAGS)
+    worker.start()
+    before = worker.greedy([1, 2, 3], 8)
+    stream = worker.stream([1, 2, 3], temperature=0, max_tokens=60, ignore_eos=True)
+    next(iter(stream))
+    first = engine_of(worker.process.pid)
+    os.kill(first, signal.SIGKILL)
+    with pytest.raises(grpc.RpcError) as caught:
+        list(stream)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    worker.start()  # waits for the new report
+    assert worker.greedy([1, 2, 3], 8) == before
+    assert engine_of(worker.process.pid) != first
+
+
+def test_dormouse_serve_answers_and_ends_with_zero_on_ctrl_c(random_model):
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("api", "cli", "worker_image"))}
+    command = [sys.executable, "-m", "dormouse_cli", "serve", str(random_model), "--port", "0", *SHORT_FLAGS]
+    with subprocess.Popen(
+        [*command, "--served-model-name", "tiny"], env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            line = process.stdout.readline()
+            address = re.search(r"tiny is ready: gRPC on (\S+),", line)[1]
+            with grpc.insecure_channel(address) as channel:
+                request = pb.GenerateRequest(text="Hello", sampling_params=pb.SamplingParams(max_tokens=5))
+                answer = list(rpc.InferenceStub(channel).Generate(request, timeout=60))
+            assert answer[-1].usage.completion_tokens > 0
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does it
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
