@@ -29,7 +29,11 @@ async def test_without_any_tokenizer_text_is_refused_for_good_and_token_ids_are_
         messages = await house.collect([72, 73], max_tokens=2)
         assert [token for message in messages for token in message.token_ids] == [72, 73]
         assert "".join(message.text for message in messages) == ""
-        for call in (house.generate("hello").read(), house.tokenize("hello")):
+        for call in (
+            house.generate("hello").read(),
+            house.generate([72], bad_words=["hello"]).read(),
+            house.tokenize("hello"),
+        ):
             refused = await house.refusal(call)
             assert refused.code() is grpc.StatusCode.FAILED_PRECONDITION
             assert "takes token ids only" in refused.details()
