@@ -29,15 +29,21 @@ class RankView:
 
     def schedule(self, request: Request, table: BlockIds, end: int) -> ScheduledSequence:
         """Return the part [computed, end) of a sequence that was introduced, with the blocks that are new."""
-        known = self._num_blocks[request.request_id] or [0] * len(table)
-        self._num_blocks[request.request_id] = [len(blocks) for blocks in table]
         return ScheduledSequence(
             request_id=request.request_id,
             start=request.num_computed_tokens,
             end=end,
-            new_block_ids=tuple(_present(blocks[start:]) for blocks, start in zip(table, known, strict=True)),
+            new_block_ids=self._new_blocks(request.request_id, table),
             samples=end == request.num_tokens,
         )
+
+    def _new_blocks(self, request_id: str, table: BlockIds) -> BlockIds:
+        known = self._num_blocks[request_id]
+        now = [len(blocks) for blocks in table]
+        if known == now:  # nearly always: a decoding sequence gets a block only now and then
+            return ([],) * len(table)
+        self._num_blocks[request_id] = now
+        return tuple(_present(blocks[start:]) for blocks, start in zip(table, known or [0] * len(now), strict=True))
 
     def release(self, request_id: str) -> None:
         """The ranks may forget this sequence; nothing happens if they do not know it."""

@@ -165,12 +165,19 @@ def _cut(sequences: Ints, visible: Ints, gather_tokens: int) -> list[Ints]:
 
 
 def _decode_group(metadata: AttentionMetadata, sequences: Ints, device: torch.device) -> _DecodeGroup:
+    """Describe decoding sequences; each one's keys begin at the edge of the first block that it sees."""
+    size = metadata.block_size
     last = metadata.context_lens[sequences, None] - 1
     first = metadata.first_positions[sequences, None]
-    num_keys = int((last - first).max()) + 1
-    positions = first + np.arange(num_keys)
-    slots = metadata.slots(sequences, np.minimum(positions, last))
-    is_open = bool((last - first + 1 == num_keys).all())
+    first_column, last_column = first // size, last // size
+    num_keys = int((last - first_column * size).max()) + 1
+    columns = np.minimum(first_column + np.arange(-(-num_keys // size)), last_column)
+    blocks = metadata.block_tables[sequences[:, None], columns]
+    slots = (blocks[:, :, None] * size + np.arange(size)).reshape(len(sequences), -1)[:, :num_keys]
+    positions = first_column * size + np.arange(num_keys)
+    is_own = positions <= last
+    slots = np.where(is_own, slots, metadata.slots(sequences, last))
+    is_open = bool((is_own & (positions >= first)).all())
     masks = _Masks(
         torch.as_tensor(last, device=device)[:, None, None, :],
         torch.as_tensor(positions, device=device)[:, None, None, :],
