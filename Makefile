@@ -69,7 +69,7 @@ e2e: install model cluster images ## Tests on the real cluster
 test: prepare lint typecheck unit integration e2e ## All set-up, then every test
 
 .PHONY: mutate
-mutate: install ## Change the engine and the validator in small ways, print those no test notices (7 minutes)
+mutate: install ## Change the engine and the validator in small ways, print those no test notices (4 minutes)
 	$(PY) -m tools.mutate
 
 .PHONY: bench

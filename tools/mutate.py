@@ -39,16 +39,19 @@ def lay_out() -> None:
         link.symlink_to(os.path.relpath(ROOT / target, link.parent))
 
 
-def mutmut(*args: str, show: bool) -> subprocess.CompletedProcess[str]:
+def mutmut(*args: str, show: bool = False) -> str:
     """Run mutmut in the laid-out project. The real packages must not be importable there, only the mutated ones."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = ["nice", "-n", "10", sys.executable, "-m", "mutmut", *args]
-    return subprocess.run(command, cwd=PROJECT, env=environment, check=True, text=True, capture_output=not show)
+    done = subprocess.run(command, cwd=PROJECT, env=environment, check=False, text=True, capture_output=not show)
+    if done.returncode:
+        sys.exit(f"mutmut {' '.join(args)} failed:\n{done.stdout or ''}{done.stderr or ''}")
+    return done.stdout or ""
 
 
 def survivors() -> list[str]:
     """Return the names of the mutants that tests ran and did not notice, or that no test ran."""
-    results = (line.strip().rpartition(": ") for line in mutmut("results", show=False).stdout.splitlines())
+    results = (line.strip().rpartition(": ") for line in mutmut("results").splitlines())
     return [name for name, _, verdict in results if verdict in UNNOTICED]
 
 
@@ -58,10 +61,11 @@ def main() -> None:
     if not sys.argv[1:]:
         shutil.rmtree(PROJECT, ignore_errors=True)  # mutmut keeps old verdicts, also of tests that have changed
     lay_out()
-    mutmut("run", "--max-children", os.environ.get("CHILDREN", "1"), *sys.argv[1:], show=True)
+    progress = sys.stdout.isatty()  # it is drawn a thousand times over
+    mutmut("run", "--max-children", os.environ.get("CHILDREN", "1"), *sys.argv[1:], show=progress)
     names = survivors()
     for name in names:
-        print(mutmut("show", name, show=False).stdout)
+        print(mutmut("show", name))
     print(f"{len(names)} mutants were not noticed, {time.monotonic() - started_s:.0f} s")
 
 
