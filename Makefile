@@ -68,6 +68,10 @@ e2e: install model cluster images ## Tests on the real cluster
 .PHONY: test
 test: prepare lint typecheck unit integration e2e ## All set-up, then every test
 
+.PHONY: mutate
+mutate: install ## Change the engine and the validator in small ways, print those no test notices (4 minutes)
+	$(PY) -m tools.mutate
+
 .PHONY: bench
 bench: install ## Measure against transformers; one part with NAME=throughput, latency, prefix, startup or serve
 	$(PY) -m bench $(NAME)

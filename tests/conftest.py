@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import Phase, settings
 
 from tools.bootstrap import ROOT
 from tools.train_model import Recipe, model_dir
@@ -13,6 +14,10 @@ from tools.train_model import Recipe, model_dir
 PARTS = ("api", "kube", "operator", "gateway", "worker_image", "cli", ".")
 
 os.environ["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in PARTS)
+
+settings.register_profile(  # for `make mutate`: a mutant needs one failure, not the smallest one
+    "mutation", max_examples=25, phases=[Phase.generate], derandomize=True, database=None
+)
 
 
 @pytest.fixture(scope="session")

@@ -82,12 +82,13 @@ def test_all_prefixes_can_be_forgotten():
     assert pool.num_cached == 0
 
 
-@pytest.mark.parametrize("held", [[0], [0, 1, 1], [0, 1, 2]])
-def test_a_wrong_count_of_holders_is_found(held):
+@pytest.mark.parametrize(("held", "count"), [([0], 1), ([0, 1, 1], 2), ([0, 1, 2], 3)])
+def test_a_wrong_count_of_holders_is_found(held, count):
     pool = BlockPool(3)
     pool.allocate(2)
     pool.check_integrity([0, 1])
-    with pytest.raises(RuntimeError, match=r"1 free \+ 0 cached \+ . held of 3"):
+    words = rf"^blocks are wrong: 1 free \+ 0 cached \+ {count} held of 3; 0 names, holders counted wrong$"
+    with pytest.raises(RuntimeError, match=words):
         pool.check_integrity(held)
 
 
@@ -110,11 +111,20 @@ def test_a_cached_block_without_a_name_is_found():
 def test_a_lost_block_is_found():
     pool = BlockPool(2)
     pool._free.pop()
-    with pytest.raises(RuntimeError, match="1 free"):
+    with pytest.raises(RuntimeError, match=r"1 free \+ 0 cached \+ 0 held of 2; 0 names, holders counted right$"):
         pool.check_integrity([])
 
 
-@pytest.mark.parametrize("misuse", [lambda p: p.allocate(3), lambda p: p.hold(0), lambda p: p.release([0])])
+@pytest.mark.parametrize(
+    "misuse",
+    [
+        lambda p: p.allocate(3),
+        lambda p: p.hold(0),
+        lambda p: p.release([0]),
+        lambda p: p.name(0, KEY),
+        lambda p: BlockPool(p.num_used),
+    ],
+)
 def test_misuse_is_a_mistake_of_ours(misuse):
     with pytest.raises(AssertionError):
         misuse(BlockPool(2))

@@ -30,6 +30,19 @@ def run(tables, name, num_tokens, chain=()):
     tables.commit(name, list(chain), num_tokens)
 
 
+def test_a_layout_has_blocks_of_at_least_one_token():
+    assert CacheLayout(1, (6,)).first_needed(0, 0) == 0
+    with pytest.raises(AssertionError):
+        CacheLayout(0)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "fills"), [(0, 3, False), (0, 4, True), (3, 5, True), (4, 5, False), (4, 7, False), (0, 9, True)]
+)
+def test_a_block_is_full_with_its_last_token(start, end, fills):
+    assert CacheLayout(4).fills_block(start, end) == fills
+
+
 def test_a_sequence_holds_blocks_for_its_tokens_and_gives_them_back():
     tables = make_tables()
     assert tables.admit("a", EMPTY, 5, 5)
@@ -39,6 +52,7 @@ def test_a_sequence_holds_blocks_for_its_tokens_and_gives_them_back():
     tables.free("a")
     tables.free("a")
     assert tables.pool.num_used == 0
+    assert not tables._num_named
 
 
 def test_without_room_nothing_changes():
@@ -105,6 +119,15 @@ def test_output_gets_a_name_when_its_block_is_full():
     assert tables.find_prefix(chain, 99).num_tokens == 8
 
 
+def test_what_was_forgotten_stays_forgotten_while_its_sequence_goes_on():
+    tables, chain = make_tables(), hashes(2)
+    run(tables, "a", 5, chain[:1])
+    tables.pool.forget_prefixes()
+    assert tables.grow("a", 8, 8)
+    tables.commit("a", chain, 8)
+    assert tables.find_prefix(chain, 99) == EMPTY
+
+
 class TestWindows:
     """Two groups: one sees everything, one the last six tokens; blocks of four."""
 
@@ -147,13 +170,20 @@ class TestWindows:
         assert tables.pool.num_used == 0
         tables.check_integrity()
 
-    def test_a_prefix_whose_window_was_dropped_is_as_long_as_the_window_allows(self):
-        tables, chain = make_tables(windows=(6,)), hashes(4)
+    def test_blocks_behind_the_window_are_handed_out_last_ones_first(self):
+        tables = make_tables(5, windows=(6,))
+        run(tables, "a", 17, hashes(4))
+        assert tables.pool.num_cached == 3
+        assert tables.pool.allocate(3) == [2, 1, 0]
+
+    @pytest.mark.parametrize(("dropped", "num_tokens"), [((2, 3), 8), ((3,), 12), ((0, 1), 16)])
+    def test_a_prefix_whose_window_was_dropped_is_as_long_as_the_window_allows(self, dropped, num_tokens):
+        tables, chain = make_tables(windows=self.WINDOWS), hashes(4)
         run(tables, "a", 17, chain)
-        for index in (2, 3):
-            block = tables.pool.find((0, chain[index]))
-            del tables.pool._block_of[(0, chain[index])], tables.pool._key_of[block]
-        assert tables.find_prefix(chain, 99).num_tokens == 8
+        for index in dropped:
+            block = tables.pool.find((1, chain[index]))
+            del tables.pool._block_of[(1, chain[index])], tables.pool._key_of[block]
+        assert tables.find_prefix(chain, 99).num_tokens == num_tokens
 
     def test_no_common_prefix_is_an_empty_one(self):
         tables, chain = make_tables(windows=self.WINDOWS), hashes(4)
@@ -161,6 +191,9 @@ class TestWindows:
         for index in range(4):
             del tables.pool._block_of[(1, chain[index])]
         assert tables.find_prefix(chain, 99) == empty(tables)
+
+    def test_most_blocks_are_the_window_a_chunk_and_two_blocks_for_its_ends(self):
+        assert CacheLayout(4, self.WINDOWS).most_blocks(40, 8) == 10 + 6
 
     def test_most_blocks_is_a_bound_on_the_way(self):
         layout = CacheLayout(4, self.WINDOWS)

@@ -168,7 +168,7 @@ class EngineMachine(RuleBasedStateMachine):
 
 @pytest.mark.timeout(240)
 def test_random_loads():
-    run_state_machine_as_test(EngineMachine, settings=settings(max_examples=100, stateful_step_count=30, deadline=None))
+    run_state_machine_as_test(EngineMachine, settings=settings(stateful_step_count=30, deadline=None))
 
 
 @pytest.mark.parametrize("windows", WINDOWS)

@@ -14,7 +14,8 @@ def names(tokens, salt="", num_tokens=None):
 
 
 def test_a_name_is_sha256_over_parent_and_tokens():
-    parent = root_hash("")
+    parent = root_hash("salt")
+    assert parent == hashlib.sha256(b"dormouse prefix\0salt").digest()
     assert hash_block(parent, [1, 2]) == hashlib.sha256(parent + array("Q", [1, 2]).tobytes()).digest()
 
 

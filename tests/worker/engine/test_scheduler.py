@@ -105,11 +105,12 @@ def test_the_head_of_the_queue_is_not_overtaken_by_a_smaller_request():
 def test_without_a_free_block_the_youngest_is_preempted_and_computed_anew_with_its_output():
     scheduler = make_scheduler(num_blocks=4, tokens=16)
     add(scheduler, "old", 7, max_tokens=9)
-    add(scheduler, "young", 7, max_tokens=9)
+    young = add(scheduler, "young", 7, max_tokens=9)
     step(scheduler)
     step(scheduler)
     assert scheduler.tables.pool.num_available == 0
     assert step(scheduler) == {"old": (8, 9, True)}
+    assert (young.num_computed_tokens, young.num_pending_tokens) == (0, 9)
     assert (scheduler.counters.preemptions, scheduler.num_running, scheduler.num_waiting) == (1, 1, 1)
     scheduler.remove("old")
     assert step(scheduler) == {"young": (0, 9, True)}
@@ -166,6 +167,28 @@ def test_running_and_waiting_requests_can_be_removed_at_any_time():
     assert (scheduler.has_work, scheduler.tables.pool.num_used) == (False, 0)
 
 
+def test_the_ranks_are_told_whom_they_may_forget():
+    scheduler = make_scheduler()
+    add(scheduler, "a")
+    add(scheduler, "b")
+    step(scheduler)
+    scheduler.remove("a")
+    assert scheduler.schedule().released == ("a",)
+
+
+@pytest.mark.parametrize("limits", [{"seqs": 0}, {"tokens": 0}, {"max_model_len": 0}])
+def test_limits_leave_room_for_something(limits):
+    with pytest.raises(AssertionError):
+        make_scheduler(**limits)
+
+
+def test_a_prompt_leaves_room_for_a_token():
+    scheduler = make_scheduler(max_model_len=16)
+    add(scheduler, "fits", 15)
+    with pytest.raises(AssertionError):
+        add(scheduler, "too long", 16)
+
+
 def test_an_id_may_come_back_only_after_its_end():
     scheduler = make_scheduler()
     add(scheduler, "a")
@@ -174,7 +197,7 @@ def test_an_id_may_come_back_only_after_its_end():
 
 
 def test_a_cache_too_small_for_the_longest_sequence_is_a_mistake_of_ours():
-    with pytest.raises(AssertionError, match="must fit alone"):
+    with pytest.raises(AssertionError, match=r"^the longest sequence must fit alone"):
         make_scheduler(num_blocks=3, max_model_len=16)
 
 
@@ -248,6 +271,22 @@ class TestSwapping:
         commit(scheduler, batch)
         scheduler.check_integrity()
 
+    def test_several_go_out_and_come_back_in_one_pass(self):
+        scheduler = make_scheduler(num_blocks=8, tokens=32, host_blocks=4)
+        for name in "abcd":
+            add(scheduler, name, 8, max_tokens=9)
+        step(scheduler)
+        batch = scheduler.schedule()
+        commit(scheduler, batch)
+        assert batch.request_ids == ["a", "b"]
+        assert batch.swap_out == ((6, 0), (7, 1), (4, 2), (5, 3))
+        assert (scheduler.counters.preemptions, scheduler.counters.swaps) == (2, 2)
+        scheduler.remove("a")
+        scheduler.remove("b")
+        batch = scheduler.schedule()
+        assert batch.request_ids == ["c", "d"]
+        assert [host for host, _ in batch.swap_in] == [2, 3, 0, 1]
+
     def test_without_room_in_host_memory_it_is_computed_anew(self):
         scheduler = self.crowded(host_blocks=1)
         assert scheduler.schedule().swap_out == ()
@@ -269,6 +308,7 @@ class TestSwapping:
     def test_after_a_failed_pass_it_is_computed_anew(self):
         scheduler = self.crowded(host_blocks=2)
         assert scheduler.fail(scheduler.schedule()) == ["old"]
+        assert scheduler.request("young").num_computed_tokens == 0
         batch = scheduler.schedule()
         assert (batch.is_fresh, batch.released, batch.swap_in) == (True, (), ())
         assert [(s.request_id, s.start, s.end) for s in batch.sequences] == [("young", 0, 9)]
@@ -282,10 +322,20 @@ class TestPrefixes:
         scheduler = make_scheduler(tokens=16, caches=True)
         add(scheduler, "a", 10, max_tokens=1)
         assert step(scheduler) == {"a": (0, 10, True)}
-        again = add(scheduler, "b", 10)
-        assert step(scheduler) == {"b": (8, 10, True)}
+        again = add(scheduler, "b", 9, max_tokens=1)
+        assert step(scheduler) == {"b": (8, 9, True)}
         assert again.num_cached_tokens == 8
-        assert (scheduler.counters.prefix_queries, scheduler.counters.prefix_hits) == (20, 8)
+        add(scheduler, "c", 10)
+        assert step(scheduler) == {"c": (8, 10, True)}
+        assert (scheduler.counters.prefix_queries, scheduler.counters.prefix_hits) == (29, 16)
+
+    def test_a_block_that_ends_in_the_output_is_named_by_what_stands_in_it(self):
+        scheduler = make_scheduler(tokens=16, caches=True)
+        add(scheduler, "a", 7, max_tokens=2)
+        step(scheduler)
+        step(scheduler)
+        scheduler.add(Request("b", [*range(7), 5, 9], make_sampling(), arrival_s=0.0))
+        assert step(scheduler) == {"b": (8, 9, True)}
 
     def test_the_last_token_is_always_computed(self):
         scheduler = make_scheduler(tokens=16, caches=True)
@@ -343,6 +393,13 @@ class TestPromptLogprobs:
         assert step(scheduler) == {"a": (4, 8, False)}
         assert step(scheduler) == {"a": (8, 9, True), "b": (0, 2, True)}
         assert step(scheduler) == {"a": (9, 10, True), "b": (2, 3, True)}
+
+    def test_output_of_another_worker_needs_no_rows(self):
+        scheduler = make_scheduler(tokens=16, seqs=2)
+        request = Request("a", [1] * 4, make_sampling(prompt_logprobs=0, max_tokens=9), arrival_s=0.0)
+        request.output_token_ids += [2] * 6
+        scheduler.add(request)
+        assert [step(scheduler)["a"][:2] for _ in range(3)] == [(0, 2), (2, 4), (4, 10)]
 
     def test_every_running_sequence_keeps_a_row(self):
         scheduler = make_scheduler(tokens=16, seqs=4)

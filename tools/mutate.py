@@ -1,0 +1,73 @@
+"""Mutation testing of the scheduler, the blocks and the validator: small wrong changes that the tests should notice.
+
+mutmut wants a project whose packages lie in `src` and whose tests lie beside it, and this repository keeps its packages
+under the parts they belong to. So it runs in build/mutation, a project made of links to the real one. `[tool.mutmut]`
+in pyproject.toml says what is mutated and which tests judge, docs/mutation.md why the known survivors live.
+
+    python -m tools.mutate                                     every mutant anew
+    python -m tools.mutate 'dormouse_worker.engine.swap.*'     some again, once tests or code have changed
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = ROOT / "build" / "mutation"
+LINKS = {
+    "src/dormouse_worker": "worker_image/dormouse_worker",
+    "api": "api",
+    "crds": "crds",
+    "tools": "tools",
+    "tests": "tests",
+    "pyproject.toml": "pyproject.toml",
+}
+UNNOTICED = ("survived", "no tests", "suspicious")
+
+
+def lay_out() -> None:
+    """Link the project's parts to where mutmut looks for them."""
+    for name, target in LINKS.items():
+        link = PROJECT / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(os.path.relpath(ROOT / target, link.parent))
+
+
+def mutmut(*args: str, show: bool = False) -> str:
+    """Run mutmut in the laid-out project. The real packages must not be importable there, only the mutated ones."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = ["nice", "-n", "10", sys.executable, "-m", "mutmut", *args]
+    done = subprocess.run(command, cwd=PROJECT, env=environment, check=False, text=True, capture_output=not show)
+    if done.returncode:
+        sys.exit(f"mutmut {' '.join(args)} failed:\n{done.stdout or ''}{done.stderr or ''}")
+    return done.stdout or ""
+
+
+def survivors() -> list[str]:
+    """Return the names of the mutants that tests ran and did not notice, or that no test ran."""
+    results = (line.strip().rpartition(": ") for line in mutmut("results").splitlines())
+    return [name for name, _, verdict in results if verdict in UNNOTICED]
+
+
+def main() -> None:
+    """Run all mutants, or those named by patterns; print those that no test noticed."""
+    started_s = time.monotonic()
+    if not sys.argv[1:]:
+        shutil.rmtree(PROJECT, ignore_errors=True)  # mutmut keeps old verdicts, also of tests that have changed
+    lay_out()
+    progress = sys.stdout.isatty()  # it is drawn a thousand times over
+    mutmut("run", "--max-children", os.environ.get("CHILDREN", "1"), *sys.argv[1:], show=progress)
+    names = survivors()
+    for name in names:
+        print(mutmut("show", name))
+    print(f"{len(names)} mutants were not noticed, {time.monotonic() - started_s:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
