@@ -140,3 +140,15 @@ def test_room_is_counted_in_choices(waiting, more, code):
     with pytest.raises(CallError) as caught:
         house.table.check_room(more)
     assert (caught.value.code.name, str(more) in caught.value.message) == (code, True)
+
+
+def test_what_is_being_prepared_takes_room_in_the_queue_until_it_is_ready_or_has_failed():
+    around = Table(max_waiting=3)
+    with around.table.preparing(2):
+        around.table.check_room(1)
+        with pytest.raises(CallError, match="2 requests wait already") as caught:
+            around.table.check_room(2)
+        assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    with pytest.raises(LookupError), around.table.preparing(3):
+        raise LookupError
+    around.table.check_room(3)

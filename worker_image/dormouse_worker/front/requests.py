@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -64,6 +65,7 @@ class RequestTable:
         self._ids = itertools.count(1)
         self.num_accepted = 0
         self.num_waiting = 0  # not yet heard of by the engine's outputs
+        self._num_preparing = 0  # being tokenized: not in the table yet, but they take room in the queue
 
     def __repr__(self) -> str:
         return f"RequestTable({len(self)} in flight, {self.num_waiting} waiting, {self.num_accepted} accepted)"
@@ -88,14 +90,24 @@ class RequestTable:
         if num_requests > self._max_waiting:
             limit = f"at most {self._max_waiting}, the queue of this worker (--max-waiting-requests)"
             raise CallError(grpc.StatusCode.INVALID_ARGUMENT, f"sampling_params.n is {num_requests}; allowed: {limit}")
-        if self.num_waiting + num_requests > self._max_waiting:
+        num_queued = self.num_waiting + self._num_preparing
+        if num_queued + num_requests > self._max_waiting:
             more = f", {num_requests} more do not fit" if num_requests > 1 else ""
             raise CallError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"{self.num_waiting} requests wait already{more}; the limit is {self._max_waiting}"
-                " (--max-waiting-requests)",
+                f"{num_queued} requests wait already{more}; the limit is {self._max_waiting} (--max-waiting-requests)",
                 RETRY_FULL_S,
             )
+
+    @contextmanager
+    def preparing(self, num_requests: int) -> Iterator[None]:
+        """Keep room while a call is made ready, so that prompts do not pile up before the queue. See `check_room`."""
+        self.check_room(num_requests)
+        self._num_preparing += num_requests
+        try:
+            yield
+        finally:
+            self._num_preparing -= num_requests
 
     def open(self, order: Order, choices: Sequence[tuple[OutputStream, Sampling]]) -> tuple[str, ...]:
         """Hand a call's choices to the engine; return the ids under which they run."""
