@@ -98,6 +98,28 @@ async def test_an_engine_that_never_connects_and_ends_is_a_death(tmp_path):
     await link.stop()
 
 
+class Confused(Events):
+    """Can not take READY."""
+
+    def on_status(self, status):
+        super().on_status(status)
+        if status.state is State.READY:
+            raise LookupError("confused")
+
+
+async def test_an_error_in_whoever_listens_ends_the_engine_so_that_another_can_be_started(tmp_path):
+    events = Confused()
+    link = EngineLink(InProcessEngine(Script()).spawn, events, ManualClock())
+    await link.start(tmp_path / "s")
+    await events.until(State.PROFILED)
+    with pytest.raises(EngineLost):
+        await link.command("initialize_cache", num_gpu_blocks=1, num_cpu_blocks=0)
+    await link.until_ended()
+    assert "lost" in events.said
+    assert isinstance(events.said[-1], tuple), "the death was told"
+    assert not link.is_alive
+
+
 async def test_silence_is_measured_from_the_last_message(tmp_path):
     link, _, clock = await connect(tmp_path, InProcessEngine())
     clock.now_s += 7

@@ -70,6 +70,16 @@ def test_one_that_fails_takes_its_siblings_along_at_once_and_nobody_else():
     assert streams[0].pop().text == "a", "what came before the error is not lost"
 
 
+def test_an_output_that_can_not_become_text_costs_its_own_call_only():
+    around = Table()
+    (bad, sibling), _ = around.open(2)
+    (good,), _ = around.open()
+    around.step(TokenOutput("1", [-1]), TokenOutput("3", [97]))  # no letter has the number -1
+    assert (bad.error.code, sibling.error.code) == (grpc.StatusCode.INTERNAL, grpc.StatusCode.INTERNAL)
+    assert (around.aborted, around.ends.reasons) == (["1", "2"], ["error", "error"])
+    assert (good.pop().text, len(around.table)) == ("a", 1)
+
+
 def test_siblings_that_have_ended_keep_their_end():
     house = Table()
     streams, _ = house.open(2)
@@ -130,3 +140,15 @@ def test_room_is_counted_in_choices(waiting, more, code):
     with pytest.raises(CallError) as caught:
         house.table.check_room(more)
     assert (caught.value.code.name, str(more) in caught.value.message) == (code, True)
+
+
+def test_what_is_being_prepared_takes_room_in_the_queue_until_it_is_ready_or_has_failed():
+    around = Table(max_waiting=3)
+    with around.table.preparing(2):
+        around.table.check_room(1)
+        with pytest.raises(CallError, match="2 requests wait already") as caught:
+            around.table.check_room(2)
+        assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    with pytest.raises(LookupError), around.table.preparing(3):
+        raise LookupError
+    around.table.check_room(3)

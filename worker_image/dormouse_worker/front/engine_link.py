@@ -212,6 +212,8 @@ class EngineLink:
                         self._dispatch(message)
         except (OSError, ValueError, msgspec.DecodeError) as error:
             logger.error("engine connection broke", extra={"fields": {"error": error}})  # noqa: TRY400  no bug of ours
+        except Exception:  # a bug of ours: without the rest of `_supervise` nobody would start another engine
+            logger.exception("what the engine said could not be taken")
 
     def _dispatch(self, message: EngineMessage) -> None:
         if isinstance(message, StepOutputs):

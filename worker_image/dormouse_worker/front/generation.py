@@ -75,11 +75,12 @@ async def begin(worker: Worker, model: Model, request: pb.GenerateRequest, calle
     arrival_s = worker.clock()
     validation.check_request(request, model.card.vocab_size, from_gateway=caller.is_gateway)
     num_choices = request.sampling_params.n or 1
-    _check_admission(worker, num_choices)
-    prompt = await model.prompt_token_ids(request)
-    first = await _first_sampling(worker, model, request, prompt)
-    assemblies = [TextAssembly(_text_rules(request, model, prompt)) for _ in range(num_choices)]
-    resumed = await _resume(model, request, first, assemblies[0]) if request.HasField("resume") else None
+    worker.check_admission()
+    with worker.requests.preparing(num_choices):
+        prompt = await model.prompt_token_ids(request)
+        first = await _first_sampling(worker, model, request, prompt)
+        assemblies = [TextAssembly(_text_rules(request, model, prompt)) for _ in range(num_choices)]
+        resumed = await _resume(model, request, first, assemblies[0]) if request.HasField("resume") else None
     _check_admission(worker, num_choices)  # it may have changed while we tokenized
     samplings, wake = choices(first, num_choices), asyncio.Event()
     streams = [

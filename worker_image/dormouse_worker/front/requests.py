@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,7 +14,9 @@ import grpc
 from dormouse_api.status import CallError
 from dormouse_worker.front.board import Changes
 from dormouse_worker.front.streams import OutputStream
-from dormouse_worker.ipc import AbortRequests, AddRequest, FrontMessage, Sampling, StepOutputs
+from dormouse_worker.ipc import AbortRequests, AddRequest, FrontMessage, Sampling, StepOutputs, TokenOutput
+
+logger = logging.getLogger(__name__)
 
 RETRY_FULL_S = 1.0
 RETRY_LOST_S = 5.0
@@ -61,6 +65,7 @@ class RequestTable:
         self._ids = itertools.count(1)
         self.num_accepted = 0
         self.num_waiting = 0  # not yet heard of by the engine's outputs
+        self._num_preparing = 0  # being tokenized: not in the table yet, but they take room in the queue
 
     def __repr__(self) -> str:
         return f"RequestTable({len(self)} in flight, {self.num_waiting} waiting, {self.num_accepted} accepted)"
@@ -85,14 +90,24 @@ class RequestTable:
         if num_requests > self._max_waiting:
             limit = f"at most {self._max_waiting}, the queue of this worker (--max-waiting-requests)"
             raise CallError(grpc.StatusCode.INVALID_ARGUMENT, f"sampling_params.n is {num_requests}; allowed: {limit}")
-        if self.num_waiting + num_requests > self._max_waiting:
+        num_queued = self.num_waiting + self._num_preparing
+        if num_queued + num_requests > self._max_waiting:
             more = f", {num_requests} more do not fit" if num_requests > 1 else ""
             raise CallError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"{self.num_waiting} requests wait already{more}; the limit is {self._max_waiting}"
-                " (--max-waiting-requests)",
+                f"{num_queued} requests wait already{more}; the limit is {self._max_waiting} (--max-waiting-requests)",
                 RETRY_FULL_S,
             )
+
+    @contextmanager
+    def preparing(self, num_requests: int) -> Iterator[None]:
+        """Keep room while a call is made ready, so that prompts do not pile up before the queue. See `check_room`."""
+        self.check_room(num_requests)
+        self._num_preparing += num_requests
+        try:
+            yield
+        finally:
+            self._num_preparing -= num_requests
 
     def open(self, order: Order, choices: Sequence[tuple[OutputStream, Sampling]]) -> tuple[str, ...]:
         """Hand a call's choices to the engine; return the ids under which they run."""
@@ -123,17 +138,8 @@ class RequestTable:
         """Deliver one step's outputs; what nobody waits for any more is dropped."""
         for output in step.outputs:
             stream = self._streams.get(output.request_id)
-            if stream is None:
-                continue
-            self.num_waiting -= not stream.is_started
-            previous_s, before = stream.times.last_token_s, stream.num_tokens
-            stream.push(output)
-            if stream.num_tokens > before:
-                self._events.on_tokens(stream, stream.num_tokens - before, previous_s)
-            if stream.finish_reason is not None:
-                if output.finish_reason is None:  # the front found a stop string, the engine does not know it
-                    self._send(AbortRequests([output.request_id]))
-                self._remove(output.request_id, stream.finish_reason)
+            if stream is not None:
+                self._deliver(stream, output)
         for key, why in step.failed.items():
             self._fail(key, why)
         self._changes.notify()
@@ -142,8 +148,26 @@ class RequestTable:
         """End every request with UNAVAILABLE, so that it can be continued elsewhere."""
         self.end(list(self._streams), CallError(grpc.StatusCode.UNAVAILABLE, message, RETRY_LOST_S))
 
+    def _deliver(self, stream: OutputStream, output: TokenOutput) -> None:
+        """Push one request's output. What that raises, be it the tokenizer, costs this call and no other."""
+        self.num_waiting -= not stream.is_started
+        previous_s, before = stream.times.last_token_s, stream.num_tokens
+        try:
+            stream.push(output)
+        except Exception:
+            logger.exception("output can not be delivered", extra={"fields": {"request": output.request_id}})
+            self._send(AbortRequests([output.request_id]))
+            self._fail(output.request_id, "its output could not be turned into an answer")
+            return
+        if stream.num_tokens > before:
+            self._events.on_tokens(stream, stream.num_tokens - before, previous_s)
+        if stream.finish_reason is not None:
+            if output.finish_reason is None:  # the front found a stop string, the engine does not know it
+                self._send(AbortRequests([output.request_id]))
+            self._remove(output.request_id, stream.finish_reason)
+
     def _fail(self, key: str, why: str) -> None:
-        """The engine gave this one up: it goes, and its siblings with it."""
+        """The engine, or we, gave this one up: it goes, and its siblings with it."""
         stream = self._streams.get(key)
         if stream is None:
             return

@@ -22,7 +22,8 @@ roles are known (none = nobody has the role).
 The worker loads the model, measures how many blocks of KV cache fit and waits for InitializeCache on the control
 port; from then on it serves dormouse.v1.Inference. SIGTERM drains and ends it.
 """
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)(Ki|Mi|Gi|Ti|)")
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)(Ki|Mi|Gi|Ti|)")
+MIN_ENGINE_TIMEOUT_S = 5.0  # several heartbeats: a shorter limit would end idle engines over and over
 _FACTORS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
 
 
@@ -245,7 +246,7 @@ def _add_front_flags(group: argparse._ArgumentGroup) -> None:
     add(
         "--engine-timeout",
         default=120.0,
-        type=_seconds,
+        type=_engine_timeout,
         metavar="SECONDS",
         help="an engine silent for longer is stuck and restarted; above the longest forward pass (default 120)",
     )
@@ -277,7 +278,9 @@ def size_in_bytes(text: str) -> int:
     """Return a size. Raises ArgumentTypeError naming the value and the form."""
     match = _SIZE.fullmatch(text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; write bytes or a number with Ki, Mi, Gi or Ti")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no size; write at most 18 digits, with Ki, Mi, Gi or Ti or for bytes alone"
+        )
     return int(float(match[1]) * _FACTORS[match[2]])
 
 
@@ -309,6 +312,15 @@ def _positive_seconds(text: str) -> float:
     value = _number(text)
     if not (math.isfinite(value) and value > 0):
         raise argparse.ArgumentTypeError(f"{text!r} is no time; allowed: seconds above 0")
+    return value
+
+
+def _engine_timeout(text: str) -> float:
+    value = _number(text)
+    if not (math.isfinite(value) and value >= MIN_ENGINE_TIMEOUT_S):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is too short; allowed: seconds of at least {MIN_ENGINE_TIMEOUT_S:g}"
+        )
     return value
 
 
