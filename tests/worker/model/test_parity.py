@@ -54,8 +54,9 @@ def loaded(tiny_model):
 def make_engine(model, *, num_blocks=64, seqs=4, tokens=256, host_blocks=0, caches=False):
     cache, host_cache = (KVCache(model.cache_spec, count, torch.device("cpu")) for count in (num_blocks, host_blocks))
     runner = ModelRunner(model, cache, host_cache, SdpaBackend(), max_num_seqs=seqs)
-    longest = min(MAX_POSITIONS, num_blocks * BLOCK_SIZE)
-    report = make_report(num_gpu_blocks=num_blocks, block_size=BLOCK_SIZE, max_model_len=longest)
+    size = model.cache_spec.block_size
+    longest = min(MAX_POSITIONS, num_blocks * size)
+    report = make_report(num_gpu_blocks=num_blocks, block_size=size, max_model_len=longest)
     settings = EngineSettings(model="m", max_num_seqs=seqs, max_num_batched_tokens=tokens, enable_prefix_caching=caches)
     return build_engine(settings, report, (num_blocks, host_blocks), RunnerExecutor(runner), clock=ManualClock())
 
@@ -187,6 +188,35 @@ def test_prompt_logprobs_equal_those_of_transformers(loaded, tiny_model, archite
             assert logprobs.sampled == pytest.approx(expected[position, prompt[position + 1]].item(), abs=1e-4)
             assert logprobs.top_ids == ids.tolist()
             assert logprobs.top_logprobs == pytest.approx(values.tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "mistral"])
+@pytest.mark.parametrize("block_size", [1, 3, 16])
+@pytest.mark.parametrize("chunk", [5, 64])
+def test_any_block_size_says_the_same_in_chunks_crowded_and_cached(loaded, tiny_model, architecture, block_size, chunk):
+    _, expected = loaded(architecture)
+    settings = EngineSettings(model=str(tiny_model(architecture)), block_size=block_size)
+    model = load(settings, torch.device("cpu"))
+    for host_blocks in (0, 64 // block_size):
+        engine = make_engine(
+            model, num_blocks=-(-48 // block_size), tokens=chunk, host_blocks=host_blocks, caches=host_blocks == 0
+        )
+        assert run(engine, PROMPTS) == expected
+        assert run(engine, PROMPTS) == expected
+
+
+@pytest.mark.parametrize(("architecture", "impl"), [("llama", "lean"), ("llama", "transformers"), ("gemma2", "auto")])
+@pytest.mark.parametrize("host_blocks", [0, 12])
+def test_a_seeded_request_says_the_same_after_a_preemption(loaded, architecture, impl, host_blocks):
+    """With penalties, which look at the whole output: a sequence that comes back must bring it along."""
+    model, _ = loaded(architecture, impl)
+    random = {"temperature": 1.0, "seed": 4, "repetition_penalty": 1.3, "frequency_penalty": 0.5, "top_p": 0.95}
+    crowded = make_engine(model, num_blocks=12, tokens=8, host_blocks=host_blocks)
+    together = run(crowded, PROMPTS, **random)
+    assert counters(crowded).preemptions > 0
+    assert (counters(crowded).swaps > 0) == (host_blocks > 0)
+    alone = {name: run(make_engine(model), {name: prompt}, **random)[name] for name, prompt in PROMPTS.items()}
+    assert together == alone
 
 
 @pytest.mark.parametrize("architecture", EXPERTS)
