@@ -25,6 +25,17 @@ def is_abort(message):
     return isinstance(message, AbortRequests)
 
 
+async def test_calls_beyond_the_limit_are_refused_at_once(open_house):
+    """A caller who never reads keeps its call: this limit bounds what the front keeps for all of them."""
+    async with open_house(max_open_calls=2) as house:
+        house.engine.is_paused = True
+        calls = [house.generate([n]) for n in range(2)]
+        await house.engine.until_received(lambda m: is_add(m) and m.request_id == "2")
+        assert (await house.refusal(house.tokenize("hi"))).code() is Code.RESOURCE_EXHAUSTED
+        for call in calls:
+            call.cancel()
+
+
 async def test_tokens_stream_and_the_last_message_carries_usage_and_timings(house):
     messages = await house.collect("hello", max_tokens=5)
     assert "".join(m.text for m in messages) == "hello"

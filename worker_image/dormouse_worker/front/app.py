@@ -233,7 +233,11 @@ class Front:
 
     def _server(self, guard: RequireRole) -> aio.Server:
         options = dict(server_options()) | {"grpc.max_receive_message_length": MAX_MESSAGE_BYTES + SPARE_BYTES}
-        server = aio.server(interceptors=[guard], options=list(options.items()))
+        server = aio.server(
+            interceptors=[guard],
+            options=list(options.items()),
+            maximum_concurrent_rpcs=self._settings.max_open_calls,
+        )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         return server
 

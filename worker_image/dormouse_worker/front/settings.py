@@ -38,6 +38,7 @@ class FrontSettings:
     metrics_port: int  # HTTP
     drain_timeout_s: float  # how long running requests may go on after SIGTERM, and by default for Drain and Sleep
     max_waiting_requests: int  # requests without a token yet; more are refused with RESOURCE_EXHAUSTED
+    max_open_calls: int  # of any kind on one port, also of callers that read nothing: bounds what the front keeps
     default_timeout_s: float  # deadline of a request that brings none: nobody waits forever for what nobody reads
     max_timeout_s: float  # longer deadlines are cut to it
     engine_timeout_s: float  # an engine silent for longer is killed and restarted: far above the longest forward pass
@@ -88,6 +89,7 @@ def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Fro
         metrics_port=flags.metrics_port,
         drain_timeout_s=flags.drain_timeout,
         max_waiting_requests=flags.max_waiting_requests,
+        max_open_calls=flags.max_open_calls,
         default_timeout_s=flags.default_timeout_seconds,
         max_timeout_s=flags.max_timeout_seconds,
         engine_timeout_s=flags.engine_timeout,
@@ -228,6 +230,13 @@ def _add_front_flags(group: argparse._ArgumentGroup) -> None:
         type=at_least(1),
         metavar="N",
         help="requests without a token yet; more are refused (default 1024)",
+    )
+    add(
+        "--max-open-calls",
+        default=4096,
+        type=at_least(1),
+        metavar="N",
+        help="calls of any kind at once on one port; more are refused (default 4096)",
     )
     add(
         "--default-timeout-seconds",

@@ -78,6 +78,7 @@ def front_settings(**overrides: Any) -> FrontSettings:
         **dict.fromkeys(("port", "control_port", "metrics_port"), 0),
         "drain_timeout_s": 5.0,
         "max_waiting_requests": 1024,
+        "max_open_calls": 4096,
         "default_timeout_s": 600.0,
         "max_timeout_s": 3600.0,
         "engine_timeout_s": 60.0,
