@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dormouse_worker.front.settings import parse_settings, size_in_bytes
+from dormouse_worker.front.flag_types import size_in_bytes
+from dormouse_worker.front.settings import parse_settings
 from dormouse_worker.settings import EngineSettings
 
 

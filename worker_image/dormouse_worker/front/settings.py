@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import math
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dormouse_api.names import CONTROL_PORT, INFERENCE_PORT, METRICS_PORT
 from dormouse_worker.engine.validation import DTYPES, LOAD_FORMATS, MODEL_IMPLS
+from dormouse_worker.front import flag_types
 from dormouse_worker.settings import EngineSettings
 
 EPILOG = """
@@ -22,9 +21,6 @@ roles are known (none = nobody has the role).
 The worker loads the model, measures how many blocks of KV cache fit and waits for InitializeCache on the control
 port; from then on it serves dormouse.v1.Inference. SIGTERM drains and ends it.
 """
-_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)(Ki|Mi|Gi|Ti|)")
-MIN_ENGINE_TIMEOUT_S = 5.0  # several heartbeats: a shorter limit would end idle engines over and over
-_FACTORS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +123,7 @@ def _add_model_flags(group: argparse._ArgumentGroup) -> None:
         "--served-model-name",
         action="append",
         metavar="NAME",
-        type=_name,
+        type=flag_types.name,
         help="name that requests may use; repeat for more (default: the directory's name)",
     )
     add("--dtype", default="auto", choices=DTYPES, help="auto = the model's own (default)")
@@ -141,7 +137,7 @@ def _add_model_flags(group: argparse._ArgumentGroup) -> None:
     add(
         "--max-model-len",
         default=0,
-        type=at_least(1),
+        type=flag_types.at_least(1),
         metavar="TOKENS",
         help="prompt and output together (default: the model's own limit)",
     )
@@ -152,44 +148,54 @@ def _add_model_flags(group: argparse._ArgumentGroup) -> None:
         help="where tokenizers of older formats are kept once they are converted to tokenizer.json "
         "(default: dormouse-tokenizers-UID in the temporary directory)",
     )
-    add("--seed", default=0, type=at_least(0), help="of random weights (default 0)")
+    add("--seed", default=0, type=flag_types.at_least(0), help="of random weights (default 0)")
 
 
 def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--device", default="cpu", choices=("cpu", "cuda"), help="where to compute (default cpu)")
-    add("--max-num-seqs", default=64, type=at_least(1), metavar="N", help="sequences in one batch (default 64)")
+    add(
+        "--max-num-seqs",
+        default=64,
+        type=flag_types.at_least(1),
+        metavar="N",
+        help="sequences in one batch (default 64)",
+    )
     add(
         "--max-num-batched-tokens",
         default=2048,
-        type=at_least(1),
+        type=flag_types.at_least(1),
         metavar="N",
         help="tokens of one forward pass; longer prompts are cut into chunks (default 2048)",
     )
     add(
         "--gpu-memory-utilization",
         default=0.9,
-        type=_share,
+        type=flag_types.share,
         metavar="SHARE",
         help="share of the device's memory (cpu: of the memory limit) to use, above 0, at most 1 (default 0.9)",
     )
     add(
         "--memory-limit",
         default=0,
-        type=size_in_bytes,
+        type=flag_types.size_in_bytes,
         metavar="SIZE",
         help="cpu: the memory to share (default: the container's limit)",
     )
     add(
         "--kv-cache-memory",
         default=0,
-        type=size_in_bytes,
+        type=flag_types.size_in_bytes,
         metavar="SIZE",
         help="exact size of the KV cache instead of the measured rest",
     )
-    add("--block-size", default=16, type=at_least(1), metavar="TOKENS", help="tokens per block (default 16)")
+    add("--block-size", default=16, type=flag_types.at_least(1), metavar="TOKENS", help="tokens per block (default 16)")
     add(
-        "--swap-space", default=0, type=size_in_bytes, metavar="SIZE", help="host memory for swapped blocks (default 0)"
+        "--swap-space",
+        default=0,
+        type=flag_types.size_in_bytes,
+        metavar="SIZE",
+        help="host memory for swapped blocks (default 0)",
     )
     add(
         "--enable-prefix-caching",
@@ -200,7 +206,7 @@ def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
     add(
         "--threads",
         default=0,
-        type=at_least(0),
+        type=flag_types.at_least(0),
         metavar="N",
         help="compute threads on cpu (default: the container's cpu limit)",
     )
@@ -209,60 +215,65 @@ def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
 def _add_front_flags(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--host", default="[::]", help="address to listen on (default [::]: every address)")
-    add("--port", default=INFERENCE_PORT, type=_port, help=f"Inference over gRPC (default {INFERENCE_PORT})")
-    add("--control-port", default=CONTROL_PORT, type=_port, help=f"WorkerControl over gRPC (default {CONTROL_PORT})")
+    add("--port", default=INFERENCE_PORT, type=flag_types.port, help=f"Inference over gRPC (default {INFERENCE_PORT})")
+    add(
+        "--control-port",
+        default=CONTROL_PORT,
+        type=flag_types.port,
+        help=f"WorkerControl over gRPC (default {CONTROL_PORT})",
+    )
     add(
         "--metrics-port",
         default=METRICS_PORT,
-        type=_port,
+        type=flag_types.port,
         help=f"/metrics, /healthz and /readyz over HTTP (default {METRICS_PORT})",
     )
     add(
         "--drain-timeout",
         default=60.0,
-        type=_seconds,
+        type=flag_types.seconds,
         metavar="SECONDS",
         help="how long running requests may go on after SIGTERM (default 60)",
     )
     add(
         "--max-waiting-requests",
         default=1024,
-        type=at_least(1),
+        type=flag_types.at_least(1),
         metavar="N",
         help="requests without a token yet; more are refused (default 1024)",
     )
     add(
         "--max-open-calls",
         default=4096,
-        type=at_least(1),
+        type=flag_types.at_least(1),
         metavar="N",
         help="calls of any kind at once on one port; more are refused (default 4096)",
     )
     add(
         "--default-timeout-seconds",
         default=600.0,
-        type=_positive_seconds,
+        type=flag_types.positive_seconds,
         metavar="SECONDS",
         help="how long a request without a deadline may take (default 600)",
     )
     add(
         "--max-timeout-seconds",
         default=3600.0,
-        type=_positive_seconds,
+        type=flag_types.positive_seconds,
         metavar="SECONDS",
         help="how long any request may take; longer deadlines are cut to it (default 3600)",
     )
     add(
         "--engine-timeout",
         default=120.0,
-        type=_engine_timeout,
+        type=flag_types.engine_timeout,
         metavar="SECONDS",
         help="an engine silent for longer is stuck and restarted; above the longest forward pass (default 120)",
     )
     add(
         "--max-engine-restarts",
         default=5,
-        type=at_least(0),
+        type=flag_types.at_least(0),
         metavar="N",
         help="how often an engine that died is started again within the window, after 1, 2, 4 s and so on; "
         "then the worker ends with code 1 and whoever started it decides (default 5)",
@@ -270,7 +281,7 @@ def _add_front_flags(group: argparse._ArgumentGroup) -> None:
     add(
         "--engine-restart-window",
         default=600.0,
-        type=_seconds,
+        type=flag_types.seconds,
         metavar="SECONDS",
         help="how long a restart counts (default 600)",
     )
@@ -281,73 +292,3 @@ def _add_front_flags(group: argparse._ArgumentGroup) -> None:
     )
     add("--enable-reflection", action="store_true", help="let clients ask the serving port for its schema")
     add("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"), help="default INFO")
-
-
-def size_in_bytes(text: str) -> int:
-    """Return a size. Raises ArgumentTypeError naming the value and the form."""
-    match = _SIZE.fullmatch(text)
-    if match is None:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no size; write at most 18 digits, with Ki, Mi, Gi or Ti or for bytes alone"
-        )
-    return int(float(match[1]) * _FACTORS[match[2]])
-
-
-def at_least(minimum: int) -> Callable[[str], int]:
-    """Return a parser of integers with a lower bound."""
-
-    def parse(text: str) -> int:
-        if not re.fullmatch(r"[+-]?\d+", text) or int(text) < minimum:
-            raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least {minimum}")
-        return int(text)
-
-    return parse
-
-
-def _port(text: str) -> int:
-    if not text.isdigit() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port; allowed: 0 (any free one) to 65535")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    value = _number(text)
-    if not (math.isfinite(value) and value >= 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; allowed: seconds of at least 0")
-    return value
-
-
-def _positive_seconds(text: str) -> float:
-    value = _number(text)
-    if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; allowed: seconds above 0")
-    return value
-
-
-def _engine_timeout(text: str) -> float:
-    value = _number(text)
-    if not (math.isfinite(value) and value >= MIN_ENGINE_TIMEOUT_S):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is too short; allowed: seconds of at least {MIN_ENGINE_TIMEOUT_S:g}"
-        )
-    return value
-
-
-def _share(text: str) -> float:
-    value = _number(text)
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no share; allowed: above 0 and at most 1")
-    return value
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
-def _name(text: str) -> str:
-    if not text or not text.isprintable():
-        raise argparse.ArgumentTypeError(f"{text!r} is no name; at least one printable character is needed")
-    return text

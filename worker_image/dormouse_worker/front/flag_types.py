@@ -1,0 +1,88 @@
+"""What the values of flags may be. Each raises ArgumentTypeError naming the value and what is allowed."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from collections.abc import Callable
+
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)(Ki|Mi|Gi|Ti|)")
+_FACTORS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
+MIN_ENGINE_TIMEOUT_S = 5.0  # several heartbeats: a shorter limit would end idle engines over and over
+
+
+def size_in_bytes(text: str) -> int:
+    """Return a size. Raises ArgumentTypeError naming the value and the form."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no size; write at most 18 digits, with Ki, Mi, Gi or Ti or for bytes alone"
+        )
+    return int(float(match[1]) * _FACTORS[match[2]])
+
+
+def at_least(minimum: int) -> Callable[[str], int]:
+    """Return a parser of integers with a lower bound."""
+
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"[+-]?\d+", text) or int(text) < minimum:
+            raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least {minimum}")
+        return int(text)
+
+    return parse
+
+
+def port(text: str) -> int:
+    """Return a port; 0 = any free one."""
+    if not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port; allowed: 0 (any free one) to 65535")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """Return a time in seconds, at least 0."""
+    value = _number(text)
+    if not (math.isfinite(value) and value >= 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; allowed: seconds of at least 0")
+    return value
+
+
+def positive_seconds(text: str) -> float:
+    """Return a time in seconds above 0."""
+    value = _number(text)
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; allowed: seconds above 0")
+    return value
+
+
+def engine_timeout(text: str) -> float:
+    """Return a time in seconds, long enough that an idle engine is not taken for a stuck one."""
+    value = _number(text)
+    if not (math.isfinite(value) and value >= MIN_ENGINE_TIMEOUT_S):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is too short; allowed: seconds of at least {MIN_ENGINE_TIMEOUT_S:g}"
+        )
+    return value
+
+
+def share(text: str) -> float:
+    """Return a share above 0, at most 1."""
+    value = _number(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share; allowed: above 0 and at most 1")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def name(text: str) -> str:
+    """Return a name that can stand in logs and answers."""
+    if not text or not text.isprintable():
+        raise argparse.ArgumentTypeError(f"{text!r} is no name; at least one printable character is needed")
+    return text
