@@ -9,6 +9,7 @@ import pytest
 from hypothesis import Phase, settings
 
 from tools.bootstrap import ROOT
+from tools.kubectl import Cluster
 from tools.train_model import Recipe, model_dir
 
 PARTS = ("api", "kube", "operator", "gateway", "worker_image", "cli", ".")
@@ -18,6 +19,12 @@ os.environ["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in PARTS)
 settings.register_profile(  # for `make mutate`: a mutant needs one failure, not the smallest one
     "mutation", max_examples=25, phases=[Phase.generate], derandomize=True, database=None
 )
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Cluster:
+    """The cluster that `make cluster` brought up. Without one its tests fail: a skip would look like a success."""
+    return Cluster.current()
 
 
 @pytest.fixture(scope="session")

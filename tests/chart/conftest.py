@@ -18,12 +18,6 @@ KUBE_VERSION = "1.36.0"  # helm without a cluster assumes one that depends on ho
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Cluster:
-    """The cluster that `make cluster` brought up; its helm renders."""
-    return Cluster.current()
-
-
-@pytest.fixture(scope="session")
 def render(cluster: Cluster) -> Callable[..., list[Manifest]]:
     """Render the chart as release `r` with --set arguments."""
 

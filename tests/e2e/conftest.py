@@ -25,12 +25,6 @@ def eventually() -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Cluster:
-    """The cluster that `make cluster` brought up."""
-    return Cluster.current()
-
-
-@pytest.fixture(scope="session")
 def release(cluster: Cluster) -> Iterator[Release]:
     """A release of this run's own."""
     run_id = secrets.token_hex(3)

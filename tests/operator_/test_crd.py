@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import os
 import uuid
 from pathlib import Path
 from typing import Any
@@ -69,16 +68,8 @@ def test_users_see_six_columns_and_may_scale():
 # --- on a real API server, under a group of the test's own, so that an installed release is not disturbed ---
 
 
-@pytest.fixture(scope="module")
-def kubeconfig() -> str:
-    for path in (os.environ.get("KUBECONFIG", ""), "/var/cache/dormouse/localkube/kubeconfig"):
-        if path and Path(path).is_file():
-            return path
-    return pytest.skip("no cluster: neither KUBECONFIG nor a running localkube")
-
-
 @pytest.fixture
-async def served(kubeconfig):
+async def served(cluster):
     """A client, and the kind as the server knows it."""
     group = f"schema-{uuid.uuid4().hex[:8]}.dormouse.dev"
     crd = copy.deepcopy(CRD)
@@ -87,7 +78,9 @@ async def served(kubeconfig):
     crd["spec"]["group"] = group
     crd["spec"]["names"] = {name: value for name, value in names.items() if name not in {"shortNames", "categories"}}
     kind = Kind(f"{group}/v1alpha1", names["kind"], names["plural"])
-    async with await KubeClient.connect(kubeconfig=kubeconfig) as client:
+    async with await KubeClient.connect(
+        kubeconfig=cluster.kubeconfig or None, context=cluster.context or None
+    ) as client:
         await client.create(CRDS, crd)
         try:
             await until_served(client, kind)
