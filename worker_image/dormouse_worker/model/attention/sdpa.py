@@ -27,12 +27,9 @@ class _Masks:
 
     query_positions: torch.Tensor
     key_positions: torch.Tensor
-    open_window: int | None = 0  # under this window every query sees every key: no mask is needed (0 = under none)
     by_window: dict[int | None, torch.Tensor] = field(default_factory=dict)
 
-    def get(self, window: int | None) -> torch.Tensor | None:
-        if window == self.open_window:
-            return None
+    def get(self, window: int | None) -> torch.Tensor:
         if window not in self.by_window:
             mask = self.key_positions <= self.query_positions
             if window is not None:
@@ -48,12 +45,16 @@ class _DecodeGroup:
     rows: torch.Tensor  # [B] rows of the packed input
     slots: torch.Tensor  # [B, L]; padding repeats the sequence's own last slot, so nobody reads another's values
     masks: _Masks  # [B, 1, 1, L]
+    window: int | None  # of the layer group
+    is_open: bool  # under the group's window every query sees every key: no mask is needed
 
     def attend(self, call: AttentionCall, query: torch.Tensor, layer: LayerCache, output: torch.Tensor) -> None:
         key, value = (_gather(pool, self.slots).transpose(1, 2) for pool in (layer.key, layer.value))
         num_rows, num_kv_heads = key.shape[:2]
         grouped = query[self.rows].view(num_rows, num_kv_heads, -1, query.shape[-1])  # the G heads of a key head
-        attended = _attend(call, grouped, key, value, self.masks.get(call.window))
+        needs_mask = not self.is_open or call.window != self.window
+        mask = self.masks.get(call.window) if needs_mask else None
+        attended = _attend(call, grouped, key, value, mask)
         output[self.rows] = attended.reshape(num_rows, query.shape[1], -1)
 
 
@@ -73,7 +74,7 @@ class _Prefill:
         step = max(1, self.score_elements // (len(self.slots) * query.shape[1]))
         for first in range(self.start, self.end, step):
             last = min(self.end, first + step)
-            rows = mask[first - self.start : last - self.start] if mask is not None else None
+            rows = mask[first - self.start : last - self.start]
             output[first:last] = _attend_rows(call, query[first:last], key, value, rows)
 
 
@@ -83,7 +84,7 @@ def _gather(pool: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
 
 
 def _attend_rows(
-    call: AttentionCall, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None
+    call: AttentionCall, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor:
     """Attend from query [Q, Hq, D] to key [1, Hkv, L, D]; the G heads of a key head become G · Q rows of it."""
     num_rows, num_heads, size = query.shape
@@ -91,8 +92,7 @@ def _attend_rows(
     groups = num_heads // num_kv_heads
     grouped = query.view(num_rows, num_kv_heads, groups, size).permute(1, 2, 0, 3)
     grouped = grouped.reshape(1, num_kv_heads, groups * num_rows, size)
-    repeated = None if mask is None else mask.repeat(groups, 1)[None, None]
-    attended = _attend(call, grouped, key, value, repeated)
+    attended = _attend(call, grouped, key, value, mask.repeat(groups, 1)[None, None])
     attended = attended.view(num_kv_heads, groups, num_rows, -1).permute(2, 0, 1, 3)
     return attended.reshape(num_rows, num_heads, -1)
 
@@ -181,10 +181,9 @@ def _decode_group(metadata: AttentionMetadata, sequences: Ints, device: torch.de
     masks = _Masks(
         torch.as_tensor(last, device=device)[:, None, None, :],
         torch.as_tensor(positions, device=device)[:, None, None, :],
-        metadata.window if is_open else 0,
     )
     rows = torch.as_tensor(metadata.query_starts[sequences], device=device)
-    return _DecodeGroup(rows, torch.as_tensor(slots, device=device), masks)
+    return _DecodeGroup(rows, torch.as_tensor(slots, device=device), masks, metadata.window, is_open)
 
 
 def _prefill(metadata: AttentionMetadata, sequence: int, score_elements: int, device: torch.device) -> _Prefill:
