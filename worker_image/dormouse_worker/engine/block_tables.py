@@ -100,7 +100,7 @@ class BlockTables:
         pass goes: groups with a window get blocks so far.
         """
         assert sequence_id not in self._tables
-        shared = [block for blocks in prefix.block_ids for block in blocks if block != ABSENT]
+        shared = list(iter_blocks(prefix.block_ids))
         missing = self._missing(prefix.block_ids, num_tokens, end)
         if sum(missing) > self.pool.num_available - self.pool.count_cached(shared):
             return False
@@ -152,13 +152,12 @@ class BlockTables:
     def free(self, sequence_id: str) -> None:
         """Give back everything; nothing happens if the sequence holds nothing."""
         for blocks in self._tables.pop(sequence_id, ()):
-            self.pool.release([block for block in blocks if block != ABSENT])
+            self.pool.release(list(iter_blocks((blocks,))))
         self._num_named.pop(sequence_id, None)
 
     def check_integrity(self) -> None:
         """Recount the pool against the tables. Raises RuntimeError with the numbers."""
-        tables = self._tables.values()
-        self.pool.check_integrity(block for table in tables for blocks in table for block in blocks if block != ABSENT)
+        self.pool.check_integrity(block for table in self._tables.values() for block in iter_blocks(table))
 
     def _longest_chain(self, hashes: Sequence[BlockHash], limit: int) -> int:
         """Return how many blocks, at most `limit`, every group without a window knows from the start on."""
