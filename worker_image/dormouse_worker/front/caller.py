@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dormouse_api.auth import MetadataPairs, RoleTokens
 from dormouse_api.limits import MAX_CACHE_SALT_CHARS
 from dormouse_api.names import METADATA_CACHE_SALT, Role
-from dormouse_worker.front.validation import refuse
+from dormouse_worker.front.validation import check_plain, refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,5 @@ def _read_salt(salts: Sequence[str | bytes], *, is_gateway: bool) -> str:
     if len(salts) > 1:
         refuse(METADATA_CACHE_SALT, f"given {len(salts)} times", "once")
     salt = salts[0] if isinstance(salts[0], str) else salts[0].decode("latin-1")
-    if len(salt) > MAX_CACHE_SALT_CHARS:
-        refuse(METADATA_CACHE_SALT, f"{len(salt)} characters", f"at most {MAX_CACHE_SALT_CHARS}")
-    if not (salt.isascii() and salt.isprintable()):
-        refuse(METADATA_CACHE_SALT, ascii(salt), "printable ASCII characters")
+    check_plain(METADATA_CACHE_SALT, salt, MAX_CACHE_SALT_CHARS)
     return salt

@@ -51,10 +51,15 @@ def check_sampling(params: pb.SamplingParams, vocab_size: int) -> None:
 
 def check_request_id(request_id: str) -> None:
     """Ids stand in logs: short, printable ASCII. Raises CallError INVALID_ARGUMENT."""
-    if len(request_id) > MAX_REQUEST_ID_CHARS:
-        refuse("request_id", f"{len(request_id)} characters", f"at most {MAX_REQUEST_ID_CHARS}")
-    if not (request_id.isascii() and request_id.isprintable()):
-        refuse("request_id", ascii(request_id), "printable ASCII characters")
+    check_plain("request_id", request_id, MAX_REQUEST_ID_CHARS)
+
+
+def check_plain(field: str, text: str, max_chars: int) -> None:
+    """At most so many printable ASCII characters. Raises CallError INVALID_ARGUMENT."""
+    if len(text) > max_chars:
+        refuse(field, f"{len(text)} characters", f"at most {max_chars}")
+    if not (text.isascii() and text.isprintable()):
+        refuse(field, ascii(text), "printable ASCII characters")
 
 
 def check_prompt(request: pb.GenerateRequest, vocab_size: int) -> None:
