@@ -61,7 +61,8 @@ def split_measurement(
 
 def cache_bytes(settings: EngineSettings, limit: Limit, measured: Measured) -> tuple[int, str]:
     """Return the cache's size, possibly negative, and what bounds it."""
-    usable = int(limit.total_bytes * settings.gpu_memory_utilization) - measured.needed_bytes - shared_swap(settings)
+    taken_bytes = measured.needed_bytes + shared_swap(settings.device, settings.swap_space_bytes)
+    usable = int(limit.total_bytes * settings.gpu_memory_utilization) - taken_bytes
     if settings.kv_cache_memory_bytes:
         return settings.kv_cache_memory_bytes, EXACT
     if not limit.is_known:
@@ -69,9 +70,9 @@ def cache_bytes(settings: EngineSettings, limit: Limit, measured: Measured) -> t
     return usable, f"memory limit {gib(limit.total_bytes)}"
 
 
-def shared_swap(settings: EngineSettings) -> int:
+def shared_swap(device: str, swap_bytes: int) -> int:
     """Return how much of the device's memory swapped blocks take: on the CPU it is also the host's."""
-    return settings.swap_space_bytes if settings.device == "cpu" else 0
+    return swap_bytes if device == "cpu" else 0
 
 
 def make_report(
@@ -106,7 +107,7 @@ def require_fit(report: MemoryReport) -> None:
         f"interpreter and libraries {gib(report.non_torch_bytes)}"
     )
     is_exact = report.limited_by == EXACT
-    swap_bytes = report.num_cpu_blocks * report.block_bytes if report.device == "cpu" else 0
+    swap_bytes = shared_swap(report.device, report.num_cpu_blocks * report.block_bytes)
     if swap_bytes:
         taken += swap_bytes
         shares += f", swap space {gib(swap_bytes)}"
