@@ -53,6 +53,19 @@ class Host:
         """Return the machine's memory."""
         return self._kib_fields(self._proc / "meminfo")["MemTotal"] << 10
 
+    def available_bytes(self) -> int:
+        """Return how much memory this process may still take.
+
+        Within a limit: what the limit leaves above this process and its parent, the front; never more than the machine
+        has. Pages of files, which the kernel drops on demand, count as free.
+        """
+        machine = self._kib_fields(self._proc / "meminfo")["MemAvailable"] << 10
+        limit = self.memory_limit_bytes()
+        if limit is None:
+            return machine
+        used = self.resident_bytes() + self.resident_bytes(os.getppid())
+        return min(machine, max(0, limit - used))
+
     def resident_bytes(self, pid: int | None = None) -> int:
         """Return a process's resident memory (default: ours); 0 if it can not be read."""
         return self._status(pid).get("VmRSS", 0) << 10

@@ -28,6 +28,9 @@ class State(StrEnum):
     FAILED = "FAILED"
 
 
+WEIGHTS, KV_CACHE = TAGS = ("weights", "kv_cache")  # what can sleep apart, in the order in which it wakes
+
+
 class Sampling(msgspec.Struct, frozen=True):
     """How to choose tokens; every field is set (the front fills the defaults). Names as in `SamplingParams`."""
 
@@ -71,7 +74,9 @@ class Command(msgspec.Struct, frozen=True, tag=True):
     """One control call for the rank's worker; answered by one `CommandResult` with the same id."""
 
     command_id: int
-    method: str  # initialize_cache | sleep | wake_up | reset_prefix_cache | check_health | shutdown
+    # initialize_cache | sleep | prepare_wake_up | wake_up | reset_prefix_cache | save_sharded_state | check_health
+    # | shutdown
+    method: str
     args: dict[str, int | float | str | list[str]] = {}
 
 
@@ -111,10 +116,14 @@ class EngineStatus(msgspec.Struct, frozen=True, tag=True):
     num_gpu_blocks: int = 0
     num_cpu_blocks: int = 0
     sleep_level: int = 0
+    sleeping_tags: tuple[str, ...] = ()  # in ASLEEP: not all of them after a wake of a part
     residual_bytes: int = 0
     freed_bytes: int = 0
     last_sleep_seconds: float = 0.0
     last_wake_seconds: float = 0.0
+    sleep_phases: dict[str, float] = {}  # seconds of the last sleep by phase: save, drop
+    wake_phases: dict[str, float] = {}  # seconds of the last wake by phase: reserve, weights, kv_cache, verify
+    host_copy_bytes: int = 0  # host memory that holds a copy of weights or cache; asleep or awake
     failure_reason: str = ""  # CamelCase, in FAILED
     failure_message: str = ""
     tokenizer_path: str = ""  # the tokenizer.json that the engine made for a model that has none
@@ -164,6 +173,7 @@ class CommandResult(msgspec.Struct, frozen=True, tag=True):
     command_id: int
     error_reason: str = ""  # InvalidArgument | WrongState | InsufficientMemory | GoldenTokensDiffer | Internal | …
     error_message: str = ""
+    missing_bytes: int = 0  # of prepare_wake_up: 0 = everything is reserved
 
 
 FrontMessage = AddRequest | AbortRequests | Command

@@ -26,7 +26,11 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int = 16  # tokens per block
     swap_space_bytes: int = 0  # host memory for swapped blocks
     enable_prefix_caching: bool = True  # keep the blocks of ended requests and share equal prefixes
-    load_format: str = "auto"  # auto = safetensors; dummy = random weights
+    load_format: str = "auto"  # auto = safetensors; dummy = random weights; sharded_state = what SaveShardedState wrote
+    keep_host_copy: bool = (
+        True  # device with memory of its own: weights stay in host memory, so that a sleep is an unmap
+    )
+    keep_prefix_cache: bool = False  # level 1: cached blocks go to host memory and come back
     model_impl: str = "auto"  # auto = our own forward pass where it fits, else transformers'; lean | transformers
     seed: int = 0
     tokenizer_cache: str = ""  # directory for converted tokenizers; "" = one in the temporary directory

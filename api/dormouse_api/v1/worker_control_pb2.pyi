@@ -114,6 +114,46 @@ Global___GetStatusRequest: _TypeAlias = GetStatusRequest  # noqa: Y015
 class WorkerStatus(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class LastSleepPhasesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class LastWakePhasesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     STATE_FIELD_NUMBER: _builtins.int
     POD_UID_FIELD_NUMBER: _builtins.int
     SETTINGS_DIGEST_FIELD_NUMBER: _builtins.int
@@ -132,6 +172,10 @@ class WorkerStatus(_message.Message):
     LAST_WAKE_SECONDS_FIELD_NUMBER: _builtins.int
     MODEL_DIGEST_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    SLEEPING_TAGS_FIELD_NUMBER: _builtins.int
+    LAST_SLEEP_PHASES_FIELD_NUMBER: _builtins.int
+    LAST_WAKE_PHASES_FIELD_NUMBER: _builtins.int
+    HOST_COPY_BYTES_FIELD_NUMBER: _builtins.int
     state: Global___WorkerState.ValueType
     pod_uid: _builtins.str
     """which pod this is; a report of another UID is stale"""
@@ -157,6 +201,8 @@ class WorkerStatus(_message.Message):
     model_digest: _builtins.str
     version: _builtins.str
     """of the worker's software"""
+    host_copy_bytes: _builtins.int
+    """host memory that holds a copy of weights or cache"""
     @_builtins.property
     def report(self) -> Global___MemoryReport:
         """unset until profiled"""
@@ -164,6 +210,18 @@ class WorkerStatus(_message.Message):
     @_builtins.property
     def failure(self) -> Global___Failure:
         """set in FAILED"""
+
+    @_builtins.property
+    def sleeping_tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """in ASLEEP: not all of them after a wake of a part"""
+
+    @_builtins.property
+    def last_sleep_phases(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """seconds by phase: save, drop"""
+
+    @_builtins.property
+    def last_wake_phases(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """seconds by phase: reserve, weights, kv_cache, verify"""
 
     def __init__(
         self,
@@ -186,10 +244,14 @@ class WorkerStatus(_message.Message):
         last_wake_seconds: _builtins.float = ...,
         model_digest: _builtins.str = ...,
         version: _builtins.str = ...,
+        sleeping_tags: _abc.Iterable[_builtins.str] | None = ...,
+        last_sleep_phases: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        last_wake_phases: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        host_copy_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "failure", b"failure", "freed_bytes", b"freed_bytes", "last_sleep_seconds", b"last_sleep_seconds", "last_wake_seconds", b"last_wake_seconds", "model_digest", b"model_digest", "num_cpu_blocks", b"num_cpu_blocks", "num_gpu_blocks", b"num_gpu_blocks", "pod_uid", b"pod_uid", "report", b"report", "request_counter", b"request_counter", "residual_bytes", b"residual_bytes", "running_requests", b"running_requests", "settings_digest", b"settings_digest", "sleep_level", b"sleep_level", "state", b"state", "version", b"version", "waiting_requests", b"waiting_requests"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "failure", b"failure", "freed_bytes", b"freed_bytes", "host_copy_bytes", b"host_copy_bytes", "last_sleep_phases", b"last_sleep_phases", "last_sleep_seconds", b"last_sleep_seconds", "last_wake_phases", b"last_wake_phases", "last_wake_seconds", b"last_wake_seconds", "model_digest", b"model_digest", "num_cpu_blocks", b"num_cpu_blocks", "num_gpu_blocks", b"num_gpu_blocks", "pod_uid", b"pod_uid", "report", b"report", "request_counter", b"request_counter", "residual_bytes", b"residual_bytes", "running_requests", b"running_requests", "settings_digest", b"settings_digest", "sleep_level", b"sleep_level", "sleeping_tags", b"sleeping_tags", "state", b"state", "version", b"version", "waiting_requests", b"waiting_requests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -421,6 +483,7 @@ class PrepareSleepResponse(_message.Message):
 
     REQUEST_COUNTER_FIELD_NUMBER: _builtins.int
     request_counter: _builtins.int
+    """requests accepted since start; none is accepted until WakeUp, or Sleep and WakeUp"""
     def __init__(
         self,
         *,
@@ -474,7 +537,9 @@ class PrepareWakeUpRequest(_message.Message):
     TAGS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     @_builtins.property
-    def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """empty = all"""
+
     def __init__(
         self,
         *,
@@ -517,7 +582,9 @@ class WakeUpRequest(_message.Message):
     TAGS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     @_builtins.property
-    def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """empty = all; the worker serves when nothing sleeps any more"""
+
     def __init__(
         self,
         *,

@@ -19,6 +19,7 @@ from dormouse_worker.errors import (
 )
 from dormouse_worker.executor.testing import CACHE_BYTES, first_token, make_worker
 from dormouse_worker.host import Host
+from dormouse_worker.ipc import TAGS
 from dormouse_worker.model.testing import write_tiny_model
 
 MIB = 1 << 20
@@ -125,33 +126,33 @@ def test_sleep_returns_the_memory_and_wake_brings_the_same_tokens(tmp_path):
 
 
 def test_sleep_and_wake_are_idempotent(worker):
-    worker.wake_up()
-    worker.sleep(2)
-    assert worker.sleep(2).freed_bytes < MIB
-    worker.wake_up()
+    worker.wake_up(TAGS)
+    worker.sleep(2, TAGS)
+    assert worker.sleep(2, TAGS).freed_bytes < MIB
+    worker.wake_up(TAGS)
 
 
 def test_level_1_is_refused(worker):
     with pytest.raises(InvalidArgument, match="level 1 comes with a later version; use 2"):
-        worker.sleep(1)
+        worker.sleep(1, TAGS)
 
 
 def test_other_weights_at_wake_are_found_by_the_golden_tokens(worker, directory):
-    worker.sleep(2)
+    worker.sleep(2, TAGS)
     write_tiny_model(directory, seed=1)
     with pytest.raises(GoldenTokensDiffer):
-        worker.wake_up()
+        worker.wake_up(TAGS)
     assert repr(worker) == "CpuWorker(rank=0, model=none, runner=None)"
 
 
 def test_a_wake_without_the_model_holds_nothing_and_can_be_tried_again(worker, directory, tmp_path):
     token = first_token(worker)
-    worker.sleep(2)
+    worker.sleep(2, TAGS)
     shutil.move(directory, tmp_path / "away")
     with pytest.raises(ModelNotFound):
-        worker.wake_up()
+        worker.wake_up(TAGS)
     shutil.move(tmp_path / "away", directory)
-    worker.wake_up()
+    worker.wake_up(TAGS)
     assert first_token(worker) == token
 
 

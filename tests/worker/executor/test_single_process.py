@@ -8,6 +8,7 @@ import pytest
 from dormouse_worker.errors import InvalidSettings, ModelNotFound
 from dormouse_worker.executor.single_process import SingleProcessExecutor
 from dormouse_worker.host import Host
+from dormouse_worker.ipc import TAGS
 from dormouse_worker.model.testing import write_tiny_model
 from dormouse_worker.settings import EngineSettings
 
@@ -50,8 +51,8 @@ def test_every_verb_reaches_the_worker(tmp_path):
     assert executor.get_memory_report().num_gpu_blocks == blocks[0]
     executor.initialize_cache(*blocks)
     executor.check_health()
-    assert executor.sleep(2).residual_bytes > 0
-    executor.wake_up()
+    assert executor.sleep(2, TAGS).residual_bytes > 0
+    executor.wake_up(TAGS)
     executor.shutdown()
 
 

@@ -17,6 +17,7 @@ from dormouse_worker.engine.executor import Executor
 from dormouse_worker.engine.validation import check_block_counts
 from dormouse_worker.errors import GoldenTokensDiffer, Internal, InvalidArgument, WorkerError, WrongState
 from dormouse_worker.ipc import (
+    TAGS,
     AbortRequests,
     AddRequest,
     Command,
@@ -184,7 +185,7 @@ class Controller:
     def _go_to_sleep(self, level: int) -> None:
         started_s = self._clock()
         try:
-            report = self._executor.sleep(level)
+            report = self._executor.sleep(level, TAGS)
         except Exception as error:
             self._fail(error)
             raise
@@ -208,7 +209,7 @@ class Controller:
         started_s = self._clock()
         self._change(State.WAKING)
         try:
-            self._executor.wake_up()
+            self._executor.wake_up(TAGS)
         except GoldenTokensDiffer as error:
             self._fail(error)
             raise

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from dormouse_worker.engine.batch import Batch, ModelOutput
@@ -24,10 +25,19 @@ class ModelExecutor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SleepReport:
-    """What a sleep gave back and what the process still holds, in bytes of resident memory."""
+    """What a sleep gave back and what the process still holds, in bytes of the device's memory."""
 
     freed_bytes: int
     residual_bytes: int
+    host_copy_bytes: int = 0  # what lies in host memory for the wake
+    phases: Mapping[str, float] = field(default_factory=dict)  # seconds of `save` and `drop`
+
+
+@dataclass(frozen=True, slots=True)
+class WakeReport:
+    """How long each phase of a wake took: reserve, each tag, verify."""
+
+    phases: Mapping[str, float]
 
 
 class Executor(ModelExecutor, Protocol):
@@ -54,11 +64,28 @@ class Executor(ModelExecutor, Protocol):
     def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
         """Allocate the cache and warm up; replaces a cache of another size."""
 
-    def sleep(self, level: int) -> SleepReport:
-        """Give weights and cache back."""
+    def sleep(self, level: int, tags: Collection[str], kept_blocks: Sequence[int] = ()) -> SleepReport:
+        """Give the tags' memory back; what sleeps already stays asleep, and a deeper level is reached from a lower one.
 
-    def wake_up(self) -> None:
-        """Bring weights and cache back and verify them. After an error nothing is held."""
+        `kept_blocks` of the cache (physical ones, of the pools) are copied to host memory and return with the wake.
+        Any error leaves everything as it was. A reservation of `prepare_wake_up` is given back.
+        """
+
+    def prepare_wake_up(self, tags: Collection[str]) -> int:
+        """Reserve all the memory that waking the tags takes; return 0, or the bytes that are missing for it.
+
+        Where bytes are missing nothing is reserved. Reserved already = nothing happens.
+        """
+
+    def wake_up(self, tags: Collection[str]) -> WakeReport:
+        """Bring the tags' memory back; once nothing sleeps any more, verify by the golden tokens.
+
+        Reserves first where nobody prepared. Raises InsufficientMemory or what loading raises, and everything sleeps
+        as before; GoldenTokensDiffer, and nothing is held.
+        """
+
+    def save_sharded_state(self, directory: str) -> None:
+        """Write this rank's weights as `load_format=sharded_state` reads them. Raises InvalidArgument, WorkerError."""
 
     def check_health(self) -> None:
         """Raise if the worker can not compute."""

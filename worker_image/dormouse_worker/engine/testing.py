@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dormouse_worker.engine.batch import Batch, ModelOutput, NewSequence, SampledToken, ScheduledSequence
-from dormouse_worker.engine.executor import SleepReport
+from dormouse_worker.engine.executor import SleepReport, WakeReport
 from dormouse_worker.ipc import (
+    KV_CACHE,
     AddRequest,
     EngineMessage,
     FrontMessage,
@@ -103,6 +104,7 @@ class FakeExecutor:
         windows: tuple[int | None, ...] = (None,),
     ) -> None:
         self.report = report or make_report()
+        self.missing_bytes = 0  # what the next preparation of a wake lacks
         self.calls: list[str] = []
         self.tokenizer_path = ""
         self.batches: list[Batch] = []
@@ -171,17 +173,31 @@ class FakeExecutor:
         prompts = {s.request_id: self._prompt_logprobs(s) for s in batch.sequences if self._asks_for_prompt(s)}
         return ModelOutput([self._sample(s.request_id) for s in batch.sequences if s.samples], prompts)
 
-    def sleep(self, level: int) -> SleepReport:
-        """See `Executor`. Takes two seconds."""
+    def sleep(self, level: int, tags: Collection[str], kept_blocks: Sequence[int] = ()) -> SleepReport:
+        """See `Executor`. Takes two seconds; forgets every block that is not kept."""
         del level
         self._called("sleep")
         self._clock.now_s += 2
-        return SleepReport(freed_bytes=800, residual_bytes=100)
+        if KV_CACHE in tags:
+            self._cache = {block: self._cache[block] for block in kept_blocks}
+        return SleepReport(freed_bytes=800, residual_bytes=100, phases={"save": 0.5, "drop": 1.5})
 
-    def wake_up(self) -> None:
+    def prepare_wake_up(self, tags: Collection[str]) -> int:
+        """See `Executor`. Misses what `missing_bytes` says."""
+        del tags
+        self._called("prepare_wake_up")
+        return self.missing_bytes
+
+    def wake_up(self, tags: Collection[str]) -> WakeReport:
         """See `Executor`. Takes three seconds."""
         self._called("wake_up")
         self._clock.now_s += 3
+        return WakeReport(dict.fromkeys(tags, 1.0))
+
+    def save_sharded_state(self, directory: str) -> None:
+        """See `Executor`."""
+        del directory
+        self._called("save_sharded_state")
 
     def check_health(self) -> None:
         """See `Executor`."""

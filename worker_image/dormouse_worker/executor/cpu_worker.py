@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Collection, Sequence
 
 import torch
 
 from dormouse_worker.engine.batch import Batch, ModelOutput
-from dormouse_worker.engine.executor import SleepReport
+from dormouse_worker.engine.executor import SleepReport, WakeReport
 from dormouse_worker.errors import InsufficientMemory, Internal, InvalidArgument
 from dormouse_worker.executor.worker_base import WorkerBase
 from dormouse_worker.host import Host, measure_peak, release_free_memory
@@ -107,8 +108,9 @@ class CpuWorker(WorkerBase):
         assert self._runner is not None, "initialize_cache comes before execute_model"
         return self._runner.execute(batch)
 
-    def sleep(self, level: int) -> SleepReport:
+    def sleep(self, level: int, tags: Collection[str], kept_blocks: Sequence[int] = ()) -> SleepReport:
         """See `WorkerBase`. Only level 2: there is one memory here, and all of it is given back."""
+        del tags, kept_blocks
         if level != 2:
             raise InvalidArgument(f"level is {level}; level 1 comes with a later version; use 2")
         before_bytes = self._host.resident_bytes()
@@ -116,16 +118,27 @@ class CpuWorker(WorkerBase):
         residual_bytes = self._host.resident_bytes()
         return SleepReport(max(0, before_bytes - residual_bytes), residual_bytes)
 
-    def wake_up(self) -> None:
+    def prepare_wake_up(self, tags: Collection[str]) -> int:
         """See `WorkerBase`."""
+        del tags
+        return 0
+
+    def save_sharded_state(self, directory: str) -> None:
+        """See `WorkerBase`."""
+        raise InvalidArgument(directory)
+
+    def wake_up(self, tags: Collection[str]) -> WakeReport:
+        """See `WorkerBase`."""
+        del tags
         if self._model is not None:
-            return
+            return WakeReport({})
         try:
             self.load_model()
             self.initialize_cache(*self._agreed)
         except BaseException:
             self._drop()
             raise
+        return WakeReport({})
 
     def check_health(self) -> None:
         """See `WorkerBase`. Computes one small sum, which fails if torch does."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import MutableMapping
+from collections.abc import Collection, MutableMapping, Sequence
 from pathlib import Path
 
 from dormouse_worker.engine.batch import Batch, ModelOutput
-from dormouse_worker.engine.executor import SleepReport
+from dormouse_worker.engine.executor import SleepReport, WakeReport
 from dormouse_worker.engine.validation import check_settings
 from dormouse_worker.errors import InvalidSettings, WorkerError
 from dormouse_worker.executor.worker_wrapper import WORKER_CLASSES, WorkerWrapper
@@ -94,14 +94,24 @@ class SingleProcessExecutor:
         output: ModelOutput = self._built().execute_method("execute_model", batch)
         return output
 
-    def sleep(self, level: int) -> SleepReport:
+    def sleep(self, level: int, tags: Collection[str], kept_blocks: Sequence[int] = ()) -> SleepReport:
         """See `Executor`."""
-        report: SleepReport = self._built().execute_method("sleep", level)
+        report: SleepReport = self._built().execute_method("sleep", level, tags, kept_blocks)
         return report
 
-    def wake_up(self) -> None:
+    def prepare_wake_up(self, tags: Collection[str]) -> int:
         """See `Executor`."""
-        self._built().execute_method("wake_up")
+        missing_bytes: int = self._built().execute_method("prepare_wake_up", tags)
+        return missing_bytes
+
+    def wake_up(self, tags: Collection[str]) -> WakeReport:
+        """See `Executor`."""
+        report: WakeReport = self._built().execute_method("wake_up", tags)
+        return report
+
+    def save_sharded_state(self, directory: str) -> None:
+        """See `Executor`."""
+        self._built().execute_method("save_sharded_state", directory)
 
     def check_health(self) -> None:
         """See `Executor`. Without a worker there is nothing that could be ill."""

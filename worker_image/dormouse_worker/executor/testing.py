@@ -15,6 +15,7 @@ from dormouse_worker.engine.batch import NewSequence, single
 from dormouse_worker.engine.testing import make_sampling
 from dormouse_worker.executor.cpu_worker import CpuWorker
 from dormouse_worker.host import Host
+from dormouse_worker.ipc import TAGS
 from dormouse_worker.settings import EngineSettings
 
 CACHE_BYTES = 64 << 20
@@ -55,8 +56,8 @@ def sleep_and_wake(directory: Path, rounds: int) -> list[dict[str, int]]:
     for _ in range(rounds):
         before = first_token(worker)
         touch_cache(worker)
-        slept = dataclasses.asdict(worker.sleep(2))
-        worker.wake_up()
+        slept = dataclasses.asdict(worker.sleep(2, TAGS))
+        worker.wake_up(TAGS)
         told.append({**slept, "weights_bytes": report.weights_bytes, "before": before, "after": first_token(worker)})
     return told
 

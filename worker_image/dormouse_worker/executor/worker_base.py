@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
 
 from dormouse_worker.engine.batch import Batch, ModelOutput
-from dormouse_worker.engine.executor import SleepReport
+from dormouse_worker.engine.executor import SleepReport, WakeReport
 from dormouse_worker.ipc import MemoryReport, ModelInfo
 from dormouse_worker.settings import EngineSettings
 
@@ -57,15 +58,20 @@ class WorkerBase(ABC):
         """Compute one batch; return one token per sequence that samples, in order."""
 
     @abstractmethod
-    def sleep(self, level: int) -> SleepReport:
-        """Give weights and cache back; asleep already = nothing more is freed."""
+    def sleep(self, level: int, tags: Collection[str], kept_blocks: Sequence[int] = ()) -> SleepReport:
+        """See `Executor.sleep`."""
 
     @abstractmethod
-    def wake_up(self) -> None:
-        """Bring weights and cache back and compare the golden tokens; awake already = nothing happens.
+    def prepare_wake_up(self, tags: Collection[str]) -> int:
+        """See `Executor.prepare_wake_up`."""
 
-        Raises GoldenTokensDiffer, or what `load_model` and `initialize_cache` raise; then nothing is held.
-        """
+    @abstractmethod
+    def wake_up(self, tags: Collection[str]) -> WakeReport:
+        """See `Executor.wake_up`; awake already = nothing happens."""
+
+    @abstractmethod
+    def save_sharded_state(self, directory: str) -> None:
+        """See `Executor.save_sharded_state`."""
 
     @abstractmethod
     def check_health(self) -> None:

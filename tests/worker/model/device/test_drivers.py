@@ -1,0 +1,104 @@
+"""The contract of memory drivers, for host memory and for the device that is not there."""
+
+from pathlib import Path
+
+import pytest
+
+from dormouse_worker.model.device.driver import DeviceOutOfMemory
+from dormouse_worker.model.device.host_driver import HostDriver
+from dormouse_worker.model.device.testing import FakeCudaDriver
+
+TOTAL = 64 << 20
+
+
+@pytest.fixture(params=["host", "fake"])
+def driver(request):
+    return HostDriver(lambda: TOTAL) if request.param == "host" else FakeCudaDriver(TOTAL)
+
+
+def resident_bytes(address):
+    """Return how much of the mapping at this address is resident."""
+    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    for line in lines:
+        bounds, _, _ = line.partition(" ")
+        start, dash, end = bounds.partition("-")
+        if dash and int(start, 16) <= address < int(end, 16):
+            return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Rss:"))
+    raise AssertionError(f"nothing is mapped at {address:x}")
+
+
+def test_a_range_is_aligned_and_costs_nothing(driver):
+    before = driver.free_bytes()
+    address = driver.reserve(1 << 30)
+    assert address % driver.granularity == 0
+    assert driver.free_bytes() == before
+    driver.release(address, 1 << 30)
+
+
+def test_what_is_written_can_be_read_back_until_it_is_unmapped(driver):
+    size = 4 * driver.granularity
+    address = driver.reserve(size)
+    chunk = driver.create(size)
+    driver.map(address, chunk, size)
+    tensor = driver.tensor(address, size)
+    tensor.fill_(7)
+    assert int(tensor[-1]) == 7
+    assert resident_bytes(address) >= size
+    driver.unmap(address, size)
+    assert resident_bytes(address) == 0
+    driver.destroy(chunk)
+    driver.release(address, size)
+
+
+def test_another_chunk_can_take_the_place_behind_the_same_address(driver):
+    size = driver.granularity
+    address = driver.reserve(size)
+    for value in (1, 2):
+        chunk = driver.create(size)
+        driver.map(address, chunk, size)
+        tensor = driver.tensor(address, size)
+        tensor.fill_(value)
+        assert int(tensor.sum()) == value * size % (1 << 64)
+        driver.unmap(address, size)
+        driver.destroy(chunk)
+    driver.release(address, size)
+
+
+def test_more_than_there_is_is_refused_with_the_numbers(driver):
+    first = driver.create(TOTAL // 2)
+    with pytest.raises(DeviceOutOfMemory) as caught:
+        driver.create(TOTAL)
+    assert (caught.value.wanted_bytes, caught.value.free_bytes) == (TOTAL, TOTAL // 2)
+    assert caught.value.missing_bytes == TOTAL // 2
+    driver.destroy(first)
+    driver.destroy(driver.create(TOTAL))
+
+
+def test_a_neighbour_takes_from_what_is_free():
+    driver = FakeCudaDriver(TOTAL)
+    driver.take(TOTAL // 4)
+    assert driver.free_bytes() == TOTAL - TOTAL // 4
+    driver.give(TOTAL // 4)
+    assert driver.free_bytes() == TOTAL
+
+
+@pytest.mark.parametrize("verb", ["create", "map"])
+def test_the_chosen_call_fails_and_only_that_one(verb):
+    driver, size = FakeCudaDriver(TOTAL), FakeCudaDriver.granularity
+    address = driver.reserve(size)
+    driver.fail_at(verb, 1)
+
+    def map_one():
+        driver.map(address, driver.create(size), size)
+        driver.unmap(address, size)
+
+    map_one()
+    with pytest.raises(DeviceOutOfMemory) as caught:
+        map_one()
+    assert caught.value.missing_bytes >= 1
+    map_one()
+
+
+def test_a_range_that_the_system_refuses_is_an_error(driver):
+    with pytest.raises(OSError, match="mmap"):
+        driver.reserve(1 << 60)

@@ -1,0 +1,1 @@
+"""Device memory: drivers that give it, arenas that lay it out."""

@@ -1,0 +1,41 @@
+"""What a rank's worker needs of its device. One implementation per kind; who holds one asks nothing about the kind."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from dormouse_worker.model.device.driver import MemoryDriver
+
+
+class Device(Protocol):
+    """One device and the memory beside it."""
+
+    @property
+    def name(self) -> str:
+        """Return what reports call it: `cpu`, or the GPU's UUID."""
+
+    @property
+    def torch_device(self) -> torch.device:
+        """Return where tensors live."""
+
+    @property
+    def memory(self) -> MemoryDriver:
+        """Return the memory that arenas take."""
+
+    @property
+    def copies(self) -> MemoryDriver | None:
+        """Return the host memory from which copies are fastest (on CUDA pinned); None = there is one memory only.
+
+        With one memory the arena is the only copy: there is nothing to keep beside it.
+        """
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Copy bytes between an arena and a host copy, either way, in slices; returns when they are there.
+
+        Both are uint8 [n].
+        """
+
+    def synchronize(self) -> None:
+        """Wait until the device has finished everything that was asked of it. Raises what the work raised."""

@@ -1,0 +1,106 @@
+"""Host memory with the verbs of a device: anonymous mappings, given back to the kernel by madvise."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Callable
+
+import torch
+
+from dormouse_worker.model.device.driver import Chunk, DeviceOutOfMemory
+
+HUGE_PAGE_BYTES = 2 << 20  # copying into fresh 4 KiB pages is bound by page faults, not by memory
+_NO_FILE = -1
+_FAILED = ctypes.c_void_p(-1).value
+_MAP_NORESERVE = 0x4000
+_PROT_NONE = 0
+
+
+class HostDriver:
+    """Implements `MemoryDriver`. Physical memory comes with the first touch; `create` only keeps the books.
+
+    reserved   PROT_NONE, costs nothing          unmap: MADV_DONTNEED, then PROT_NONE
+    mapped     read and write, huge pages        map: PROT_READ | PROT_WRITE, MADV_HUGEPAGE
+    """
+
+    granularity = HUGE_PAGE_BYTES
+
+    def __init__(self, available_bytes: Callable[[], int]) -> None:
+        """`available_bytes` tells how much memory this process may still take."""
+        self._available_bytes = available_bytes
+        self._chunks: dict[Chunk, int] = {}
+        self._num_created = 0
+        self._num_unmapped_bytes = 0  # promised by `create`, not yet seen by the kernel
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        for name in ("munmap", "mprotect", "madvise"):
+            getattr(libc, name).argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int][: 2 + (name != "munmap")]
+        self._libc = libc
+
+    def __repr__(self) -> str:
+        return f"HostDriver({len(self._chunks)} chunks, {sum(self._chunks.values())} bytes)"
+
+    def free_bytes(self) -> int:
+        """See `MemoryDriver`."""
+        return max(0, self._available_bytes() - self._num_unmapped_bytes)
+
+    def reserve(self, num_bytes: int) -> int:
+        """See `MemoryDriver`. Reserves a huge page more and cuts the ends off, so that the range is aligned."""
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        start = self._libc.mmap(None, num_bytes + HUGE_PAGE_BYTES, _PROT_NONE, flags, _NO_FILE, 0)
+        if start == _FAILED:
+            raise _os_error(f"mmap of {num_bytes} bytes")
+        address = -(-int(start) // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
+        end, mapped_end = address + num_bytes, start + num_bytes + HUGE_PAGE_BYTES
+        for begin, length in ((start, address - start), (end, mapped_end - end)):
+            if length:
+                self._call("munmap", begin, length)
+        return address
+
+    def release(self, address: int, num_bytes: int) -> None:
+        """See `MemoryDriver`."""
+        self._call("munmap", address, num_bytes)
+
+    def create(self, num_bytes: int) -> Chunk:
+        """See `MemoryDriver`."""
+        free_bytes = self.free_bytes()
+        if num_bytes > free_bytes:
+            raise DeviceOutOfMemory(num_bytes, free_bytes)
+        self._num_created += 1
+        chunk = Chunk(self._num_created)
+        self._chunks[chunk] = num_bytes
+        self._num_unmapped_bytes += num_bytes
+        return chunk
+
+    def destroy(self, chunk: Chunk) -> None:
+        """See `MemoryDriver`."""
+        self._num_unmapped_bytes -= self._chunks.pop(chunk)
+
+    def map(self, address: int, chunk: Chunk, num_bytes: int) -> None:
+        """See `MemoryDriver`."""
+        assert self._chunks[chunk] == num_bytes, "a chunk is mapped as a whole"
+        self._call("mprotect", address, num_bytes, mmap.PROT_READ | mmap.PROT_WRITE)
+        self._libc.madvise(address, num_bytes, mmap.MADV_HUGEPAGE)  # only speed is lost where the kernel has none
+        self._num_unmapped_bytes -= num_bytes
+
+    def unmap(self, address: int, num_bytes: int) -> None:
+        """See `MemoryDriver`."""
+        self._call("madvise", address, num_bytes, mmap.MADV_DONTNEED)
+        self._call("mprotect", address, num_bytes, _PROT_NONE)
+        self._num_unmapped_bytes += num_bytes
+
+    def tensor(self, address: int, num_bytes: int) -> torch.Tensor:
+        """See `MemoryDriver`."""
+        return torch.frombuffer((ctypes.c_uint8 * num_bytes).from_address(address), dtype=torch.uint8)
+
+    def _call(self, name: str, *arguments: int) -> None:
+        if getattr(self._libc, name)(*arguments) != 0:
+            raise _os_error(f"{name}{arguments}")
+
+
+def _os_error(what: str) -> OSError:
+    code = ctypes.get_errno()
+    return OSError(code, f"{what}: {os.strerror(code)}")

@@ -1,0 +1,120 @@
+"""A device that is not there: limited memory, failures on command, and real forward passes on what it gives."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import torch
+
+from dormouse_worker.host import Host
+from dormouse_worker.model.device.driver import Chunk, DeviceOutOfMemory
+from dormouse_worker.model.device.host_driver import HostDriver
+
+VERBS = ("create", "map")  # those that may fail, in the driver's contract
+
+
+class FakeCudaDriver:
+    """Implements `MemoryDriver` over host mappings of its own, apart from the memory that torch takes.
+
+    `fail_at` makes the n-th call of a verb from now on (0 = the next) raise once, as a device does whose memory
+    somebody else took in that instant. `take` and `give` are that somebody.
+    """
+
+    granularity = HostDriver.granularity
+
+    def __init__(self, total_bytes: int = 1 << 40) -> None:
+        self.total_bytes = total_bytes
+        self.neighbour_bytes = 0
+        self.calls: Counter[str] = Counter()
+        self._sizes: dict[Chunk, int] = {}
+        self._mappings = HostDriver(lambda: 1 << 62)
+        self._failures: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        return f"FakeCudaDriver({self.used_bytes} + {self.neighbour_bytes} of {self.total_bytes} bytes used)"
+
+    @property
+    def used_bytes(self) -> int:
+        """Return the physical memory that this process holds."""
+        return sum(self._sizes.values())
+
+    def take(self, num_bytes: int) -> None:
+        """Let a neighbour allocate."""
+        self.neighbour_bytes += num_bytes
+
+    def give(self, num_bytes: int) -> None:
+        """Let the neighbour free."""
+        self.neighbour_bytes -= num_bytes
+
+    def fail_at(self, verb: str, index: int) -> None:
+        """Let the call of this verb fail that comes after `index` others."""
+        assert verb in VERBS, verb
+        self._failures[verb] = self.calls[verb] + index
+
+    def free_bytes(self) -> int:
+        """See `MemoryDriver`."""
+        return max(0, self.total_bytes - self.neighbour_bytes - self.used_bytes)
+
+    def reserve(self, num_bytes: int) -> int:
+        """See `MemoryDriver`."""
+        return self._mappings.reserve(num_bytes)
+
+    def release(self, address: int, num_bytes: int) -> None:
+        """See `MemoryDriver`."""
+        self._mappings.release(address, num_bytes)
+
+    def create(self, num_bytes: int) -> Chunk:
+        """See `MemoryDriver`."""
+        free_bytes = self.free_bytes()
+        if self._is_failing("create") or num_bytes > free_bytes:
+            raise DeviceOutOfMemory(num_bytes, free_bytes)
+        chunk = self._mappings.create(num_bytes)
+        self._sizes[chunk] = num_bytes
+        return chunk
+
+    def destroy(self, chunk: Chunk) -> None:
+        """See `MemoryDriver`."""
+        del self._sizes[chunk]
+        self._mappings.destroy(chunk)
+
+    def map(self, address: int, chunk: Chunk, num_bytes: int) -> None:
+        """See `MemoryDriver`."""
+        if self._is_failing("map"):
+            raise DeviceOutOfMemory(num_bytes, self.free_bytes())
+        self._mappings.map(address, chunk, num_bytes)
+
+    def unmap(self, address: int, num_bytes: int) -> None:
+        """See `MemoryDriver`."""
+        self._mappings.unmap(address, num_bytes)
+
+    def tensor(self, address: int, num_bytes: int) -> torch.Tensor:
+        """See `MemoryDriver`."""
+        return self._mappings.tensor(address, num_bytes)
+
+    def _is_failing(self, verb: str) -> bool:
+        self.calls[verb] += 1
+        if self.calls[verb] - 1 != self._failures.get(verb):
+            return False
+        del self._failures[verb]
+        return True
+
+
+class FakeDevice:
+    """Implements `Device` on a `FakeCudaDriver`: what CUDA does with its own memory, done by the CPU."""
+
+    name = "fake"
+    torch_device = torch.device("cpu")
+
+    def __init__(self, driver: FakeCudaDriver | None = None, host: Host | None = None) -> None:
+        self.memory = driver or FakeCudaDriver()
+        self.copies = HostDriver((host or Host()).available_bytes)
+
+    def __repr__(self) -> str:
+        return f"FakeDevice({self.memory!r}, {self.copies!r})"
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """See `Device`."""
+        target.copy_(source)
+
+    def synchronize(self) -> None:
+        """See `Device`: nothing is ever under way."""
