@@ -74,8 +74,8 @@ class Command(msgspec.Struct, frozen=True, tag=True):
     """One control call for the rank's worker; answered by one `CommandResult` with the same id."""
 
     command_id: int
-    # initialize_cache | sleep | prepare_wake_up | wake_up | reset_prefix_cache | save_sharded_state | check_health
-    # | shutdown
+    # initialize_cache | abort_all | sleep | prepare_wake_up | wake_up | reset_prefix_cache | save_sharded_state |
+    # check_health | shutdown
     method: str
     args: dict[str, int | float | str | list[str]] = {}
 

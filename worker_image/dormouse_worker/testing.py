@@ -20,6 +20,7 @@ import msgspec
 from dormouse_worker.engine.testing import make_report
 from dormouse_worker.front.board import Changes
 from dormouse_worker.ipc import (
+    TAGS,
     AbortRequests,
     AddRequest,
     Command,
@@ -49,6 +50,7 @@ class Script(msgspec.Struct, frozen=True):
     failure: tuple[str, str] | None = None  # reason and message: FAILED instead of PROFILED
     refusals: dict[str, tuple[str, str]] = {}  # method → reason and message with which it is answered
     tokenizer_path: str = ""  # what it made for a model without tokenizer.json
+    missing_bytes: int = 0  # what a prepared wake lacks
     hangs_at: str = ""  # never answers this command
     dies_at: str = ""  # ends with code 3 and a last word when this arrives: a method, or "request"
 
@@ -137,10 +139,14 @@ class FakeEngine:
             self._change(State.INITIALIZING)
             blocks = {name: int(str(value)) for name, value in command.args.items()}
             return [msgspec.structs.replace(self.status), self._change(State.READY, **blocks), done]
+        if command.method == "abort_all":
+            return [*self.handle(AbortRequests(list(self._requests))), done]
         if command.method == "sleep":
-            ended: list[EngineMessage] = list(self.handle(AbortRequests(list(self._requests))))
             fields = {"residual_bytes": 7, "freed_bytes": 993, "last_sleep_seconds": 0.5}
-            return [*ended, self._change(State.ASLEEP, sleep_level=2, num_gpu_blocks=0, **fields), done]
+            depth = {"sleep_level": command.args["level"], "sleeping_tags": command.args["tags"] or TAGS}
+            return [self._change(State.ASLEEP, num_gpu_blocks=0, **depth, **fields), done]
+        if command.method == "prepare_wake_up":
+            return [CommandResult(command.command_id, missing_bytes=self.script.missing_bytes)]
         if command.method == "wake_up":
             waking = self._change(State.WAKING)
             return [waking, self._change(State.READY, sleep_level=0, num_gpu_blocks=50, last_wake_seconds=1.5), done]

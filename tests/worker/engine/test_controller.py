@@ -210,22 +210,6 @@ class TestSleep:
         assert (status.state, status.sleep_level, status.last_sleep_seconds) == (State.ASLEEP, 2, 2.0)
         assert (status.freed_bytes, status.residual_bytes, status.num_gpu_blocks) == (800, 100, 0)
 
-    def test_asleep_already_is_done(self, asleep):
-        assert asleep.command("sleep", level=2) == ("", "")
-        assert asleep.executor.calls.count("sleep") == 1
-
-    @pytest.mark.parametrize("level", [0, 1, 3])
-    def test_other_levels_are_refused(self, ready, level):
-        reason, message = ready.command("sleep", level=level)
-        assert reason == "InvalidArgument"
-        assert message == f"level is {level}; level 1 comes with a later version; use 2"
-
-    def test_an_unknown_mode_is_refused(self, ready):
-        assert ready.command("sleep", mode="gently") == (
-            "InvalidArgument",
-            "mode is 'gently'; allowed are drain and abort",
-        )
-
     def test_before_the_cache_is_there_it_is_refused(self, profiled):
         assert profiled.command("sleep")[0] == "WrongState"
 
@@ -234,13 +218,21 @@ class TestSleep:
         assert ready.command("sleep")[0] == "WrongState"
         assert ready.status.state is State.READY
 
-    def test_mode_abort_ends_them_first(self, ready):
+    def test_they_can_be_ended_first(self, ready):
         ready.controller.handle(make_add("a"))
-        assert ready.command("sleep", mode="abort") == ("", "")
+        assert ready.command("abort_all") == ("", "")
+        assert ready.command("sleep") == ("", "")
         (aborted,) = [
             output for message in ready.sent if isinstance(message, StepOutputs) for output in message.outputs
         ]
         assert (aborted.request_id, aborted.finish_reason) == ("a", "abort")
+
+    def test_a_refusal_of_the_worker_leaves_it_awake(self, ready):
+        ready.fail_next("sleep", InsufficientMemory("no host memory"))
+        assert ready.command("sleep", level=1) == ("InsufficientMemory", "no host memory")
+        assert ready.status.state is State.READY
+        ready.controller.handle(make_add())
+        assert ready.controller.has_work
 
     def test_an_error_inside_fails_the_worker(self, ready):
         ready.fail_next("sleep", RuntimeError("boom"))
@@ -250,6 +242,21 @@ class TestSleep:
 
 class TestWakeUp:
     """And back."""
+
+    def test_what_a_prepared_wake_lacks_stands_in_the_answer(self, asleep):
+        asleep.executor.missing_bytes = 512
+        assert asleep.command("prepare_wake_up") == ("", "")
+        assert asleep.sent[-1].missing_bytes == 512
+        assert asleep.status.state is State.ASLEEP
+
+    def test_a_part_alone_does_not_open(self, asleep):
+        assert asleep.command("wake_up", tags=["weights"]) == ("", "")
+        assert asleep.status.state is State.ASLEEP
+        assert asleep.command("wake_up") == ("", "")
+        assert asleep.status.state is State.READY
+
+    def test_a_prepared_wake_of_one_that_loads_is_refused(self, profiled):
+        assert profiled.command("prepare_wake_up")[0] == "WrongState"
 
     def test_it_opens_with_the_agreed_count_and_says_how_long_it_took(self, asleep):
         assert asleep.command("wake_up") == ("", "")
@@ -303,9 +310,19 @@ class TestOtherCommands:
         hits = [message.prefix_hits for message in profiled.sent if isinstance(message, StepOutputs)]
         assert hits == [0, 0]
 
+    def test_weights_are_saved_by_a_worker_that_has_them(self, ready):
+        assert ready.command("save_sharded_state", directory="/shards") == ("", "")
+        assert ready.executor.calls[-1] == "save_sharded_state"
+
+    def test_a_worker_that_sleeps_saves_no_weights(self, asleep):
+        assert asleep.command("save_sharded_state", directory="/shards") == (
+            "WrongState",
+            "save_sharded_state needs READY; the worker is ASLEEP",
+        )
+
     def test_an_unknown_method_is_refused_with_the_known_ones(self, ready):
         reason, message = ready.command("dance")
-        assert (reason, "'dance'" in message, "initialize_cache, sleep, wake_up" in message) == (
+        assert (reason, "'dance'" in message, "initialize_cache, abort_all, sleep" in message) == (
             "InvalidArgument",
             True,
             True,

@@ -46,6 +46,11 @@ class BlockPool:
         return len(self._cached)
 
     @property
+    def cached_blocks(self) -> tuple[int, ...]:
+        """Return the blocks that nobody holds though they hold a known prefix."""
+        return tuple(self._cached)
+
+    @property
     def num_used(self) -> int:
         """Return how many blocks are held."""
         return self.num_blocks - self.num_available

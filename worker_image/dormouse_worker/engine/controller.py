@@ -9,21 +9,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-import msgspec
-
+from dormouse_worker.engine.actuation import Actuation
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.engine import Engine
 from dormouse_worker.engine.executor import Executor
+from dormouse_worker.engine.slumber import SleepOrder, integer, tags_of
+from dormouse_worker.engine.status import StatusTeller
 from dormouse_worker.engine.validation import check_block_counts
 from dormouse_worker.errors import GoldenTokensDiffer, Internal, InvalidArgument, WorkerError, WrongState
 from dormouse_worker.ipc import (
-    TAGS,
     AbortRequests,
     AddRequest,
     Command,
     CommandResult,
     EngineMessage,
-    EngineStatus,
     FrontMessage,
     MemoryReport,
     State,
@@ -37,7 +36,7 @@ MAX_FAILURES_IN_A_ROW = 2  # one forward pass that raises costs its batch; the n
 
 
 class Controller:
-    """One rank's state, its worker and, between allocation and sleep, its engine."""
+    """One rank's state, its worker and, once the cache is allocated, its engine, which stays over a sleep."""
 
     def __init__(
         self,
@@ -51,15 +50,19 @@ class Controller:
         self._executor = executor
         self._send = send
         self._clock = clock
-        self._status = EngineStatus(state=State.STARTING)
+        self._teller = StatusTeller(send)
+        self._actuation = Actuation(executor, self._teller, clock, keep_prefix_cache=settings.keep_prefix_cache)
         self._engine: Engine | None = None
         self._agreed = (0, 0)  # block counts on the device and in host memory; kept over a sleep
         self.is_shut_down = False
-        self._commands: dict[str, Callable[[Command], None]] = {
+        self._commands: dict[str, Callable[[Command], int | None]] = {
             "initialize_cache": self._initialize_cache,
+            "abort_all": self._abort_all,
             "sleep": self._sleep,
+            "prepare_wake_up": self._prepare_wake_up,
             "wake_up": self._wake_up,
             "reset_prefix_cache": self._reset_prefix_cache,
+            "save_sharded_state": self._save_sharded_state,
             "check_health": self._check_health,
             "shutdown": self._shutdown,
         }
@@ -70,7 +73,7 @@ class Controller:
     @property
     def state(self) -> State:
         """Return the state last sent."""
-        return self._status.state
+        return self._teller.status.state
 
     @property
     def has_work(self) -> bool:
@@ -85,16 +88,12 @@ class Controller:
     def start(self) -> None:
         """Load and profile. Ends in PROFILED, or in FAILED with the reason; raises nothing."""
         try:
-            self._change(State.LOADING)
+            self._teller.change(State.LOADING)
             self._executor.init_device()
             self._executor.load_model()
-            self._status = msgspec.structs.replace(
-                self._status,
-                model=self._executor.get_model_info(),
-                tokenizer_path=self._executor.convert_tokenizer(),
-            )
+            self._teller.note(model=self._executor.get_model_info(), tokenizer_path=self._executor.convert_tokenizer())
             self._executor.determine_num_available_blocks()
-            self._change(State.PROFILED, report=self._executor.get_memory_report())
+            self._teller.change(State.PROFILED, report=self._executor.get_memory_report())
         except Exception as error:  # noqa: BLE001  the pod stays up and says why
             self._fail(error)
 
@@ -133,20 +132,20 @@ class Controller:
 
     def _run_command(self, command: Command) -> CommandResult:
         try:
-            self._commands.get(command.method, self._refuse_unknown)(command)
+            missing_bytes = self._commands.get(command.method, self._refuse_unknown)(command) or 0
         except WorkerError as error:
             logger.warning("%s refused: %s", command.method, error)
             return CommandResult(command.command_id, error.reason, str(error))
         except Exception as error:
             logger.exception("%s failed", command.method)
             return CommandResult(command.command_id, Internal.__name__, f"{type(error).__name__}: {error}")
-        return CommandResult(command.command_id)
+        return CommandResult(command.command_id, missing_bytes=missing_bytes)
 
     def _refuse_unknown(self, command: Command) -> None:
         raise InvalidArgument(f"method {command.method!r} is unknown; known are {', '.join(self._commands)}")
 
     def _initialize_cache(self, command: Command) -> None:
-        num_gpu_blocks, num_cpu_blocks = _integer(command, "num_gpu_blocks"), _integer(command, "num_cpu_blocks", 0)
+        num_gpu_blocks, num_cpu_blocks = integer(command, "num_gpu_blocks"), integer(command, "num_cpu_blocks", 0)
         if self.state not in {State.PROFILED, State.READY}:
             raise WrongState(f"initialize_cache needs PROFILED or READY; the worker is {self.state}")
         if (num_gpu_blocks, num_cpu_blocks) == self._agreed and self.state is State.READY:
@@ -155,125 +154,98 @@ class Controller:
         report = self._report()
         check_block_counts(report, num_gpu_blocks, num_cpu_blocks)
         self._engine = None
-        self._change(State.INITIALIZING, num_gpu_blocks=0, num_cpu_blocks=0)
+        self._teller.change(State.INITIALIZING, num_gpu_blocks=0, num_cpu_blocks=0)
         try:
             self._executor.initialize_cache(num_gpu_blocks, num_cpu_blocks)
         except WorkerError:
-            self._change(State.PROFILED)
+            self._teller.change(State.PROFILED)
             raise
         except Exception as error:
             self._fail(error)
             raise
         self._agreed = (num_gpu_blocks, num_cpu_blocks)
+        self._engine = build_engine(self._settings, report, self._agreed, self._executor, clock=self._clock)
         self._open()
 
-    def _sleep(self, command: Command) -> None:
-        level, mode = _integer(command, "level", 2), command.args.get("mode", "drain")
-        if level != 2:
-            raise InvalidArgument(f"level is {level}; level 1 comes with a later version; use 2")
-        if mode not in {"drain", "abort"}:
-            raise InvalidArgument(f"mode is {mode!r}; allowed are drain and abort")
-        if self.state is State.ASLEEP:
-            return
-        if self._engine is None or self.state is not State.READY:
-            raise WrongState(f"sleep needs READY; the worker is {self.state}")
-        if mode == "abort":
+    def _abort_all(self, command: Command) -> None:
+        del command  # abort_all has no arguments
+        if self._engine is not None and self._engine.has_work:
             self._send(self._engine.outputs(self._engine.abort_all()))
-        self._require_idle("sleep without mode=abort")
-        self._go_to_sleep(level)
 
-    def _go_to_sleep(self, level: int) -> None:
-        started_s = self._clock()
+    def _sleep(self, command: Command) -> None:
+        order = SleepOrder.of(command)
+        if self._engine is None or self.state not in {State.READY, State.ASLEEP}:
+            raise WrongState(f"sleep needs READY or ASLEEP; the worker is {self.state}")
+        self._require_idle("sleep")
         try:
-            report = self._executor.sleep(level, TAGS)
+            self._actuation.sleep(order, self._engine)
+        except WorkerError:
+            raise
         except Exception as error:
             self._fail(error)
             raise
-        self._engine = None
-        self._change(
-            State.ASLEEP,
-            num_gpu_blocks=0,
-            num_cpu_blocks=0,
-            sleep_level=level,
-            freed_bytes=report.freed_bytes,
-            residual_bytes=report.residual_bytes,
-            last_sleep_seconds=self._clock() - started_s,
-        )
+
+    def _prepare_wake_up(self, command: Command) -> int:
+        """Reserve; the bytes that are missing stand in the answer."""
+        tags = tags_of(command)
+        self._require_wakeable(command)
+        return self._actuation.prepare_wake_up(tags)
 
     def _wake_up(self, command: Command) -> None:
-        del command  # wake_up has no arguments yet
-        if self.state is State.READY:
-            return
-        if self.state is not State.ASLEEP:
-            raise WrongState(f"wake_up needs ASLEEP; the worker is {self.state}")
-        started_s = self._clock()
-        self._change(State.WAKING)
+        tags = tags_of(command)
+        self._require_wakeable(command)
         try:
-            self._executor.wake_up(TAGS)
+            if self._actuation.wake_up(tags):
+                self._open()
         except GoldenTokensDiffer as error:
             self._fail(error)
             raise
         except WorkerError:
-            self._change(State.ASLEEP)  # refused: asleep and intact, a later wake may fit
             raise
         except Exception as error:
             self._fail(error)
             raise
-        self._open(sleep_level=0, residual_bytes=0, last_wake_seconds=self._clock() - started_s)
+
+    def _require_wakeable(self, command: Command) -> None:
+        if self.state not in {State.READY, State.ASLEEP}:
+            raise WrongState(f"{command.method} needs ASLEEP; the worker is {self.state}")
 
     def _reset_prefix_cache(self, command: Command) -> None:
         del command  # reset_prefix_cache has no arguments
         if self._engine is not None:  # else there is no cache
             self._engine.forget_prefixes()
 
+    def _save_sharded_state(self, command: Command) -> None:
+        if self._engine is None or self.state is not State.READY:
+            raise WrongState(f"save_sharded_state needs READY; the worker is {self.state}")
+        self._executor.save_sharded_state(str(command.args.get("directory", "")))
+
     def _check_health(self, command: Command) -> None:
         del command  # check_health has no arguments
         self._executor.check_health()
 
     def _shutdown(self, command: Command) -> None:
-        del command  # shutdown has no arguments
-        if self._engine is not None and self._engine.has_work:
-            self._send(self._engine.outputs(self._engine.abort_all()))
+        self._abort_all(command)
         self.is_shut_down = True
         self._executor.shutdown()
 
-    def _open(self, **fields: object) -> None:
-        """Enter READY with a fresh engine over the agreed blocks."""
+    def _open(self) -> None:
+        """Enter READY; the ranks know nothing of any sequence yet, or any more."""
+        assert self._engine is not None, "built before"
+        self._engine.forget_ranks()
         num_gpu_blocks, num_cpu_blocks = self._agreed
-        self._engine = build_engine(self._settings, self._report(), self._agreed, self._executor, clock=self._clock)
-        self._change(State.READY, num_gpu_blocks=num_gpu_blocks, num_cpu_blocks=num_cpu_blocks, **fields)
+        self._teller.change(State.READY, num_gpu_blocks=num_gpu_blocks, num_cpu_blocks=num_cpu_blocks)
 
     def _report(self) -> MemoryReport:
-        assert self._status.report is not None, "only before PROFILED is there no report"
-        return self._status.report
+        report = self._teller.status.report
+        assert report is not None, "only before PROFILED is there no report"
+        return report
 
     def _require_idle(self, what: str) -> None:
         if self._engine is not None and self._engine.has_work:
             raise WrongState(f"{what} needs an idle worker; {self._engine.num_requests} requests are unfinished")
 
-    def _change(self, state: State, **fields: object) -> None:
-        self._status = msgspec.structs.replace(self._status, state=state, **fields)
-        logger.info("state %s", state)
-        self._send(self._status)
-
     def _fail(self, error: Exception) -> None:
         """Enter FAILED; requests that were running can not be there in any state that leads here."""
-        known = isinstance(error, WorkerError)
-        if not known:
-            logger.error("unexpected failure in %s", self.state, exc_info=error)
         self._engine = None
-        self._change(
-            State.FAILED,
-            report=self._executor.get_memory_report(),
-            num_gpu_blocks=0,
-            num_cpu_blocks=0,
-            failure_reason=error.reason if isinstance(error, WorkerError) else Internal.__name__,
-            failure_message=str(error) if known else f"{type(error).__name__}: {error}",
-        )
-
-
-def _integer(command: Command, name: str, default: int | None = None) -> int:
-    value = command.args.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidArgument(f"{name} is {value!r}; {command.method} needs an integer")
-    return value
+        self._teller.fail(error, self._executor.get_memory_report())

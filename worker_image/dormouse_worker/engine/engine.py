@@ -101,6 +101,15 @@ class Engine:
             preemptions=now.preemptions - told.preemptions,
         )
 
+    @property
+    def cached_blocks(self) -> tuple[int, ...]:
+        """Return the blocks whose contents a later request may ask for; all there are while nothing runs."""
+        return self._scheduler.tables.pool.cached_blocks
+
+    def forget_ranks(self) -> None:
+        """The ranks lost what they knew of sequences: the next batch tells them everything."""
+        self._scheduler.forget_ranks()
+
     def forget_prefixes(self) -> None:
         """Empty the prefix cache; running requests keep what they hold."""
         self._scheduler.tables.pool.forget_prefixes()

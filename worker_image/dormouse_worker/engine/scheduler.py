@@ -167,6 +167,10 @@ class Scheduler:
         """Return an unfinished request."""
         return self._requests[request_id]
 
+    def forget_ranks(self) -> None:
+        """The ranks know nothing any more: introduce everything anew."""
+        self._ranks.reset()
+
     def check_integrity(self) -> None:
         """Recount all blocks; when no request is left none may be held. Raises RuntimeError with the numbers."""
         self.tables.check_integrity()

@@ -25,6 +25,7 @@ from dormouse_api.limits import MAX_MESSAGE_BYTES, server_options
 from dormouse_api.names import CONTROL_SERVICE, INFERENCE_SERVICE, Role
 from dormouse_api.v1 import worker_control_pb2_grpc
 from dormouse_worker.errors import WorkerError
+from dormouse_worker.front.actuation import Actuation, PhaseTimeouts
 from dormouse_worker.front.caller import Timeouts
 from dormouse_worker.front.control import ControlService
 from dormouse_worker.front.engine_link import Spawn
@@ -38,6 +39,7 @@ from dormouse_worker.front.parsing import add_inference
 from dormouse_worker.front.restarts import RestartLimits
 from dormouse_worker.front.settings import FrontSettings
 from dormouse_worker.front.standalone import agree_with_itself, invitation
+from dormouse_worker.front.turns import Turns
 from dormouse_worker.front.wire import Identity
 from dormouse_worker.front.worker import Limits, Worker
 from dormouse_worker.ipc import EngineStatus, State
@@ -223,8 +225,10 @@ class Front:
         timeouts = Timeouts(self._settings.default_timeout_s, self._settings.max_timeout_s)
         serving = InferenceService(self.worker, model, tokens, timeouts)
         add_inference(serving, self._inference)
+        turns = Turns()
+        phases = PhaseTimeouts(self._settings.drain_timeout_s, self._settings.prepared_timeout_s)
         control = ControlService(  # type: ignore[abstract]  # what it leaves out answers UNIMPLEMENTED
-            self.worker, drain_timeout_s=self._settings.drain_timeout_s
+            self.worker, turns, Actuation(self.worker, turns, phases)
         )
         worker_control_pb2_grpc.add_WorkerControlServicer_to_server(control, self._control)
         if self._settings.enable_reflection:

@@ -6,8 +6,7 @@ RPCs that a later version fills are not overridden: the generated base answers U
 # ruff: noqa: N802  the method names are those of the .proto file
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,27 +16,26 @@ from grpc import aio
 from dormouse_api.status import CallError
 from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2_grpc as rpc
+from dormouse_worker.front.actuation import Actuation, Order, require
 from dormouse_worker.front.answers import answered
+from dormouse_worker.front.turns import Turns
 from dormouse_worker.front.wire import to_report
 from dormouse_worker.front.worker import Worker
-from dormouse_worker.ipc import State
-from dormouse_worker.lifecycle import describe
+from dormouse_worker.ipc import TAGS, State
 
 Context = aio.ServicerContext[Any, Any]
 
-SLEEP_LEVEL = 2  # the only one so far
-TAGS = frozenset({"weights", "kv_cache"})
+LEVELS = (1, 2)
 WATCH_INTERVAL_S = 0.02  # at most so often a watcher hears something
 
 
 class ControlService(rpc.WorkerControlServicer):
-    """One worker's control calls. Commands to the engine run one at a time and to their end, whoever hangs up."""
+    """One worker's control calls: reads the request, checks the epoch, leaves the rest to those who own it."""
 
-    def __init__(self, worker: Worker, *, drain_timeout_s: float) -> None:
+    def __init__(self, worker: Worker, turns: Turns, actuation: Actuation) -> None:
         self._worker = worker
-        self._drain_timeout_s = drain_timeout_s
-        self._turn = asyncio.Lock()
-        self._running: set[asyncio.Task[None]] = set()
+        self._turns = turns
+        self._actuation = actuation
 
     @answered
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.WorkerStatus:
@@ -71,9 +69,9 @@ class ControlService(rpc.WorkerControlServicer):
         """Allocate the agreed counts and open."""
         del context  # the command runs to its end, whoever hangs up
         self._worker.take_epoch(request.epoch)
-        self._require("InitializeCache", State.PROFILED, State.READY, State.DRAINING)
+        require(self._worker, "InitializeCache", State.PROFILED, State.READY, State.DRAINING)
         counts = {"num_gpu_blocks": request.num_gpu_blocks, "num_cpu_blocks": request.num_cpu_blocks}
-        await self._to_the_end(partial(self._worker.command, "initialize_cache", **counts))
+        await self._turns.run(partial(self._worker.command, "initialize_cache", **counts))
         self._worker.reopen()
         return self._worker.status()
 
@@ -82,43 +80,49 @@ class ControlService(rpc.WorkerControlServicer):
         """Refuse new requests and wait for the running ones; stays draining until WakeUp or Sleep."""
         del context  # hanging up leaves the worker draining
         self._worker.take_epoch(request.epoch)
-        if self._worker.board.state in {State.READY, State.DRAINING}:
-            self._worker.start_draining()
-            await self._wait_until_drained(request.timeout_seconds or self._drain_timeout_s)
-        return pb.DrainResponse(remaining_requests=len(self._worker.requests))
+        return pb.DrainResponse(remaining_requests=await self._actuation.drain(request.timeout_seconds))
+
+    @answered
+    async def PrepareSleep(self, request: pb.PrepareSleepRequest, context: Context) -> pb.PrepareSleepResponse:
+        """Let nobody in any more and end what runs; Sleep has to follow."""
+        del context  # hanging up while it drains opens the worker again
+        self._worker.take_epoch(request.epoch)
+        counter = request.request_counter if request.HasField("request_counter") else None
+        return pb.PrepareSleepResponse(request_counter=await self._actuation.prepare_sleep(_order(request), counter))
 
     @answered
     async def Sleep(self, request: pb.SleepRequest, context: Context) -> pb.WorkerStatus:
-        """Drain or abort, then give the memory back. A sleep that fails leaves the worker as it was."""
+        """Give the memory back, after what PrepareSleep does if nobody called it."""
         del context  # hanging up while it drains cancels the sleep; afterwards it goes on
         self._worker.take_epoch(request.epoch)
-        _check_sleep(request)
-        if self._worker.board.state is State.ASLEEP:
-            return self._worker.status()
-        self._require("Sleep", State.READY, State.DRAINING)
-        began = self._worker.start_draining()
-        mode = "abort" if request.mode == pb.DRAIN_MODE_ABORT else "drain"
-        try:
-            if mode == "drain":
-                await self._drain_for_sleep()
-        except BaseException:  # hanging up is a cancellation
-            if began:
-                self._worker.reopen()
-            raise
-        await self._to_the_end(partial(self._sleep_or_reopen, mode, began=began))
+        await self._actuation.sleep(_order(request))
         return self._worker.status()
+
+    @answered
+    async def PrepareWakeUp(self, request: pb.PrepareWakeUpRequest, context: Context) -> pb.PrepareWakeUpResponse:
+        """Reserve the memory; WakeUp has to follow."""
+        del context  # the command runs to its end, whoever hangs up
+        self._worker.take_epoch(request.epoch)
+        return pb.PrepareWakeUpResponse(missing_bytes=await self._actuation.prepare_wake_up(_tags(request.tags)))
 
     @answered
     async def WakeUp(self, request: pb.WakeUpRequest, context: Context) -> pb.WorkerStatus:
         """Wake, or end a draining."""
         del context  # the command runs to its end, whoever hangs up
         self._worker.take_epoch(request.epoch)
-        _check_tags(request.tags)
-        self._worker.reopen()
-        self._require("WakeUp", State.ASLEEP, State.READY, State.WAKING)
-        if self._worker.board.state is not State.READY:
-            await self._to_the_end(partial(self._worker.command, "wake_up"))
+        await self._actuation.wake_up(_tags(request.tags))
         return self._worker.status()
+
+    @answered
+    async def SaveShardedState(
+        self, request: pb.SaveShardedStateRequest, context: Context
+    ) -> pb.SaveShardedStateResponse:
+        """Write this rank's weights where `--load-format sharded_state` finds them."""
+        del context  # the command runs to its end, whoever hangs up
+        self._worker.take_epoch(request.epoch)
+        require(self._worker, "SaveShardedState", State.READY)
+        await self._turns.run(partial(self._worker.command, "save_sharded_state", directory=request.directory))
+        return pb.SaveShardedStateResponse()
 
     @answered
     async def ResetPrefixCache(
@@ -127,7 +131,7 @@ class ControlService(rpc.WorkerControlServicer):
         """Forget every cached prefix; running requests keep what they hold."""
         del context  # the command runs to its end, whoever hangs up
         self._worker.take_epoch(request.epoch)
-        await self._to_the_end(partial(self._worker.command, "reset_prefix_cache"))
+        await self._turns.run(partial(self._worker.command, "reset_prefix_cache"))
         return pb.ResetPrefixCacheResponse()
 
     @answered
@@ -148,82 +152,33 @@ class ControlService(rpc.WorkerControlServicer):
         self._worker.take_epoch(request.epoch)
         self._worker.begin_end()
         try:
-            await self._wait_until_drained(request.drain_timeout_seconds or self._drain_timeout_s)
+            await self._actuation.drain(request.drain_timeout_seconds)
         finally:
             self._worker.end_wanted.set()
         return pb.ShutdownResponse()
-
-    async def _drain_for_sleep(self) -> None:
-        """Wait until nothing runs. Raises CallError if the time is over, or if a WakeUp cancelled the sleep."""
-        await self._wait_until_drained(self._drain_timeout_s)
-        self._require("Sleep", State.DRAINING)
-        if left := len(self._worker.requests):
-            raise _precondition(
-                f"{left} requests still run after {self._drain_timeout_s:g} s (--drain-timeout); "
-                "call Sleep again, or with mode ABORT"
-            )
-
-    async def _sleep_or_reopen(self, mode: str, *, began: bool) -> None:
-        if self._worker.board.state is State.ASLEEP:  # another Sleep was faster
-            return
-        try:
-            await self._worker.command("sleep", level=SLEEP_LEVEL, mode=mode)
-        except CallError:
-            if began:
-                self._worker.reopen()
-            raise
-
-    async def _wait_until_drained(self, timeout_s: float) -> None:
-        """Return when no request is in flight, the time is over, or somebody opened the worker again."""
-        worker = self._worker
-        try:
-            async with asyncio.timeout(timeout_s):
-                await worker.load_changes.until(
-                    lambda: len(worker.requests) == 0 or worker.board.state is not State.DRAINING
-                )
-        except TimeoutError:
-            return
-
-    async def _to_the_end(self, command: Callable[[], Awaitable[None]]) -> None:
-        """Run a command in a task of its own: a caller that hangs up must not leave it half watched."""
-
-        async def in_turn() -> None:
-            async with self._turn:
-                await command()
-
-        task = asyncio.create_task(in_turn())
-        self._running.add(task)
-        task.add_done_callback(self._forget)
-        await asyncio.shield(task)
-
-    def _forget(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
-        if not task.cancelled():
-            task.exception()  # looked at: nobody may be waiting any more
-
-    def _require(self, what: str, *states: State) -> None:
-        board = self._worker.board
-        if board.state not in states:
-            words = describe(board.state, board.engine.sleep_level)
-            raise _precondition(f"{what} needs the state {' or '.join(states)}; the worker is {words}")
 
 
 def _precondition(message: str) -> CallError:
     return CallError(grpc.StatusCode.FAILED_PRECONDITION, message)
 
 
-def _check_sleep(request: pb.SleepRequest) -> None:
-    if request.level != SLEEP_LEVEL:
-        raise CallError(grpc.StatusCode.INVALID_ARGUMENT, f"level is {request.level}; allowed: {SLEEP_LEVEL}")
-    _check_tags(request.tags)
-
-
-def _check_tags(tags: Any) -> None:
-    """Everything sleeps and wakes together so far. Raises CallError INVALID_ARGUMENT for a part of it."""
-    if set(tags) not in (set(), TAGS):
+def _order(request: pb.PrepareSleepRequest | pb.SleepRequest) -> Order:
+    """Return what is asked for. Raises CallError INVALID_ARGUMENT."""
+    if request.level not in LEVELS:
         raise CallError(
-            grpc.StatusCode.INVALID_ARGUMENT, f"tags is {sorted(tags)}; allowed: none, or all of {sorted(TAGS)}"
+            grpc.StatusCode.INVALID_ARGUMENT,
+            f"level is {request.level}; allowed: 1 (weights stay in host memory) and 2 (they are dropped)",
         )
+    return Order(request.level, _tags(request.tags), must_abort=request.mode == pb.DRAIN_MODE_ABORT)
+
+
+def _tags(tags: Sequence[str]) -> tuple[str, ...]:
+    """Return the tags, none = all. Raises CallError INVALID_ARGUMENT."""
+    if not set(tags) <= set(TAGS):
+        raise CallError(
+            grpc.StatusCode.INVALID_ARGUMENT, f"tags is {sorted(tags)}; allowed: none, or some of {', '.join(TAGS)}"
+        )
+    return tuple(tags)
 
 
 def _without_counts(status: pb.WorkerStatus) -> pb.WorkerStatus:

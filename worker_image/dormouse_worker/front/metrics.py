@@ -27,6 +27,9 @@ class WorkerMetrics:
         self._waiting = self._gauge("vllm:num_requests_waiting", "Requests that wait for a place in the batch.")
         self._usage = self._gauge("vllm:kv_cache_usage_perc", "Used share of the KV cache, 0 to 1.")
         self._residual = self._gauge("dormouse_gpu_residual_bytes", "Memory that the engine still holds asleep.")
+        self._host_copy = self._gauge(
+            "dormouse_host_copy_bytes", "Host memory that holds a copy of weights or KV cache, for a fast wake."
+        )
         self._blocks = self._gauge("dormouse_kv_blocks", "Blocks of KV cache that this rank reported.", "rank")
         self._sleep_state = self._gauge("vllm:engine_sleep_state", "1 for the present sleep state.", "sleep_state")
         self._config = self._gauge(
@@ -53,6 +56,7 @@ class WorkerMetrics:
         self._woke = self._histogram("dormouse_wake_seconds", "Duration of waking up.", LONG_S, "phase")
         self.on_load(StepOutputs([], running=0, waiting=0, kv_cache_usage=0.0))
         self._residual.set(0)
+        self._host_copy.set(0)
         self._tell_sleep_state(0)
 
     def __repr__(self) -> str:
@@ -105,11 +109,13 @@ class WorkerMetrics:
     def on_status(self, status: EngineStatus) -> None:
         """Take the engine's state."""
         self._residual.set(status.residual_bytes)
+        self._host_copy.set(status.host_copy_bytes)
         self._tell_sleep_state(status.sleep_level)
         if status.last_sleep_seconds not in {0.0, self._last_sleep_s}:
             self._slept.observe(status.last_sleep_seconds)
         if status.last_wake_seconds not in {0.0, self._last_wake_s}:
-            self._woke.labels(self._model_name, "total").observe(status.last_wake_seconds)
+            for phase, seconds in {"total": status.last_wake_seconds, **status.wake_phases}.items():
+                self._woke.labels(self._model_name, phase).observe(seconds)
         self._last_sleep_s, self._last_wake_s = status.last_sleep_seconds, status.last_wake_seconds
         if status.report is None:
             return

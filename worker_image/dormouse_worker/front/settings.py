@@ -33,6 +33,7 @@ class FrontSettings:
     control_port: int  # WorkerControl, health
     metrics_port: int  # HTTP
     drain_timeout_s: float  # how long running requests may go on after SIGTERM, and by default for Drain and Sleep
+    prepared_timeout_s: float  # how long a PrepareSleep or PrepareWakeUp holds without its second phase
     max_waiting_requests: int  # requests without a token yet; more are refused with RESOURCE_EXHAUSTED
     max_open_calls: int  # of any kind on one port, also of callers that read nothing: bounds what the front keeps
     default_timeout_s: float  # deadline of a request that brings none: nobody waits forever for what nobody reads
@@ -72,6 +73,8 @@ def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Fro
         swap_space_bytes=flags.swap_space,
         enable_prefix_caching=flags.enable_prefix_caching,
         load_format=flags.load_format,
+        keep_host_copy=flags.keep_host_copy,
+        keep_prefix_cache=flags.keep_prefix_cache,
         model_impl=flags.model_impl,
         seed=flags.seed,
         tokenizer_cache=flags.tokenizer_cache,
@@ -84,6 +87,7 @@ def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Fro
         control_port=flags.control_port,
         metrics_port=flags.metrics_port,
         drain_timeout_s=flags.drain_timeout,
+        prepared_timeout_s=flags.prepared_timeout,
         max_waiting_requests=flags.max_waiting_requests,
         max_open_calls=flags.max_open_calls,
         default_timeout_s=flags.default_timeout_seconds,
@@ -204,6 +208,18 @@ def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
         help="keep the blocks of ended requests and share equal prefixes (default on)",
     )
     add(
+        "--keep-host-copy",
+        default=True,
+        action=argparse.BooleanOptionalAction,
+        help="cuda: keep the weights in pinned host memory too, so that a sleep copies nothing (default on)",
+    )
+    add(
+        "--keep-prefix-cache",
+        default=False,
+        action=argparse.BooleanOptionalAction,
+        help="at sleep level 1 keep cached prefixes in host memory (default off)",
+    )
+    add(
         "--threads",
         default=0,
         type=flag_types.at_least(0),
@@ -234,6 +250,13 @@ def _add_front_flags(group: argparse._ArgumentGroup) -> None:
         type=flag_types.seconds,
         metavar="SECONDS",
         help="how long running requests may go on after SIGTERM (default 60)",
+    )
+    add(
+        "--prepared-timeout",
+        default=60.0,
+        type=flag_types.positive_seconds,
+        metavar="SECONDS",
+        help="how long a prepared sleep or wake waits for its second phase before it is taken back (default 60)",
     )
     add(
         "--max-waiting-requests",

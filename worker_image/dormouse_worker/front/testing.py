@@ -77,6 +77,7 @@ def front_settings(**overrides: Any) -> FrontSettings:
         "host": "127.0.0.1",
         **dict.fromkeys(("port", "control_port", "metrics_port"), 0),
         "drain_timeout_s": 5.0,
+        "prepared_timeout_s": 60.0,
         "max_waiting_requests": 1024,
         "max_open_calls": 4096,
         "default_timeout_s": 600.0,

@@ -102,6 +102,10 @@ def to_status(board: StatusBoard, identity: Identity, counts: Counts) -> control
         last_wake_seconds=engine.last_wake_seconds,
         model_digest=identity.model_digest,
         version=identity.version,
+        sleeping_tags=engine.sleeping_tags,
+        last_sleep_phases=engine.sleep_phases,
+        last_wake_phases=engine.wake_phases,
+        host_copy_bytes=engine.host_copy_bytes,
     )
 
 

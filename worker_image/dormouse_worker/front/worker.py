@@ -19,7 +19,7 @@ from dormouse_worker.front.engine_link import EngineLink, EngineLost, Spawn
 from dormouse_worker.front.metrics import WorkerMetrics
 from dormouse_worker.front.requests import RequestTable
 from dormouse_worker.front.wire import Counts, Identity, to_error, to_status
-from dormouse_worker.ipc import EngineStatus, State, StepOutputs
+from dormouse_worker.ipc import CommandResult, EngineStatus, State, StepOutputs
 from dormouse_worker.lifecycle import RETRY_AFTER_S, STEPPING, describe
 
 logger = logging.getLogger(__name__)
@@ -101,14 +101,15 @@ class Worker:
             self.epoch = epoch
             self.changes.notify()
 
-    async def command(self, method: str, **args: int | str) -> None:
-        """Have the engine carry out a command. Raises CallError with the engine's refusal."""
+    async def command(self, method: str, **args: int | str | list[str]) -> CommandResult:
+        """Have the engine carry out a command; return its answer. Raises CallError with the engine's refusal."""
         try:
             result = await self.link.command(method, **args)
         except EngineLost as error:
             raise CallError(grpc.StatusCode.UNAVAILABLE, f"{method}: {error}", RETRY_AFTER_S[State.FAILED]) from error
         if result.error_reason:
             raise to_error(method, result)
+        return result
 
     async def until_idle(self) -> None:
         """Wait until no request is in flight."""

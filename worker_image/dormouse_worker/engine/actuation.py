@@ -1,0 +1,93 @@
+"""Puts one rank to sleep and wakes it, whole or in parts: what is kept, what is told, what a refusal leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dormouse_worker.engine.engine import Engine
+from dormouse_worker.engine.executor import Executor
+from dormouse_worker.engine.slumber import DEEPEST, SleepOrder, Slumber
+from dormouse_worker.engine.status import StatusTeller
+from dormouse_worker.errors import GoldenTokensDiffer, WorkerError
+from dormouse_worker.ipc import KV_CACHE, State
+
+
+class Actuation:
+    """Owns what sleeps. Errors that somebody can act on leave everything as it was; the caller sees to the others."""
+
+    def __init__(
+        self, executor: Executor, teller: StatusTeller, clock: Callable[[], float], *, keep_prefix_cache: bool
+    ) -> None:
+        self._executor = executor
+        self._teller = teller
+        self._clock = clock
+        self._keep_prefix_cache = keep_prefix_cache
+        self._slumber = Slumber()
+
+    def __repr__(self) -> str:
+        return f"Actuation({self._slumber})"
+
+    def sleep(self, order: SleepOrder, engine: Engine) -> None:
+        """Sleep, or sleep deeper, with an idle engine, which stays. Ends in ASLEEP.
+
+        What sleeps so deep already stays as it is, but for a prepared wake, which gives back what it has reserved.
+        """
+        if self._slumber.covers(order.level, order.tags):
+            self._executor.sleep(order.level, order.tags)
+            return
+        started_s = self._clock()
+        keeps_prefixes = self._keep_prefix_cache and order.level < DEEPEST
+        kept_blocks = engine.cached_blocks if keeps_prefixes and KV_CACHE not in self._slumber.tags else ()
+        report = self._executor.sleep(order.level, order.tags, kept_blocks)
+        if KV_CACHE in order.tags and not keeps_prefixes:
+            engine.forget_prefixes()
+        self._slumber = self._slumber.deepen(order.level, order.tags)
+        self._teller.change(
+            State.ASLEEP,
+            num_gpu_blocks=0,
+            num_cpu_blocks=0,
+            sleep_level=self._slumber.level,
+            sleeping_tags=self._slumber.tags,
+            freed_bytes=report.freed_bytes,
+            residual_bytes=report.residual_bytes,
+            host_copy_bytes=report.host_copy_bytes,
+            last_sleep_seconds=self._clock() - started_s,
+            sleep_phases=dict(report.phases),
+        )
+
+    def prepare_wake_up(self, tags: tuple[str, ...]) -> int:
+        """Reserve what waking takes; return the bytes that are missing for it, 0 = reserved."""
+        asleep = self._asleep_of(tags)
+        return self._executor.prepare_wake_up(asleep) if asleep else 0
+
+    def wake_up(self, tags: tuple[str, ...]) -> bool:
+        """Wake these parts; return whether nothing sleeps any more: then the caller opens, else the rank is ASLEEP.
+
+        Raises GoldenTokensDiffer in WAKING; another WorkerError in ASLEEP, as before.
+        """
+        asleep = self._asleep_of(tags)
+        if not asleep:
+            return False
+        started_s = self._clock()
+        self._teller.change(State.WAKING)
+        try:
+            report = self._executor.wake_up(asleep)
+        except GoldenTokensDiffer:
+            raise
+        except WorkerError:
+            self._teller.change(State.ASLEEP)  # refused: asleep and intact, a later wake may fit
+            raise
+        self._slumber = self._slumber.wake(asleep)
+        self._teller.note(
+            sleeping_tags=self._slumber.tags,
+            last_wake_seconds=self._clock() - started_s,
+            wake_phases=dict(report.phases),
+        )
+        if self._slumber.tags:
+            self._teller.change(State.ASLEEP)
+            return False
+        self._teller.note(sleep_level=0, residual_bytes=0)
+        return True
+
+    def _asleep_of(self, tags: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(tag for tag in tags if tag in self._slumber.tags)

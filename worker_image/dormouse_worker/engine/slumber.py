@@ -1,0 +1,69 @@
+"""Which parts of a worker's memory sleep and how deep, and what a command asks of that. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from dormouse_worker.errors import InvalidArgument
+from dormouse_worker.ipc import TAGS, Command
+
+LEVELS = (1, 2)  # 1: weights stay in host memory; 2: they are dropped
+DEEPEST = LEVELS[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Slumber:
+    """What sleeps: tags in the order in which they wake, and the deepest level that was asked for; awake = 0."""
+
+    level: int = 0
+    tags: tuple[str, ...] = ()
+
+    def covers(self, level: int, tags: Collection[str]) -> bool:
+        """Return whether all of these sleep so deep already."""
+        return self.level >= level and set(tags) <= set(self.tags)
+
+    def deepen(self, level: int, tags: Collection[str]) -> Slumber:
+        """Return what sleeps once these have been put to sleep too."""
+        return Slumber(max(self.level, level), tuple(tag for tag in TAGS if tag in {*self.tags, *tags}))
+
+    def wake(self, tags: Collection[str]) -> Slumber:
+        """Return what still sleeps once these are awake."""
+        left = tuple(tag for tag in self.tags if tag not in tags)
+        return Slumber(self.level if left else 0, left)
+
+
+@dataclass(frozen=True, slots=True)
+class SleepOrder:
+    """The arguments of a sleep."""
+
+    level: int
+    tags: tuple[str, ...]
+
+    @classmethod
+    def of(cls, command: Command) -> SleepOrder:
+        """Read a command. Raises InvalidArgument."""
+        level = integer(command, "level", DEEPEST)
+        if level not in LEVELS:
+            raise InvalidArgument(f"level is {level}; allowed are {_listed(LEVELS)}")
+        return cls(level, tags_of(command))
+
+
+def tags_of(command: Command) -> tuple[str, ...]:
+    """Return the tags that a command names, in their order; none named = all. Raises InvalidArgument."""
+    named = command.args.get("tags") or TAGS
+    if isinstance(named, str) or not isinstance(named, Collection) or not set(named) <= set(TAGS):
+        raise InvalidArgument(f"tags is {named!r}; allowed are {_listed(TAGS)}")
+    return tuple(tag for tag in TAGS if tag in named)
+
+
+def integer(command: Command, name: str, default: int | None = None) -> int:
+    """Return an argument. Raises InvalidArgument if it is missing or of another type."""
+    value = command.args.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidArgument(f"{name} is {value!r}; {command.method} needs an integer")
+    return value
+
+
+def _listed(values: Collection[object]) -> str:
+    return " and ".join(str(value) for value in values)
