@@ -1,0 +1,75 @@
+"""The scheduler and the prefix cache: what is known is not computed again."""
+
+from dormouse_worker.engine.request import Request
+from dormouse_worker.engine.testing import make_sampling
+from tests.worker.engine.scheduler_kit import add, make_scheduler, step
+
+
+def test_an_equal_beginning_is_taken_from_the_cache_even_after_its_end():
+    scheduler = make_scheduler(tokens=16, caches=True)
+    add(scheduler, "a", 10, max_tokens=1)
+    assert step(scheduler) == {"a": (0, 10, True)}
+    again = add(scheduler, "b", 9, max_tokens=1)
+    assert step(scheduler) == {"b": (8, 9, True)}
+    assert again.num_cached_tokens == 8
+    add(scheduler, "c", 10)
+    assert step(scheduler) == {"c": (8, 10, True)}
+    assert (scheduler.counters.prefix_queries, scheduler.counters.prefix_hits) == (29, 16)
+
+
+def test_a_block_that_ends_in_the_output_is_named_by_what_stands_in_it():
+    scheduler = make_scheduler(tokens=16, caches=True)
+    add(scheduler, "a", 7, max_tokens=2)
+    step(scheduler)
+    step(scheduler)
+    scheduler.add(Request("b", [*range(7), 5, 9], make_sampling(), arrival_s=0.0))
+    assert step(scheduler) == {"b": (8, 9, True)}
+
+
+def test_the_last_token_is_always_computed():
+    scheduler = make_scheduler(tokens=16, caches=True)
+    add(scheduler, "a", 8, max_tokens=1)
+    step(scheduler)
+    add(scheduler, "b", 8)
+    assert step(scheduler) == {"b": (4, 8, True)}
+
+
+def test_another_salt_shares_nothing():
+    scheduler = make_scheduler(tokens=16, caches=True)
+    add(scheduler, "a", 10, max_tokens=1)
+    step(scheduler)
+    add(scheduler, "b", 10, salt="other")
+    assert step(scheduler) == {"b": (0, 10, True)}
+
+
+def test_whoever_asks_for_prompt_logprobs_computes_the_whole_prompt():
+    scheduler = make_scheduler(tokens=16, seqs=16, caches=True)
+    add(scheduler, "a", 10, max_tokens=1)
+    step(scheduler)
+    add(scheduler, "b", 10, prompt_logprobs=0)
+    assert step(scheduler) == {"b": (0, 10, True)}
+
+
+def test_a_prefix_that_does_not_fit_now_is_found_again_later():
+    scheduler = make_scheduler(num_blocks=4, tokens=16, caches=True)
+    add(scheduler, "a", 9, max_tokens=4)
+    step(scheduler)
+    waiting = add(scheduler, "b", 15)
+    assert set(step(scheduler)) == {"a"}
+    assert waiting.num_computed_tokens == 0
+    scheduler.remove("a")
+    assert step(scheduler) == {"b": (8, 15, True)}
+    assert scheduler.counters.prefix_queries == 9 + 15
+
+
+def test_a_preempted_sequence_finds_what_it_computed_and_is_not_counted_again():
+    scheduler = make_scheduler(num_blocks=4, tokens=16, caches=True)
+    add(scheduler, "old", 7, max_tokens=9)
+    request = Request("young", list(range(100, 107)), make_sampling(max_tokens=9), arrival_s=0.0)
+    scheduler.add(request)
+    for _ in range(3):
+        step(scheduler)
+    scheduler.remove("old")
+    assert step(scheduler)["young"][0] > 0
+    assert request.num_cached_tokens == 0
+    assert (scheduler.counters.prefix_queries, scheduler.counters.prefix_hits) == (14, 0)
