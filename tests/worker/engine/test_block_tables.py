@@ -119,6 +119,15 @@ def test_output_gets_a_name_when_its_block_is_full():
     assert tables.find_prefix(chain, 99).num_tokens == 8
 
 
+def test_only_what_is_computed_gets_its_name():
+    tables, chain = make_tables(), hashes(3)
+    run(tables, "a", 7, chain)
+    assert tables.find_prefix(chain, 99).num_tokens == 4
+    assert tables.grow("a", 12, 12)
+    tables.commit("a", chain, 12)
+    assert tables.find_prefix(chain, 99).num_tokens == 12
+
+
 def test_what_was_forgotten_stays_forgotten_while_its_sequence_goes_on():
     tables, chain = make_tables(), hashes(2)
     run(tables, "a", 5, chain[:1])

@@ -139,13 +139,17 @@ class BlockTables:
         return self._tables[sequence_id]
 
     def commit(self, sequence_id: str, hashes: Sequence[BlockHash], num_computed: int) -> None:
-        """Note that tokens [0, num_computed) are in the cache: name full blocks, give back those behind a window."""
+        """Note that tokens [0, num_computed) are in the cache: name full blocks, give back those behind a window.
+
+        `hashes` may name blocks that are not computed yet, or none where names are not wanted.
+        """
         table = self._tables[sequence_id]
-        for index in range(self._num_named[sequence_id], len(hashes)):
+        num_full = min(len(hashes), num_computed // self.layout.block_size)
+        for index in range(self._num_named[sequence_id], num_full):
             for group, blocks in enumerate(table):
                 if blocks[index] != ABSENT:
                     self.pool.name(blocks[index], (group, hashes[index]))
-        self._num_named[sequence_id] = max(self._num_named[sequence_id], len(hashes))
+        self._num_named[sequence_id] = num_full
         for group, blocks in enumerate(table):
             self._give_back(blocks, self.layout.first_needed(group, num_computed))
 

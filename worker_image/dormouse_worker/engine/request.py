@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dormouse_worker.engine.prefix import BlockHash, hash_block, root_hash
@@ -66,14 +67,17 @@ class Request:
             return self.output_token_ids[start - split : end - split]
         return self.prompt_token_ids[start:end] + self.output_token_ids[: max(0, end - split)]
 
-    def block_hashes(self, num_tokens: int, block_size: int) -> list[BlockHash]:
-        """Return the names of the full blocks of the first `num_tokens` tokens; each is computed once."""
+    def block_hashes(self, num_tokens: int, block_size: int) -> Sequence[BlockHash]:
+        """Return the names of the full blocks of the first `num_tokens` tokens, and of more if they are known.
+
+        Each is computed once; what is returned grows later and must not be changed.
+        """
         count = num_tokens // block_size
         while len(self._block_hashes) < count:
             parent = self._block_hashes[-1] if self._block_hashes else root_hash(self.cache_salt)
             start = len(self._block_hashes) * block_size
             self._block_hashes.append(hash_block(parent, self.token_ids(start, start + block_size)))
-        return self._block_hashes[:count]
+        return self._block_hashes
 
     def finish_reason(self, max_model_len: int) -> str | None:
         """Return why the request is complete after its last output token, or None."""

@@ -10,12 +10,13 @@ its old place in line. The first in line is never preempted, and one sequence al
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
 from dormouse_worker.engine.batch import Batch, Moves, NewSequence, SampledToken, ScheduledSequence
 from dormouse_worker.engine.block_tables import BlockTables, Prefix
+from dormouse_worker.engine.prefix import BlockHash
 from dormouse_worker.engine.rank_view import RankView
 from dormouse_worker.engine.request import Request
 from dormouse_worker.engine.swap import SwapSpace
@@ -242,12 +243,12 @@ class Scheduler:
 
     def _find_prefix(self, request: Request) -> Prefix:
         """Return what of the sequence is known; its last token is always computed, for its logits."""
-        hashes = [] if request.wants_prompt_logprobs else self._hashes(request, request.num_tokens - 1)
+        hashes = () if request.wants_prompt_logprobs else self._hashes(request, request.num_tokens - 1)
         return self.tables.find_prefix(hashes, request.num_tokens - 1)
 
-    def _hashes(self, request: Request, num_tokens: int) -> list[bytes]:
+    def _hashes(self, request: Request, num_tokens: int) -> Sequence[BlockHash]:
         if not self.limits.caches_prefixes:
-            return []
+            return ()
         return request.block_hashes(num_tokens, self.tables.layout.block_size)
 
     def _end(self, request: Request, current: _Pass) -> int:
