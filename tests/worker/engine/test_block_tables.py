@@ -1,5 +1,7 @@
 """Block tables: growing, sharing prefixes, windows."""
 
+from random import Random
+
 import pytest
 
 from dormouse_worker.engine.block_pool import BlockPool
@@ -18,6 +20,26 @@ def hashes(count, start=0):
     for n in range(count):
         chain.append(hash_block(chain[-1], [start + n]))
     return chain[1:]
+
+
+def is_whole(tables, chain, count):
+    """Say the slow way whether every group knows what a token behind so many blocks sees."""
+    needed = [(group, index) for group in range(len(tables.layout.windows)) for index in range(count)]
+    return all(
+        tables.pool.find((group, chain[index])) is not None
+        for group, index in needed
+        if index >= tables.layout.first_needed(group, count * 4)
+    )
+
+
+class CountingPool(BlockPool):
+    """A pool that counts how often it is searched."""
+
+    num_finds = 0
+
+    def find(self, key):
+        self.num_finds += 1
+        return super().find(key)
 
 
 def empty(tables):
@@ -193,6 +215,26 @@ class TestWindows:
             block = tables.pool.find((1, chain[index]))
             del tables.pool._block_of[(1, chain[index])], tables.pool._key_of[block]
         assert tables.find_prefix(chain, 99).num_tokens == num_tokens
+
+    @pytest.mark.parametrize("windows", [(None, 6), (6,), (None, 6, 11), (9, None)])
+    def test_the_prefix_is_the_longest_that_every_group_can_continue(self, windows):
+        chain, groups = hashes(6), range(len(windows))
+        for seed in range(200):
+            tables, rng = make_tables(50, windows), Random(seed)
+            for key in [(group, name) for group in groups for name in chain if rng.random() < 0.75]:
+                tables.pool.name(*tables.pool.allocate(1), key)
+            longest = max(count for count in range(7) if is_whole(tables, chain, count))
+            prefix = tables.find_prefix(chain, 99)
+            assert prefix.num_tokens == longest * 4
+            assert [len(blocks) for blocks in prefix.block_ids] == [longest] * len(windows)
+
+    def test_a_long_prefix_without_its_window_is_searched_once_and_not_for_every_length(self):
+        tables, chain = BlockTables(CountingPool(600), CacheLayout(4, (None, 6))), hashes(256)
+        run(tables, "a", 4 * 256 + 1, chain)
+        for name in chain:
+            tables.pool._block_of.pop((1, name), None)
+        assert tables.find_prefix(chain, 9999) == empty(tables)
+        assert tables.pool.num_finds <= 2 * 256
 
     def test_no_common_prefix_is_an_empty_one(self):
         tables, chain = make_tables(windows=self.WINDOWS), hashes(4)

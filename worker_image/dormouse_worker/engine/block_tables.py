@@ -85,13 +85,13 @@ class BlockTables:
 
     def find_prefix(self, hashes: Sequence[BlockHash], max_tokens: int) -> Prefix:
         """Return the longest known prefix of at most `max_tokens`, which every group can continue. Holds nothing."""
-        num_groups = len(self.layout.windows)
-        for count in range(self._longest_chain(hashes, max_tokens // self.layout.block_size), 0, -1):
-            found = [self._find_in_group(group, hashes, count) for group in range(num_groups)]
-            known = tuple(blocks for blocks in found if blocks is not None)
-            if len(known) == num_groups:
-                return Prefix(count * self.layout.block_size, known)
-        return Prefix(0, tuple([] for _ in range(num_groups)))
+        count = self._longest_chain(hashes, max_tokens // self.layout.block_size)
+        while (gap := self._last_gap(hashes, count)) is not None:
+            count = gap  # every shorter prefix that ends behind the gap sees it too
+        groups = range(len(self.layout.windows))
+        return Prefix(
+            count * self.layout.block_size, tuple(self._known_blocks(group, hashes, count) for group in groups)
+        )
 
     def admit(self, sequence_id: str, prefix: Prefix, num_tokens: int, end: int) -> bool:
         """Give a new sequence the prefix's blocks and what it lacks; False, and nothing changed, without room.
@@ -172,13 +172,21 @@ class BlockTables:
                 return count
         return limit
 
-    def _find_in_group(self, group: int, hashes: Sequence[BlockHash], count: int) -> list[int] | None:
-        """Return the group's blocks of the first `count` hashes; None if one that the next token sees is unknown."""
+    def _last_gap(self, hashes: Sequence[BlockHash], count: int) -> int | None:
+        """Return the last of `count` blocks that a window at their end sees and does not know, or None."""
+        for group, window in enumerate(self.layout.windows):
+            if window is not None:
+                first = self.layout.first_needed(group, count * self.layout.block_size)
+                for index in range(count - 1, first - 1, -1):
+                    if self.pool.find((group, hashes[index])) is None:
+                        return index
+        return None
+
+    def _known_blocks(self, group: int, hashes: Sequence[BlockHash], count: int) -> list[int]:
+        """Return the group's table of the first `count` blocks, all known where the next token sees them."""
         first = self.layout.first_needed(group, count * self.layout.block_size)
-        blocks = [self.pool.find((group, hashes[index])) for index in range(first, count)]
-        if None in blocks:
-            return None
-        return [ABSENT] * first + [block for block in blocks if block is not None]
+        found = (self.pool.find((group, hashes[index])) for index in range(first, count))
+        return [ABSENT] * first + [block for block in found if block is not None]
 
     def _missing(self, table: BlockIds, num_tokens: int, end: int) -> list[int]:
         wanted = (num_tokens if window is None else end for window in self.layout.windows)
