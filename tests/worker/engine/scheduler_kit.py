@@ -9,10 +9,29 @@ from dormouse_worker.engine.swap import SwapSpace
 from dormouse_worker.engine.testing import ManualClock, make_sampling
 
 
+class CountingPool(BlockPool):
+    """A pool that counts how often it is searched."""
+
+    num_finds = 0
+
+    def find(self, key):
+        self.num_finds += 1
+        return super().find(key)
+
+
 def make_scheduler(
-    num_blocks=10, block_size=4, *, seqs=4, tokens=8, max_model_len=16, host_blocks=0, windows=(None,), caches=False
+    num_blocks=10,
+    block_size=4,
+    *,
+    seqs=4,
+    tokens=8,
+    max_model_len=16,
+    host_blocks=0,
+    windows=(None,),
+    caches=False,
+    pool=None,
 ):
-    tables = BlockTables(BlockPool(num_blocks), CacheLayout(block_size, windows))
+    tables = BlockTables(pool or BlockPool(num_blocks), CacheLayout(block_size, windows))
     limits = Limits(seqs, tokens, max_model_len, caches_prefixes=caches)
     return Scheduler(tables, SwapSpace(host_blocks), limits, ManualClock())
 

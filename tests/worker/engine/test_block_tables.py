@@ -7,6 +7,7 @@ import pytest
 from dormouse_worker.engine.block_pool import BlockPool
 from dormouse_worker.engine.block_tables import ABSENT, BlockTables, CacheLayout, Prefix
 from dormouse_worker.engine.prefix import hash_block, root_hash
+from tests.worker.engine.scheduler_kit import CountingPool
 
 EMPTY = Prefix(0, ([],))
 
@@ -30,16 +31,6 @@ def is_whole(tables, chain, count):
         for group, index in needed
         if index >= tables.layout.first_needed(group, count * 4)
     )
-
-
-class CountingPool(BlockPool):
-    """A pool that counts how often it is searched."""
-
-    num_finds = 0
-
-    def find(self, key):
-        self.num_finds += 1
-        return super().find(key)
 
 
 def empty(tables):
@@ -282,3 +273,47 @@ class TestRestore:
         tables.restore("a", [[True, True]], 8, 8)
         tables.commit("a", chain, 8)
         assert tables.find_prefix(chain, 99).num_tokens == 8
+
+
+class TestShortage:
+    """Whoever found no room is tried again only when that can have changed."""
+
+    def test_growing_and_sharing_by_others_ease_nothing(self):
+        tables, chain = make_tables(4), hashes(3)
+        run(tables, "a", 8, chain[:2])
+        shortage = tables.shortage(tables.find_prefix([b"unknown"], 99))
+        assert tables.admit("b", tables.find_prefix(chain, 99), 9, 9)
+        assert tables.grow("a", 9, 9)
+        assert not tables.has_eased(shortage)
+
+    def test_a_block_that_comes_back_eases_it(self):
+        tables = make_tables()
+        run(tables, "a", 5)
+        shortage = tables.shortage()
+        tables.free("a")
+        assert tables.has_eased(shortage)
+
+    def test_forgotten_prefixes_ease_it(self):
+        tables = make_tables()
+        shortage = tables.shortage()
+        tables.pool.forget_prefixes()
+        assert tables.has_eased(shortage)
+
+    def test_the_first_unknown_block_eases_it_once_it_is_known(self):
+        tables, chain = make_tables(), hashes(3)
+        run(tables, "a", 13, chain[:1])
+        shortage = tables.shortage(tables.find_prefix(chain, 99))
+        assert not tables.has_eased(shortage)
+        tables.commit("a", chain[:2], 13)
+        assert tables.has_eased(shortage)
+
+    def test_a_prefix_known_as_far_as_it_may_be_has_no_unknown_block(self):
+        tables, chain = make_tables(), hashes(3)
+        run(tables, "a", 9, chain[:2])
+        assert tables.find_prefix(chain, 9).next_hash is None
+        assert tables.find_prefix(chain[:2], 99).next_hash is None
+        assert tables.find_prefix(chain, 12).next_hash == chain[2]
+
+    def test_with_a_window_it_may_always_have_eased(self):
+        tables = make_tables(windows=(None, 6))
+        assert tables.has_eased(tables.shortage())

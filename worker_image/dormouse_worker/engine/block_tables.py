@@ -11,7 +11,7 @@ give back what lies behind the window. A sequence of n tokens, block size 4, win
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dormouse_worker.engine.batch import BlockIds
 from dormouse_worker.engine.block_pool import BlockPool
@@ -60,6 +60,18 @@ class Prefix:
 
     num_tokens: int
     block_ids: BlockIds  # with ABSENT where a window needs nothing
+    next_hash: BlockHash | None = field(default=None, compare=False)  # the first unknown name, if that is why it ends
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """A sequence found no room. It finds none before blocks come back or more of its beginning is known.
+
+    All else takes a block from the pool for each one that it lets the sequence share.
+    """
+
+    generation: int  # of the pool
+    next_hash: BlockHash | None
 
 
 class BlockTables:
@@ -68,6 +80,7 @@ class BlockTables:
     def __init__(self, pool: BlockPool, layout: CacheLayout) -> None:
         self.pool = pool
         self.layout = layout
+        self._whole = [group for group, window in enumerate(layout.windows) if window is None]
         self._tables: dict[str, BlockIds] = {}
         self._num_named: dict[str, int] = {}  # blocks whose prefixes the pool knows
 
@@ -85,13 +98,13 @@ class BlockTables:
 
     def find_prefix(self, hashes: Sequence[BlockHash], max_tokens: int) -> Prefix:
         """Return the longest known prefix of at most `max_tokens`, which every group can continue. Holds nothing."""
-        count = self._longest_chain(hashes, max_tokens // self.layout.block_size)
+        limit = min(len(hashes), max_tokens // self.layout.block_size)
+        count = next((index for index in range(limit) if not self._is_known(hashes[index])), limit)
+        next_hash = hashes[count] if count < limit else None
         while (gap := self._last_gap(hashes, count)) is not None:
             count = gap  # every shorter prefix that ends behind the gap sees it too
-        groups = range(len(self.layout.windows))
-        return Prefix(
-            count * self.layout.block_size, tuple(self._known_blocks(group, hashes, count) for group in groups)
-        )
+        tables = tuple(self._known_blocks(group, hashes, count) for group in range(len(self.layout.windows)))
+        return Prefix(count * self.layout.block_size, tables, next_hash)
 
     def admit(self, sequence_id: str, prefix: Prefix, num_tokens: int, end: int) -> bool:
         """Give a new sequence the prefix's blocks and what it lacks; False, and nothing changed, without room.
@@ -138,6 +151,19 @@ class BlockTables:
         self._extend(sequence_id, missing)
         return self._tables[sequence_id]
 
+    def shortage(self, prefix: Prefix | None = None) -> Shortage:
+        """Return why `admit` refused a sequence with this prefix, or why `restore` refused one."""
+        return Shortage(self.pool.generation, None if prefix is None else prefix.next_hash)
+
+    def has_eased(self, shortage: Shortage) -> bool:
+        """Return whether the sequence may find room now.
+
+        Always true where a window is: these layers give back blocks all the time, and need others in each pass.
+        """
+        has_windows = len(self._whole) < len(self.layout.windows)
+        has_grown = shortage.next_hash is not None and self._is_known(shortage.next_hash)
+        return has_windows or has_grown or shortage.generation != self.pool.generation
+
     def commit(self, sequence_id: str, hashes: Sequence[BlockHash], num_computed: int) -> None:
         """Note that tokens [0, num_computed) are in the cache: name full blocks, give back those behind a window.
 
@@ -163,14 +189,9 @@ class BlockTables:
         """Recount the pool against the tables. Raises RuntimeError with the numbers."""
         self.pool.check_integrity(block for table in self._tables.values() for block in iter_blocks(table))
 
-    def _longest_chain(self, hashes: Sequence[BlockHash], limit: int) -> int:
-        """Return how many blocks, at most `limit`, every group without a window knows from the start on."""
-        whole = [group for group, window in enumerate(self.layout.windows) if window is None]
-        limit = min(limit, len(hashes))
-        for count in range(limit):
-            if any(self.pool.find((group, hashes[count])) is None for group in whole):
-                return count
-        return limit
+    def _is_known(self, block_hash: BlockHash) -> bool:
+        """Return whether every group without a window knows this block."""
+        return all(self.pool.find((group, block_hash)) is not None for group in self._whole)
 
     def _last_gap(self, hashes: Sequence[BlockHash], count: int) -> int | None:
         """Return the last of `count` blocks that a window at their end sees and does not know, or None."""

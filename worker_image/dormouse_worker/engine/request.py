@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from dormouse_worker.engine.block_tables import Shortage
 from dormouse_worker.engine.prefix import BlockHash, hash_block, root_hash
 from dormouse_worker.ipc import Sampling
 
@@ -28,6 +29,7 @@ class Request:
     num_computed_tokens: int = 0  # set by the scheduler: raised by commit, 0 after a preemption by recompute
     num_cached_tokens: int = 0  # set by the scheduler at the first admission: found in the prefix cache
     first_scheduled_s: float | None = None  # set by the scheduler, once
+    shortage: Shortage | None = None  # set by the scheduler: why it found no room; None once it runs
     has_answered: bool = False  # set by the engine with the first token that it sends
     num_told_logprobs: int = 0  # set by the engine: prompt log-probabilities sent
     _block_hashes: list[BlockHash] = field(default_factory=list)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from dormouse_worker.engine.batch import Batch, Moves, NewSequence, SampledToken, ScheduledSequence
-from dormouse_worker.engine.block_tables import BlockTables, Prefix
+from dormouse_worker.engine.block_tables import BlockTables, Prefix, Shortage
 from dormouse_worker.engine.prefix import BlockHash
 from dormouse_worker.engine.rank_view import RankView
 from dormouse_worker.engine.request import Request
@@ -213,33 +213,37 @@ class Scheduler:
         """Move waiting sequences to running while a place and their blocks are free; the head is never overtaken."""
         while self._waiting and current.tokens_left and current.spare_logit_rows:
             request = self._waiting[0]
+            if request.shortage is not None and not self.tables.has_eased(request.shortage):
+                return
             current.spare_logit_rows -= 1
-            if not self._admit(request, current):
+            request.shortage = self._admit(request, current)
+            if request.shortage is not None:
                 return
             insort(self._running, self._waiting.pop(0), key=_in_line)
             if request.first_scheduled_s is None:
                 request.first_scheduled_s = self._clock()
             yield request, self._end(request, current)
 
-    def _admit(self, request: Request, current: _Pass) -> bool:
-        """Give a waiting sequence its blocks: from host memory, or beginning with a known prefix."""
+    def _admit(self, request: Request, current: _Pass) -> Shortage | None:
+        """Give a waiting sequence its blocks, or say why not: from host memory, or beginning with a known prefix."""
         if request.request_id in self.swap:
             shape = self.swap.shape(request.request_id)
             table = self.tables.restore(request.request_id, shape, request.num_tokens, self._end(request, current))
-            if table is not None:
-                current.swap_in += self.swap.give(request.request_id, table)
-            return table is not None
+            if table is None:
+                return self.tables.shortage()
+            current.swap_in += self.swap.give(request.request_id, table)
+            return None
         prefix = self._find_prefix(request)
         request.num_computed_tokens = prefix.num_tokens
         end = self._end(request, current)
         if not self.tables.admit(request.request_id, prefix, request.num_tokens, end):
             request.num_computed_tokens = 0
-            return False
+            return self.tables.shortage(prefix)
         if request.first_scheduled_s is None:
             request.num_cached_tokens = min(prefix.num_tokens, request.num_prompt_tokens)
             self.counters.prefix_queries += request.num_tokens
             self.counters.prefix_hits += prefix.num_tokens
-        return True
+        return None
 
     def _find_prefix(self, request: Request) -> Prefix:
         """Return what of the sequence is known; its last token is always computed, for its logits."""
