@@ -62,6 +62,11 @@ class Request:
         """Return whether every prompt token must go through the model, in a pass that keeps its logits."""
         return self.sampling.prompt_logprobs is not None
 
+    @property
+    def awaits_prompt_logprobs(self) -> bool:
+        """Return whether it still needs logits of prompt tokens besides the row that it samples from."""
+        return self.wants_prompt_logprobs and self.num_computed_tokens < len(self.prompt_token_ids) - 1
+
     def token_ids(self, start: int, end: int) -> list[int]:
         """Return the known tokens at positions [start, end)."""
         split = self.num_prompt_tokens

@@ -17,6 +17,7 @@ from operator import attrgetter
 from dormouse_worker.engine.batch import Batch, Moves, NewSequence, SampledToken, ScheduledSequence
 from dormouse_worker.engine.block_tables import BlockTables, Prefix, Shortage
 from dormouse_worker.engine.prefix import BlockHash
+from dormouse_worker.engine.prompt_turns import PromptTurns
 from dormouse_worker.engine.rank_view import RankView
 from dormouse_worker.engine.request import Request
 from dormouse_worker.engine.swap import SwapSpace
@@ -83,6 +84,7 @@ class Scheduler:
         self._waiting: list[Request] = []
         self._running: list[Request] = []
         self._ranks = RankView()
+        self._turns = PromptTurns(limits.max_num_seqs)
         self._num_arrived = 0
 
     def __repr__(self) -> str:
@@ -131,11 +133,13 @@ class Scheduler:
 
     def schedule(self) -> Batch | None:
         """Choose the next forward pass; None if nothing is to be done. Must be followed by `commit` or `fail`."""
-        current = _Pass(self.limits.max_num_batched_tokens, self.limits.max_num_seqs - len(self._running))
+        sharing = self._turns.take(self._running)
+        num_reserved_rows = len(sharing or self._running)
+        current = _Pass(self.limits.max_num_batched_tokens, self.limits.max_num_seqs - num_reserved_rows)
         num_preemptions = self.counters.preemptions
-        for request, end in self._runnable(current):
+        for request, end in self._runnable(current, sharing):
             self._append(current, request, end)
-        if self.counters.preemptions == num_preemptions:
+        if self.counters.preemptions == num_preemptions and not sharing:
             for request, end in self._admissible(current):
                 self._append(current, request, end)
         if not current.sequences:
@@ -183,17 +187,19 @@ class Scheduler:
             self.remove(request.request_id)
         return Progress(request, token, reason)
 
-    def _runnable(self, current: _Pass) -> Iterator[tuple[Request, int]]:
+    def _runnable(self, current: _Pass, sharing: list[Request]) -> Iterator[tuple[Request, int]]:
         """Yield running sequences in line order and how far they go, with their blocks; preempts from the far end."""
         position = 0
         while position < len(self._running) and current.tokens_left:
             request = self._running[position]
+            position += 1
+            if sharing and request not in sharing:
+                continue
             end = self._end(request, current)
             while not self.tables.grow(request.request_id, request.num_tokens, end):
                 if self._preempt_last(current) is request:
                     return
             yield request, end
-            position += 1
 
     def _preempt_last(self, current: _Pass) -> Request:
         request = self._running.pop()
