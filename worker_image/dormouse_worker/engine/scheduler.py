@@ -5,6 +5,7 @@ token budget, then admits waiting sequences into what is left. A sequence is adm
 has, so (windows apart) only decoding ever needs a further block. When none is left the last running sequence in line
 is preempted: its blocks go to host memory if there is room, else they are freed and it is computed anew; it waits in
 its old place in line. The first in line is never preempted, and one sequence always fits: so there is always progress.
+There is no aging: a steady stream of requests that go first starves those of a lower priority, as in vLLM.
 """
 
 from __future__ import annotations
