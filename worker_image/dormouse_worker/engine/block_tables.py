@@ -126,12 +126,13 @@ class BlockTables:
 
     def grow(self, sequence_id: str, num_tokens: int, end: int) -> bool:
         """Let the sequence hold blocks as `admit` describes; False, and nothing changed, without room. Idempotent."""
-        missing = self._missing(self._tables[sequence_id], num_tokens, end)
-        num_missing = sum(missing)
-        if num_missing > self.pool.num_available:
+        table = self._tables[sequence_id]
+        if self._is_enough(table, num_tokens, end):
+            return True
+        missing = self._missing(table, num_tokens, end)
+        if sum(missing) > self.pool.num_available:
             return False
-        if num_missing:
-            self._extend(sequence_id, missing)
+        self._extend(sequence_id, missing)
         return True
 
     def restore(self, sequence_id: str, shape: Sequence[Sequence[bool]], num_tokens: int, end: int) -> BlockIds | None:
@@ -208,6 +209,14 @@ class BlockTables:
         first = self.layout.first_needed(group, count * self.layout.block_size)
         found = (self.pool.find((group, hashes[index])) for index in range(first, count))
         return [ABSENT] * first + [block for block in found if block is not None]
+
+    def _is_enough(self, table: BlockIds, num_tokens: int, end: int) -> bool:
+        """Return whether nothing is missing: nearly always, a decoding sequence needs a block only now and then."""
+        size = self.layout.block_size
+        for blocks, window in zip(table, self.layout.windows, strict=True):
+            if len(blocks) * size < (num_tokens if window is None else end):
+                return False
+        return True
 
     def _missing(self, table: BlockIds, num_tokens: int, end: int) -> list[int]:
         wanted = (num_tokens if window is None else end for window in self.layout.windows)

@@ -266,8 +266,7 @@ class Scheduler:
         """Return how far the request goes in this pass."""
         start = request.num_computed_tokens
         end = min(request.num_tokens, start + current.tokens_left)
-        is_in_prompt = start < request.num_prompt_tokens
-        if request.wants_prompt_logprobs and is_in_prompt:  # each of its rows gets logits
+        if request.wants_prompt_logprobs and start < request.num_prompt_tokens:  # each of its rows gets logits
             end = min(end, start + 1 + current.spare_logit_rows)
         return end
 
@@ -278,6 +277,7 @@ class Scheduler:
             current.new.append(new)
         scheduled = self._ranks.schedule(request, self.tables.table(request.request_id), end)
         current.sequences.append(scheduled)
-        current.tokens_left -= scheduled.num_tokens
+        num_tokens = end - request.num_computed_tokens
+        current.tokens_left -= num_tokens
         if request.wants_prompt_logprobs and scheduled.start < request.num_prompt_tokens:
-            current.spare_logit_rows -= scheduled.num_tokens - 1
+            current.spare_logit_rows -= num_tokens - 1
