@@ -9,16 +9,6 @@ from dormouse_worker.engine.swap import SwapSpace
 from dormouse_worker.engine.testing import ManualClock, make_sampling
 
 
-class CountingPool(BlockPool):
-    """A pool that counts how often it is searched."""
-
-    num_finds = 0
-
-    def find(self, key):
-        self.num_finds += 1
-        return super().find(key)
-
-
 def make_scheduler(
     num_blocks=10,
     block_size=4,

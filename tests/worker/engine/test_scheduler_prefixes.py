@@ -2,7 +2,8 @@
 
 from dormouse_worker.engine.request import Request
 from dormouse_worker.engine.testing import make_sampling
-from tests.worker.engine.scheduler_kit import CountingPool, add, make_scheduler, step
+from tests.worker.engine.scheduler_kit import add, make_scheduler, step
+from tests.worker.engine.tables_kit import CountingPool
 
 
 def test_an_equal_beginning_is_taken_from_the_cache_even_after_its_end():
