@@ -128,3 +128,16 @@ def test_a_lost_block_is_found():
 def test_misuse_is_a_mistake_of_ours(misuse):
     with pytest.raises(AssertionError):
         misuse(BlockPool(2))
+
+
+def test_each_block_that_comes_back_and_each_forgetting_is_a_new_generation():
+    pool = BlockPool(3)
+    pool.allocate(2)
+    pool.name(0, KEY)
+    pool.hold(0)
+    pool.release([0])
+    assert pool.generation == 0
+    pool.release([0, 1])
+    assert pool.generation == 2
+    pool.forget_prefixes()
+    assert pool.generation == 3

@@ -1,33 +1,9 @@
-"""Block tables: growing, sharing prefixes, windows."""
+"""Block tables: growing, sharing prefixes, coming back, finding no room."""
 
 import pytest
 
-from dormouse_worker.engine.block_pool import BlockPool
-from dormouse_worker.engine.block_tables import ABSENT, BlockTables, CacheLayout, Prefix
-from dormouse_worker.engine.prefix import hash_block, root_hash
-
-EMPTY = Prefix(0, ([],))
-
-
-def make_tables(num_blocks=10, windows=(None,), block_size=4):
-    return BlockTables(BlockPool(num_blocks), CacheLayout(block_size, windows))
-
-
-def hashes(count, start=0):
-    chain = [root_hash("")]
-    for n in range(count):
-        chain.append(hash_block(chain[-1], [start + n]))
-    return chain[1:]
-
-
-def empty(tables):
-    return Prefix(0, tuple([] for _ in tables.layout.windows))
-
-
-def run(tables, name, num_tokens, chain=()):
-    """Let a sequence without a known prefix compute so many tokens."""
-    assert tables.admit(name, empty(tables), num_tokens, num_tokens)
-    tables.commit(name, list(chain), num_tokens)
+from dormouse_worker.engine.block_tables import ABSENT, CacheLayout, Prefix
+from tests.worker.engine.tables_kit import EMPTY, hashes, make_tables, run
 
 
 def test_a_layout_has_blocks_of_at_least_one_token():
@@ -70,6 +46,13 @@ def test_growing_is_idempotent_and_never_shrinks():
     for num_tokens in (5, 5, 3):
         assert tables.grow("a", num_tokens, num_tokens)
     assert tables.table("a") == ([0, 1],)
+
+
+def test_a_sequence_grows_for_all_its_tokens_even_where_the_pass_ends_before():
+    tables = make_tables()
+    tables.admit("a", EMPTY, 4, 4)
+    assert tables.grow("a", 9, 4)
+    assert tables.table("a") == ([0, 1, 2],)
 
 
 def test_a_known_prefix_is_shared_while_it_runs_and_after():
@@ -119,6 +102,15 @@ def test_output_gets_a_name_when_its_block_is_full():
     assert tables.find_prefix(chain, 99).num_tokens == 8
 
 
+def test_only_what_is_computed_gets_its_name():
+    tables, chain = make_tables(), hashes(3)
+    run(tables, "a", 7, chain)
+    assert tables.find_prefix(chain, 99).num_tokens == 4
+    assert tables.grow("a", 12, 12)
+    tables.commit("a", chain, 12)
+    assert tables.find_prefix(chain, 99).num_tokens == 12
+
+
 def test_what_was_forgotten_stays_forgotten_while_its_sequence_goes_on():
     tables, chain = make_tables(), hashes(2)
     run(tables, "a", 5, chain[:1])
@@ -126,87 +118,6 @@ def test_what_was_forgotten_stays_forgotten_while_its_sequence_goes_on():
     assert tables.grow("a", 8, 8)
     tables.commit("a", chain, 8)
     assert tables.find_prefix(chain, 99) == EMPTY
-
-
-class TestWindows:
-    """Two groups: one sees everything, one the last six tokens; blocks of four."""
-
-    WINDOWS = (None, 6)
-
-    def test_blocks_behind_the_window_are_given_back(self):
-        tables = make_tables(windows=self.WINDOWS)
-        run(tables, "a", 18)
-        full, window = tables.table("a")
-        assert ABSENT not in full
-        assert [block == ABSENT for block in window] == [True, True, True, False, False]
-        assert tables.pool.num_used == 7
-        tables.check_integrity()
-
-    @pytest.mark.parametrize(("num_tokens", "num_given_back"), [(8, 0), (9, 1), (12, 1), (13, 2)])
-    def test_not_one_token_too_early_or_too_late(self, num_tokens, num_given_back):
-        """The token at position n sees [n - 5, n]; block b ends at 4 b + 4."""
-        tables = make_tables(windows=(6,))
-        run(tables, "a", num_tokens)
-        assert tables.table("a")[0].count(ABSENT) == num_given_back
-
-    def test_only_the_first_chunk_needs_blocks_where_a_window_is(self):
-        tables = make_tables(windows=self.WINDOWS)
-        assert tables.admit("a", empty(tables), 20, 8)
-        assert [len(blocks) for blocks in tables.table("a")] == [5, 2]
-        tables.commit("a", [], 8)
-        assert tables.grow("a", 20, 16)
-        assert [len(blocks) for blocks in tables.table("a")] == [5, 4]
-
-    def test_a_prefix_needs_every_block_in_one_group_and_only_the_window_in_the_other(self):
-        tables, chain = make_tables(windows=self.WINDOWS), hashes(4)
-        run(tables, "a", 17, chain)
-        full, window = tables.find_prefix(chain, 99).block_ids
-        assert full == [0, 1, 2, 3]
-        assert window[:2] == [ABSENT, ABSENT]
-        assert tables.admit("b", Prefix(16, (full, window)), 18, 18)
-        tables.check_integrity()
-        tables.free("a")
-        tables.free("b")
-        assert tables.pool.num_used == 0
-        tables.check_integrity()
-
-    def test_blocks_behind_the_window_are_handed_out_last_ones_first(self):
-        tables = make_tables(5, windows=(6,))
-        run(tables, "a", 17, hashes(4))
-        assert tables.pool.num_cached == 3
-        assert tables.pool.allocate(3) == [2, 1, 0]
-
-    @pytest.mark.parametrize(("dropped", "num_tokens"), [((2, 3), 8), ((3,), 12), ((0, 1), 16)])
-    def test_a_prefix_whose_window_was_dropped_is_as_long_as_the_window_allows(self, dropped, num_tokens):
-        tables, chain = make_tables(windows=self.WINDOWS), hashes(4)
-        run(tables, "a", 17, chain)
-        for index in dropped:
-            block = tables.pool.find((1, chain[index]))
-            del tables.pool._block_of[(1, chain[index])], tables.pool._key_of[block]
-        assert tables.find_prefix(chain, 99).num_tokens == num_tokens
-
-    def test_no_common_prefix_is_an_empty_one(self):
-        tables, chain = make_tables(windows=self.WINDOWS), hashes(4)
-        run(tables, "a", 17, chain)
-        for index in range(4):
-            del tables.pool._block_of[(1, chain[index])]
-        assert tables.find_prefix(chain, 99) == empty(tables)
-
-    def test_most_blocks_are_the_window_a_chunk_and_two_blocks_for_its_ends(self):
-        assert CacheLayout(4, self.WINDOWS).most_blocks(40, 8) == 10 + 6
-
-    def test_most_blocks_is_a_bound_on_the_way(self):
-        layout = CacheLayout(4, self.WINDOWS)
-        for chunk in (1, 3, 8):
-            tables, most, end = make_tables(40, self.WINDOWS), 0, 0
-            while end < 40:
-                start, end = end, min(40, end + chunk)
-                grown = tables.grow("a", 40, end) if start else tables.admit("a", empty(tables), 40, end)
-                assert grown
-                most = max(most, tables.pool.num_used)
-                if layout.fills_block(start, end):
-                    tables.commit("a", [], end)
-            assert most <= layout.most_blocks(40, chunk) < 20
 
 
 class TestRestore:
@@ -231,3 +142,47 @@ class TestRestore:
         tables.restore("a", [[True, True]], 8, 8)
         tables.commit("a", chain, 8)
         assert tables.find_prefix(chain, 99).num_tokens == 8
+
+
+class TestShortage:
+    """Whoever found no room is tried again only when that can have changed."""
+
+    def test_growing_and_sharing_by_others_ease_nothing(self):
+        tables, chain = make_tables(4), hashes(3)
+        run(tables, "a", 8, chain[:2])
+        shortage = tables.shortage(tables.find_prefix([b"unknown"], 99))
+        assert tables.admit("b", tables.find_prefix(chain, 99), 9, 9)
+        assert tables.grow("a", 9, 9)
+        assert not tables.has_eased(shortage)
+
+    def test_a_block_that_comes_back_eases_it(self):
+        tables = make_tables()
+        run(tables, "a", 5)
+        shortage = tables.shortage()
+        tables.free("a")
+        assert tables.has_eased(shortage)
+
+    def test_forgotten_prefixes_ease_it(self):
+        tables = make_tables()
+        shortage = tables.shortage()
+        tables.pool.forget_prefixes()
+        assert tables.has_eased(shortage)
+
+    def test_the_first_unknown_block_eases_it_once_it_is_known(self):
+        tables, chain = make_tables(), hashes(3)
+        run(tables, "a", 13, chain[:1])
+        shortage = tables.shortage(tables.find_prefix(chain, 99))
+        assert not tables.has_eased(shortage)
+        tables.commit("a", chain[:2], 13)
+        assert tables.has_eased(shortage)
+
+    def test_a_prefix_known_as_far_as_it_may_be_has_no_unknown_block(self):
+        tables, chain = make_tables(), hashes(3)
+        run(tables, "a", 9, chain[:2])
+        assert tables.find_prefix(chain, 9).next_hash is None
+        assert tables.find_prefix(chain[:2], 99).next_hash is None
+        assert tables.find_prefix(chain, 12).next_hash == chain[2]
+
+    def test_with_a_window_it_may_always_have_eased(self):
+        tables = make_tables(windows=(None, 6))
+        assert tables.has_eased(tables.shortage())

@@ -127,6 +127,17 @@ class EngineMachine(RuleBasedStateMachine):
         for output in outputs.outputs:
             self.check(output)
 
+        for request in self.scheduler._waiting:
+            if request.shortage is not None and not self.scheduler.tables.has_eased(request.shortage):
+                assert not self.would_fit(request), f"{request.request_id} is not tried again though there is room"
+
+    def would_fit(self, request):
+        """Try it; it must be the end of the test if there is room."""
+        tables, swap = self.scheduler.tables, self.scheduler.swap
+        if request.request_id in swap:
+            return tables.restore("probe", swap.shape(request.request_id), request.num_tokens, 0) is not None
+        return tables.admit("probe", self.scheduler._find_prefix(request), request.num_tokens, 0)
+
     def count_logit_rows(self, batch):
         rows = sum(sequence.samples for sequence in batch.sequences)
         for sequence in batch.sequences:

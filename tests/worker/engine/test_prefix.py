@@ -36,10 +36,15 @@ def test_another_salt_is_another_name():
 
 def test_names_cover_the_output_and_are_computed_once():
     request = Request("a", [1], make_sampling(), arrival_s=0.0, output_token_ids=[2, 3])
-    first = request.block_hashes(2, 2)
+    first = request.block_hashes(2, 2)[0]
     request.output_token_ids.append(4)
     assert request.block_hashes(4, 2) == names([1, 2, 3, 4])
-    assert request.block_hashes(4, 2)[0] is first[0]
+    assert request.block_hashes(4, 2)[0] is first
+
+
+def test_names_are_not_copied_whenever_there_is_one_more():
+    request = Request("a", [1, 2, 3, 4], make_sampling(), arrival_s=0.0)
+    assert request.block_hashes(2, 2) is request.block_hashes(4, 2)
 
 
 def test_a_salt_may_be_any_text():

@@ -23,6 +23,7 @@ class BlockPool:
     def __init__(self, num_blocks: int) -> None:
         assert num_blocks > 0
         self.num_blocks = num_blocks
+        self.generation = 0  # another one = blocks have come back, or prefixes were forgotten
         self._num_holders = [0] * num_blocks
         self._free = list(range(num_blocks - 1, -1, -1))  # popped from the end: low numbers first
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
@@ -94,6 +95,7 @@ class BlockPool:
 
     def forget_prefixes(self) -> None:
         """Forget what every block holds."""
+        self.generation += 1
         self._block_of.clear()
         self._key_of.clear()
         self._free.extend(self._cached)
@@ -123,6 +125,7 @@ class BlockPool:
         return block
 
     def _retire(self, block: int) -> None:
+        self.generation += 1
         if block in self._key_of:
             self._cached[block] = None
         else:

@@ -11,7 +11,7 @@ give back what lies behind the window. A sequence of n tokens, block size 4, win
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dormouse_worker.engine.batch import BlockIds
 from dormouse_worker.engine.block_pool import BlockPool
@@ -60,6 +60,18 @@ class Prefix:
 
     num_tokens: int
     block_ids: BlockIds  # with ABSENT where a window needs nothing
+    next_hash: BlockHash | None = field(default=None, compare=False)  # the first unknown name, if that is why it ends
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """A sequence found no room. It finds none before blocks come back or more of its beginning is known.
+
+    All else takes a block from the pool for each one that it lets the sequence share.
+    """
+
+    generation: int  # of the pool
+    next_hash: BlockHash | None
 
 
 class BlockTables:
@@ -68,6 +80,7 @@ class BlockTables:
     def __init__(self, pool: BlockPool, layout: CacheLayout) -> None:
         self.pool = pool
         self.layout = layout
+        self._whole = [group for group, window in enumerate(layout.windows) if window is None]
         self._tables: dict[str, BlockIds] = {}
         self._num_named: dict[str, int] = {}  # blocks whose prefixes the pool knows
 
@@ -85,13 +98,13 @@ class BlockTables:
 
     def find_prefix(self, hashes: Sequence[BlockHash], max_tokens: int) -> Prefix:
         """Return the longest known prefix of at most `max_tokens`, which every group can continue. Holds nothing."""
-        num_groups = len(self.layout.windows)
-        for count in range(self._longest_chain(hashes, max_tokens // self.layout.block_size), 0, -1):
-            found = [self._find_in_group(group, hashes, count) for group in range(num_groups)]
-            known = tuple(blocks for blocks in found if blocks is not None)
-            if len(known) == num_groups:
-                return Prefix(count * self.layout.block_size, known)
-        return Prefix(0, tuple([] for _ in range(num_groups)))
+        limit = min(len(hashes), max_tokens // self.layout.block_size)
+        count = next((index for index in range(limit) if not self._is_known(hashes[index])), limit)
+        next_hash = hashes[count] if count < limit else None
+        while (gap := self._last_gap(hashes, count)) is not None:
+            count = gap  # every shorter prefix that ends behind the gap sees it too
+        tables = tuple(self._known_blocks(group, hashes, count) for group in range(len(self.layout.windows)))
+        return Prefix(count * self.layout.block_size, tables, next_hash)
 
     def admit(self, sequence_id: str, prefix: Prefix, num_tokens: int, end: int) -> bool:
         """Give a new sequence the prefix's blocks and what it lacks; False, and nothing changed, without room.
@@ -113,12 +126,13 @@ class BlockTables:
 
     def grow(self, sequence_id: str, num_tokens: int, end: int) -> bool:
         """Let the sequence hold blocks as `admit` describes; False, and nothing changed, without room. Idempotent."""
-        missing = self._missing(self._tables[sequence_id], num_tokens, end)
-        num_missing = sum(missing)
-        if num_missing > self.pool.num_available:
+        table = self._tables[sequence_id]
+        if self._is_enough(table, num_tokens, end):
+            return True
+        missing = self._missing(table, num_tokens, end)
+        if sum(missing) > self.pool.num_available:
             return False
-        if num_missing:
-            self._extend(sequence_id, missing)
+        self._extend(sequence_id, missing)
         return True
 
     def restore(self, sequence_id: str, shape: Sequence[Sequence[bool]], num_tokens: int, end: int) -> BlockIds | None:
@@ -138,14 +152,31 @@ class BlockTables:
         self._extend(sequence_id, missing)
         return self._tables[sequence_id]
 
+    def shortage(self, prefix: Prefix | None = None) -> Shortage:
+        """Return why `admit` refused a sequence with this prefix, or why `restore` refused one."""
+        return Shortage(self.pool.generation, None if prefix is None else prefix.next_hash)
+
+    def has_eased(self, shortage: Shortage) -> bool:
+        """Return whether the sequence may find room now.
+
+        Always true where a window is: these layers give back blocks all the time, and need others in each pass.
+        """
+        has_windows = len(self._whole) < len(self.layout.windows)
+        has_grown = shortage.next_hash is not None and self._is_known(shortage.next_hash)
+        return has_windows or has_grown or shortage.generation != self.pool.generation
+
     def commit(self, sequence_id: str, hashes: Sequence[BlockHash], num_computed: int) -> None:
-        """Note that tokens [0, num_computed) are in the cache: name full blocks, give back those behind a window."""
+        """Note that tokens [0, num_computed) are in the cache: name full blocks, give back those behind a window.
+
+        `hashes` may name blocks that are not computed yet, or none where names are not wanted.
+        """
         table = self._tables[sequence_id]
-        for index in range(self._num_named[sequence_id], len(hashes)):
+        num_full = min(len(hashes), num_computed // self.layout.block_size)
+        for index in range(self._num_named[sequence_id], num_full):
             for group, blocks in enumerate(table):
                 if blocks[index] != ABSENT:
                     self.pool.name(blocks[index], (group, hashes[index]))
-        self._num_named[sequence_id] = max(self._num_named[sequence_id], len(hashes))
+        self._num_named[sequence_id] = num_full
         for group, blocks in enumerate(table):
             self._give_back(blocks, self.layout.first_needed(group, num_computed))
 
@@ -159,22 +190,33 @@ class BlockTables:
         """Recount the pool against the tables. Raises RuntimeError with the numbers."""
         self.pool.check_integrity(block for table in self._tables.values() for block in iter_blocks(table))
 
-    def _longest_chain(self, hashes: Sequence[BlockHash], limit: int) -> int:
-        """Return how many blocks, at most `limit`, every group without a window knows from the start on."""
-        whole = [group for group, window in enumerate(self.layout.windows) if window is None]
-        limit = min(limit, len(hashes))
-        for count in range(limit):
-            if any(self.pool.find((group, hashes[count])) is None for group in whole):
-                return count
-        return limit
+    def _is_known(self, block_hash: BlockHash) -> bool:
+        """Return whether every group without a window knows this block."""
+        return all(self.pool.find((group, block_hash)) is not None for group in self._whole)
 
-    def _find_in_group(self, group: int, hashes: Sequence[BlockHash], count: int) -> list[int] | None:
-        """Return the group's blocks of the first `count` hashes; None if one that the next token sees is unknown."""
+    def _last_gap(self, hashes: Sequence[BlockHash], count: int) -> int | None:
+        """Return the last of `count` blocks that a window at their end sees and does not know, or None."""
+        for group, window in enumerate(self.layout.windows):
+            if window is not None:
+                first = self.layout.first_needed(group, count * self.layout.block_size)
+                for index in range(count - 1, first - 1, -1):
+                    if self.pool.find((group, hashes[index])) is None:
+                        return index
+        return None
+
+    def _known_blocks(self, group: int, hashes: Sequence[BlockHash], count: int) -> list[int]:
+        """Return the group's table of the first `count` blocks, all known where the next token sees them."""
         first = self.layout.first_needed(group, count * self.layout.block_size)
-        blocks = [self.pool.find((group, hashes[index])) for index in range(first, count)]
-        if None in blocks:
-            return None
-        return [ABSENT] * first + [block for block in blocks if block is not None]
+        found = (self.pool.find((group, hashes[index])) for index in range(first, count))
+        return [ABSENT] * first + [block for block in found if block is not None]
+
+    def _is_enough(self, table: BlockIds, num_tokens: int, end: int) -> bool:
+        """Return whether nothing is missing: nearly always, a decoding sequence needs a block only now and then."""
+        size = self.layout.block_size
+        for blocks, window in zip(table, self.layout.windows, strict=True):
+            if len(blocks) * size < (num_tokens if window is None else end):
+                return False
+        return True
 
     def _missing(self, table: BlockIds, num_tokens: int, end: int) -> list[int]:
         wanted = (num_tokens if window is None else end for window in self.layout.windows)

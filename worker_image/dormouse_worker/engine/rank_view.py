@@ -29,13 +29,9 @@ class RankView:
 
     def schedule(self, request: Request, table: BlockIds, end: int) -> ScheduledSequence:
         """Return the part [computed, end) of a sequence that was introduced, with the blocks that are new."""
-        return ScheduledSequence(
-            request_id=request.request_id,
-            start=request.num_computed_tokens,
-            end=end,
-            new_block_ids=self._new_blocks(request.request_id, table),
-            samples=end == request.num_tokens,
-        )
+        new_block_ids = self._new_blocks(request.request_id, table)
+        start, samples = request.num_computed_tokens, end == request.num_tokens
+        return ScheduledSequence(request.request_id, start, end, new_block_ids, samples)
 
     def _new_blocks(self, request_id: str, table: BlockIds) -> BlockIds:
         known = self._num_blocks[request_id]

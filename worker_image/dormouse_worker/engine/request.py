@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from dormouse_worker.engine.block_tables import Shortage
 from dormouse_worker.engine.prefix import BlockHash, hash_block, root_hash
 from dormouse_worker.ipc import Sampling
 
@@ -27,6 +29,7 @@ class Request:
     num_computed_tokens: int = 0  # set by the scheduler: raised by commit, 0 after a preemption by recompute
     num_cached_tokens: int = 0  # set by the scheduler at the first admission: found in the prefix cache
     first_scheduled_s: float | None = None  # set by the scheduler, once
+    shortage: Shortage | None = None  # set by the scheduler: why it found no room; None once it runs
     has_answered: bool = False  # set by the engine with the first token that it sends
     num_told_logprobs: int = 0  # set by the engine: prompt log-probabilities sent
     _block_hashes: list[BlockHash] = field(default_factory=list)
@@ -59,6 +62,11 @@ class Request:
         """Return whether every prompt token must go through the model, in a pass that keeps its logits."""
         return self.sampling.prompt_logprobs is not None
 
+    @property
+    def awaits_prompt_logprobs(self) -> bool:
+        """Return whether it still needs logits of prompt tokens besides the row that it samples from."""
+        return self.wants_prompt_logprobs and self.num_computed_tokens < len(self.prompt_token_ids) - 1
+
     def token_ids(self, start: int, end: int) -> list[int]:
         """Return the known tokens at positions [start, end)."""
         split = self.num_prompt_tokens
@@ -66,14 +74,17 @@ class Request:
             return self.output_token_ids[start - split : end - split]
         return self.prompt_token_ids[start:end] + self.output_token_ids[: max(0, end - split)]
 
-    def block_hashes(self, num_tokens: int, block_size: int) -> list[BlockHash]:
-        """Return the names of the full blocks of the first `num_tokens` tokens; each is computed once."""
+    def block_hashes(self, num_tokens: int, block_size: int) -> Sequence[BlockHash]:
+        """Return the names of the full blocks of the first `num_tokens` tokens, and of more if they are known.
+
+        Each is computed once; what is returned grows later and must not be changed.
+        """
         count = num_tokens // block_size
         while len(self._block_hashes) < count:
             parent = self._block_hashes[-1] if self._block_hashes else root_hash(self.cache_salt)
             start = len(self._block_hashes) * block_size
             self._block_hashes.append(hash_block(parent, self.token_ids(start, start + block_size)))
-        return self._block_hashes[:count]
+        return self._block_hashes
 
     def finish_reason(self, max_model_len: int) -> str | None:
         """Return why the request is complete after its last output token, or None."""

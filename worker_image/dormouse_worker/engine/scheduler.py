@@ -5,17 +5,20 @@ token budget, then admits waiting sequences into what is left. A sequence is adm
 has, so (windows apart) only decoding ever needs a further block. When none is left the last running sequence in line
 is preempted: its blocks go to host memory if there is room, else they are freed and it is computed anew; it waits in
 its old place in line. The first in line is never preempted, and one sequence always fits: so there is always progress.
+There is no aging: a steady stream of requests that go first starves those of a lower priority, as in vLLM.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
 from dormouse_worker.engine.batch import Batch, Moves, NewSequence, SampledToken, ScheduledSequence
-from dormouse_worker.engine.block_tables import BlockTables, Prefix
+from dormouse_worker.engine.block_tables import BlockTables, Prefix, Shortage
+from dormouse_worker.engine.prefix import BlockHash
+from dormouse_worker.engine.prompt_turns import PromptTurns
 from dormouse_worker.engine.rank_view import RankView
 from dormouse_worker.engine.request import Request
 from dormouse_worker.engine.swap import SwapSpace
@@ -82,6 +85,7 @@ class Scheduler:
         self._waiting: list[Request] = []
         self._running: list[Request] = []
         self._ranks = RankView()
+        self._turns = PromptTurns(limits.max_num_seqs)
         self._num_arrived = 0
 
     def __repr__(self) -> str:
@@ -130,11 +134,13 @@ class Scheduler:
 
     def schedule(self) -> Batch | None:
         """Choose the next forward pass; None if nothing is to be done. Must be followed by `commit` or `fail`."""
-        current = _Pass(self.limits.max_num_batched_tokens, self.limits.max_num_seqs - len(self._running))
+        sharing = self._turns.take(self._running)
+        num_reserved_rows = len(sharing or self._running)
+        current = _Pass(self.limits.max_num_batched_tokens, self.limits.max_num_seqs - num_reserved_rows)
         num_preemptions = self.counters.preemptions
-        for request, end in self._runnable(current):
+        for request, end in self._runnable(current, sharing):
             self._append(current, request, end)
-        if self.counters.preemptions == num_preemptions:
+        if self.counters.preemptions == num_preemptions and not sharing:
             for request, end in self._admissible(current):
                 self._append(current, request, end)
         if not current.sequences:
@@ -186,17 +192,19 @@ class Scheduler:
             self.remove(request.request_id)
         return Progress(request, token, reason)
 
-    def _runnable(self, current: _Pass) -> Iterator[tuple[Request, int]]:
+    def _runnable(self, current: _Pass, sharing: list[Request]) -> Iterator[tuple[Request, int]]:
         """Yield running sequences in line order and how far they go, with their blocks; preempts from the far end."""
         position = 0
         while position < len(self._running) and current.tokens_left:
             request = self._running[position]
+            position += 1
+            if sharing and request not in sharing:
+                continue
             end = self._end(request, current)
             while not self.tables.grow(request.request_id, request.num_tokens, end):
                 if self._preempt_last(current) is request:
                     return
             yield request, end
-            position += 1
 
     def _preempt_last(self, current: _Pass) -> Request:
         request = self._running.pop()
@@ -216,50 +224,53 @@ class Scheduler:
         """Move waiting sequences to running while a place and their blocks are free; the head is never overtaken."""
         while self._waiting and current.tokens_left and current.spare_logit_rows:
             request = self._waiting[0]
+            if request.shortage is not None and not self.tables.has_eased(request.shortage):
+                return
             current.spare_logit_rows -= 1
-            if not self._admit(request, current):
+            request.shortage = self._admit(request, current)
+            if request.shortage is not None:
                 return
             insort(self._running, self._waiting.pop(0), key=_in_line)
             if request.first_scheduled_s is None:
                 request.first_scheduled_s = self._clock()
             yield request, self._end(request, current)
 
-    def _admit(self, request: Request, current: _Pass) -> bool:
-        """Give a waiting sequence its blocks: from host memory, or beginning with a known prefix."""
+    def _admit(self, request: Request, current: _Pass) -> Shortage | None:
+        """Give a waiting sequence its blocks, or say why not: from host memory, or beginning with a known prefix."""
         if request.request_id in self.swap:
             shape = self.swap.shape(request.request_id)
             table = self.tables.restore(request.request_id, shape, request.num_tokens, self._end(request, current))
-            if table is not None:
-                current.swap_in += self.swap.give(request.request_id, table)
-            return table is not None
+            if table is None:
+                return self.tables.shortage()
+            current.swap_in += self.swap.give(request.request_id, table)
+            return None
         prefix = self._find_prefix(request)
         request.num_computed_tokens = prefix.num_tokens
         end = self._end(request, current)
         if not self.tables.admit(request.request_id, prefix, request.num_tokens, end):
             request.num_computed_tokens = 0
-            return False
+            return self.tables.shortage(prefix)
         if request.first_scheduled_s is None:
             request.num_cached_tokens = min(prefix.num_tokens, request.num_prompt_tokens)
             self.counters.prefix_queries += request.num_tokens
             self.counters.prefix_hits += prefix.num_tokens
-        return True
+        return None
 
     def _find_prefix(self, request: Request) -> Prefix:
         """Return what of the sequence is known; its last token is always computed, for its logits."""
-        hashes = [] if request.wants_prompt_logprobs else self._hashes(request, request.num_tokens - 1)
+        hashes = () if request.wants_prompt_logprobs else self._hashes(request, request.num_tokens - 1)
         return self.tables.find_prefix(hashes, request.num_tokens - 1)
 
-    def _hashes(self, request: Request, num_tokens: int) -> list[bytes]:
+    def _hashes(self, request: Request, num_tokens: int) -> Sequence[BlockHash]:
         if not self.limits.caches_prefixes:
-            return []
+            return ()
         return request.block_hashes(num_tokens, self.tables.layout.block_size)
 
     def _end(self, request: Request, current: _Pass) -> int:
         """Return how far the request goes in this pass."""
         start = request.num_computed_tokens
         end = min(request.num_tokens, start + current.tokens_left)
-        is_in_prompt = start < request.num_prompt_tokens
-        if request.wants_prompt_logprobs and is_in_prompt:  # each of its rows gets logits
+        if request.wants_prompt_logprobs and start < request.num_prompt_tokens:  # each of its rows gets logits
             end = min(end, start + 1 + current.spare_logit_rows)
         return end
 
@@ -270,6 +281,7 @@ class Scheduler:
             current.new.append(new)
         scheduled = self._ranks.schedule(request, self.tables.table(request.request_id), end)
         current.sequences.append(scheduled)
-        current.tokens_left -= scheduled.num_tokens
+        num_tokens = end - request.num_computed_tokens
+        current.tokens_left -= num_tokens
         if request.wants_prompt_logprobs and scheduled.start < request.num_prompt_tokens:
-            current.spare_logit_rows -= scheduled.num_tokens - 1
+            current.spare_logit_rows -= num_tokens - 1

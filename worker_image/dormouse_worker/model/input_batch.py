@@ -69,7 +69,8 @@ class InputBatch:
         for new in batch.new:
             self._add(new)
         for scheduled in batch.sequences:
-            self._append_blocks(scheduled)
+            if any(scheduled.new_block_ids):
+                self._append_blocks(scheduled)
 
     def append(self, request_id: str, token_id: int) -> None:
         """Note the token that was sampled for a sequence."""

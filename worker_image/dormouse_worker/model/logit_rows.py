@@ -35,7 +35,7 @@ def choose_logit_rows(batch: Batch, packed: PackedInput, known: InputBatch) -> L
     rows: list[int] = []
     sampled: list[int] = []
     parts: list[PromptPart] = []
-    for sequence, first_row in zip(batch.sequences, packed.query_starts, strict=False):
+    for sequence, first_row in zip(batch.sequences, packed.query_starts.tolist(), strict=False):
         state = known.sequence(sequence.request_id)
         end = min(sequence.end, len(state.prompt_token_ids) - 1)
         if state.sampling.prompt_logprobs is not None and sequence.start < end:
