@@ -11,9 +11,10 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from dormouse_api.limits import MAX_MESSAGE_BYTES, MAX_REQUEST_ID_CHARS
-from dormouse_api.names import METADATA_ROLE_TOKEN
+from dormouse_api.names import METADATA_CACHE_SALT, METADATA_ROLE_TOKEN
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_gateway.salts import cache_salt
 
 MAX_MODEL_CHARS = 256  # longer than any name that the custom resource allows
 
@@ -83,9 +84,17 @@ def prepare(request: Request, *, model_name: str, rng: random.Random) -> bytes:
 
 
 def forwarded_metadata(given: Any, *, token: str) -> Metadata:
-    """Return the client's metadata without what only our own parts may say, and with the gateway's role."""
+    """Return the client's metadata without what only our own parts may say, and with the gateway's role and salt.
+
+    Without a role token there is no salt either: workers take it from the gateway's role only and refuse it from
+    anybody else. Raises CallError INVALID_ARGUMENT if the client presents more than one API key.
+    """
     kept = tuple((key, value) for key, value in given or () if _is_forwarded(key.lower()))
-    return (*kept, (METADATA_ROLE_TOKEN, token)) if token else kept
+    salt = cache_salt(given)
+    if not token:
+        return kept
+    ours = ((METADATA_ROLE_TOKEN, token), (METADATA_CACHE_SALT, salt)) if salt else ((METADATA_ROLE_TOKEN, token),)
+    return (*kept, *ours)
 
 
 def _is_forwarded(key: str) -> bool:

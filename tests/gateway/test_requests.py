@@ -85,6 +85,10 @@ def test_a_client_can_not_speak_as_one_of_our_parts_nor_hand_its_secrets_to_work
         ("trace-bin", b"\x00"),
     )
     kept = (("traceparent", "00-1"), ("trace-bin", b"\x00"))
-    assert forwarded_metadata(given_, token="t") == (*kept, *role_metadata("t"))
+    (salt,) = forwarded_metadata(given_, token="t")[3:]
+    assert forwarded_metadata(given_, token="t") == (*kept, *role_metadata("t"), salt)
+    assert salt[0] == "dormouse-cache-salt"
+    assert "salt" not in salt[1], "the gateway's, made of the key"
+    assert "key" not in salt[1]
     assert forwarded_metadata(given_, token="") == kept
     assert forwarded_metadata(None, token="") == ()

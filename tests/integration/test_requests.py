@@ -70,52 +70,70 @@ def byte_tokens(tiny_model):
     return sorted({token for char in text for token in tokenizer(char, add_special_tokens=False)["input_ids"]})
 
 
-def check_every_cut(worker, other, **sampling):
-    """Continue on the other worker after each number of tokens; everything must go on as if nothing had happened."""
-    answers, last = generate(worker, **sampling)
-    whole = answers[0]
-    for cut in range(len(whole.tokens)):
-        emitted = whole.emitted_bytes(cut)
-        resume = pb.Resume(choice_index=0, output_token_ids=whole.tokens[:cut], emitted_utf8_bytes=emitted)
-        rest_by_choice, rest_last = generate(other, resume=resume, **sampling)
-        rest = rest_by_choice[0]
-        assert rest.tokens == whole.tokens[cut:], f"cut after {cut} tokens"
-        assert rest.text.encode() == whole.text.encode()[emitted:], f"cut after {cut} tokens"
-        assert rest.logprobs == pytest.approx(whole.logprobs[cut:], abs=1e-4)
-        assert rest.finish_reason == whole.finish_reason
-        assert rest_last.usage.completion_tokens == last.usage.completion_tokens == len(whole.tokens)
-    return whole
+def check_every_cut(worker, other, *, n=1, **sampling):
+    """Continue on the other worker after each number of tokens; everything must go on as if nothing had happened.
+
+    Return the whole answers by choice.
+    """
+    answers, last = generate(worker, n=n, **sampling)
+    assert sorted(answers) == list(range(n))
+    assert last.usage.completion_tokens == sum(len(whole.tokens) for whole in answers.values())
+    with ThreadPoolExecutor(8) as pool:  # beside each other: it is faster, and changes nothing
+        cuts = [(index, whole, cut) for index, whole in answers.items() for cut in range(len(whole.tokens))]
+        for future in [pool.submit(check_cut, other, *cut, **sampling) for cut in cuts]:
+            future.result()
+    return answers
+
+
+def check_cut(other, index, whole, cut, **sampling):
+    """Continue one choice after so many tokens; it must end as it did."""
+    emitted = whole.emitted_bytes(cut)
+    resume = pb.Resume(choice_index=index, output_token_ids=whole.tokens[:cut], emitted_utf8_bytes=emitted)
+    rest_by_choice, rest_last = generate(other, resume=resume, **sampling)
+    (rest,) = rest_by_choice.values()
+    where = f"choice {index} cut after {cut} tokens"
+    assert list(rest_by_choice) == [index], where
+    assert rest.tokens == whole.tokens[cut:], where
+    assert rest.text.encode() == whole.text.encode()[emitted:], where
+    assert rest.logprobs == pytest.approx(whole.logprobs[cut:], abs=1e-4), where
+    assert rest.finish_reason == whole.finish_reason, where
+    assert rest_last.usage.completion_tokens == len(whole.tokens), where
 
 
 def test_a_greedy_request_with_penalties_goes_on_elsewhere_after_any_token(worker, other_worker):
-    whole = check_every_cut(worker, other_worker, temperature=0, max_tokens=10, logprobs=0, **PENALTIES)
+    whole = check_every_cut(worker, other_worker, temperature=0, max_tokens=10, logprobs=0, **PENALTIES)[0]
     assert whole.finish_reason == LENGTH
 
 
 def test_half_characters_and_stop_strings_survive_any_cut(worker, other_worker, byte_tokens):
     """Random bytes: most cuts go through a character or through a stop string that has begun."""
     sampling = {"temperature": 50.0, "seed": 5, "max_tokens": 16, "allowed_token_ids": byte_tokens, "logprobs": 2}
-    whole = check_every_cut(worker, other_worker, **sampling)
+    whole = check_every_cut(worker, other_worker, **sampling)[0]
     assert "\ufffd" in whole.text or any(ord(char) > 127 for char in whole.text)
     middle = len(whole.text) // 2
     stop = whole.text[middle : middle + 3]
-    stopped = check_every_cut(worker, other_worker, **sampling, stop=[stop])
+    stopped = check_every_cut(worker, other_worker, **sampling, stop=[stop])[0]
     assert (stopped.finish_reason, stopped.text) == (STOP, whole.text[: whole.text.index(stop)])
 
 
-def test_choices_differ_repeat_and_can_be_had_one_by_one(worker, other_worker):
-    sampling = {"temperature": 1.0, "seed": 9, "max_tokens": 12, "top_p": 0.95, **PENALTIES}
-    choices, last = generate(worker, n=3, **sampling)
-    assert sorted(choices) == [0, 1, 2]
+def test_choices_differ_and_each_goes_on_elsewhere_alone_after_any_token(worker, other_worker):
+    sampling = {"temperature": 1.0, "seed": 9, "max_tokens": 8, "top_p": 0.95, "logprobs": 1, **PENALTIES}
+    choices = check_every_cut(worker, other_worker, n=3, **sampling)
     assert len({tuple(choice.tokens) for choice in choices.values()}) == 3
-    assert last.usage.completion_tokens == sum(len(choice.tokens) for choice in choices.values())
-    assert last.usage.prompt_tokens == len(PROMPT)
-    alone, _ = generate(worker, **sampling)
+    alone, last = generate(worker, **sampling)
     assert alone[0].tokens == choices[0].tokens
-    for index, choice in choices.items():
-        resume = pb.Resume(choice_index=index, output_token_ids=choice.tokens[:5])
-        rest, _ = generate(other_worker, resume=resume, **sampling)
-        assert rest[index].tokens == choice.tokens[5:]
+    assert last.usage.prompt_tokens == len(PROMPT)
+
+
+def test_half_characters_and_stop_strings_of_each_choice_survive_any_cut(worker, other_worker, byte_tokens):
+    """The stop string is the middle of one choice's text: that one ends by it, the others need not."""
+    sampling = {"temperature": 50.0, "seed": 6, "max_tokens": 9, "allowed_token_ids": byte_tokens, **PENALTIES}
+    whole, _ = generate(worker, n=3, **sampling)
+    text = whole[1].text
+    stop = text[len(text) // 2 : len(text) // 2 + 3]
+    choices = check_every_cut(worker, other_worker, n=3, **sampling, stop=[stop])
+    assert (choices[1].finish_reason, choices[1].text) == (STOP, text[: text.index(stop)])
+    assert LENGTH in {choices[0].finish_reason, choices[2].finish_reason}
 
 
 def test_a_seeded_request_says_the_same_in_a_crowd(worker):

@@ -164,8 +164,8 @@ Global___TokenIds: _TypeAlias = TokenIds  # noqa: Y015
 
 @_typing.final
 class SamplingParams(_message.Message):
-    """Names and meanings are those of vLLM. An unset field takes the default given here; temperature, top_p, top_k and
-    min_p take that of the model's generation_config.json first, if it has one.
+    """Names and meanings are those of vLLM. An unset field takes the default given here; temperature, top_p, top_k, min_p
+    and repetition_penalty take that of the model's generation_config.json first, if it has one.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -2,64 +2,9 @@
 
 import pytest
 
-from dormouse_worker.engine.controller import Controller
-from dormouse_worker.engine.testing import FakeExecutor, ManualClock, make_add, make_report
-from dormouse_worker.errors import GoldenTokensDiffer, InsufficientMemory, ModelNotFound
-from dormouse_worker.ipc import AbortRequests, Command, CommandResult, EngineStatus, ModelInfo, State, StepOutputs
-from dormouse_worker.settings import EngineSettings
-
-
-class Rank:
-    """A controller with its fake worker and everything it sent."""
-
-    def __init__(self):
-        self.clock = ManualClock()
-        self.executor = FakeExecutor(clock=self.clock)
-        self.sent = []
-        settings = EngineSettings(model="/models/m", max_num_seqs=4, max_num_batched_tokens=8, block_size=4)
-        self.controller = Controller(settings, self.executor, send=self.sent.append, clock=self.clock)
-
-    @property
-    def states(self):
-        return [str(message.state) for message in self.sent if isinstance(message, EngineStatus)]
-
-    @property
-    def status(self):
-        return next(message for message in reversed(self.sent) if isinstance(message, EngineStatus))
-
-    def command(self, method, **args):
-        """Run a command; return (reason, message)."""
-        self.controller.handle(Command(7, method, args))
-        result = self.sent[-1]
-        assert isinstance(result, CommandResult)
-        assert result.command_id == 7
-        return result.error_reason, result.error_message
-
-    def fail_next(self, method, error):
-        self.executor.fail_once[method] = error
-
-
-@pytest.fixture
-def rank():
-    return Rank()
-
-
-@pytest.fixture
-def profiled(rank):
-    rank.controller.start()
-    return rank
-
-
-@pytest.fixture
-def ready(profiled):
-    assert profiled.command("initialize_cache", num_gpu_blocks=10, num_cpu_blocks=2) == ("", "")
-    return profiled
-
-
-@pytest.fixture
-def asleep(ready):
-    assert ready.command("sleep") == ("", "")
-    return ready
+from dormouse_worker.engine.testing import make_add, make_report
+from dormouse_worker.errors import InsufficientMemory, ModelNotFound
+from dormouse_worker.ipc import AbortRequests, ModelInfo, State, StepOutputs
 
 
 class TestStart:
@@ -200,95 +145,6 @@ class TestRequests:
     def test_an_abort_without_an_engine_is_silent(self, rank):
         rank.controller.handle(AbortRequests(["a"]))
         assert rank.sent == []
-
-
-class TestSleep:
-    """Down to level 2."""
-
-    def test_it_says_what_it_freed_and_how_long_it_took(self, asleep):
-        status = asleep.status
-        assert (status.state, status.sleep_level, status.last_sleep_seconds) == (State.ASLEEP, 2, 2.0)
-        assert (status.freed_bytes, status.residual_bytes, status.num_gpu_blocks) == (800, 100, 0)
-
-    def test_before_the_cache_is_there_it_is_refused(self, profiled):
-        assert profiled.command("sleep")[0] == "WrongState"
-
-    def test_running_requests_refuse_it(self, ready):
-        ready.controller.handle(make_add())
-        assert ready.command("sleep")[0] == "WrongState"
-        assert ready.status.state is State.READY
-
-    def test_they_can_be_ended_first(self, ready):
-        ready.controller.handle(make_add("a"))
-        assert ready.command("abort_all") == ("", "")
-        assert ready.command("sleep") == ("", "")
-        (aborted,) = [
-            output for message in ready.sent if isinstance(message, StepOutputs) for output in message.outputs
-        ]
-        assert (aborted.request_id, aborted.finish_reason) == ("a", "abort")
-
-    def test_a_refusal_of_the_worker_leaves_it_awake(self, ready):
-        ready.fail_next("sleep", InsufficientMemory("no host memory"))
-        assert ready.command("sleep", level=1) == ("InsufficientMemory", "no host memory")
-        assert ready.status.state is State.READY
-        ready.controller.handle(make_add())
-        assert ready.controller.has_work
-
-    def test_an_error_inside_fails_the_worker(self, ready):
-        ready.fail_next("sleep", RuntimeError("boom"))
-        assert ready.command("sleep") == ("Internal", "RuntimeError: boom")
-        assert ready.status.state is State.FAILED
-
-
-class TestWakeUp:
-    """And back."""
-
-    def test_what_a_prepared_wake_lacks_stands_in_the_answer(self, asleep):
-        asleep.executor.missing_bytes = 512
-        assert asleep.command("prepare_wake_up") == ("", "")
-        assert asleep.sent[-1].missing_bytes == 512
-        assert asleep.status.state is State.ASLEEP
-
-    def test_a_part_alone_does_not_open(self, asleep):
-        assert asleep.command("wake_up", tags=["weights"]) == ("", "")
-        assert asleep.status.state is State.ASLEEP
-        assert asleep.command("wake_up") == ("", "")
-        assert asleep.status.state is State.READY
-
-    def test_a_prepared_wake_of_one_that_loads_is_refused(self, profiled):
-        assert profiled.command("prepare_wake_up")[0] == "WrongState"
-
-    def test_it_opens_with_the_agreed_count_and_says_how_long_it_took(self, asleep):
-        assert asleep.command("wake_up") == ("", "")
-        status = asleep.status
-        assert asleep.states[-2:] == ["WAKING", "READY"]
-        assert (status.num_gpu_blocks, status.num_cpu_blocks, status.sleep_level) == (10, 2, 0)
-        assert (status.last_wake_seconds, status.last_sleep_seconds, status.residual_bytes) == (3.0, 2.0, 0)
-        asleep.controller.handle(make_add())
-        assert asleep.controller.has_work
-
-    def test_awake_already_is_done(self, ready):
-        assert ready.command("wake_up") == ("", "")
-        assert "wake_up" not in ready.executor.calls
-
-    def test_before_any_sleep_it_is_refused(self, profiled):
-        assert profiled.command("wake_up")[0] == "WrongState"
-
-    def test_a_wake_that_does_not_fit_leaves_it_asleep_and_can_be_tried_again(self, asleep):
-        asleep.fail_next("wake_up", InsufficientMemory("no memory"))
-        assert asleep.command("wake_up") == ("InsufficientMemory", "no memory")
-        assert asleep.status.state is State.ASLEEP
-        assert asleep.command("wake_up") == ("", "")
-
-    @pytest.mark.parametrize(
-        ("error", "reason"), [(GoldenTokensDiffer("other"), "GoldenTokensDiffer"), (OSError("disk"), "Internal")]
-    )
-    def test_wrong_tokens_or_a_surprise_fail_the_worker_and_no_request_is_served(self, asleep, error, reason):
-        asleep.fail_next("wake_up", error)
-        assert asleep.command("wake_up")[0] == reason
-        assert (asleep.status.state, asleep.status.failure_reason) == (State.FAILED, reason)
-        asleep.controller.handle(make_add("a"))
-        assert "a" in asleep.sent[-1].failed
 
 
 class TestOtherCommands:

@@ -8,8 +8,9 @@ import pytest
 
 from dormouse_worker.engine.testing import ManualClock
 from dormouse_worker.front.board import Changes
-from dormouse_worker.front.engine_link import EngineLink, EngineLost
-from dormouse_worker.ipc import CommandResult, State
+from dormouse_worker.front.engine_link import EngineLink, EngineLost, EngineOverdue
+from dormouse_worker.front.overdue import RunningCommand
+from dormouse_worker.ipc import Command, CommandResult, State
 from dormouse_worker.testing import InProcessEngine, Script
 
 
@@ -127,6 +128,89 @@ async def test_silence_is_measured_from_the_last_message(tmp_path):
     await link.command("check_health")
     assert link.silence_s == 0
     await link.stop()
+
+
+def is_sleep(message):
+    return isinstance(message, Command) and message.method == "sleep"
+
+
+async def test_a_command_lasts_until_its_answer_whoever_stopped_waiting(tmp_path):
+    engine = InProcessEngine(Script(hangs_at="sleep"))
+    link, _, clock = await connect(tmp_path, engine)
+    assert link.running_command is None
+    waiting = asyncio.create_task(link.command("sleep"))
+    command = await engine.until_received(is_sleep)
+    clock.now_s += 7
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert link.running_command == RunningCommand("sleep", 7)
+    engine.say(CommandResult(command.command_id))
+    await link.command("check_health")
+    assert link.running_command is None
+    await link.stop()
+
+
+async def test_a_command_is_timed_from_the_end_of_the_one_before(tmp_path):
+    engine = InProcessEngine(Script(hangs_at="sleep"))
+    link, _, clock = await connect(tmp_path, engine)
+    first = asyncio.create_task(link.command("sleep"))
+    second = asyncio.create_task(link.command("sleep", level=1))
+    sleeping = await engine.until_received(is_sleep)
+    clock.now_s += 7
+    assert link.running_command == RunningCommand("sleep", 7)
+    engine.say(CommandResult(sleeping.command_id))
+    await first
+    clock.now_s += 2
+    assert link.running_command == RunningCommand("sleep", 2)
+    link.kill("bored")
+    with pytest.raises(EngineOverdue, match="bored"):
+        await second
+    await link.stop()
+
+
+async def test_an_engine_killed_with_a_reason_tells_it_and_the_next_one_has_none(tmp_path):
+    engines = [InProcessEngine(Script(hangs_at="sleep")), InProcessEngine()]
+    events = Events()
+
+    async def spawn(socket_path):
+        return await engines[0].spawn(socket_path)
+
+    link = EngineLink(spawn, events, ManualClock())
+    await link.start(tmp_path / "s")
+    await events.until(State.PROFILED)
+    waiting = asyncio.create_task(link.command("sleep"))
+    await engines[0].until_received(is_sleep)
+    link.kill("sleep took too long")
+    with pytest.raises(EngineOverdue, match="the engine was killed: sleep took too long"):
+        await waiting
+    await link.until_ended()
+    assert (link.why_killed, link.running_command) == ("sleep took too long", None)
+    engines.pop(0)
+    await link.start(tmp_path / "s")
+    assert link.why_killed == ""
+    await link.stop()
+
+
+class LastAge(Events):
+    """Asks for the engine's age when it hangs up."""
+
+    def on_lost(self):
+        self.age_s = self.link.age_s
+        super().on_lost()
+
+
+async def test_an_engine_ages_from_its_start_until_it_hangs_up(tmp_path):
+    """Afterwards it must not be taken for one that starts, which is the state of a worker without an engine."""
+    engine, events, clock = InProcessEngine(), LastAge(), ManualClock()
+    events.link = link = EngineLink(engine.spawn, events, clock)
+    assert link.age_s == 0
+    await link.start(tmp_path / "s")
+    await events.until(State.PROFILED)
+    clock.now_s += 7
+    assert link.age_s == 7
+    engine.die(1)
+    await link.until_ended()
+    assert events.age_s == 0
 
 
 async def test_a_link_that_was_never_started_can_be_stopped():

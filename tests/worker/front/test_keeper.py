@@ -155,3 +155,72 @@ async def test_a_long_command_and_long_loading_are_no_silence(keep, time):
             await look(time)
         assert (await house.http("/healthz"))[0] == 200
         assert len(house.engines) == 1
+
+
+async def hang(house, method, **fields):
+    """Return an order that the engine never answers."""
+    order = asyncio.create_task(house.operate(method, timeout=60, **fields))
+    name = {"Sleep": "sleep", "WakeUp": "wake_up"}[method]
+    await house.engine.until_received(lambda m: isinstance(m, Command) and m.method == name)
+    return order
+
+
+async def test_an_engine_that_hangs_in_a_command_is_killed_and_the_caller_is_told_which_and_why(keep, time):
+    async with keep(Script(hangs_at="sleep"), engine_command_timeout_s=50.0) as house:
+        sleeping = await hang(house, "Sleep", level=2)
+        naps = time.num_naps
+        time.advance(49.9)
+        await time.until_naps(naps + 1)
+        await look(time)
+        assert not sleeping.done()
+        await look(time)
+        refused = await house.refusal(sleeping)
+        assert refused.code() is grpc.StatusCode.UNAVAILABLE
+        assert retry_after_s(refused) > 0
+        assert "sleep took longer than 50 s (--engine-command-timeout)" in refused.details()
+        await restart(house, time, 1.0)
+        assert (await house.make_ready()).num_gpu_blocks == 40
+        assert (await house.collect("hi"))[-1].finish_reason
+
+
+async def test_a_wake_up_may_take_as_long_as_loading_and_no_longer(keep, time):
+    limits = {"engine_command_timeout_s": 1.0, "engine_load_timeout_s": 50.0}
+    async with keep(Script(hangs_at="wake_up"), **limits) as house:
+        await house.operate("Sleep", level=2)
+        waking = await hang(house, "WakeUp")
+        naps = time.num_naps
+        time.advance(49.0)
+        await time.until_naps(naps + 1)
+        await look(time)
+        assert (await house.http("/healthz"))[0] == 200
+        time.advance(1.0)
+        await look(time)
+        await look(time)
+        assert "wake_up took longer than 50 s (--engine-load-timeout)" in (await house.refusal(waking)).details()
+
+
+async def test_an_engine_that_hangs_while_it_starts_is_killed_and_counted(keep, time):
+    async with keep(ready=False, loaded=False, max_engine_restarts=0, engine_load_timeout_s=50.0) as house:
+        await house.until_state(State.LOADING)
+        naps = time.num_naps
+        time.advance(51.0)
+        await time.until_naps(naps + 1)
+        assert not house.running.done(), "one look is none"
+        time.advance(WATCH_PERIOD_S)
+        assert await house.running == 1
+        failure = house.front.worker.board.failure
+        assert failure.reason == "EngineDied"
+        assert "killed: it took longer to start than 50 s (--engine-load-timeout)" in failure.message
+
+
+async def test_the_next_engine_has_the_whole_time_to_start(keep, time):
+    async with keep(engine_load_timeout_s=50.0) as house:
+        time.now_s += 1000.0
+        house.engine.say(Heartbeat())
+        house.engine.die(-9)
+        await restart(house, time, 1.0)
+        for _ in range(3):
+            await look(time)
+        assert len(house.engines) == 2
+        assert house.engine.engine.received == []
+        assert (await house.http("/healthz"))[0] == 200

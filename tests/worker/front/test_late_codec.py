@@ -7,6 +7,7 @@ import shutil
 import grpc
 import pytest
 
+from dormouse_api.status import CallError
 from dormouse_worker.front.late_codec import LateCodec
 from dormouse_worker.ipc import EngineStatus, State
 from dormouse_worker.testing import Script
@@ -40,6 +41,20 @@ async def test_without_any_tokenizer_text_is_refused_for_good_and_token_ids_are_
             assert str(bare_path / "tokenizer.json") in refused.details()
 
 
+async def test_without_any_tokenizer_stop_strings_are_refused_for_they_would_never_match(open_house, bare_path):
+    async with open_house(path=bare_path) as house:
+        refused = await house.refusal(house.generate([72], stop=["a", "b"]).read())
+        assert refused.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert refused.details().startswith("sampling_params.stop is 2 strings; allowed: none ")
+        assert [word for word in ("stop_token_ids", str(bare_path)) if word not in refused.details()] == []
+        assert (await house.collect([72, 73], max_tokens=5, stop_token_ids=[73]))[-1].completion_tokens == 2
+
+
+async def test_with_the_tokenizer_that_the_engine_made_stop_strings_match(open_house, model_path, bare_path):
+    async with open_house(Script(tokenizer_path=str(model_path / "tokenizer.json")), path=bare_path) as house:
+        assert (await house.collect("hello", max_tokens=5, stop=["ll"]))[-1].matched_stop == "ll"
+
+
 async def test_while_it_is_converted_text_may_be_sent_later(open_house, bare_path):
     async with open_house(path=bare_path, ready=False, loaded=False) as house:
         await house.until_state(State.LOADING)
@@ -52,6 +67,16 @@ async def test_a_made_tokenizer_that_can_not_be_read_fails_the_worker(open_house
     async with open_house(Script(tokenizer_path=str(broken)), path=bare_path, ready=False) as house:
         await house.until_state(State.FAILED)
         assert house.front.worker.board.failure.reason == "ModelInvalid"
+
+
+def test_whether_stop_strings_can_match_is_not_known_while_the_tokenizer_is_converted():
+    codec = LateCodec("missing")
+    codec.take(EngineStatus(state=State.LOADING))
+    with pytest.raises(CallError, match="being converted") as caught:
+        assert codec.why_textless
+    assert caught.value.code is grpc.StatusCode.UNAVAILABLE
+    codec.take(EngineStatus(state=State.PROFILED))
+    assert codec.why_textless == "this model takes token ids only: missing"
 
 
 def test_a_new_engine_does_not_take_the_tokenizer_away(model_path):

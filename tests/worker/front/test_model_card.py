@@ -58,24 +58,29 @@ def test_a_models_text_part_and_older_names_are_understood(tmp_path):
 
 
 def test_generation_config_gives_defaults_and_all_end_tokens(tmp_path):
-    generation = {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "eos_token_id": [EOS, 3], "do_sample": True}
+    numbers = {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.05, "repetition_penalty": 1.1}
+    generation = {**numbers, "eos_token_id": [EOS, 3], "do_sample": True}
     card = read_model_card(engine_settings(write_model(tmp_path, generation=generation)))
-    assert card.defaults == SamplingDefaults(temperature=0.6, top_p=0.9, top_k=20)
+    assert card.defaults == SamplingDefaults(**numbers)
     sampling = to_sampling(pb.SamplingParams(stop_token_ids=[3, 4]), card, Prepared(5, drawn_seed=11))
-    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed) == (0.6, 0.9, 20, 11)
+    assert {name: getattr(sampling, name) for name in numbers} == numbers
+    assert sampling.seed == 11
     assert sampling.stop_token_ids == (3, 4, EOS)
 
 
 def test_what_the_request_sets_goes_before_the_defaults_even_if_it_is_zero(tmp_path):
-    card = read_model_card(engine_settings(write_model(tmp_path, generation={"temperature": 0.6, "top_k": 20})))
-    params = pb.SamplingParams(temperature=0, top_k=0, seed=0, ignore_eos=True)
+    generation = {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.05, "repetition_penalty": 1.1}
+    card = read_model_card(engine_settings(write_model(tmp_path, generation=generation)))
+    params = pb.SamplingParams(temperature=0, top_p=1, top_k=0, min_p=0, repetition_penalty=1, seed=0, ignore_eos=True)
     sampling = to_sampling(params, card, Prepared(5, drawn_seed=11))
+    assert (sampling.top_p, sampling.min_p, sampling.repetition_penalty) == (1, 0, 1)
     assert (sampling.temperature, sampling.top_k, sampling.seed, sampling.stop_token_ids) == (0, 0, 0, ())
     assert sampling.logprobs is None
 
 
-def test_bad_defaults_of_a_model_never_reach_the_engine(tmp_path):
-    card = read_model_card(engine_settings(write_model(tmp_path, generation={"top_p": 7.0})))
+@pytest.mark.parametrize("generation", [{"top_p": 7.0}, {"repetition_penalty": 0.0}])
+def test_bad_defaults_of_a_model_never_reach_the_engine(tmp_path, generation):
+    card = read_model_card(engine_settings(write_model(tmp_path, generation=generation)))
     with pytest.raises(CallError, match=r"generation_config\.json"):
         check_effective(to_sampling(pb.SamplingParams(), card, Prepared(1, drawn_seed=0)))
 

@@ -128,11 +128,21 @@ def test_the_help_teaches(capsys):
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "soon"])
-@pytest.mark.parametrize("flag", ["--default-timeout-seconds", "--max-timeout-seconds"])
+@pytest.mark.parametrize(
+    "flag",
+    ["--default-timeout-seconds", "--max-timeout-seconds", "--engine-load-timeout", "--engine-command-timeout"],
+)
 def test_a_deadline_is_a_time_above_zero(capsys, flag, value):
     with pytest.raises(SystemExit):
         parse(f"{flag}={value}")
     assert flag in capsys.readouterr().err
+
+
+def test_what_an_engine_may_take_is_documented_and_can_be_set():
+    front, _ = parse()
+    assert (front.engine_timeout_s, front.engine_load_timeout_s, front.engine_command_timeout_s) == (120, 1800, 300)
+    front, _ = parse("--engine-timeout=5", "--engine-load-timeout=6", "--engine-command-timeout=7")
+    assert (front.engine_timeout_s, front.engine_load_timeout_s, front.engine_command_timeout_s) == (5, 6, 7)
 
 
 def test_the_default_deadline_is_at_most_the_longest_one(capsys):

@@ -173,6 +173,9 @@ def test_what_does_not_fit_the_model_is_refused(num_prompt, params, words):
         ({"min_p": 0}, {"min_p": -0.5}),
         ({"min_p": 1}, {"min_p": 1.5}),
         ({"top_k": 0}, {"top_k": -1}),
+        ({"repetition_penalty": 0.1}, {"repetition_penalty": 0}),
+        ({"repetition_penalty": 100}, {"repetition_penalty": 100.5}),
+        ({"repetition_penalty": 1}, {"repetition_penalty": math.nan}),
     ],
 )
 def test_bad_defaults_of_a_model_are_refused(good, bad):
@@ -182,7 +185,7 @@ def test_bad_defaults_of_a_model_are_refused(good, bad):
 
 def test_bad_defaults_are_shown_together():
     assert refusal(validation.check_effective, sampling(top_p=0, min_p=0.5)) == (
-        "sampling_params is temperature 0, top_p 0, min_p 0.5; allowed: "
+        "sampling_params is temperature 0, top_p 0, min_p 0.5, repetition_penalty 1.0; allowed: "
         "set these fields: the model's generation_config.json has bad defaults"
     )
 

@@ -35,6 +35,7 @@ from dormouse_worker.front.keeper import EngineKeeper
 from dormouse_worker.front.late_codec import LateCodec
 from dormouse_worker.front.metrics import WorkerMetrics
 from dormouse_worker.front.model import Model, load_model
+from dormouse_worker.front.overdue import EngineLimits
 from dormouse_worker.front.parsing import add_inference
 from dormouse_worker.front.restarts import RestartLimits
 from dormouse_worker.front.settings import FrontSettings
@@ -93,7 +94,7 @@ class Front:
             spawn,
             Identity(settings.pod_uid, settings.settings_digest, digest, __version__),
             self.metrics,
-            limits=Limits(settings.max_waiting_requests, settings.engine_timeout_s),
+            limits=_limits(settings),
             clock=seams.clock,
         )
         if isinstance(model, WorkerError):
@@ -257,13 +258,18 @@ class Front:
     def _healthz(self) -> Answer:
         if self.worker.is_healthy:
             return Answer(200, b"ok\n")
-        return Answer(503, b"the engine died or does not come round\n")
+        return Answer(503, b"the engine died or takes too long\n")
 
     def _readyz(self) -> Answer:
         board = self.worker.board
         if board.state is State.READY and not self.worker.is_ending:
             return Answer(200, b"ok\n")
         return Answer(503, f"the worker is {describe(board.state, board.engine.sleep_level)}\n".encode())
+
+
+def _limits(settings: FrontSettings) -> Limits:
+    engine = EngineLimits(settings.engine_timeout_s, settings.engine_load_timeout_s, settings.engine_command_timeout_s)
+    return Limits(settings.max_waiting_requests, engine)
 
 
 def _listen(server: aio.Server, host: str, port: int, flag: str) -> int:

@@ -141,7 +141,7 @@ class ControlService(rpc.WorkerControlServicer):
         silence_s = self._worker.link.silence_s
         if not self._worker.link.is_alive or not self._worker.is_healthy:
             failure = self._worker.board.failure
-            why = failure.message if failure else f"it was last heard of {silence_s:.1f} s ago"
+            why = failure.message if failure else self._worker.engine_overdue or "it is not running"
             raise CallError(grpc.StatusCode.UNAVAILABLE, f"the engine is not healthy: {why}")
         return pb.CheckHealthResponse(seconds_since_step=silence_s)
 

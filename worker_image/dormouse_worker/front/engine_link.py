@@ -11,10 +11,11 @@ import itertools
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from dormouse_worker.front.overdue import RunningCommand
 from dormouse_worker.ipc import (
     Command,
     CommandResult,
@@ -67,6 +68,17 @@ class EngineLost(Exception):
     """The engine is not connected, so the command was not or may not have been carried out."""
 
 
+class EngineOverdue(EngineLost):
+    """The engine was killed while it carried out the command, because something took it too long."""
+
+
+class _Waiting(NamedTuple):
+    """A command without an answer so far."""
+
+    method: str
+    answer: asyncio.Future[CommandResult]
+
+
 Spawn = Callable[[Path], Awaitable[EngineProcess]]
 
 
@@ -80,14 +92,16 @@ class EngineLink:
         self._end_grace_s = end_grace_s
         self._events = events
         self._clock = clock
-        self._last_message_s = clock()
+        self._started_s: float | None = None  # None: there is no engine, or its end is at hand
+        self._last_message_s = self._command_began_s = clock()
         self._writer: asyncio.StreamWriter | None = None
-        self._pending: dict[int, asyncio.Future[CommandResult]] = {}
+        self._pending: dict[int, _Waiting] = {}  # in the order of sending, in which the engine takes them
         self._command_ids = itertools.count(1)
         self._process: EngineProcess | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()  # a stop waits for a start that is under way, or its process would be forgotten
         self._is_stopping = False
+        self.why_killed = ""  # of the last engine, if it was `kill` that ended it
 
     def __repr__(self) -> str:
         return f"EngineLink(connected={self.is_connected}, {len(self._pending)} commands)"
@@ -103,9 +117,19 @@ class EngineLink:
         return self._supervisor is not None and not self._supervisor.done()
 
     @property
-    def is_commanded(self) -> bool:
-        """Return whether the engine is carrying out a command."""
-        return bool(self._pending)
+    def running_command(self) -> RunningCommand | None:
+        """Return what the engine carries out, or has yet to begin with; None if it answered everything.
+
+        That nobody waits for the answer any more does not end a command.
+        """
+        for command in self._pending.values():
+            return RunningCommand(command.method, self._clock() - self._command_began_s)
+        return None
+
+    @property
+    def age_s(self) -> float:
+        """Return the seconds since the engine was started, 0 once it hung up or was hung up on."""
+        return 0.0 if self._started_s is None else self._clock() - self._started_s
 
     @property
     def silence_s(self) -> float:
@@ -138,7 +162,8 @@ class EngineLink:
         except BaseException:
             listener.close()
             raise
-        self._last_message_s = self._clock()
+        self._started_s = self._last_message_s = self._clock()
+        self.why_killed = ""
         self._supervisor = asyncio.create_task(self._supervise(self._process, listener, connection))
 
     async def until_ended(self) -> None:
@@ -146,9 +171,10 @@ class EngineLink:
         assert self._supervisor is not None, "started"
         await asyncio.shield(self._supervisor)
 
-    def kill(self) -> None:
-        """End the engine as a crash does; nothing happens if there is none."""
+    def kill(self, why: str) -> None:
+        """End the engine as a crash does, and tell who waits for it why; nothing happens if there is none."""
         if self._process is not None and self.is_alive:
+            self.why_killed = why
             self._process.kill()
 
     def send(self, *messages: FrontMessage) -> None:
@@ -157,17 +183,16 @@ class EngineLink:
             self._writer.write(encode_frame(list(messages)))
 
     async def command(self, method: str, **args: int | float | str | list[str]) -> CommandResult:
-        """Send one command and return its result. Raises EngineLost."""
+        """Send one command and return its result. Raises EngineLost, EngineOverdue if `kill` ended the engine."""
         if self._writer is None:
             raise EngineLost("the engine is not connected")
         command_id = next(self._command_ids)
-        future: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()
-        self._pending[command_id] = future
-        try:
-            self.send(Command(command_id, method, args))
-            return await future
-        finally:
-            self._pending.pop(command_id, None)
+        answer: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()
+        if not self._pending:
+            self._command_began_s = self._clock()
+        self._pending[command_id] = _Waiting(method, answer)
+        self.send(Command(command_id, method, args))
+        return await answer
 
     async def stop(self) -> None:
         """End the engine: ask, wait a little, kill. Safe when it was never started or has ended."""
@@ -221,17 +246,25 @@ class EngineLink:
         elif isinstance(message, EngineStatus):
             self._events.on_status(message)
         elif isinstance(message, CommandResult):
-            future = self._pending.get(message.command_id)
-            if future is not None and not future.done():
-                future.set_result(message)
+            self._command_began_s = self._clock()  # of the next one, if there is one
+            command = self._pending.pop(message.command_id, None)
+            if command is not None and not command.answer.done():
+                command.answer.set_result(message)
 
     def _lose(self) -> None:
+        self._started_s = None
         self._close_socket()
         self._writer = None
-        for future in self._pending.values():
-            if not future.done():
-                future.set_exception(EngineLost("the engine died while it carried out the command"))
+        for command in self._pending.values():
+            if not command.answer.done():
+                command.answer.set_exception(self._why_lost())
+        self._pending.clear()
         self._events.on_lost()
+
+    def _why_lost(self) -> EngineLost:
+        if self.why_killed:
+            return EngineOverdue(f"the engine was killed: {self.why_killed}")
+        return EngineLost("the engine died while it carried out the command")
 
     def _close_socket(self) -> None:
         if self._writer is not None:

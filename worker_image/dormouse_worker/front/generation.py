@@ -76,6 +76,7 @@ async def begin(worker: Worker, model: Model, request: pb.GenerateRequest, calle
     validation.check_request(request, model.card.vocab_size, from_gateway=caller.is_gateway)
     num_choices = request.sampling_params.n or 1
     worker.check_admission()
+    model.check_stops(request.sampling_params.stop)
     with worker.requests.preparing(num_choices):
         prompt = await model.prompt_token_ids(request)
         first = await _first_sampling(worker, model, request, prompt)

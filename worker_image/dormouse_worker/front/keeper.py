@@ -1,4 +1,4 @@
-"""Keeps the engine running: ends one that is stuck, starts a new one after a death, and gives up at the limit."""
+"""Keeps the engine running: ends one that takes too long, starts a new one after a death, and gives up at the limit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dormouse_worker.front.worker import Worker
 
 logger = logging.getLogger(__name__)
 
-WATCH_PERIOD_S = 0.5  # between two looks at the heartbeat
+WATCH_PERIOD_S = 0.5  # between two looks at what the engine does
 
 
 class EngineKeeper:
@@ -71,12 +71,12 @@ class EngineKeeper:
             self._worker.note_death(f"the engine process can not be started: {error}")
 
     async def _watch(self) -> None:
-        """End an engine found stuck at two looks in a row: once may be a front that was held up itself."""
-        was_stuck = False
+        """End an engine found late at two looks in a row: once may be a front that was held up itself."""
+        was_late = False
         while True:
             await self._sleep(WATCH_PERIOD_S)
-            is_stuck = self._worker.is_stuck
-            if was_stuck and is_stuck:
-                logger.error("engine is stuck", extra={"fields": {"silent_s": round(self._worker.link.silence_s, 1)}})
-                self._worker.link.kill()
-            was_stuck = is_stuck
+            why = self._worker.engine_overdue
+            if was_late and why:
+                logger.error("engine is killed", extra={"fields": {"because": why}})
+                self._worker.link.kill(why)
+            was_late = bool(why)

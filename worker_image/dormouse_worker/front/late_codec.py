@@ -20,6 +20,9 @@ class Codec(Protocol):
     @property
     def vocab_size(self) -> int: ...  # noqa: D102
 
+    @property
+    def why_textless(self) -> str: ...  # noqa: D102
+
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...  # noqa: D102
 
     def bad_word_token_ids(self, word: str) -> list[tuple[int, ...]]: ...  # noqa: D102
@@ -51,6 +54,16 @@ class LateCodec:
         """Return how many tokens the tokenizer knows; 0 without one."""
         return self._codec.vocab_size if self._codec is not None else 0
 
+    @property
+    def why_textless(self) -> str:
+        """Return why tokens are no text here and never will be, "" if they are. Raises CallError if it is not known."""
+        if self._codec is not None:
+            return ""
+        if self._is_hopeless:
+            return f"this model takes token ids only: {self._why_missing}"
+        why = "the tokenizer is being converted"
+        raise CallError(grpc.StatusCode.UNAVAILABLE, why, RETRY_AFTER_S[State.LOADING])
+
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """See `Codec`. Raises CallError without a tokenizer."""
         return self._loaded().encode(text, add_special_tokens=add_special_tokens)
@@ -70,13 +83,10 @@ class LateCodec:
         return self._codec.stream(prompt_token_ids, skip_special_tokens=skip_special_tokens)
 
     def _loaded(self) -> TextCodec:
-        if self._codec is not None:
-            return self._codec
-        if self._is_hopeless:
-            why = f"this model takes token ids only: {self._why_missing}"
+        if why := self.why_textless:
             raise CallError(grpc.StatusCode.FAILED_PRECONDITION, why)
-        why = "the tokenizer is being converted"
-        raise CallError(grpc.StatusCode.UNAVAILABLE, why, RETRY_AFTER_S[State.LOADING])
+        assert self._codec is not None, "else there is a reason"
+        return self._codec
 
 
 class NoText:

@@ -42,6 +42,12 @@ class Model:
             return await self.in_thread(lambda: self._encode_chat(request.chat)[1])
         return await self.in_thread(lambda: self.codec.encode(request.text, add_special_tokens=True))
 
+    def check_stops(self, stops: Sequence[str]) -> None:
+        """Refuse stop strings where tokens are no text: they would never match. Raises CallError INVALID_ARGUMENT."""
+        if stops and (why := self.codec.why_textless):
+            limit = f"none where tokens have no text (stop_token_ids end a sequence, too); {why}"
+            validation.refuse("sampling_params.stop", f"{len(stops)} strings", limit)
+
     async def bad_words_token_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Return the token sequences that must not be sampled; what the model can not say anyway is left out."""
         if not words:

@@ -29,6 +29,7 @@ def to_sampling(params: pb.SamplingParams, card: ModelCard, prepared: Prepared) 
     defaults = card.defaults
     top_k = params.top_k if params.HasField("top_k") else defaults.top_k
     end_tokens = () if params.ignore_eos else card.eos_token_ids
+    has_penalty = params.HasField("repetition_penalty")
     return Sampling(
         temperature=params.temperature if params.HasField("temperature") else defaults.temperature,
         top_p=params.top_p if params.HasField("top_p") else defaults.top_p,
@@ -39,7 +40,7 @@ def to_sampling(params: pb.SamplingParams, card: ModelCard, prepared: Prepared) 
         min_tokens=params.min_tokens,
         stop_token_ids=tuple(dict.fromkeys((*params.stop_token_ids, *end_tokens))),
         logprobs=params.logprobs if params.HasField("logprobs") else None,
-        repetition_penalty=params.repetition_penalty if params.HasField("repetition_penalty") else 1.0,
+        repetition_penalty=params.repetition_penalty if has_penalty else defaults.repetition_penalty,
         presence_penalty=params.presence_penalty,
         frequency_penalty=params.frequency_penalty,
         logit_bias=dict(params.logit_bias),

@@ -10,6 +10,7 @@ from pathlib import Path
 from dormouse_api.names import CONTROL_PORT, INFERENCE_PORT, METRICS_PORT
 from dormouse_worker.engine.validation import DTYPES, LOAD_FORMATS, MODEL_IMPLS
 from dormouse_worker.front import flag_types
+from dormouse_worker.front.engine_flags import add_engine_care_flags
 from dormouse_worker.settings import EngineSettings
 
 EPILOG = """
@@ -39,6 +40,8 @@ class FrontSettings:
     default_timeout_s: float  # deadline of a request that brings none: nobody waits forever for what nobody reads
     max_timeout_s: float  # longer deadlines are cut to it
     engine_timeout_s: float  # an engine silent for longer is killed and restarted: far above the longest forward pass
+    engine_load_timeout_s: float  # the same for one that takes longer to start or to wake: minutes for a large model
+    engine_command_timeout_s: float  # the same for any other command
     max_engine_restarts: int  # within the window; one death more ends the worker with code 1. 0 = the first does
     engine_restart_window_s: float  # how long a restart counts
     standalone: bool  # agree with itself instead of waiting for an operator, and end where a status would be FAILED
@@ -93,6 +96,8 @@ def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Fro
         default_timeout_s=flags.default_timeout_seconds,
         max_timeout_s=flags.max_timeout_seconds,
         engine_timeout_s=flags.engine_timeout,
+        engine_load_timeout_s=flags.engine_load_timeout,
+        engine_command_timeout_s=flags.engine_command_timeout,
         max_engine_restarts=flags.max_engine_restarts,
         engine_restart_window_s=flags.engine_restart_window,
         standalone=flags.standalone,
@@ -286,28 +291,7 @@ def _add_front_flags(group: argparse._ArgumentGroup) -> None:
         metavar="SECONDS",
         help="how long any request may take; longer deadlines are cut to it (default 3600)",
     )
-    add(
-        "--engine-timeout",
-        default=120.0,
-        type=flag_types.engine_timeout,
-        metavar="SECONDS",
-        help="an engine silent for longer is stuck and restarted; above the longest forward pass (default 120)",
-    )
-    add(
-        "--max-engine-restarts",
-        default=5,
-        type=flag_types.at_least(0),
-        metavar="N",
-        help="how often an engine that died is started again within the window, after 1, 2, 4 s and so on; "
-        "then the worker ends with code 1 and whoever started it decides (default 5)",
-    )
-    add(
-        "--engine-restart-window",
-        default=600.0,
-        type=flag_types.seconds,
-        metavar="SECONDS",
-        help="how long a restart counts (default 600)",
-    )
+    add_engine_care_flags(group)
     add(
         "--standalone",
         action="store_true",

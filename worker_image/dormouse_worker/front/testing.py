@@ -83,6 +83,8 @@ def front_settings(**overrides: Any) -> FrontSettings:
         "default_timeout_s": 600.0,
         "max_timeout_s": 3600.0,
         "engine_timeout_s": 60.0,
+        "engine_load_timeout_s": 1800.0,
+        "engine_command_timeout_s": 300.0,
         "max_engine_restarts": 0,
         "engine_restart_window_s": 600.0,
         "standalone": False,

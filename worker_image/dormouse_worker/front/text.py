@@ -51,6 +51,11 @@ class TextCodec:
             raise ModelInvalid(f"{file}: not readable as a tokenizer ({error}); copy the model again") from error
 
     @property
+    def why_textless(self) -> str:
+        """Return why tokens are no text here: they are."""
+        return ""
+
+    @property
     def vocab_size(self) -> int:
         """Return how many tokens the tokenizer knows, added ones included."""
         return int(self._tokenizer.get_vocab_size())

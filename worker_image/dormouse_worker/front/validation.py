@@ -13,6 +13,7 @@ from dormouse_api.limits import (
     MAX_CHOICES,
     MAX_MESSAGE_BYTES,
     MAX_PRIORITY,
+    MAX_REPETITION_PENALTY,
     MAX_REQUEST_ID_CHARS,
     MAX_TOOLS,
 )
@@ -128,8 +129,12 @@ def check_lengths(prompt_token_ids: Sequence[int], params: pb.SamplingParams, ma
 def check_effective(sampling: Sampling) -> None:
     """Check what came from the model's defaults too: a broken generation_config.json must not reach the engine."""
     defaults_hold = math.isfinite(sampling.temperature) and sampling.temperature >= 0 and 0 < sampling.top_p <= 1
-    if not (defaults_hold and 0 <= sampling.min_p <= 1 and sampling.top_k >= 0):
-        shown = f"temperature {sampling.temperature}, top_p {sampling.top_p}, min_p {sampling.min_p}"
+    penalty_holds = 0 < sampling.repetition_penalty <= MAX_REPETITION_PENALTY
+    if not (defaults_hold and penalty_holds and 0 <= sampling.min_p <= 1 and sampling.top_k >= 0):
+        shown = (
+            f"temperature {sampling.temperature}, top_p {sampling.top_p}, min_p {sampling.min_p}, "
+            f"repetition_penalty {sampling.repetition_penalty}"
+        )
         refuse("sampling_params", shown, "set these fields: the model's generation_config.json has bad defaults")
 
 

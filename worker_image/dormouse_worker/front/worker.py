@@ -17,10 +17,11 @@ from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_worker.front.board import Changes, StatusBoard
 from dormouse_worker.front.engine_link import EngineLink, EngineLost, Spawn
 from dormouse_worker.front.metrics import WorkerMetrics
+from dormouse_worker.front.overdue import EngineLimits, Pursuit, overdue
 from dormouse_worker.front.requests import RequestTable
 from dormouse_worker.front.wire import Counts, Identity, to_error, to_status
 from dormouse_worker.ipc import CommandResult, EngineStatus, State, StepOutputs
-from dormouse_worker.lifecycle import RETRY_AFTER_S, STEPPING, describe
+from dormouse_worker.lifecycle import RETRY_AFTER_S, describe
 
 logger = logging.getLogger(__name__)
 IDLE = StepOutputs([], running=0, waiting=0, kv_cache_usage=0.0)
@@ -31,7 +32,7 @@ class Limits:
     """What the front bounds by itself."""
 
     max_waiting: int  # requests without a token yet
-    engine_timeout_s: float  # an engine that was silent for longer counts as stuck
+    engine: EngineLimits  # what the engine may take
 
 
 class Worker:
@@ -62,16 +63,15 @@ class Worker:
     @property
     def is_healthy(self) -> bool:
         """Return False when a restart of the whole worker would help: the engine died for good, or is stuck."""
-        return not self.died.is_set() and not self.is_stuck
+        return not self.died.is_set() and not self.engine_overdue
 
     @property
-    def is_stuck(self) -> bool:
-        """Return whether the engine's loop should come round and does not.
-
-        Loading and commands may take as long as they take; a single forward pass must be shorter than the limit.
-        """
-        is_due = self.link.is_alive and self.board.state in STEPPING and not self.link.is_commanded
-        return is_due and self.link.silence_s > self._limits.engine_timeout_s
+    def engine_overdue(self) -> str:
+        """Return what the engine takes too long for, "" while it does not; a dead one is not late."""
+        if not self.link.is_alive:
+            return ""
+        pursuit = Pursuit(self.board.state, self.link.age_s, self.link.silence_s, self.link.running_command)
+        return overdue(pursuit, self._limits.engine)
 
     def status(self) -> control.WorkerStatus:
         """Return everything that holds now."""
@@ -155,6 +155,8 @@ class Worker:
     def on_death(self, exit_code: int, last_words: str) -> None:
         """See `EngineEvents`."""
         end = f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
+        if self.link.why_killed:
+            end = f"was killed: {self.link.why_killed}"
         self.note_death(f"the engine process {end}; its last words: {last_words or 'none'}")
 
     def note_death(self, words: str) -> None:

@@ -1,0 +1,110 @@
+"""Callers with different API keys share no cached prefixes, and no worker learns a key."""
+
+import hashlib
+import re
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc import aio
+
+from dormouse_api.auth import role_metadata, token_digest
+from dormouse_api.limits import MAX_CACHE_SALT_CHARS
+from dormouse_api.names import METADATA_CACHE_SALT
+from dormouse_api.status import CallError
+from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_gateway.requests import forwarded_metadata
+from dormouse_gateway.salts import NO_KEY, cache_salt
+from dormouse_gateway.testing import FakeWorker
+from dormouse_worker.front.app import Front
+from dormouse_worker.front.testing import engine_settings, front_settings, write_model
+from dormouse_worker.ipc import AddRequest, State
+from dormouse_worker.testing import InProcessEngine
+
+GATEWAY_TOKEN = "the gateway's token"
+
+
+def bearer(key, scheme="Bearer"):
+    return (("authorization", f"{scheme} {key}"),)
+
+
+def test_one_key_gives_one_salt_and_another_key_another():
+    assert cache_salt(bearer("key-a")) == cache_salt(bearer("key-a"))
+    assert len({cache_salt(bearer(key)) for key in ("key-a", "key-b", "KEY-A")}) == 3
+
+
+def test_a_salt_tells_nothing_of_the_key_and_is_one_that_workers_take():
+    salt = cache_salt(bearer("key-a"))
+    assert re.fullmatch("[0-9a-f]{64}", salt)
+    assert len(salt) <= MAX_CACHE_SALT_CHARS
+    assert salt != hashlib.sha256(b"key-a").hexdigest(), "whoever stores digests of keys must not find them here"
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        None,
+        (),
+        (("traceparent", "00-1"),),
+        (("authorization", ""),),
+        (("authorization", "key-a"),),
+        bearer(""),
+        bearer("key-a", "Basic"),
+    ],
+)
+def test_without_a_key_there_is_one_common_salt(metadata):
+    assert cache_salt(metadata) == NO_KEY == ""
+
+
+def test_spaces_and_the_case_of_the_scheme_make_no_other_key():
+    assert cache_salt((("Authorization", "  bearer   key-a "),)) == cache_salt(bearer("key-a"))
+    assert cache_salt((("authorization", b"Bearer key-a"),)) == cache_salt(bearer("key-a"))
+
+
+def test_two_keys_in_one_call_are_refused():
+    with pytest.raises(CallError, match="authorization is given 2 times") as caught:
+        cache_salt((*bearer("key-a"), *bearer("key-b")))
+    assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_workers_get_the_salt_beside_the_role_and_never_a_clients_own():
+    given = ((METADATA_CACHE_SALT, "chosen"), ("Dormouse-Cache-Salt", "chosen"), *bearer("key-a"))
+    salted = (METADATA_CACHE_SALT, cache_salt(bearer("key-a")))
+    assert forwarded_metadata(given, token="t") == (*role_metadata("t"), salted)
+    assert forwarded_metadata(given[:2], token="t") == role_metadata("t")
+
+
+def test_a_gateway_without_a_role_sends_no_salt_for_workers_would_refuse_it():
+    assert forwarded_metadata(bearer("key-a"), token="") == ()
+
+
+async def salt_of(house, engine, *metadata):
+    """Send a request through the gateway; return the salt with which it reached the engine."""
+    request = pb.GenerateRequest(model="tiny", token_ids=pb.TokenIds(ids=[1]), sampling_params={"max_tokens": 1})
+    async for _ in house.stub.Generate(request, metadata=aio.Metadata(*metadata), timeout=30):
+        pass
+    return [message for message in engine.engine.received if isinstance(message, AddRequest)][-1].cache_salt
+
+
+@pytest.fixture
+async def engine(tmp_path: Path, house):
+    """An engine behind a real worker front, which the gateway knows as the model tiny."""
+    engine = InProcessEngine()
+    settings = front_settings(gateway_token_sha256=token_digest(GATEWAY_TOKEN))
+    front = Front(settings, engine_settings(write_model(tmp_path / "model")), engine.spawn)
+    ports = await front.start()
+    try:
+        await front.worker.changes.until(lambda: front.worker.board.state is State.PROFILED)
+        await front.worker.command("initialize_cache", num_gpu_blocks=10, num_cpu_blocks=0)
+        await house.add("tiny", [FakeWorker(port=ports.inference)])
+        yield engine
+    finally:
+        await front.close()
+
+
+async def test_the_key_decides_with_which_salt_a_request_reaches_the_engine(house, engine):
+    first = await salt_of(house, engine, *bearer("key-a"), (METADATA_CACHE_SALT, "chosen"))
+    assert first == cache_salt(bearer("key-a"))
+    assert await salt_of(house, engine, *bearer("key-a")) == first
+    assert await salt_of(house, engine, *bearer("key-b")) not in {first, ""}
+    assert await salt_of(house, engine) == ""

@@ -1,0 +1,61 @@
+"""A controller in each of its states, for every test that asks what it does there."""
+
+import pytest
+
+from dormouse_worker.engine.controller import Controller
+from dormouse_worker.engine.testing import FakeExecutor, ManualClock
+from dormouse_worker.ipc import Command, CommandResult, EngineStatus
+from dormouse_worker.settings import EngineSettings
+
+
+class Rank:
+    """A controller with its fake worker and everything it sent."""
+
+    def __init__(self):
+        self.clock = ManualClock()
+        self.executor = FakeExecutor(clock=self.clock)
+        self.sent = []
+        settings = EngineSettings(model="/models/m", max_num_seqs=4, max_num_batched_tokens=8, block_size=4)
+        self.controller = Controller(settings, self.executor, send=self.sent.append, clock=self.clock)
+
+    @property
+    def states(self):
+        return [str(message.state) for message in self.sent if isinstance(message, EngineStatus)]
+
+    @property
+    def status(self):
+        return next(message for message in reversed(self.sent) if isinstance(message, EngineStatus))
+
+    def command(self, method, **args):
+        """Run a command; return (reason, message)."""
+        self.controller.handle(Command(7, method, args))
+        result = self.sent[-1]
+        assert isinstance(result, CommandResult)
+        assert result.command_id == 7
+        return result.error_reason, result.error_message
+
+    def fail_next(self, method, error):
+        self.executor.fail_once[method] = error
+
+
+@pytest.fixture
+def rank():
+    return Rank()
+
+
+@pytest.fixture
+def profiled(rank):
+    rank.controller.start()
+    return rank
+
+
+@pytest.fixture
+def ready(profiled):
+    assert profiled.command("initialize_cache", num_gpu_blocks=10, num_cpu_blocks=2) == ("", "")
+    return profiled
+
+
+@pytest.fixture
+def asleep(ready):
+    assert ready.command("sleep") == ("", "")
+    return ready
