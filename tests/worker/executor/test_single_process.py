@@ -1,5 +1,6 @@
 """The executor of one rank in this process: checks before torch is needed, then the way to the worker."""
 
+import os
 import subprocess
 import sys
 
@@ -22,6 +23,7 @@ def make_executor(environ=None, **settings):
     [
         ({"device": "tpu"}, InvalidSettings, "device is 'tpu'; this version has cpu"),
         ({"block_size": 0}, InvalidSettings, "block_size is 0"),
+        ({"worker_cls": "Worker"}, InvalidSettings, "worker_cls is 'Worker'; the class's qualified name is needed"),
         ({}, ModelNotFound, "/nowhere"),
     ],
 )
@@ -53,6 +55,36 @@ def test_every_verb_reaches_the_worker(tmp_path):
     assert executor.sleep(2).residual_bytes > 0
     executor.wake_up()
     executor.shutdown()
+
+
+def test_the_ranks_environment_stands_before_a_worker_class_of_ones_own_is_imported(tmp_path):
+    """Its module usually imports torch, which reads the number of threads while it is imported."""
+    (tmp_path / "own_early.py").write_text(
+        "import os, sys\n"
+        "assert 'torch' not in sys.modules\n"
+        "print(os.environ['OMP_NUM_THREADS'], os.environ['HF_HUB_OFFLINE'])\n"
+        "from dormouse_worker.executor.cpu_worker import CpuWorker as Worker\n"
+    )
+    model = write_tiny_model(tmp_path / "model")
+    code = (
+        "import os\n"
+        "from dormouse_worker.executor.single_process import SingleProcessExecutor\n"
+        "from dormouse_worker.host import Host\n"
+        "from dormouse_worker.settings import EngineSettings\n"
+        f"settings = EngineSettings(model={str(model)!r}, threads=3, worker_cls='own_early.Worker')\n"
+        "SingleProcessExecutor(settings, os.environ, Host()).init_device()\n"
+    )
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), os.environ["PYTHONPATH"]))}
+    done = subprocess.run([sys.executable, "-c", code], check=True, env=environ, capture_output=True, text=True)
+    assert done.stdout == "3 1\n"
+
+
+def test_methods_of_an_extension_are_called_by_name_and_answer_by_rank(tmp_path, own_module):
+    own_module("own_greeter", "class Greeter:\n    def greet(self, *, name): return f'{name}, {self.rank}'\n")
+    model = str(write_tiny_model(tmp_path / "model"))
+    executor = make_executor(model=model, worker_extension_cls="own_greeter.Greeter")
+    executor.init_device()
+    assert executor.collective_rpc("greet", name="Ada") == ["Ada, 0"]
 
 
 def test_nothing_imports_torch_before_the_device_is_initialized():

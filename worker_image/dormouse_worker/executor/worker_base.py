@@ -17,6 +17,9 @@ class WorkerBase(ABC):
     number of times, with `sleep` and `wake_up` in pairs between. Methods raise `WorkerError` for what a user can mend.
     """
 
+    settings: EngineSettings
+    rank: int
+
     def __init__(self, settings: EngineSettings, rank: int) -> None:
         self.settings = settings
         self.rank = rank

@@ -10,6 +10,7 @@ from pathlib import Path
 from dormouse_api.names import CONTROL_PORT, INFERENCE_PORT, METRICS_PORT
 from dormouse_worker.engine.validation import DTYPES, LOAD_FORMATS, MODEL_IMPLS
 from dormouse_worker.front import flag_types
+from dormouse_worker.front.extension_flags import add_extension_flags
 from dormouse_worker.settings import EngineSettings
 
 EPILOG = """
@@ -75,6 +76,8 @@ def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Fro
         model_impl=flags.model_impl,
         seed=flags.seed,
         tokenizer_cache=flags.tokenizer_cache,
+        worker_cls=flags.worker_cls,
+        worker_extension_cls=flags.worker_extension_cls,
         threads=flags.threads,
     )
     front = FrontSettings(
@@ -112,6 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_model_flags(parser.add_argument_group("model"))
     _add_engine_flags(parser.add_argument_group("engine"))
+    add_extension_flags(parser.add_argument_group("code of your own"))
     _add_front_flags(parser.add_argument_group("serving"))
     return parser
 

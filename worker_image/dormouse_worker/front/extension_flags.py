@@ -1,0 +1,26 @@
+"""The flags by which a worker takes code of its user's own; see examples/extend."""
+
+from __future__ import annotations
+
+import argparse
+
+from dormouse_worker.front import flag_types
+
+
+def add_extension_flags(group: argparse._ArgumentGroup) -> None:
+    """Add them to the command line."""
+    add = group.add_argument
+    add(
+        "--worker-cls",
+        default="auto",
+        type=flag_types.qualified_name(unset="auto"),
+        metavar="MODULE.CLASS",
+        help="a worker class of your own instead of the device's (default auto = the device's)",
+    )
+    add(
+        "--worker-extension-cls",
+        default="",
+        type=flag_types.qualified_name(unset=""),
+        metavar="MODULE.CLASS",
+        help="a class whose methods the worker gets in addition (default none)",
+    )
