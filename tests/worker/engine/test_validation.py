@@ -32,6 +32,7 @@ def test_qualified_names_pass():
         ("dtype", "int3"),
         ("load_format", "pickle"),
         ("model_impl", "vllm"),
+        ("attention_backend", ""),
         ("worker_cls", ""),
         ("worker_cls", "Worker"),
         ("worker_cls", "my-package.Worker"),

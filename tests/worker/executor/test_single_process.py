@@ -79,6 +79,12 @@ def test_the_ranks_environment_stands_before_a_worker_class_of_ones_own_is_impor
     assert done.stdout == "3 1\n"
 
 
+def test_an_attention_backend_that_is_not_installed_is_refused_by_name(tmp_path):
+    executor = make_executor(model=str(write_tiny_model(tmp_path)), attention_backend="flush")
+    with pytest.raises(InvalidSettings, match="attention_backend is 'flush'; there are auto, sdpa"):
+        executor.init_device()
+
+
 def test_methods_of_an_extension_are_called_by_name_and_answer_by_rank(tmp_path, own_module):
     own_module("own_greeter", "class Greeter:\n    def greet(self, *, name): return f'{name}, {self.rank}'\n")
     model = str(write_tiny_model(tmp_path / "model"))

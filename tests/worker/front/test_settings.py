@@ -29,7 +29,7 @@ def test_every_engine_flag_reaches_the_engine():
         *("--device=cuda", "--dtype=float32", "--max-model-len=5", "--max-num-seqs=6", "--max-num-batched-tokens=7"),
         *("--gpu-memory-utilization=0.5", "--memory-limit=2Gi", "--kv-cache-memory=1Mi", "--block-size=8"),
         *("--swap-space=3Ki", "--load-format=dummy", "--model-impl=lean", "--seed=9", "--threads=2"),
-        *("--worker-cls=own.Worker", "--worker-extension-cls=own.Extension"),
+        *("--attention-backend=own", "--worker-cls=own.Worker", "--worker-extension-cls=own.Extension"),
         "--no-enable-prefix-caching",
     )
     assert engine == EngineSettings(
@@ -48,6 +48,7 @@ def test_every_engine_flag_reaches_the_engine():
         load_format="dummy",
         model_impl="lean",
         seed=9,
+        attention_backend="own",
         worker_cls="own.Worker",
         worker_extension_cls="own.Extension",
         threads=2,
@@ -92,6 +93,7 @@ def test_more_than_one_name_can_be_served():
         ("--dtype", "float8"),
         ("--device", "tpu"),
         ("--load-format", "pickle"),
+        ("--attention-backend", ""),
         ("--worker-cls", "Worker"),
         ("--worker-cls", ""),
         ("--worker-extension-cls", "package.1st"),

@@ -35,6 +35,8 @@ def check_settings(settings: EngineSettings) -> None:
         raise InvalidSettings(f"load_format is {settings.load_format!r}; allowed are {', '.join(LOAD_FORMATS)}")
     if settings.model_impl not in MODEL_IMPLS:
         raise InvalidSettings(f"model_impl is {settings.model_impl!r}; allowed are {', '.join(MODEL_IMPLS)}")
+    if not settings.attention_backend:
+        raise InvalidSettings("attention_backend is ''; auto or a backend's name is needed")
     _check_class("worker_cls", settings.worker_cls, none="auto")
     _check_class("worker_extension_cls", settings.worker_extension_cls, none="")
 

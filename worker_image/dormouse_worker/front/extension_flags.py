@@ -11,6 +11,14 @@ def add_extension_flags(group: argparse._ArgumentGroup) -> None:
     """Add them to the command line."""
     add = group.add_argument
     add(
+        "--attention-backend",
+        default="auto",
+        type=flag_types.name,
+        metavar="NAME",
+        help="sdpa, or one of an installed package (entry point group dormouse.attention_backends); "
+        "auto = the fastest that fits the device (default)",
+    )
+    add(
         "--worker-cls",
         default="auto",
         type=flag_types.qualified_name(unset="auto"),

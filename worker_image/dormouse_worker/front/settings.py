@@ -76,6 +76,7 @@ def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Fro
         model_impl=flags.model_impl,
         seed=flags.seed,
         tokenizer_cache=flags.tokenizer_cache,
+        attention_backend=flags.attention_backend,
         worker_cls=flags.worker_cls,
         worker_extension_cls=flags.worker_extension_cls,
         threads=flags.threads,
