@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import select
 import socket
 import subprocess
@@ -220,6 +221,17 @@ def test_it_ends_with_a_code_of_its_own_when_two_forward_passes_in_a_row_fail(mo
         assert "the forward pass failed" in outputs.failed[name]
     assert client.process.wait(WAIT_S) == EXIT_BROKEN
     client.close()
+
+
+def test_an_unfinished_profile_is_written_when_the_front_hangs_up(model, tmp_path):
+    settings = EngineSettings(model=str(model), kv_cache_memory_bytes=1 << 20, block_size=4, threads=1)
+    client = EngineClient(settings, tmp_path / "engine.sock")
+    client.wait_for(State.PROFILED)
+    assert client.command("start_profile", directory=str(tmp_path / "traces")).error_reason == ""
+    make_ready(client)
+    assert client.close() == 0
+    [trace] = (tmp_path / "traces").iterdir()
+    assert b"aten::mm" in gzip.decompress(trace.read_bytes())
 
 
 def test_a_broken_stream_ends_it(tmp_path):

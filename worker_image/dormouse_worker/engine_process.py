@@ -89,6 +89,7 @@ def _serve(settings: EngineSettings, transport: SocketTransport) -> None:
     executor = SingleProcessExecutor(settings, os.environ, Host())
     controller = Controller(settings, executor, send=transport.send, clock=time.monotonic)
     EngineLoop(transport, controller).run()
+    executor.shutdown()  # not after EngineBroken: a device that does not compute may hang in it
 
 
 def die_with_parent() -> None:

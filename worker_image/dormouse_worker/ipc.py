@@ -71,7 +71,8 @@ class Command(msgspec.Struct, frozen=True, tag=True):
     """One control call for the rank's worker; answered by one `CommandResult` with the same id."""
 
     command_id: int
-    method: str  # initialize_cache | sleep | wake_up | reset_prefix_cache | check_health | shutdown
+    method: str  # initialize_cache | sleep | wake_up | reset_prefix_cache | start_profile | stop_profile |
+    #            check_health | shutdown
     args: dict[str, int | float | str | list[str]] = {}
 
 
@@ -164,6 +165,7 @@ class CommandResult(msgspec.Struct, frozen=True, tag=True):
     command_id: int
     error_reason: str = ""  # InvalidArgument | WrongState | InsufficientMemory | GoldenTokensDiffer | Internal | …
     error_message: str = ""
+    value: str = ""  # what the command returns, if anything: stop_profile the trace's path
 
 
 FrontMessage = AddRequest | AbortRequests | Command

@@ -48,6 +48,7 @@ class Script(msgspec.Struct, frozen=True):
     cached_tokens: int = 0  # of every prompt, found in the prefix cache
     failure: tuple[str, str] | None = None  # reason and message: FAILED instead of PROFILED
     refusals: dict[str, tuple[str, str]] = {}  # method → reason and message with which it is answered
+    values: dict[str, str] = {}  # method → what it returns
     tokenizer_path: str = ""  # what it made for a model without tokenizer.json
     hangs_at: str = ""  # never answers this command
     dies_at: str = ""  # ends with code 3 and a last word when this arrives: a method, or "request"
@@ -132,7 +133,7 @@ class FakeEngine:
             return [CommandResult(command.command_id, *self.script.refusals[command.method])]
         if command.method == self.script.hangs_at:
             return []
-        done = CommandResult(command.command_id)
+        done = CommandResult(command.command_id, value=self.script.values.get(command.method, ""))
         if command.method == "initialize_cache":
             self._change(State.INITIALIZING)
             blocks = {name: int(str(value)) for name, value in command.args.items()}

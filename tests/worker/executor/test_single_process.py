@@ -1,5 +1,6 @@
 """The executor of one rank in this process: checks before torch is needed, then the way to the worker."""
 
+import gzip
 import os
 import subprocess
 import sys
@@ -54,6 +55,21 @@ def test_every_verb_reaches_the_worker(tmp_path):
     executor.check_health()
     assert executor.sleep(2).residual_bytes > 0
     executor.wake_up()
+    executor.shutdown()
+
+
+@pytest.mark.parametrize("ending", ["stop_profile", "sleep", "shutdown"])
+def test_a_profile_is_written_when_it_is_stopped_and_before_a_sleep_or_the_end(tmp_path, ending):
+    executor = make_executor(model=str(write_tiny_model(tmp_path / "model")))
+    executor.init_device()
+    executor.load_model()
+    executor.initialize_cache(*executor.determine_num_available_blocks())
+    executor.start_profile(str(tmp_path / "traces"))
+    executor.check_health()
+    ends = {"stop_profile": executor.stop_profile, "sleep": lambda: executor.sleep(2), "shutdown": executor.shutdown}
+    ends[ending]()
+    trace = tmp_path / "traces" / "rank0-0001.trace.json.gz"
+    assert b"aten::sum" in gzip.decompress(trace.read_bytes())
     executor.shutdown()
 
 

@@ -188,6 +188,8 @@ FENCED = {
     "Drain": {},
     "Sleep": {"level": 2},
     "WakeUp": {},
+    "StartProfile": {},
+    "StopProfile": {},
     "Shutdown": {},
 }
 
@@ -220,7 +222,7 @@ async def test_only_the_operator_may_command_on_either_port(house, method):
 
 @pytest.mark.parametrize(
     "method",
-    ["PrepareSleep", "PrepareWakeUp", "StartProfile", "StopProfile", "SaveShardedState"],
+    ["PrepareSleep", "PrepareWakeUp", "SaveShardedState"],
 )
 async def test_what_later_versions_fill_is_unimplemented(house, method):
     assert (await house.refusal(house.operate(method))).code() is Code.UNIMPLEMENTED

@@ -66,6 +66,12 @@ def test_the_environment_gives_identity_and_roles():
     assert parse()[0].settings_digest == engine.digest()
 
 
+def test_the_directory_for_profiles_is_absolute_and_empty_means_none(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert parse("--profiler-dir=traces")[0].profiler_dir == str(tmp_path.resolve() / "traces")
+    assert parse()[0].profiler_dir == ""
+
+
 def test_more_than_one_name_can_be_served():
     assert parse("--served-model-name", "a", "--served-model-name=b/c")[0].served_model_names == ("a", "b/c")
 

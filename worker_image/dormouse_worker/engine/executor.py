@@ -54,8 +54,14 @@ class Executor(ModelExecutor, Protocol):
     def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
         """Allocate the cache and warm up; replaces a cache of another size."""
 
+    def start_profile(self, directory: str) -> None:
+        """Record every operation of every rank from now on. Raises WrongState if that is so already."""
+
+    def stop_profile(self) -> str:
+        """Write what was recorded; return the path of rank 0's trace. Raises WrongState if no profile runs."""
+
     def sleep(self, level: int) -> SleepReport:
-        """Give weights and cache back."""
+        """Give weights and cache back. An unfinished profile is written first; so it is at `shutdown`."""
 
     def wake_up(self) -> None:
         """Bring weights and cache back and verify them. After an error nothing is held."""

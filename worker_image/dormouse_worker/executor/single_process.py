@@ -93,8 +93,18 @@ class SingleProcessExecutor:
         output: ModelOutput = self._built().execute_method("execute_model", batch)
         return output
 
+    def start_profile(self, directory: str) -> None:
+        """See `Executor`."""
+        self._built().execute_method("start_profile", directory)
+
+    def stop_profile(self) -> str:
+        """See `Executor`."""
+        path: str = self._built().execute_method("stop_profile")
+        return path
+
     def sleep(self, level: int) -> SleepReport:
         """See `Executor`."""
+        self._built().execute_method("end_profile")
         report: SleepReport = self._built().execute_method("sleep", level)
         return report
 
@@ -108,9 +118,11 @@ class SingleProcessExecutor:
             self._wrapper.execute_method("check_health")
 
     def shutdown(self) -> None:
-        """See `Executor`. Safe before `init_device`."""
-        if self._wrapper is not None:
-            self._wrapper.execute_method("shutdown")
+        """See `Executor`. Safe before `init_device`, and a second time."""
+        wrapper, self._wrapper = self._wrapper, None
+        if wrapper is not None:
+            wrapper.execute_method("end_profile")
+            wrapper.execute_method("shutdown")
 
     def collective_rpc(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Call a method of every rank's worker by name, also one of its extension; return the answers by rank.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from pathlib import Path
 
 from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.engine.executor import SleepReport
+from dormouse_worker.executor.trace_profiler import TraceProfiler
 from dormouse_worker.ipc import MemoryReport, ModelInfo
 from dormouse_worker.settings import EngineSettings
 
@@ -23,6 +25,7 @@ class WorkerBase(ABC):
     def __init__(self, settings: EngineSettings, rank: int) -> None:
         self.settings = settings
         self.rank = rank
+        self._profiler = TraceProfiler(rank, settings.device)
 
     @abstractmethod
     def init_device(self) -> None:
@@ -77,3 +80,15 @@ class WorkerBase(ABC):
     @abstractmethod
     def shutdown(self) -> None:
         """Free everything."""
+
+    def start_profile(self, directory: str) -> None:
+        """Record every operation from now on. Raises WrongState if that is so already, InvalidArgument."""
+        self._profiler.start(Path(directory))
+
+    def stop_profile(self) -> str:
+        """Write the trace; return its path. Raises WrongState if no profile runs, ProfileNotWritten."""
+        return str(self._profiler.stop())
+
+    def end_profile(self) -> None:
+        """Write an unfinished profile's trace, if there is one; raises nothing."""
+        self._profiler.end()

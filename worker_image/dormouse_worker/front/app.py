@@ -224,7 +224,9 @@ class Front:
         serving = InferenceService(self.worker, model, tokens, timeouts)
         add_inference(serving, self._inference)
         control = ControlService(  # type: ignore[abstract]  # what it leaves out answers UNIMPLEMENTED
-            self.worker, drain_timeout_s=self._settings.drain_timeout_s
+            self.worker,
+            drain_timeout_s=self._settings.drain_timeout_s,
+            profiler_dir=self._settings.profiler_dir,
         )
         worker_control_pb2_grpc.add_WorkerControlServicer_to_server(control, self._control)
         if self._settings.enable_reflection:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 from grpc import aio
@@ -18,12 +18,14 @@ from dormouse_api.status import CallError
 from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2_grpc as rpc
 from dormouse_worker.front.answers import answered
+from dormouse_worker.front.profiling import trace_directory
 from dormouse_worker.front.wire import to_report
 from dormouse_worker.front.worker import Worker
 from dormouse_worker.ipc import State
 from dormouse_worker.lifecycle import describe
 
 Context = aio.ServicerContext[Any, Any]
+T = TypeVar("T")
 
 SLEEP_LEVEL = 2  # the only one so far
 TAGS = frozenset({"weights", "kv_cache"})
@@ -33,11 +35,12 @@ WATCH_INTERVAL_S = 0.02  # at most so often a watcher hears something
 class ControlService(rpc.WorkerControlServicer):
     """One worker's control calls. Commands to the engine run one at a time and to their end, whoever hangs up."""
 
-    def __init__(self, worker: Worker, *, drain_timeout_s: float) -> None:
+    def __init__(self, worker: Worker, *, drain_timeout_s: float, profiler_dir: str) -> None:
         self._worker = worker
+        self._profiler_dir = profiler_dir
         self._drain_timeout_s = drain_timeout_s
         self._turn = asyncio.Lock()
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[Any]] = set()
 
     @answered
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.WorkerStatus:
@@ -131,6 +134,24 @@ class ControlService(rpc.WorkerControlServicer):
         return pb.ResetPrefixCacheResponse()
 
     @answered
+    async def StartProfile(self, request: pb.StartProfileRequest, context: Context) -> pb.StartProfileResponse:
+        """Record every operation of the engine from now on."""
+        del context  # the command runs to its end, whoever hangs up
+        self._worker.take_epoch(request.epoch)
+        directory = trace_directory(self._profiler_dir, request.directory)
+        self._require("StartProfile", State.PROFILED, State.READY, State.DRAINING)
+        await self._to_the_end(partial(self._worker.command, "start_profile", directory=directory))
+        return pb.StartProfileResponse()
+
+    @answered
+    async def StopProfile(self, request: pb.StopProfileRequest, context: Context) -> pb.StopProfileResponse:
+        """Write the trace."""
+        del context  # the command runs to its end, whoever hangs up
+        self._worker.take_epoch(request.epoch)
+        self._require("StopProfile", State.PROFILED, State.READY, State.DRAINING, State.ASLEEP)
+        return pb.StopProfileResponse(path=await self._to_the_end(partial(self._worker.command, "stop_profile")))
+
+    @answered
     async def CheckHealth(self, request: pb.CheckHealthRequest, context: Context) -> pb.CheckHealthResponse:
         """Answer if the engine is alive and its loop comes round."""
         del request, context  # the health depends on neither
@@ -184,19 +205,19 @@ class ControlService(rpc.WorkerControlServicer):
         except TimeoutError:
             return
 
-    async def _to_the_end(self, command: Callable[[], Awaitable[None]]) -> None:
+    async def _to_the_end(self, command: Callable[[], Awaitable[T]]) -> T:
         """Run a command in a task of its own: a caller that hangs up must not leave it half watched."""
 
-        async def in_turn() -> None:
+        async def in_turn() -> T:
             async with self._turn:
-                await command()
+                return await command()
 
         task = asyncio.create_task(in_turn())
         self._running.add(task)
         task.add_done_callback(self._forget)
-        await asyncio.shield(task)
+        return await asyncio.shield(task)
 
-    def _forget(self, task: asyncio.Task[None]) -> None:
+    def _forget(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
         if not task.cancelled():
             task.exception()  # looked at: nobody may be waiting any more

@@ -6,6 +6,7 @@ import argparse
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 from dormouse_worker.engine.validation import QUALIFIED_NAME
 
@@ -101,3 +102,8 @@ def qualified_name(unset: str) -> Callable[[str], str]:
         return text
 
     return parse
+
+
+def directory(text: str) -> str:
+    """Return a directory as an absolute path without links, or "" for none; it need not exist."""
+    return str(Path(text).resolve()) if text else ""

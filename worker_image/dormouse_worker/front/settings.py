@@ -10,7 +10,7 @@ from pathlib import Path
 from dormouse_api.names import CONTROL_PORT, INFERENCE_PORT, METRICS_PORT
 from dormouse_worker.engine.validation import DTYPES, LOAD_FORMATS, MODEL_IMPLS
 from dormouse_worker.front import flag_types
-from dormouse_worker.front.extension_flags import add_extension_flags
+from dormouse_worker.front.developer_flags import add_developer_flags
 from dormouse_worker.settings import EngineSettings
 
 EPILOG = """
@@ -43,6 +43,7 @@ class FrontSettings:
     engine_restart_window_s: float  # how long a restart counts
     standalone: bool  # agree with itself instead of waiting for an operator, and end where a status would be FAILED
     enable_reflection: bool  # gRPC reflection on the serving port
+    profiler_dir: str  # where profiles may be written, absolute; "" = none may be taken
     log_level: str
     pod_uid: str
     settings_digest: str  # what the operator calls these settings; their own digest if it named none
@@ -97,6 +98,7 @@ def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Fro
         engine_restart_window_s=flags.engine_restart_window,
         standalone=flags.standalone,
         enable_reflection=flags.enable_reflection,
+        profiler_dir=flags.profiler_dir,
         log_level=flags.log_level,
         pod_uid=environ.get("DORMOUSE_POD_UID", ""),
         settings_digest=environ.get("DORMOUSE_SETTINGS_DIGEST") or engine.digest(),
@@ -116,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_model_flags(parser.add_argument_group("model"))
     _add_engine_flags(parser.add_argument_group("engine"))
-    add_extension_flags(parser.add_argument_group("code of your own"))
+    add_developer_flags(parser.add_argument_group("for developers"))
     _add_front_flags(parser.add_argument_group("serving"))
     return parser
 

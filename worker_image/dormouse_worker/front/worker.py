@@ -101,14 +101,15 @@ class Worker:
             self.epoch = epoch
             self.changes.notify()
 
-    async def command(self, method: str, **args: int | str) -> None:
-        """Have the engine carry out a command. Raises CallError with the engine's refusal."""
+    async def command(self, method: str, **args: int | str) -> str:
+        """Have the engine carry out a command; return its value. Raises CallError with the engine's refusal."""
         try:
             result = await self.link.command(method, **args)
         except EngineLost as error:
             raise CallError(grpc.StatusCode.UNAVAILABLE, f"{method}: {error}", RETRY_AFTER_S[State.FAILED]) from error
         if result.error_reason:
             raise to_error(method, result)
+        return result.value
 
     async def until_idle(self) -> None:
         """Wait until no request is in flight."""

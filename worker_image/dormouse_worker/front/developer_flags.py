@@ -1,4 +1,4 @@
-"""The flags by which a worker takes code of its user's own; see examples/extend."""
+"""The flags for developers: code of one's own (see examples/extend), and profiles."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import argparse
 from dormouse_worker.front import flag_types
 
 
-def add_extension_flags(group: argparse._ArgumentGroup) -> None:
+def add_developer_flags(group: argparse._ArgumentGroup) -> None:
     """Add them to the command line."""
     add = group.add_argument
     add(
@@ -31,4 +31,11 @@ def add_extension_flags(group: argparse._ArgumentGroup) -> None:
         type=flag_types.qualified_name(unset=""),
         metavar="MODULE.CLASS",
         help="a class whose methods the worker gets in addition (default none)",
+    )
+    add(
+        "--profiler-dir",
+        default="",
+        type=flag_types.directory,
+        metavar="DIRECTORY",
+        help="where StartProfile may write traces (default: none may be taken)",
     )
