@@ -145,4 +145,9 @@ class SingleProcessExecutor:
 
     def _variables(self) -> dict[str, str]:
         threads = str(self._host.num_threads(self._settings.threads))
-        return {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "HF_HUB_OFFLINE": "1"}
+        return {
+            "OMP_NUM_THREADS": threads,
+            "MKL_NUM_THREADS": threads,
+            "HF_HUB_OFFLINE": "1",
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # so that an index means the same device to CUDA and to NVML
+        }

@@ -14,6 +14,7 @@ import grpc
 
 from dormouse_api.status import CallError
 from dormouse_api.v1 import worker_control_pb2 as control
+from dormouse_worker.exit_codes import EXIT_GPU_UNHEALTHY
 from dormouse_worker.front.board import Changes, StatusBoard
 from dormouse_worker.front.engine_link import EngineLink, EngineLost, Spawn
 from dormouse_worker.front.metrics import WorkerMetrics
@@ -52,6 +53,7 @@ class Worker:
         self.step = IDLE
         self.epoch = 0
         self.is_ending = False
+        self.is_gpu_unhealthy = False  # the engine ended because of its device, and is not started again
         self.last_death = ""  # how the engine ended when nobody had asked it to
         self.died = asyncio.Event()  # it died, and is not started again
         self.end_wanted = asyncio.Event()  # Shutdown was called
@@ -153,7 +155,11 @@ class Worker:
         self.requests.fail_all("the engine of this worker died" if not self.is_ending else "the worker shut down")
 
     def on_death(self, exit_code: int, last_words: str) -> None:
-        """See `EngineEvents`."""
+        """See `EngineEvents`. A device that is ill fails the worker for good: a new engine would get the same one."""
+        if exit_code == EXIT_GPU_UNHEALTHY:
+            self.is_gpu_unhealthy = True
+            self.board.fail("GPUUnhealthy", f"{last_words}; no engine is started again on this device")
+            self.load_changes.notify()
         end = f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
         self.note_death(f"the engine process {end}; its last words: {last_words or 'none'}")
 
