@@ -48,6 +48,21 @@ async def test_a_failed_worker_becomes_a_condition_with_its_own_words_and_is_lef
     assert [event for event in rig.events if event.startswith("ModelNotFound")]
 
 
+async def test_a_gpu_that_is_ill_becomes_one_event_with_its_xid_and_the_pod_is_left_alone(rig):
+    """A new container would get the same device. The report is gone with the engine."""
+    await rig.serving()
+    before = list(rig.worker().commands)
+    rig.worker().fail("GPUUnhealthy", "Xid 79 on GPU-1: the GPU has fallen off the bus")
+    await rig.settle()
+    await rig.settle()
+    told = [event for event in rig.events if event.startswith("GPUUnhealthy")]
+    assert len(told) == 1
+    assert "Xid 79 on GPU-1" in told[0]
+    assert rig.condition("ModelLoaded")[:2] == ("False", "GPUUnhealthy")
+    assert rig.gate()["status"] == "False"
+    assert rig.worker().commands == before
+
+
 async def test_too_little_memory_is_a_condition_of_the_profile(rig):
     rig.apply()
     await rig.settle()

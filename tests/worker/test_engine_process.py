@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -13,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dormouse_worker.engine_process import EXIT_BROKEN
+from dormouse_worker.exit_codes import EXIT_BROKEN, EXIT_GPU_UNHEALTHY
 from dormouse_worker.ipc import (
     AbortRequests,
     AddRequest,
@@ -38,12 +40,20 @@ WAIT_S = 90.0
 class EngineClient:
     """A front of a few lines: starts the engine process, sends messages, collects what comes back."""
 
-    def __init__(self, settings: EngineSettings, socket_path: Path, launcher: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        settings: EngineSettings,
+        socket_path: Path,
+        launcher: Sequence[str] = (),
+        program: Sequence[str] = ("-m", "dormouse_worker.engine_process"),
+    ) -> None:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(socket_path))
         self._listener.listen(1)
-        command = [sys.executable, "-m", "dormouse_worker.engine_process", "--socket", str(socket_path)]
-        self.process = subprocess.Popen([*launcher, *command], stdin=subprocess.PIPE)
+        command = [sys.executable, *program, "--socket", str(socket_path)]
+        self._log = socket_path.with_suffix(".log")
+        with self._log.open("wb") as stderr:
+            self.process = subprocess.Popen([*launcher, *command], stdin=subprocess.PIPE, stderr=stderr)
         assert self.process.stdin is not None
         self.process.stdin.write(msgspec.json.encode(settings))
         self.process.stdin.close()
@@ -101,6 +111,11 @@ class EngineClient:
         self._connection.close()
         self._listener.close()
         return self.process.wait(WAIT_S)
+
+    @property
+    def last_words(self) -> str:
+        """Return the last line on standard error."""
+        return self._log.read_text().splitlines()[-1]
 
 
 @pytest.fixture(scope="module")
@@ -220,6 +235,86 @@ def test_it_ends_with_a_code_of_its_own_when_two_forward_passes_in_a_row_fail(mo
         assert "the forward pass failed" in outputs.failed[name]
     assert client.process.wait(WAIT_S) == EXIT_BROKEN
     client.close()
+
+
+def test_an_unfinished_profile_is_written_when_the_front_hangs_up(model, tmp_path):
+    settings = EngineSettings(model=str(model), kv_cache_memory_bytes=1 << 20, block_size=4, threads=1)
+    client = EngineClient(settings, tmp_path / "engine.sock")
+    client.wait_for(State.PROFILED)
+    assert client.command("start_profile", directory=str(tmp_path / "traces")).error_reason == ""
+    make_ready(client)
+    assert client.close() == 0
+    [trace] = (tmp_path / "traces").iterdir()
+    assert b"aten::mm" in gzip.decompress(trace.read_bytes())
+
+
+SICK_GPU = """
+import signal, sys
+from dormouse_worker.engine_process import main
+from dormouse_worker.model.testing_nvml import FakeNvml
+
+nvml = FakeNvml()
+signal.signal(signal.SIGUSR1, lambda *_: nvml.xids.append(79))
+sys.exit(main(sys.argv[1:], open_gpu=lambda settings: nvml))
+"""
+GPU_SICK_TO_THE_ENGINE = """
+import sys, threading
+from dormouse_worker.engine_process import main
+from dormouse_worker.model.testing_nvml import FakeNvml
+
+class Nvml(FakeNvml):
+    def next_xid(self):
+        return 79 if threading.current_thread() is threading.main_thread() else None
+
+sys.exit(main(sys.argv[1:], open_gpu=lambda settings: Nvml()))
+"""
+SICKER_GPU = """
+import sys
+from dormouse_worker.engine_process import main
+from dormouse_worker.model.gpu_health import GpuLost
+
+def open_gpu(settings):
+    raise GpuLost("the driver has lost the GPU")
+
+sys.exit(main(sys.argv[1:], open_gpu=open_gpu))
+"""
+
+
+def test_a_fatal_error_of_the_gpu_ends_it_with_a_code_of_its_own_and_the_number_as_last_word(tmp_path):
+    client = EngineClient(EngineSettings(model=str(tmp_path)), tmp_path / "e.sock", program=("-c", SICK_GPU))
+    client.wait_for(State.FAILED)
+    client.process.send_signal(signal.SIGUSR1)
+    assert client.process.wait(WAIT_S) == EXIT_GPU_UNHEALTHY
+    assert client.last_words == "Xid 79 on GPU-fake: the GPU has fallen off the bus"
+    client.close()
+
+
+def test_failed_passes_are_the_gpus_fault_when_the_driver_says_so(model, tmp_path):
+    """Else a new engine would be started on the same device. The watch's own thread sees nothing here."""
+    settings = EngineSettings(model=str(model), kv_cache_memory_bytes=1 << 20, block_size=4, threads=1)
+    client = EngineClient(settings, tmp_path / "e.sock", program=("-c", GPU_SICK_TO_THE_ENGINE))
+    client.wait_for(State.PROFILED)
+    make_ready(client)
+    for name in ("first", "second"):
+        client.send(AddRequest(name, [10**6], greedy(3)))
+        while not isinstance(client.receive(), StepOutputs):
+            pass
+    assert client.process.wait(WAIT_S) == EXIT_GPU_UNHEALTHY
+    assert client.last_words.startswith("Xid 79 on GPU-fake")
+    client.close()
+
+
+def test_a_gpu_that_is_lost_from_the_start_ends_it_before_anything_is_loaded(tmp_path):
+    client = EngineClient(EngineSettings(model=str(tmp_path)), tmp_path / "e.sock", program=("-c", SICKER_GPU))
+    assert client.process.wait(WAIT_S) == EXIT_GPU_UNHEALTHY
+    assert client.last_words == "fault on CUDA device 0: the driver has lost the GPU"
+    client.close()
+
+
+def test_a_healthy_gpu_changes_nothing_at_the_end(tmp_path):
+    client = EngineClient(EngineSettings(model=str(tmp_path)), tmp_path / "e.sock", program=("-c", SICK_GPU))
+    client.wait_for(State.FAILED)
+    assert client.close() == 0
 
 
 def test_a_broken_stream_ends_it(tmp_path):

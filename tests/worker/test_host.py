@@ -129,3 +129,28 @@ def test_a_kernel_that_does_not_permit_the_reset_is_told(make_host):
     host = make_host("0::/", {})
     (host._proc / "self" / "clear_refs").mkdir()
     assert host.reset_peak() is False
+
+
+@pytest.mark.parametrize(
+    ("namespace", "status", "pid"),
+    [
+        ("pid:[4026531836]", "NSpid:\t4711\n", 4711),  # on the machine itself
+        ("pid:[4026532999]", "NSpid:\t17\n", None),  # in a container: the driver's id is not to be seen
+        ("pid:[4026532999]", "NSpid:\t4711\t17\n", 4711),  # with the machine's /proc
+        ("pid:[4026531836]", "VmRSS:\t100 kB\n", None),  # a kernel or sandbox without the line
+        (None, "NSpid:\t4711\n", None),
+        ("pid:[4026531836]", None, None),
+    ],
+)
+def test_the_drivers_id_of_this_process_is_known_only_where_it_can_be_seen(tmp_path, namespace, status, pid):
+    own = tmp_path / "self"
+    (own / "ns").mkdir(parents=True)
+    if namespace is not None:
+        (own / "ns" / "pid").symlink_to(namespace)
+    if status is not None:
+        (own / "status").write_text(f"Name:\tpython\n{status}Threads:\t1\n")
+    assert Host(proc=tmp_path).driver_pid() == pid
+
+
+def test_the_real_proc_gives_our_own_id_or_none():
+    assert Host().driver_pid() in {os.getpid(), None}

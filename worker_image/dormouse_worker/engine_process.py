@@ -15,21 +15,26 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
+from typing import NoReturn
 
 import msgspec
 
 from dormouse_worker.engine.controller import Controller
 from dormouse_worker.engine.loop import EngineBroken, EngineLoop
+from dormouse_worker.executor.gpu_watch import GpuWatch, explain_failure
 from dormouse_worker.executor.single_process import SingleProcessExecutor
+from dormouse_worker.exit_codes import EXIT_BROKEN, EXIT_GPU_UNHEALTHY
 from dormouse_worker.host import Host
 from dormouse_worker.ipc import EngineMessage, FrameSplitter, FrontMessage, decode_front, encode_frame
+from dormouse_worker.model.gpu_health import GpuFault, GpuLost, HealthCheck, Nvml
+from dormouse_worker.model.nvml import open_nvml
 from dormouse_worker.settings import EngineSettings
 
 logger = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1
 RECEIVE_BYTES = 1 << 16
-EXIT_BROKEN = 4  # forward passes fail: the front's log tells it from a crash
 
 
 class SocketTransport:
@@ -66,8 +71,13 @@ class SocketTransport:
         return bool(readable)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run one engine; return 0 when the front closed the socket or asked for the end, 4 when it can not compute."""
+def open_gpu(settings: EngineSettings) -> Nvml | None:
+    """Return the device to watch, None on the CPU and without NVML. Raises GpuLost."""
+    return open_nvml(os.environ.get("CUDA_VISIBLE_DEVICES")) if settings.device == "cuda" else None
+
+
+def main(argv: list[str] | None = None, *, open_gpu: Callable[[EngineSettings], Nvml | None] = open_gpu) -> int:
+    """Run one engine; return 0 when the front closed the socket or asked for the end, else one of `exit_codes`."""
     parser = argparse.ArgumentParser(prog="dormouse_worker.engine_process", description=__doc__)
     parser.add_argument("--socket", required=True, help="path of the unix socket on which the front listens")
     arguments = parser.parse_args(argv)
@@ -78,17 +88,44 @@ def main(argv: list[str] | None = None) -> int:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.connect(arguments.socket)
         try:
-            _serve(settings, SocketTransport(connection))
-        except EngineBroken as error:
-            logger.critical("%s", error)  # the last line is what the front repeats
-            return EXIT_BROKEN
+            gpu = open_gpu(settings)
+        except GpuLost as error:
+            end_unhealthy(GpuFault(f"CUDA device {os.environ.get('CUDA_VISIBLE_DEVICES') or 0}", str(error)))
+        return _serve_watched(settings, SocketTransport(connection), gpu)
+
+
+def _serve_watched(settings: EngineSettings, transport: SocketTransport, gpu: Nvml | None) -> int:
+    check = HealthCheck(gpu) if gpu is not None else None
+    watch = GpuWatch(check, end_unhealthy) if check else None
+    if watch:
+        watch.start()
+    try:
+        _serve(settings, transport)
+    except EngineBroken as error:
+        if check and (fault := explain_failure(check, time.sleep)):
+            end_unhealthy(fault)
+        logger.critical("%s", error)  # the last line is what the front repeats
+        return EXIT_BROKEN
+    finally:
+        if watch:
+            watch.stop()
     return 0
+
+
+def end_unhealthy(fault: GpuFault) -> NoReturn:
+    """End this process at once, from any thread; the last line is what the front repeats.
+
+    Nothing is tidied up: on a device that is gone every call may hang.
+    """
+    os.write(sys.stderr.fileno(), f"{fault}\n".encode())
+    os._exit(EXIT_GPU_UNHEALTHY)
 
 
 def _serve(settings: EngineSettings, transport: SocketTransport) -> None:
     executor = SingleProcessExecutor(settings, os.environ, Host())
     controller = Controller(settings, executor, send=transport.send, clock=time.monotonic)
     EngineLoop(transport, controller).run()
+    executor.shutdown()  # not after EngineBroken: a device that does not compute may hang in it
 
 
 def die_with_parent() -> None:

@@ -48,6 +48,10 @@ class WrongState(WorkerError):
     """The command is not allowed now; the same command may succeed later."""
 
 
+class ProfileNotWritten(WorkerError):
+    """The trace of a profile could not be written to disk; what it recorded is lost."""
+
+
 class GoldenTokensDiffer(WorkerError):
     """After a wake the model did not repeat the tokens recorded at its first start."""
 

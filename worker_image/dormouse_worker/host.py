@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Protocol
 
 UNLIMITED_BYTES = 1 << 60  # cgroup version 1 writes a huge number for 'no limit'
+INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # fixed in the kernel's sources
+_NAMESPACE_PIDS = re.compile(r"^NSpid:((?:[ \t]+\d+)+)$", re.MULTILINE)
 _KIB_FIELD = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
 
 
@@ -65,6 +67,21 @@ class Host:
             return machine
         used = self.resident_bytes() + self.resident_bytes(os.getppid())
         return min(machine, max(0, limit - used))
+
+    def driver_pid(self) -> int | None:
+        """Return the id by which the kernel's drivers know this process; None if it can not be told from here.
+
+        Drivers count in the initial process namespace. /proc lists our ids from its own namespace inwards, so the first
+        is theirs if /proc belongs to a namespace outside ours (taken to be the initial one), or if ours is the initial.
+        """
+        try:
+            status = (self._proc / "self" / "status").read_text()
+            is_initial = (self._proc / "self" / "ns" / "pid").readlink().name == INITIAL_PID_NAMESPACE
+        except OSError:
+            return None
+        match = _NAMESPACE_PIDS.search(status)
+        pids = [int(pid) for pid in match[1].split()] if match else []
+        return pids[0] if len(pids) > 1 or (pids and is_initial) else None
 
     def resident_bytes(self, pid: int | None = None) -> int:
         """Return a process's resident memory (default: ours); 0 if it can not be read."""

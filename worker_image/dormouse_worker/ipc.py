@@ -75,7 +75,7 @@ class Command(msgspec.Struct, frozen=True, tag=True):
 
     command_id: int
     # initialize_cache | abort_all | sleep | prepare_wake_up | wake_up | reset_prefix_cache | save_sharded_state |
-    # check_health | shutdown
+    # start_profile | stop_profile | check_health | shutdown
     method: str
     args: dict[str, int | float | str | list[str]] = {}
 
@@ -173,7 +173,7 @@ class CommandResult(msgspec.Struct, frozen=True, tag=True):
     command_id: int
     error_reason: str = ""  # InvalidArgument | WrongState | InsufficientMemory | GoldenTokensDiffer | Internal | …
     error_message: str = ""
-    missing_bytes: int = 0  # of prepare_wake_up: 0 = everything is reserved
+    value: int | str = ""  # what it returns: prepare_wake_up the missing bytes, stop_profile the trace's path
 
 
 FrontMessage = AddRequest | AbortRequests | Command

@@ -34,6 +34,9 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     model_impl: str = "auto"  # auto = our own forward pass where it fits, else transformers'; lean | transformers
     seed: int = 0
     tokenizer_cache: str = ""  # directory for converted tokenizers; "" = one in the temporary directory
+    attention_backend: str = "auto"  # auto = the fastest that fits the device; else ours or an installed package's
+    worker_cls: str = "auto"  # qualified name of a WorkerBase of one's own; auto = the device's
+    worker_extension_cls: str = ""  # qualified name of a class whose methods the worker gets; "" = none
     threads: int = 0  # torch threads on cpu; 0 = the container's cpu limit, else all cores
 
     def digest(self) -> str:

@@ -49,6 +49,7 @@ class Script(msgspec.Struct, frozen=True):
     cached_tokens: int = 0  # of every prompt, found in the prefix cache
     failure: tuple[str, str] | None = None  # reason and message: FAILED instead of PROFILED
     refusals: dict[str, tuple[str, str]] = {}  # method → reason and message with which it is answered
+    values: dict[str, str] = {}  # method → what it returns
     tokenizer_path: str = ""  # what it made for a model without tokenizer.json
     missing_bytes: int = 0  # what a prepared wake lacks
     hangs_at: str = ""  # never answers this command
@@ -134,7 +135,7 @@ class FakeEngine:
             return [CommandResult(command.command_id, *self.script.refusals[command.method])]
         if command.method == self.script.hangs_at:
             return []
-        done = CommandResult(command.command_id)
+        done = CommandResult(command.command_id, value=self.script.values.get(command.method, ""))
         if command.method == "initialize_cache":
             self._change(State.INITIALIZING)
             blocks = {name: int(str(value)) for name, value in command.args.items()}
@@ -146,7 +147,7 @@ class FakeEngine:
             depth = {"sleep_level": command.args["level"], "sleeping_tags": command.args["tags"] or TAGS}
             return [self._change(State.ASLEEP, num_gpu_blocks=0, **depth, **fields), done]
         if command.method == "prepare_wake_up":
-            return [CommandResult(command.command_id, missing_bytes=self.script.missing_bytes)]
+            return [CommandResult(command.command_id, value=self.script.missing_bytes)]
         if command.method == "wake_up":
             waking = self._change(State.WAKING)
             return [waking, self._change(State.READY, sleep_level=0, num_gpu_blocks=50, last_wake_seconds=1.5), done]

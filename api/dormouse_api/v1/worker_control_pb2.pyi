@@ -641,6 +641,7 @@ class StartProfileRequest(_message.Message):
     DIRECTORY_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     directory: _builtins.str
+    """under --profiler-dir, or relative to it; "" = that directory. INVALID_ARGUMENT if outside"""
     def __init__(
         self,
         *,
@@ -695,6 +696,7 @@ class StopProfileResponse(_message.Message):
 
     PATH_FIELD_NUMBER: _builtins.int
     path: _builtins.str
+    """of the trace, in the worker's file system; Perfetto and chrome://tracing open it"""
     def __init__(
         self,
         *,

@@ -185,13 +185,16 @@ class WorkerControlServicer:
         raise NotImplementedError('Method not implemented!')
 
     def StartProfile(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Records every operation of the engine until StopProfile, a sleep or the end. FAILED_PRECONDITION: one is being
+        recorded already, or the worker was started without --profiler-dir.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StopProfile(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Writes the trace. FAILED_PRECONDITION, naming the last trace, if nothing is being recorded.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')

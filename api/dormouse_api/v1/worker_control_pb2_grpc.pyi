@@ -60,7 +60,11 @@ class WorkerControlStub:
     """Brings weights and cache back, verifies them with the golden tokens and opens."""
     ResetPrefixCache: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.ResetPrefixCacheRequest, _worker_control_pb2.ResetPrefixCacheResponse]
     StartProfile: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.StartProfileRequest, _worker_control_pb2.StartProfileResponse]
+    """Records every operation of the engine until StopProfile, a sleep or the end. FAILED_PRECONDITION: one is being
+    recorded already, or the worker was started without --profiler-dir.
+    """
     StopProfile: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.StopProfileRequest, _worker_control_pb2.StopProfileResponse]
+    """Writes the trace. FAILED_PRECONDITION, naming the last trace, if nothing is being recorded."""
     SaveShardedState: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.SaveShardedStateRequest, _worker_control_pb2.SaveShardedStateResponse]
     CheckHealth: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.CheckHealthRequest, _worker_control_pb2.CheckHealthResponse]
     """Fails with UNAVAILABLE when the engine process is dead or has not stepped for too long."""
@@ -92,7 +96,11 @@ class WorkerControlAsyncStub(WorkerControlStub):
     """Brings weights and cache back, verifies them with the golden tokens and opens."""
     ResetPrefixCache: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.ResetPrefixCacheRequest, _worker_control_pb2.ResetPrefixCacheResponse]  # type: ignore[assignment]
     StartProfile: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.StartProfileRequest, _worker_control_pb2.StartProfileResponse]  # type: ignore[assignment]
+    """Records every operation of the engine until StopProfile, a sleep or the end. FAILED_PRECONDITION: one is being
+    recorded already, or the worker was started without --profiler-dir.
+    """
     StopProfile: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.StopProfileRequest, _worker_control_pb2.StopProfileResponse]  # type: ignore[assignment]
+    """Writes the trace. FAILED_PRECONDITION, naming the last trace, if nothing is being recorded."""
     SaveShardedState: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.SaveShardedStateRequest, _worker_control_pb2.SaveShardedStateResponse]  # type: ignore[assignment]
     CheckHealth: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.CheckHealthRequest, _worker_control_pb2.CheckHealthResponse]  # type: ignore[assignment]
     """Fails with UNAVAILABLE when the engine process is dead or has not stepped for too long."""
@@ -186,14 +194,18 @@ class WorkerControlServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _worker_control_pb2.StartProfileRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_worker_control_pb2.StartProfileResponse, _abc.Awaitable[_worker_control_pb2.StartProfileResponse]]: ...
+    ) -> _typing.Union[_worker_control_pb2.StartProfileResponse, _abc.Awaitable[_worker_control_pb2.StartProfileResponse]]:
+        """Records every operation of the engine until StopProfile, a sleep or the end. FAILED_PRECONDITION: one is being
+        recorded already, or the worker was started without --profiler-dir.
+        """
 
     @_abc_1.abstractmethod
     def StopProfile(
         self,
         request: _worker_control_pb2.StopProfileRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_worker_control_pb2.StopProfileResponse, _abc.Awaitable[_worker_control_pb2.StopProfileResponse]]: ...
+    ) -> _typing.Union[_worker_control_pb2.StopProfileResponse, _abc.Awaitable[_worker_control_pb2.StopProfileResponse]]:
+        """Writes the trace. FAILED_PRECONDITION, naming the last trace, if nothing is being recorded."""
 
     @_abc_1.abstractmethod
     def SaveShardedState(

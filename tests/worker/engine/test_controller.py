@@ -195,3 +195,24 @@ class TestOtherCommands:
         rank = request.getfixturevalue(fixture)
         assert rank.command("shutdown") == ("", "")
         assert rank.controller.is_shut_down
+
+
+class TestProfile:
+    """The commands go through, and the trace's path comes back."""
+
+    def test_the_path_is_the_answers_value(self, ready):
+        assert ready.command("start_profile", directory="/traces") == ("", "")
+        assert ready.command("stop_profile") == ("", "")
+        assert ready.sent[-1].value == "/traces/rank0"
+
+    def test_a_step_that_raises_does_not_end_it(self, ready):
+        ready.command("start_profile", directory="/traces")
+        ready.fail_next("execute_model", RuntimeError("device assert"))
+        ready.controller.handle(make_add())
+        ready.controller.step()
+        assert ready.executor.calls[-1] == "execute_model"
+        assert ready.command("stop_profile") == ("", "")
+        assert "stop_profile" not in ready.executor.calls[:-1]
+
+    def test_a_sleeping_worker_is_refused(self, asleep):
+        assert asleep.command("start_profile", directory="/traces")[0] == "WrongState"

@@ -51,7 +51,7 @@ class TestWakeUp:
     def test_what_a_prepared_wake_lacks_stands_in_the_answer(self, asleep):
         asleep.executor.missing_bytes = 512
         assert asleep.command("prepare_wake_up") == ("", "")
-        assert asleep.sent[-1].missing_bytes == 512
+        assert asleep.sent[-1].value == 512
         assert asleep.status.state is State.ASLEEP
 
     def test_a_part_alone_does_not_open(self, asleep):

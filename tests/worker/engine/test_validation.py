@@ -11,6 +11,10 @@ def test_the_defaults_pass():
     check_settings(EngineSettings(model="m"))
 
 
+def test_qualified_names_pass():
+    check_settings(EngineSettings(model="m", worker_cls="a.B", worker_extension_cls="a.b_1.C"))
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -28,6 +32,13 @@ def test_the_defaults_pass():
         ("dtype", "int3"),
         ("load_format", "pickle"),
         ("model_impl", "vllm"),
+        ("attention_backend", ""),
+        ("worker_cls", ""),
+        ("worker_cls", "Worker"),
+        ("worker_cls", "my-package.Worker"),
+        ("worker_cls", "package."),
+        ("worker_extension_cls", "auto"),
+        ("worker_extension_cls", "package:Extension"),
     ],
 )
 def test_a_bad_value_is_named_with_its_field(field, value):

@@ -1,5 +1,7 @@
 """The executor of one rank in this process: checks before torch is needed, then the way to the worker."""
 
+import gzip
+import os
 import subprocess
 import sys
 
@@ -23,6 +25,7 @@ def make_executor(environ=None, **settings):
     [
         ({"device": "tpu"}, InvalidSettings, "device is 'tpu'; this version has cpu"),
         ({"block_size": 0}, InvalidSettings, "block_size is 0"),
+        ({"worker_cls": "Worker"}, InvalidSettings, "worker_cls is 'Worker'; the class's qualified name is needed"),
         ({}, ModelNotFound, "/nowhere"),
     ],
 )
@@ -54,6 +57,57 @@ def test_every_verb_reaches_the_worker(tmp_path):
     assert executor.sleep(2, TAGS).residual_bytes > 0
     executor.wake_up(TAGS)
     executor.shutdown()
+
+
+@pytest.mark.parametrize("ending", ["stop_profile", "sleep", "shutdown"])
+def test_a_profile_is_written_when_it_is_stopped_and_before_a_sleep_or_the_end(tmp_path, ending):
+    executor = make_executor(model=str(write_tiny_model(tmp_path / "model")))
+    executor.init_device()
+    executor.load_model()
+    executor.initialize_cache(*executor.determine_num_available_blocks())
+    executor.start_profile(str(tmp_path / "traces"))
+    executor.check_health()
+    ends = {"stop_profile": executor.stop_profile, "sleep": lambda: executor.sleep(2, TAGS), "shutdown": executor.shutdown}
+    ends[ending]()
+    trace = tmp_path / "traces" / "rank0-0001.trace.json.gz"
+    assert b"aten::sum" in gzip.decompress(trace.read_bytes())
+    executor.shutdown()
+
+
+def test_the_ranks_environment_stands_before_a_worker_class_of_ones_own_is_imported(tmp_path):
+    """Its module usually imports torch, which reads the number of threads while it is imported."""
+    (tmp_path / "own_early.py").write_text(
+        "import os, sys\n"
+        "assert 'torch' not in sys.modules\n"
+        "print(os.environ['OMP_NUM_THREADS'], os.environ['HF_HUB_OFFLINE'])\n"
+        "from dormouse_worker.executor.cpu_worker import CpuWorker as Worker\n"
+    )
+    model = write_tiny_model(tmp_path / "model")
+    code = (
+        "import os\n"
+        "from dormouse_worker.executor.single_process import SingleProcessExecutor\n"
+        "from dormouse_worker.host import Host\n"
+        "from dormouse_worker.settings import EngineSettings\n"
+        f"settings = EngineSettings(model={str(model)!r}, threads=3, worker_cls='own_early.Worker')\n"
+        "SingleProcessExecutor(settings, os.environ, Host()).init_device()\n"
+    )
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), os.environ["PYTHONPATH"]))}
+    done = subprocess.run([sys.executable, "-c", code], check=True, env=environ, capture_output=True, text=True)
+    assert done.stdout == "3 1\n"
+
+
+def test_an_attention_backend_that_is_not_installed_is_refused_by_name(tmp_path):
+    executor = make_executor(model=str(write_tiny_model(tmp_path)), attention_backend="flush")
+    with pytest.raises(InvalidSettings, match="attention_backend is 'flush'; there are auto, sdpa"):
+        executor.init_device()
+
+
+def test_methods_of_an_extension_are_called_by_name_and_answer_by_rank(tmp_path, own_module):
+    own_module("own_greeter", "class Greeter:\n    def greet(self, *, name): return f'{name}, {self.rank}'\n")
+    model = str(write_tiny_model(tmp_path / "model"))
+    executor = make_executor(model=model, worker_extension_cls="own_greeter.Greeter")
+    executor.init_device()
+    assert executor.collective_rpc("greet", name="Ada") == ["Ada, 0"]
 
 
 def test_nothing_imports_torch_before_the_device_is_initialized():

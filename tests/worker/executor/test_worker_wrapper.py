@@ -2,6 +2,7 @@
 
 import pytest
 
+from dormouse_worker.errors import InvalidArgument, InvalidSettings, ModelInvalid
 from dormouse_worker.executor.worker_wrapper import WorkerWrapper
 from dormouse_worker.settings import EngineSettings
 
@@ -44,11 +45,29 @@ def test_a_call_before_construction_is_a_mistake_of_ours():
 
 
 def test_a_class_that_is_no_worker_is_refused_by_name():
-    with pytest.raises(TypeError, match=r"dormouse_worker\.host\.Host is no WorkerBase"):
+    with pytest.raises(InvalidSettings, match=r"worker_cls is 'dormouse_worker\.host\.Host', which is no WorkerBase"):
         make_wrapper("dormouse_worker.host.Host").init_worker()
 
 
-@pytest.mark.parametrize("name", ["dormouse_worker.nowhere.Worker", "dormouse_worker.executor.cpu_worker.Nobody"])
-def test_a_class_that_is_not_there_is_an_error_at_once(name):
-    with pytest.raises((ImportError, AttributeError)):
-        make_wrapper(name).init_worker()
+def test_a_class_that_can_not_be_built_is_refused_with_what_it_raised(own_module):
+    own_module(
+        "own_builders",
+        "from dormouse_worker.errors import ModelInvalid\n"
+        "from dormouse_worker.executor.cpu_worker import CpuWorker\n"
+        "class Greedy(CpuWorker):\n"
+        "    def __init__(self, settings, rank, size): ...\n"
+        "class Picky(CpuWorker):\n"
+        "    def __init__(self, settings, rank): raise ModelInvalid('not this one')\n",
+    )
+    with pytest.raises(InvalidSettings, match=r"'own_builders\.Greedy'.* \(settings, rank\): TypeError: .*'size'"):
+        make_wrapper("own_builders.Greedy").init_worker()
+    with pytest.raises(ModelInvalid, match="not this one"):
+        make_wrapper("own_builders.Picky").init_worker()
+
+
+def test_a_method_that_is_not_there_is_an_argument_out_of_range():
+    wrapper = make_wrapper()
+    wrapper.init_worker()
+    for method in ("fly", "rank"):
+        with pytest.raises(InvalidArgument, match=f"method is '{method}', which CpuWorker does not have"):
+            wrapper.execute_method(method)

@@ -8,6 +8,7 @@ import grpc
 import pytest
 
 from dormouse_api.status import retry_after_s
+from dormouse_worker.exit_codes import EXIT_GPU_UNHEALTHY
 from dormouse_worker.front.app import Seams
 from dormouse_worker.front.keeper import WATCH_PERIOD_S
 from dormouse_worker.front.testing import VirtualTime
@@ -61,6 +62,24 @@ async def test_a_dead_engine_is_started_again_and_serves_after_a_new_agreement(k
         assert await house.inference_health() == "SERVING"
         assert (await house.http("/readyz"))[0] == 200
         assert (await house.collect("hi"))[-1].finish_reason
+
+
+async def test_an_engine_whose_gpu_is_ill_is_not_started_again_and_the_worker_says_so(keep):
+    """The device stays ill, and the pod stays up: only so can its status be read."""
+    async with keep() as house:
+        call = await house.begin_request()
+        house.engine.die(EXIT_GPU_UNHEALTHY, "Xid 79 on GPU-fake: the GPU has fallen off the bus")
+        assert (await house.refusal(call.read())).code() is grpc.StatusCode.UNAVAILABLE
+        await house.until_state(State.FAILED)
+        failure = (await house.operate("GetStatus")).failure
+        assert failure.reason == "GPUUnhealthy"
+        assert failure.message.startswith("Xid 79 on GPU-fake: the GPU has fallen off the bus; no engine")
+        refused = await house.refusal(house.operate("CheckHealth"))
+        assert (refused.code(), "Xid 79" in refused.details()) == (grpc.StatusCode.UNAVAILABLE, True)
+        await house.front._keeper._tasks[0]  # it keeps nothing any more
+        assert len(house.engines) == 1
+        assert (await house.http("/healthz"))[0] == 200
+        assert not house.running.done()
 
 
 async def test_nobody_is_admitted_between_death_and_agreement(keep, time):

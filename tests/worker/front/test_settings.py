@@ -29,6 +29,7 @@ def test_every_engine_flag_reaches_the_engine():
         *("--device=cuda", "--dtype=float32", "--max-model-len=5", "--max-num-seqs=6", "--max-num-batched-tokens=7"),
         *("--gpu-memory-utilization=0.5", "--memory-limit=2Gi", "--kv-cache-memory=1Mi", "--block-size=8"),
         *("--swap-space=3Ki", "--load-format=dummy", "--model-impl=lean", "--seed=9", "--threads=2"),
+        *("--attention-backend=own", "--worker-cls=own.Worker", "--worker-extension-cls=own.Extension"),
         "--no-enable-prefix-caching",
     )
     assert engine == EngineSettings(
@@ -47,6 +48,9 @@ def test_every_engine_flag_reaches_the_engine():
         load_format="dummy",
         model_impl="lean",
         seed=9,
+        attention_backend="own",
+        worker_cls="own.Worker",
+        worker_extension_cls="own.Extension",
         threads=2,
     )
 
@@ -60,6 +64,12 @@ def test_the_environment_gives_identity_and_roles():
         "",
     )
     assert parse()[0].settings_digest == engine.digest()
+
+
+def test_the_directory_for_profiles_is_absolute_and_empty_means_none(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert parse("--profiler-dir=traces")[0].profiler_dir == str(tmp_path.resolve() / "traces")
+    assert parse()[0].profiler_dir == ""
 
 
 def test_more_than_one_name_can_be_served():
@@ -89,6 +99,10 @@ def test_more_than_one_name_can_be_served():
         ("--dtype", "float8"),
         ("--device", "tpu"),
         ("--load-format", "pickle"),
+        ("--attention-backend", ""),
+        ("--worker-cls", "Worker"),
+        ("--worker-cls", ""),
+        ("--worker-extension-cls", "package.1st"),
         ("--model-impl", "vllm"),
         ("--served-model-name", ""),
         ("--max-waiting-requests", "0"),

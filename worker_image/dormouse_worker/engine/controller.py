@@ -13,6 +13,7 @@ from dormouse_worker.engine.actuation import Actuation
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.engine import Engine
 from dormouse_worker.engine.executor import Executor
+from dormouse_worker.engine.profiling import ProfileCommands
 from dormouse_worker.engine.slumber import SleepOrder, integer, tags_of
 from dormouse_worker.engine.status import StatusTeller
 from dormouse_worker.engine.validation import check_block_counts
@@ -55,7 +56,8 @@ class Controller:
         self._engine: Engine | None = None
         self._agreed = (0, 0)  # block counts on the device and in host memory; kept over a sleep
         self.is_shut_down = False
-        self._commands: dict[str, Callable[[Command], int | None]] = {
+        profile = ProfileCommands(executor, lambda: self.state)
+        self._commands: dict[str, Callable[[Command], int | str | None]] = {
             "initialize_cache": self._initialize_cache,
             "abort_all": self._abort_all,
             "sleep": self._sleep,
@@ -63,6 +65,8 @@ class Controller:
             "wake_up": self._wake_up,
             "reset_prefix_cache": self._reset_prefix_cache,
             "save_sharded_state": self._save_sharded_state,
+            "start_profile": profile.start,
+            "stop_profile": profile.stop,
             "check_health": self._check_health,
             "shutdown": self._shutdown,
         }
@@ -132,14 +136,14 @@ class Controller:
 
     def _run_command(self, command: Command) -> CommandResult:
         try:
-            missing_bytes = self._commands.get(command.method, self._refuse_unknown)(command) or 0
+            value = self._commands.get(command.method, self._refuse_unknown)(command)
         except WorkerError as error:
             logger.warning("%s refused: %s", command.method, error)
             return CommandResult(command.command_id, error.reason, str(error))
         except Exception as error:
             logger.exception("%s failed", command.method)
             return CommandResult(command.command_id, Internal.__name__, f"{type(error).__name__}: {error}")
-        return CommandResult(command.command_id, missing_bytes=missing_bytes)
+        return CommandResult(command.command_id, value=value or "")
 
     def _refuse_unknown(self, command: Command) -> None:
         raise InvalidArgument(f"method {command.method!r} is unknown; known are {', '.join(self._commands)}")

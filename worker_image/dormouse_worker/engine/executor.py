@@ -64,11 +64,18 @@ class Executor(ModelExecutor, Protocol):
     def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
         """Allocate the cache and warm up; replaces a cache of another size."""
 
+    def start_profile(self, directory: str) -> None:
+        """Record every operation of every rank from now on. Raises WrongState if that is so already."""
+
+    def stop_profile(self) -> str:
+        """Write what was recorded; return the path of rank 0's trace. Raises WrongState if no profile runs."""
+
     def sleep(self, level: int, tags: Collection[str], kept_blocks: Sequence[int] = ()) -> SleepReport:
         """Give the tags' memory back; what sleeps already stays asleep, and a deeper level is reached from a lower one.
 
         `kept_blocks` of the cache (physical ones, of the pools) are copied to host memory and return with the wake.
-        Any error leaves everything as it was. A reservation of `prepare_wake_up` is given back.
+        Any error leaves everything as it was. A reservation of `prepare_wake_up` is given back. An unfinished profile
+        is written first; so it is at `shutdown`.
         """
 
     def prepare_wake_up(self, tags: Collection[str]) -> int:

@@ -173,6 +173,15 @@ class FakeExecutor:
         prompts = {s.request_id: self._prompt_logprobs(s) for s in batch.sequences if self._asks_for_prompt(s)}
         return ModelOutput([self._sample(s.request_id) for s in batch.sequences if s.samples], prompts)
 
+    def start_profile(self, directory: str) -> None:
+        """See `Executor`."""
+        self._called(f"start_profile {directory}")
+
+    def stop_profile(self) -> str:
+        """See `Executor`."""
+        self._called("stop_profile")
+        return "/traces/rank0"
+
     def sleep(self, level: int, tags: Collection[str], kept_blocks: Sequence[int] = ()) -> SleepReport:
         """See `Executor`. Takes two seconds; forgets every block that is not kept."""
         del level

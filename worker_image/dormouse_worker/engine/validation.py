@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from dormouse_worker.errors import InvalidArgument, InvalidSettings
 from dormouse_worker.ipc import MemoryReport
 from dormouse_worker.settings import EngineSettings
@@ -10,6 +12,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 LOAD_FORMATS = ("auto", "dummy")
 MODEL_IMPLS = ("auto", "lean", "transformers")
 POSITIVE = ("max_num_seqs", "max_num_batched_tokens", "block_size")
+QUALIFIED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")  # of a class in a module
 NOT_NEGATIVE = ("max_model_len", "memory_limit_bytes", "kv_cache_memory_bytes", "swap_space_bytes", "threads")
 
 
@@ -32,6 +35,15 @@ def check_settings(settings: EngineSettings) -> None:
         raise InvalidSettings(f"load_format is {settings.load_format!r}; allowed are {', '.join(LOAD_FORMATS)}")
     if settings.model_impl not in MODEL_IMPLS:
         raise InvalidSettings(f"model_impl is {settings.model_impl!r}; allowed are {', '.join(MODEL_IMPLS)}")
+    if not settings.attention_backend:
+        raise InvalidSettings("attention_backend is ''; auto or a backend's name is needed")
+    _check_class("worker_cls", settings.worker_cls, none="auto")
+    _check_class("worker_extension_cls", settings.worker_extension_cls, none="")
+
+
+def _check_class(name: str, value: str, *, none: str) -> None:
+    if value != none and not QUALIFIED_NAME.fullmatch(value):
+        raise InvalidSettings(f"{name} is {value!r}; the class's qualified name is needed, as in my_package.MyClass")
 
 
 def check_block_counts(report: MemoryReport, num_gpu_blocks: int, num_cpu_blocks: int) -> None:

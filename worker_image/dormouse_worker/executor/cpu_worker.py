@@ -14,7 +14,7 @@ from dormouse_worker.errors import InsufficientMemory, Internal, InvalidArgument
 from dormouse_worker.executor.worker_base import WorkerBase
 from dormouse_worker.host import Host, measure_peak, release_free_memory
 from dormouse_worker.ipc import MemoryReport, ModelInfo
-from dormouse_worker.model.attention.sdpa import SdpaBackend
+from dormouse_worker.model.attention.registry import make_backend
 from dormouse_worker.model.golden import GoldenTokens, compare_golden, generate_golden
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.loader import LoadedModel, load
@@ -31,7 +31,7 @@ class CpuWorker(WorkerBase):
         super().__init__(settings, rank)
         self._host = host or Host()
         self._device = torch.device("cpu")
-        self._backend = SdpaBackend()
+        self._backend = make_backend("sdpa" if settings.attention_backend == "auto" else settings.attention_backend)
         self._baseline_bytes = 0
         self._model: LoadedModel | None = None
         self._runner: ModelRunner | None = None

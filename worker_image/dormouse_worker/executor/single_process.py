@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Collection, MutableMapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.engine.executor import SleepReport, WakeReport
@@ -34,9 +35,7 @@ class SingleProcessExecutor:
     def init_device(self) -> None:
         """See `Executor`. Looks at the model's files first: what is wrong there needs no torch to be told."""
         check_settings(self._settings)
-        worker_class = WORKER_CLASSES.get(self._settings.device)
-        if worker_class is None:
-            raise InvalidSettings(f"device is {self._settings.device!r}; this version has {', '.join(WORKER_CLASSES)}")
+        worker_class = self._worker_class()
         check_model_files(self._settings.model_path, self._settings.load_format)
         wrapper = WorkerWrapper(self._settings, rank=0, worker_class=worker_class)
         wrapper.update_environment(self._environ, self._variables())
@@ -94,8 +93,18 @@ class SingleProcessExecutor:
         output: ModelOutput = self._built().execute_method("execute_model", batch)
         return output
 
+    def start_profile(self, directory: str) -> None:
+        """See `Executor`."""
+        self._built().execute_method("start_profile", directory)
+
+    def stop_profile(self) -> str:
+        """See `Executor`."""
+        path: str = self._built().execute_method("stop_profile")
+        return path
+
     def sleep(self, level: int, tags: Collection[str], kept_blocks: Sequence[int] = ()) -> SleepReport:
         """See `Executor`."""
+        self._built().execute_method("end_profile")
         report: SleepReport = self._built().execute_method("sleep", level, tags, kept_blocks)
         return report
 
@@ -119,9 +128,26 @@ class SingleProcessExecutor:
             self._wrapper.execute_method("check_health")
 
     def shutdown(self) -> None:
-        """See `Executor`. Safe before `init_device`."""
-        if self._wrapper is not None:
-            self._wrapper.execute_method("shutdown")
+        """See `Executor`. Safe before `init_device`, and a second time."""
+        wrapper, self._wrapper = self._wrapper, None
+        if wrapper is not None:
+            wrapper.execute_method("end_profile")
+            wrapper.execute_method("shutdown")
+
+    def collective_rpc(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Call a method of every rank's worker by name, also one of its extension; return the answers by rank.
+
+        Raises InvalidArgument if there is no such method, and whatever it raises.
+        """
+        return [self._built().execute_method(method, *args, **kwargs)]
+
+    def _worker_class(self) -> str:
+        if self._settings.worker_cls != "auto":
+            return self._settings.worker_cls
+        worker_class = WORKER_CLASSES.get(self._settings.device)
+        if worker_class is None:
+            raise InvalidSettings(f"device is {self._settings.device!r}; this version has {', '.join(WORKER_CLASSES)}")
+        return worker_class
 
     def _built(self) -> WorkerWrapper:
         assert self._wrapper is not None, "init_device comes first"
@@ -129,4 +155,9 @@ class SingleProcessExecutor:
 
     def _variables(self) -> dict[str, str]:
         threads = str(self._host.num_threads(self._settings.threads))
-        return {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "HF_HUB_OFFLINE": "1"}
+        return {
+            "OMP_NUM_THREADS": threads,
+            "MKL_NUM_THREADS": threads,
+            "HF_HUB_OFFLINE": "1",
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # so that an index means the same device to CUDA and to NVML
+        }

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.engine.executor import SleepReport, WakeReport
+from dormouse_worker.executor.trace_profiler import TraceProfiler
 from dormouse_worker.ipc import MemoryReport, ModelInfo
 from dormouse_worker.settings import EngineSettings
 
@@ -18,9 +20,13 @@ class WorkerBase(ABC):
     number of times, with `sleep` and `wake_up` in pairs between. Methods raise `WorkerError` for what a user can mend.
     """
 
+    settings: EngineSettings
+    rank: int
+
     def __init__(self, settings: EngineSettings, rank: int) -> None:
         self.settings = settings
         self.rank = rank
+        self._profiler = TraceProfiler(rank, settings.device)
 
     @abstractmethod
     def init_device(self) -> None:
@@ -80,3 +86,15 @@ class WorkerBase(ABC):
     @abstractmethod
     def shutdown(self) -> None:
         """Free everything."""
+
+    def start_profile(self, directory: str) -> None:
+        """Record every operation from now on. Raises WrongState if that is so already, InvalidArgument."""
+        self._profiler.start(Path(directory))
+
+    def stop_profile(self) -> str:
+        """Write the trace; return its path. Raises WrongState if no profile runs, ProfileNotWritten."""
+        return str(self._profiler.stop())
+
+    def end_profile(self) -> None:
+        """Write an unfinished profile's trace, if there is one; raises nothing."""
+        self._profiler.end()

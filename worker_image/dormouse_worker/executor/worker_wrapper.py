@@ -6,12 +6,13 @@ by its qualified name, imports torch.
 
 from __future__ import annotations
 
-import importlib
 import logging
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
+from dormouse_worker.errors import InvalidArgument, InvalidSettings, WorkerError
 from dormouse_worker.executor.worker_base import WorkerBase
+from dormouse_worker.executor.worker_class import resolve_worker_class
 from dormouse_worker.settings import EngineSettings
 
 logger = logging.getLogger(__name__)
@@ -38,18 +39,27 @@ class WorkerWrapper:
         environ.update(variables)
 
     def init_worker(self) -> None:
-        """Import the worker's class and build it. Raises ImportError, AttributeError or TypeError with its name."""
-        module_name, _, class_name = self._worker_class.rpartition(".")
-        worker_class = getattr(importlib.import_module(module_name), class_name)
-        if not (isinstance(worker_class, type) and issubclass(worker_class, WorkerBase)):
-            raise TypeError(f"{self._worker_class} is no WorkerBase")
-        self._worker = worker_class(self._settings, self._rank)
+        """Import the worker's class and build it. Raises InvalidSettings with its name, or its own WorkerError."""
+        worker_class = resolve_worker_class(self._worker_class, self._settings.worker_extension_cls)
+        try:
+            self._worker = worker_class(self._settings, self._rank)
+        except WorkerError:
+            raise
+        except Exception as error:
+            logger.exception("rank %d: %s can not be built", self._rank, self._worker_class)
+            raise InvalidSettings(
+                f"worker_cls is {self._worker_class!r}, which can not be built with (settings, rank): "
+                f"{type(error).__name__}: {error}"
+            ) from error
 
     def execute_method(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call the worker's method of this name; whatever it raises is passed on, with rank and method in the log."""
         assert self._worker is not None, f"init_worker comes before {method}"
+        bound = getattr(self._worker, method, None)
+        if not callable(bound):
+            raise InvalidArgument(f"method is {method!r}, which {type(self._worker).__qualname__} does not have")
         try:
-            return getattr(self._worker, method)(*args, **kwargs)
+            return bound(*args, **kwargs)
         except Exception:
             logger.warning("rank %d: %s raised", self._rank, method)
             raise

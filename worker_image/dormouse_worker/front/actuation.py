@@ -87,10 +87,11 @@ class Actuation:
     async def prepare_wake_up(self, tags: Sequence[str]) -> int:
         """Reserve; return the missing bytes, 0 = reserved until WakeUp, Sleep or the timeout."""
         self._require("PrepareWakeUp", State.ASLEEP, State.READY)
-        result = await self._turns.run(partial(self._worker.command, "prepare_wake_up", tags=list(tags)))
-        if result.missing_bytes == 0 and self._worker.board.state is State.ASLEEP:
+        command = partial(self._worker.command, "prepare_wake_up", tags=list(tags))
+        missing_bytes = int(await self._turns.run(command) or 0)
+        if missing_bytes == 0 and self._worker.board.state is State.ASLEEP:
             self._expect_second_phase("WakeUp", self._give_back)
-        return result.missing_bytes
+        return missing_bytes
 
     async def wake_up(self, tags: Sequence[str]) -> None:
         """Wake, or end a draining, or a sleep that waits for it."""

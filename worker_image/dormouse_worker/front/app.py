@@ -228,8 +228,11 @@ class Front:
         add_inference(serving, self._inference)
         turns = Turns()
         phases = PhaseTimeouts(self._settings.drain_timeout_s, self._settings.prepared_timeout_s)
-        control = ControlService(  # type: ignore[abstract]  # what it leaves out answers UNIMPLEMENTED
-            self.worker, turns, Actuation(self.worker, turns, phases)
+        control = ControlService(
+            self.worker,
+            turns,
+            Actuation(self.worker, turns, phases),
+            profiler_dir=self._settings.profiler_dir,
         )
         worker_control_pb2_grpc.add_WorkerControlServicer_to_server(control, self._control)
         if self._settings.enable_reflection:

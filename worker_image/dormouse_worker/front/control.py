@@ -1,7 +1,4 @@
-"""`dormouse.v1.WorkerControl`: what the operator does to a worker. Decides by the state, acts through the engine.
-
-RPCs that a later version fills are not overridden: the generated base answers UNIMPLEMENTED.
-"""
+"""`dormouse.v1.WorkerControl`: what the operator does to a worker. Decides by the state, acts through the engine."""
 
 # ruff: noqa: N802  the method names are those of the .proto file
 from __future__ import annotations
@@ -18,6 +15,7 @@ from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2_grpc as rpc
 from dormouse_worker.front.actuation import Actuation, Order, require
 from dormouse_worker.front.answers import answered
+from dormouse_worker.front.profiling import trace_directory
 from dormouse_worker.front.turns import Turns
 from dormouse_worker.front.wire import to_report
 from dormouse_worker.front.worker import Worker
@@ -32,10 +30,11 @@ WATCH_INTERVAL_S = 0.02  # at most so often a watcher hears something
 class ControlService(rpc.WorkerControlServicer):
     """One worker's control calls: reads the request, checks the epoch, leaves the rest to those who own it."""
 
-    def __init__(self, worker: Worker, turns: Turns, actuation: Actuation) -> None:
+    def __init__(self, worker: Worker, turns: Turns, actuation: Actuation, *, profiler_dir: str) -> None:
         self._worker = worker
         self._turns = turns
         self._actuation = actuation
+        self._profiler_dir = profiler_dir
 
     @answered
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.WorkerStatus:
@@ -133,6 +132,25 @@ class ControlService(rpc.WorkerControlServicer):
         self._worker.take_epoch(request.epoch)
         await self._turns.run(partial(self._worker.command, "reset_prefix_cache"))
         return pb.ResetPrefixCacheResponse()
+
+    @answered
+    async def StartProfile(self, request: pb.StartProfileRequest, context: Context) -> pb.StartProfileResponse:
+        """Record every operation of the engine from now on."""
+        del context  # the command runs to its end, whoever hangs up
+        self._worker.take_epoch(request.epoch)
+        directory = trace_directory(self._profiler_dir, request.directory)
+        require(self._worker, "StartProfile", State.PROFILED, State.READY, State.DRAINING)
+        await self._turns.run(partial(self._worker.command, "start_profile", directory=directory))
+        return pb.StartProfileResponse()
+
+    @answered
+    async def StopProfile(self, request: pb.StopProfileRequest, context: Context) -> pb.StopProfileResponse:
+        """Write the trace."""
+        del context  # the command runs to its end, whoever hangs up
+        self._worker.take_epoch(request.epoch)
+        require(self._worker, "StopProfile", State.PROFILED, State.READY, State.DRAINING, State.ASLEEP)
+        path = await self._turns.run(partial(self._worker.command, "stop_profile"))
+        return pb.StopProfileResponse(path=str(path))
 
     @answered
     async def CheckHealth(self, request: pb.CheckHealthRequest, context: Context) -> pb.CheckHealthResponse:

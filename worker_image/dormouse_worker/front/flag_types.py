@@ -6,6 +6,9 @@ import argparse
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
+
+from dormouse_worker.engine.validation import QUALIFIED_NAME
 
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)(Ki|Mi|Gi|Ti|)")
 _FACTORS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
@@ -86,3 +89,21 @@ def name(text: str) -> str:
     if not text or not text.isprintable():
         raise argparse.ArgumentTypeError(f"{text!r} is no name; at least one printable character is needed")
     return text
+
+
+def qualified_name(unset: str) -> Callable[[str], str]:
+    """Return a parser of the name of a class in a module; `unset` passes too and stands for none of one's own."""
+
+    def parse(text: str) -> str:
+        if text != unset and not QUALIFIED_NAME.fullmatch(text):
+            raise argparse.ArgumentTypeError(
+                f"{text!r} names no class; write module and class, as in my_package.MyClass"
+            )
+        return text
+
+    return parse
+
+
+def directory(text: str) -> str:
+    """Return a directory as an absolute path without links, or "" for none; it need not exist."""
+    return str(Path(text).resolve()) if text else ""

@@ -51,7 +51,7 @@ class EngineKeeper:
         worker = self._worker
         while True:
             await worker.link.until_ended()
-            if worker.is_ending:
+            if worker.is_ending or worker.is_gpu_unhealthy:
                 return
             delay_s = self._budget.take()
             if delay_s is None:

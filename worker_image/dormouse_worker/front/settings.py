@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dormouse_api.names import CONTROL_PORT, INFERENCE_PORT, METRICS_PORT
-from dormouse_worker.engine.validation import DTYPES, LOAD_FORMATS, MODEL_IMPLS
 from dormouse_worker.front import flag_types
+from dormouse_worker.front.developer_flags import add_developer_flags
 from dormouse_worker.front.engine_flags import add_engine_care_flags
+from dormouse_worker.front.model_flags import add_engine_flags, add_model_flags, engine_settings
 from dormouse_worker.settings import EngineSettings
 
 EPILOG = """
@@ -46,6 +47,7 @@ class FrontSettings:
     engine_restart_window_s: float  # how long a restart counts
     standalone: bool  # agree with itself instead of waiting for an operator, and end where a status would be FAILED
     enable_reflection: bool  # gRPC reflection on the serving port
+    profiler_dir: str  # where profiles may be written, absolute; "" = none may be taken
     log_level: str
     pod_uid: str
     settings_digest: str  # what the operator calls these settings; their own digest if it named none
@@ -62,27 +64,7 @@ def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Fro
             f"argument --default-timeout-seconds: {flags.default_timeout_seconds:g} is above"
             f" --max-timeout-seconds, {flags.max_timeout_seconds:g}"
         )
-    engine = EngineSettings(
-        model=flags.model,
-        device=flags.device,
-        dtype=flags.dtype,
-        max_model_len=flags.max_model_len,
-        max_num_seqs=flags.max_num_seqs,
-        max_num_batched_tokens=flags.max_num_batched_tokens,
-        gpu_memory_utilization=flags.gpu_memory_utilization,
-        memory_limit_bytes=flags.memory_limit,
-        kv_cache_memory_bytes=flags.kv_cache_memory,
-        block_size=flags.block_size,
-        swap_space_bytes=flags.swap_space,
-        enable_prefix_caching=flags.enable_prefix_caching,
-        load_format=flags.load_format,
-        keep_host_copy=flags.keep_host_copy,
-        keep_prefix_cache=flags.keep_prefix_cache,
-        model_impl=flags.model_impl,
-        seed=flags.seed,
-        tokenizer_cache=flags.tokenizer_cache,
-        threads=flags.threads,
-    )
+    engine = engine_settings(flags)
     front = FrontSettings(
         served_model_names=tuple(flags.served_model_name or (Path(flags.model).name,)),
         host=flags.host,
@@ -102,6 +84,7 @@ def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Fro
         engine_restart_window_s=flags.engine_restart_window,
         standalone=flags.standalone,
         enable_reflection=flags.enable_reflection,
+        profiler_dir=flags.profiler_dir,
         log_level=flags.log_level,
         pod_uid=environ.get("DORMOUSE_POD_UID", ""),
         settings_digest=environ.get("DORMOUSE_SETTINGS_DIGEST") or engine.digest(),
@@ -119,118 +102,11 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    _add_model_flags(parser.add_argument_group("model"))
-    _add_engine_flags(parser.add_argument_group("engine"))
+    add_model_flags(parser.add_argument_group("model"))
+    add_engine_flags(parser.add_argument_group("engine"))
+    add_developer_flags(parser.add_argument_group("for developers"))
     _add_front_flags(parser.add_argument_group("serving"))
     return parser
-
-
-def _add_model_flags(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add("--model", required=True, help="directory with config.json, tokenizer.json and *.safetensors")
-    add(
-        "--served-model-name",
-        action="append",
-        metavar="NAME",
-        type=flag_types.name,
-        help="name that requests may use; repeat for more (default: the directory's name)",
-    )
-    add("--dtype", default="auto", choices=DTYPES, help="auto = the model's own (default)")
-    add("--load-format", default="auto", choices=LOAD_FORMATS, help="dummy = random weights, nothing is read")
-    add(
-        "--model-impl",
-        default="auto",
-        choices=MODEL_IMPLS,
-        help="whose forward pass computes: auto = our own where it fits the model, else transformers' (default)",
-    )
-    add(
-        "--max-model-len",
-        default=0,
-        type=flag_types.at_least(1),
-        metavar="TOKENS",
-        help="prompt and output together (default: the model's own limit)",
-    )
-    add(
-        "--tokenizer-cache",
-        default="",
-        metavar="DIRECTORY",
-        help="where tokenizers of older formats are kept once they are converted to tokenizer.json "
-        "(default: dormouse-tokenizers-UID in the temporary directory)",
-    )
-    add("--seed", default=0, type=flag_types.at_least(0), help="of random weights (default 0)")
-
-
-def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add("--device", default="cpu", choices=("cpu", "cuda"), help="where to compute (default cpu)")
-    add(
-        "--max-num-seqs",
-        default=64,
-        type=flag_types.at_least(1),
-        metavar="N",
-        help="sequences in one batch (default 64)",
-    )
-    add(
-        "--max-num-batched-tokens",
-        default=2048,
-        type=flag_types.at_least(1),
-        metavar="N",
-        help="tokens of one forward pass; longer prompts are cut into chunks (default 2048)",
-    )
-    add(
-        "--gpu-memory-utilization",
-        default=0.9,
-        type=flag_types.share,
-        metavar="SHARE",
-        help="share of the device's memory (cpu: of the memory limit) to use, above 0, at most 1 (default 0.9)",
-    )
-    add(
-        "--memory-limit",
-        default=0,
-        type=flag_types.size_in_bytes,
-        metavar="SIZE",
-        help="cpu: the memory to share (default: the container's limit)",
-    )
-    add(
-        "--kv-cache-memory",
-        default=0,
-        type=flag_types.size_in_bytes,
-        metavar="SIZE",
-        help="exact size of the KV cache instead of the measured rest",
-    )
-    add("--block-size", default=16, type=flag_types.at_least(1), metavar="TOKENS", help="tokens per block (default 16)")
-    add(
-        "--swap-space",
-        default=0,
-        type=flag_types.size_in_bytes,
-        metavar="SIZE",
-        help="host memory for swapped blocks (default 0)",
-    )
-    add(
-        "--enable-prefix-caching",
-        default=True,
-        action=argparse.BooleanOptionalAction,
-        help="keep the blocks of ended requests and share equal prefixes (default on)",
-    )
-    add(
-        "--keep-host-copy",
-        default=True,
-        action=argparse.BooleanOptionalAction,
-        help="cuda: keep the weights in pinned host memory too, so that a sleep copies nothing (default on)",
-    )
-    add(
-        "--keep-prefix-cache",
-        default=False,
-        action=argparse.BooleanOptionalAction,
-        help="at sleep level 1 keep cached prefixes in host memory (default off)",
-    )
-    add(
-        "--threads",
-        default=0,
-        type=flag_types.at_least(0),
-        metavar="N",
-        help="compute threads on cpu (default: the container's cpu limit)",
-    )
 
 
 def _add_front_flags(group: argparse._ArgumentGroup) -> None:

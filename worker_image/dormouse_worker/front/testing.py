@@ -89,6 +89,7 @@ def front_settings(**overrides: Any) -> FrontSettings:
         "engine_restart_window_s": 600.0,
         "standalone": False,
         "enable_reflection": False,
+        "profiler_dir": "",
         "log_level": "INFO",
         "pod_uid": "pod-uid",
         "settings_digest": "digest",

@@ -14,13 +14,14 @@ import grpc
 
 from dormouse_api.status import CallError
 from dormouse_api.v1 import worker_control_pb2 as control
+from dormouse_worker.exit_codes import EXIT_GPU_UNHEALTHY
 from dormouse_worker.front.board import Changes, StatusBoard
 from dormouse_worker.front.engine_link import EngineLink, EngineLost, Spawn
 from dormouse_worker.front.metrics import WorkerMetrics
 from dormouse_worker.front.overdue import EngineLimits, Pursuit, overdue
 from dormouse_worker.front.requests import RequestTable
 from dormouse_worker.front.wire import Counts, Identity, to_error, to_status
-from dormouse_worker.ipc import CommandResult, EngineStatus, State, StepOutputs
+from dormouse_worker.ipc import EngineStatus, State, StepOutputs
 from dormouse_worker.lifecycle import RETRY_AFTER_S, describe
 
 logger = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ class Worker:
         self.step = IDLE
         self.epoch = 0
         self.is_ending = False
+        self.is_gpu_unhealthy = False  # the engine ended because of its device, and is not started again
         self.last_death = ""  # how the engine ended when nobody had asked it to
         self.died = asyncio.Event()  # it died, and is not started again
         self.end_wanted = asyncio.Event()  # Shutdown was called
@@ -101,15 +103,15 @@ class Worker:
             self.epoch = epoch
             self.changes.notify()
 
-    async def command(self, method: str, **args: int | str | list[str]) -> CommandResult:
-        """Have the engine carry out a command; return its answer. Raises CallError with the engine's refusal."""
+    async def command(self, method: str, **args: int | str | list[str]) -> int | str:
+        """Have the engine carry out a command; return its value. Raises CallError with the engine's refusal."""
         try:
             result = await self.link.command(method, **args)
         except EngineLost as error:
             raise CallError(grpc.StatusCode.UNAVAILABLE, f"{method}: {error}", RETRY_AFTER_S[State.FAILED]) from error
         if result.error_reason:
             raise to_error(method, result)
-        return result
+        return result.value
 
     async def until_idle(self) -> None:
         """Wait until no request is in flight."""
@@ -153,7 +155,11 @@ class Worker:
         self.requests.fail_all("the engine of this worker died" if not self.is_ending else "the worker shut down")
 
     def on_death(self, exit_code: int, last_words: str) -> None:
-        """See `EngineEvents`."""
+        """See `EngineEvents`. A device that is ill fails the worker for good: a new engine would get the same one."""
+        if exit_code == EXIT_GPU_UNHEALTHY:
+            self.is_gpu_unhealthy = True
+            self.board.fail("GPUUnhealthy", f"{last_words}; no engine is started again on this device")
+            self.load_changes.notify()
         end = f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
         if self.link.why_killed:
             end = f"was killed: {self.link.why_killed}"

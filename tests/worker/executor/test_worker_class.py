@@ -1,0 +1,135 @@
+"""A worker class of one's own and one's own methods: what goes in, and what is refused by name."""
+
+import pytest
+
+from dormouse_worker.errors import InvalidSettings
+from dormouse_worker.executor.cpu_worker import CpuWorker
+from dormouse_worker.executor.worker_base import WorkerBase
+from dormouse_worker.executor.worker_class import resolve_worker_class
+
+CPU = "dormouse_worker.executor.cpu_worker.CpuWorker"
+WORKERS = """
+from dormouse_worker.executor.cpu_worker import CpuWorker
+from dormouse_worker.executor.worker_base import WorkerBase
+
+class Own(CpuWorker):
+    pass
+
+class Half(WorkerBase):
+    def init_device(self):
+        pass
+
+class Ready(CpuWorker):
+    answer = 42
+
+number = 3
+"""
+EXTENSIONS = """
+class Harmless:
+    greeting = "hello"
+
+    def greet(self):
+        return f"{self.greeting} from rank {self.rank}"
+
+class Clashing:
+    def sleep(self, level):
+        pass
+
+    def load_model(self):
+        pass
+
+class Private:
+    def _drop(self):
+        pass
+
+class Settled:
+    settings = None
+
+class Building:
+    def __init__(self):
+        self.ready = True
+
+class Meta(type):
+    pass
+
+class Foreign(metaclass=Meta):
+    pass
+"""
+
+
+@pytest.fixture
+def own(own_module):
+    own_module("own_workers", WORKERS)
+    own_module("own_extensions", EXTENSIONS)
+
+
+@pytest.mark.usefixtures("own")
+class TestWorkerClass:
+    """`--worker-cls`."""
+
+    def test_a_class_of_ones_own_is_found_by_its_name(self):
+        assert issubclass(resolve_worker_class("own_workers.Own"), CpuWorker)
+
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [
+            ("own_nowhere.Own", r"worker_cls is 'own_nowhere\.Own', but importing own_nowhere fails: ModuleNotFound"),
+            ("own_workers.Nobody", r"own_workers has no Nobody"),
+            ("own_workers.number", r"which is no class but a int"),
+            ("own_extensions.Harmless", r"which is no WorkerBase; derive it from one"),
+            ("own_workers.Half", r"which leaves out check_health, determine_num_available_blocks, .*wake_up$"),
+        ],
+    )
+    def test_what_is_no_worker_is_refused_with_its_name(self, name, words):
+        with pytest.raises(InvalidSettings, match=words):
+            resolve_worker_class(name)
+
+    def test_whatever_a_module_raises_is_told(self, own_module):
+        own_module("own_broken", "import os\nos.nothing_there\n")
+        with pytest.raises(InvalidSettings, match=r"importing own_broken fails: AttributeError: .*nothing_there"):
+            resolve_worker_class("own_broken.Worker")
+        own_module("own_unreadable", "def (:\n")
+        with pytest.raises(InvalidSettings, match="importing own_unreadable fails: SyntaxError"):
+            resolve_worker_class("own_unreadable.Worker")
+
+
+@pytest.mark.usefixtures("own")
+class TestExtension:
+    """`--worker-extension-cls`."""
+
+    def test_its_methods_are_the_workers_and_see_the_worker(self, worker_settings):
+        worker = resolve_worker_class(CPU, "own_extensions.Harmless")(worker_settings, 3)
+        assert isinstance(worker, CpuWorker)
+        assert worker.greet() == "hello from rank 3"
+        assert repr(worker).startswith("CpuWorker(rank=3")
+
+    def test_the_workers_own_class_stays_as_it_was(self):
+        resolve_worker_class(CPU, "own_extensions.Harmless")
+        assert CpuWorker.__bases__ == (WorkerBase,)
+        assert not hasattr(CpuWorker, "greet")
+
+    def test_it_goes_with_a_class_of_ones_own(self):
+        both = resolve_worker_class("own_workers.Ready", "own_extensions.Harmless")
+        assert (both.answer, both.greeting) == (42, "hello")
+
+    def test_a_class_that_has_it_already_is_taken_as_it_is(self, own_module):
+        own_module(
+            "own_both",
+            "from own_workers import Own\nfrom own_extensions import Harmless\nclass Both(Own, Harmless): pass\n",
+        )
+        assert resolve_worker_class("own_both.Both", "own_extensions.Harmless").__name__ == "Both"
+
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [
+            ("Clashing", "has load_model, sleep, which CpuWorker has too; choose another name"),
+            ("Private", "has _drop, which CpuWorker has too"),
+            ("Settled", "has settings, which CpuWorker has too"),
+            ("Building", "whose __init__ would never run"),
+            ("Foreign", "can not be mixed into CpuWorker: metaclass conflict"),
+            ("Nobody", "own_extensions has no Nobody"),
+        ],
+    )
+    def test_what_can_not_be_mixed_in_is_refused_with_the_names(self, name, words):
+        with pytest.raises(InvalidSettings, match=f"worker_extension_cls is 'own_extensions.{name}'.*{words}"):
+            resolve_worker_class(CPU, f"own_extensions.{name}")
