@@ -87,7 +87,7 @@ class PreparingExecutor:
         wanted = choose_logit_rows(batch, packed, self._input)
         for group in packed.groups:
             self._backend.plan(group, self._device)
-        for numbers in (packed.token_ids, packed.positions, wanted.rows, packed.groups[0].slot_mapping):
+        for numbers in (packed.token_ids, packed.positions, wanted.rows):
             torch.as_tensor(numbers, device=self._device)
 
 

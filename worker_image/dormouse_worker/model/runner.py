@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken, ScheduledSequence
-from dormouse_worker.model.attention.hook import GroupPlan, PagedContext
+from dormouse_worker.model.attention.hook import PagedContext
 from dormouse_worker.model.attention.interface import AttentionBackend
 from dormouse_worker.model.context import forward_context
 from dormouse_worker.model.input_batch import InputBatch, PackedInput
@@ -54,10 +54,7 @@ class ModelRunner:
     def _forward(self, packed: PackedInput, wanted: LogitRows) -> torch.Tensor:
         """Return logits [number of wanted rows, V]."""
         device = self._model.device
-        plans = [
-            GroupPlan(self._backend.plan(group, device), torch.as_tensor(group.slot_mapping, device=device))
-            for group in packed.groups
-        ]
+        plans = [self._backend.plan(group, device) for group in packed.groups]
         with forward_context(PagedContext(self.cache, plans)):
             return self._model.compute_logits(
                 torch.as_tensor(packed.token_ids, device=device),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from transformers import AttentionInterface
 
 from dormouse_worker.errors import ModelInvalid
-from dormouse_worker.model.attention.interface import AttentionPlan
+from dormouse_worker.model.attention.interface import AttentionPlan, AttentionShape
 from dormouse_worker.model.context import AttentionCall, current_context
 from dormouse_worker.model.kv_cache import KVCache, LayerSpec
 
@@ -58,26 +57,18 @@ def _unsupported(module: torch.nn.Module, mask: torch.Tensor | None, kwargs: dic
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class GroupPlan:
-    """One forward pass as the layers of one group see it."""
-
-    attention: AttentionPlan
-    slot_mapping: torch.Tensor  # [T]
-
-
 class PagedContext:
-    """Answers from the paged cache: stores the pass's keys and values, then attends through the group's plan."""
+    """Answers from the paged cache: the plan of the layer's group stores the pass's keys and values, then attends."""
 
-    def __init__(self, cache: KVCache, plans: Sequence[GroupPlan]) -> None:
+    def __init__(self, cache: KVCache, plans: Sequence[AttentionPlan]) -> None:
         self._cache = cache
         self._plans = plans
 
     def attend(self, call: AttentionCall, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """See `ForwardContext`."""
         plan, pool = self._plans[self._cache.group_of(call.layer_idx)], self._cache.layer(call.layer_idx)
-        pool.write(plan.slot_mapping, key, value)
-        return plan.attention.attend(call, query, pool)
+        plan.write(pool, key, value)
+        return plan.attend(call, query, pool)
 
 
 class DiscoveryContext:
@@ -86,6 +77,7 @@ class DiscoveryContext:
     def __init__(self) -> None:
         self.layers: dict[int, LayerSpec] = {}
         self.calls: dict[int, AttentionCall] = {}
+        self._num_heads: dict[int, int] = {}
 
     def attend(self, call: AttentionCall, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """See `ForwardContext`. Raises ModelInvalid if a layer comes twice: later keys would replace earlier ones."""
@@ -95,4 +87,23 @@ class DiscoveryContext:
             )
         self.layers[call.layer_idx] = LayerSpec(key.shape[1], key.shape[2], value.shape[2], key.dtype)
         self.calls[call.layer_idx] = call
+        self._num_heads[call.layer_idx] = query.shape[1]
         return query.new_zeros(query.shape[0], query.shape[1], value.shape[2])
+
+    def shapes(self, block_size: int) -> tuple[AttentionShape, ...]:
+        """Return what the layers ask of a backend, each different shape once, in the order of the layers."""
+        shapes = (
+            AttentionShape(
+                num_heads=self._num_heads[layer],
+                num_kv_heads=spec.num_kv_heads,
+                key_size=spec.key_size,
+                value_size=spec.value_size,
+                dtype=spec.dtype,
+                block_size=block_size,
+                window=self.calls[layer].window,
+                has_soft_cap=self.calls[layer].soft_cap is not None,
+                has_sinks=self.calls[layer].sinks is not None,
+            )
+            for layer, spec in sorted(self.layers.items())
+        )
+        return tuple(dict.fromkeys(shapes))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from dormouse_worker.model.attention.machine import Machine
 from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.kv_cache import LayerCache
 
@@ -51,21 +53,110 @@ class AttentionMetadata:
         return slots
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """What a layer asks of a backend; the same for all its passes."""
+
+    num_heads: int
+    num_kv_heads: int
+    key_size: int
+    value_size: int
+    dtype: torch.dtype
+    block_size: int
+    window: int | None = None
+    has_soft_cap: bool = False
+    has_sinks: bool = False
+
+    @property
+    def heads_per_kv_head(self) -> int:
+        """Return how many query heads read one key head."""
+        return self.num_heads // self.num_kv_heads
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSizes:
+    """The largest pass that a backend must ever compute: what it allocates, it allocates once, by these."""
+
+    shapes: tuple[AttentionShape, ...]  # of all layers, each different one once
+    max_num_seqs: int
+    max_model_len: int  # tokens
+    num_groups: int = 1  # layer groups, each with block tables of its own
+
+    @property
+    def max_blocks(self) -> int:
+        """Return the blocks of the longest sequence."""
+        return -(-self.max_model_len // self.shapes[0].block_size)
+
+
+class GraphSupport(Enum):
+    """Which passes of a backend a CUDA graph may capture."""
+
+    NEVER = "never"
+    DECODE = "decode"  # one row for each sequence: the backend is also a `GraphBackend`
+
+
 class AttentionPlan(Protocol):
     """One forward pass prepared; the same for all layers of a group."""
+
+    def write(self, layer: LayerCache, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Store the pass's key [T, Hkv, D] and value [T, Hkv, Dv] in the pools, at the metadata's slots."""
 
     def attend(self, call: AttentionCall, query: torch.Tensor, layer: LayerCache) -> torch.Tensor:
         """Attend from query [T, Hq, D] to the contexts in the pools, causally; return [T, Hq, Dv].
 
-        The keys and values of this pass have been written to the pools before. Query head h reads key head
-        h // (Hq / Hkv).
+        The keys and values of this pass have been written before. Query head h reads key head h // (Hq / Hkv).
+        """
+
+
+class GraphPlan(AttentionPlan, Protocol):
+    """A plan of N decoding sequences whose device buffers keep their addresses, so that a graph can capture it.
+
+    `write` and `attend` launch the same kernels over the same addresses whatever the buffers hold.
+    """
+
+    def refresh(self, metadata: AttentionMetadata) -> None:
+        """Fill the buffers for a pass of at most N sequences with one row each, on the current stream.
+
+        The remaining rows become dummies: nothing is stored for them, and they attend to nothing and get zeros.
         """
 
 
 class AttentionBackend(Protocol):
-    """Makes plans. `name` appears in reports."""
+    """Makes plans. `name` appears in settings and reports."""
 
     name: str
+    graph_support: GraphSupport
+
+    @staticmethod
+    def supports(machine: Machine, shape: AttentionShape) -> str | None:
+        """Return why such a layer can not be computed on such a machine; None = it can. Touches no device."""
+
+    def workspace_bytes(self) -> int:
+        """Return the device memory that the backend keeps; 0 = none."""
+
+    def bind_workspace(self, workspace: torch.Tensor) -> None:
+        """Use these bytes, uint8 [at least workspace_bytes()], from now on; before the first plan.
+
+        What they hold may be lost between two passes, their address may not change. Without a call the backend
+        allocates its own at the first plan.
+        """
 
     def plan(self, metadata: AttentionMetadata, device: torch.device) -> AttentionPlan:
         """Prepare one forward pass: everything that does not depend on the layer."""
+
+
+class GraphBackend(AttentionBackend, Protocol):
+    """A backend with `GraphSupport.DECODE`."""
+
+    def graph_plan(self, group: int, num_seqs: int, device: torch.device) -> GraphPlan:
+        """Return a plan of dummies only. Plans of one group share their buffers: the last one refreshed counts."""
+
+
+class BackendFactory(Protocol):
+    """How a backend is made; its class is one. `supports` can be asked before anything is built."""
+
+    def __call__(self, sizes: BackendSizes) -> AttentionBackend:
+        """Return a backend for passes of at most these sizes."""
+
+    def supports(self, machine: Machine, shape: AttentionShape) -> str | None:
+        """See `AttentionBackend`."""

@@ -13,7 +13,14 @@ import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from dormouse_worker.model.attention.interface import AttentionMetadata, Ints
+from dormouse_worker.model.attention.interface import (
+    AttentionMetadata,
+    AttentionShape,
+    BackendSizes,
+    GraphSupport,
+    Ints,
+)
+from dormouse_worker.model.attention.machine import Machine
 from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.kv_cache import LayerCache
 
@@ -122,6 +129,11 @@ class SdpaPlan:
     """The parts of one forward pass."""
 
     parts: tuple[_DecodeGroup | _Prefill, ...]
+    slots: torch.Tensor  # [T]
+
+    def write(self, layer: LayerCache, key: torch.Tensor, value: torch.Tensor) -> None:
+        """See `AttentionPlan`."""
+        layer.write(self.slots, key, value)
 
     def attend(self, call: AttentionCall, query: torch.Tensor, layer: LayerCache) -> torch.Tensor:
         """See `AttentionPlan`."""
@@ -135,10 +147,29 @@ class SdpaBackend:
     """The reference; every other backend is tested against it."""
 
     name = "sdpa"
+    graph_support = GraphSupport.NEVER  # what it gathers is as long as the longest context of the pass
 
-    def __init__(self, gather_tokens: int = GATHER_TOKENS, score_elements: int = SCORE_ELEMENTS) -> None:
+    def __init__(
+        self,
+        sizes: BackendSizes | None = None,  # noqa: ARG002  nothing is allocated ahead
+        *,
+        gather_tokens: int = GATHER_TOKENS,
+        score_elements: int = SCORE_ELEMENTS,
+    ) -> None:
         self._gather_tokens = gather_tokens
         self._score_elements = score_elements
+
+    @staticmethod
+    def supports(machine: Machine, shape: AttentionShape) -> str | None:  # noqa: ARG004
+        """See `AttentionBackend`. Everything."""
+        return None
+
+    def workspace_bytes(self) -> int:
+        """See `AttentionBackend`. What a pass gathers is an activation."""
+        return 0
+
+    def bind_workspace(self, workspace: torch.Tensor) -> None:
+        """See `AttentionBackend`."""
 
     def plan(self, metadata: AttentionMetadata, device: torch.device) -> SdpaPlan:
         """See `AttentionBackend`."""
@@ -149,7 +180,8 @@ class SdpaBackend:
             (
                 *(_decode_group(metadata, group, device) for group in _cut(decode, visible, self._gather_tokens)),
                 *(_prefill(metadata, int(i), self._score_elements, device) for i in prefill),
-            )
+            ),
+            torch.as_tensor(metadata.slot_mapping, device=device),
         )
 
 
