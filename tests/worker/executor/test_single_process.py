@@ -67,7 +67,11 @@ def test_a_profile_is_written_when_it_is_stopped_and_before_a_sleep_or_the_end(t
     executor.initialize_cache(*executor.determine_num_available_blocks())
     executor.start_profile(str(tmp_path / "traces"))
     executor.check_health()
-    ends = {"stop_profile": executor.stop_profile, "sleep": lambda: executor.sleep(2, TAGS), "shutdown": executor.shutdown}
+    ends = {
+        "stop_profile": executor.stop_profile,
+        "sleep": lambda: executor.sleep(2, TAGS),
+        "shutdown": executor.shutdown,
+    }
     ends[ending]()
     trace = tmp_path / "traces" / "rank0-0001.trace.json.gz"
     assert b"aten::sum" in gzip.decompress(trace.read_bytes())

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import cast
+
 import torch
 
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken, ScheduledSequence
 from dormouse_worker.model.attention.hook import PagedContext
-from dormouse_worker.model.attention.interface import AttentionBackend
+from dormouse_worker.model.attention.interface import AttentionBackend, AttentionPlan, GraphBackend, GraphSupport
 from dormouse_worker.model.context import forward_context
+from dormouse_worker.model.graphs import DecodeGraphs, GraphMaker
 from dormouse_worker.model.input_batch import InputBatch, PackedInput
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.loader import LoadedModel
@@ -25,6 +29,7 @@ class ModelRunner:
         self.cache = cache
         self._host_cache = host_cache
         self._backend = backend
+        self._graphs: DecodeGraphs | None = None
         self._input = InputBatch(
             max_num_seqs=max_num_seqs,
             max_model_len=model.max_model_len,
@@ -34,6 +39,15 @@ class ModelRunner:
 
     def __repr__(self) -> str:
         return f"ModelRunner({self.cache!r}, {self._input!r}, backend={self._backend.name})"
+
+    def record_graphs(self, maker: GraphMaker, sizes: Sequence[int]) -> None:
+        """Record decode steps of these batch sizes, if the backend can be recorded; nothing in the cache changes."""
+        if self._backend.graph_support is GraphSupport.NEVER or not sizes:
+            return
+        graphs = DecodeGraphs(self._compute, cast("GraphBackend", self._backend), sizes, self._model.device)
+        with torch.inference_mode():
+            graphs.record(maker, len(self.cache.spec.groups))
+        self._graphs = graphs
 
     def execute(self, batch: Batch) -> ModelOutput:
         """Compute the batch; return one token per sequence that samples, in order. See `Batch` for the order."""
@@ -53,14 +67,22 @@ class ModelRunner:
 
     def _forward(self, packed: PackedInput, wanted: LogitRows) -> torch.Tensor:
         """Return logits [number of wanted rows, V]."""
+        if self._graphs is not None and self._graphs.fits(packed, wanted.rows):
+            return self._graphs.run(packed)
         device = self._model.device
-        plans = [self._backend.plan(group, device) for group in packed.groups]
+        arrays = (packed.token_ids, packed.positions, wanted.rows)
+        token_ids, positions, rows = (torch.as_tensor(array, device=device) for array in arrays)
+        return self._compute(token_ids, positions, rows, [self._backend.plan(g, device) for g in packed.groups])
+
+    def _compute(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        rows: torch.Tensor,
+        plans: Sequence[AttentionPlan],
+    ) -> torch.Tensor:
         with forward_context(PagedContext(self.cache, plans)):
-            return self._model.compute_logits(
-                torch.as_tensor(packed.token_ids, device=device),
-                torch.as_tensor(packed.positions, device=device),
-                torch.as_tensor(wanted.rows, device=device),
-            )
+            return self._model.compute_logits(token_ids, positions, rows)
 
     def _sample(self, batch: Batch, logits: torch.Tensor) -> list[SampledToken]:
         sampling = [sequence for sequence in batch.sequences if sequence.samples]
