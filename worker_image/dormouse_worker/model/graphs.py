@@ -49,7 +49,7 @@ class CudaGraphMaker:
     """Records CUDA graphs that share one memory pool."""
 
     def __init__(self) -> None:
-        self._pool = torch.cuda.graph_pool_handle()  # type: ignore[no-untyped-call]
+        self._pool = torch.cuda.graph_pool_handle()
 
     def record(self, work: Callable[[], None]) -> Graph:
         """See `GraphMaker`. The first run, outside the graph, lets kernels compile and libraries take their memory."""
