@@ -67,6 +67,11 @@ class Worker:
         return not self.died.is_set() and not self.is_stuck
 
     @property
+    def engine_timeout_s(self) -> float:
+        """Return how long the engine may be silent."""
+        return self._limits.engine_timeout_s
+
+    @property
     def is_stuck(self) -> bool:
         """Return whether the engine's loop should come round and does not.
 
