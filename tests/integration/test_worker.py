@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import shutil
 import signal
 import urllib.request
@@ -83,6 +84,22 @@ def test_a_cancelled_stream_frees_its_blocks(worker):
     metrics = urllib.request.urlopen(f"http://127.0.0.1:{worker.metrics_port}/metrics", timeout=10).read().decode()
     usage = next(line for line in metrics.splitlines() if line.startswith("vllm:kv_cache_usage_perc{"))
     assert float(usage.rsplit(" ", 1)[1]) == 0.0
+
+
+def test_a_profile_of_real_steps_is_written_where_the_flag_says_and_the_worker_is_healthy(
+    start_worker, tiny_model, tmp_path
+):
+    profiled = start_worker(tiny_model, "--profiler-dir", str(tmp_path))
+    profiled.start()
+    with pytest.raises(grpc.RpcError) as caught:
+        profiled.operate("StartProfile", control.StartProfileRequest(epoch=1, directory="/"))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    profiled.operate("StartProfile", control.StartProfileRequest(epoch=1, directory="night"))
+    profiled.greedy([5, 80, 300], 3)
+    profiled.operate("CheckHealth", control.CheckHealthRequest())
+    trace = Path(profiled.operate("StopProfile", control.StopProfileRequest(epoch=1)).path)
+    assert trace.parent == tmp_path.resolve() / "night"
+    assert b"aten::mm" in gzip.decompress(trace.read_bytes())
 
 
 def test_an_older_epoch_changes_nothing(start_worker, tiny_model):

@@ -67,7 +67,9 @@ class WorkerControlStub:
     """Writes the trace. FAILED_PRECONDITION, naming the last trace, if nothing is being recorded."""
     SaveShardedState: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.SaveShardedStateRequest, _worker_control_pb2.SaveShardedStateResponse]
     CheckHealth: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.CheckHealthRequest, _worker_control_pb2.CheckHealthResponse]
-    """Fails with UNAVAILABLE when the engine process is dead or has not stepped for too long."""
+    """Fails with UNAVAILABLE when the engine process is dead, has not stepped for too long, or can not compute. Has the
+    device compute something small, unless the worker loads, sleeps or carries out a command.
+    """
     Shutdown: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.ShutdownRequest, _worker_control_pb2.ShutdownResponse]
     """Ends the worker; running requests are drained for at most drain_timeout_seconds."""
 
@@ -103,7 +105,9 @@ class WorkerControlAsyncStub(WorkerControlStub):
     """Writes the trace. FAILED_PRECONDITION, naming the last trace, if nothing is being recorded."""
     SaveShardedState: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.SaveShardedStateRequest, _worker_control_pb2.SaveShardedStateResponse]  # type: ignore[assignment]
     CheckHealth: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.CheckHealthRequest, _worker_control_pb2.CheckHealthResponse]  # type: ignore[assignment]
-    """Fails with UNAVAILABLE when the engine process is dead or has not stepped for too long."""
+    """Fails with UNAVAILABLE when the engine process is dead, has not stepped for too long, or can not compute. Has the
+    device compute something small, unless the worker loads, sleeps or carries out a command.
+    """
     Shutdown: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.ShutdownRequest, _worker_control_pb2.ShutdownResponse]  # type: ignore[assignment]
     """Ends the worker; running requests are drained for at most drain_timeout_seconds."""
 
@@ -220,7 +224,9 @@ class WorkerControlServicer(metaclass=_abc_1.ABCMeta):
         request: _worker_control_pb2.CheckHealthRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_worker_control_pb2.CheckHealthResponse, _abc.Awaitable[_worker_control_pb2.CheckHealthResponse]]:
-        """Fails with UNAVAILABLE when the engine process is dead or has not stepped for too long."""
+        """Fails with UNAVAILABLE when the engine process is dead, has not stepped for too long, or can not compute. Has the
+        device compute something small, unless the worker loads, sleeps or carries out a command.
+        """
 
     @_abc_1.abstractmethod
     def Shutdown(

@@ -4,7 +4,6 @@ import pytest
 
 from dormouse_worker.errors import InvalidSettings
 from dormouse_worker.executor.cpu_worker import CpuWorker
-from dormouse_worker.executor.worker_base import WorkerBase
 from dormouse_worker.executor.worker_class import resolve_worker_class
 
 CPU = "dormouse_worker.executor.cpu_worker.CpuWorker"
@@ -13,7 +12,8 @@ from dormouse_worker.executor.cpu_worker import CpuWorker
 from dormouse_worker.executor.worker_base import WorkerBase
 
 class Own(CpuWorker):
-    pass
+    def _note(self):
+        pass
 
 class Half(WorkerBase):
     def init_device(self):
@@ -39,7 +39,7 @@ class Clashing:
         pass
 
 class Private:
-    def _drop(self):
+    def _note(self):
         pass
 
 class Settled:
@@ -77,7 +77,7 @@ class TestWorkerClass:
             ("own_workers.Nobody", r"own_workers has no Nobody"),
             ("own_workers.number", r"which is no class but a int"),
             ("own_extensions.Harmless", r"which is no WorkerBase; derive it from one"),
-            ("own_workers.Half", r"which leaves out check_health, determine_num_available_blocks, .*wake_up$"),
+            ("own_workers.Half", r"which leaves out .*execute_model, .*wake_up"),
         ],
     )
     def test_what_is_no_worker_is_refused_with_its_name(self, name, words):
@@ -101,11 +101,12 @@ class TestExtension:
         worker = resolve_worker_class(CPU, "own_extensions.Harmless")(worker_settings, 3)
         assert isinstance(worker, CpuWorker)
         assert worker.greet() == "hello from rank 3"
-        assert repr(worker).startswith("CpuWorker(rank=3")
+        assert type(worker).__name__ == "CpuWorker"
 
     def test_the_workers_own_class_stays_as_it_was(self):
+        before = CpuWorker.__bases__
         resolve_worker_class(CPU, "own_extensions.Harmless")
-        assert CpuWorker.__bases__ == (WorkerBase,)
+        assert CpuWorker.__bases__ == before
         assert not hasattr(CpuWorker, "greet")
 
     def test_it_goes_with_a_class_of_ones_own(self):
@@ -122,14 +123,14 @@ class TestExtension:
     @pytest.mark.parametrize(
         ("name", "words"),
         [
-            ("Clashing", "has load_model, sleep, which CpuWorker has too; choose another name"),
-            ("Private", "has _drop, which CpuWorker has too"),
-            ("Settled", "has settings, which CpuWorker has too"),
+            ("Clashing", "has load_model, sleep, which Own has too; choose another name"),
+            ("Private", "has _note, which Own has too"),
+            ("Settled", "has settings, which Own has too"),
             ("Building", "whose __init__ would never run"),
-            ("Foreign", "can not be mixed into CpuWorker: metaclass conflict"),
+            ("Foreign", "can not be mixed into Own: metaclass conflict"),
             ("Nobody", "own_extensions has no Nobody"),
         ],
     )
     def test_what_can_not_be_mixed_in_is_refused_with_the_names(self, name, words):
         with pytest.raises(InvalidSettings, match=f"worker_extension_cls is 'own_extensions.{name}'.*{words}"):
-            resolve_worker_class(CPU, f"own_extensions.{name}")
+            resolve_worker_class("own_workers.Own", f"own_extensions.{name}")

@@ -32,10 +32,10 @@ main(engine_argv=%r)
 
 
 class Process:
-    """A front process with a fake engine process."""
+    """A front process with a fake engine process, or the engine that `engine_argv` starts."""
 
-    def __init__(self, model_path, script=None, *flags):
-        command = [sys.executable, "-c", PROGRAM % (fake_engine_argv(script or Script()),)]
+    def __init__(self, model_path, script=None, *flags, engine_argv=None):
+        command = [sys.executable, "-c", PROGRAM % (engine_argv or fake_engine_argv(script or Script()),)]
         command += ["--model", str(model_path), "--load-format", "dummy", "--host", "127.0.0.1"]
         for flag in ("--port", "--control-port", "--metrics-port"):
             command += [] if flag in flags else [flag, "0"]
@@ -140,6 +140,35 @@ def test_an_engine_that_is_killed_is_started_again_in_the_same_worker(model_path
         worker.process.send_signal(signal.SIGTERM)
         assert worker.end()[0] == 0
         assert "was killed by signal 9" in worker.log
+
+
+LOST_GPU = """
+import sys
+from dormouse_worker.engine_process import main
+from dormouse_worker.model.gpu_health import GpuLost
+
+def open_gpu(settings):
+    raise GpuLost("the driver has lost the GPU")
+
+sys.exit(main(sys.argv[1:], open_gpu=open_gpu))
+"""
+
+
+@pytest.mark.parametrize("flags", [(), ("--standalone",)])
+def test_an_engine_whose_gpu_is_lost_is_told_and_not_started_again(model_path, flags):
+    """In a pod the worker stays, so that its status can be read; alone it ends."""
+    with Process(model_path, None, *flags, engine_argv=(sys.executable, "-c", LOST_GPU)) as worker:
+        ports = worker.until_listening()
+        worker.read_until("reason=GPUUnhealthy")
+        if flags:
+            assert worker.end()[0] == 1
+            assert "GPUUnhealthy: fault on CUDA device 0: the driver has lost the GPU" in worker.log
+            return
+        failure = operate(ports["control"], "GetStatus").failure
+        assert (failure.reason, "the driver has lost the GPU" in failure.message) == ("GPUUnhealthy", True)
+        assert worker.children == []
+        worker.process.terminate()
+        assert worker.end()[0] == 0
 
 
 def test_no_engine_outlives_a_killed_front(model_path):

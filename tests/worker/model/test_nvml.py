@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from enum import IntEnum
 from types import SimpleNamespace
 
@@ -175,6 +179,65 @@ def test_a_machine_without_nvml_is_told_in_the_log_and_goes_on(caplog):
 def test_a_device_that_nvml_does_not_know_is_told_in_the_log_and_goes_on(bindings, caplog):
     assert opened(bindings, "GPU-x") is None
     assert "the GPU's health is not watched: NvmlError: no GPU-x" in caplog.text
+
+
+STUB_DRIVER = r"""
+#include <string.h>
+struct event { void *device; unsigned long long type, data; unsigned gi, ci; };
+struct process { unsigned pid; unsigned long long bytes; unsigned gi, ci; };
+static int waits;
+int nvmlInit_v2(void) { return 0; }
+const char *nvmlErrorString(int code) { return "said the stub"; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = (void *)0x10; return 0; }
+int nvmlDeviceIsMigDeviceHandle(void *device, unsigned *is_mig) { *is_mig = 0; return 0; }
+int nvmlDeviceGetUUID(void *device, char *uuid, unsigned size) { strncpy(uuid, "GPU-stub", size); return 0; }
+int nvmlEventSetCreate(void **events) { *events = (void *)0x20; return 0; }
+int nvmlDeviceRegisterEvents(void *device, unsigned long long kinds, void *events) { return kinds == 8 ? 0 : 2; }
+int nvmlEventSetWait_v2(void *events, struct event *event, unsigned timeout_ms) {
+  if (++waits == 1) return 10; /* time-out */
+  if (waits > 2) return 15;    /* the GPU is lost */
+  memset(event, 0, sizeof *event);
+  event->type = 8;
+  event->data = 79;
+  return 0;
+}
+int nvmlDeviceGetTotalEccErrors(void *device, int kind, int since, unsigned long long *count) { return 3; }
+int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struct process *shown) {
+  if (*count < 1 || !shown) { *count = 1; return 7; }
+  memset(shown, 0, sizeof *shown);
+  shown->pid = 4242;
+  shown->bytes = 1000;
+  *count = 1;
+  return 0;
+}
+"""
+LOOKS = """
+from dormouse_worker.model.gpu_health import HealthCheck
+from dormouse_worker.model.nvml import open_nvml
+
+nvml = open_nvml(None)
+print(nvml, dict(nvml.memory_by_pid()), nvml.uncorrectable_ecc_errors())
+check = HealthCheck(nvml)
+for _ in range(3):
+    print(check.look())
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler to build a driver that says what we want")
+def test_the_real_bindings_over_a_driver_of_ours_say_what_the_driver_says(tmp_path):
+    pytest.importorskip("cuda.bindings.nvml")
+    source = tmp_path / "stub.c"
+    source.write_text(STUB_DRIVER)
+    library = tmp_path / "libnvidia-ml.so.1"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    environ = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", LOOKS], env=environ, check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == [
+        "DriverNvml(GPU-stub) {4242: 1000} None",
+        "None",
+        "Xid 79 on GPU-stub: the GPU has fallen off the bus",
+        "fault on GPU-stub: the driver has lost the GPU (GpuIsLostError)",
+    ]
 
 
 def test_the_names_that_we_call_are_those_of_the_real_bindings():

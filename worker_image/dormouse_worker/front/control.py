@@ -15,6 +15,7 @@ from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2_grpc as rpc
 from dormouse_worker.front.actuation import Actuation, Order, require
 from dormouse_worker.front.answers import answered
+from dormouse_worker.front.health import check_health
 from dormouse_worker.front.profiling import trace_directory
 from dormouse_worker.front.turns import Turns
 from dormouse_worker.front.wire import to_report
@@ -154,14 +155,9 @@ class ControlService(rpc.WorkerControlServicer):
 
     @answered
     async def CheckHealth(self, request: pb.CheckHealthRequest, context: Context) -> pb.CheckHealthResponse:
-        """Answer if the engine is alive and its loop comes round."""
+        """Answer if the engine is alive, its loop comes round and its device computes."""
         del request, context  # the health depends on neither
-        silence_s = self._worker.link.silence_s
-        if not self._worker.link.is_alive or not self._worker.is_healthy:
-            failure = self._worker.board.failure
-            why = failure.message if failure else self._worker.engine_overdue or "it is not running"
-            raise CallError(grpc.StatusCode.UNAVAILABLE, f"the engine is not healthy: {why}")
-        return pb.CheckHealthResponse(seconds_since_step=silence_s)
+        return pb.CheckHealthResponse(seconds_since_step=await check_health(self._worker))
 
     @answered
     async def Shutdown(self, request: pb.ShutdownRequest, context: Context) -> pb.ShutdownResponse:

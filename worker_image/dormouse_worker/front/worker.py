@@ -68,6 +68,11 @@ class Worker:
         return not self.died.is_set() and not self.engine_overdue
 
     @property
+    def engine_timeout_s(self) -> float:
+        """Return how long the engine may be silent."""
+        return self._limits.engine.silence_s
+
+    @property
     def engine_overdue(self) -> str:
         """Return what the engine takes too long for, "" while it does not; a dead one is not late."""
         if not self.link.is_alive:

@@ -1,6 +1,6 @@
 """NVML through `cuda.bindings`, which torch's CUDA build brings along; mapped to `gpu_health.Nvml`.
 
-Nothing here waits: NVML's own wait may keep the interpreter from running anything else.
+Nothing here waits, so that a look takes no time, whoever takes it.
 """
 
 from __future__ import annotations
