@@ -71,4 +71,6 @@ async def test_one_that_does_not_answer_is_told_and_is_not_hidden_from_who_looks
         refused = await house.refusal(house.operate("CheckHealth"))
         assert refused.code() is Code.UNAVAILABLE
         assert "it did not answer within 0.1 s (--engine-timeout)" in refused.details()
-        assert not house.front.worker.link.is_commanded
+        assert house.front.worker.engine_overdue == ""
+        time.advance(0.1)
+        assert "check_health took longer than 0.05 s (--engine-timeout)" in house.front.worker.engine_overdue

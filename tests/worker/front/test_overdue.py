@@ -9,7 +9,7 @@ from dormouse_worker.ipc import State
 from dormouse_worker.lifecycle import STEPPING
 
 LIMITS = EngineLimits(silence_s=10, load_s=1000, command_s=100)
-COMMANDS = ("initialize_cache", "sleep", "reset_prefix_cache", "check_health", "shutdown", "start_profile")
+COMMANDS = ("initialize_cache", "sleep", "reset_prefix_cache", "shutdown", "start_profile")
 
 
 def why(state, *, age_s=0.0, silence_s=0.0, method="", seconds=0.0):
@@ -42,6 +42,11 @@ def test_a_wake_up_reads_the_weights_and_may_take_as_long_as_a_start():
     assert (
         why(State.WAKING, method="wake_up", seconds=1001) == "wake_up took longer than 1000 s (--engine-load-timeout)"
     )
+
+
+def test_a_probe_hides_no_engine_that_is_stuck():
+    late = why(State.READY, method="check_health", seconds=10.1)
+    assert late == "check_health took longer than 10 s (--engine-timeout)"
 
 
 def test_a_failed_worker_has_nothing_to_be_late_with():

@@ -14,6 +14,8 @@ from dormouse_worker.lifecycle import STEPPING
 _STARTING = frozenset({State.STARTING, State.LOADING})
 _LOADING_COMMANDS = frozenset({"wake_up", "save_sharded_state"})  # they read or write all weights, as a start does
 
+_PROBES = frozenset({"check_health"})  # they take no longer than a turn, and must not hide that none comes
+
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
@@ -54,9 +56,11 @@ def overdue(pursuit: Pursuit, limits: EngineLimits) -> str:
 
 
 def _late_command(command: RunningCommand, limits: EngineLimits) -> str:
-    loads = command.method in _LOADING_COMMANDS
-    limit_s = limits.load_s if loads else limits.command_s
+    limit_s, flag = limits.command_s, "--engine-command-timeout"
+    if command.method in _LOADING_COMMANDS:
+        limit_s, flag = limits.load_s, "--engine-load-timeout"
+    elif command.method in _PROBES:
+        limit_s, flag = limits.silence_s, "--engine-timeout"
     if command.seconds <= limit_s:
         return ""
-    flag = "--engine-load-timeout" if loads else "--engine-command-timeout"
     return f"{command.method} took longer than {limit_s:g} s ({flag})"
