@@ -6,21 +6,23 @@ On CPU the tests run it, Triton's kernels under the interpreter; on a GPU the pr
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
+from dormouse_worker.model.attention.choose import BUILT_IN
 from dormouse_worker.model.attention.interface import (
     AttentionBackend,
     AttentionMetadata,
     AttentionShape,
+    BackendFactory,
     BackendSizes,
     GraphBackend,
     GraphSupport,
 )
-from dormouse_worker.model.attention.machine import Machine
+from dormouse_worker.model.attention.machine import Machine, describe_machine
 from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.kv_cache import LayerCache
 
@@ -28,7 +30,8 @@ Span = tuple[int, int]  # a sequence computes the positions [start, end) in this
 DECODING: tuple[Span, ...] = ((0, 1), (7, 8), (40, 41), (99, 100))
 MIXED: tuple[Span, ...] = ((20, 21), (0, 3), (3, 20), (64, 65), (33, 41))  # fresh, chunked, decoding
 TOLERANCES = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
-MODEL_LEN = 128
+MIN_MODEL_LEN = 128
+Make = Callable[[BackendSizes], AttentionBackend]
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,11 @@ class Case:
     has_sinks: bool = False
     spans: tuple[Span, ...] = MIXED
     seed: int = 0
+
+    @property
+    def model_len(self) -> int:
+        """The longest sequence that the backend is made for; its tables are wider than those of most passes."""
+        return max(MIN_MODEL_LEN, *(end for _, end in self.spans))
 
     @property
     def shape(self) -> AttentionShape:
@@ -76,9 +84,9 @@ class Result:
 def make_cases() -> tuple[Case, ...]:
     """Return the matrix: one thing varied at a time, then random mixtures of everything."""
     return (
-        *(Case(f"head-size-{size}", sizes=(size, size)) for size in (16, 24, 64, 80, 96, 128, 256)),
+        *(Case(f"head-size-{size}", sizes=(size, size)) for size in (16, 24, 80, 128, 256)),
         *(Case(f"heads-{q}-on-{kv}", heads=(q, kv)) for q, kv in ((2, 2), (8, 1), (6, 2), (7, 1))),
-        Case("heads-71-on-1", heads=(71, 1), spans=((40, 41), (5, 8))),
+        Case("heads-71-on-1", heads=(71, 1), spans=((40, 41), (5, 7))),
         *(Case(f"block-size-{size}", block_size=size) for size in (8, 32, 256)),
         *(Case(f"window-{size}", window=size) for size in (1, 3, 20, 100)),
         *(Case(f"group-window-{size}", window=size, group_window=True) for size in (1, 20)),
@@ -90,7 +98,7 @@ def make_cases() -> tuple[Case, ...]:
         Case("soft-cap-sinks-window", soft_cap=5.0, has_sinks=True, window=9),
         Case("decoding-alone", spans=DECODING),
         Case("prefill-of-several-tiles", heads=(32, 2), spans=((0, 14), (30, 50))),
-        *(_random_case(seed) for seed in range(8)),
+        *(_random_case(seed) for seed in range(6)),
     )
 
 
@@ -114,26 +122,58 @@ def _random_case(seed: int) -> Case:
     )
 
 
+def make_long_cases() -> tuple[Case, ...]:
+    """Return contexts and heads as large models have them: several splits, hundreds of tiles. Too much to interpret."""
+    spans = ((4999, 5000), (1999, 2000), (100, 101), (3000, 3200), (0, 300))
+    common = Case("long", heads=(32, 8), sizes=(128, 128), dtype=torch.bfloat16, spans=spans)
+    return (
+        common,
+        replace(common, name="long-window", window=1024),
+        replace(common, name="long-group-window", window=1024, group_window=True),
+        replace(common, name="long-soft-cap-sinks", soft_cap=30.0, has_sinks=True, dtype=torch.float16),
+        replace(common, name="long-large-blocks", block_size=256),
+        replace(common, name="long-large-heads", heads=(8, 4), sizes=(256, 256)),
+        replace(common, name="long-float32", heads=(8, 2), dtype=torch.float32),
+    )
+
+
+def run_all(device_name: str = "cuda", cases: Sequence[Case] | None = None) -> list[Result]:
+    """Check every built-in backend on a device, the reference in the same precision included; by default, everything.
+
+    A result without an error and without a refusal is one that holds.
+    """
+    device = torch.device(device_name)
+    machine, cases = describe_machine(device), cases or (*make_cases(), *make_long_cases())
+    return [result for name in BUILT_IN for result in run_cases(name, BUILT_IN[name], machine, device, cases)]
+
+
 def run_cases(
-    make: Callable[[BackendSizes], AttentionBackend],
-    machine: Machine,
-    device: torch.device,
-    cases: Iterable[Case] | None = None,
+    name: str, factory: BackendFactory, machine: Machine, device: torch.device, cases: Sequence[Case]
 ) -> list[Result]:
-    """Check a backend on a device; cases that it refuses say so. The checks of a graph's plan are among them."""
-    results = []
-    for case in make_cases() if cases is None else cases:
-        backend = make(sizes_of(case))
-        refusal = backend.supports(machine, case.shape)
-        error = None if refusal else error_of(case, make, device)
-        results.append(Result(backend.name, case.name, error, refusal))
+    """Check a backend on a device; what it refuses says so. A backend for graphs is also asked for equal bits."""
+    refusals = {case: factory.supports(machine, case.shape) for case in cases}
+    results = [
+        Result(name, case.name, None, refusal) if refusal else Result(name, case.name, error_of(case, factory, device))
+        for case, refusal in refusals.items()
+    ]
+    if factory.graph_support is GraphSupport.DECODE and None in refusals.values():
+        results.append(Result(name, "independence", independence_error(factory, device)))
     return results
 
 
-def error_of(case: Case, make: Callable[[BackendSizes], AttentionBackend], device: torch.device) -> str | None:
+def error_of(case: Case, make: Make, device: torch.device) -> str | None:
     """Return how the backend fails the case, whatever it raises; None = it does not."""
+    return _error_of(lambda: check(case, make(sizes_of(case)), device))
+
+
+def independence_error(make: Make, device: torch.device) -> str | None:
+    """Return how the backend fails to give a sequence the same bits in any batch; None = it does not."""
+    return _error_of(lambda: check_independence(make, device))
+
+
+def _error_of(run: Callable[[], None]) -> str | None:
     try:
-        check(case, make(sizes_of(case)), device)
+        run()
     except Exception as error:  # noqa: BLE001  a kernel may raise anything, and the other cases shall still run
         return f"{type(error).__name__}: {error}"
     return None
@@ -141,7 +181,7 @@ def error_of(case: Case, make: Callable[[BackendSizes], AttentionBackend], devic
 
 def sizes_of(case: Case) -> BackendSizes:
     """Return the sizes of a backend that can compute the case."""
-    return BackendSizes((case.shape,), max_num_seqs=len(case.spans) + 2, max_model_len=MODEL_LEN)
+    return BackendSizes((case.shape,), max_num_seqs=len(case.spans) + 2, max_model_len=case.model_len)
 
 
 def check(case: Case, backend: AttentionBackend, device: torch.device) -> None:
@@ -162,7 +202,7 @@ def _check_graph_plan(case: Case, backend: GraphBackend, device: torch.device) -
     """The last token of every sequence again, with dummy rows behind them, after another pass filled the buffers."""
     decoding = replace(case, spans=tuple((end - 1, end) for _, end in case.spans))
     count = len(case.spans) + 2
-    full = replace(decoding, spans=((MODEL_LEN - 1, MODEL_LEN),) * count)
+    full = replace(decoding, spans=((case.model_len - 1, case.model_len),) * count)
     world = World(decoding, device)
     plan = backend.graph_plan(0, count, device)
     plan.refresh(World(full, device).metadata)
@@ -176,7 +216,7 @@ def _check_graph_plan(case: Case, backend: GraphBackend, device: torch.device) -
     world.check_that_nothing_else_was_written()
 
 
-def check_independence(make: Callable[[BackendSizes], GraphBackend], device: torch.device) -> None:
+def check_independence(make: Make, device: torch.device) -> None:
     """A decoding sequence's output is the same to the last bit alone, among others and in a graph's plan.
 
     Raises AssertionError where it is not.
@@ -188,10 +228,11 @@ def check_independence(make: Callable[[BackendSizes], GraphBackend], device: tor
     expected = together.attend(world.call, world.query, world.layer)
     in_graph = backend.graph_plan(0, len(case.spans), device)
     in_graph.refresh(world.metadata)
-    assert torch.equal(in_graph.attend(world.call, world.query, world.layer), expected)
+    assert torch.equal(in_graph.attend(world.call, world.query, world.layer), expected), "a graph's plan differs"
     for row in range(len(case.spans)):
         alone = backend.plan(_only(world.metadata, row), device)
-        assert torch.equal(alone.attend(world.call, world.query[row : row + 1], world.layer), expected[row : row + 1])
+        actual = alone.attend(world.call, world.query[row : row + 1], world.layer)
+        assert torch.equal(actual, expected[row : row + 1]), f"sequence {row} alone differs"
 
 
 def _only(metadata: AttentionMetadata, row: int) -> AttentionMetadata:
@@ -228,7 +269,9 @@ class World:
         blocks = iter(torch.randperm(num_blocks, generator=generator).tolist())
         tables = [[next(blocks) for _ in range(-(-end // case.block_size))] for end in ends]
         sinks = torch.randn(num_heads, generator=generator) if case.has_sinks else None
-        self.call = AttentionCall(0, 0.3, case.window, case.soft_cap, None if sinks is None else sinks.to(device))
+        self.call = AttentionCall(
+            0, key_size**-0.5, case.window, case.soft_cap, None if sinks is None else sinks.to(device)
+        )
         queries, keys, values, expected = [], [], [], []
         for (start, end), table in zip(case.spans, tables, strict=True):
             query = torch.randn(end - start, num_heads, key_size, generator=generator).to(case.dtype)

@@ -1,10 +1,13 @@
 """The function registered with transformers: what it passes on and what it refuses."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from dormouse_worker.errors import ModelInvalid
 from dormouse_worker.model.attention.hook import DiscoveryContext, paged_attention
+from dormouse_worker.model.attention.interface import AttentionShape
 from dormouse_worker.model.context import AttentionCall, current_context, forward_context
 
 
@@ -77,6 +80,15 @@ def test_discovery_sees_what_each_layer_stores():
     assert (context.layers[1].num_kv_heads, context.layers[1].key_size, context.layers[1].value_size) == (2, 8, 5)
     assert context.calls == {1: AttentionCall(1, 8**-0.5, 9)}
     assert output.shape == (1, 3, 4, 5)
+
+
+def test_discovery_tells_backends_each_different_shape_once():
+    context = DiscoveryContext()
+    with forward_context(context):
+        for layer_idx, options in enumerate(({}, {"softcap": 3.0, "s_aux": torch.zeros(4)}, {})):
+            paged_attention(make_module(layer_idx=layer_idx), QUERY, KEY, KEY[..., :5], None, **options)
+    plain = AttentionShape(4, 2, 8, 5, torch.float32, 16)
+    assert context.shapes(16) == (plain, replace(plain, has_soft_cap=True, has_sinks=True))
 
 
 def test_the_context_ends_with_its_block_even_after_an_error():

@@ -5,7 +5,7 @@ import torch
 
 from dormouse_worker.model.attention.interface import GraphSupport
 from dormouse_worker.model.attention.sdpa import SdpaBackend
-from tests.gpu.attention_cases import Case, World, check, make_cases, sizes_of
+from tests.gpu.attention_cases import Case, World, check, make_cases, run_all, sizes_of
 from tests.worker.model.attention.interpreted import INDEPENDENCE
 
 CASES = {case.name: case for case in make_cases()}
@@ -24,6 +24,13 @@ def test_our_kernels_compute_the_formula(interpreter, name):
 
 def test_our_kernels_give_a_sequence_the_same_bits_in_any_batch(interpreter):
     assert interpreter.error_of(INDEPENDENCE) is None
+
+
+def test_the_program_for_a_gpu_runs_here_too_and_says_what_it_leaves_out():
+    results = run_all("cpu", [*CASES.values()][:3])
+    assert [result for result in results if result.error] == []
+    assert {result.backend for result in results if result.refusal is None} == {"sdpa"}
+    assert {result.refusal for result in results if result.backend != "sdpa"} == {"runs on CUDA devices, not on cpu"}
 
 
 def test_the_reference_keeps_no_memory_and_no_graph():

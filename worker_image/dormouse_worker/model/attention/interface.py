@@ -153,7 +153,9 @@ class GraphBackend(AttentionBackend, Protocol):
 
 
 class BackendFactory(Protocol):
-    """How a backend is made; its class is one. `supports` can be asked before anything is built."""
+    """How a backend is made; its class is one. What it supports can be asked before anything is built."""
+
+    graph_support: GraphSupport
 
     def __call__(self, sizes: BackendSizes) -> AttentionBackend:
         """Return a backend for passes of at most these sizes."""

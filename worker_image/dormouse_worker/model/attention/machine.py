@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import dataclass
 from importlib import import_module, metadata
 from typing import Any
@@ -44,11 +45,10 @@ def describe_machine(device: torch.device) -> Machine:
 
 def parse_version(version: str) -> Version:
     """Return the first two numbers of a version such as 2.15.0+cu132."""
-    try:
-        major, minor = version.split(".")[:2]
-        return int(major), int("".join(digit for digit in minor if digit.isdigit()))
-    except ValueError as error:
-        raise Internal(f"{version!r} is no version: it does not begin with two numbers") from error
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found is None:
+        raise Internal(f"{version!r} is no version: it does not begin with two numbers")
+    return int(found[1]), int(found[2])
 
 
 def _cudnn_version() -> int:

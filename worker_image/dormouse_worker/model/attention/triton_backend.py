@@ -8,7 +8,7 @@ passes bring theirs in tensors of their own. S = the largest number of sequences
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -26,8 +26,10 @@ from dormouse_worker.model.attention.triton_launch import Launcher, Scratch, Spl
 from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.kv_cache import LayerCache
 
-MAX_SPLITS = 16  # programs per sequence and key head: eight key heads fill a hundred processors with one sequence
-MIN_SPLIT_TOKENS = 256  # below it joining costs more than dividing gives
+SPLITTING = Splitting(
+    max_splits=16,  # programs per sequence and key head: eight key heads fill a hundred processors with one sequence
+    min_tokens=256,  # below it joining costs more than dividing gives
+)
 MIN_TRITON = (3, 6)
 MIN_CAPABILITY = (8, 0)  # for older devices Triton compiles no tensor cores, and a program spills kilobytes
 MIN_HEAD_SIZE, MAX_HEAD_SIZE = 16, 256
@@ -93,22 +95,23 @@ class TritonGraphPlan(TritonPlan):
             buffer.copy_(values, non_blocking=True)
 
 
-@dataclass(slots=True)
 class TritonBackend:
     """Makes plans; owns the workspace. Kernels run on the current CUDA device and stream."""
 
-    sizes: BackendSizes
-    splitting: Splitting = field(default_factory=lambda: Splitting(MAX_SPLITS, MIN_SPLIT_TOKENS))
-    widens: bool = False  # see `Launcher`
-    name: str = field(default="triton", init=False)
-    graph_support: GraphSupport = field(default=GraphSupport.DECODE, init=False)
-    _launcher: Launcher = field(init=False, repr=False)
-    _workspace: Workspace | None = field(default=None, init=False, repr=False)
+    name = "triton"
+    graph_support = GraphSupport.DECODE
 
-    def __post_init__(self) -> None:
-        shapes = self.sizes.shapes
+    def __init__(self, sizes: BackendSizes, splitting: Splitting = SPLITTING, *, widens: bool = False) -> None:
+        """Import triton; the memory comes later. For `widens` see `Launcher`."""
+        shapes = sizes.shapes
         queries = min(choose_queries_per_tile(shape.heads_per_kv_head, _query_bytes(shape)) for shape in shapes)
-        self._launcher = Launcher(shapes[0].block_size, queries, self.splitting, self.widens)
+        self._sizes = sizes
+        self._splitting = splitting
+        self._launcher = Launcher(shapes[0].block_size, queries, splitting, widens)
+        self._workspace: Workspace | None = None
+
+    def __repr__(self) -> str:
+        return f"TritonBackend({self.workspace_bytes()} bytes {'bound' if self._workspace else 'to bind'})"
 
     @staticmethod
     def supports(machine: Machine, shape: AttentionShape) -> str | None:
@@ -137,10 +140,10 @@ class TritonBackend:
     def plan(self, metadata: AttentionMetadata, device: torch.device) -> TritonPlan:
         """See `AttentionBackend`."""
         tiles = make_tiles(metadata, self._launcher.queries_per_tile)
-        assert len(tiles.decode) <= self.sizes.max_num_seqs, "more sequences than the workspace was made for"
+        assert len(tiles.decode) <= self._sizes.max_num_seqs, "more sequences than the workspace was made for"
         arrays = [tiles.decode, tiles.prefill, metadata.slot_mapping, metadata.block_tables]
         decode, prefill, slots, tables = upload(arrays, device)
-        num_splits = self.splitting.count(tiles.longest_decode)
+        num_splits = self._splitting.count(tiles.longest_decode)
         return TritonPlan(self._launcher, self._bound(device), decode, prefill, slots, tables, num_splits)
 
     def graph_plan(self, group: int, num_seqs: int, device: torch.device) -> TritonGraphPlan:
@@ -148,11 +151,11 @@ class TritonBackend:
         workspace = self._bound(device)
         tiles, slots = workspace.tiles[group][:num_seqs], workspace.slots[group][:num_seqs]
         tables = workspace.tables[group][:num_seqs]
-        num_splits = self.splitting.count(self.sizes.max_model_len)
+        num_splits = self._splitting.count(self._sizes.max_model_len)
         plan = TritonGraphPlan(self._launcher, workspace, tiles, tiles[:0], slots, tables, num_splits)
         nobody = np.zeros(0, dtype=np.int64)
         columns = np.zeros((0, 0), dtype=np.int64)
-        block_size = self.sizes.shapes[0].block_size
+        block_size = self._sizes.shapes[0].block_size
         plan.refresh(AttentionMetadata(np.zeros(1, dtype=np.int64), nobody, columns, nobody, nobody, block_size))
         return plan
 
@@ -163,8 +166,8 @@ class TritonBackend:
         return self._workspace
 
     def _workspace_shapes(self) -> list[tuple[int, ...]]:
-        sizes = self.sizes
-        num_splits = self.splitting.count(sizes.max_model_len)
+        sizes = self._sizes
+        num_splits = self._splitting.count(sizes.max_model_len)
         num_totals = sizes.max_num_seqs * num_splits * max(shape.num_heads for shape in sizes.shapes)
         num_parts = sizes.max_num_seqs * num_splits * max(s.num_heads * s.value_size for s in sizes.shapes)
         of_group = [(sizes.max_num_seqs, 4), (sizes.max_num_seqs,), (sizes.max_num_seqs, sizes.max_blocks)]
