@@ -4,16 +4,35 @@ from pathlib import Path
 
 import pytest
 
+from dormouse_worker.model.device.cuda_calls import CudaCalls
+from dormouse_worker.model.device.cuda_driver import CudaDriver
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
 from dormouse_worker.model.device.host_driver import HostDriver
+from dormouse_worker.model.device.pinned import PinnedDriver
 from dormouse_worker.model.device.testing import FakeCudaDriver
+from dormouse_worker.model.device.testing_cuda import FakeCudaBindings, view_host_memory
 
 TOTAL = 64 << 20
 
 
-@pytest.fixture(params=["host", "fake"])
+def make_cuda_driver(bindings):
+    return CudaDriver(CudaCalls(bindings), 0, view_host_memory)
+
+
+def make_pinned_driver(bindings):
+    return PinnedDriver(CudaCalls(bindings), make_cuda_driver(bindings), HostDriver(lambda: TOTAL))
+
+
+@pytest.fixture(params=["host", "fake", "cuda", "pinned"])
 def driver(request):
-    return HostDriver(lambda: TOTAL) if request.param == "host" else FakeCudaDriver(TOTAL)
+    """Return a driver of each kind, and find afterwards that those over the CUDA driver left nothing behind."""
+    bindings = FakeCudaBindings(TOTAL)
+    makers = {"cuda": make_cuda_driver, "pinned": make_pinned_driver}
+    if request.param in makers:
+        yield makers[request.param](bindings)
+        assert set(bindings.held.values()) == {0}
+    else:
+        yield HostDriver(lambda: TOTAL) if request.param == "host" else FakeCudaDriver(TOTAL)
 
 
 def resident_bytes(address):
@@ -100,5 +119,5 @@ def test_the_chosen_call_fails_and_only_that_one(verb):
 
 
 def test_a_range_that_the_system_refuses_is_an_error(driver):
-    with pytest.raises(OSError, match="mmap"):
+    with pytest.raises(OSError, match=r"mmap|cuMemAddressReserve"):
         driver.reserve(1 << 60)

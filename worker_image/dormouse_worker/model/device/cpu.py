@@ -13,6 +13,7 @@ class CpuDevice:
 
     name = "cpu"
     torch_device = torch.device("cpu")
+    capability = None
     copies = None
 
     def __init__(self, host: Host) -> None:

@@ -21,6 +21,10 @@ class Device(Protocol):
         """Return where tensors live."""
 
     @property
+    def capability(self) -> tuple[int, int] | None:
+        """Return the compute capability, major and minor; None for a device without one."""
+
+    @property
     def memory(self) -> MemoryDriver:
         """Return the memory that arenas take."""
 

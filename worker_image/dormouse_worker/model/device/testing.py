@@ -104,6 +104,7 @@ class FakeDevice:
 
     name = "fake"
     torch_device = torch.device("cpu")
+    capability = None
 
     def __init__(self, driver: FakeCudaDriver | None = None, host: Host | None = None) -> None:
         self.memory = driver or FakeCudaDriver()

@@ -1,0 +1,64 @@
+"""Calls of the CUDA driver through `cuda.bindings`: the one place where its results become our values and errors."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from dormouse_worker.errors import InvalidSettings
+from dormouse_worker.model.device.driver import DeviceOutOfMemory
+
+KNOB = "the machine's NVIDIA driver must be visible here; or set device to cpu"
+
+
+class CudaError(OSError):
+    """A call of the driver failed; says which call and with which code."""
+
+    def __init__(self, call: str, code: int, name: str) -> None:
+        super().__init__(code, f"{call}: {name} ({code})")
+        self.call = call
+
+    def __str__(self) -> str:
+        """Return the sentence without the number in front, which is none of the operating system's."""
+        return str(self.strerror)
+
+
+class CudaCalls:
+    """Calls functions of `cuda.bindings.driver` by name. Stateless, safe in any thread."""
+
+    def __init__(self, bindings: Any) -> None:
+        self.bindings = bindings
+
+    def __repr__(self) -> str:
+        return f"CudaCalls({self.bindings!r})"
+
+    def call(self, name: str, *arguments: Any, wanted_bytes: int = 0) -> Any:
+        """Return what the function gives beside its code: nothing, one value or a tuple.
+
+        Raises DeviceOutOfMemory if memory is missing for `wanted_bytes`, CudaError for everything else.
+        """
+        code, *values = getattr(self.bindings, name)(*arguments)
+        results = self.bindings.CUresult
+        if code == results.CUDA_ERROR_OUT_OF_MEMORY and wanted_bytes:
+            raise DeviceOutOfMemory(wanted_bytes, self._free_bytes())
+        if code != results.CUDA_SUCCESS:
+            raise CudaError(name, int(code), getattr(code, "name", "unknown"))
+        return values[0] if len(values) == 1 else tuple(values)
+
+    def _free_bytes(self) -> int:
+        """Return what is free for the words of an error; 0 where even that can not be told."""
+        code, *values = self.bindings.cuMemGetInfo()
+        return int(values[0]) if code == self.bindings.CUresult.CUDA_SUCCESS else 0
+
+
+def open_cuda(load: Callable[[str], Any] = importlib.import_module) -> CudaCalls:
+    """Load the bindings and start the driver. Raises InvalidSettings where there is none."""
+    try:
+        calls = CudaCalls(load("cuda.bindings.driver"))
+        calls.call("cuInit", 0)
+    except Exception as error:  # no package, no library, no device: each in an error of its own
+        raise InvalidSettings(
+            f"device is cuda, which can not be used: {type(error).__name__}: {error}; {KNOB}"
+        ) from error
+    return calls
