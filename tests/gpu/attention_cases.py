@@ -27,8 +27,8 @@ from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.kv_cache import LayerCache
 
 Span = tuple[int, int]  # a sequence computes the positions [start, end) in this pass
-DECODING: tuple[Span, ...] = ((0, 1), (7, 8), (40, 41), (99, 100))
-MIXED: tuple[Span, ...] = ((20, 21), (0, 3), (3, 20), (64, 65), (33, 41))  # fresh, chunked, decoding
+DECODING: tuple[Span, ...] = ((0, 1), (7, 8), (40, 41), (299, 300))
+MIXED: tuple[Span, ...] = ((20, 21), (0, 3), (3, 20), (64, 65), (150, 158))  # fresh, chunked, decoding
 TOLERANCES = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 MIN_MODEL_LEN = 128
 Make = Callable[[BackendSizes], AttentionBackend]
@@ -97,6 +97,7 @@ def make_cases() -> tuple[Case, ...]:
         Case("sinks", has_sinks=True),
         Case("soft-cap-sinks-window", soft_cap=5.0, has_sinks=True, window=9),
         Case("decoding-alone", spans=DECODING),
+        Case("window-shorter-than-a-step", heads=(2, 2), sizes=(256, 16), window=1, spans=((0, 40),)),
         Case("prefill-of-several-tiles", heads=(32, 2), spans=((0, 14), (30, 50))),
         *(_random_case(seed) for seed in range(6)),
     )
@@ -285,7 +286,7 @@ class World:
             keys.append(key[start:])
             values.append(value[start:])
             expected.append(textbook(self.call, query, key, value, sinks))
-        self.metadata = _describe(case, tables)
+        self.metadata = _describe(case, tables, next(blocks))
         self.layer = LayerCache(*(part.to(device) for part in pool))
         # As models bring them: the heads of all rows behind one another, [1, H, T, D] seen as [T, H, D].
         self.query, self.key, self.value = (
@@ -310,13 +311,14 @@ def _first_seen(case: Case, start: int) -> int:
     return max(0, start - case.window + 1) // case.block_size * case.block_size
 
 
-def _describe(case: Case, tables: list[list[int]]) -> AttentionMetadata:
+def _describe(case: Case, tables: list[list[int]], unused: int) -> AttentionMetadata:
+    """Behind a group's window stands a block of which nothing may be read."""
     size = case.block_size
     starts, ends = np.array(case.spans).T
     block_tables = np.zeros((len(tables), max(map(len, tables))), dtype=np.int64)
     for row, (table, start) in enumerate(zip(tables, starts, strict=True)):
         block_tables[row, : len(table)] = table
-        block_tables[row, : _first_seen(case, start) // size] = 0
+        block_tables[row, : _first_seen(case, start) // size] = unused
     rows = [(n, position) for n, (start, end) in enumerate(case.spans) for position in range(start, end)]
     return AttentionMetadata(
         query_starts=np.concatenate([[0], np.cumsum(ends - starts)]),

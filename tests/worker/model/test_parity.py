@@ -51,9 +51,9 @@ def loaded(tiny_model):
     return load_both
 
 
-def make_engine(model, *, num_blocks=64, seqs=4, tokens=256, host_blocks=0, caches=False):
+def make_engine(model, *, num_blocks=64, seqs=4, tokens=256, host_blocks=0, caches=False, backend=None):
     cache, host_cache = (KVCache(model.cache_spec, count, torch.device("cpu")) for count in (num_blocks, host_blocks))
-    runner = ModelRunner(model, cache, host_cache, SdpaBackend(), max_num_seqs=seqs)
+    runner = ModelRunner(model, cache, host_cache, backend or SdpaBackend(), max_num_seqs=seqs)
     size = model.cache_spec.block_size
     longest = min(MAX_POSITIONS, num_blocks * size)
     report = make_report(num_gpu_blocks=num_blocks, block_size=size, max_model_len=longest)

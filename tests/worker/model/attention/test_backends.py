@@ -6,7 +6,7 @@ import torch
 from dormouse_worker.model.attention.interface import GraphSupport
 from dormouse_worker.model.attention.sdpa import SdpaBackend
 from tests.gpu.attention_cases import Case, World, check, make_cases, run_all, sizes_of
-from tests.worker.model.attention.interpreted import INDEPENDENCE
+from tests.worker.model.attention.interpreted import INDEPENDENCE, MODEL
 
 CASES = {case.name: case for case in make_cases()}
 
@@ -24,6 +24,12 @@ def test_our_kernels_compute_the_formula(interpreter, name):
 
 def test_our_kernels_give_a_sequence_the_same_bits_in_any_batch(interpreter):
     assert interpreter.error_of(INDEPENDENCE) is None
+
+
+@pytest.mark.parametrize("architecture", ["gemma2", "ministral", "deepseek_v3"])
+def test_a_model_on_our_kernels_says_what_transformers_says(interpreter, architecture):
+    """Soft-cap and windows; layer groups; values smaller than keys."""
+    assert interpreter.error_of(MODEL + architecture) is None
 
 
 def test_the_program_for_a_gpu_runs_here_too_and_says_what_it_leaves_out():

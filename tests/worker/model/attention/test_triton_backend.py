@@ -128,9 +128,9 @@ def test_a_plan_for_a_graph_is_refreshed_in_place_and_ends_in_dummies():
     launched = (len(plan.decode), plan.num_splits)
     metadata = World(Case("any", spans=DECODING), CPU).metadata
     plan.refresh(metadata)
-    assert plan.decode[:, 2:].tolist() == [[0, 1], [7, 1], [40, 1], [99, 1], [0, 0], [0, 0]]
+    assert plan.decode[:, 2:].tolist() == [[0, 1], [7, 1], [40, 1], [299, 1], [0, 0], [0, 0]]
     assert plan.slots.tolist() == [*metadata.slot_mapping.tolist(), -1, -1]
-    assert torch.equal(plan.tables[:4, :7], torch.from_numpy(metadata.block_tables).int())
+    assert torch.equal(plan.tables[:4, :19], torch.from_numpy(metadata.block_tables).int())
     assert [tensor.data_ptr() for tensor in (plan.decode, plan.slots, plan.tables)] == addresses
     assert (len(plan.decode), plan.num_splits) == launched == (6, 2)
 

@@ -132,6 +132,8 @@ class TritonBackend:
 
     def bind_workspace(self, workspace: torch.Tensor) -> None:
         """See `AttentionBackend`."""
+        needed = self.workspace_bytes()
+        assert workspace.numel() >= needed, f"{workspace.numel()} bytes are fewer than the {needed} asked for"
         shapes = self._workspace_shapes()
         dtypes = [torch.float32] * 2 + [torch.int32] * (len(shapes) - 2)
         parts, totals, *ints = carve(workspace, shapes, dtypes)

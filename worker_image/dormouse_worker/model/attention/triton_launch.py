@@ -127,6 +127,8 @@ class Launcher:
         scratch: Scratch | None,
         output: torch.Tensor,
     ) -> None:
+        assert layer.key.is_contiguous(), "the kernels find a slot by its number alone"
+        assert layer.value.is_contiguous()
         query = _with_dense_heads(query)
         compiled_in = self._compiled_in(call, query, layer, is_split=scratch is not None)
         num_splits = scratch.num_splits if scratch else 1
@@ -139,8 +141,8 @@ class Launcher:
             query if call.sinks is None else call.sinks,
             work.tiles,
             work.tables,
-            call.scale,
-            call.soft_cap or 0.0,
+            float(call.scale),
+            float(call.soft_cap or 0.0),  # an integer would be compiled in as one
             min(call.window or NO_WINDOW, NO_WINDOW),
             *query.stride()[:2],
             work.tables.stride(0),
