@@ -19,10 +19,11 @@ from dormouse_api.v1 import inference_pb2_grpc as rpc
 TIMEOUT_S = 900.0
 
 
-def to_message(request: Request) -> pb.GenerateRequest:
+def to_message(request: Request, stream_interval: int = 1) -> pb.GenerateRequest:
     """Return the message: greedy, exactly `max_tokens` tokens."""
     params = pb.SamplingParams(temperature=0, max_tokens=request.max_tokens, ignore_eos=True)
-    return pb.GenerateRequest(token_ids=pb.TokenIds(ids=request.prompt), sampling_params=params)
+    prompt = pb.TokenIds(ids=request.prompt)
+    return pb.GenerateRequest(token_ids=prompt, sampling_params=params, stream_interval=stream_interval)
 
 
 async def stream(stub: rpc.InferenceAsyncStub, message: pb.GenerateRequest) -> Reply:
@@ -40,9 +41,9 @@ async def stream(stub: rpc.InferenceAsyncStub, message: pb.GenerateRequest) -> R
     return Reply(tokens, submitted_s, times_s[0], times_s[-1], len(times_s), usage.prompt_tokens, usage.cached_tokens)
 
 
-async def stream_all(port: int, requests: Sequence[Request]) -> list[Reply]:
+async def stream_all(port: int, requests: Sequence[Request], stream_interval: int = 1) -> list[Reply]:
     """Submit everything at once and return the replies in order. Raises RuntimeError if tokens are missing."""
-    messages = [to_message(request) for request in requests]
+    messages = [to_message(request, stream_interval) for request in requests]
     async with aio.insecure_channel(f"127.0.0.1:{port}", options=channel_options()) as channel:
         await channel.channel_ready()
         stub: rpc.InferenceAsyncStub = rpc.InferenceStub(channel)
@@ -55,7 +56,7 @@ async def stream_all(port: int, requests: Sequence[Request]) -> list[Reply]:
 
 def main() -> None:
     """Answer jobs until standard input ends."""
-    answer_lines(lambda job: uvloop.run(stream_all(job.port, job.requests)))
+    answer_lines(lambda job: uvloop.run(stream_all(job.port, job.requests, job.stream_interval)))
 
 
 if __name__ == "__main__":

@@ -54,15 +54,16 @@ class Contest:
     def __repr__(self) -> str:
         return f"Contest({self.name})"
 
-    def job(self, workload: str, options: Options, rep: int) -> Job:
+    def job(self, workload: str, options: Options, rep: int, stream_interval: int = 1) -> Job:
         """Return a repetition's requests; repetition 0 is the warm-up."""
         vocab_size = SHAPES[self.name].vocab_size
         drawn = make_workload(workload, vocab_size=vocab_size, rep=rep, count=options.count)
-        return Job(drawn.requests, port=self._port)
+        return Job(drawn.requests, port=self._port, stream_interval=stream_interval)
 
-    def run(self, workload: str, options: Options, console: Console) -> Rounds:
-        """Warm both up, then let them take turns."""
-        rounds = [self._round(self.job(workload, options, rep), console, rep) for rep in range(options.reps + 1)]
+    def run(self, workload: str, options: Options, console: Console, *, stream_interval: int = 1) -> Rounds:
+        """Warm both up, then let them take turns. Our worker sends so many tokens in a message."""
+        jobs = [self.job(workload, options, rep, stream_interval) for rep in range(options.reps + 1)]
+        rounds = [self._round(job, console, rep) for rep, job in enumerate(jobs)]
         ours, peer = zip(*rounds[1:], strict=True)
         return Rounds(ours, peer)
 

@@ -21,6 +21,7 @@ class Job(msgspec.Struct, frozen=True):
 
     requests: tuple[Request, ...]
     port: int = 0  # of the worker, for a client
+    stream_interval: int = 1  # tokens in a message, for a client
     batch_size: int = 16  # for a peer that works in static batches
 
 

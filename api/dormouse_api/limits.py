@@ -21,6 +21,7 @@ MAX_BAD_WORDS = 64
 MAX_BAD_WORD_BYTES = 64
 MAX_CHOICES = 16
 MAX_PRIORITY = 100  # both ways
+MAX_STREAM_INTERVAL = 1024  # tokens: with log-probabilities so many still fit a message
 MAX_CACHE_SALT_CHARS = 128
 MAX_CHAT_MESSAGES = 1024
 MAX_TOOLS = 128

@@ -402,6 +402,7 @@ class GenerateRequest(_message.Message):
     SAMPLING_PARAMS_FIELD_NUMBER: _builtins.int
     RESUME_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
+    STREAM_INTERVAL_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """The model by its served name or as namespace/name. A worker accepts its own names or ""."""
     request_id: _builtins.str
@@ -410,6 +411,10 @@ class GenerateRequest(_message.Message):
     """tokenized with the model's special tokens"""
     priority: _builtins.int
     """-100 to 100, default 0; lower goes first, equal ones in order of arrival"""
+    stream_interval: _builtins.int
+    """New tokens in a message, at most 1024; 0 is 1. The first token and the last message come at once whatever it is, and
+    a caller that reads slowly may get more at a time. Fewer messages cost the worker and the caller less.
+    """
     @_builtins.property
     def token_ids(self) -> Global___TokenIds:
         """used as they are"""
@@ -433,10 +438,11 @@ class GenerateRequest(_message.Message):
         sampling_params: Global___SamplingParams | None = ...,
         resume: Global___Resume | None = ...,
         priority: _builtins.int = ...,
+        stream_interval: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "prompt", b"prompt", "resume", b"resume", "sampling_params", b"sampling_params", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "model", b"model", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "resume", b"resume", "sampling_params", b"sampling_params", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "model", b"model", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "resume", b"resume", "sampling_params", b"sampling_params", "stream_interval", b"stream_interval", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_prompt: _TypeAlias = _typing.Literal["text", "token_ids", "chat"]  # noqa: Y015
     _WhichOneofArgType_prompt: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015

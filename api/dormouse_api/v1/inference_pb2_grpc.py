@@ -65,7 +65,7 @@ class InferenceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Generate(self, request, context):
-        """Generates text for one prompt and streams it, token by token. Exactly one final message for each choice
+        """Generates text for one prompt and streams it, token by token or in larger pieces (stream_interval). Exactly one final message for each choice
         (finish_reason set) or one status ends the stream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

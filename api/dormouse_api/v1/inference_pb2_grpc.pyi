@@ -41,7 +41,7 @@ class InferenceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> InferenceAsyncStub: ...
     Generate: _grpc.UnaryStreamMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]
-    """Generates text for one prompt and streams it, token by token. Exactly one final message for each choice
+    """Generates text for one prompt and streams it, token by token or in larger pieces (stream_interval). Exactly one final message for each choice
     (finish_reason set) or one status ends the stream.
     """
     Tokenize: _grpc.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]
@@ -57,7 +57,7 @@ class InferenceStub:
 class InferenceAsyncStub(InferenceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryStreamMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]  # type: ignore[assignment]
-    """Generates text for one prompt and streams it, token by token. Exactly one final message for each choice
+    """Generates text for one prompt and streams it, token by token or in larger pieces (stream_interval). Exactly one final message for each choice
     (finish_reason set) or one status ends the stream.
     """
     Tokenize: _aio.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]  # type: ignore[assignment]
@@ -76,7 +76,7 @@ class InferenceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.GenerateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_inference_pb2.GenerateResponse], _abc.AsyncIterator[_inference_pb2.GenerateResponse]]:
-        """Generates text for one prompt and streams it, token by token. Exactly one final message for each choice
+        """Generates text for one prompt and streams it, token by token or in larger pieces (stream_interval). Exactly one final message for each choice
         (finish_reason set) or one status ends the stream.
         """
 

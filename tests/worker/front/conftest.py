@@ -20,6 +20,7 @@ from dormouse_worker.front.testing import engine_settings, front_settings, write
 from dormouse_worker.ipc import AddRequest, State
 from dormouse_worker.testing import InProcessEngine, Script
 
+OWN_FIELDS = ("model", "request_id", "resume", "priority", "stream_interval")
 OPERATOR_TOKEN, GATEWAY_TOKEN = "the operator's token", "the gateway's token"
 
 
@@ -65,7 +66,7 @@ class House:
         """Begin a stream; a list is a prompt of token ids; what is no field of the request is a sampling parameter."""
         kinds = {str: "text", list: "token_ids", pb.Chat: "chat"}
         kind = {kinds[type(prompt)]: pb.TokenIds(ids=prompt) if isinstance(prompt, list) else prompt}
-        own = {name: fields.pop(name) for name in ("model", "request_id", "resume", "priority") if name in fields}
+        own = {name: fields.pop(name) for name in OWN_FIELDS if name in fields}
         params = pb.SamplingParams(**{"max_tokens": 4, **fields})
         request = pb.GenerateRequest(sampling_params=params, **own, **kind)
         return self.inference.Generate(request, timeout=timeout, metadata=metadata)

@@ -71,6 +71,8 @@ BAD = {
     ),
     "priority": ({"priority": 101}, ["priority", "101", "from -100 to 100"]),
     "priority low": ({"priority": -(2**31)}, ["priority", "-2147483648", "from -100 to 100"]),
+    "stream interval": ({"stream_interval": 1025}, ["stream_interval", "1025", "at most 1024"]),
+    "stream interval highest": ({"stream_interval": 2**32 - 1}, ["stream_interval", "4294967295", "1024"]),
     "request id long": ({"request_id": "i" * 129}, ["request_id", "129", "128"]),
     "request id not printable": ({"request_id": "a\nb"}, ["request_id", "\\n"]),
     "resume from a client": ({"resume": pb.Resume(output_token_ids=[1])}, ["resume", "gateway"]),
@@ -134,6 +136,8 @@ async def test_unset_parameters_change_nothing(house):
 
 
 RAW = {
+    "stream_interval above 32 bits": (b"\x48\x80\x80\x80\x80\x10", ["stream_interval", "4294967295"]),
+    "stream_interval as text": (b"\x4a\x01a", ["stream_interval", "varint"]),
     "text with a surrogate": (b"\x1a\x03\xed\xa0\x80", ["text is no text", "UTF-8"]),
     "max_tokens above 32 bits": (b"\x32\x06\x30\x80\x80\x80\x80\x10", ["sampling_params.max_tokens", "4294967295"]),
     "model as a number": (b"\x08\x01", ["model", "varint"]),

@@ -83,6 +83,31 @@ async def test_a_passed_deadline_frees_the_sequence(house):
     assert (await house.engine.until_received(is_abort)).request_ids == ["1"]
 
 
+async def test_at_its_own_deadline_the_call_of_a_caller_who_never_reads_ends_and_is_freed(open_house):
+    """More is written than gRPC takes in for a caller that does not read, so the write itself does not end."""
+    async with open_house(max_open_calls=1) as house:
+        house.engine.is_paused = True
+        call = house.generate([7, 8], timeout=2, n=16, max_tokens=62, logprobs=20, temperature=0)
+        await house.engine.until_received(lambda m: is_add(m) and m.request_id == "16")
+        for _ in range(61):
+            house.engine.step()
+        assert await call.code() is Code.DEADLINE_EXCEEDED
+        aborted = await house.engine.until_received(is_abort)
+        assert aborted.request_ids == [str(key) for key in range(1, 17)]
+        assert len(house.front.worker.requests) == 0
+        await until_room(house)
+
+
+async def until_room(house):
+    """Wait until a call is let in: the one before it holds its place until gRPC has seen its end."""
+    while True:
+        try:
+            return await house.tokenize("hi")
+        except aio.AioRpcError as error:
+            if error.code() is not Code.RESOURCE_EXHAUSTED:
+                raise
+
+
 async def test_a_stop_string_ends_the_text_and_the_engine_is_told(open_house):
     script = Script(tokens=tuple(b"one two three four"))
     async with open_house(script) as house:

@@ -7,7 +7,7 @@ import asyncio
 import grpc
 import pytest
 
-from dormouse_api.limits import MAX_MESSAGE_BYTES
+from dormouse_api.limits import MAX_MESSAGE_BYTES, MAX_STREAM_INTERVAL
 from dormouse_api.status import CallError
 from dormouse_worker.engine.testing import ManualClock
 from dormouse_worker.front.assembly import Resumed, TextAssembly, TextRules
@@ -24,10 +24,10 @@ class Letters:
         return chr(token_id)
 
 
-def make_stream(clock=None, wake=None, **rules):
+def make_stream(clock=None, wake=None, interval=1, **rules):
     clock = clock or ManualClock()
     assembly = TextAssembly(TextRules(Letters(), **rules))
-    return OutputStream(assembly, Times(arrival_s=clock()), clock=clock, wake=wake)
+    return OutputStream(assembly, Times(arrival_s=clock()), clock=clock, wake=wake, interval=interval)
 
 
 def output(text, reason=None, **fields):
@@ -40,6 +40,60 @@ def test_everything_that_waits_comes_as_one_piece():
         stream.push(output(letter))
     piece = stream.pop()
     assert (piece.text, piece.token_ids, piece.completion_tokens, piece.finish_reason) == ("abc", [97, 98, 99], 3, None)
+
+
+def test_with_an_interval_the_first_token_comes_at_once_and_the_others_in_pieces_of_so_many():
+    wake = asyncio.Event()
+    stream = make_stream(wake=wake, interval=3)
+    taken = []
+    for letter in "abcdefghi":
+        stream.push(output(letter))
+        assert wake.is_set() == stream.is_due, "a reader is woken for what it can take, and for nothing else"
+        piece = stream.pop()
+        taken.append(piece.text if piece is not None else "")
+        wake.clear()
+    assert taken == ["a", "", "", "bcd", "", "", "efg", "", ""]
+    stream.push(output("j", "length"))
+    last = stream.pop()
+    assert (last.text, last.token_ids, last.completion_tokens) == ("hij", [104, 105, 106], 10)
+    assert (last.finish_reason, stream.pop()) == ("length", None)
+
+
+def test_an_interval_is_as_long_as_a_piece_may_be():
+    assert MAX_STREAM_INTERVAL <= MAX_POSITIONS_PER_PIECE
+    stream = make_stream(interval=MAX_STREAM_INTERVAL)
+    stream.push(output("a" * 2 * MAX_STREAM_INTERVAL))
+    assert [len(stream.pop().token_ids) for _ in range(2)] == [MAX_STREAM_INTERVAL] * 2
+
+
+@pytest.mark.parametrize("ends", ["stop string", "error"])
+def test_what_waits_for_an_interval_comes_with_the_end_however_it_ends(ends):
+    stream = make_stream(interval=100, stops=("!",))
+    for letter in "abc":
+        stream.push(output(letter))
+    assert (stream.pop().text, stream.pop()) == ("abc", None)
+    stream.push(output("d"))
+    assert stream.pop() is None
+    if ends == "error":
+        stream.fail(CallError(grpc.StatusCode.UNAVAILABLE, "gone"))
+    else:
+        stream.push(output("!"))
+    assert (stream.pop().text, stream.pop()) == ("d", None)
+
+
+def test_what_is_no_token_waits_for_no_interval():
+    stream = make_stream(interval=100)
+    stream.begin_with(Resumed("known", None, None))
+    assert stream.pop().text == "known"
+    stream.push(TokenOutput("1", [], prompt_logprobs=[TokenLogprobs(-1.0, [], [])]))
+    assert len(stream.pop().prompt_logprobs) == 1
+    stream.push(output("a"))
+    assert stream.pop().text == "a"
+
+
+def test_a_push_tells_how_many_tokens_count():
+    stream = make_stream(stops=("b",))
+    assert [stream.push(output(text)) for text in ("aa", "abcd", "e")] == [2, 2, 0]
 
 
 def test_a_piece_is_bounded_so_that_its_message_is():

@@ -39,6 +39,11 @@ def tokens(*ids):
 REQUESTS = [
     ({"priority": 100}, {"priority": 101}, "priority is 101; allowed: from -100 to 100"),
     ({"priority": -100}, {"priority": -101}, "priority is -101; allowed: from -100 to 100"),
+    (
+        {"stream_interval": 1024},
+        {"stream_interval": 1025},
+        "stream_interval is 1025; allowed: at most 1024 tokens; 0 is 1",
+    ),
     ({"request_id": "i" * 128}, {"request_id": "i" * 129}, "request_id is 129 characters; allowed: at most 128"),
     ({"request_id": "a b~"}, {"request_id": "a\n"}, "request_id is 'a\\n'; allowed: printable ASCII characters"),
     ({"request_id": ""}, {"request_id": "é"}, "request_id is '\\xe9'; allowed: printable ASCII characters"),

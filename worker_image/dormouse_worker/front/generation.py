@@ -85,7 +85,14 @@ async def begin(worker: Worker, model: Model, request: pb.GenerateRequest, calle
     _check_admission(worker, num_choices)  # it may have changed while we tokenized
     samplings, wake = choices(first, num_choices), asyncio.Event()
     streams = [
-        OutputStream(assembly, Times(arrival_s), clock=worker.clock, wake=wake, choice_index=sampling.choice_index)
+        OutputStream(
+            assembly,
+            Times(arrival_s),
+            clock=worker.clock,
+            wake=wake,
+            choice_index=sampling.choice_index,
+            interval=request.stream_interval or 1,
+        )
         for assembly, sampling in zip(assemblies, samplings, strict=True)
     ]
     facts = Facts(request.request_id or uuid.uuid4().hex, first.seed, prompt)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from dormouse_worker.front.streams import OutputStream
+from dormouse_worker.front.tally import TokenTally
 from dormouse_worker.ipc import EngineStatus, StepOutputs
 
 FAST_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
@@ -38,11 +39,11 @@ class WorkerMetrics:
             *("block_size", "num_gpu_blocks", "num_cpu_blocks", "gpu_memory_utilization"),
         )
         self._restarts = self._counter("dormouse_engine_restarts", "Engine processes started after the first.")
+        self._tokens = TokenTally(model_name, STEP_S)
+        self._registry.register(self._tokens)
         self._prompt = self._counter("vllm:prompt_tokens", "Prompt tokens of accepted requests.")
-        self._generated = self._counter("vllm:generation_tokens", "Tokens generated.")
         self._success = self._counter("vllm:request_success", "Ended requests by reason.", "finished_reason")
         self._ttft = self._histogram("vllm:time_to_first_token_seconds", "Arrival to first token.", FAST_S)
-        self._step = self._histogram("vllm:inter_token_latency_seconds", "Time between tokens.", STEP_S)
         self._e2e = self._histogram("vllm:e2e_request_latency_seconds", "Arrival to last token.", LONG_S)
         self._prefix_queries = self._counter(
             "vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache."
@@ -74,14 +75,13 @@ class WorkerMetrics:
         """See `RequestEvents`."""
         times = stream.times
         assert times.last_token_s is not None, "tokens came"
-        self._generated.inc(num_tokens)
-        if previous_token_s is None:
-            self._ttft.observe(times.last_token_s - times.arrival_s)
-            self._queue.observe(times.queue_s)
-            self._prefill.observe(times.prefill_s)
+        if previous_token_s is not None:
+            self._tokens.add(num_tokens, times.last_token_s - previous_token_s)
             return
-        for _ in range(num_tokens):
-            self._step.observe((times.last_token_s - previous_token_s) / num_tokens)
+        self._tokens.add(num_tokens, None)
+        self._ttft.observe(times.last_token_s - times.arrival_s)
+        self._queue.observe(times.queue_s)
+        self._prefill.observe(times.prefill_s)
 
     def on_end(self, stream: OutputStream, reason: str) -> None:
         """See `RequestEvents`."""
@@ -128,7 +128,7 @@ class WorkerMetrics:
         for number, name in enumerate(SLEEP_STATES):
             self._sleep_state.labels(self._model_name, name).set(number == level)
 
-    # A metric without labels of its own is returned as the model's child: looking it up again costs, for every token.
+    # A metric without labels of its own is returned as the model's child: looking it up again costs, for every step.
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         gauge = Gauge(name, text, ("model_name", *labels), registry=self._registry)

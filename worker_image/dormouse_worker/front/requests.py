@@ -151,16 +151,16 @@ class RequestTable:
     def _deliver(self, stream: OutputStream, output: TokenOutput) -> None:
         """Push one request's output. What that raises, be it the tokenizer, costs this call and no other."""
         self.num_waiting -= not stream.is_started
-        previous_s, before = stream.times.last_token_s, stream.num_tokens
+        previous_s = stream.times.last_token_s
         try:
-            stream.push(output)
+            num_tokens = stream.push(output)
         except Exception:
             logger.exception("output can not be delivered", extra={"fields": {"request": output.request_id}})
             self._send(AbortRequests([output.request_id]))
             self._fail(output.request_id, "its output could not be turned into an answer")
             return
-        if stream.num_tokens > before:
-            self._events.on_tokens(stream, stream.num_tokens - before, previous_s)
+        if num_tokens:
+            self._events.on_tokens(stream, num_tokens, previous_s)
         if stream.finish_reason is not None:
             if output.finish_reason is None:  # the front found a stop string, the engine does not know it
                 self._send(AbortRequests([output.request_id]))

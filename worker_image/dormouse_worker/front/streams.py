@@ -1,7 +1,8 @@
 """One sequence's way from the engine's tokens to the caller's messages. Bounded memory; knows neither gRPC nor sockets.
 
-The engine's side pushes, at once and without waiting; the caller's side takes when it can. A caller that reads slowly
-gets larger pieces, and nobody else waits for it: what is kept is at most the sequence's own output.
+The engine's side pushes, at once and without waiting; the caller's side takes when it can. A caller that reads slowly,
+or asks for it by an interval, gets larger pieces, and nobody else waits for it: what is kept is at most the sequence's
+own output.
 """
 
 from __future__ import annotations
@@ -66,11 +67,17 @@ class OutputStream:
         clock: Callable[[], float],
         wake: asyncio.Event | None = None,
         choice_index: int = 0,
+        interval: int = 1,
     ) -> None:
-        """`wake` is set whenever there is something to take; streams that are read together share it."""
+        """`wake` is set whenever there is something to take; streams that are read together share it.
+
+        A piece waits for `interval` tokens, but for the first one and the last.
+        """
         self._assembly = assembly
         self._clock = clock
         self._wake = wake or asyncio.Event()
+        self._interval = interval
+        self._has_given_tokens = False
         self._pieces: deque[Piece] = deque()
         self.choice_index = choice_index
         self.times = times
@@ -88,6 +95,14 @@ class OutputStream:
         return self.finish_reason is not None or self.error is not None
 
     @property
+    def is_due(self) -> bool:
+        """Return whether there is a piece, and it waits for no more tokens."""
+        if not self._pieces:
+            return False
+        is_short = 0 < len(self._pieces[0].token_ids) < self._interval
+        return not (is_short and self._has_given_tokens) or len(self._pieces) > 1 or self.is_finished
+
+    @property
     def num_tokens(self) -> int:
         """Return how many tokens came so far, resumed ones included."""
         return self._assembly.num_tokens
@@ -101,10 +116,14 @@ class OutputStream:
             self._finish(self._open_piece(), resumed.finish_reason, resumed.matched_stop)
         self._wake.set()
 
-    def push(self, output: TokenOutput) -> None:
-        """Take what one step produced. Ends the stream when the engine says so or a stop string matched."""
+    def push(self, output: TokenOutput) -> int:
+        """Take what one step produced, and return how many tokens count: none after a stop string.
+
+        Ends the stream when the engine says so or a stop string matched.
+        """
         if self.is_finished:
-            return
+            return 0
+        num_before = self._assembly.num_tokens
         self._note_start(output)
         for logprobs in output.prompt_logprobs or ():
             self._open_piece().prompt_logprobs.append(logprobs)
@@ -115,7 +134,9 @@ class OutputStream:
             piece = self._open_piece()
             piece.text += self._assembly.flush()
             self._finish(piece, output.finish_reason, None)
-        self._wake.set()
+        if self.is_due:
+            self._wake.set()
+        return self._assembly.num_tokens - num_before
 
     def fail(self, error: CallError) -> None:
         """End with an error, after what was pushed before; nothing happens if the stream has ended."""
@@ -124,8 +145,12 @@ class OutputStream:
             self._wake.set()
 
     def pop(self) -> Piece | None:
-        """Return as much of what is there as fits one message, None if there is nothing."""
-        return self._pieces.popleft() if self._pieces else None
+        """Return as much of what is there as fits one message, None if nothing is due."""
+        if not self.is_due:
+            return None
+        piece = self._pieces.popleft()
+        self._has_given_tokens = self._has_given_tokens or bool(piece.token_ids)
+        return piece
 
     def _add_tokens(self, token_ids: Sequence[int], logprobs: list[TokenLogprobs] | None, *, ended: bool) -> str | None:
         """Write the tokens into pieces; return the stop string at which the text ended, None if it goes on."""

@@ -15,6 +15,7 @@ from dormouse_api.limits import (
     MAX_PRIORITY,
     MAX_REPETITION_PENALTY,
     MAX_REQUEST_ID_CHARS,
+    MAX_STREAM_INTERVAL,
     MAX_TOOLS,
 )
 from dormouse_api.status import CallError
@@ -32,6 +33,8 @@ def check_request(request: pb.GenerateRequest, vocab_size: int, *, from_gateway:
     check_request_id(request.request_id)
     if abs(request.priority) > MAX_PRIORITY:
         refuse("priority", str(request.priority), f"from -{MAX_PRIORITY} to {MAX_PRIORITY}")
+    if request.stream_interval > MAX_STREAM_INTERVAL:
+        refuse("stream_interval", str(request.stream_interval), f"at most {MAX_STREAM_INTERVAL} tokens; 0 is 1")
     check_sampling(request.sampling_params, vocab_size)
     check_prompt(request, vocab_size)
     if request.HasField("resume"):
