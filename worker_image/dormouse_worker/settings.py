@@ -34,6 +34,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     model_impl: str = "auto"  # auto = our own forward pass where it fits, else transformers'; lean | transformers
     seed: int = 0
     tokenizer_cache: str = ""  # directory for converted tokenizers; "" = one in the temporary directory
+    profile_cache: str = ""  # directory that remembers profiles for the next start; "" = each start measures anew
     threads: int = 0  # torch threads on cpu; 0 = the container's cpu limit, else all cores
 
     def digest(self) -> str:

@@ -75,6 +75,7 @@ def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Fro
         model_impl=flags.model_impl,
         seed=flags.seed,
         tokenizer_cache=flags.tokenizer_cache,
+        profile_cache=flags.profile_cache,
         threads=flags.threads,
     )
     front = FrontSettings(
@@ -147,6 +148,12 @@ def _add_model_flags(group: argparse._ArgumentGroup) -> None:
         metavar="DIRECTORY",
         help="where tokenizers of older formats are kept once they are converted to tokenizer.json "
         "(default: dormouse-tokenizers-UID in the temporary directory)",
+    )
+    add(
+        "--profile-cache",
+        default="",
+        metavar="DIRECTORY",
+        help="where memory profiles are kept: the next start verifies instead of measuring (default: none is kept)",
     )
     add("--seed", default=0, type=flag_types.at_least(0), help="of random weights (default 0)")
 
