@@ -98,6 +98,8 @@ class MemoryReport(msgspec.Struct, frozen=True):
     device: str
     limited_by: str
     max_model_len: int
+    graph_bytes: int = 0
+    measured_by: str = ""
 
 
 class ModelInfo(msgspec.Struct, frozen=True):

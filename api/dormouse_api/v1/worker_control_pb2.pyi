@@ -321,6 +321,8 @@ class MemoryReport(_message.Message):
     DEVICE_FIELD_NUMBER: _builtins.int
     LIMITED_BY_FIELD_NUMBER: _builtins.int
     MAX_MODEL_LEN_FIELD_NUMBER: _builtins.int
+    GRAPH_BYTES_FIELD_NUMBER: _builtins.int
+    MEASURED_BY_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     total_bytes: _builtins.int
     """the device's memory, or the container's limit on cpu"""
@@ -347,6 +349,10 @@ class MemoryReport(_message.Message):
     """what bounded the cache: "memory limit 2.0 GiB", "kvCacheMemory", …"""
     max_model_len: _builtins.int
     """tokens"""
+    graph_bytes: _builtins.int
+    """CUDA graphs; estimated, for they are captured after the cache is there"""
+    measured_by: _builtins.str
+    """resident memory (cpu), device free memory, nvml"""
     def __init__(
         self,
         *,
@@ -365,10 +371,12 @@ class MemoryReport(_message.Message):
         device: _builtins.str = ...,
         limited_by: _builtins.str = ...,
         max_model_len: _builtins.int = ...,
+        graph_bytes: _builtins.int = ...,
+        measured_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_bytes", b"block_bytes", "block_size", b"block_size", "device", b"device", "gpu_memory_utilization", b"gpu_memory_utilization", "kv_cache_bytes", b"kv_cache_bytes", "limited_by", b"limited_by", "max_model_len", b"max_model_len", "non_torch_bytes", b"non_torch_bytes", "num_cpu_blocks", b"num_cpu_blocks", "num_gpu_blocks", b"num_gpu_blocks", "peak_activation_bytes", b"peak_activation_bytes", "rank", b"rank", "seconds", b"seconds", "total_bytes", b"total_bytes", "weights_bytes", b"weights_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_bytes", b"block_bytes", "block_size", b"block_size", "device", b"device", "gpu_memory_utilization", b"gpu_memory_utilization", "graph_bytes", b"graph_bytes", "kv_cache_bytes", b"kv_cache_bytes", "limited_by", b"limited_by", "max_model_len", b"max_model_len", "measured_by", b"measured_by", "non_torch_bytes", b"non_torch_bytes", "num_cpu_blocks", b"num_cpu_blocks", "num_gpu_blocks", b"num_gpu_blocks", "peak_activation_bytes", b"peak_activation_bytes", "rank", b"rank", "seconds", b"seconds", "total_bytes", b"total_bytes", "weights_bytes", b"weights_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

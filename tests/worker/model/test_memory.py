@@ -1,16 +1,21 @@
 """Memory arithmetic, by table."""
 
+import dataclasses
+
 import pytest
 
 from dormouse_worker.errors import InsufficientMemory, MaxModelLenTooLarge
 from dormouse_worker.model.memory import (
     DEFAULT_KV_CACHE_BYTES,
+    GRAPH_BYTES_PER_LAYER,
     Limit,
     Measured,
     choose_limit,
+    estimate_graph_bytes,
     gib,
     make_report,
     require_fit,
+    split_device_measurement,
     split_measurement,
 )
 from dormouse_worker.settings import EngineSettings
@@ -49,18 +54,56 @@ def test_resident_memory_is_divided_into_three_shares(baseline, loaded, peak, ac
     measured = split_measurement(
         weights_bytes=500, baseline_bytes=baseline, loaded_bytes=loaded, peak_bytes=peak, parent_bytes=10, seconds=1.0
     )
-    assert measured == Measured(500, activation, non_torch, 1.0)
+    assert measured == Measured(500, activation, non_torch, 1.0, measured_by="resident memory")
+
+
+@pytest.mark.parametrize(
+    ("arena", "torch", "activation"),
+    [
+        (500, 0, 0),
+        (500, 150, 150),  # weights in an arena
+        (0, 650, 150),  # weights in torch's pool
+        (502, 148, 150),  # arenas are rounded up
+        (0, 0, 0),  # nobody holds them: not ours to judge
+    ],
+)
+def test_a_devices_memory_is_divided_wherever_the_weights_lie(arena, torch, activation):
+    measured = split_device_measurement(
+        weights_bytes=500,
+        arena_bytes=arena,
+        torch_bytes=torch,
+        other_bytes=60,
+        graph_bytes=40,
+        seconds=1.0,
+        measured_by="nvml",
+    )
+    assert measured == Measured(500, activation, 60, 1.0, graph_bytes=40, measured_by="nvml")
+    assert measured.needed_bytes == 500 + activation + 60 + 40
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [((), 0), ((1,), 2 * GRAPH_BYTES_PER_LAYER + 10), ((1, 2, 8), 3 * 2 * GRAPH_BYTES_PER_LAYER + 80)],
+)
+def test_graphs_are_guessed_from_their_number_and_the_largest(sizes, expected):
+    assert estimate_graph_bytes(sizes, num_layers=2, row_bytes=10) == expected
+
+
+def test_the_guess_is_near_what_users_of_the_field_report():
+    guess = estimate_graph_bytes([*range(8, 513, 8), 1, 2, 4], num_layers=28, row_bytes=4 * 151_936)
+    assert 0.45 * GIB < guess < 0.8 * GIB
 
 
 MEASURED = Measured(weights_bytes=100 * MIB, peak_activation_bytes=50 * MIB, non_torch_bytes=350 * MIB, seconds=1.0)
 
 
 def report(limit=None, measured=MEASURED, **overrides):
-    fields = {"gpu_memory_utilization": 0.5, **overrides}
+    fields = settings(**{"gpu_memory_utilization": 0.5, **overrides})
     return make_report(
-        settings(**fields),
+        fields,
         limit or Limit(2 * GIB, is_known=True),
         measured,
+        device=fields.device,
         block_bytes=MIB,
         max_model_len=128,
         rank=3,
@@ -102,6 +145,38 @@ def test_swap_space_counts_against_an_exact_cache():
     require_fit(report(**exact))
     with pytest.raises(InsufficientMemory, match=r"swap space 64\.0 MiB and a cache of 1\.46 GiB exceed"):
         require_fit(report(**exact, swap_space_bytes=64 * MIB))
+
+
+GRAPHS = dataclasses.replace(MEASURED, graph_bytes=200 * MIB, measured_by="nvml")
+GPU_MEMORY = {"device": "cuda", "gpu_memory_utilization": 1.0}
+
+
+def test_graphs_take_from_the_cache_and_stand_in_the_report():
+    with_graphs, without = (report(measured=measured, **GPU_MEMORY) for measured in (GRAPHS, MEASURED))
+    assert without.num_gpu_blocks - with_graphs.num_gpu_blocks == 200
+    assert (with_graphs.graph_bytes, with_graphs.measured_by) == (200 * MIB, "nvml")
+    assert (without.graph_bytes, without.measured_by) == (0, "resident memory")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({}, "context and libraries 350.0 MiB, graphs 200.0 MiB; use a GPU with more memory or raise gpuMemoryUtil"),
+        (
+            {"kv_cache_memory_bytes": GIB},
+            "graphs 200.0 MiB and a cache of 1.00 GiB exceed .* lower kvCacheMemory or use",
+        ),
+    ],
+)
+def test_a_gpus_errors_name_its_own_shares_and_knobs(overrides, words):
+    limit = Limit(700 * MIB, is_known=True, name="device memory")
+    with pytest.raises(InsufficientMemory, match=words):
+        require_fit(report(limit, GRAPHS, **GPU_MEMORY, **overrides))
+
+
+def test_a_gpus_cache_is_bounded_by_its_memory():
+    made = report(Limit(GIB, is_known=True, name="device memory"), **GPU_MEMORY)
+    assert made.limited_by == "device memory 1.00 GiB"
 
 
 def test_a_report_that_fits_passes():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Collection, Sequence
 
 import torch
@@ -12,14 +10,15 @@ from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.engine.executor import SleepReport, WakeReport
 from dormouse_worker.errors import InsufficientMemory, Internal, InvalidArgument
 from dormouse_worker.executor.worker_base import WorkerBase
-from dormouse_worker.host import Host, measure_peak, release_free_memory
+from dormouse_worker.host import Host, release_free_memory
 from dormouse_worker.ipc import MemoryReport, ModelInfo
 from dormouse_worker.model.attention.registry import make_backend
 from dormouse_worker.model.golden import GoldenTokens, compare_golden, generate_golden
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.loader import LoadedModel, load
-from dormouse_worker.model.memory import choose_limit, make_report, require_fit, split_measurement
-from dormouse_worker.model.profile import profile_batches
+from dormouse_worker.model.memory import require_fit
+from dormouse_worker.model.meters import ResidentMeter
+from dormouse_worker.model.profile_run import ProfiledModel, ProfiledRank, profile_memory
 from dormouse_worker.model.runner import ModelRunner
 from dormouse_worker.settings import EngineSettings
 
@@ -32,7 +31,7 @@ class CpuWorker(WorkerBase):
         self._host = host or Host()
         self._device = torch.device("cpu")
         self._backend = make_backend("sdpa" if settings.attention_backend == "auto" else settings.attention_backend)
-        self._baseline_bytes = 0
+        self._meter = ResidentMeter(self._host)
         self._model: LoadedModel | None = None
         self._runner: ModelRunner | None = None
         self._report: MemoryReport | None = None
@@ -45,8 +44,7 @@ class CpuWorker(WorkerBase):
     def init_device(self) -> None:
         """See `WorkerBase`."""
         torch.set_num_threads(self._host.num_threads(self.settings.threads))
-        release_free_memory()
-        self._baseline_bytes = self._host.resident_bytes()
+        self._meter.take_baseline()
 
     def load_model(self) -> None:
         """See `WorkerBase`."""
@@ -58,30 +56,18 @@ class CpuWorker(WorkerBase):
 
     def determine_num_available_blocks(self) -> tuple[int, int]:
         """See `WorkerBase`."""
-        started_s = time.monotonic()
-        model, settings = self._loaded(), self.settings
-        self._profile(first_only=True)  # libraries settle what they keep for ever
-        release_free_memory()
-        loaded_bytes = self._host.resident_bytes()
-        with measure_peak(self._host) as peak:
-            self._profile(first_only=False)
-        release_free_memory()
-        measured = split_measurement(
-            weights_bytes=model.weights_bytes,
-            baseline_bytes=self._baseline_bytes,
-            loaded_bytes=loaded_bytes,
-            peak_bytes=peak.resident_bytes,
-            parent_bytes=self._host.resident_bytes(os.getppid()),
-            seconds=time.monotonic() - started_s,
-        )
-        limit = choose_limit(settings, self._host.memory_limit_bytes(), self._host.memory_total_bytes())
-        self._report = make_report(
-            settings,
-            limit,
-            measured,
-            block_bytes=model.cache_spec.block_bytes,
-            max_model_len=model.max_model_len,
-            rank=self.rank,
+        model = self._loaded()
+        self._report = profile_memory(
+            self.settings,
+            ProfiledRank(self.rank, self._device.type, torch.get_num_threads()),
+            ProfiledModel(
+                weights_bytes=model.weights_bytes,
+                block_bytes=model.cache_spec.block_bytes,
+                max_model_len=model.max_model_len,
+                num_groups=len(model.cache_spec.groups),
+            ),
+            self._meter,
+            self._run_profile,
         )
         require_fit(self._report)
         return self._report.num_gpu_blocks, self._report.num_cpu_blocks
@@ -177,18 +163,10 @@ class CpuWorker(WorkerBase):
         )
         return ModelRunner(model, cache, host_cache, self._backend, max_num_seqs=self.settings.max_num_seqs)
 
-    def _profile(self, *, first_only: bool) -> None:
-        """Run the largest batches on a cache of one block, so that nothing but activations is added."""
-        model, settings = self._loaded(), self.settings
+    def _run_profile(self, batches: list[Batch]) -> None:
+        """See `profile_memory`."""
         runner = self._make_runner(1, 0)
-        batches = profile_batches(
-            max_num_seqs=settings.max_num_seqs,
-            max_num_batched_tokens=settings.max_num_batched_tokens,
-            max_model_len=model.max_model_len,
-            block_size=settings.block_size,
-            num_groups=len(model.cache_spec.groups),
-        )
-        for batch in batches[-1:] if first_only else batches:
+        for batch in batches:
             runner.execute(batch)
 
     def _generate_golden(self) -> GoldenTokens:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,14 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from dormouse_worker.errors import ModelInvalid
-from dormouse_worker.model_files import check_model_files
+from dormouse_worker.model_files import check_model_files, digest_model
 from dormouse_worker.settings import EngineSettings
 
-DIGESTED = (
-    *("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
-    *("chat_template.jinja", "added_tokens.json"),
-)
-_HEADER_LENGTH_BYTES = 8
 _LENGTH_NAMES = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
 
 
@@ -66,22 +60,8 @@ def read_model_card(settings: EngineSettings) -> ModelCard:
         eos_token_ids=_ids(generation.get("eos_token_id"))
         or _ids(text.get("eos_token_id", config.get("eos_token_id"))),
         defaults=_defaults(generation),
-        digest=digest(files.path, files.weight_files),
+        digest=digest_model(files),
     )
-
-
-def digest(path: Path, weight_files: tuple[Path, ...]) -> str:
-    """Return the SHA-256 over configuration, tokenizer and each weight file's name, size and header."""
-    total = hashlib.sha256()
-    for name in DIGESTED:
-        content = (path / name).read_bytes() if (path / name).is_file() else b""
-        total.update(f"{name} {len(content)}\n".encode() + content)
-    for file in sorted(weight_files):
-        with file.open("rb") as stream:
-            prefix = stream.read(_HEADER_LENGTH_BYTES)
-            header = stream.read(int.from_bytes(prefix, "little"))
-        total.update(f"{file.name} {file.stat().st_size}\n".encode() + prefix + header)
-    return total.hexdigest()
 
 
 def read_object(file: Path) -> dict[str, Any]:

@@ -30,6 +30,7 @@ def engine_settings(flags: argparse.Namespace) -> EngineSettings:
         model_impl=flags.model_impl,
         seed=flags.seed,
         tokenizer_cache=flags.tokenizer_cache,
+        profile_cache=flags.profile_cache,
         attention_backend=flags.attention_backend,
         worker_cls=flags.worker_cls,
         worker_extension_cls=flags.worker_extension_cls,
@@ -69,6 +70,12 @@ def add_model_flags(group: argparse._ArgumentGroup) -> None:
         metavar="DIRECTORY",
         help="where tokenizers of older formats are kept once they are converted to tokenizer.json "
         "(default: dormouse-tokenizers-UID in the temporary directory)",
+    )
+    add(
+        "--profile-cache",
+        default="",
+        metavar="DIRECTORY",
+        help="where memory profiles are kept: the next start verifies instead of measuring (default: none is kept)",
     )
     add("--seed", default=0, type=flag_types.at_least(0), help="of random weights (default 0)")
 

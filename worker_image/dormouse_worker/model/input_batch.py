@@ -47,11 +47,12 @@ class InputBatch:
     def __init__(
         self, *, max_num_seqs: int, max_model_len: int, block_size: int, windows: tuple[int | None, ...]
     ) -> None:
+        """Allocate and touch: whoever measures this process's memory shall see all of it now."""
         self._block_size = block_size
         self._windows = windows
-        self._token_ids = np.zeros((max_num_seqs, max_model_len + 1), dtype=np.int64)
+        self._token_ids = np.full((max_num_seqs, max_model_len + 1), 0, dtype=np.int64)
         width = -(-max_model_len // block_size)
-        self._tables = [np.zeros((max_num_seqs, width), dtype=np.int64) for _ in windows]
+        self._tables = [np.full((max_num_seqs, width), 0, dtype=np.int64) for _ in windows]
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
         self._sequences: dict[str, RankSequence] = {}
 

@@ -83,7 +83,7 @@ def test_what_it_can_not_compute_is_refused_with_numbers_and_knob(capability, dt
     ("config", "name"),
     [
         ({}, ""),
-        ({"quantization_config": None}, ""),
+        ({"quantization_config": None, "text_config": 7}, ""),
         ({"quantization_config": {"load_in_4bit": True}}, "bitsandbytes_4bit"),
         (TORCHAO_INT8, "torchao"),
         (TORCHAO_INT4, "torchao_int4"),

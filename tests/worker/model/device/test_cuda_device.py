@@ -1,6 +1,7 @@
 """A GPU as a device: copies in slices on a queue of their own, ordered and awaited."""
 
 import contextlib
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,11 +10,13 @@ from hypothesis import strategies as st
 
 from dormouse_worker.errors import InvalidSettings
 from dormouse_worker.host import Host
+from dormouse_worker.model.accounting import CONTEXT_BYTES, Change
 from dormouse_worker.model.device.arena import Arena
-from dormouse_worker.model.device.cuda import CudaDevice, cut, open_cuda_device
+from dormouse_worker.model.device.cuda import CudaDevice, cut, open_cuda_device, open_memory
 from dormouse_worker.model.device.cuda_calls import CudaCalls
 from dormouse_worker.model.device.cuda_driver import CudaDriver
 from dormouse_worker.model.device.host_driver import HostDriver
+from dormouse_worker.model.device.nvml_memory import open_nvml_reader
 from dormouse_worker.model.device.pinned import PinnedDriver
 from dormouse_worker.model.device.testing_cuda import GRANULARITY, FakeCudaBindings, view_host_memory
 
@@ -45,7 +48,8 @@ def queue():
 def device(queue):
     calls = CudaCalls(FakeCudaBindings(TOTAL))
     memory = CudaDriver(calls, 0, view_host_memory)
-    return CudaDevice(memory, PinnedDriver(calls, memory, HostDriver(lambda: TOTAL)), queue)
+    copies = PinnedDriver(calls, memory, HostDriver(lambda: TOTAL))
+    return CudaDevice(memory, copies, queue, Change(1, is_certain=True))
 
 
 def fill(driver):
@@ -102,3 +106,70 @@ def test_without_a_gpu_no_device_is_opened():
 
     with pytest.raises(InvalidSettings, match="no driver"):
         open_cuda_device(Host(), open_calls=open_calls)
+
+
+CONTEXT = 300 << 10
+
+
+@pytest.fixture
+def bindings():
+    bindings = FakeCudaBindings(TOTAL)
+    bindings.context_bytes = CONTEXT
+    return bindings
+
+
+def test_the_context_is_measured_by_making_it_until_two_makings_agree(bindings):
+    memory, context = open_memory(CudaCalls(bindings), 0, bindings.free_bytes)
+    assert context == Change(CONTEXT, is_certain=True)
+    assert bindings.calls["cuDevicePrimaryCtxRetain"] == 2
+    assert memory.free_bytes() == TOTAL - CONTEXT
+
+
+class BusyBindings(FakeCudaBindings):
+    """The neighbour takes memory in the middle of the first making."""
+
+    def cuDevicePrimaryCtxRetain(self, device):  # noqa: N802  # the driver's name
+        if not self.calls["cuDevicePrimaryCtxRetain"]:
+            self.take(16 << 20)
+        return super().cuDevicePrimaryCtxRetain(device)
+
+
+def test_a_neighbour_that_moves_while_the_context_is_made_changes_nothing():
+    bindings = BusyBindings(TOTAL)
+    bindings.context_bytes = CONTEXT
+    assert open_memory(CudaCalls(bindings), 0, bindings.free_bytes)[1] == Change(CONTEXT, is_certain=True)
+    assert bindings.calls["cuDevicePrimaryCtxRetain"] == 3
+
+
+@pytest.mark.parametrize("free_bytes", [None, iter(range(1000)).__next__])
+def test_a_context_that_can_not_be_measured_is_guessed(bindings, free_bytes):
+    """Nobody reads, or the neighbour frees all the time, so that it seems to cost less than nothing."""
+    assert open_memory(CudaCalls(bindings), 0, free_bytes)[1] == Change(CONTEXT_BYTES, is_certain=False)
+    assert bindings.has_context
+
+
+class FakeNvml:
+    """Stands in for the module `cuda.bindings.nvml`."""
+
+    def __init__(self, uuid):
+        self._uuid, self.is_started = uuid, False
+
+    def init_v2(self):
+        self.is_started = True
+
+    def device_get_handle_by_uuid(self, uuid):
+        assert self.is_started
+        if uuid != self._uuid:
+            raise LookupError("not found")
+        return 7
+
+    def device_get_memory_info_v2(self, handle):
+        assert handle == 7
+        return SimpleNamespace(free=123)
+
+
+def test_nvml_tells_what_is_free_without_a_context(caplog):
+    assert open_nvml_reader("GPU-1", lambda _: FakeNvml("GPU-1"))() == 123
+    assert not caplog.text
+    assert open_nvml_reader("GPU-2", lambda _: FakeNvml("GPU-1")) is None
+    assert "GPU-2: NVML can not be used: LookupError: not found" in caplog.text

@@ -75,7 +75,7 @@ def check_device(name: str, capability: Capability | None, dtype: str, config: M
 
 def find_quantizer(config: Mapping[str, Any]) -> str:
     """Return how the weights are quantized, "" if they are not; kinds that differ in their needs told apart."""
-    found = config.get("quantization_config") or _text_config(config).get("quantization_config") or {}
+    found = _part(config, "quantization_config") or _part(_part(config, "text_config"), "quantization_config")
     method = str(found.get("quant_method", ""))
     if found.get("load_in_4bit") or found.get("load_in_8bit"):
         return "bitsandbytes_4bit" if found.get("load_in_4bit") else "bitsandbytes_8bit"
@@ -92,16 +92,17 @@ def resolve_dtype(dtype: str, config: Mapping[str, Any]) -> str:
     """
     if dtype != "auto":
         return dtype
-    text = _text_config(config)
+    text = _part(config, "text_config")
     names = (source.get(key) for source in (text, config) for key in ("dtype", "torch_dtype"))
     own = next((str(name).removeprefix("torch.") for name in names if name), "")
     allowed = QUANTIZERS.get(find_quantizer(config), Needs()).dtypes
     return allowed[0] if allowed and own not in allowed else own
 
 
-def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the part about the language model, of a model that has others."""
-    return config.get("text_config") or {}
+def _part(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return an object within the configuration; {} for whatever else stands there."""
+    part = config.get(name)
+    return part if isinstance(part, Mapping) else {}
 
 
 def _text(capability: Capability) -> str:

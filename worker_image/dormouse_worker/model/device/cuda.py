@@ -10,9 +10,11 @@ from typing import Protocol
 import torch
 
 from dormouse_worker.host import Host
+from dormouse_worker.model.accounting import CONTEXT_BYTES, Change, measure_around
 from dormouse_worker.model.device.cuda_calls import CudaCalls, open_cuda
-from dormouse_worker.model.device.cuda_driver import CudaDriver
+from dormouse_worker.model.device.cuda_driver import CudaDriver, device_uuid
 from dormouse_worker.model.device.host_driver import HostDriver
+from dormouse_worker.model.device.nvml_memory import open_nvml_reader
 from dormouse_worker.model.device.pinned import PinnedDriver
 
 SLICE_BYTES = 128 << 20  # large enough for the full rate; small enough that nothing waits long behind one
@@ -53,9 +55,9 @@ class StreamQueue:
 class CudaDevice:
     """Implements `Device`."""
 
-    def __init__(self, memory: CudaDriver, copies: PinnedDriver, queue: CopyQueue) -> None:
-        """See `open_cuda_device` for how they are made."""
-        self.memory, self.copies, self._queue = memory, copies, queue
+    def __init__(self, memory: CudaDriver, copies: PinnedDriver, queue: CopyQueue, context: Change) -> None:
+        """See `open_cuda_device` for how they are made; `context` is what the context costs."""
+        self.memory, self.copies, self._queue, self.context = memory, copies, queue, context
         self.name = memory.uuid
         self.torch_device = torch.device("cuda", memory.ordinal)
 
@@ -90,15 +92,35 @@ def cut(num_bytes: int, seams: Sequence[int], slice_bytes: int) -> Iterator[tupl
             yield start, min(end, start + slice_bytes)
 
 
-def open_cuda_device(host: Host, ordinal: int = 0, open_calls: Callable[[], CudaCalls] = open_cuda) -> CudaDevice:
-    """Make the context of one GPU and return it. Raises InvalidSettings where there is none.
+def open_memory(calls: CudaCalls, ordinal: int, free_bytes: Callable[[], int] | None) -> tuple[CudaDriver, Change]:
+    """Make the context of one GPU; return its memory, and what the context costs. Raises CudaError.
 
-    The context is made by the driver's retain; torch then finds it, so that both speak of the same memory.
+    It is made again until two makings cost the same (see `accounting`): nothing else holds it yet. `free_bytes` reads
+    without a context, as only NVML does; without it the cost is a guess.
+    """
+    made: list[CudaDriver] = []
+
+    def make() -> None:
+        made.append(CudaDriver(calls, ordinal))
+
+    if free_bytes is None:
+        make()
+        return made[-1], Change(CONTEXT_BYTES, is_certain=False)
+    change = measure_around(free_bytes, make, lambda: made.pop().close())
+    return made[-1], change if change.num_bytes >= 0 else Change(CONTEXT_BYTES, is_certain=False)
+
+
+def open_cuda_device(host: Host, ordinal: int = 0, open_calls: Callable[[], CudaCalls] = open_cuda) -> CudaDevice:
+    """Return one GPU of those that this process sees, before anything else of CUDA has run in it.
+
+    torch finds the context that is made here, so that both speak of the same memory. Raises InvalidSettings where there
+    is no GPU.
     """
     calls = open_calls()
-    memory = CudaDriver(calls, ordinal)
+    memory, context = open_memory(calls, ordinal, open_nvml_reader(device_uuid(calls, ordinal)))
     memory.make_current()
     device = torch.device("cuda", ordinal)
     torch.cuda.set_device(device)
     torch.empty(1, device=device)
-    return CudaDevice(memory, PinnedDriver(calls, memory, HostDriver(host.available_bytes)), StreamQueue(device))
+    copies = PinnedDriver(calls, memory, HostDriver(host.available_bytes))
+    return CudaDevice(memory, copies, StreamQueue(device), context)

@@ -62,8 +62,8 @@ class CudaDriver:
 
     @property
     def uuid(self) -> str:
-        """Return the device's name among all devices, as nvidia-smi writes it."""
-        return f"GPU-{uuid.UUID(bytes=bytes(self._calls.call('cuDeviceGetUuid', self._device).bytes))}"
+        """Return the device's name, see `device_uuid`."""
+        return device_uuid(self._calls, self.ordinal)
 
     def make_current(self) -> None:
         """Let this thread's calls be about this device."""
@@ -146,6 +146,12 @@ class CudaDriver:
         access.location.id = self.ordinal
         access.flags = bindings.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
         return access
+
+
+def device_uuid(calls: CudaCalls, ordinal: int) -> str:
+    """Return a device's name among all devices, as nvidia-smi writes it; makes no context."""
+    value = calls.call("cuDeviceGetUuid", calls.call("cuDeviceGet", ordinal))
+    return f"GPU-{uuid.UUID(bytes=bytes(value.bytes))}"
 
 
 class DevicePointer:

@@ -122,7 +122,7 @@ class FakeCudaBindings:
 
     def cuMemGetInfo(self) -> tuple[Any, int, int]:
         """Return what is free and how much there is."""
-        return *self._done("cuMemGetInfo", self.is_current), self._free_bytes(), self.total_bytes
+        return *self._done("cuMemGetInfo", self.is_current), self.free_bytes(), self.total_bytes
 
     def cuMemGetAllocationGranularity(self, properties: Any, option: Any) -> tuple[Any, int]:
         """Return the smallest unit."""
@@ -154,7 +154,7 @@ class FakeCudaBindings:
         """Take physical memory."""
         results = self._real.CUresult
         (code,) = self._done("cuMemCreate", flags == 0 and _is_whole(size) and self._is_ours(properties))
-        if code == results.CUDA_SUCCESS and size > self._free_bytes():
+        if code == results.CUDA_SUCCESS and size > self.free_bytes():
             code = results.CUDA_ERROR_OUT_OF_MEMORY
         handle = self.calls["cuMemCreate"]
         if code == results.CUDA_SUCCESS:
@@ -226,7 +226,8 @@ class FakeCudaBindings:
         is_right = self.is_current and self._pinned.pop(address, None) is not None
         return self._done("cuMemHostUnregister", is_right)
 
-    def _free_bytes(self) -> int:
+    def free_bytes(self) -> int:
+        """Return what is free, as NVML tells it without a context."""
         own_bytes = sum(self._chunks.values()) + self.context_bytes * self.has_context
         return max(0, self.total_bytes - self.neighbour_bytes - own_bytes)
 
