@@ -13,6 +13,7 @@ from dormouse_worker.executor.worker_base import WorkerBase
 from dormouse_worker.host import Host, release_free_memory
 from dormouse_worker.ipc import MemoryReport, ModelInfo
 from dormouse_worker.model.attention.registry import make_backend
+from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.golden import GoldenTokens, compare_golden, generate_golden
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.loader import LoadedModel, load
@@ -48,7 +49,7 @@ class CpuWorker(WorkerBase):
 
     def load_model(self) -> None:
         """See `WorkerBase`."""
-        self._model = load(self.settings, self._device)
+        self._model = load(self.settings, CpuDevice(self._host))
 
     def get_model_info(self) -> ModelInfo:
         """See `WorkerBase`."""
@@ -141,8 +142,10 @@ class CpuWorker(WorkerBase):
         return self._model
 
     def _drop(self) -> None:
-        self._model = None
         self._runner = None
+        if self._model is not None:
+            self._model.weights.close()
+        self._model = None
         release_free_memory()
 
     def _allocate(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
