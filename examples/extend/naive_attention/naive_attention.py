@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from dormouse_worker.model.attention.interface import AttentionMetadata
+from dormouse_worker.model.attention.interface import AttentionMetadata, BackendSizes, EagerBackend
 from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.kv_cache import LayerCache
 
@@ -21,9 +21,14 @@ from dormouse_worker.model.kv_cache import LayerCache
 class NaivePlan:
     """One forward pass: for each row its position, and where the positions of its sequence lie in the pools."""
 
+    own_slots: torch.Tensor  # [T], where the rows' own keys and values are stored
     positions: list[int]  # [T]
     slots: list[torch.Tensor]  # [T], each [context length]
     first_positions: list[int]  # [T], of the first slot
+
+    def write(self, layer: LayerCache, key: torch.Tensor, value: torch.Tensor) -> None:
+        """See `AttentionPlan`."""
+        layer.write(self.own_slots, key, value)
 
     def attend(self, call: AttentionCall, query: torch.Tensor, layer: LayerCache) -> torch.Tensor:
         """See `AttentionPlan`."""
@@ -53,10 +58,13 @@ def _attend_row(
     return torch.einsum("hl,lhd->hd", weights, values)
 
 
-class NaiveBackend:
+class NaiveBackend(EagerBackend):
     """Implements `AttentionBackend`; found by the entry point in pyproject.toml."""
 
     name = "naive"
+
+    def __init__(self, sizes: BackendSizes) -> None:
+        """Nothing is allocated ahead, whatever the largest pass."""
 
     def plan(self, metadata: AttentionMetadata, device: torch.device) -> NaivePlan:
         """See `AttentionBackend`."""
@@ -67,4 +75,5 @@ class NaiveBackend:
             own = torch.as_tensor(metadata.slots(np.array([sequence]), positions[None])[0], device=device)
             slots += [own] * int(num_rows)
             first_positions += [first] * int(num_rows)
-        return NaivePlan(metadata.positions.tolist(), slots, first_positions)
+        own_slots = torch.as_tensor(metadata.slot_mapping, device=device)
+        return NaivePlan(own_slots, metadata.positions.tolist(), slots, first_positions)

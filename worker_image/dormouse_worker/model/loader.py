@@ -14,6 +14,7 @@ from dormouse_worker.errors import InsufficientMemory, InvalidSettings, ModelInv
 from dormouse_worker.ipc import ModelInfo
 from dormouse_worker.model.architecture import check_architecture, check_forward, find_position_limit
 from dormouse_worker.model.attention.hook import ATTENTION_NAME, DiscoveryContext
+from dormouse_worker.model.attention.interface import AttentionShape
 from dormouse_worker.model.context import forward_context
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.kv_cache import CacheSpec
@@ -40,6 +41,7 @@ class LoadedModel:
     vocab_size: int
     weights: WeightStore  # owns the memory of all of the module's tensors
     load_report: LoadReport
+    attention_shapes: tuple[AttentionShape, ...]  # what its layers ask of a backend
 
     @property
     def weights_bytes(self) -> int:
@@ -113,6 +115,7 @@ def _complete(
         vocab_size=int(module.config.get_text_config().vocab_size),
         weights=weights.store,
         load_report=weights.report,
+        attention_shapes=discovered.shapes(settings.block_size),
     )
 
 

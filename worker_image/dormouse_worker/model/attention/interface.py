@@ -145,6 +145,24 @@ class AttentionBackend(Protocol):
         """Prepare one forward pass: everything that does not depend on the layer."""
 
 
+class EagerBackend:
+    """What a backend says that needs no memory of its own and no graphs, and computes everything."""
+
+    graph_support = GraphSupport.NEVER
+
+    @staticmethod
+    def supports(machine: Machine, shape: AttentionShape) -> str | None:  # noqa: ARG004
+        """See `AttentionBackend`."""
+        return None
+
+    def workspace_bytes(self) -> int:
+        """See `AttentionBackend`."""
+        return 0
+
+    def bind_workspace(self, workspace: torch.Tensor) -> None:
+        """See `AttentionBackend`."""
+
+
 class GraphBackend(AttentionBackend, Protocol):
     """A backend with `GraphSupport.DECODE`."""
 

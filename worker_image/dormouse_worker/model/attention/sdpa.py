@@ -15,12 +15,10 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from dormouse_worker.model.attention.interface import (
     AttentionMetadata,
-    AttentionShape,
     BackendSizes,
-    GraphSupport,
+    EagerBackend,
     Ints,
 )
-from dormouse_worker.model.attention.machine import Machine
 from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.kv_cache import LayerCache
 
@@ -143,11 +141,13 @@ class SdpaPlan:
         return output
 
 
-class SdpaBackend:
-    """The reference; every other backend is tested against it."""
+class SdpaBackend(EagerBackend):
+    """The reference; every other backend is tested against it.
+
+    No graphs: what it gathers is as long as the longest context of the pass. That is an activation, not a workspace.
+    """
 
     name = "sdpa"
-    graph_support = GraphSupport.NEVER  # what it gathers is as long as the longest context of the pass
 
     def __init__(
         self,
@@ -158,18 +158,6 @@ class SdpaBackend:
     ) -> None:
         self._gather_tokens = gather_tokens
         self._score_elements = score_elements
-
-    @staticmethod
-    def supports(machine: Machine, shape: AttentionShape) -> str | None:  # noqa: ARG004
-        """See `AttentionBackend`. Everything."""
-        return None
-
-    def workspace_bytes(self) -> int:
-        """See `AttentionBackend`. What a pass gathers is an activation."""
-        return 0
-
-    def bind_workspace(self, workspace: torch.Tensor) -> None:
-        """See `AttentionBackend`."""
 
     def plan(self, metadata: AttentionMetadata, device: torch.device) -> SdpaPlan:
         """See `AttentionBackend`."""

@@ -3,18 +3,31 @@
 import sys
 
 import pytest
+import torch
 
 from dormouse_worker.errors import InsufficientMemory, InvalidSettings
-from dormouse_worker.model.attention.registry import GROUP, backend_factories, make_backend
+from dormouse_worker.model.attention.interface import AttentionShape, BackendSizes, GraphSupport
+from dormouse_worker.model.attention.machine import describe_machine
+from dormouse_worker.model.attention.registry import GROUP, backend_factories
 from dormouse_worker.model.attention.sdpa import SdpaBackend
+from dormouse_worker.model.attention.select import select_backend
 
 BACKEND = """
-class Backend:
+from dormouse_worker.model.attention.interface import EagerBackend
+
+class Backend(EagerBackend):
     name = "flash"
+
+    def __init__(self, sizes):
+        self.sizes = sizes
 
     def plan(self, metadata, device):
         pass
 """
+CPU = torch.device("cpu")
+SHAPE = AttentionShape(4, 2, 16, 16, torch.float32, block_size=4)
+SIZES = BackendSizes((SHAPE,), max_num_seqs=2, max_model_len=16)
+MACHINE = describe_machine(CPU)
 
 
 @pytest.fixture
@@ -38,22 +51,29 @@ def install(tmp_path, monkeypatch):
         sys.modules.pop(module, None)
 
 
+def make_backend(name):
+    return select_backend(name, SIZES, CPU, max_num_batched_tokens=8, wants_graphs=False)
+
+
 def test_ours_are_there_by_name():
-    assert next(iter(backend_factories())) == "sdpa"
+    assert list(backend_factories()) == ["triton", "varlen", "sdpa"]
     assert isinstance(make_backend("sdpa"), SdpaBackend)
+    assert isinstance(make_backend("auto"), SdpaBackend)
 
 
 def test_an_installed_package_adds_a_backend_and_is_imported_only_when_it_is_made(install):
     install("fast-attention", "fast_attention:Backend")
     factory = backend_factories()["flash"]
     assert "fast_attention" not in sys.modules
-    assert factory().name == "flash"
+    assert factory(SIZES).sizes is SIZES
+    assert factory.supports(MACHINE, SHAPE) is None
+    assert factory.graph_support is GraphSupport.NEVER
     assert make_backend("flash") is not make_backend("flash")
 
 
 def test_an_unknown_name_is_told_with_those_that_there_are(install):
     install("fast-attention", "fast_attention:Backend")
-    with pytest.raises(InvalidSettings, match=r"attention_backend is 'flush'; there are auto, sdpa, .*flash"):
+    with pytest.raises(InvalidSettings, match=r"attention_backend is 'flush'; known are auto, triton, .*flash"):
         make_backend("flush")
 
 
@@ -73,8 +93,8 @@ def test_two_that_offer_one_name_are_both_named(install, name):
     [
         ("fast_broken:Backend", "import nothing_there", "loading fast_broken:Backend fails: ModuleNotFoundError"),
         ("fast_empty:Backend", "", "loading fast_empty:Backend fails: AttributeError"),
-        ("fast_greedy:Backend", BACKEND + "    def __init__(self, size): ...", "making it fails: TypeError"),
-        ("fast_wrong:make", "def make(): return 3", "fast_wrong:make gives a int, which has no `name` and `plan`"),
+        ("fast_greedy:Backend", BACKEND + "    def __init__(self, sizes, more): ...", "making it fails: TypeError"),
+        ("fast_wrong:make", "def make(): return 3", "fast_wrong:make is no backend's class: it has no name"),
     ],
 )
 def test_a_package_that_does_not_work_is_named_and_others_go_on(install, entry, code, words):
@@ -85,7 +105,8 @@ def test_a_package_that_does_not_work_is_named_and_others_go_on(install, entry, 
 
 
 def test_a_backend_that_refuses_says_so_in_its_own_words(install):
-    refusal = "from dormouse_worker.errors import InsufficientMemory\ndef make(): raise InsufficientMemory('no room')"
-    install("fast-attention", "fast_refusing:make", code=refusal)
+    refusal = "    def __init__(self, sizes): raise InsufficientMemory('no room')"
+    code = "from dormouse_worker.errors import InsufficientMemory" + BACKEND + refusal
+    install("fast-attention", "fast_refusing:Backend", code=code)
     with pytest.raises(InsufficientMemory, match="no room"):
         make_backend("flash")
