@@ -173,7 +173,9 @@ class GraphBackend(AttentionBackend, Protocol):
 class BackendFactory(Protocol):
     """How a backend is made; its class is one. What it supports can be asked before anything is built."""
 
-    graph_support: GraphSupport
+    @property
+    def graph_support(self) -> GraphSupport:
+        """See `AttentionBackend`."""
 
     def __call__(self, sizes: BackendSizes) -> AttentionBackend:
         """Return a backend for passes of at most these sizes."""
