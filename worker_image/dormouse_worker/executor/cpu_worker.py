@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 import torch
 
@@ -22,6 +23,7 @@ from dormouse_worker.model.loader import LoadedModel, load
 from dormouse_worker.model.memory import choose_limit, make_report, require_fit, split_measurement
 from dormouse_worker.model.profile import profile_batches
 from dormouse_worker.model.runner import ModelRunner
+from dormouse_worker.model.weights.sharded import save_sharded_state
 from dormouse_worker.settings import EngineSettings
 
 
@@ -126,7 +128,7 @@ class CpuWorker(WorkerBase):
 
     def save_sharded_state(self, directory: str) -> None:
         """See `WorkerBase`."""
-        raise InvalidArgument(directory)
+        save_sharded_state(self._loaded().weights, self.settings.model_path, Path(directory))
 
     def wake_up(self, tags: Collection[str]) -> WakeReport:
         """See `WorkerBase`."""
