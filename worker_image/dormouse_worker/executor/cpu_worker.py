@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 import torch
 
@@ -21,6 +22,7 @@ from dormouse_worker.model.memory import require_fit
 from dormouse_worker.model.meters import ResidentMeter
 from dormouse_worker.model.profile_run import ProfiledModel, ProfiledRank, profile_memory
 from dormouse_worker.model.runner import ModelRunner
+from dormouse_worker.model.weights.sharded import save_sharded_state
 from dormouse_worker.settings import EngineSettings
 
 
@@ -112,7 +114,7 @@ class CpuWorker(WorkerBase):
 
     def save_sharded_state(self, directory: str) -> None:
         """See `WorkerBase`."""
-        raise InvalidArgument(directory)
+        save_sharded_state(self._loaded().weights, self.settings.model_path, Path(directory))
 
     def wake_up(self, tags: Collection[str]) -> WakeReport:
         """See `WorkerBase`."""
