@@ -15,7 +15,7 @@ from dormouse_worker.executor.worker_base import WorkerBase
 from dormouse_worker.host import Host, measure_peak, release_free_memory
 from dormouse_worker.ipc import MemoryReport, ModelInfo
 from dormouse_worker.model.attention.sdpa import SdpaBackend
-from dormouse_worker.model.golden import GoldenTokens, compare_golden, generate_golden
+from dormouse_worker.model.golden import GoldenTokens, record_golden, verify_golden
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.loader import LoadedModel, load
 from dormouse_worker.model.memory import choose_limit, make_report, require_fit, split_measurement
@@ -95,13 +95,13 @@ class CpuWorker(WorkerBase):
         return self._loaded().cache_spec.windows
 
     def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
-        """See `WorkerBase`. The first call records the golden tokens, later ones compare them."""
+        """See `WorkerBase`. The first call records the golden tokens, later ones verify them."""
         self._allocate(num_gpu_blocks, num_cpu_blocks)
         self._agreed = (num_gpu_blocks, num_cpu_blocks)
         if self._golden is None:
-            self._golden = self._generate_golden()
+            self._golden = self._record_golden()
         else:
-            compare_golden(self._golden, self._generate_golden())
+            verify_golden(self.execute_model, self._golden)
 
     def execute_model(self, batch: Batch) -> ModelOutput:
         """See `WorkerBase`."""
@@ -191,9 +191,9 @@ class CpuWorker(WorkerBase):
         for batch in batches[-1:] if first_only else batches:
             runner.execute(batch)
 
-    def _generate_golden(self) -> GoldenTokens:
+    def _record_golden(self) -> GoldenTokens:
         model = self._loaded()
-        return generate_golden(
+        return record_golden(
             self.execute_model,
             vocab_size=model.vocab_size,
             max_model_len=model.max_model_len,

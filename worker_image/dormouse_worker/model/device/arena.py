@@ -19,6 +19,7 @@ import torch
 
 from dormouse_worker.model.device.driver import Chunk, DeviceOutOfMemory, MemoryDriver
 
+ALIGNMENT_BYTES = 512  # of what lies in an arena: what torch's own allocator gives, and kernels may count on
 CHUNK_BYTES = 256 << 20  # small enough that a lack of memory shows early, large enough that mapping costs nothing
 
 
@@ -45,22 +46,29 @@ class Arena:
         """Return the physical memory held, mapped or prepared."""
         return sum(size for _, size in self._chunks)
 
+    def whole_bytes(self, num_bytes: int) -> int:
+        """Return the physical memory that `prepare` takes for so many bytes."""
+        return round_up(num_bytes, self._driver.granularity)
+
     def prepare(self, num_bytes: int) -> None:
         """Take all the physical memory for the first `num_bytes`; prepared already = nothing more is taken.
 
-        Raises DeviceOutOfMemory for the whole arena, with nothing held; ValueError beyond the range.
+        Raises DeviceOutOfMemory for the whole arena; any error leaves nothing held. ValueError beyond the range.
         """
         if num_bytes > self.reserved_bytes:
             raise ValueError(f"{self.tag}: {num_bytes} bytes do not fit the {self.reserved_bytes} reserved")
         if self._chunks:
             return
         try:
-            for size in _split(round_up(num_bytes, self._driver.granularity), self._chunk_bytes):
+            for size in _split(self.whole_bytes(num_bytes), self._chunk_bytes):
                 self._chunks.append((self._driver.create(size), size))
         except DeviceOutOfMemory as error:
             free_bytes = error.free_bytes + self.size_bytes
             self.cancel()
-            raise DeviceOutOfMemory(round_up(num_bytes, self._driver.granularity), free_bytes) from error
+            raise DeviceOutOfMemory(self.whole_bytes(num_bytes), free_bytes) from error
+        except BaseException:
+            self.cancel()
+            raise
 
     def cancel(self) -> None:
         """Give prepared memory back; nothing happens to an arena that is empty."""
@@ -68,7 +76,7 @@ class Arena:
         self._destroy()
 
     def map(self) -> None:
-        """Put the prepared chunks behind the range. Raises DeviceOutOfMemory, with nothing held."""
+        """Put the prepared chunks behind the range. Raises DeviceOutOfMemory; any error leaves nothing held."""
         assert not self.is_mapped, "mapped already"
         mapped: list[tuple[int, int]] = []
         address = self._address
@@ -77,7 +85,7 @@ class Arena:
                 self._driver.map(address, chunk, size)
                 mapped.append((address, size))
                 address += size
-        except DeviceOutOfMemory:
+        except BaseException:
             for start, size in mapped:
                 self._driver.unmap(start, size)
             self._destroy()

@@ -34,6 +34,10 @@ class MemoryDriver(Protocol):
     def granularity(self) -> int:
         """Return the smallest unit of physical memory."""
 
+    @property
+    def gives_zeros(self) -> bool:
+        """Return whether memory that was just mapped holds zeros; else its contents are undefined."""
+
     def free_bytes(self) -> int:
         """Return the physical memory that `create` could give now, whoever else uses the device."""
 
@@ -50,7 +54,7 @@ class MemoryDriver(Protocol):
         """Give physical memory back that is not mapped (any more)."""
 
     def map(self, address: int, chunk: Chunk, num_bytes: int) -> None:
-        """Put a whole chunk behind a part of a range, readable and writable. Its contents are undefined.
+        """Put a whole chunk behind a part of a range, readable and writable. See `gives_zeros` for its contents.
 
         Raises DeviceOutOfMemory, for page tables and pinning cost memory too; then nothing is mapped.
         """

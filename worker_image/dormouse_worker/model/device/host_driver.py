@@ -26,6 +26,7 @@ class HostDriver:
     """
 
     granularity = HUGE_PAGE_BYTES
+    gives_zeros = True
 
     def __init__(self, available_bytes: Callable[[], int]) -> None:
         """`available_bytes` tells how much memory this process may still take."""
@@ -82,7 +83,10 @@ class HostDriver:
     def map(self, address: int, chunk: Chunk, num_bytes: int) -> None:
         """See `MemoryDriver`."""
         assert self._chunks[chunk] == num_bytes, "a chunk is mapped as a whole"
-        self._call("mprotect", address, num_bytes, mmap.PROT_READ | mmap.PROT_WRITE)
+        try:
+            self._call("mprotect", address, num_bytes, mmap.PROT_READ | mmap.PROT_WRITE)
+        except OSError as error:  # the kernel commits no more, or has no room for the mapping itself
+            raise DeviceOutOfMemory(num_bytes, self.free_bytes()) from error
         self._libc.madvise(address, num_bytes, mmap.MADV_HUGEPAGE)  # only speed is lost where the kernel has none
         self._num_unmapped_bytes -= num_bytes
 

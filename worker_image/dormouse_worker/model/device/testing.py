@@ -17,13 +17,15 @@ class FakeCudaDriver:
     """Implements `MemoryDriver` over host mappings of its own, apart from the memory that torch takes.
 
     `fail_at` makes the n-th call of a verb from now on (0 = the next) raise once, as a device does whose memory
-    somebody else took in that instant. `take` and `give` are that somebody.
+    somebody else took in that instant. `take` and `give` are that somebody. With `is_dirty` new memory holds NaNs,
+    as a GPU's may: whoever reads what nobody wrote is found out.
     """
 
     granularity = HostDriver.granularity
 
-    def __init__(self, total_bytes: int = 1 << 40) -> None:
+    def __init__(self, total_bytes: int = 1 << 40, *, is_dirty: bool = False) -> None:
         self.total_bytes = total_bytes
+        self.gives_zeros = not is_dirty
         self.neighbour_bytes = 0
         self.calls: Counter[str] = Counter()
         self._sizes: dict[Chunk, int] = {}
@@ -82,6 +84,8 @@ class FakeCudaDriver:
         if self._is_failing("map"):
             raise DeviceOutOfMemory(num_bytes, self.free_bytes())
         self._mappings.map(address, chunk, num_bytes)
+        if not self.gives_zeros:
+            self._mappings.tensor(address, num_bytes).fill_(0xFF)
 
     def unmap(self, address: int, num_bytes: int) -> None:
         """See `MemoryDriver`."""
