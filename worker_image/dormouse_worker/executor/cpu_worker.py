@@ -15,6 +15,7 @@ from dormouse_worker.executor.worker_base import WorkerBase
 from dormouse_worker.host import Host, measure_peak, release_free_memory
 from dormouse_worker.ipc import MemoryReport, ModelInfo
 from dormouse_worker.model.attention.sdpa import SdpaBackend
+from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.golden import GoldenTokens, record_golden, verify_golden
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.loader import LoadedModel, load
@@ -50,7 +51,7 @@ class CpuWorker(WorkerBase):
 
     def load_model(self) -> None:
         """See `WorkerBase`."""
-        self._model = load(self.settings, self._device)
+        self._model = load(self.settings, CpuDevice(self._host))
 
     def get_model_info(self) -> ModelInfo:
         """See `WorkerBase`."""
@@ -155,8 +156,10 @@ class CpuWorker(WorkerBase):
         return self._model
 
     def _drop(self) -> None:
-        self._model = None
         self._runner = None
+        if self._model is not None:
+            self._model.weights.close()
+        self._model = None
         release_free_memory()
 
     def _allocate(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
