@@ -52,7 +52,7 @@ class CacheSpec:
         return tuple(group.window for group in self.groups)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class LayerCache:
     """One pool by slot: key [slots, Hkv, D] and value [slots, Hkv, Dv].
 
@@ -61,6 +61,10 @@ class LayerCache:
 
     key: torch.Tensor
     value: torch.Tensor
+
+    def __repr__(self) -> str:
+        """Show shapes only: while the cache sleeps, a look at what is in it would kill the process."""
+        return f"LayerCache(key={tuple(self.key.shape)}, value={tuple(self.value.shape)})"
 
     def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
         """Store the rows of key [T, Hkv, D] and value [T, Hkv, Dv] at slots [T]."""

@@ -20,18 +20,17 @@ import torch
 from dormouse_worker.model.device.driver import Chunk, DeviceOutOfMemory, MemoryDriver
 
 ALIGNMENT_BYTES = 512  # of what lies in an arena: what torch's own allocator gives, and kernels may count on
-CHUNK_BYTES = 256 << 20  # small enough that a lack of memory shows early, large enough that mapping costs nothing
 
 
 class Arena:
     """Owns one range and the chunks behind it."""
 
-    def __init__(self, tag: str, driver: MemoryDriver, reserved_bytes: int, *, chunk_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(self, tag: str, driver: MemoryDriver, reserved_bytes: int, *, chunk_bytes: int | None = None) -> None:
         """Reserve the range, rounded up; it costs no memory. Raises OSError."""
         self.tag = tag
         self.reserved_bytes = round_up(max(1, reserved_bytes), driver.granularity)
         self._driver = driver
-        self._chunk_bytes = round_up(chunk_bytes, driver.granularity)
+        self._chunk_bytes = round_up(chunk_bytes or driver.chunk_bytes, driver.granularity)
         self._address = driver.reserve(self.reserved_bytes)
         self._chunks: list[tuple[Chunk, int]] = []  # each with its size
         self._base: torch.Tensor | None = None

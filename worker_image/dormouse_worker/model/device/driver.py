@@ -10,6 +10,8 @@ from typing import NewType, Protocol
 
 import torch
 
+CHUNK_BYTES = 256 << 20  # small enough that a lack of memory shows early, large enough that mapping costs nothing
+
 Chunk = NewType("Chunk", int)  # physical memory that `create` gave
 
 
@@ -33,6 +35,10 @@ class MemoryDriver(Protocol):
     @property
     def granularity(self) -> int:
         """Return the smallest unit of physical memory."""
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Return how much an arena shall take at once."""
 
     @property
     def gives_zeros(self) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from dormouse_worker.model.device.driver import Chunk, DeviceOutOfMemory
+from dormouse_worker.model.device.driver import CHUNK_BYTES, Chunk, DeviceOutOfMemory
 
 HUGE_PAGE_BYTES = 2 << 20  # copying into fresh 4 KiB pages is bound by page faults, not by memory
 _NO_FILE = -1
@@ -26,6 +26,7 @@ class HostDriver:
     """
 
     granularity = HUGE_PAGE_BYTES
+    chunk_bytes = CHUNK_BYTES
     gives_zeros = True
 
     def __init__(self, available_bytes: Callable[[], int]) -> None:
@@ -42,7 +43,12 @@ class HostDriver:
         self._libc = libc
 
     def __repr__(self) -> str:
-        return f"HostDriver({len(self._chunks)} chunks, {sum(self._chunks.values())} bytes)"
+        return f"HostDriver({len(self._chunks)} chunks, {self.used_bytes} bytes)"
+
+    @property
+    def used_bytes(self) -> int:
+        """Return the memory that this driver's arenas hold."""
+        return sum(self._chunks.values())
 
     def free_bytes(self) -> int:
         """See `MemoryDriver`."""
