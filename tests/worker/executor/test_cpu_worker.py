@@ -17,6 +17,7 @@ from dormouse_worker.errors import (
     MaxModelLenTooLarge,
     ModelNotFound,
 )
+from dormouse_worker.executor.cpu_worker import CpuWorker
 from dormouse_worker.executor.testing import CACHE_BYTES, first_token, make_worker
 from dormouse_worker.host import Host
 from dormouse_worker.ipc import TAGS
@@ -81,6 +82,45 @@ def test_a_larger_batch_has_a_larger_peak(tmp_path):
 
     row_bytes = 8192 * 4  # one intermediate row in float32
     assert peak(2048) - peak(32) > 1500 * row_bytes
+
+
+def test_the_profile_sees_whole_input_buffers(tmp_path):
+    """64 sequences of 131,072 tokens have room on the host from the start: it is there before it is used."""
+    num_seqs, length = 64, 1 << 17
+    directory = write_tiny_model(tmp_path, max_position_embeddings=length)
+
+    def peak(max_model_len):
+        worker = make_worker(
+            directory, max_num_seqs=num_seqs, max_model_len=max_model_len, kv_cache_memory_bytes=256 * MIB
+        )
+        worker.load_model()
+        worker.determine_num_available_blocks()
+        worker.shutdown()
+        return worker.get_memory_report().peak_activation_bytes
+
+    assert peak(length) - peak(64) > 0.9 * num_seqs * length * 8
+
+
+class UnprofiledWorker(CpuWorker):
+    """Runs no profile."""
+
+    def _run_profile(self, batches):
+        raise AssertionError(f"{len(batches)} batches are run, and the profile of the first start holds")
+
+
+def test_a_second_start_with_a_profile_cache_runs_no_profile(directory, tmp_path):
+    overrides = {"kv_cache_memory_bytes": MIB, "profile_cache": str(tmp_path / "cache")}
+    first = make_worker(directory, **overrides)
+    first.load_model()
+    blocks = first.determine_num_available_blocks()
+    first.shutdown()
+    second = UnprofiledWorker(first.settings, 0)
+    second.init_device()
+    second.load_model()
+    assert second.determine_num_available_blocks() == blocks
+    second.initialize_cache(*blocks)
+    assert first_token(second) >= 0
+    second.shutdown()
 
 
 def test_too_little_memory_is_told_with_the_report_kept(directory):

@@ -153,7 +153,7 @@ def _add_model_flags(group: argparse._ArgumentGroup) -> None:
         "--profile-cache",
         default="",
         metavar="DIRECTORY",
-        help="where memory profiles are kept: the next start verifies instead of measuring (default: none is kept)",
+        help="keeps memory profiles for later starts (default: none)",
     )
     add("--seed", default=0, type=flag_types.at_least(0), help="of random weights (default 0)")
 
