@@ -5,7 +5,6 @@ The front calls this to answer at once; the engine calls it before it imports an
 
 from __future__ import annotations
 
-import hashlib
 import json
 import struct
 from collections.abc import Iterator, Mapping
@@ -19,10 +18,6 @@ SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 PICKLE_PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 MAX_HEADER_BYTES = 100 << 20  # the format's own limit
-DIGESTED = (
-    *("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
-    *("chat_template.jinja", "added_tokens.json"),
-)
 _HEADER_LENGTH = struct.Struct("<Q")
 
 
@@ -51,20 +46,6 @@ def check_model_files(path: Path, load_format: str) -> ModelFiles:
     for file in weight_files:
         _check_safetensors(file)
     return ModelFiles(path, config, weight_files)
-
-
-def digest_model(files: ModelFiles) -> str:
-    """Return the SHA-256 over configuration, tokenizer and each weight file's name, size and header."""
-    total = hashlib.sha256()
-    for name in DIGESTED:
-        content = (files.path / name).read_bytes() if (files.path / name).is_file() else b""
-        total.update(f"{name} {len(content)}\n".encode() + content)
-    for file in sorted(files.weight_files):
-        with file.open("rb") as stream:
-            prefix = stream.read(_HEADER_LENGTH.size)
-            header = stream.read(int.from_bytes(prefix, "little"))
-        total.update(f"{file.name} {file.stat().st_size}\n".encode() + prefix + header)
-    return total.hexdigest()
 
 
 def _find_weight_files(path: Path) -> tuple[Path, ...]:

@@ -47,20 +47,20 @@ def device():
     arena.close()
 
 
-def measure(device, *, in_settle=0, in_run=0, nvml=lambda: None):
+def measure(device, *, while_warming=0, at_the_peak=0, nvml=lambda: None):
     """Measure a worker whose libraries take memory once, while a neighbour moves in either part."""
-    meter = make_meter(device, Host(), nvml)
-    meter.take_baseline()
+    meter = make_meter(device, Host(), SETTINGS, nvml)
+    meter.open()
 
-    def settle():
+    def warm_up():
         allocate(MIB)
-        device.memory.take(LIBRARIES + in_settle)
+        device.memory.take(LIBRARIES + while_warming)
 
-    def run():
+    def peak():
         allocate(ACTIVATIONS)
-        device.memory.take(in_run)
+        device.memory.take(at_the_peak)
 
-    return meter.measure(WEIGHTS, settle, run, graph_bytes=5)
+    return meter.measure(WEIGHTS, warm_up=warm_up, peak=peak, graph_bytes=5)
 
 
 def test_every_share_of_a_device_is_found(device):
@@ -73,24 +73,25 @@ def test_every_share_of_a_device_is_found(device):
 
 @pytest.mark.parametrize("moved", [512 * MIB, -512 * MIB])
 def test_a_neighbour_that_moves_while_the_largest_batch_runs_changes_nothing(device, moved):
-    measured = measure(device, in_run=moved)
+    measured = measure(device, at_the_peak=moved)
     assert measured.non_torch_bytes == LIBRARIES
     assert ACTIVATIONS - SLACK < measured.peak_activation_bytes < ACTIVATIONS + SLACK
 
 
 @pytest.mark.parametrize("moved", [1536 * MIB, -512 * MIB])
 def test_a_neighbour_that_moves_while_libraries_are_loaded_is_told_from_them(device, moved):
-    assert measure(device, in_settle=moved).non_torch_bytes == LIBRARIES_BYTES
+    assert measure(device, while_warming=moved).non_torch_bytes == LIBRARIES_BYTES
 
 
 def test_nvml_where_it_shows_us_sees_no_neighbour_at_all(device):
-    measured = measure(device, in_settle=200 * MIB, nvml=lambda: WEIGHTS + LIBRARIES)
+    measured = measure(device, while_warming=200 * MIB, nvml=lambda: WEIGHTS + LIBRARIES)
     assert (measured.non_torch_bytes, measured.measured_by) == (LIBRARIES, NVML)
 
 
 def test_the_limit_of_a_device_is_its_memory_whoever_uses_it(device):
-    meter = make_meter(device, Host())
-    assert meter.limit(SETTINGS) == Limit(TOTAL, is_known=True, name="device memory")
+    meter = make_meter(device, Host(), SETTINGS)
+    assert meter.limit() == Limit(TOTAL, is_known=True, name="device memory")
+    assert meter.own_bytes() == WEIGHTS
     assert (meter.rest_bytes(), meter.free_bytes()) == (WEIGHTS, TOTAL - 1024 * MIB - WEIGHTS)
     assert meter.measured_by == DEVICE_FREE_MEMORY
 
@@ -100,7 +101,7 @@ def test_a_gpus_context_counts_from_the_start():
     calls = CudaCalls(bindings)
     memory = CudaDriver(calls, 0, view_host_memory)
     copies = PinnedDriver(calls, memory, HostDriver(lambda: TOTAL))
-    meter = make_meter(CudaDevice(memory, copies, None, Change(300 * MIB, is_certain=True)), Host())
+    meter = make_meter(CudaDevice(memory, copies, None, Change(300 * MIB, is_certain=True)), Host(), SETTINGS)
     assert repr(meter) == "DeviceMeter(DeviceAccount(context 314572800), CudaPool(cuda:0))"
 
 
@@ -115,22 +116,22 @@ for line in sys.stdin:
 
 
 def test_another_process_that_takes_and_gives_memory_changes_nothing_on_the_cpu():
-    meter = make_meter(CpuDevice(Host()), Host())
+    meter = make_meter(CpuDevice(Host()), Host(), SETTINGS)
     assert isinstance(meter, ResidentMeter)
     assert meter.measured_by == RESIDENT_MEMORY
-    meter.take_baseline()
+    meter.open()
     program = [sys.executable, "-c", NEIGHBOUR]
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as neighbour:
 
-        def run():
+        def peak():
             print(256 * MIB, file=neighbour.stdin, flush=True)
             assert neighbour.stdout.readline() == "taken\n"
             allocate(ACTIVATIONS)
 
         free_bytes = meter.free_bytes()
-        measured = meter.measure(0, lambda: allocate(MIB), run, graph_bytes=5)
+        measured = meter.measure(0, warm_up=lambda: allocate(MIB), peak=peak, graph_bytes=5)
         neighbour.stdin.close()
     assert ACTIVATIONS - SLACK < measured.peak_activation_bytes < ACTIVATIONS + SLACK
     assert (measured.graph_bytes, measured.measured_by) == (0, RESIDENT_MEMORY)
     assert free_bytes > 0
-    assert meter.rest_bytes() > 100 * MIB
+    assert meter.rest_bytes() > meter.own_bytes() > 100 * MIB

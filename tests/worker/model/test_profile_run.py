@@ -21,19 +21,24 @@ class FakeMeter:
         self.total_bytes = total_bytes
         self.num_measured = 0
 
-    def take_baseline(self):
+    def open(self):
         pass
 
-    def limit(self, settings):
-        assert settings.max_num_seqs == 4
+    def limit(self):
         return Limit(self.total_bytes, is_known=True)
 
-    def measure(self, weights_bytes, settle, run, *, graph_bytes=0):
+    def measure(self, weights_bytes, *, warm_up, peak, graph_bytes=0):
         assert graph_bytes == 0
         self.num_measured += 1
-        settle()
-        run()
+        warm_up()
+        peak()
         return Measured(weights_bytes, 50 * MIB, 200 * MIB, 7.0)
+
+    def own_bytes(self):
+        return 300 * MIB
+
+    def release_unused(self):
+        pass
 
     def rest_bytes(self):
         return 300 * MIB

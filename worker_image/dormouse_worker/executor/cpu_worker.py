@@ -31,7 +31,7 @@ class CpuWorker(WorkerBase):
         self._host = host or Host()
         self._device = torch.device("cpu")
         self._backend = SdpaBackend()
-        self._meter = ResidentMeter(self._host)
+        self._meter = ResidentMeter(self._host, settings)
         self._model: LoadedModel | None = None
         self._runner: ModelRunner | None = None
         self._report: MemoryReport | None = None
@@ -44,7 +44,7 @@ class CpuWorker(WorkerBase):
     def init_device(self) -> None:
         """See `WorkerBase`."""
         torch.set_num_threads(self._host.num_threads(self.settings.threads))
-        self._meter.take_baseline()
+        self._meter.open()
 
     def load_model(self) -> None:
         """See `WorkerBase`."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from dormouse_worker.model.device.arena import CHUNK_BYTES
 from dormouse_worker.model.device.cuda_calls import CudaCalls
 from dormouse_worker.model.device.driver import Chunk
 
@@ -22,6 +23,7 @@ class CudaDriver:
     made so before, whichever thread asks.
     """
 
+    chunk_bytes = CHUNK_BYTES
     gives_zeros = False
 
     def __init__(self, calls: CudaCalls, ordinal: int, view: View | None = None) -> None:

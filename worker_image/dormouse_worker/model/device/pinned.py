@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 
+from dormouse_worker.model.device.arena import CHUNK_BYTES
 from dormouse_worker.model.device.cuda_calls import CudaCalls
 from dormouse_worker.model.device.cuda_driver import CudaDriver
 from dormouse_worker.model.device.driver import Chunk, DeviceOutOfMemory
@@ -17,6 +18,7 @@ class PinnedDriver:
     """Implements `MemoryDriver` over host mappings: registered when mapped, which also makes them resident."""
 
     granularity = HostDriver.granularity
+    chunk_bytes = CHUNK_BYTES
     gives_zeros = True
 
     def __init__(self, calls: CudaCalls, device: CudaDriver, mappings: HostDriver) -> None:
