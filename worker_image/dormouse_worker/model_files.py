@@ -5,7 +5,6 @@ The front calls this to answer at once; the engine calls it before it imports an
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,16 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from dormouse_worker.errors import CustomCodeRefused, ModelInvalid, ModelNotFound, PickleRefused
-from dormouse_worker.safetensors_files import StoredTensor, read_raw_header, read_safetensors
+from dormouse_worker.safetensors_files import StoredTensor, read_safetensors
 from dormouse_worker.sharded_files import read_shard
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 PICKLE_PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-DIGESTED = (
-    *("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
-    *("chat_template.jinja", "added_tokens.json"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +48,6 @@ def check_model_files(path: Path, load_format: str) -> ModelFiles:
     weight_files = _find_weight_files(path)
     tensors = {name: tensor for file in weight_files for name, tensor in read_safetensors(file).tensors.items()}
     return ModelFiles(path, config, weight_files, tensors)
-
-
-def digest_model(files: ModelFiles) -> str:
-    """Return the SHA-256 over configuration, tokenizer and each weight file's name, size and header."""
-    total = hashlib.sha256()
-    for name in DIGESTED:
-        content = (files.path / name).read_bytes() if (files.path / name).is_file() else b""
-        total.update(f"{name} {len(content)}\n".encode() + content)
-    for file in sorted(files.weight_files):
-        total.update(f"{file.name} {file.stat().st_size}\n".encode() + read_raw_header(file))
-    return total.hexdigest()
 
 
 def _find_weight_files(path: Path) -> tuple[Path, ...]:

@@ -38,6 +38,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     worker_cls: str = "auto"  # qualified name of a WorkerBase of one's own; auto = the device's
     worker_extension_cls: str = ""  # qualified name of a class whose methods the worker gets; "" = none
     profile_cache: str = ""  # directory that remembers profiles for the next start; "" = each start measures anew
+    cuda_graphs: bool = True  # cuda: record decode steps; off saves their memory and the time to record them
     threads: int = 0  # torch threads on cpu; 0 = the container's cpu limit, else all cores
 
     def digest(self) -> str:

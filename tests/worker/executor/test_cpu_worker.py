@@ -6,6 +6,7 @@ import torch
 from dormouse_worker.engine.batch import NewSequence, single
 from dormouse_worker.engine.testing import make_sampling
 from dormouse_worker.errors import InsufficientMemory, MaxModelLenTooLarge
+from dormouse_worker.executor.cpu_worker import CpuWorker
 from dormouse_worker.executor.testing import generate, make_worker, start
 from dormouse_worker.host import Host
 from dormouse_worker.model.testing import write_tiny_model
@@ -68,6 +69,28 @@ def test_a_larger_batch_has_a_larger_peak(tmp_path):
 
     row_bytes = 8192 * 4  # one intermediate row in float32
     assert peak(2048) - peak(32) > 1500 * row_bytes
+
+
+class UnprofiledWorker(CpuWorker):
+    """Runs no profile."""
+
+    def _run_profile(self, batches):
+        raise AssertionError(f"{len(batches)} batches are run, and the profile of the first start holds")
+
+
+def test_a_second_start_with_a_profile_cache_runs_no_profile(directory, tmp_path):
+    overrides = {"kv_cache_memory_bytes": MIB, "profile_cache": str(tmp_path / "cache")}
+    first = make_worker(directory, **overrides)
+    first.load_model()
+    blocks = first.determine_num_available_blocks()
+    first.shutdown()
+    second = UnprofiledWorker(first.settings, 0)
+    second.init_device()
+    second.load_model()
+    assert second.determine_num_available_blocks() == blocks
+    second.initialize_cache(*blocks)
+    assert generate(second)
+    second.shutdown()
 
 
 def test_too_little_memory_is_told_with_the_report_kept(directory):

@@ -53,6 +53,15 @@ class Allocation:
         return f"Allocation({self._runner!r}, {self._cycle!r})"
 
     @property
+    def cache(self) -> KVCache:
+        """Return the cache on the device; the same over every sleep."""
+        return self._cache.cache
+
+    def restart(self) -> None:
+        """Make the runner anew; only while nothing runs or sleeps."""
+        self._start_runner()
+
+    @property
     def sleeping_tags(self) -> tuple[str, ...]:
         """Return what sleeps."""
         return self._cycle.sleeping_tags

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dormouse_worker.executor.account import HostAccount
 from dormouse_worker.executor.rank_worker import RankWorker
 from dormouse_worker.model.device.cpu import CpuDevice
 
@@ -13,7 +12,3 @@ class CpuWorker(RankWorker):
     def make_device(self) -> CpuDevice:
         """See `RankWorker`."""
         return CpuDevice(self.host)
-
-    def make_account(self) -> HostAccount:
-        """See `RankWorker`."""
-        return HostAccount(self.host, self.settings)

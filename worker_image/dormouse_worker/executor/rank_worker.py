@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 import torch
 
 from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.engine.executor import SleepReport, WakeReport
 from dormouse_worker.errors import GoldenTokensDiffer, Internal, InvalidArgument
-from dormouse_worker.executor.account import MemoryAccount
 from dormouse_worker.executor.allocation import Allocation
 from dormouse_worker.executor.memory_errors import memory_errors
+from dormouse_worker.executor.recording import Recording, record
 from dormouse_worker.executor.worker_base import WorkerBase
 from dormouse_worker.host import Host, freeze_garbage_collector, thaw_garbage_collector
 from dormouse_worker.ipc import TAGS, MemoryReport, ModelInfo
-from dormouse_worker.model.attention.interface import AttentionBackend
-from dormouse_worker.model.attention.sdpa import SdpaBackend
+from dormouse_worker.model.attention.interface import AttentionBackend, BackendSizes, is_graph_backend
+from dormouse_worker.model.attention.select import select_backend
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.golden import GoldenTokens, record_golden, verify_golden
+from dormouse_worker.model.graphs import DecodeGraphs, GraphMaker, graph_sizes
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.loader import LoadedModel, load
-from dormouse_worker.model.memory import make_report, require_fit
-from dormouse_worker.model.profile import profile_batches
-from dormouse_worker.model.runner import ModelRunner
+from dormouse_worker.model.memory import estimate_graph_bytes, require_fit
+from dormouse_worker.model.meters import Meter, make_meter
+from dormouse_worker.model.profile_run import ProfiledModel, ProfiledRank, profile_memory
+from dormouse_worker.model.runner import ForwardPass, ModelRunner
 from dormouse_worker.model.stopwatch import Stopwatch
+from dormouse_worker.model.weights.sharded import save_sharded_state
 from dormouse_worker.settings import EngineSettings
 
+logger = logging.getLogger(__name__)
+
 LEVELS = (1, 2)
+LOGIT_BYTES = 4  # of the widest dtype that logits have
 
 
 class RankWorker(WorkerBase):
@@ -38,12 +46,14 @@ class RankWorker(WorkerBase):
         super().__init__(settings, rank)
         self.host = host or Host()
         self._device: Device | None = None
-        self._account: MemoryAccount | None = None
+        self._meter: Meter | None = None
         self._backend: AttentionBackend | None = None
         self._model: LoadedModel | None = None
         self._report: MemoryReport | None = None
         self._allocation: Allocation | None = None
         self._golden: GoldenTokens | None = None
+        self._graphs: DecodeGraphs | None = None
+        self.recording: Recording | None = None  # what recording the graphs took
 
     def __repr__(self) -> str:
         model = "loaded" if self._model else "none"
@@ -53,13 +63,9 @@ class RankWorker(WorkerBase):
     def make_device(self) -> Device:
         """Return the device; the first thing that may touch it. Raises InvalidSettings if it can not be used."""
 
-    @abstractmethod
-    def make_account(self) -> MemoryAccount:
-        """Return who measures; the device is there."""
-
-    def make_backend(self) -> AttentionBackend:
-        """Return who computes attention; the device is there."""
-        return SdpaBackend()
+    def make_graph_maker(self) -> GraphMaker | None:
+        """Return who records decode steps; None where nothing can."""
+        return None
 
     @property
     def device(self) -> Device:
@@ -68,22 +74,22 @@ class RankWorker(WorkerBase):
         return self._device
 
     @property
-    def account(self) -> MemoryAccount:
+    def meter(self) -> Meter:
         """Return who measures the memory; there is one after `init_device`."""
-        assert self._account is not None, "init_device comes first"
-        return self._account
+        assert self._meter is not None, "init_device comes first"
+        return self._meter
 
     def init_device(self) -> None:
         """See `WorkerBase`."""
         torch.set_num_threads(self.host.num_threads(self.settings.threads))
         self._device = self.make_device()
-        self._account = self.make_account()
-        self._account.open()
-        self._backend = self.make_backend()
+        self._meter = make_meter(self._device, self.host, self.settings)
+        self._meter.open()
 
     def load_model(self) -> None:
         """See `WorkerBase`."""
         self._model = load(self.settings, self.device)
+        self._backend = self._select_backend(self._model)
 
     def get_model_info(self) -> ModelInfo:
         """See `WorkerBase`."""
@@ -92,18 +98,18 @@ class RankWorker(WorkerBase):
     def determine_num_available_blocks(self) -> tuple[int, int]:
         """See `WorkerBase`."""
         model = self._loaded()
-        measured = self.account.measure(
-            model.weights_bytes,
-            warm_up=lambda: self._profile(first_only=True),
-            peak=lambda: self._profile(first_only=False),
-        )
-        self._report = make_report(
+        self._report = profile_memory(
             self.settings,
-            self.account.limit(),
-            measured,
-            block_bytes=model.cache_spec.block_bytes,
-            max_model_len=model.max_model_len,
-            rank=self.rank,
+            ProfiledRank(self.rank, self.device.name, torch.get_num_threads()),
+            ProfiledModel(
+                weights_bytes=model.weights_bytes,
+                block_bytes=model.cache_spec.block_bytes,
+                max_model_len=model.max_model_len,
+                num_groups=len(model.cache_spec.groups),
+                graph_bytes=self._estimate_graph_bytes(model),
+            ),
+            self.meter,
+            self._run_profile,
         )
         require_fit(self._report)
         return self._report.num_gpu_blocks, self._report.num_cpu_blocks
@@ -125,6 +131,7 @@ class RankWorker(WorkerBase):
         try:
             with memory_errors(what):
                 self._allocation = Allocation(self.device, spec, counts, model.weights, self._make_runner)
+                self._record_graphs(self._allocation)
                 self._check_golden()
         except BaseException:
             self._free_cache()
@@ -139,13 +146,13 @@ class RankWorker(WorkerBase):
         """See `WorkerBase`. Blocks are kept at level 1 only. Raises InvalidArgument or InsufficientMemory."""
         _check_sleep(level, tags, kept_blocks)
         allocation, watch = self._allocated(), Stopwatch()
-        before_bytes = self.account.own_bytes()
+        before_bytes = self.meter.own_bytes()
         self.device.synchronize()
         with memory_errors("the copies that a sleep needs can not be made"):
             allocation.sleep(level, tags, kept_blocks, watch)
         with watch.phase("drop"):
-            self.account.release_unused()
-        residual_bytes = self.account.own_bytes()
+            self.meter.release_unused()
+        residual_bytes = self.meter.own_bytes()
         host_copy_bytes = self._loaded().weights.host_copy_bytes + allocation.host_copy_bytes
         return SleepReport(max(0, before_bytes - residual_bytes), residual_bytes, host_copy_bytes, watch.phases)
 
@@ -168,13 +175,13 @@ class RankWorker(WorkerBase):
             self.shutdown()
             raise
         except BaseException:
-            self.account.release_unused()
+            self.meter.release_unused()
             raise
         return WakeReport(watch.phases)
 
     def save_sharded_state(self, directory: str) -> None:
         """See `WorkerBase`."""
-        raise InvalidArgument(directory)
+        save_sharded_state(self._loaded().weights, self.settings.model_path, Path(directory), rank=self.rank)
 
     def check_health(self) -> None:
         """See `WorkerBase`. Computes one small sum, which fails if torch does."""
@@ -189,8 +196,8 @@ class RankWorker(WorkerBase):
             self._model.weights.close()
         self._model = None
         thaw_garbage_collector()
-        if self._account is not None:
-            self._account.release_unused()
+        if self._meter is not None:
+            self._meter.release_unused()
 
     def _loaded(self) -> LoadedModel:
         assert self._model is not None, "load_model comes first"
@@ -201,27 +208,59 @@ class RankWorker(WorkerBase):
         return self._allocation
 
     def _free_cache(self) -> None:
+        self._graphs = self.recording = None  # they read the cache that goes now
         if self._allocation is not None:
             self._allocation.close()
             self._allocation = None
 
     def _make_runner(self, cache: KVCache, host_cache: KVCache) -> ModelRunner:
-        assert self._backend is not None, "init_device comes first"
-        return ModelRunner(self._loaded(), cache, host_cache, self._backend, max_num_seqs=self.settings.max_num_seqs)
-
-    def _profile(self, *, first_only: bool) -> None:
-        """Run the largest batches on a cache of one block, so that nothing but activations is added."""
-        model, settings = self._loaded(), self.settings
-        cache, host_cache = (KVCache(model.cache_spec, count, self.device.torch_device) for count in (1, 0))
-        runner = self._make_runner(cache, host_cache)
-        batches = profile_batches(
-            max_num_seqs=settings.max_num_seqs,
-            max_num_batched_tokens=settings.max_num_batched_tokens,
-            max_model_len=model.max_model_len,
-            block_size=settings.block_size,
-            num_groups=len(model.cache_spec.groups),
+        assert self._backend is not None, "load_model comes first"
+        max_num_seqs = self.settings.max_num_seqs
+        return ModelRunner(
+            self._loaded(), cache, host_cache, self._backend, max_num_seqs=max_num_seqs, graphs=self._graphs
         )
-        for batch in batches[-1:] if first_only else batches:
+
+    def _select_backend(self, model: LoadedModel) -> AttentionBackend:
+        settings = self.settings
+        return select_backend(
+            settings.attention_backend,
+            BackendSizes(
+                shapes=model.attention_shapes,
+                max_num_seqs=settings.max_num_seqs,
+                max_model_len=model.max_model_len,
+                num_groups=len(model.cache_spec.groups),
+            ),
+            self.device.torch_device,
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+            wants_graphs=bool(self._graph_sizes()),
+        )
+
+    def _graph_sizes(self) -> tuple[int, ...]:
+        has_graphs = self.settings.cuda_graphs and self.make_graph_maker() is not None
+        return graph_sizes(self.settings.max_num_seqs) if has_graphs else ()
+
+    def _estimate_graph_bytes(self, model: LoadedModel) -> int:
+        sizes, row_bytes = self._graph_sizes(), model.vocab_size * LOGIT_BYTES
+        return estimate_graph_bytes(sizes, num_layers=len(model.cache_spec.layers), row_bytes=row_bytes)
+
+    def _record_graphs(self, allocation: Allocation) -> None:
+        """Record decode steps over the new cache, where that can be done; they outlive its sleeps."""
+        maker, backend = self.make_graph_maker(), self._backend
+        if maker is None or not self._graph_sizes() or backend is None or not is_graph_backend(backend):
+            return
+        forward = ForwardPass(self._loaded(), allocation.cache)
+        recorded = DecodeGraphs(forward, backend, self._graph_sizes(), self.device.torch_device)
+        self.recording = record(recorded, maker, len(allocation.cache.spec.groups), self.meter)
+        logger.info("%s", self.recording)
+        self._graphs = recorded
+        allocation.restart()
+
+    def _run_profile(self, batches: Sequence[Batch]) -> None:
+        """Run batches on a cache of one block, so that nothing but activations is added."""
+        spec = self._loaded().cache_spec
+        cache, host_cache = (KVCache(spec, count, self.device.torch_device) for count in (1, 0))
+        runner = self._make_runner(cache, host_cache)
+        for batch in batches:
             runner.execute(batch)
 
     def _check_golden(self) -> None:

@@ -15,28 +15,15 @@ from typing import Any
 
 from dormouse_worker.engine.batch import NewSequence, single
 from dormouse_worker.engine.testing import make_sampling
-from dormouse_worker.executor.account import HostAccount
 from dormouse_worker.executor.cpu_worker import CpuWorker
 from dormouse_worker.executor.rank_worker import RankWorker
 from dormouse_worker.host import Host
 from dormouse_worker.ipc import TAGS
-from dormouse_worker.model.device.testing import FakeCudaDriver, FakeDevice
+from dormouse_worker.model.device.testing import FakeDevice
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.settings import EngineSettings
 
 CACHE_BYTES = 16 << 20
-
-
-class FakeAccount(HostAccount):
-    """A `MemoryAccount` of a device whose memory is apart: the driver knows what is held of it."""
-
-    def __init__(self, host: Host, settings: EngineSettings, driver: FakeCudaDriver) -> None:
-        super().__init__(host, settings)
-        self._driver = driver
-
-    def own_bytes(self) -> int:
-        """See `MemoryAccount`."""
-        return self._driver.used_bytes
 
 
 class FakeDeviceWorker(RankWorker):
@@ -51,10 +38,6 @@ class FakeDeviceWorker(RankWorker):
     def make_device(self) -> FakeDevice:
         """See `RankWorker`."""
         return self.fake
-
-    def make_account(self) -> FakeAccount:
-        """See `RankWorker`."""
-        return FakeAccount(self.host, self.settings, self.fake.memory)
 
 
 def make_settings(directory: Path, **overrides: Any) -> EngineSettings:

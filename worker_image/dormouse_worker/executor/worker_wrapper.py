@@ -17,7 +17,10 @@ from dormouse_worker.settings import EngineSettings
 
 logger = logging.getLogger(__name__)
 
-WORKER_CLASSES = {"cpu": "dormouse_worker.executor.cpu_worker.CpuWorker"}
+WORKER_CLASSES = {
+    "cpu": "dormouse_worker.executor.cpu_worker.CpuWorker",
+    "cuda": "dormouse_worker.executor.gpu_worker.GpuWorker",
+}
 
 
 class WorkerWrapper:

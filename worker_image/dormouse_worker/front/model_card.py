@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from dormouse_worker.errors import ModelInvalid
-from dormouse_worker.model_files import check_model_files, digest_model
+from dormouse_worker.model_digest import digest_model
+from dormouse_worker.model_files import check_model_files
 from dormouse_worker.settings import EngineSettings
 
 _LENGTH_NAMES = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")

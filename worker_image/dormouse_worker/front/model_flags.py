@@ -34,6 +34,7 @@ def engine_settings(flags: argparse.Namespace) -> EngineSettings:
         attention_backend=flags.attention_backend,
         worker_cls=flags.worker_cls,
         worker_extension_cls=flags.worker_extension_cls,
+        cuda_graphs=flags.cuda_graphs,
         threads=flags.threads,
     )
 
@@ -149,6 +150,12 @@ def add_engine_flags(group: argparse._ArgumentGroup) -> None:
         default=False,
         action=argparse.BooleanOptionalAction,
         help="at sleep level 1 keep cached prefixes in host memory (default off)",
+    )
+    add(
+        "--cuda-graphs",
+        default=True,
+        action=argparse.BooleanOptionalAction,
+        help="cuda: record decode steps as graphs, which cost memory and seconds at the start (default on)",
     )
     add(
         "--threads",

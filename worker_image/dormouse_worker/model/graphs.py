@@ -102,6 +102,11 @@ class DecodeGraphs:
             graph = maker.record(lambda size=size, plans=plans: self._compute(size, plans))  # type: ignore[misc]  # bound now
             self._recorded[size] = _Recorded(graph, plans)
 
+    @property
+    def num_recorded(self) -> int:
+        """Return how many sizes have a graph."""
+        return len(self._recorded)
+
     def fits(self, packed: PackedInput, rows: Ints) -> bool:
         """Return whether a graph computes this pass: one row for each sequence, all of them wanted, not too many."""
         num_seqs = len(packed.query_starts) - 1

@@ -16,6 +16,7 @@ from dormouse_worker.model.architecture import check_architecture, check_forward
 from dormouse_worker.model.attention.hook import DiscoveryContext
 from dormouse_worker.model.attention.interface import AttentionShape
 from dormouse_worker.model.context import forward_context
+from dormouse_worker.model.device.check import check_device
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.foreign import foreign_errors
 from dormouse_worker.model.kv_cache import CacheSpec
@@ -83,6 +84,7 @@ def load(settings: EngineSettings, device: Device) -> LoadedModel:
     files = check_model_files(settings.model_path, settings.load_format)
     with foreign_errors(files.path):
         config = AutoConfig.from_pretrained(files.path, local_files_only=True, trust_remote_code=False)
+        check_device(device.name, device.capability, settings.dtype, files.config)
         check_architecture(config)
         max_model_len = resolve_max_model_len(config, settings.max_model_len)
         weights = load_weights(config, settings, device, files)

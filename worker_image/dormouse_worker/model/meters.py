@@ -34,20 +34,26 @@ class Meter(Protocol):
     def measured_by(self) -> str:
         """Return the way, for the report."""
 
-    def take_baseline(self) -> None:
+    def open(self) -> None:
         """Note what is held before anything is loaded."""
 
-    def limit(self, settings: EngineSettings) -> Limit:
+    def limit(self) -> Limit:
         """Return the memory to share."""
 
-    def measure(self, weights_bytes: int, settle: Run, run: Run, *, graph_bytes: int = 0) -> Measured:
-        """Measure the largest batch, `run`. `settle` is a small one before it: libraries take what they keep for ever.
+    def measure(self, weights_bytes: int, *, warm_up: Run, peak: Run, graph_bytes: int = 0) -> Measured:
+        """Measure the largest batch, `peak`. `warm_up` is run before: libraries take what they keep for ever.
 
         Weights are loaded; nothing else runs on this device in this process.
         """
 
+    def own_bytes(self) -> int:
+        """Return what this process holds of the device's memory now."""
+
+    def release_unused(self) -> None:
+        """Let libraries give back what they hold without using it."""
+
     def rest_bytes(self) -> int:
-        """Return what this process holds now: cheap, without running anything."""
+        """Return what counts against the limit now, after `release_unused`; cheap, nothing is run."""
 
     def free_bytes(self) -> int:
         """Return what it could still take now, whoever else uses the device."""
@@ -58,44 +64,52 @@ class ResidentMeter:
 
     measured_by = RESIDENT_MEMORY
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, host: Host, settings: EngineSettings) -> None:
+        self._host, self._settings = host, settings
         self._baseline_bytes = 0
 
     def __repr__(self) -> str:
         return f"ResidentMeter(baseline={self._baseline_bytes})"
 
-    def take_baseline(self) -> None:
+    def open(self) -> None:
         """See `Meter`."""
         release_free_memory()
         self._baseline_bytes = self._host.resident_bytes()
 
-    def limit(self, settings: EngineSettings) -> Limit:
+    def limit(self) -> Limit:
         """See `Meter`."""
-        return choose_limit(settings, self._host.memory_limit_bytes(), self._host.memory_total_bytes())
+        return choose_limit(self._settings, self._host.memory_limit_bytes(), self._host.memory_total_bytes())
 
-    def measure(self, weights_bytes: int, settle: Run, run: Run, *, graph_bytes: int = 0) -> Measured:
+    def measure(self, weights_bytes: int, *, warm_up: Run, peak: Run, graph_bytes: int = 0) -> Measured:
         """See `Meter`."""
         del graph_bytes  # there are none
         started_s = time.monotonic()
-        settle()
+        warm_up()
         release_free_memory()
         loaded_bytes = self._host.resident_bytes()
-        with measure_peak(self._host) as peak:
-            run()
+        with measure_peak(self._host) as highest:
+            peak()
         release_free_memory()
         return split_measurement(
             weights_bytes=weights_bytes,
             baseline_bytes=self._baseline_bytes,
             loaded_bytes=loaded_bytes,
-            peak_bytes=peak.resident_bytes,
+            peak_bytes=highest.resident_bytes,
             parent_bytes=self._parent_bytes(),
             seconds=time.monotonic() - started_s,
         )
 
+    def own_bytes(self) -> int:
+        """See `Meter`."""
+        return self._host.resident_bytes()
+
+    def release_unused(self) -> None:
+        """See `Meter`."""
+        release_free_memory()
+
     def rest_bytes(self) -> int:
         """See `Meter`. With the parent, the front: it shares the limit."""
-        release_free_memory()
+        self.release_unused()
         return self._host.resident_bytes() + self._parent_bytes()
 
     def free_bytes(self) -> int:
@@ -176,19 +190,18 @@ class DeviceMeter:
         """See `Meter`."""
         return self._account.snapshot().measured_by
 
-    def take_baseline(self) -> None:
+    def open(self) -> None:
         """See `Meter`: every part is measured when it is made, the context when the device was opened."""
 
-    def limit(self, settings: EngineSettings) -> Limit:
+    def limit(self) -> Limit:
         """See `Meter`."""
-        del settings
         return Limit(self._account.snapshot().total_bytes, is_known=True, name="device memory")
 
-    def measure(self, weights_bytes: int, settle: Run, run: Run, *, graph_bytes: int = 0) -> Measured:
+    def measure(self, weights_bytes: int, *, warm_up: Run, peak: Run, graph_bytes: int = 0) -> Measured:
         """See `Meter`."""
         started_s = time.monotonic()
-        self._account.measure("libraries", settle, guess_bytes=LIBRARIES_BYTES, max_bytes=MAX_LIBRARIES_BYTES)
-        torch_bytes = self._pool.rest_bytes() + self._pool.peak_bytes(run)
+        self._account.measure("libraries", warm_up, guess_bytes=LIBRARIES_BYTES, max_bytes=MAX_LIBRARIES_BYTES)
+        torch_bytes = self._pool.rest_bytes() + self._pool.peak_bytes(peak)
         snapshot = self._account.snapshot()
         return split_device_measurement(
             weights_bytes=weights_bytes,
@@ -200,20 +213,32 @@ class DeviceMeter:
             measured_by=snapshot.measured_by,
         )
 
+    def own_bytes(self) -> int:
+        """See `Meter`."""
+        return self._account.snapshot().own_bytes
+
+    def release_unused(self) -> None:
+        """See `Meter`. The host's, too: activations' pages, on the device that is not there."""
+        release_free_memory()
+        self._pool.rest_bytes()
+
     def rest_bytes(self) -> int:
         """See `Meter`."""
-        self._pool.rest_bytes()
-        return self._account.snapshot().own_bytes
+        self.release_unused()
+        return self.own_bytes()
 
     def free_bytes(self) -> int:
         """See `Meter`."""
         return self._account.snapshot().free_bytes
 
 
-def make_meter(device: Device, host: Host, nvml_own_bytes: Callable[[], int | None] = lambda: None) -> Meter:
+def make_meter(
+    device: Device, host: Host, settings: EngineSettings, nvml_own_bytes: Callable[[], int | None] = lambda: None
+) -> Meter:
     """Return the way to measure on this device. `nvml_own_bytes` tells what NVML counts as ours, None if hidden."""
-    if not isinstance(device.memory, DeviceMemory):
-        return ResidentMeter(host)
+    if device.copies is None:
+        return ResidentMeter(host, settings)
+    assert isinstance(device.memory, DeviceMemory), "a device with memory of its own knows how much it has"
     if not isinstance(device, CudaDevice):
         return DeviceMeter(DeviceAccount(device.memory, lambda: 0, nvml_own_bytes), HostPool(host))
     reserved = functools.partial(torch.cuda.memory_reserved, device.torch_device)

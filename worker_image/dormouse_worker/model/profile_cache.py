@@ -87,7 +87,7 @@ class ProfileCache:
 
 def software_versions() -> tuple[str, ...]:
     """Return the versions of what decides how much memory a worker takes."""
-    return __version__, torch.__version__, transformers.__version__, platform.python_version()
+    return __version__, str(torch.__version__), transformers.__version__, platform.python_version()
 
 
 def find_difference(

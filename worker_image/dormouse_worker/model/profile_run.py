@@ -21,7 +21,8 @@ from dormouse_worker.model.profile_cache import (
     find_difference,
     software_versions,
 )
-from dormouse_worker.model_files import check_model_files, digest_model
+from dormouse_worker.model_digest import digest_model
+from dormouse_worker.model_files import check_model_files
 from dormouse_worker.settings import EngineSettings
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ class ProfiledModel:
     block_bytes: int
     max_model_len: int
     num_groups: int  # of layers that see the same tokens
+    graph_bytes: int = 0  # what its graphs are estimated to take
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ def profile_memory(
     `run` computes batches on a cache of one block, made for this call and given up after it, so that nothing but
     activations is added.
     """
-    limit = meter.limit(settings)
+    limit = meter.limit()
     batches = profile_batches(
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
@@ -64,7 +66,12 @@ def profile_memory(
     )
 
     def measure() -> Measured:
-        return meter.measure(model.weights_bytes, lambda: run(batches[-1:]), lambda: run(batches))
+        return meter.measure(
+            model.weights_bytes,
+            warm_up=lambda: run(batches[-1:]),
+            peak=lambda: run(batches),
+            graph_bytes=model.graph_bytes,
+        )
 
     if settings.profile_cache:
         key = make_key(settings, rank)

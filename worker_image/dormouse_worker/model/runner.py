@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from dataclasses import dataclass
 
 import torch
 
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken, ScheduledSequence
 from dormouse_worker.model.attention.hook import PagedContext
-from dormouse_worker.model.attention.interface import AttentionBackend, AttentionPlan, GraphBackend, GraphSupport
+from dormouse_worker.model.attention.interface import AttentionBackend, AttentionPlan
 from dormouse_worker.model.context import forward_context
-from dormouse_worker.model.graphs import DecodeGraphs, GraphMaker
+from dormouse_worker.model.graphs import DecodeGraphs
 from dormouse_worker.model.input_batch import InputBatch, PackedInput
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.loader import LoadedModel
@@ -19,17 +19,41 @@ from dormouse_worker.model.logit_rows import LogitRows, choose_logit_rows
 from dormouse_worker.model.sampler import SamplingRow, prompt_logprobs, sample
 
 
+@dataclass(frozen=True, slots=True)
+class ForwardPass:
+    """Implements `graphs.Forward` with a model and a cache."""
+
+    model: LoadedModel
+    cache: KVCache
+
+    def __call__(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor, plans: Sequence[AttentionPlan]
+    ) -> torch.Tensor:
+        """See `graphs.Forward`."""
+        with forward_context(PagedContext(self.cache, plans)):
+            return self.model.compute_logits(token_ids, positions, rows)
+
+
 class ModelRunner:
     """A loaded model, its cache on the device and in host memory, and what it knows of the sequences."""
 
     def __init__(
-        self, model: LoadedModel, cache: KVCache, host_cache: KVCache, backend: AttentionBackend, *, max_num_seqs: int
+        self,
+        model: LoadedModel,
+        cache: KVCache,
+        host_cache: KVCache,
+        backend: AttentionBackend,
+        *,
+        max_num_seqs: int,
+        graphs: DecodeGraphs | None = None,
     ) -> None:
+        """`graphs` were recorded over this very model and cache; steps that fit them are replayed."""
         self._model = model
         self.cache = cache
         self._host_cache = host_cache
         self._backend = backend
-        self._graphs: DecodeGraphs | None = None
+        self._graphs = graphs
+        self._compute = ForwardPass(model, cache)
         self._input = InputBatch(
             max_num_seqs=max_num_seqs,
             max_model_len=model.max_model_len,
@@ -39,15 +63,6 @@ class ModelRunner:
 
     def __repr__(self) -> str:
         return f"ModelRunner({self.cache!r}, {self._input!r}, backend={self._backend.name})"
-
-    def record_graphs(self, maker: GraphMaker, sizes: Sequence[int]) -> None:
-        """Record decode steps of these batch sizes, if the backend can be recorded; nothing in the cache changes."""
-        if self._backend.graph_support is GraphSupport.NEVER or not sizes:
-            return
-        graphs = DecodeGraphs(self._compute, cast("GraphBackend", self._backend), sizes, self._model.device)
-        with torch.inference_mode():
-            graphs.record(maker, len(self.cache.spec.groups))
-        self._graphs = graphs
 
     def execute(self, batch: Batch) -> ModelOutput:
         """Compute the batch; return one token per sequence that samples, in order. See `Batch` for the order."""
@@ -72,17 +87,7 @@ class ModelRunner:
         device = self._model.device
         arrays = (packed.token_ids, packed.positions, wanted.rows)
         token_ids, positions, rows = (torch.as_tensor(array, device=device) for array in arrays)
-        return self._compute(token_ids, positions, rows, [self._backend.plan(g, device) for g in packed.groups])
-
-    def _compute(
-        self,
-        token_ids: torch.Tensor,
-        positions: torch.Tensor,
-        rows: torch.Tensor,
-        plans: Sequence[AttentionPlan],
-    ) -> torch.Tensor:
-        with forward_context(PagedContext(self.cache, plans)):
-            return self._model.compute_logits(token_ids, positions, rows)
+        return self._compute(token_ids, positions, rows, [self._backend.plan(group, device) for group in packed.groups])
 
     def _sample(self, batch: Batch, logits: torch.Tensor) -> list[SampledToken]:
         sampling = [sequence for sequence in batch.sequences if sequence.samples]

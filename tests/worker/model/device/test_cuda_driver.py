@@ -1,5 +1,6 @@
 """The GPU's memory through the driver's calls, on a fake of the module that makes them."""
 
+import errno
 import threading
 
 import pytest
@@ -101,7 +102,13 @@ def test_every_other_failure_names_the_call_and_the_code(driver, bindings):
     with pytest.raises(CudaError) as caught:
         driver.create(GRANULARITY)
     assert str(caught.value) == "cuMemCreate: CUDA_ERROR_ECC_UNCORRECTABLE (214)"
-    assert isinstance(caught.value, OSError)
+    assert (caught.value.call, caught.value.code, caught.value.errno) == ("cuMemCreate", 214, errno.EIO)
+
+
+def test_a_lack_of_addresses_is_an_error_of_the_system_as_with_host_memory(driver):
+    with pytest.raises(OSError, match=r"cuMemAddressReserve: CUDA_ERROR_OUT_OF_MEMORY \(2\)") as caught:
+        driver.reserve(1 << 60)
+    assert caught.value.errno == errno.ENOMEM
 
 
 @pytest.mark.parametrize("name", ["cuMemCreate", "cuMemMap", "cuMemSetAccess"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -168,6 +168,11 @@ class GraphBackend(AttentionBackend, Protocol):
 
     def graph_plan(self, group: int, num_seqs: int, device: torch.device) -> GraphPlan:
         """Return a plan of dummies only. Plans of one group share their buffers: the last one refreshed counts."""
+
+
+def is_graph_backend(backend: AttentionBackend) -> TypeGuard[GraphBackend]:
+    """Return whether its decode steps can be recorded."""
+    return backend.graph_support is not GraphSupport.NEVER
 
 
 class BackendFactory(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -16,11 +17,12 @@ class CudaError(OSError):
     """A call of the driver failed; says which call and with which code."""
 
     def __init__(self, call: str, code: int, name: str) -> None:
-        super().__init__(code, f"{call}: {name} ({code})")
-        self.call = call
+        lacks_memory = name == "CUDA_ERROR_OUT_OF_MEMORY"  # or addresses
+        super().__init__(errno.ENOMEM if lacks_memory else errno.EIO, f"{call}: {name} ({code})")
+        self.call, self.code = call, code
 
     def __str__(self) -> str:
-        """Return the sentence without the number in front, which is none of the operating system's."""
+        """Return the sentence; the number in front would be the operating system's."""
         return str(self.strerror)
 
 

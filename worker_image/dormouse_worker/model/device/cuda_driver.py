@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from dormouse_worker.model.device.cuda_calls import CudaCalls
-from dormouse_worker.model.device.driver import Chunk
+from dormouse_worker.model.device.driver import CHUNK_BYTES, Chunk
 
 View = Callable[[int, int, int], torch.Tensor]  # address, bytes, ordinal → uint8 [bytes]
 
@@ -22,6 +22,7 @@ class CudaDriver:
     made so before, whichever thread asks.
     """
 
+    chunk_bytes = CHUNK_BYTES
     gives_zeros = False
 
     def __init__(self, calls: CudaCalls, ordinal: int, view: View | None = None) -> None:

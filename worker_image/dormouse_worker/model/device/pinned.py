@@ -9,7 +9,7 @@ import torch
 
 from dormouse_worker.model.device.cuda_calls import CudaCalls
 from dormouse_worker.model.device.cuda_driver import CudaDriver
-from dormouse_worker.model.device.driver import Chunk, DeviceOutOfMemory
+from dormouse_worker.model.device.driver import CHUNK_BYTES, Chunk, DeviceOutOfMemory
 from dormouse_worker.model.device.host_driver import HostDriver
 
 
@@ -17,6 +17,7 @@ class PinnedDriver:
     """Implements `MemoryDriver` over host mappings: registered when mapped, which also makes them resident."""
 
     granularity = HostDriver.granularity
+    chunk_bytes = CHUNK_BYTES
     gives_zeros = True
 
     def __init__(self, calls: CudaCalls, device: CudaDriver, mappings: HostDriver) -> None:

@@ -10,9 +10,9 @@ import torch
 from dormouse_worker.errors import InsufficientMemory, Internal, ModelChanged
 from dormouse_worker.ipc import WEIGHTS
 from dormouse_worker.model.checksum import checksum
-from dormouse_worker.model.device.arena import CHUNK_BYTES, Arena, round_up
+from dormouse_worker.model.device.arena import Arena, round_up
 from dormouse_worker.model.device.device import Device
-from dormouse_worker.model.device.driver import DeviceOutOfMemory
+from dormouse_worker.model.device.driver import CHUNK_BYTES, DeviceOutOfMemory
 from dormouse_worker.model.memory import gib
 from dormouse_worker.model.weights.layout import Slot
 from dormouse_worker.model.weights.source import DEPTH, Contents, LoadReport, stream, with_extras
