@@ -36,6 +36,7 @@ class ProfiledModel:
     block_bytes: int
     max_model_len: int
     num_groups: int  # of layers that see the same tokens
+    graph_bytes: int = 0  # of CUDA graphs, estimated: see `memory.estimate_graph_bytes`
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,12 @@ def profile_memory(
     )
 
     def measure() -> Measured:
-        return meter.measure(model.weights_bytes, warm_up=lambda: run(batches[-1:]), peak=lambda: run(batches))
+        return meter.measure(
+            model.weights_bytes,
+            warm_up=lambda: run(batches[-1:]),
+            peak=lambda: run(batches),
+            graph_bytes=model.graph_bytes,
+        )
 
     if settings.profile_cache:
         key = make_key(settings, rank)
