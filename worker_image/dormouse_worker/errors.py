@@ -20,6 +20,10 @@ class ModelInvalid(WorkerError):
     """The directory is there, but what lies in it can not be loaded."""
 
 
+class ModelChanged(WorkerError):
+    """What lies in the model's directory is no longer what was loaded from it."""
+
+
 class CustomCodeRefused(WorkerError):
     """The model brings Python code of its own (`auto_map`), which is never run."""
 

@@ -6,19 +6,17 @@ The front calls this to answer at once; the engine calls it before it imports an
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from dormouse_worker.errors import CustomCodeRefused, ModelInvalid, ModelNotFound, PickleRefused
+from dormouse_worker.safetensors_files import StoredTensor, read_safetensors
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 PICKLE_PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-MAX_HEADER_BYTES = 100 << 20  # the format's own limit
-_HEADER_LENGTH = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +26,7 @@ class ModelFiles:
     path: Path
     config: Mapping[str, Any]
     weight_files: tuple[Path, ...]  # empty for load_format=dummy
+    tensors: Mapping[str, StoredTensor] = field(default_factory=dict)  # of all weight files
 
 
 def check_model_files(path: Path, load_format: str) -> ModelFiles:
@@ -43,9 +42,8 @@ def check_model_files(path: Path, load_format: str) -> ModelFiles:
     if load_format == "dummy":
         return ModelFiles(path, config, ())
     weight_files = _find_weight_files(path)
-    for file in weight_files:
-        _check_safetensors(file)
-    return ModelFiles(path, config, weight_files)
+    tensors = {name: tensor for file in weight_files for name, tensor in read_safetensors(file).tensors.items()}
+    return ModelFiles(path, config, weight_files, tensors)
 
 
 def _find_weight_files(path: Path) -> tuple[Path, ...]:
@@ -84,39 +82,3 @@ def _read_object(file: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ModelInvalid(f"{file}: holds {type(value).__name__}, a JSON object is needed")
     return value
-
-
-def _check_safetensors(file: Path) -> None:
-    """Compare the length that the header promises with the file's. Layout: u64 length | JSON header | data."""
-    size = file.stat().st_size
-    with file.open("rb") as stream:
-        header, header_bytes = _read_header(file, stream, size)
-    try:
-        data_bytes = max((int(entry["data_offsets"][1]) for entry in _tensors(header)), default=0)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise ModelInvalid(f"{file}: header names a tensor without data_offsets; copy the file again") from error
-    needed = _HEADER_LENGTH.size + header_bytes + data_bytes
-    if size != needed:
-        raise ModelInvalid(
-            f"{file}: truncated or damaged: {size} bytes, its header needs {needed}; copy the file again"
-        )
-
-
-def _tensors(header: Mapping[str, Any]) -> Iterator[Any]:
-    return (entry for name, entry in header.items() if name != "__metadata__")
-
-
-def _read_header(file: Path, stream: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
-    prefix = stream.read(_HEADER_LENGTH.size)
-    if len(prefix) < _HEADER_LENGTH.size:
-        raise ModelInvalid(f"{file}: truncated: {size} bytes, a safetensors file has at least 8; copy the file again")
-    (length,) = _HEADER_LENGTH.unpack(prefix)
-    if length > min(MAX_HEADER_BYTES, size):
-        raise ModelInvalid(f"{file}: truncated or damaged: header of {length} bytes in {size}; copy the file again")
-    try:
-        header = json.loads(stream.read(length))
-    except ValueError as error:
-        raise ModelInvalid(f"{file}: header is no JSON ({error}); copy the file again") from error
-    if not isinstance(header, dict):
-        raise ModelInvalid(f"{file}: header is no JSON object; copy the file again")
-    return header, length

@@ -1,4 +1,4 @@
-"""Modules of a user's own, for tests of what is loaded by name."""
+"""One tiny model for tests that only read it, workers that leave nothing behind, and modules of a user's own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from dormouse_worker.executor.testing import make_fake_worker, make_worker
+from dormouse_worker.model.testing import write_tiny_model
 from dormouse_worker.settings import EngineSettings
 
 
@@ -31,3 +33,24 @@ def own_module(tmp_path, monkeypatch):
     yield write
     for name in written:
         sys.modules.pop(name, None)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory):
+    """Return a model's directory that nobody changes."""
+    return write_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def workers():
+    """Return a function that makes workers, which are shut down after the test."""
+    made = []
+
+    def make(directory, device="cpu", **settings):
+        worker = (make_worker if device == "cpu" else make_fake_worker)(directory, **settings)
+        made.append(worker)
+        return worker
+
+    yield make
+    for worker in made:
+        worker.shutdown()

@@ -6,14 +6,16 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from dormouse_worker.errors import InvalidSettings
+from dormouse_worker.host import Host
 from dormouse_worker.model.attention.hook import DiscoveryContext
 from dormouse_worker.model.context import forward_context
+from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.lean.build import FAMILY, Unfit, build_lean
 from dormouse_worker.model.loader import load
 from dormouse_worker.model.testing import ARCHITECTURES, VOCAB_SIZE, write_tiny_model
 from dormouse_worker.settings import EngineSettings
 
-CPU = torch.device("cpu")
+CPU = CpuDevice(Host())
 LEAN = ["cwm", "llama", "ministral", "mistral", "qwen2", "qwen3"]
 TOKENS = torch.tensor([(i * i * 7 + 3 * i + 5) % 250 for i in range(40)])
 POSITIONS = torch.arange(len(TOKENS))

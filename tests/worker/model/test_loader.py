@@ -9,11 +9,13 @@ import torch
 from transformers import LlamaConfig, Phi3Config
 
 from dormouse_worker.errors import InsufficientMemory, InvalidSettings, ModelInvalid, ModelNotFound
+from dormouse_worker.host import Host
+from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.loader import load, resolve_max_model_len
 from dormouse_worker.model.testing import MAX_POSITIONS, VOCAB_SIZE, write_tiny_model
 from dormouse_worker.settings import EngineSettings
 
-CPU = torch.device("cpu")
+CPU = CpuDevice(Host())
 SMALL = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 48}
 
 

@@ -10,7 +10,9 @@ from transformers import AutoModelForCausalLM
 
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.testing import ManualClock, make_add, make_report
+from dormouse_worker.host import Host
 from dormouse_worker.model.attention.sdpa import SdpaBackend
+from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.loader import load
 from dormouse_worker.model.runner import ModelRunner
@@ -46,7 +48,7 @@ def loaded(tiny_model):
     @functools.cache
     def load_both(architecture, impl="auto"):
         settings = EngineSettings(model=str(tiny_model(architecture)), block_size=BLOCK_SIZE, model_impl=impl)
-        return load(settings, torch.device("cpu")), expected(architecture)
+        return load(settings, CpuDevice(Host())), expected(architecture)
 
     return load_both
 
@@ -196,7 +198,7 @@ def test_prompt_logprobs_equal_those_of_transformers(loaded, tiny_model, archite
 def test_any_block_size_says_the_same_in_chunks_crowded_and_cached(loaded, tiny_model, architecture, block_size, chunk):
     _, expected = loaded(architecture)
     settings = EngineSettings(model=str(tiny_model(architecture)), block_size=block_size)
-    model = load(settings, torch.device("cpu"))
+    model = load(settings, CpuDevice(Host()))
     for host_blocks in (0, 64 // block_size):
         engine = make_engine(
             model, num_blocks=-(-48 // block_size), tokens=chunk, host_blocks=host_blocks, caches=host_blocks == 0
@@ -251,6 +253,6 @@ def test_a_seeded_request_says_the_same_whatever_runs_beside_it(loaded):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_runs(tiny_model, dtype):
     settings = EngineSettings(model=str(tiny_model("llama")), block_size=BLOCK_SIZE, dtype=dtype)
-    model = load(settings, torch.device("cpu"))
+    model = load(settings, CpuDevice(Host()))
     assert model.info.dtype == dtype
     assert all(len(tokens) == MAX_TOKENS for tokens in run(make_engine(model), PROMPTS).values())

@@ -7,21 +7,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 from transformers.utils import logging as transformers_logging
 
 from dormouse_worker.errors import InsufficientMemory, InvalidSettings, ModelInvalid, WorkerError
 from dormouse_worker.ipc import ModelInfo
 from dormouse_worker.model.architecture import check_architecture, check_forward, find_position_limit
-from dormouse_worker.model.attention.hook import ATTENTION_NAME, DiscoveryContext, register
+from dormouse_worker.model.attention.hook import ATTENTION_NAME, DiscoveryContext
 from dormouse_worker.model.context import forward_context
+from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.kv_cache import CacheSpec
 from dormouse_worker.model.lean.build import build_lean
 from dormouse_worker.model.lean.decoder import LeanDecoder
+from dormouse_worker.model.weights.loading import LoadedWeights, load_weights
+from dormouse_worker.model.weights.source import LoadReport
+from dormouse_worker.model.weights.store import WeightStore
 from dormouse_worker.model_files import check_model_files
 from dormouse_worker.settings import EngineSettings
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 logger = logging.getLogger(__name__)
 
@@ -36,13 +38,13 @@ class LoadedModel:
     device: torch.device
     max_model_len: int
     vocab_size: int
+    weights: WeightStore  # owns the memory of all of the module's tensors
+    load_report: LoadReport
 
     @property
     def weights_bytes(self) -> int:
-        """Return the bytes of all parameters and buffers, shared storages counted once."""
-        tensors = (*self.module.parameters(), *self.module.buffers())
-        storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
-        return sum(storages.values())
+        """Return the bytes of all parameters and buffers, shared ones once."""
+        return sum(slot.num_bytes for slot in self.weights.layout.slots)
 
     @property
     def impl(self) -> str:
@@ -69,8 +71,8 @@ class LoadedModel:
         return ModelInfo(num_parameters, str(self.module.dtype).removeprefix("torch."))
 
 
-def load(settings: EngineSettings, device: torch.device) -> LoadedModel:
-    """Load from the settings' directory. Raises ModelNotFound, ModelInvalid, …Refused or InvalidSettings.
+def load(settings: EngineSettings, device: Device) -> LoadedModel:
+    """Load from the settings' directory. Raises ModelNotFound, ModelInvalid, …Refused, InvalidSettings, …Memory.
 
     The same settings load the same weights, random ones (`load_format=dummy`) included.
     """
@@ -80,13 +82,25 @@ def load(settings: EngineSettings, device: torch.device) -> LoadedModel:
         config = AutoConfig.from_pretrained(files.path, local_files_only=True, trust_remote_code=False)
         check_architecture(config)
         max_model_len = resolve_max_model_len(config, settings.max_model_len)
-        module = _instantiate(config, settings).to(device).eval().requires_grad_(requires_grad=False)
+        weights = load_weights(config, settings, device, files)
     except WorkerError:
         raise
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise InsufficientMemory(f"{files.path}: the weights do not fit into memory: {error}") from error
     except Exception as error:  # whatever the library says about these files
         raise ModelInvalid(f"{files.path}: {_explain(error)}") from error
+    logger.info("%s: %s", files.path, weights.report)
+    try:
+        return _complete(weights, settings, device.torch_device, max_model_len)
+    except BaseException:
+        weights.store.close()
+        raise
+
+
+def _complete(
+    weights: LoadedWeights, settings: EngineSettings, device: torch.device, max_model_len: int
+) -> LoadedModel:
+    module = weights.module
     discovered = _discover(module, settings, device)
     layers = sorted(discovered.layers.items())
     windows = tuple(discovered.calls[layer].window for layer, _ in layers)
@@ -96,7 +110,9 @@ def load(settings: EngineSettings, device: torch.device) -> LoadedModel:
         cache_spec=CacheSpec.of(tuple(spec for _, spec in layers), settings.block_size, windows),
         device=device,
         max_model_len=max_model_len,
-        vocab_size=int(config.get_text_config().vocab_size),
+        vocab_size=int(module.config.get_text_config().vocab_size),
+        weights=weights.store,
+        load_report=weights.report,
     )
 
 
@@ -115,41 +131,6 @@ def resolve_max_model_len(config: Any, wanted: int) -> int:
     if limit is not None and wanted > limit:
         raise InvalidSettings(f"maxModelLen {wanted} is above the model's limit of {limit} positions; lower it")
     return wanted or limit or 0
-
-
-def _instantiate(config: Any, settings: EngineSettings) -> Any:
-    attention = register()
-    auto_model: Any = AutoModelForCausalLM  # its annotations do not know the pair that output_loading_info returns
-    if settings.load_format == "dummy":
-        dtype = DTYPES.get(settings.dtype) or getattr(config, "dtype", None) or torch.float32
-        torch.manual_seed(settings.seed)
-        return auto_model.from_config(config, dtype=dtype, attn_implementation=attention)
-    module, report = auto_model.from_pretrained(
-        settings.model_path,
-        config=config,
-        dtype=DTYPES.get(settings.dtype, "auto"),
-        attn_implementation=attention,
-        use_safetensors=True,
-        local_files_only=True,
-        trust_remote_code=False,
-        output_loading_info=True,
-    )
-    missing = sorted(report["missing_keys"])
-    if missing:  # transformers would fill them with random numbers
-        names = ", ".join(missing[:3])
-        raise ModelInvalid(f"{settings.model}: {len(missing)} weights that config.json asks for are missing: {names}")
-    _own_tensors(module)
-    return module
-
-
-def _own_tensors(module: Any) -> None:
-    """Copy every tensor out of the mapped file: one that is truncated later would kill the process at a touch."""
-    copies: dict[object, torch.Tensor] = {}
-    for tensor in (*module.parameters(), *module.buffers()):
-        key = tensor.data_ptr(), tensor.shape, tensor.stride()  # two names of one tensor stay one
-        if key not in copies:
-            copies[key] = tensor.detach().clone()
-        tensor.data = copies[key]
 
 
 def _choose_lean(module: Any, discovered: DiscoveryContext, settings: EngineSettings) -> LeanDecoder | None:

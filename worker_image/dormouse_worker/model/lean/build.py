@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -42,12 +43,23 @@ class Unfit:
     reason: str
 
 
+def joined_parameters(module: Any) -> list[list[str]]:
+    """Return groups of parameters, by name, that must lie behind each other; none if the decoder does not fit."""
+    if next(_misfits(module), None) is not None:
+        return []
+    groups = [parts for layer in module.model.layers for parts in _fused(layer)]
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    weights = [[names[id(part.weight)] for part in parts] for parts in groups]
+    biases = [[names[id(part.bias)] for part in parts] for parts in groups if parts[0].bias is not None]
+    return weights + biases
+
+
 def build_lean(module: Any, calls: Mapping[int, AttentionCall]) -> LeanDecoder | Unfit:
     """Return the decoder, or why there is none; `calls` is how each layer calls attention, seen in a pass.
 
-    The module's own projections become views of the joined ones: it computes as before, and no memory is added.
+    It computes with views of the module's own tensors: no memory is added, and both compute the same after a sleep.
     """
-    reason = next(_misfits(module), None)
+    reason = next(chain(_misfits(module), _gaps(module)), None)
     if reason is not None:
         return Unfit(reason)
     model = module.model
@@ -96,6 +108,19 @@ def _misfits_of_layer(layer: Any, rotated_size: int) -> Iterator[str]:
             yield "projections to be joined differ in type or in having biases"
 
 
+def _gaps(module: Any) -> Iterator[str]:
+    for i, layer in enumerate(module.model.layers):
+        for parts in _fused(layer):
+            biases = [part.bias for part in parts if part.bias is not None]
+            if not all(_are_neighbours(group) for group in ([part.weight for part in parts], biases)):
+                yield f"layer {i}: projections to be joined lie apart in memory"
+
+
+def _are_neighbours(tensors: Sequence[torch.Tensor]) -> bool:
+    ends = [tensor.data_ptr() + tensor.nbytes for tensor in tensors]
+    return ends[:-1] == [tensor.data_ptr() for tensor in tensors[1:]]
+
+
 def _wrong_parts(name: str, module: Any, *, optional: frozenset[str] = frozenset()) -> Iterator[str]:
     have = {child for child, _ in module.named_children()}
     if have not in (PARTS[name], PARTS[name] | optional):
@@ -139,15 +164,12 @@ def _linear(module: nn.Linear) -> Linear:
 
 
 def _join(modules: Sequence[nn.Linear]) -> Linear:
-    """Join maps of one input into one whose output is theirs in a row; they become views of it."""
+    """Join maps of one input, neighbours in memory, into one whose output is theirs in a row."""
     biases = [module.bias for module in modules if module.bias is not None]
-    return Linear(_join_parameters([module.weight for module in modules]), _join_parameters(biases) if biases else None)
+    return Linear(_span([module.weight for module in modules]), _span(biases) if biases else None)
 
 
-def _join_parameters(parameters: Sequence[torch.Tensor]) -> torch.Tensor:
-    joined = torch.cat([parameter.data for parameter in parameters])
-    start = 0
-    for parameter in parameters:
-        parameter.data = joined[start : start + len(parameter)]
-        start += len(parameter)
-    return joined
+def _span(parameters: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return one view of neighbours in memory, which are joined along their first dimension."""
+    first = parameters[0].data
+    return first.as_strided((sum(map(len, parameters)), *first.shape[1:]), first.stride())

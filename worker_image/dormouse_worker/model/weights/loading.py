@@ -1,0 +1,135 @@
+"""Chooses how a model's weights are read, lays them out and lets the module live on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from dormouse_worker.errors import InsufficientMemory, ModelInvalid
+from dormouse_worker.model.attention.hook import register
+from dormouse_worker.model.device.device import Device
+from dormouse_worker.model.lean.build import joined_parameters
+from dormouse_worker.model.weights.dummy import DummySource
+from dormouse_worker.model.weights.layout import plan_layout
+from dormouse_worker.model.weights.pretrained import PretrainedSource
+from dormouse_worker.model.weights.reader import STORED_DTYPES, CheckpointSource, can_convert
+from dormouse_worker.model.weights.skeleton import build_skeleton, computed_buffers, find_origins, iter_tensors
+from dormouse_worker.model.weights.source import LoadReport, WeightSource
+from dormouse_worker.model.weights.store import WeightStore
+from dormouse_worker.model_files import ModelFiles, check_model_files
+from dormouse_worker.safetensors_files import StoredTensor
+from dormouse_worker.settings import EngineSettings
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedWeights:
+    """A module whose tensors are views of the store's memory."""
+
+    module: Any
+    store: WeightStore
+    report: LoadReport
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A module whose tensors say what is needed, and who has their contents."""
+
+    module: Any
+    source: WeightSource
+    extras: Mapping[str, torch.Tensor]  # what the source does not have
+
+
+def load_weights(config: Any, settings: EngineSettings, device: Device, files: ModelFiles) -> LoadedWeights:
+    """Load into the device's memory. Raises WorkerError, or whatever transformers does; nothing is held then."""
+    plan = _plan(config, settings, files)
+    module = plan.module.eval().requires_grad_(requires_grad=False)
+    tensors = list(iter_tensors(module))
+    layout = plan_layout(tensors, joined_parameters(module) if settings.model_impl != "transformers" else ())
+    try:
+        store = WeightStore(device, layout, plan.source, plan.extras, keeps_host_copy=settings.keep_host_copy)
+    except OSError as error:
+        raise InsufficientMemory(f"{files.path}: no address range of {layout.num_bytes} bytes: {error}") from error
+    try:
+        report = store.load(settings.load_format)
+        for name, tensor in tensors:
+            tensor.data = store.tensor(name)
+    except BaseException:
+        store.close()
+        raise
+    return LoadedWeights(module, store, report)
+
+
+def _plan(config: Any, settings: EngineSettings, files: ModelFiles) -> _Plan:
+    if settings.load_format == "dummy":
+        module = build_skeleton(config, _dtype(config, settings, {}), register()).module
+        return _Plan(module, DummySource(settings.seed), computed_buffers(module))
+    return _plan_fast(config, settings, files.tensors) or _plan_pretrained(config, settings)
+
+
+def _plan_fast(config: Any, settings: EngineSettings, stored: Mapping[str, StoredTensor]) -> _Plan | None:
+    """Return None unless every tensor of the module lies in the files under its name and in its shape."""
+    if getattr(config, "quantization_config", None) is not None:
+        return None
+    skeleton = build_skeleton(config, _dtype(config, settings, stored), register())
+    if skeleton.tied & stored.keys():  # equal or not: transformers compares them, and goes by that
+        return None
+    origins = find_origins(skeleton)
+    if origins is None:
+        return None
+    needed = {name: tensor for name, tensor in iter_tensors(skeleton.module) if name in origins}
+    if not all(_can_read(stored.get(origins[name]), tensor) for name, tensor in needed.items()):
+        return None
+
+    def list_tensors() -> Mapping[str, StoredTensor]:
+        return check_model_files(settings.model_path, settings.load_format).tensors
+
+    return _Plan(skeleton.module, CheckpointSource(list_tensors, origins), computed_buffers(skeleton.module))
+
+
+def _can_read(stored: StoredTensor | None, tensor: torch.Tensor) -> bool:
+    return stored is not None and stored.shape == tuple(tensor.shape) and can_convert(stored.dtype, tensor.dtype)
+
+
+def _plan_pretrained(config: Any, settings: EngineSettings) -> _Plan:
+    def load() -> Any:
+        return _load_pretrained(config, settings)
+
+    module = load()
+    return _Plan(module, PretrainedSource(load, dict(iter_tensors(module))), {})
+
+
+def _load_pretrained(config: Any, settings: EngineSettings) -> Any:
+    auto_model: Any = AutoModelForCausalLM  # its annotations do not know the pair that output_loading_info returns
+    module, report = auto_model.from_pretrained(
+        settings.model_path,
+        config=config,
+        dtype=DTYPES.get(settings.dtype, "auto"),
+        attn_implementation=register(),
+        use_safetensors=True,
+        local_files_only=True,
+        trust_remote_code=False,
+        output_loading_info=True,
+    )
+    missing = sorted(report["missing_keys"])
+    if missing:  # transformers would fill them with random numbers
+        names = ", ".join(missing[:3])
+        raise ModelInvalid(f"{settings.model}: {len(missing)} weights that config.json asks for are missing: {names}")
+    return module
+
+
+def _dtype(config: Any, settings: EngineSettings, stored: Mapping[str, StoredTensor]) -> torch.dtype:
+    """Return what transformers would choose: the wanted type, the configuration's, the first one in the files."""
+    named = getattr(config.get_text_config(), "dtype", None) or getattr(config, "dtype", None)
+    if settings.dtype in DTYPES:
+        return DTYPES[settings.dtype]
+    if named is not None:
+        dtype: torch.dtype = getattr(torch, named) if isinstance(named, str) else named
+        return dtype
+    in_files = (STORED_DTYPES.get(tensor.dtype) for tensor in stored.values())
+    return next((dtype for dtype in in_files if dtype is not None and dtype.is_floating_point), torch.float32)

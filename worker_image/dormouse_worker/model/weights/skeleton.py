@@ -1,0 +1,91 @@
+"""Modules before their weights: which tensors they have, built without memory for any of them.
+
+transformers builds a module on the meta device and then puts a checkpoint's tensors into it, converted and renamed as
+the architecture demands. We give it markers in their place: tensors of one element, stretched to the right shape. What
+stands where in the end tells whether the files can be read straight into place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+
+@dataclass(frozen=True, slots=True)
+class Skeleton:
+    """A module whose parameters are markers and whose computed buffers are real."""
+
+    module: Any
+    markers: Mapping[str, torch.Tensor]
+    tied: frozenset[str]  # names that have no marker of their own
+
+
+def build_skeleton(config: Any, dtype: torch.dtype, attention: str) -> Skeleton:
+    """Return a module that took no memory to speak of, on the CPU. Where transformers converts, no marker stands."""
+    auto_model: Any = AutoModelForCausalLM
+    with torch.device("meta"):
+        blank = auto_model.from_config(config, dtype=dtype, attn_implementation=attention)
+    tied = frozenset(blank.all_tied_weights_keys)
+    markers = {
+        name: torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
+        for name, tensor in blank.state_dict().items()
+        if name not in tied
+    }
+    module = type(blank).from_pretrained(
+        None, config=blank.config, state_dict=dict(markers), dtype=dtype, attn_implementation=attention
+    )
+    return Skeleton(module, markers, tied)
+
+
+def find_origins(skeleton: Skeleton) -> Mapping[str, str] | None:
+    """Return for each tensor that a checkpoint holds the name of the marker in its place; None if one is converted.
+
+    Another type is no conversion: some architectures keep a few tensors in float32.
+    """
+    names = {marker.data_ptr(): name for name, marker in skeleton.markers.items()}
+    stored = _stored_names(skeleton.module)
+    origins: dict[str, str] = {}
+    for name, tensor in iter_tensors(skeleton.module):
+        if name not in stored:
+            continue
+        origin = names.get(tensor.data_ptr())
+        if origin is None and name in skeleton.markers and tensor.dtype != skeleton.markers[name].dtype:
+            origin = name
+        if origin is None or (origin != name and name not in skeleton.tied):
+            return None
+        origins[name] = origin
+    return origins
+
+
+def computed_buffers(module: Any) -> Mapping[str, torch.Tensor]:
+    """Return what no checkpoint holds."""
+    stored = _stored_names(module)
+    return {name: tensor.detach() for name, tensor in iter_tensors(module) if name not in stored}
+
+
+def iter_tensors(module: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield all plain tensors of parameters and buffers in the order of execution, tied ones under each name.
+
+    Those of a tensor that is made of others, as quantized ones are, come under `name/part`.
+    """
+    for name, tensor in module.named_parameters(remove_duplicate=False):
+        yield from _plain(name, tensor)
+    for name, tensor in module.named_buffers(remove_duplicate=False):
+        yield from _plain(name, tensor)
+
+
+def _plain(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is None:
+        yield name, tensor
+        return
+    for part in flatten()[0]:
+        yield from _plain(f"{name}/{part}", getattr(tensor, part))
+
+
+def _stored_names(module: Any) -> frozenset[str]:
+    return frozenset(module.state_dict())

@@ -1,0 +1,259 @@
+"""The weights of one rank: an arena on the device, a copy of it in host memory, and the way back from storage."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+
+from dormouse_worker.errors import InsufficientMemory, Internal, ModelChanged
+from dormouse_worker.ipc import WEIGHTS
+from dormouse_worker.model.checksum import checksum
+from dormouse_worker.model.device.arena import Arena, round_up
+from dormouse_worker.model.device.device import Device
+from dormouse_worker.model.device.driver import DeviceOutOfMemory
+from dormouse_worker.model.memory import gib
+from dormouse_worker.model.weights.layout import WeightLayout
+from dormouse_worker.model.weights.source import DEPTH, LoadReport, WeightSource, stream, with_extras
+from dormouse_worker.model.weights.windows import WINDOW_BYTES, Window, cut_windows
+
+
+class WeightStore:
+    """Owns the memory of all parameters and buffers of a module. Implements `SleepPart`.
+
+                 device with memory of its own              device that has one memory with its host
+    awake        arena, host copy (or none)                 arena
+    level 1      host copy                                  arena: there is nowhere else to keep it
+    level 2      nothing; read from the source again        nothing; read from the source again
+
+    The small tensors that no source has (`extras`) stay in host memory all the time.
+    """
+
+    tag = WEIGHTS
+
+    def __init__(
+        self,
+        device: Device,
+        layout: WeightLayout,
+        source: WeightSource,
+        extras: Mapping[str, torch.Tensor],
+        *,
+        keeps_host_copy: bool,
+    ) -> None:
+        """Reserve address ranges, which costs no memory; `load` comes next."""
+        self.layout = layout
+        self.is_asleep = True
+        self.on_progress: Callable[[int], None] = _ignore  # told, in order, that so many of the first bytes are there
+        self._device = device
+        self._source = source
+        self._extras = dict(extras)
+        self._slots = {slot.name: slot for slot in layout.slots}
+        self._checksums: Mapping[str, int] = {}
+        self._level = 2  # the deepest level since it was awake
+        self._next_level = 0  # what `save` announced
+        self._is_fresh_copy = False  # the host copy was made by the last `save`
+        self._arena = Arena(WEIGHTS, device.memory, layout.num_bytes)
+        self._copy = None if device.copies is None else Arena("host copy", device.copies, layout.num_bytes)
+        self._windows = cut_windows(layout)
+        self._keeps_copy = keeps_host_copy and self._copy is not None
+
+    def __repr__(self) -> str:
+        state = f"asleep at level {self._level}" if self.is_asleep else "awake"
+        return f"WeightStore({len(self.layout.slots)} tensors, {state}, {self._arena!r}, {self._copy!r})"
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the size of all tensors, each once, with what lies between them."""
+        return self.layout.num_bytes
+
+    @property
+    def host_copy_bytes(self) -> int:
+        """Return the host memory that holds a copy of the weights."""
+        return 0 if self._copy is None else self._copy.size_bytes
+
+    @property
+    def wake_bytes(self) -> int:
+        """See `SleepPart`."""
+        return 0 if self._arena.is_mapped else round_up(self.num_bytes, self._device.memory.granularity)
+
+    def load(self, load_format: str, clock: Callable[[], float] = time.monotonic) -> LoadReport:
+        """Take the memory and fill it for the first time.
+
+        Raises InsufficientMemory, or what the source raises: nothing is held then but the address ranges.
+        """
+        started_s = clock()
+        self.restore()
+        self.settle()
+        return LoadReport(self.num_bytes, clock() - started_s, load_format, self._source.path)
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """Return the view that is the tensor of this name. Only while the memory is mapped."""
+        slot = self._slots[self.layout.aliases.get(name, name)]
+        return self._arena.tensor(slot.offset, slot.shape or (1,), slot.dtype).view(slot.shape)
+
+    def check_integrity(self) -> None:
+        """Compare what lies on the device with what was loaded. Raises Internal naming the tensor that differs."""
+        for name in self._slots:
+            if self._checksum(name) != self._checksums[name]:
+                raise Internal(f"{name} is not what was loaded: the device's memory is damaged; restart the worker")
+
+    def save(self, level: int) -> None:
+        """See `SleepPart`."""
+        if level == 1 and not self.is_asleep and self._copy is not None and not self._copy.is_mapped:
+            self._take_copy("use level 2")
+            self._is_fresh_copy = True
+            try:
+                self._copy_windows(self._copy, self._arena)
+            except BaseException:
+                self.forget()
+                raise
+        self._next_level = level
+
+    def forget(self) -> None:
+        """See `SleepPart`."""
+        self._next_level = 0
+        if self._is_fresh_copy:
+            self._drop_copy()
+
+    def drop(self) -> int:
+        """See `SleepPart`."""
+        self._level, self._next_level = max(self._level, self._next_level), 0
+        self._is_fresh_copy = False
+        self.is_asleep = True
+        if self._level == 1 and self._copy is None:
+            return 0
+        if self._level == 2:
+            self._drop_copy()
+        return self._arena.unmap()
+
+    def reserve(self) -> None:
+        """See `SleepPart`. Raises InsufficientMemory if host memory for the copy lacks."""
+        if self._arena.is_mapped:
+            return
+        self._arena.prepare(self.num_bytes)
+        try:
+            if self._keeps_copy:
+                self._take_copy("set keepHostCopy: false")
+        except BaseException:
+            self._arena.cancel()
+            raise
+
+    def cancel(self) -> None:
+        """See `SleepPart`."""
+        if not self._arena.is_mapped:
+            self._arena.cancel()
+        if self._level == 2:
+            self._drop_copy()
+
+    def restore(self) -> None:
+        """See `SleepPart`. Raises InsufficientMemory, or ModelChanged and what else the source raises."""
+        if self._arena.is_mapped:
+            self.is_asleep = False
+            return
+        try:
+            self.reserve()
+            self._arena.map()
+            if self._level == 2:
+                self._read()
+            elif self._copy is not None:
+                self._copy_windows(self._arena, self._copy)
+        except DeviceOutOfMemory as error:
+            self._fall_back()
+            raise InsufficientMemory(
+                f"the weights take {gib(error.wanted_bytes)} on the device, {gib(error.free_bytes)} are free; "
+                "free memory there or use a smaller or quantized model"
+            ) from error
+        except BaseException:
+            self._fall_back()
+            raise
+        self.is_asleep = False
+
+    def settle(self) -> None:
+        """See `SleepPart`."""
+        if self.is_asleep:
+            return
+        self._level = 0
+        if not self._keeps_copy:
+            self._drop_copy()
+
+    def close(self) -> None:
+        """Give memory and ranges back; the module must not be used any more."""
+        self._arena.close()
+        if self._copy is not None:
+            self._copy.close()
+
+    def _fall_back(self) -> None:
+        self._arena.unmap()
+        if self._level == 2:
+            self._drop_copy()
+
+    def _take_copy(self, remedy: str) -> None:
+        assert self._copy is not None, "only a device with memory of its own has a copy beside it"
+        if self._copy.is_mapped:
+            return
+        try:
+            self._copy.prepare(self.num_bytes)
+            self._copy.map()
+        except DeviceOutOfMemory as error:
+            raise InsufficientMemory(
+                f"a copy of the weights takes {gib(error.wanted_bytes)} of host memory, {gib(error.free_bytes)} are "
+                f"free; raise the memory limit or {remedy}"
+            ) from error
+
+    def _drop_copy(self) -> None:
+        self._is_fresh_copy = False
+        if self._copy is not None:
+            self._copy.unmap()
+
+    def _copy_windows(self, target: Arena, source: Arena) -> None:
+        for window in self._windows:
+            self._device.copy(_bytes(target, window), _bytes(source, window))
+            self.on_progress(window.end)
+
+    def _read(self) -> None:
+        """Read everything from the source; the first time remember its checksums, later compare them."""
+        staging = None
+        if self._copy is not None and not self._keeps_copy:
+            assert self._device.copies is not None
+            num_bytes = min(DEPTH, len(self._windows)) * WINDOW_BYTES
+            staging = Arena("staging", self._device.copies, num_bytes)
+        try:
+            checksums = self._stream(staging)
+        finally:
+            if staging is not None:
+                staging.close()
+        for name, before in self._checksums.items():
+            if checksums[name] != before:
+                raise ModelChanged(f"{name} is not what was loaded before the sleep; restart the worker")
+        self._checksums = checksums
+
+    def _stream(self, staging: Arena | None) -> dict[str, int]:
+        if staging is not None:
+            staging.prepare(staging.reserved_bytes)
+            staging.map()
+
+        def place(i: int, window: Window) -> torch.Tensor:
+            if staging is not None:
+                return staging.tensor(i % DEPTH * WINDOW_BYTES, (window.end - window.start,), torch.uint8)
+            return _bytes(self._copy or self._arena, window)
+
+        def deliver(window: Window, read: torch.Tensor) -> None:
+            if self._copy is not None:
+                self._device.copy(_bytes(self._arena, window), read)
+            self.on_progress(window.end)
+
+        with self._source.open() as read:
+            return stream(self._windows, with_extras(read, self._extras), place, deliver)
+
+    def _checksum(self, name: str) -> int:
+        slot = self._slots[name]
+        return checksum(self._arena.tensor(slot.offset, (slot.num_bytes,), torch.uint8))
+
+
+def _ignore(_: int) -> None:
+    """Nobody waits for a part."""
+
+
+def _bytes(arena: Arena, window: Window) -> torch.Tensor:
+    return arena.tensor(window.start, (window.end - window.start,), torch.uint8)
