@@ -1,8 +1,8 @@
 """Sleep and wake on the fake device: what leaves, how fast it returns, what stays behind; the profile's error.
 
-A random Llama of about 1 GB is made for it. Every figure comes from a process of its own; a wake and what it is compared
-with take turns in one process, so that what disturbs one disturbs both, and the middle pair counts. `docs/sleep.md`
-explains what is measured. The picture beside the results shows the phases.
+A random Llama of about 1 GB is made for it. Every figure comes from a process of its own; a wake and what it is
+compared with take turns in one process, so that what disturbs one disturbs both, and the middle pair counts.
+`docs/sleep.md` explains what is measured. The picture beside the results shows the phases.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from rich.console import Console
@@ -29,7 +29,7 @@ from bench.sleep_picture import Bar, draw
 LEVELS = (1, 2)
 NUM_CYCLES = 100
 PAIRS_PER_REP = 5
-SHAPE = {  # 1.07 GB as float32: large enough that copies, not calls, take the time
+LARGE = {  # 1.07 GB as float32: large enough that copies, not calls, take the time
     "hidden_size": 1536,
     "num_hidden_layers": 6,
     "num_attention_heads": 12,
@@ -38,18 +38,19 @@ SHAPE = {  # 1.07 GB as float32: large enough that copies, not calls, take the t
     "vocab_size": 32000,
     "max_position_embeddings": 2048,
 }
+LITTLE = {**LARGE, "hidden_size": 96, "num_hidden_layers": 1, "intermediate_size": 128, "vocab_size": 512}  # 1 MB
 Answer = TypeVar("Answer")
 
 
 def measure(options: Options, console: Console) -> list[Row]:
     """Return the rows, and draw the picture where results are written."""
-    with _large_model() as model:
+    with _random_model(LARGE) as model:
         count = PAIRS_PER_REP * options.reps
         cycles = {level: _ask(list[Cycle], "cycles", model, level, count) for level in LEVELS}
         for cycle in (cycle for some in cycles.values() for cycle in some):
             console.print(f"  {cycle}", highlight=False)
         asleep = {level: _repeat(options, model, level) for level in LEVELS}
-    with _large_model(num_hidden_layers=1, hidden_size=64, vocab_size=512) as small:
+    with _random_model(LITTLE) as small:
         reference = _repeat(options, small, 0)
     before, after = _ask(tuple[Held, Held], "drift", ensure_model("tiny"), 1, options.count or NUM_CYCLES)
     console.print(f"  drift: {before} to {after}", highlight=False)
@@ -73,7 +74,7 @@ def _ask(kind: type[Answer], program: str, model: Path, number: int, count: int)
 
 
 @contextmanager
-def _large_model(**overrides: int) -> Iterator[Path]:
+def _random_model(shape: Mapping[str, int]) -> Iterator[Path]:
     """Make a random model, gone after the block; its files are in the page cache, as they were just written."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -81,9 +82,9 @@ def _large_model(**overrides: int) -> Iterator[Path]:
 
     logging.disable_progress_bar()
     torch.manual_seed(1)
-    config = LlamaConfig(**{**SHAPE, **overrides}, bos_token_id=0, eos_token_id=1, pad_token_id=1)
+    fields: dict[str, Any] = {**shape, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
     with tempfile.TemporaryDirectory(prefix="dormouse-bench-") as directory:
-        LlamaForCausalLM(config).save_pretrained(directory)
+        LlamaForCausalLM(LlamaConfig(**fields)).save_pretrained(directory)
         yield Path(directory)
 
 

@@ -31,9 +31,9 @@ def draw(title: str, bars: Sequence[Bar]) -> str:
     longest_s = max(sum(bar.phases.values()) for bar in bars)
     scale = (WIDTH - LEFT - 90) / longest_s
     height = TOP + len(bars) * (BAR + GAP) + 40
+    style = 'font-family="sans-serif" font-size="13"'
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
-        'font-family="sans-serif" font-size="13">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" {style}>',
         f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
         _text(10, 24, title, weight="bold"),
     ]

@@ -50,7 +50,7 @@ def measure_cycles(model: Path, level: int, count: int) -> list[Cycle]:
 def measure_residue(model: Path, level: int, count: int) -> Held:
     """Return what a process holds asleep; level 0: after the imports and forward passes, the model's own included."""
     del count  # once
-    worker = _start(model, 1 << 20)
+    worker = _start(model, CACHE_BYTES)
     generate(worker)
     host_copy_bytes = 0
     if level:

@@ -44,6 +44,10 @@ class MaxModelLenTooLarge(WorkerError):
     """The cache can not hold one sequence of the longest allowed length."""
 
 
+class StorageFull(WorkerError):
+    """The disk or its quota has no room for what shall be written."""
+
+
 class InvalidArgument(WorkerError):
     """A command carries a value outside its limits."""
 

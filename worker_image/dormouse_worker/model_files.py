@@ -13,6 +13,7 @@ from typing import Any
 
 from dormouse_worker.errors import CustomCodeRefused, ModelInvalid, ModelNotFound, PickleRefused
 from dormouse_worker.safetensors_files import StoredTensor, read_safetensors
+from dormouse_worker.sharded_files import read_shard
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -41,6 +42,9 @@ def check_model_files(path: Path, load_format: str) -> ModelFiles:
         )
     if load_format == "dummy":
         return ModelFiles(path, config, ())
+    if load_format == "sharded_state":
+        shard = read_shard(path, rank=0, world_size=1)
+        return ModelFiles(path, config, tuple({tensor.file for tensor in shard.values()}), shard)
     weight_files = _find_weight_files(path)
     tensors = {name: tensor for file in weight_files for name, tensor in read_safetensors(file).tensors.items()}
     return ModelFiles(path, config, weight_files, tensors)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -49,9 +50,12 @@ class SafetensorsFile:
 
 def read_safetensors(file: Path) -> SafetensorsFile:
     """Return the file's tensors. Raises ModelInvalid naming the file, and the tensor, if anything does not add up."""
-    size = file.stat().st_size
-    with file.open("rb") as stream:
-        header, header_bytes = _read_header(file, stream, size)
+    try:
+        with file.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            header, header_bytes = _read_header(file, stream, size)
+    except OSError as error:
+        raise ModelInvalid(f"{file}: can not be read: {error}") from error
     base = _HEADER_LENGTH.size + header_bytes
     tensors = {name: _parse(file, base, name, entry) for name, entry in header.items() if name != _METADATA}
     end = _check_cover(file, base, tensors)

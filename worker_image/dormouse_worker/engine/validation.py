@@ -9,7 +9,7 @@ from dormouse_worker.ipc import MemoryReport
 from dormouse_worker.settings import EngineSettings
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-LOAD_FORMATS = ("auto", "dummy")
+LOAD_FORMATS = ("auto", "dummy", "sharded_state")
 MODEL_IMPLS = ("auto", "lean", "transformers")
 POSITIVE = ("max_num_seqs", "max_num_batched_tokens", "block_size")
 QUALIFIED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")  # of a class in a module

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 import torch
 
@@ -26,6 +27,7 @@ from dormouse_worker.model.memory import make_report, require_fit
 from dormouse_worker.model.profile import profile_batches
 from dormouse_worker.model.runner import ModelRunner
 from dormouse_worker.model.stopwatch import Stopwatch
+from dormouse_worker.model.weights.sharded import save_sharded_state
 from dormouse_worker.settings import EngineSettings
 
 LEVELS = (1, 2)
@@ -175,7 +177,7 @@ class RankWorker(WorkerBase):
 
     def save_sharded_state(self, directory: str) -> None:
         """See `WorkerBase`."""
-        raise InvalidArgument(directory)
+        save_sharded_state(self._loaded().weights, self.settings.model_path, Path(directory))
 
     def check_health(self) -> None:
         """See `WorkerBase`. Computes one small sum, which fails if torch does."""

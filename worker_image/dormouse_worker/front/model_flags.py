@@ -49,7 +49,12 @@ def add_model_flags(group: argparse._ArgumentGroup) -> None:
         help="name that requests may use; repeat for more (default: the directory's name)",
     )
     add("--dtype", default="auto", choices=DTYPES, help="auto = the model's own (default)")
-    add("--load-format", default="auto", choices=LOAD_FORMATS, help="dummy = random weights, nothing is read")
+    add(
+        "--load-format",
+        default="auto",
+        choices=LOAD_FORMATS,
+        help="dummy = random weights, nothing is read; sharded_state = what SaveShardedState wrote",
+    )
     add(
         "--model-impl",
         default="auto",

@@ -23,6 +23,7 @@ COMMAND_CODES = {
     "InvalidArgument": grpc.StatusCode.INVALID_ARGUMENT,
     "WrongState": grpc.StatusCode.FAILED_PRECONDITION,
     "InsufficientMemory": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "StorageFull": grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 
 

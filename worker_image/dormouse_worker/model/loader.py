@@ -10,12 +10,13 @@ import torch
 from transformers import AutoConfig
 from transformers.utils import logging as transformers_logging
 
-from dormouse_worker.errors import InsufficientMemory, InvalidSettings, ModelInvalid, WorkerError
+from dormouse_worker.errors import InvalidSettings, ModelInvalid, WorkerError
 from dormouse_worker.ipc import ModelInfo
 from dormouse_worker.model.architecture import check_architecture, check_forward, find_position_limit
-from dormouse_worker.model.attention.hook import ATTENTION_NAME, DiscoveryContext
+from dormouse_worker.model.attention.hook import DiscoveryContext
 from dormouse_worker.model.context import forward_context
 from dormouse_worker.model.device.device import Device
+from dormouse_worker.model.foreign import foreign_errors
 from dormouse_worker.model.kv_cache import CacheSpec
 from dormouse_worker.model.lean.build import build_lean
 from dormouse_worker.model.lean.decoder import LeanDecoder
@@ -78,17 +79,11 @@ def load(settings: EngineSettings, device: Device) -> LoadedModel:
     """
     transformers_logging.disable_progress_bar()
     files = check_model_files(settings.model_path, settings.load_format)
-    try:
+    with foreign_errors(files.path):
         config = AutoConfig.from_pretrained(files.path, local_files_only=True, trust_remote_code=False)
         check_architecture(config)
         max_model_len = resolve_max_model_len(config, settings.max_model_len)
         weights = load_weights(config, settings, device, files)
-    except WorkerError:
-        raise
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        raise InsufficientMemory(f"{files.path}: the weights do not fit into memory: {error}") from error
-    except Exception as error:  # whatever the library says about these files
-        raise ModelInvalid(f"{files.path}: {_explain(error)}") from error
     logger.info("%s: %s", files.path, weights.report)
     try:
         return _complete(weights, settings, device.torch_device, max_model_len)
@@ -114,13 +109,6 @@ def _complete(
         weights=weights.store,
         load_report=weights.report,
     )
-
-
-def _explain(error: Exception) -> str:
-    chooses_among_its_own_attentions = isinstance(error, KeyError) and error.args == (ATTENTION_NAME,)
-    if chooses_among_its_own_attentions:
-        return "its attention is code of its own, which reads no paged cache"
-    return f"transformers can not load it: {type(error).__name__}: {error}"
 
 
 def resolve_max_model_len(config: Any, wanted: int) -> int:

@@ -12,13 +12,15 @@ from transformers import AutoModelForCausalLM
 from dormouse_worker.errors import InsufficientMemory, ModelInvalid
 from dormouse_worker.model.attention.hook import register
 from dormouse_worker.model.device.device import Device
+from dormouse_worker.model.foreign import foreign_errors
 from dormouse_worker.model.lean.build import joined_parameters
 from dormouse_worker.model.weights.dummy import DummySource
 from dormouse_worker.model.weights.layout import plan_layout
 from dormouse_worker.model.weights.pretrained import PretrainedSource
 from dormouse_worker.model.weights.reader import STORED_DTYPES, CheckpointSource, can_convert
+from dormouse_worker.model.weights.sharded import check_shard
 from dormouse_worker.model.weights.skeleton import build_skeleton, computed_buffers, find_origins, iter_tensors
-from dormouse_worker.model.weights.source import LoadReport, WeightSource
+from dormouse_worker.model.weights.source import Contents, LoadReport, WeightSource
 from dormouse_worker.model.weights.store import WeightStore
 from dormouse_worker.model_files import ModelFiles, check_model_files
 from dormouse_worker.safetensors_files import StoredTensor
@@ -52,7 +54,7 @@ def load_weights(config: Any, settings: EngineSettings, device: Device, files: M
     tensors = list(iter_tensors(module))
     layout = plan_layout(tensors, joined_parameters(module) if settings.model_impl != "transformers" else ())
     try:
-        store = WeightStore(device, layout, plan.source, plan.extras, keeps_host_copy=settings.keep_host_copy)
+        store = WeightStore(device, Contents(layout, plan.source, plan.extras), keeps_host_copy=settings.keep_host_copy)
     except OSError as error:
         raise InsufficientMemory(f"{files.path}: no address range of {layout.num_bytes} bytes: {error}") from error
     try:
@@ -69,6 +71,8 @@ def _plan(config: Any, settings: EngineSettings, files: ModelFiles) -> _Plan:
     if settings.load_format == "dummy":
         module = build_skeleton(config, _dtype(config, settings, {}), register()).module
         return _Plan(module, DummySource(settings.seed), computed_buffers(module))
+    if settings.load_format == "sharded_state":
+        return _plan_sharded(config, settings, files)
     return _plan_fast(config, settings, files.tensors) or _plan_pretrained(config, settings)
 
 
@@ -86,10 +90,19 @@ def _plan_fast(config: Any, settings: EngineSettings, stored: Mapping[str, Store
     if not all(_can_read(stored.get(origins[name]), tensor) for name, tensor in needed.items()):
         return None
 
-    def list_tensors() -> Mapping[str, StoredTensor]:
-        return check_model_files(settings.model_path, settings.load_format).tensors
+    return _Plan(skeleton.module, _checkpoint(settings, origins), computed_buffers(skeleton.module))
 
-    return _Plan(skeleton.module, CheckpointSource(list_tensors, origins), computed_buffers(skeleton.module))
+
+def _plan_sharded(config: Any, settings: EngineSettings, files: ModelFiles) -> _Plan:
+    module = build_skeleton(config, _dtype(config, settings, {}), register()).module
+    extras = computed_buffers(module)
+    slots = {slot.name: slot for slot in plan_layout(iter_tensors(module)).slots if slot.name not in extras}
+    check_shard(files, slots)
+    return _Plan(module, _checkpoint(settings, {name: name for name in slots}), extras)
+
+
+def _checkpoint(settings: EngineSettings, names: Mapping[str, str]) -> CheckpointSource:
+    return CheckpointSource(lambda: check_model_files(settings.model_path, settings.load_format).tensors, names)
 
 
 def _can_read(stored: StoredTensor | None, tensor: torch.Tensor) -> bool:
@@ -97,11 +110,13 @@ def _can_read(stored: StoredTensor | None, tensor: torch.Tensor) -> bool:
 
 
 def _plan_pretrained(config: Any, settings: EngineSettings) -> _Plan:
-    def load() -> Any:
-        return _load_pretrained(config, settings)
+    def load_again() -> Any:
+        files = check_model_files(settings.model_path, settings.load_format)
+        with foreign_errors(files.path):
+            return _load_pretrained(config, settings)
 
-    module = load()
-    return _Plan(module, PretrainedSource(load, dict(iter_tensors(module))), {})
+    module = _load_pretrained(config, settings)
+    return _Plan(module, PretrainedSource(load_again, dict(iter_tensors(module))), computed_buffers(module))
 
 
 def _load_pretrained(config: Any, settings: EngineSettings) -> Any:

@@ -110,9 +110,7 @@ def _read(file: int, tensor: StoredTensor, position: int, target: torch.Tensor) 
         while buffer:
             num_bytes = os.preadv(file, [buffer], position)
             if num_bytes == 0:
-                raise ModelChanged(
-                    f"{tensor.file}: truncated to {position} bytes while it was read; copy the file again"
-                )
+                raise ModelChanged(f"{tensor.file}: cut to {position} bytes while it was read; copy the file again")
             buffer, position = buffer[num_bytes:], position + num_bytes
     except OSError as error:
         raise ModelInvalid(f"{tensor.file}: can not be read: {error}") from error

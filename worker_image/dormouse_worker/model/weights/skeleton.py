@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
+PART = "/"  # stands between a tensor's name and that of a part of it; no module's name has it
+
 
 @dataclass(frozen=True, slots=True)
 class Skeleton:
@@ -64,7 +66,8 @@ def find_origins(skeleton: Skeleton) -> Mapping[str, str] | None:
 def computed_buffers(module: Any) -> Mapping[str, torch.Tensor]:
     """Return what no checkpoint holds."""
     stored = _stored_names(module)
-    return {name: tensor.detach() for name, tensor in iter_tensors(module) if name not in stored}
+    tensors = iter_tensors(module)
+    return {name: tensor.detach() for name, tensor in tensors if name.partition(PART)[0] not in stored}
 
 
 def iter_tensors(module: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -84,7 +87,7 @@ def _plain(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]
         yield name, tensor
         return
     for part in flatten()[0]:
-        yield from _plain(f"{name}/{part}", getattr(tensor, part))
+        yield from _plain(f"{name}{PART}{part}", getattr(tensor, part))
 
 
 def _stored_names(module: Any) -> frozenset[str]:

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 import torch
 
 from dormouse_worker.model.checksum import BLOCK_BYTES, checksum, combine
-from dormouse_worker.model.weights.layout import Slot
+from dormouse_worker.model.weights.layout import Slot, WeightLayout
 from dormouse_worker.model.weights.windows import Piece, Window
 
 Read = Callable[[Slot, int, int, torch.Tensor], None]
@@ -34,6 +34,15 @@ class WeightSource(Protocol):
         It fills `target`, uint8 [end - start] in host memory, with these bytes of the tensor. Opening and reading raise
         ModelNotFound, ModelInvalid, ModelChanged, …; nothing stays open.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a module's memory shall hold."""
+
+    layout: WeightLayout
+    source: WeightSource
+    extras: Mapping[str, torch.Tensor]  # what no source has: small buffers that are computed
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
@@ -14,8 +14,8 @@ from dormouse_worker.model.device.arena import Arena, round_up
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
 from dormouse_worker.model.memory import gib
-from dormouse_worker.model.weights.layout import WeightLayout
-from dormouse_worker.model.weights.source import DEPTH, LoadReport, WeightSource, stream, with_extras
+from dormouse_worker.model.weights.layout import Slot
+from dormouse_worker.model.weights.source import DEPTH, Contents, LoadReport, stream, with_extras
 from dormouse_worker.model.weights.windows import WINDOW_BYTES, Window, cut_windows
 
 
@@ -27,7 +27,7 @@ class WeightStore:
     level 1      host copy                                  arena: there is nowhere else to keep it
     level 2      nothing; read from the source again        nothing; read from the source again
 
-    The small tensors that no source has (`extras`) stay in host memory all the time.
+    The small tensors that no source has stay in host memory all the time.
     """
 
     tag = WEIGHTS
@@ -35,32 +35,39 @@ class WeightStore:
     def __init__(
         self,
         device: Device,
-        layout: WeightLayout,
-        source: WeightSource,
-        extras: Mapping[str, torch.Tensor],
+        contents: Contents,
         *,
         keeps_host_copy: bool,
+        window_bytes: int = WINDOW_BYTES,
+        chunk_bytes: int | None = None,
     ) -> None:
-        """Reserve address ranges, which costs no memory; `load` comes next."""
-        self.layout = layout
+        """Reserve address ranges, which costs no memory; `load` comes next. Raises OSError."""
+        self.layout = contents.layout
         self.is_asleep = True
         self.on_progress: Callable[[int], None] = _ignore  # told, in order, that so many of the first bytes are there
         self._device = device
-        self._source = source
-        self._extras = dict(extras)
-        self._slots = {slot.name: slot for slot in layout.slots}
+        self._contents = contents
+        self._slots = {slot.name: slot for slot in self.layout.slots}
         self._checksums: Mapping[str, int] = {}
         self._level = 2  # the deepest level since it was awake
         self._next_level = 0  # what `save` announced
         self._is_fresh_copy = False  # the host copy was made by the last `save`
-        self._arena = Arena(WEIGHTS, device.memory, layout.num_bytes)
-        self._copy = None if device.copies is None else Arena("host copy", device.copies, layout.num_bytes)
-        self._windows = cut_windows(layout)
+        self._arena = Arena(WEIGHTS, device.memory, self.num_bytes, chunk_bytes=chunk_bytes)
+        self._copy = None
+        if device.copies is not None:
+            self._copy = Arena("host copy", device.copies, self.num_bytes, chunk_bytes=chunk_bytes)
         self._keeps_copy = keeps_host_copy and self._copy is not None
+        self._window_bytes = window_bytes
+        self._windows = cut_windows(self.layout, window_bytes)
 
     def __repr__(self) -> str:
         state = f"asleep at level {self._level}" if self.is_asleep else "awake"
         return f"WeightStore({len(self.layout.slots)} tensors, {state}, {self._arena!r}, {self._copy!r})"
+
+    @property
+    def stored_slots(self) -> tuple[Slot, ...]:
+        """Return what the source has, in the order of the memory."""
+        return tuple(slot for slot in self.layout.slots if slot.name not in self._contents.extras)
 
     @property
     def num_bytes(self) -> int:
@@ -85,12 +92,24 @@ class WeightStore:
         started_s = clock()
         self.restore()
         self.settle()
-        return LoadReport(self.num_bytes, clock() - started_s, load_format, self._source.path)
+        return LoadReport(self.num_bytes, clock() - started_s, load_format, self._contents.source.path)
 
     def tensor(self, name: str) -> torch.Tensor:
         """Return the view that is the tensor of this name. Only while the memory is mapped."""
         slot = self._slots[self.layout.aliases.get(name, name)]
         return self._arena.tensor(slot.offset, slot.shape or (1,), slot.dtype).view(slot.shape)
+
+    def iter_host(self) -> Iterator[tuple[Window, torch.Tensor]]:
+        """Yield every window with its contents in host memory, uint8, valid until the next. Only while awake."""
+        host = self._arena if self._copy is None else self._copy
+        staging = torch.empty(0 if host.is_mapped else self._window_bytes, dtype=torch.uint8)
+        for window in self._windows:
+            if host.is_mapped:
+                yield window, _bytes(host, window)
+            else:
+                contents = staging[: window.end - window.start]
+                self._device.copy(contents, _bytes(self._arena, window))
+                yield window, contents
 
     def check_integrity(self) -> None:
         """Compare what lies on the device with what was loaded. Raises Internal naming the tensor that differs."""
@@ -216,7 +235,7 @@ class WeightStore:
         staging = None
         if self._copy is not None and not self._keeps_copy:
             assert self._device.copies is not None
-            num_bytes = min(DEPTH, len(self._windows)) * WINDOW_BYTES
+            num_bytes = min(DEPTH, len(self._windows)) * self._window_bytes
             staging = Arena("staging", self._device.copies, num_bytes)
         try:
             checksums = self._stream(staging)
@@ -235,7 +254,7 @@ class WeightStore:
 
         def place(i: int, window: Window) -> torch.Tensor:
             if staging is not None:
-                return staging.tensor(i % DEPTH * WINDOW_BYTES, (window.end - window.start,), torch.uint8)
+                return staging.tensor(i % DEPTH * self._window_bytes, (window.end - window.start,), torch.uint8)
             return _bytes(self._copy or self._arena, window)
 
         def deliver(window: Window, read: torch.Tensor) -> None:
@@ -243,8 +262,8 @@ class WeightStore:
                 self._device.copy(_bytes(self._arena, window), read)
             self.on_progress(window.end)
 
-        with self._source.open() as read:
-            return stream(self._windows, with_extras(read, self._extras), place, deliver)
+        with self._contents.source.open() as read:
+            return stream(self._windows, with_extras(read, self._contents.extras), place, deliver)
 
     def _checksum(self, name: str) -> int:
         slot = self._slots[name]
