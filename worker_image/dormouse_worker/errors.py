@@ -20,8 +20,16 @@ class ModelInvalid(WorkerError):
     """The directory is there, but what lies in it can not be loaded."""
 
 
-class ModelChanged(WorkerError):
+class Damaged(WorkerError):
+    """What the worker would compute with is not what it started with: only a restart helps."""
+
+
+class ModelChanged(Damaged):
     """What lies in the model's directory is no longer what was loaded from it."""
+
+
+class WeightsDamaged(Damaged):
+    """What lies in the device's memory is not what was loaded."""
 
 
 class CustomCodeRefused(WorkerError):
@@ -60,7 +68,7 @@ class ProfileNotWritten(WorkerError):
     """The trace of a profile could not be written to disk; what it recorded is lost."""
 
 
-class GoldenTokensDiffer(WorkerError):
+class GoldenTokensDiffer(Damaged):
     """After a wake the model did not repeat the tokens recorded at its first start."""
 
 

@@ -8,7 +8,7 @@ from dormouse_worker.engine.engine import Engine
 from dormouse_worker.engine.executor import Executor
 from dormouse_worker.engine.slumber import DEEPEST, SleepOrder, Slumber
 from dormouse_worker.engine.status import StatusTeller
-from dormouse_worker.errors import GoldenTokensDiffer, WorkerError
+from dormouse_worker.errors import Damaged, WorkerError
 from dormouse_worker.ipc import KV_CACHE, State
 
 
@@ -63,7 +63,7 @@ class Actuation:
     def wake_up(self, tags: tuple[str, ...]) -> bool:
         """Wake these parts; return whether nothing sleeps any more: then the caller opens, else the rank is ASLEEP.
 
-        Raises GoldenTokensDiffer in WAKING; another WorkerError in ASLEEP, as before.
+        Raises Damaged in WAKING; another WorkerError in ASLEEP, as before.
         """
         asleep = self._asleep_of(tags)
         if not asleep:
@@ -72,7 +72,7 @@ class Actuation:
         self._teller.change(State.WAKING)
         try:
             report = self._executor.wake_up(asleep)
-        except GoldenTokensDiffer:
+        except Damaged:
             raise
         except WorkerError:
             self._teller.change(State.ASLEEP)  # refused: asleep and intact, a later wake may fit

@@ -17,7 +17,7 @@ from dormouse_worker.engine.profiling import ProfileCommands
 from dormouse_worker.engine.slumber import SleepOrder, integer, tags_of
 from dormouse_worker.engine.status import StatusTeller
 from dormouse_worker.engine.validation import check_block_counts
-from dormouse_worker.errors import GoldenTokensDiffer, Internal, InvalidArgument, WorkerError, WrongState
+from dormouse_worker.errors import Damaged, Internal, InvalidArgument, WorkerError, WrongState
 from dormouse_worker.ipc import (
     AbortRequests,
     AddRequest,
@@ -201,7 +201,7 @@ class Controller:
         try:
             if self._actuation.wake_up(tags):
                 self._open()
-        except GoldenTokensDiffer as error:
+        except Damaged as error:
             self._fail(error)
             raise
         except WorkerError:

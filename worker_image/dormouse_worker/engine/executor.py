@@ -88,7 +88,7 @@ class Executor(ModelExecutor, Protocol):
         """Bring the tags' memory back; once nothing sleeps any more, verify by the golden tokens.
 
         Reserves first where nobody prepared. Raises InsufficientMemory or what loading raises, and everything sleeps
-        as before; GoldenTokensDiffer, and nothing is held.
+        as before; Damaged, and nothing is held.
         """
 
     def save_sharded_state(self, directory: str) -> None:

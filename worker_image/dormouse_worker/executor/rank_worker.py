@@ -11,7 +11,7 @@ import torch
 
 from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.engine.executor import SleepReport, WakeReport
-from dormouse_worker.errors import GoldenTokensDiffer, Internal, InvalidArgument
+from dormouse_worker.errors import Damaged, Internal, InvalidArgument
 from dormouse_worker.executor.allocation import Allocation
 from dormouse_worker.executor.memory_errors import memory_errors
 from dormouse_worker.executor.recording import Recording, record
@@ -172,7 +172,7 @@ class RankWorker(WorkerBase):
         try:
             with memory_errors("the wake is taken back"):
                 allocation.wake(tags, self._check_golden, watch)
-        except GoldenTokensDiffer:  # damaged for good: hold nothing
+        except Damaged:  # for good: hold nothing
             self.shutdown()
             raise
         except BaseException:
@@ -265,8 +265,13 @@ class RankWorker(WorkerBase):
             runner.execute(batch)
 
     def _check_golden(self) -> None:
-        """Record the golden tokens, or verify them if they are recorded."""
+        """Record the golden tokens, or verify them if they are recorded.
+
+        A GPU's weights crossed a bus: they are compared first, at the speed of its memory.
+        """
         if self._golden is not None:
+            if self.device.capability is not None:
+                self._loaded().weights.check_integrity()
             verify_golden(self.execute_model, self._golden)
             return
         model = self._loaded()

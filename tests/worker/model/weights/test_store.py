@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dormouse_worker.errors import InsufficientMemory, Internal, ModelChanged, ModelNotFound
+from dormouse_worker.errors import InsufficientMemory, ModelChanged, ModelNotFound, WeightsDamaged
 from dormouse_worker.host import Host
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
@@ -334,7 +334,7 @@ def test_progress_is_told_in_the_order_of_the_arena(make_kit):
 def test_damaged_memory_is_found(make_kit):
     kit = make_kit()
     kit.views["head"][3, 3] = 77
-    with pytest.raises(Internal, match=r"^head is not what was loaded"):
+    with pytest.raises(WeightsDamaged, match=r"^head is not what was loaded"):
         kit.store.check_integrity()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
-from dormouse_worker.errors import InsufficientMemory, Internal, ModelChanged
+from dormouse_worker.errors import InsufficientMemory, ModelChanged, WeightsDamaged
 from dormouse_worker.ipc import WEIGHTS
 from dormouse_worker.model.checksum import checksum
 from dormouse_worker.model.device.arena import Arena, round_up
@@ -112,10 +112,12 @@ class WeightStore:
                 yield window, contents
 
     def check_integrity(self) -> None:
-        """Compare what lies on the device with what was loaded. Raises Internal naming the tensor that differs."""
+        """Compare what lies on the device with what was loaded. Raises WeightsDamaged naming the first that differs."""
         for name in self._slots:
             if self._checksum(name) != self._checksums[name]:
-                raise Internal(f"{name} is not what was loaded: the device's memory is damaged; restart the worker")
+                raise WeightsDamaged(
+                    f"{name} is not what was loaded: the device's memory is damaged; restart the worker"
+                )
 
     def save(self, level: int) -> None:
         """See `SleepPart`."""
