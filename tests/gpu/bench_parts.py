@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from dormouse_worker.executor.rank_worker import RankWorker
-from dormouse_worker.model.stopwatch import Stopwatch
 
 from bench.results import AtMost, RatioAtLeast, Row
+from dormouse_worker.executor.rank_worker import RankWorker
+from dormouse_worker.executor.recording import Recording
 from dormouse_worker.ipc import TAGS, WEIGHTS
+from dormouse_worker.model.stopwatch import Stopwatch
 from tests.gpu.bench_steps import decode_step_s, prefill_s, short_prompt_s
 from tests.gpu.device_kit import GIB, MIB, Kit
 from tests.gpu.large_model import LLAMA_8B, TINY, Shape, write_large_model
@@ -56,6 +57,7 @@ def run(kit: Kit) -> list[Row]:
 def measure(kit: Kit, plan: Plan, directory: Path, age_s: float) -> list[Row]:
     """Measure the model in the directory; `age_s` is what this process took before it could begin."""
     worker, cold_s = _cold_start(kit, plan, directory)
+    recording = worker.recording
     try:
         decode_s = {n: decode_step_s(worker, n, plan.context, BLOCK_SIZE) for n in plan.batch_sizes}
         prompt_s = prefill_s(worker, plan.prompt, BLOCK_SIZE)
@@ -67,7 +69,7 @@ def measure(kit: Kit, plan: Plan, directory: Path, age_s: float) -> list[Row]:
     return [
         *_limit_rows(limits),
         *_cold_rows({"interpreter and imports": age_s, **cold_s}),
-        *_graph_rows(worker),
+        *_graph_rows(recording),
         *_decode_rows(plan, limits, decode_s),
         _prefill_row(plan, limits, prompt_s),
         *(row for nap in naps for row in _nap_rows(nap, limits)),
@@ -155,9 +157,8 @@ def _cold_rows(phases_s: dict[str, float]) -> Iterator[Row]:
         yield Row(f"of it: {name}", seconds, "s")
 
 
-def _graph_rows(worker: RankWorker) -> Iterator[Row]:
-    recording = getattr(worker, "recording", None)  # only a GPU's worker records
-    if recording is not None:
+def _graph_rows(recording: Recording | None) -> Iterator[Row]:
+    if recording is not None:  # None where the backend can not be recorded
         yield Row(f"recording of {recording.num_graphs} graphs", recording.seconds, "s")
         yield Row("memory of the graphs", recording.num_bytes / MIB, "MiB")
 

@@ -62,6 +62,7 @@ def test_the_benchmark_measures_everything(kit, tmp_path):
     cold = [rows[name].ours for name in rows if name.startswith("of it")]
     assert rows["cold start to the first token"].ours == pytest.approx(sum(cold), rel=1e-3)
     assert rows["decode, batch 2"].peer > rows["decode, batch 1"].peer
+    assert {"recording of 2 graphs", "memory of the graphs"} <= rows.keys()
     assert {"sleep, level 1", "wake, level 2: weights", "residue, level 2", "prefill of 128 tokens"} <= rows.keys()
 
 
