@@ -5,6 +5,7 @@
     prefix      a shared prefix, cold and the second time
     startup     process start to first token
     serve       the front's cost per token message
+    sleep       sleep and wake on the fake device; the residue; the profile's error
 
 A whole run writes bench/results/NAME.json; a shortened one (--models, --reps, --count, --threads) writes nothing
 unless --out says where. Measure on a machine that does nothing else.
@@ -12,7 +13,7 @@ unless --out says where. Measure on a machine that does nothing else.
 
 from __future__ import annotations
 
-from bench import latency, prefix, serve, startup, throughput
+from bench import latency, prefix, serve, sleep, startup, throughput
 from bench.options import Measure, end_children_on_sigterm, make_console, make_parser, run, to_options
 from bench.results import print_table
 
@@ -22,6 +23,7 @@ BENCHMARKS: dict[str, Measure] = {
     "prefix": prefix.measure,
     "startup": startup.measure,
     "serve": serve.measure,
+    "sleep": sleep.measure,
 }
 
 

@@ -51,6 +51,22 @@ class RatioAtLeast:
 
 
 @dataclass(frozen=True, slots=True)
+class RatioAtMost:
+    """Ours is no more than so many times the peer's."""
+
+    times: float
+
+    def __str__(self) -> str:
+        return f"ratio ≤ {self.times:g}"
+
+    def holds(self, ours: float, peer: float | None) -> bool:
+        """See `Goal`."""
+        if peer is None:
+            raise ValueError(f"goal {self}: the row has no peer")
+        return ours <= self.times * peer
+
+
+@dataclass(frozen=True, slots=True)
 class AtMost:
     """Ours is no more than this, in the row's unit."""
 

@@ -9,7 +9,17 @@ import re
 import pytest
 from rich.console import Console
 
-from bench.results import AtLeast, AtMost, RatioAtLeast, Row, commit, describe_machine, print_table, write_results
+from bench.results import (
+    AtLeast,
+    AtMost,
+    RatioAtLeast,
+    RatioAtMost,
+    Row,
+    commit,
+    describe_machine,
+    print_table,
+    write_results,
+)
 
 
 @pytest.mark.parametrize(
@@ -18,6 +28,8 @@ from bench.results import AtLeast, AtMost, RatioAtLeast, Row, commit, describe_m
         (RatioAtLeast(2), 200.0, 100.0, True),
         (RatioAtLeast(2), 199.0, 100.0, False),
         (RatioAtLeast(1), 64, 64, True),
+        (RatioAtMost(1.2), 120.0, 100.0, True),
+        (RatioAtMost(1.2), 120.1, 100.0, False),
         (AtMost(60), 60.0, None, True),
         (AtMost(60), 60.1, None, False),
         (AtMost(60), 61.0, 100.0, False),
@@ -29,9 +41,10 @@ def test_the_writer_decides_whether_a_goal_holds(goal, ours, peer, holds):
     assert Row("something", ours, "s", peer, goal).holds is holds
 
 
-def test_a_ratio_without_a_peer_can_not_be_judged():
-    with pytest.raises(ValueError, match="ratio ≥ 2: the row has no peer"):
-        _ = Row("something", 1.0, "s", goal=RatioAtLeast(2)).holds
+@pytest.mark.parametrize("goal", [RatioAtLeast(2), RatioAtMost(2)])
+def test_a_ratio_without_a_peer_can_not_be_judged(goal):
+    with pytest.raises(ValueError, match=f"{goal}: the row has no peer"):
+        _ = Row("something", 1.0, "s", goal=goal).holds
 
 
 def test_a_row_without_a_goal_is_neither_good_nor_bad():

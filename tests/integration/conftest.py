@@ -47,7 +47,7 @@ class Worker:
             "DORMOUSE_POD_UID": "pod-uid",
             "DORMOUSE_OPERATOR_TOKEN_SHA256": token_digest(TOKENS[Role.OPERATOR]),
             "DORMOUSE_GATEWAY_TOKEN_SHA256": token_digest(TOKENS[Role.GATEWAY]),
-            "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("api", "worker_image")),
+            "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("api", "worker_image", ".")),
         }
         self.process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
         self.channel = grpc.insecure_channel(f"127.0.0.1:{self.port}")

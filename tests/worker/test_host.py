@@ -1,10 +1,17 @@
 """Limits and resident memory, read from made-up and from real /proc and /sys/fs/cgroup."""
 
+import gc
 import os
 
 import pytest
 
-from dormouse_worker.host import Host, measure_peak, release_free_memory
+from dormouse_worker.host import (
+    Host,
+    freeze_garbage_collector,
+    measure_peak,
+    release_free_memory,
+    thaw_garbage_collector,
+)
 
 NO_LIMIT_V1 = str(0x7FFFFFFFFFFFF000)
 
@@ -154,3 +161,10 @@ def test_the_drivers_id_of_this_process_is_known_only_where_it_can_be_seen(tmp_p
 
 def test_the_real_proc_gives_our_own_id_or_none():
     assert Host().driver_pid() in {os.getpid(), None}
+
+
+def test_what_is_frozen_is_not_looked_at_until_it_is_thawed():
+    freeze_garbage_collector()
+    assert gc.get_freeze_count() > 0
+    thaw_garbage_collector()
+    assert gc.get_freeze_count() == 0

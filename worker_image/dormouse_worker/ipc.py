@@ -107,6 +107,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
 
     num_parameters: int
     dtype: str
+    load_bytes: int = 0  # of all weights, read at the first load
+    load_seconds: float = 0.0
 
 
 class EngineStatus(msgspec.Struct, frozen=True, tag=True):

@@ -102,7 +102,7 @@ def test_the_ranks_environment_stands_before_a_worker_class_of_ones_own_is_impor
 
 def test_an_attention_backend_that_is_not_installed_is_refused_by_name(tmp_path):
     executor = make_executor(model=str(write_tiny_model(tmp_path)), attention_backend="flush")
-    with pytest.raises(InvalidSettings, match="attention_backend is 'flush'; there are auto, sdpa"):
+    with pytest.raises(InvalidSettings, match="attention_backend is 'flush'; known are auto, triton"):
         executor.init_device()
 
 

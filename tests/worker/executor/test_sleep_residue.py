@@ -3,9 +3,14 @@
 import json
 import subprocess
 import sys
+from contextlib import ExitStack
+
+import pytest
 
 from dormouse_worker.executor.testing import CACHE_BYTES
 from dormouse_worker.model.testing import write_tiny_model
+
+pytestmark = pytest.mark.timeout(400)  # importing everything takes ten seconds of a core where no bytecode is cached
 
 MIB = 1 << 20
 LARGER = {"hidden_size": 1024, "intermediate_size": 2048, "num_hidden_layers": 1}  # 28 MiB of weights
@@ -14,15 +19,15 @@ SMALLER = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 1
 
 def run_alone(*jobs):
     """Run the kit's program once for each job (directory, device, levels), side by side; return what they told."""
-    programs = [
-        subprocess.Popen(
-            [sys.executable, "-m", "dormouse_worker.executor.testing", str(directory), device, *map(str, levels)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for directory, device, levels in jobs
-    ]
-    outputs = [program.communicate()[0] for program in programs]
+    with ExitStack() as stack:
+        programs = []
+        for directory, device, levels in jobs:
+            program = [sys.executable, "-m", "dormouse_worker.executor.testing", str(directory), device]
+            programs.append(
+                stack.enter_context(subprocess.Popen([*program, *map(str, levels)], stdout=subprocess.PIPE, text=True))
+            )
+            stack.callback(programs[-1].kill)
+        outputs = [program.communicate()[0] for program in programs]
     assert [program.returncode for program in programs] == [0] * len(programs)
     return [json.loads(output) for output in outputs]
 

@@ -96,6 +96,24 @@ def test_the_limit_of_a_device_is_its_memory_whoever_uses_it(device):
     assert meter.measured_by == DEVICE_FREE_MEMORY
 
 
+def test_graphs_that_are_made_later_count_from_then_on(device):
+    meter = make_meter(device, Host(), SETTINGS)
+    neighbour = iter([100 * MIB])
+
+    def capture():
+        device.memory.take(30 * MIB + next(neighbour, 0))
+
+    assert meter.measure_part("graphs", capture, lambda: device.memory.give(30 * MIB)) == 30 * MIB
+    assert meter.own_bytes() == WEIGHTS + 30 * MIB
+
+
+def test_what_is_made_later_on_the_cpu_is_what_becomes_resident():
+    kept = []
+    meter = make_meter(CpuDevice(Host()), Host(), SETTINGS)
+    made = meter.measure_part("graphs", lambda: kept.append(torch.ones(ACTIVATIONS, dtype=torch.uint8)))
+    assert ACTIVATIONS - SLACK < made < ACTIVATIONS + SLACK
+
+
 def test_a_gpus_context_counts_from_the_start():
     bindings = FakeCudaBindings(TOTAL)
     calls = CudaCalls(bindings)

@@ -1,5 +1,7 @@
 """The profile: what is run, what is remembered, and when it is run all the same."""
 
+import dataclasses
+
 import pytest
 
 from dormouse_worker.model.memory import Limit, Measured
@@ -28,11 +30,13 @@ class FakeMeter:
         return Limit(self.total_bytes, is_known=True)
 
     def measure(self, weights_bytes, *, warm_up, peak, graph_bytes=0):
-        assert graph_bytes == 0
         self.num_measured += 1
         warm_up()
         peak()
-        return Measured(weights_bytes, 50 * MIB, 200 * MIB, 7.0)
+        return Measured(weights_bytes, 50 * MIB, 200 * MIB, 7.0, graph_bytes)
+
+    def measure_part(self, name, make, unmake=None):
+        raise NotImplementedError
 
     def own_bytes(self):
         return 300 * MIB
@@ -73,6 +77,11 @@ def test_a_small_batch_settles_and_then_all_are_run(meter, directory):
     assert runs[0][0] == runs[1][-1]
     assert (report.rank, report.device, report.num_gpu_blocks) == (2, "cpu", 512 - 350)
     assert (report.seconds, report.measured_by) == (7.0, "resident memory")
+
+
+def test_the_estimate_of_graphs_goes_into_the_report(meter, directory):
+    report = profile(meter, settings(directory), model=dataclasses.replace(MODEL, graph_bytes=12 * MIB))
+    assert (report.graph_bytes, report.num_gpu_blocks) == (12 * MIB, 512 - 362)
 
 
 def test_without_a_directory_every_start_measures(meter, directory):

@@ -19,7 +19,7 @@ from dormouse_worker.executor.worker_base import WorkerBase
 from dormouse_worker.host import Host, freeze_garbage_collector, thaw_garbage_collector
 from dormouse_worker.ipc import TAGS, MemoryReport, ModelInfo
 from dormouse_worker.model.attention.interface import AttentionBackend, BackendSizes, is_graph_backend
-from dormouse_worker.model.attention.select import select_backend
+from dormouse_worker.model.attention.select import check_setting, select_backend
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.golden import GoldenTokens, record_golden, verify_golden
 from dormouse_worker.model.graphs import DecodeGraphs, GraphMaker, graph_sizes
@@ -81,6 +81,7 @@ class RankWorker(WorkerBase):
 
     def init_device(self) -> None:
         """See `WorkerBase`."""
+        check_setting(self.settings.attention_backend)
         torch.set_num_threads(self.host.num_threads(self.settings.threads))
         self._device = self.make_device()
         self._meter = make_meter(self._device, self.host, self.settings)

@@ -72,7 +72,8 @@ class LoadedModel:
     def info(self) -> ModelInfo:
         """Return what the front can not read from files."""
         num_parameters = sum(parameter.numel() for parameter in self.module.parameters())
-        return ModelInfo(num_parameters, str(self.module.dtype).removeprefix("torch."))
+        dtype = str(self.module.dtype).removeprefix("torch.")
+        return ModelInfo(num_parameters, dtype, self.load_report.num_bytes, self.load_report.seconds)
 
 
 def load(settings: EngineSettings, device: Device) -> LoadedModel:

@@ -46,6 +46,12 @@ class Meter(Protocol):
         Weights are loaded; nothing else runs on this device in this process.
         """
 
+    def measure_part(self, name: str, make: Run, unmake: Run | None = None) -> int:
+        """Make something that libraries keep, graphs or communicators; return what it costs, from now on part of ours.
+
+        With `unmake` it may be made several times, see `accounting.measure_around`.
+        """
+
     def own_bytes(self) -> int:
         """Return what this process holds of the device's memory now."""
 
@@ -98,6 +104,13 @@ class ResidentMeter:
             parent_bytes=self._parent_bytes(),
             seconds=time.monotonic() - started_s,
         )
+
+    def measure_part(self, name: str, make: Run, unmake: Run | None = None) -> int:
+        """See `Meter`. Whatever is resident is ours already, under no name."""
+        del name, unmake
+        before_bytes = self._host.resident_bytes()
+        make()
+        return max(0, self._host.resident_bytes() - before_bytes)
 
     def own_bytes(self) -> int:
         """See `Meter`."""
@@ -212,6 +225,10 @@ class DeviceMeter:
             seconds=time.monotonic() - started_s,
             measured_by=snapshot.measured_by,
         )
+
+    def measure_part(self, name: str, make: Run, unmake: Run | None = None) -> int:
+        """See `Meter`."""
+        return self._account.measure(name, make, unmake).num_bytes
 
     def own_bytes(self) -> int:
         """See `Meter`."""

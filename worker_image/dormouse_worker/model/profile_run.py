@@ -36,7 +36,7 @@ class ProfiledModel:
     block_bytes: int
     max_model_len: int
     num_groups: int  # of layers that see the same tokens
-    graph_bytes: int = 0  # what its graphs are estimated to take
+    graph_bytes: int = 0  # of CUDA graphs, estimated: see `memory.estimate_graph_bytes`
 
 
 @dataclass(frozen=True, slots=True)

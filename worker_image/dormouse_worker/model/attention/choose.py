@@ -50,13 +50,18 @@ def choose(
     """
     if setting == AUTO:
         return _choose_among_built_in(machine, shapes, wants_graphs=wants_graphs)
-    if setting not in factories:
-        known = ", ".join([AUTO, *factories])
-        raise InvalidSettings(f"attention_backend is {setting!r}; known are {known}")
+    require_known(setting, factories)
     refusal = refuse(factories[setting], machine, shapes)
     if refusal is not None:
         raise InvalidSettings(f"attention_backend is {setting}, which can not compute this model: it {refusal}")
     return Choice((setting,))
+
+
+def require_known(setting: str, factories: Mapping[str, BackendFactory]) -> None:
+    """Raise InvalidSettings with the known names if this is none of them."""
+    known = [AUTO, *factories]
+    if setting not in known:
+        raise InvalidSettings(f"attention_backend is {setting!r}; known are {', '.join(known)}")
 
 
 def refuse(factory: BackendFactory, machine: Machine, shapes: Sequence[AttentionShape]) -> str | None:

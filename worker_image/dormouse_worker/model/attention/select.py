@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import torch
 
-from dormouse_worker.model.attention.choose import choose
+from dormouse_worker.model.attention.choose import choose, require_known
 from dormouse_worker.model.attention.interface import AttentionBackend, BackendFactory, BackendSizes
 from dormouse_worker.model.attention.machine import describe_machine
 from dormouse_worker.model.attention.measure import make_run, measure, trial_passes
@@ -18,6 +18,11 @@ from dormouse_worker.model.kv_cache import LayerCache
 logger = logging.getLogger(__name__)
 
 TRIAL_BLOCKS = 1024  # of a pool that is thrown away; tables go round it
+
+
+def check_setting(setting: str) -> None:
+    """Raise InvalidSettings if there is no such backend: that much can be told before a model is loaded."""
+    require_known(setting, backend_factories())
 
 
 def select_backend(
