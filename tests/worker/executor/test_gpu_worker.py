@@ -107,11 +107,10 @@ def test_a_backend_that_can_not_be_recorded_gets_no_graphs(model_directory):
 )
 def test_a_backend_that_can_not_be_is_refused(model_directory, name, words):
     worker = SelectingWorker(make_settings(model_directory, attention_backend=name), 0)
-    worker.init_device()
     with pytest.raises(InvalidSettings, match=words):
-        worker.load_model()
+        start(worker)
     worker.shutdown()
-    assert worker.device.memory.used_bytes == 0
+    assert worker.fake.memory.used_bytes == 0
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
