@@ -76,6 +76,18 @@ mutate: install ## Change the engine and the validator in small ways, print thos
 bench: install ## Measure against transformers; one part with NAME=throughput, latency, prefix, startup or serve
 	$(PY) -m bench $(NAME)
 
+.PHONY: gpu-test
+gpu-test: install ## Check sleep, graphs, kernels and the profile on this machine's GPU; without one, what the fake device can tell
+	$(PY) tests/gpu test
+
+.PHONY: gpu-bench
+gpu-bench: install ## Measure an 8B model on this machine's GPU beside the device's own limits
+	$(PY) tests/gpu bench
+
+.PHONY: gpu-wheels
+gpu-wheels: install ## Download the packages that a machine with a GPU lacks for both, to carry there
+	$(PY) -m tools.gpu_wheels
+
 .PHONY: demo
 demo: prepare ## All set-up, then the whole chain: apply, profile, agree, generate, sleep, wake
 	$(PY) -m tools.demo

@@ -133,11 +133,11 @@ def _rounded(what: str, whose: str, figure: float) -> float:
     return float(f"{figure:.{DIGITS}g}")
 
 
-def write_results(name: str, rows: Sequence[Row], directory: Path = RESULTS_DIR) -> Path:
-    """Write NAME.json and return its path."""
+def write_results(name: str, rows: Sequence[Row], directory: Path = RESULTS_DIR, *, where: str = "") -> Path:
+    """Write NAME.json and return its path. `where` replaces this machine's description."""
     directory.mkdir(parents=True, exist_ok=True)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    head = {"machine": machine(), "commit": commit(), "date": now}
+    head = {"machine": where or machine(), "commit": commit(), "date": now}
     path = directory / f"{name}.json"
     content = {**head, "rows": [row.to_json() for row in rows]}
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
@@ -184,5 +184,8 @@ def commit() -> str:
 
 
 def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    except FileNotFoundError:  # a machine that only runs programs
+        return ""
     return done.stdout.strip() if done.returncode == 0 else ""

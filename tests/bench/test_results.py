@@ -111,3 +111,13 @@ def test_the_table_shows_every_row():
         ["time", "7", "s", "≤", "6", "no"],
         ["more", "2", "s"],
     ]
+
+
+def test_a_machine_without_git_measures_an_unknown_commit(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert commit() == "unknown"
+
+
+def test_the_result_can_name_another_machine_than_this_one(tmp_path):
+    path = write_results("some", [], tmp_path, where="a large one")
+    assert json.loads(path.read_text("utf-8"))["machine"] == "a large one"

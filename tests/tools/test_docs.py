@@ -24,7 +24,9 @@ def expand(name: str) -> list[str]:
     return [pattern.format(*choice) for choice in product(*choices)]
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/architecture.md", "docs/progress.md", "docs/sleep.md"])
+@pytest.mark.parametrize(
+    "document", ["README.md", "docs/architecture.md", "docs/gpu.md", "docs/progress.md", "docs/sleep.md"]
+)
 def test_every_file_that_a_document_names_exists(document):
     text = (ROOT / document).read_text("utf-8")
     folder = (ROOT / document).parent

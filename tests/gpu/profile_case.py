@@ -1,0 +1,85 @@
+"""What the profile says a worker will take, beside what the device says it has taken at full load.
+
+The worker lives in a process of its own, so that its context is counted, and is measured from this one.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from dormouse_worker.executor.rank_worker import RankWorker
+
+from bench.results import AtMost, Row
+from dormouse_worker.ipc import MemoryReport
+from dormouse_worker.model.profile import profile_batches
+from dormouse_worker.model.testing import write_tiny_model
+from tests.gpu.device_kit import GIB, GpuKit, Kit
+
+MAX_ERROR_PERCENT = 3
+BLOCK_SIZE, MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS = 16, 256, 8192
+PROGRAM = Path(__file__).with_name("__main__.py")
+
+
+def run(kit: Kit) -> list[Row]:
+    """Compare both. Only on a GPU."""
+    kit.tidy()
+    before_bytes = kit.device.memory.free_bytes()
+    with tempfile.TemporaryDirectory() as folder:
+        directory = write_tiny_model(Path(folder), "llama", **kit.scale.model)
+        command = [sys.executable, str(PROGRAM), "loaded-worker", str(directory)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            told = child.stdout.readline()
+            used_bytes = before_bytes - kit.device.memory.free_bytes()
+            child.stdin.close()
+    if not told:
+        raise RuntimeError(f"the worker's process ended with {child.returncode}: see its words above")
+    predicted_bytes = json.loads(told)
+    error_percent = 100 * abs(predicted_bytes - used_bytes) / used_bytes
+    return [
+        Row("profile: predicted, and used at full load", predicted_bytes / GIB, "GiB", used_bytes / GIB),
+        Row("profile: error", error_percent, "%", goal=AtMost(MAX_ERROR_PERCENT)),
+    ]
+
+
+def be_loaded_worker(directory: str) -> int:
+    """Be the other process: load, profile, run the largest batches on the whole cache, say what was predicted."""
+    kit = GpuKit()
+    worker = kit.make_worker(
+        Path(directory),
+        dtype="bfloat16",
+        block_size=BLOCK_SIZE,
+        max_num_seqs=MAX_NUM_SEQS,
+        max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
+        kv_cache_memory_bytes=kit.scale.cache_bytes,
+    )
+    worker.load_model()
+    worker.initialize_cache(*worker.determine_num_available_blocks())
+    report = worker.get_memory_report()
+    assert report is not None
+    _use_fully(worker, report)
+    print(json.dumps(predicted_bytes(report)), flush=True)
+    sys.stdin.read()
+    return 0
+
+
+def predicted_bytes(report: MemoryReport) -> int:
+    """Return what the report's shares add up to."""
+    shares = ("weights_bytes", "peak_activation_bytes", "non_torch_bytes", "graph_bytes")
+    return sum(getattr(report, name, 0) for name in shares) + report.num_gpu_blocks * report.block_bytes
+
+
+def _use_fully(worker: RankWorker, report: MemoryReport) -> None:
+    for batch in profile_batches(
+        max_num_seqs=MAX_NUM_SEQS,
+        max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
+        max_model_len=report.max_model_len,
+        block_size=BLOCK_SIZE,
+        num_groups=len(worker.layer_windows()),
+    ):
+        worker.execute_model(batch)
