@@ -1,10 +1,17 @@
 """Limits and resident memory, read from made-up and from real /proc and /sys/fs/cgroup."""
 
+import gc
 import os
 
 import pytest
 
-from dormouse_worker.host import Host, measure_peak, release_free_memory
+from dormouse_worker.host import (
+    Host,
+    freeze_garbage_collector,
+    measure_peak,
+    release_free_memory,
+    thaw_garbage_collector,
+)
 
 NO_LIMIT_V1 = str(0x7FFFFFFFFFFFF000)
 
@@ -129,3 +136,10 @@ def test_a_kernel_that_does_not_permit_the_reset_is_told(make_host):
     host = make_host("0::/", {})
     (host._proc / "self" / "clear_refs").mkdir()
     assert host.reset_peak() is False
+
+
+def test_what_is_frozen_is_not_looked_at_until_it_is_thawed():
+    freeze_garbage_collector()
+    assert gc.get_freeze_count() > 0
+    thaw_garbage_collector()
+    assert gc.get_freeze_count() == 0

@@ -5,6 +5,7 @@ Reads /proc and /sys/fs/cgroup (version 1 and 2); both roots can be replaced in 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import gc
@@ -168,3 +169,20 @@ def release_free_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def freeze_garbage_collector() -> None:
+    """Exempt everything that lives now from garbage collection, until `thaw_garbage_collector`.
+
+    The libraries' objects live as long as the process. A full collection that looks at all of them takes a quarter of a
+    second: too long in a sleep, and in the middle of decoding. At the interpreter's end they must be free to go, or
+    extension modules complain of leaks.
+    """
+    gc.freeze()
+    atexit.unregister(gc.unfreeze)
+    atexit.register(gc.unfreeze)
+
+
+def thaw_garbage_collector() -> None:
+    """Let collections look at everything again."""
+    gc.unfreeze()

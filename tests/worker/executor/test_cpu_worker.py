@@ -1,25 +1,13 @@
-"""The CPU worker on a tiny model: measured memory, allocation, sleep that returns memory, wake that proves itself."""
-
-import json
-import shutil
-import subprocess
-import sys
+"""The CPU worker on a tiny model: measured memory, allocation, health."""
 
 import pytest
 import torch
 
 from dormouse_worker.engine.batch import NewSequence, single
 from dormouse_worker.engine.testing import make_sampling
-from dormouse_worker.errors import (
-    GoldenTokensDiffer,
-    InsufficientMemory,
-    InvalidArgument,
-    MaxModelLenTooLarge,
-    ModelNotFound,
-)
-from dormouse_worker.executor.testing import CACHE_BYTES, first_token, make_worker
+from dormouse_worker.errors import InsufficientMemory, MaxModelLenTooLarge
+from dormouse_worker.executor.testing import generate, make_worker, start
 from dormouse_worker.host import Host
-from dormouse_worker.ipc import TAGS
 from dormouse_worker.model.testing import write_tiny_model
 
 MIB = 1 << 20
@@ -30,10 +18,10 @@ class LimitedHost(Host):
 
     def __init__(self, limit_bytes):
         super().__init__()
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
 
     def memory_limit_bytes(self):
-        return self._limit_bytes
+        return self.limit_bytes
 
 
 @pytest.fixture
@@ -45,8 +33,7 @@ def directory(tmp_path):
 def worker(directory):
     """Return a worker with an allocated cache."""
     worker = make_worker(directory, kv_cache_memory_bytes=MIB)
-    worker.load_model()
-    worker.initialize_cache(*worker.determine_num_available_blocks())
+    start(worker)
     yield worker
     worker.shutdown()
 
@@ -84,11 +71,18 @@ def test_a_larger_batch_has_a_larger_peak(tmp_path):
 
 
 def test_too_little_memory_is_told_with_the_report_kept(directory):
-    worker = make_worker(directory, LimitedHost(200 * MIB))
+    worker = make_worker(directory, host := LimitedHost(8 << 30))
     worker.load_model()
+    host.limit_bytes = 200 * MIB
     with pytest.raises(InsufficientMemory, match=r"200\.0 MiB × gpuMemoryUtilization 0\.9"):
         worker.determine_num_available_blocks()
     assert worker.get_memory_report().num_gpu_blocks == 0
+
+
+def test_weights_that_the_memory_limit_does_not_hold_are_refused_before_they_are_read(directory):
+    worker = make_worker(directory, LimitedHost(200 * MIB))
+    with pytest.raises(InsufficientMemory, match="the weights take"):
+        worker.load_model()
 
 
 def test_a_model_length_above_the_blocks_is_told_with_both_numbers(directory):
@@ -102,63 +96,14 @@ def test_health_is_a_computation(worker):
     worker.check_health()
 
 
-def test_another_count_replaces_the_cache_and_says_the_same(worker):
-    token = first_token(worker)
-    worker.initialize_cache(40, 0)
-    assert "runner=ModelRunner(KVCache(40 blocks × 1024 bytes, 2 layers)" in repr(worker)
-    assert first_token(worker) == token
-
-
 def test_an_allocation_that_fails_is_insufficient_memory(worker):
     with pytest.raises(InsufficientMemory, match="blocks of 1024 bytes can not be allocated"):
         worker.initialize_cache(1 << 50, 0)
 
 
-def test_sleep_returns_the_memory_and_wake_brings_the_same_tokens(tmp_path):
-    """26 MiB of weights and 64 MiB of touched cache go back to the kernel; eight rounds leave nothing behind."""
-    directory = write_tiny_model(tmp_path, hidden_size=1024, intermediate_size=2048, num_hidden_layers=1)
-    program = [sys.executable, "-m", "dormouse_worker.executor.testing", str(directory), "8"]
-    rounds = json.loads(subprocess.run(program, capture_output=True, text=True, check=True).stdout)
-    assert all(told["freed_bytes"] > 0.9 * (told["weights_bytes"] + CACHE_BYTES) for told in rounds), rounds
-    assert len({token for told in rounds for token in (told["before"], told["after"])}) == 1
-    residuals = [told["residual_bytes"] for told in rounds[1:]]
-    assert max(residuals) - min(residuals) < 8 * MIB
-
-
-def test_sleep_and_wake_are_idempotent(worker):
-    worker.wake_up(TAGS)
-    worker.sleep(2, TAGS)
-    assert worker.sleep(2, TAGS).freed_bytes < MIB
-    worker.wake_up(TAGS)
-
-
-def test_level_1_is_refused(worker):
-    with pytest.raises(InvalidArgument, match="level 1 comes with a later version; use 2"):
-        worker.sleep(1, TAGS)
-
-
-def test_other_weights_at_wake_are_found_by_the_golden_tokens(worker, directory):
-    worker.sleep(2, TAGS)
-    write_tiny_model(directory, seed=1)
-    with pytest.raises(GoldenTokensDiffer):
-        worker.wake_up(TAGS)
-    assert repr(worker) == "CpuWorker(rank=0, model=none, runner=None)"
-
-
-def test_a_wake_without_the_model_holds_nothing_and_can_be_tried_again(worker, directory, tmp_path):
-    token = first_token(worker)
-    worker.sleep(2, TAGS)
-    shutil.move(directory, tmp_path / "away")
-    with pytest.raises(ModelNotFound):
-        worker.wake_up(TAGS)
-    shutil.move(tmp_path / "away", directory)
-    worker.wake_up(TAGS)
-    assert first_token(worker) == token
-
-
 def test_a_failing_forward_pass_leaves_the_next_one_alone(worker):
-    token = first_token(worker)
+    tokens = generate(worker)
     with pytest.raises(IndexError):
         worker.execute_model(single(NewSequence("r", [10**9], [], make_sampling()), ([0],)))
-    assert first_token(worker) == token
+    assert generate(worker) == tokens
     assert torch.is_inference_mode_enabled() is False

@@ -33,6 +33,7 @@ def test_methods_are_called_by_name():
 def test_an_error_passes_through_and_the_log_names_rank_and_method(caplog):
     wrapper = make_wrapper()
     wrapper.init_worker()
+    wrapper.execute_method("init_device")
     with pytest.raises(Exception, match="no such directory"):
         wrapper.execute_method("load_model")
     assert "rank 3: load_model raised" in caplog.text

@@ -1,69 +1,93 @@
-"""The golden tokens: what a model says to a fixed prompt at its first start, and must say again after every wake."""
+"""The golden tokens: what a model says to a fixed prompt at its first start, and must say again after every wake.
+
+At the first start the tokens are generated one by one, as for a user. Then prompt and tokens go through one forward
+pass of their own, and what the model says at each of its rows is recorded. After a wake that pass alone is repeated:
+one pass proves the weights, and its shape is the recorded one, so that every bit must be the same.
+"""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from dormouse_worker.engine.batch import Batch, BlockIds, ModelOutput, NewSequence, SampledToken, single
 from dormouse_worker.errors import GoldenTokensDiffer
-from dormouse_worker.ipc import Sampling
+from dormouse_worker.ipc import Sampling, TokenLogprobs
 
 NUM_PROMPT_TOKENS = 8
 NUM_TOKENS = 16
-LOGPROB_TOLERANCE = 1e-3  # the same shapes on the same device differ by rounding at most
-_GREEDY = Sampling(temperature=0, top_p=1, top_k=0, min_p=0, seed=0, max_tokens=NUM_TOKENS, logprobs=0)
+_GREEDY = Sampling(temperature=0, top_p=1, top_k=0, min_p=0, seed=0, max_tokens=NUM_TOKENS)
+_ALL_ROWS = Sampling(
+    temperature=0, top_p=1, top_k=0, min_p=0, seed=0, max_tokens=1, logprobs=1, prompt_logprobs=1
+)  # of each row the log-probability of the token that follows, and the likeliest one
+
+Execute = Callable[[Batch], ModelOutput]
 
 
 @dataclass(frozen=True, slots=True)
 class GoldenTokens:
-    """Tokens and their log-probabilities; fewer than 16 only where the model length is shorter."""
+    """The one pass and what it gave."""
 
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
+    token_ids: tuple[int, ...]  # prompt and generated tokens; 24 unless the model length is shorter
+    block_ids: BlockIds  # the tables of the layer groups follow each other
+    rows: tuple[TokenLogprobs, ...]  # one for each token
+
+    @property
+    def num_blocks(self) -> int:
+        """Return how many blocks, the first ones of the cache, the pass writes to."""
+        return sum(len(blocks) for blocks in self.block_ids)
 
 
-def generate_golden(
-    execute: Callable[[Batch], ModelOutput],
-    *,
-    vocab_size: int,
-    max_model_len: int,
-    block_size: int,
-    num_groups: int = 1,
+def record_golden(
+    execute: Execute, *, vocab_size: int, max_model_len: int, block_size: int, num_groups: int = 1
 ) -> GoldenTokens:
-    """Generate greedily through the normal path, alone, in the first blocks of an otherwise unused cache.
-
-    The tables of the layer groups follow each other.
-    """
+    """Generate greedily, alone, in the first blocks of an otherwise unused cache; then record the one pass."""
     width = -(-min(max_model_len, NUM_PROMPT_TOKENS + NUM_TOKENS) // block_size)
-    tables = tuple(list(range(group * width, (group + 1) * width)) for group in range(num_groups))
+    block_ids = tuple(list(range(group * width, (group + 1) * width)) for group in range(num_groups))
     num_prompt = max(1, min(NUM_PROMPT_TOKENS, max_model_len - NUM_TOKENS))
     known = [(7 * i + 3) % vocab_size for i in range(num_prompt)]
-    logprobs: list[float] = []
     start = 0
-    while len(logprobs) < NUM_TOKENS and len(known) <= max_model_len:
-        sampled = _next(execute, known, start, tables)
+    while len(known) < min(max_model_len, num_prompt + NUM_TOKENS):
+        token_id = _execute(execute, known, _GREEDY, block_ids, start=start)[0].token_id
         start = len(known)
-        known.append(sampled.token_id)
-        logprobs.append(sampled.logprobs.sampled if sampled.logprobs else 0.0)
-    return GoldenTokens(tuple(known[num_prompt:]), tuple(logprobs))
+        known.append(token_id)
+    return GoldenTokens(tuple(known), block_ids, _one_pass(execute, known, block_ids))
 
 
-def compare_golden(recorded: GoldenTokens, now: GoldenTokens) -> None:
-    """Raise GoldenTokensDiffer with both token lists unless they are the same."""
-    if recorded.token_ids != now.token_ids:
-        raise GoldenTokensDiffer(
-            f"the first start gave {list(recorded.token_ids)}, now it is {list(now.token_ids)}; "
-            "the model's files changed or its memory is damaged: restart the worker"
-        )
-    for before, after in zip(recorded.logprobs, now.logprobs, strict=True):
-        if not abs(before - after) <= LOGPROB_TOLERANCE:  # so written, a NaN differs
+def verify_golden(execute: Execute, recorded: GoldenTokens) -> None:
+    """Repeat the one pass. Raises GoldenTokensDiffer at the first row that is not the recorded one, bit for bit.
+
+    Overwrites the first `recorded.num_blocks` blocks of the cache.
+    """
+    rows = _one_pass(execute, list(recorded.token_ids), recorded.block_ids)
+    for number, (before, now) in enumerate(zip(recorded.rows, rows, strict=True)):
+        if before.top_ids != now.top_ids:
             raise GoldenTokensDiffer(
-                f"a golden token's log-probability moved from {before:.6f} to {after:.6f}; at most "
-                f"{LOGPROB_TOLERANCE} is rounding: restart the worker"
+                f"the likeliest token after {number + 1} golden tokens was {before.top_ids[0]} at the first start, now "
+                f"it is {now.top_ids[0]}; the model's files changed or its memory is damaged: restart the worker"
+            )
+        if _bits(before) != _bits(now):
+            raise GoldenTokensDiffer(
+                f"the log-probability after {number + 1} golden tokens moved from {before.sampled!r} to "
+                f"{now.sampled!r}; the same pass on the same weights gives the same bits: restart the worker"
             )
 
 
-def _next(execute: Callable[[Batch], ModelOutput], known: list[int], start: int, tables: BlockIds) -> SampledToken:
-    (sampled,) = execute(single(NewSequence("golden", known, [], _GREEDY), tables, start=start)).sampled
-    return sampled
+def _one_pass(execute: Execute, token_ids: list[int], block_ids: BlockIds) -> tuple[TokenLogprobs, ...]:
+    sampled, prompt = _execute(execute, token_ids, _ALL_ROWS, block_ids)
+    assert sampled.logprobs is not None, "they were asked for"
+    return (*prompt, sampled.logprobs)
+
+
+def _execute(
+    execute: Execute, token_ids: list[int], sampling: Sampling, block_ids: BlockIds, *, start: int = 0
+) -> tuple[SampledToken, list[TokenLogprobs]]:
+    output = execute(single(NewSequence("golden", token_ids, [], sampling), block_ids, start=start))
+    (sampled,) = output.sampled
+    return sampled, output.prompt_logprobs.get("golden", [])
+
+
+def _bits(row: TokenLogprobs) -> bytes:
+    """Return what must be the same; unlike a number, a NaN equals itself."""
+    return struct.pack(f"<{1 + len(row.top_logprobs)}d", row.sampled, *row.top_logprobs)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 
 from dormouse_worker.engine.batch import Moves
+from dormouse_worker.model.device.arena import ALIGNMENT_BYTES, Arena, round_up
 from dormouse_worker.model.layer_groups import LayerGroup, group_layers
 
 
@@ -49,7 +52,7 @@ class CacheSpec:
         return tuple(group.window for group in self.groups)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class LayerCache:
     """One pool by slot: key [slots, Hkv, D] and value [slots, Hkv, Dv].
 
@@ -58,6 +61,10 @@ class LayerCache:
 
     key: torch.Tensor
     value: torch.Tensor
+
+    def __repr__(self) -> str:
+        """Show shapes only: while the cache sleeps, a look at what is in it would kill the process."""
+        return f"LayerCache(key={tuple(self.key.shape)}, value={tuple(self.value.shape)})"
 
     def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
         """Store the rows of key [T, Hkv, D] and value [T, Hkv, Dv] at slots [T]."""
@@ -72,12 +79,15 @@ class KVCache:
     group may hold any of them.
     """
 
-    def __init__(self, spec: CacheSpec, num_blocks: int, device: torch.device) -> None:
-        """Allocate. Raises RuntimeError or torch.OutOfMemoryError if the device has not the memory."""
+    def __init__(self, spec: CacheSpec, num_blocks: int, device: torch.device, *, arena: Arena | None = None) -> None:
+        """Lay the pools out in an arena that is mapped and zero, or allocate them.
+
+        Raises RuntimeError or torch.OutOfMemoryError if the device has not the memory to allocate.
+        """
         self.spec = spec
         self.num_blocks = num_blocks
-        num_slots = num_blocks * len(spec.groups) * spec.block_size
-        self.pools = [_pool(spec.layers[layer], num_slots, device) for layer in spec.groups[0].layers]
+        tensors = iter(_views(spec, num_blocks, arena) if arena else _zeros(spec, num_blocks, device))
+        self.pools = [LayerCache(key, value) for key, value in zip(tensors, tensors, strict=True)]
         self._places = {layer: place for group in spec.groups for place, layer in enumerate(group.layers)}
         self._group_of = {layer: index for index, group in enumerate(spec.groups) for layer in group.layers}
 
@@ -92,19 +102,45 @@ class KVCache:
         """Return which group's block table a layer uses."""
         return self._group_of[layer]
 
+    def by_block(self) -> Iterator[torch.Tensor]:
+        """Yield every pool's keys, then its values, as views [blocks, block_size, Hkv, D]."""
+        for pool in self.pools:
+            for rows in (pool.key, pool.value):
+                yield rows.view(-1, self.spec.block_size, *rows.shape[1:])
+
     def copy_blocks(self, source: KVCache, moves: Moves) -> None:
         """Copy blocks (from, to) of another cache of the same spec, on whatever device, into this one."""
         if not moves:
             return
         origins, targets = (torch.tensor(blocks) for blocks in zip(*moves, strict=True))
-        for ours, theirs in zip(self.pools, source.pools, strict=True):
-            for into, out in ((ours.key, theirs.key), (ours.value, theirs.value)):
-                rows = out.view(-1, self.spec.block_size, *out.shape[1:]).index_select(0, origins.to(out.device))
-                by_block = into.view(-1, self.spec.block_size, *into.shape[1:])
-                by_block.index_copy_(0, targets.to(into.device), rows.to(into.device))
+        for into, out in zip(self.by_block(), source.by_block(), strict=True):
+            rows = out.index_select(0, origins.to(out.device))
+            into.index_copy_(0, targets.to(into.device), rows.to(into.device))
 
 
-def _pool(spec: LayerSpec, num_slots: int, device: torch.device) -> LayerCache:
-    key = torch.zeros(num_slots, spec.num_kv_heads, spec.key_size, dtype=spec.dtype, device=device)
-    value = torch.zeros(num_slots, spec.num_kv_heads, spec.value_size, dtype=spec.dtype, device=device)
-    return LayerCache(key, value)
+def arena_bytes(spec: CacheSpec, num_blocks: int) -> int:
+    """Return the size of an arena for the pools."""
+    return sum(round_up(num_bytes, ALIGNMENT_BYTES) for num_bytes in _sizes(spec, num_blocks))
+
+
+def _views(spec: CacheSpec, num_blocks: int, arena: Arena) -> Iterator[torch.Tensor]:
+    """Yield each pool's key and value, one behind the other, each aligned."""
+    offset = 0
+    for (shape, dtype), num_bytes in zip(_shapes(spec, num_blocks), _sizes(spec, num_blocks), strict=True):
+        yield arena.tensor(offset, shape, dtype)
+        offset += round_up(num_bytes, ALIGNMENT_BYTES)
+
+
+def _zeros(spec: CacheSpec, num_blocks: int, device: torch.device) -> Iterator[torch.Tensor]:
+    return (torch.zeros(shape, dtype=dtype, device=device) for shape, dtype in _shapes(spec, num_blocks))
+
+
+def _sizes(spec: CacheSpec, num_blocks: int) -> Iterator[int]:
+    return (math.prod(shape) * dtype.itemsize for shape, dtype in _shapes(spec, num_blocks))
+
+
+def _shapes(spec: CacheSpec, num_blocks: int) -> Iterator[tuple[tuple[int, ...], torch.dtype]]:
+    num_slots = num_blocks * len(spec.groups) * spec.block_size
+    for layer in (spec.layers[index] for index in spec.groups[0].layers):
+        for size in (layer.key_size, layer.value_size):
+            yield (num_slots, layer.num_kv_heads, size), layer.dtype

@@ -1,8 +1,10 @@
 """The contract of memory drivers, for host memory and for the device that is not there."""
 
+import resource
 from pathlib import Path
 
 import pytest
+import torch
 
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
 from dormouse_worker.model.device.host_driver import HostDriver
@@ -102,3 +104,24 @@ def test_the_chosen_call_fails_and_only_that_one(verb):
 def test_a_range_that_the_system_refuses_is_an_error(driver):
     with pytest.raises(OSError, match="mmap"):
         driver.reserve(1 << 60)
+
+
+def test_a_dirty_device_gives_nans():
+    driver, size = FakeCudaDriver(TOTAL, is_dirty=True), FakeCudaDriver.granularity
+    assert not driver.gives_zeros
+    address = driver.reserve(size)
+    driver.map(address, driver.create(size), size)
+    assert driver.tensor(address, size).view(torch.float32).isnan().all()
+
+
+def test_a_kernel_that_commits_no_more_is_a_lack_of_memory():
+    driver, size = HostDriver(lambda: 1 << 40), HostDriver.granularity
+    address, chunk = driver.reserve(size), driver.create(size)
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (1, before[1]))
+    try:
+        with pytest.raises(DeviceOutOfMemory):
+            driver.map(address, chunk, size)
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+    driver.map(address, chunk, size)

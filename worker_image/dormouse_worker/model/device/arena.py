@@ -19,18 +19,18 @@ import torch
 
 from dormouse_worker.model.device.driver import Chunk, DeviceOutOfMemory, MemoryDriver
 
-CHUNK_BYTES = 256 << 20  # small enough that a lack of memory shows early, large enough that mapping costs nothing
+ALIGNMENT_BYTES = 512  # of what lies in an arena: what torch's own allocator gives, and kernels may count on
 
 
 class Arena:
     """Owns one range and the chunks behind it."""
 
-    def __init__(self, tag: str, driver: MemoryDriver, reserved_bytes: int, *, chunk_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(self, tag: str, driver: MemoryDriver, reserved_bytes: int, *, chunk_bytes: int | None = None) -> None:
         """Reserve the range, rounded up; it costs no memory. Raises OSError."""
         self.tag = tag
         self.reserved_bytes = round_up(max(1, reserved_bytes), driver.granularity)
         self._driver = driver
-        self._chunk_bytes = round_up(chunk_bytes, driver.granularity)
+        self._chunk_bytes = round_up(chunk_bytes or driver.chunk_bytes, driver.granularity)
         self._address = driver.reserve(self.reserved_bytes)
         self._chunks: list[tuple[Chunk, int]] = []  # each with its size
         self._base: torch.Tensor | None = None
@@ -45,22 +45,29 @@ class Arena:
         """Return the physical memory held, mapped or prepared."""
         return sum(size for _, size in self._chunks)
 
+    def whole_bytes(self, num_bytes: int) -> int:
+        """Return the physical memory that `prepare` takes for so many bytes."""
+        return round_up(num_bytes, self._driver.granularity)
+
     def prepare(self, num_bytes: int) -> None:
         """Take all the physical memory for the first `num_bytes`; prepared already = nothing more is taken.
 
-        Raises DeviceOutOfMemory for the whole arena, with nothing held; ValueError beyond the range.
+        Raises DeviceOutOfMemory for the whole arena; any error leaves nothing held. ValueError beyond the range.
         """
         if num_bytes > self.reserved_bytes:
             raise ValueError(f"{self.tag}: {num_bytes} bytes do not fit the {self.reserved_bytes} reserved")
         if self._chunks:
             return
         try:
-            for size in _split(round_up(num_bytes, self._driver.granularity), self._chunk_bytes):
+            for size in _split(self.whole_bytes(num_bytes), self._chunk_bytes):
                 self._chunks.append((self._driver.create(size), size))
         except DeviceOutOfMemory as error:
             free_bytes = error.free_bytes + self.size_bytes
             self.cancel()
-            raise DeviceOutOfMemory(round_up(num_bytes, self._driver.granularity), free_bytes) from error
+            raise DeviceOutOfMemory(self.whole_bytes(num_bytes), free_bytes) from error
+        except BaseException:
+            self.cancel()
+            raise
 
     def cancel(self) -> None:
         """Give prepared memory back; nothing happens to an arena that is empty."""
@@ -68,7 +75,7 @@ class Arena:
         self._destroy()
 
     def map(self) -> None:
-        """Put the prepared chunks behind the range. Raises DeviceOutOfMemory, with nothing held."""
+        """Put the prepared chunks behind the range. Raises DeviceOutOfMemory; any error leaves nothing held."""
         assert not self.is_mapped, "mapped already"
         mapped: list[tuple[int, int]] = []
         address = self._address
@@ -77,7 +84,7 @@ class Arena:
                 self._driver.map(address, chunk, size)
                 mapped.append((address, size))
                 address += size
-        except DeviceOutOfMemory:
+        except BaseException:
             for start, size in mapped:
                 self._driver.unmap(start, size)
             self._destroy()

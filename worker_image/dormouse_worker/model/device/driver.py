@@ -10,6 +10,8 @@ from typing import NewType, Protocol
 
 import torch
 
+CHUNK_BYTES = 256 << 20  # small enough that a lack of memory shows early, large enough that mapping costs nothing
+
 Chunk = NewType("Chunk", int)  # physical memory that `create` gave
 
 
@@ -34,6 +36,14 @@ class MemoryDriver(Protocol):
     def granularity(self) -> int:
         """Return the smallest unit of physical memory."""
 
+    @property
+    def chunk_bytes(self) -> int:
+        """Return how much an arena shall take at once."""
+
+    @property
+    def gives_zeros(self) -> bool:
+        """Return whether memory that was just mapped holds zeros; else its contents are undefined."""
+
     def free_bytes(self) -> int:
         """Return the physical memory that `create` could give now, whoever else uses the device."""
 
@@ -50,7 +60,7 @@ class MemoryDriver(Protocol):
         """Give physical memory back that is not mapped (any more)."""
 
     def map(self, address: int, chunk: Chunk, num_bytes: int) -> None:
-        """Put a whole chunk behind a part of a range, readable and writable. Its contents are undefined.
+        """Put a whole chunk behind a part of a range, readable and writable. See `gives_zeros` for its contents.
 
         Raises DeviceOutOfMemory, for page tables and pinning cost memory too; then nothing is mapped.
         """

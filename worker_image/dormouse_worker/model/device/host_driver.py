@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from dormouse_worker.model.device.driver import Chunk, DeviceOutOfMemory
+from dormouse_worker.model.device.driver import CHUNK_BYTES, Chunk, DeviceOutOfMemory
 
 HUGE_PAGE_BYTES = 2 << 20  # copying into fresh 4 KiB pages is bound by page faults, not by memory
 _NO_FILE = -1
@@ -26,6 +26,8 @@ class HostDriver:
     """
 
     granularity = HUGE_PAGE_BYTES
+    chunk_bytes = CHUNK_BYTES
+    gives_zeros = True
 
     def __init__(self, available_bytes: Callable[[], int]) -> None:
         """`available_bytes` tells how much memory this process may still take."""
@@ -41,7 +43,12 @@ class HostDriver:
         self._libc = libc
 
     def __repr__(self) -> str:
-        return f"HostDriver({len(self._chunks)} chunks, {sum(self._chunks.values())} bytes)"
+        return f"HostDriver({len(self._chunks)} chunks, {self.used_bytes} bytes)"
+
+    @property
+    def used_bytes(self) -> int:
+        """Return the memory that this driver's arenas hold."""
+        return sum(self._chunks.values())
 
     def free_bytes(self) -> int:
         """See `MemoryDriver`."""
@@ -82,7 +89,10 @@ class HostDriver:
     def map(self, address: int, chunk: Chunk, num_bytes: int) -> None:
         """See `MemoryDriver`."""
         assert self._chunks[chunk] == num_bytes, "a chunk is mapped as a whole"
-        self._call("mprotect", address, num_bytes, mmap.PROT_READ | mmap.PROT_WRITE)
+        try:
+            self._call("mprotect", address, num_bytes, mmap.PROT_READ | mmap.PROT_WRITE)
+        except OSError as error:  # the kernel commits no more, or has no room for the mapping itself
+            raise DeviceOutOfMemory(num_bytes, self.free_bytes()) from error
         self._libc.madvise(address, num_bytes, mmap.MADV_HUGEPAGE)  # only speed is lost where the kernel has none
         self._num_unmapped_bytes -= num_bytes
 

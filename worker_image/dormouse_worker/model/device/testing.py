@@ -7,7 +7,7 @@ from collections import Counter
 import torch
 
 from dormouse_worker.host import Host
-from dormouse_worker.model.device.driver import Chunk, DeviceOutOfMemory
+from dormouse_worker.model.device.driver import CHUNK_BYTES, Chunk, DeviceOutOfMemory, MemoryDriver
 from dormouse_worker.model.device.host_driver import HostDriver
 
 VERBS = ("create", "map")  # those that may fail, in the driver's contract
@@ -17,13 +17,16 @@ class FakeCudaDriver:
     """Implements `MemoryDriver` over host mappings of its own, apart from the memory that torch takes.
 
     `fail_at` makes the n-th call of a verb from now on (0 = the next) raise once, as a device does whose memory
-    somebody else took in that instant. `take` and `give` are that somebody.
+    somebody else took in that instant. `take` and `give` are that somebody. With `is_dirty` new memory holds NaNs,
+    as a GPU's may: whoever reads what nobody wrote is found out.
     """
 
     granularity = HostDriver.granularity
 
-    def __init__(self, total_bytes: int = 1 << 40) -> None:
+    def __init__(self, total_bytes: int = 1 << 40, *, chunk_bytes: int = CHUNK_BYTES, is_dirty: bool = False) -> None:
         self.total_bytes = total_bytes
+        self.chunk_bytes = chunk_bytes
+        self.gives_zeros = not is_dirty
         self.neighbour_bytes = 0
         self.calls: Counter[str] = Counter()
         self._sizes: dict[Chunk, int] = {}
@@ -50,6 +53,12 @@ class FakeCudaDriver:
         """Let the call of this verb fail that comes after `index` others."""
         assert verb in VERBS, verb
         self._failures[verb] = self.calls[verb] + index
+
+    def disarm(self) -> bool:
+        """Let nothing fail any more; return whether a failure was still to come."""
+        was_armed = bool(self._failures)
+        self._failures = {}
+        return was_armed
 
     def free_bytes(self) -> int:
         """See `MemoryDriver`."""
@@ -82,6 +91,8 @@ class FakeCudaDriver:
         if self._is_failing("map"):
             raise DeviceOutOfMemory(num_bytes, self.free_bytes())
         self._mappings.map(address, chunk, num_bytes)
+        if not self.gives_zeros:
+            self._mappings.tensor(address, num_bytes).fill_(0xFF)
 
     def unmap(self, address: int, num_bytes: int) -> None:
         """See `MemoryDriver`."""
@@ -100,20 +111,41 @@ class FakeCudaDriver:
 
 
 class FakeDevice:
-    """Implements `Device` on a `FakeCudaDriver`: what CUDA does with its own memory, done by the CPU."""
+    """Implements `Device` on a `FakeCudaDriver`: what CUDA does with its own memory, done by the CPU.
+
+    The host memory for copies may be a fake driver too, so that it can be short or fail. `fail_copy_at` makes the n-th
+    copy from now on (0 = the next) raise once.
+    """
 
     name = "fake"
     torch_device = torch.device("cpu")
 
-    def __init__(self, driver: FakeCudaDriver | None = None, host: Host | None = None) -> None:
+    def __init__(
+        self, driver: FakeCudaDriver | None = None, host: Host | None = None, copies: MemoryDriver | None = None
+    ) -> None:
         self.memory = driver or FakeCudaDriver()
-        self.copies = HostDriver((host or Host()).available_bytes)
+        self.copies = copies or HostDriver((host or Host()).available_bytes)
+        self._num_copies = 0
+        self._failing_copy = -1
 
     def __repr__(self) -> str:
         return f"FakeDevice({self.memory!r}, {self.copies!r})"
 
+    def fail_copy_at(self, index: int) -> None:
+        """Let the copy fail that comes after `index` others."""
+        self._failing_copy = self._num_copies + index
+
+    def disarm(self) -> bool:
+        """Let no copy fail any more; return whether one was still to fail."""
+        was_armed = self._failing_copy >= self._num_copies
+        self._failing_copy = -1
+        return was_armed
+
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """See `Device`."""
+        self._num_copies += 1
+        if self._num_copies - 1 == self._failing_copy:
+            raise RuntimeError(f"the device did not copy {len(source)} bytes")
         target.copy_(source)
 
     def synchronize(self) -> None:

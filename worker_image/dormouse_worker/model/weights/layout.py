@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-ALIGNMENT_BYTES = 512  # what torch's own allocator gives; kernels may count on it
+from dormouse_worker.model.device.arena import ALIGNMENT_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import torch
 from dormouse_worker.errors import InsufficientMemory, Internal, ModelChanged
 from dormouse_worker.ipc import WEIGHTS
 from dormouse_worker.model.checksum import checksum
-from dormouse_worker.model.device.arena import CHUNK_BYTES, Arena, round_up
+from dormouse_worker.model.device.arena import Arena, round_up
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
 from dormouse_worker.model.memory import gib
@@ -39,7 +39,7 @@ class WeightStore:
         *,
         keeps_host_copy: bool,
         window_bytes: int = WINDOW_BYTES,
-        chunk_bytes: int = CHUNK_BYTES,
+        chunk_bytes: int | None = None,
     ) -> None:
         """Reserve address ranges, which costs no memory; `load` comes next. Raises OSError."""
         self.layout = contents.layout

@@ -1,0 +1,255 @@
+"""One rank's worker, on whatever device: the device, its memory account and the model; the rest is its `Allocation`."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import torch
+
+from dormouse_worker.engine.batch import Batch, ModelOutput
+from dormouse_worker.engine.executor import SleepReport, WakeReport
+from dormouse_worker.errors import GoldenTokensDiffer, Internal, InvalidArgument
+from dormouse_worker.executor.account import MemoryAccount
+from dormouse_worker.executor.allocation import Allocation
+from dormouse_worker.executor.memory_errors import memory_errors
+from dormouse_worker.executor.worker_base import WorkerBase
+from dormouse_worker.host import Host, freeze_garbage_collector, thaw_garbage_collector
+from dormouse_worker.ipc import TAGS, MemoryReport, ModelInfo
+from dormouse_worker.model.attention.interface import AttentionBackend
+from dormouse_worker.model.attention.sdpa import SdpaBackend
+from dormouse_worker.model.device.device import Device
+from dormouse_worker.model.golden import GoldenTokens, record_golden, verify_golden
+from dormouse_worker.model.kv_cache import KVCache
+from dormouse_worker.model.loader import LoadedModel, load
+from dormouse_worker.model.memory import make_report, require_fit
+from dormouse_worker.model.profile import profile_batches
+from dormouse_worker.model.runner import ModelRunner
+from dormouse_worker.model.stopwatch import Stopwatch
+from dormouse_worker.model.weights.sharded import save_sharded_state
+from dormouse_worker.settings import EngineSettings
+
+LEVELS = (1, 2)
+
+
+class RankWorker(WorkerBase):
+    """Implements `WorkerBase`; a subclass says which device it is and how that one's memory is measured."""
+
+    def __init__(self, settings: EngineSettings, rank: int, host: Host | None = None) -> None:
+        super().__init__(settings, rank)
+        self.host = host or Host()
+        self._device: Device | None = None
+        self._account: MemoryAccount | None = None
+        self._backend: AttentionBackend | None = None
+        self._model: LoadedModel | None = None
+        self._report: MemoryReport | None = None
+        self._allocation: Allocation | None = None
+        self._golden: GoldenTokens | None = None
+
+    def __repr__(self) -> str:
+        model = "loaded" if self._model else "none"
+        return f"{type(self).__name__}(rank={self.rank}, model={model}, {self._allocation!r})"
+
+    @abstractmethod
+    def make_device(self) -> Device:
+        """Return the device; the first thing that may touch it. Raises InvalidSettings if it can not be used."""
+
+    @abstractmethod
+    def make_account(self) -> MemoryAccount:
+        """Return who measures; the device is there."""
+
+    def make_backend(self) -> AttentionBackend:
+        """Return who computes attention; the device is there."""
+        return SdpaBackend()
+
+    @property
+    def device(self) -> Device:
+        """Return the device; there is one after `init_device`."""
+        assert self._device is not None, "init_device comes first"
+        return self._device
+
+    @property
+    def account(self) -> MemoryAccount:
+        """Return who measures the memory; there is one after `init_device`."""
+        assert self._account is not None, "init_device comes first"
+        return self._account
+
+    def init_device(self) -> None:
+        """See `WorkerBase`."""
+        torch.set_num_threads(self.host.num_threads(self.settings.threads))
+        self._device = self.make_device()
+        self._account = self.make_account()
+        self._account.open()
+        self._backend = self.make_backend()
+
+    def load_model(self) -> None:
+        """See `WorkerBase`."""
+        self._model = load(self.settings, self.device)
+
+    def get_model_info(self) -> ModelInfo:
+        """See `WorkerBase`."""
+        return self._loaded().info
+
+    def determine_num_available_blocks(self) -> tuple[int, int]:
+        """See `WorkerBase`."""
+        model = self._loaded()
+        measured = self.account.measure(
+            model.weights_bytes,
+            warm_up=lambda: self._profile(first_only=True),
+            peak=lambda: self._profile(first_only=False),
+        )
+        self._report = make_report(
+            self.settings,
+            self.account.limit(),
+            measured,
+            block_bytes=model.cache_spec.block_bytes,
+            max_model_len=model.max_model_len,
+            rank=self.rank,
+        )
+        require_fit(self._report)
+        return self._report.num_gpu_blocks, self._report.num_cpu_blocks
+
+    def get_memory_report(self) -> MemoryReport | None:
+        """See `WorkerBase`."""
+        return self._report
+
+    def layer_windows(self) -> tuple[int | None, ...]:
+        """See `WorkerBase`."""
+        return self._loaded().cache_spec.windows
+
+    def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
+        """See `WorkerBase`. The first call records the golden tokens, later ones verify them."""
+        model = self._loaded()
+        self._free_cache()
+        spec, counts = model.cache_spec, (num_gpu_blocks, num_cpu_blocks)
+        what = f"{num_gpu_blocks} + {num_cpu_blocks} blocks of {spec.block_bytes} bytes can not be allocated"
+        try:
+            with memory_errors(what):
+                self._allocation = Allocation(self.device, spec, counts, model.weights, self._make_runner)
+                self._check_golden()
+        except BaseException:
+            self._free_cache()
+            raise
+        freeze_garbage_collector()
+
+    def execute_model(self, batch: Batch) -> ModelOutput:
+        """See `WorkerBase`."""
+        return self._allocated().execute(batch)
+
+    def sleep(self, level: int, tags: Collection[str], kept_blocks: Sequence[int] = ()) -> SleepReport:
+        """See `WorkerBase`. Blocks are kept at level 1 only. Raises InvalidArgument or InsufficientMemory."""
+        _check_sleep(level, tags, kept_blocks)
+        allocation, watch = self._allocated(), Stopwatch()
+        before_bytes = self.account.own_bytes()
+        self.device.synchronize()
+        with memory_errors("the copies that a sleep needs can not be made"):
+            allocation.sleep(level, tags, kept_blocks, watch)
+        with watch.phase("drop"):
+            self.account.release_unused()
+        residual_bytes = self.account.own_bytes()
+        host_copy_bytes = self._loaded().weights.host_copy_bytes + allocation.host_copy_bytes
+        return SleepReport(max(0, before_bytes - residual_bytes), residual_bytes, host_copy_bytes, watch.phases)
+
+    def prepare_wake_up(self, tags: Collection[str]) -> int:
+        """See `WorkerBase`."""
+        _check_tags(tags)
+        with memory_errors("the wake can not be prepared"):
+            return self._allocated().prepare(tags)
+
+    def wake_up(self, tags: Collection[str]) -> WakeReport:
+        """See `WorkerBase`."""
+        _check_tags(tags)
+        allocation, watch = self._allocated(), Stopwatch()
+        if not set(tags) & set(allocation.sleeping_tags):
+            return WakeReport({})
+        try:
+            with memory_errors("the wake is taken back"):
+                allocation.wake(tags, self._check_golden, watch)
+        except GoldenTokensDiffer:  # damaged for good: hold nothing
+            self.shutdown()
+            raise
+        except BaseException:
+            self.account.release_unused()
+            raise
+        return WakeReport(watch.phases)
+
+    def save_sharded_state(self, directory: str) -> None:
+        """See `WorkerBase`."""
+        save_sharded_state(self._loaded().weights, self.settings.model_path, Path(directory))
+
+    def check_health(self) -> None:
+        """See `WorkerBase`. Computes one small sum, which fails if torch does."""
+        total = float(torch.ones(8, device=self.device.torch_device).sum())
+        if total != 8:
+            raise Internal(f"the device adds eight ones to {total}")
+
+    def shutdown(self) -> None:
+        """See `WorkerBase`."""
+        self._free_cache()
+        if self._model is not None:
+            self._model.weights.close()
+        self._model = None
+        thaw_garbage_collector()
+        if self._account is not None:
+            self._account.release_unused()
+
+    def _loaded(self) -> LoadedModel:
+        assert self._model is not None, "load_model comes first"
+        return self._model
+
+    def _allocated(self) -> Allocation:
+        assert self._allocation is not None, "initialize_cache comes first"
+        return self._allocation
+
+    def _free_cache(self) -> None:
+        if self._allocation is not None:
+            self._allocation.close()
+            self._allocation = None
+
+    def _make_runner(self, cache: KVCache, host_cache: KVCache) -> ModelRunner:
+        assert self._backend is not None, "init_device comes first"
+        return ModelRunner(self._loaded(), cache, host_cache, self._backend, max_num_seqs=self.settings.max_num_seqs)
+
+    def _profile(self, *, first_only: bool) -> None:
+        """Run the largest batches on a cache of one block, so that nothing but activations is added."""
+        model, settings = self._loaded(), self.settings
+        cache, host_cache = (KVCache(model.cache_spec, count, self.device.torch_device) for count in (1, 0))
+        runner = self._make_runner(cache, host_cache)
+        batches = profile_batches(
+            max_num_seqs=settings.max_num_seqs,
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+            max_model_len=model.max_model_len,
+            block_size=settings.block_size,
+            num_groups=len(model.cache_spec.groups),
+        )
+        for batch in batches[-1:] if first_only else batches:
+            runner.execute(batch)
+
+    def _check_golden(self) -> None:
+        """Record the golden tokens, or verify them if they are recorded."""
+        if self._golden is not None:
+            verify_golden(self.execute_model, self._golden)
+            return
+        model = self._loaded()
+        self._golden = record_golden(
+            self.execute_model,
+            vocab_size=model.vocab_size,
+            max_model_len=model.max_model_len,
+            block_size=self.settings.block_size,
+            num_groups=len(model.cache_spec.groups),
+        )
+
+
+def _check_sleep(level: int, tags: Collection[str], kept_blocks: Sequence[int]) -> None:
+    _check_tags(tags)
+    if level not in LEVELS:
+        raise InvalidArgument(f"level is {level}; allowed are 1 and 2")
+    if kept_blocks and level != 1:
+        raise InvalidArgument(f"{len(kept_blocks)} blocks shall be kept at level {level}; only level 1 keeps any")
+
+
+def _check_tags(tags: Collection[str]) -> None:
+    unknown = sorted(set(tags) - set(TAGS))
+    if unknown:
+        raise InvalidArgument(f"tags has {unknown[0]!r}; allowed are {' and '.join(TAGS)}")
