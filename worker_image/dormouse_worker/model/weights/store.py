@@ -10,7 +10,7 @@ import torch
 from dormouse_worker.errors import InsufficientMemory, Internal, ModelChanged
 from dormouse_worker.ipc import WEIGHTS
 from dormouse_worker.model.checksum import checksum
-from dormouse_worker.model.device.arena import CHUNK_BYTES, Arena
+from dormouse_worker.model.device.arena import Arena
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
 from dormouse_worker.model.memory import gib
@@ -53,9 +53,13 @@ class WeightStore:
         self._next_level = 0  # what `save` announced
         self._is_fresh_copy = False  # the host copy was made by the last `save`
         self._arena = Arena(WEIGHTS, device.memory, self.num_bytes, chunk_bytes=chunk_bytes)
-        self._copy = None
-        if device.copies is not None:
-            self._copy = Arena("host copy", device.copies, self.num_bytes, chunk_bytes=chunk_bytes)
+        try:
+            self._copy = None
+            if device.copies is not None:
+                self._copy = Arena("host copy", device.copies, self.num_bytes, chunk_bytes=chunk_bytes)
+        except BaseException:
+            self._arena.close()
+            raise
         self._keeps_copy = keeps_host_copy and self._copy is not None
         self._window_bytes = window_bytes
         self._windows = cut_windows(self.layout, window_bytes)
