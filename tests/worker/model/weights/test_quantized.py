@@ -5,12 +5,14 @@ import torch
 from torchao.quantization import Int8Tensor, Int8WeightOnlyConfig
 from transformers import AutoModelForCausalLM, TorchAoConfig
 
+from dormouse_worker.engine.batch import NewSequence, single
+from dormouse_worker.engine.testing import make_sampling
 from dormouse_worker.errors import InvalidArgument
 from dormouse_worker.host import Host
 from dormouse_worker.model.attention.sdpa import SdpaBackend
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.device.testing import FakeDevice
-from dormouse_worker.model.golden import generate_golden
+from dormouse_worker.model.golden import record_golden
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.loader import load
 from dormouse_worker.model.runner import ModelRunner
@@ -40,10 +42,13 @@ def model(request, directory):
     model.weights.close()
 
 
-def golden(model):
+def make_runner(model):
     cache, host_cache = (KVCache(model.cache_spec, count, torch.device("cpu")) for count in (16, 0))
-    runner = ModelRunner(model, cache, host_cache, SdpaBackend(), max_num_seqs=2)
-    return generate_golden(runner.execute, vocab_size=260, max_model_len=128, block_size=4)
+    return ModelRunner(model, cache, host_cache, SdpaBackend(), max_num_seqs=2)
+
+
+def golden(model):
+    return record_golden(make_runner(model).execute, vocab_size=260, max_model_len=128, block_size=4)
 
 
 def test_the_parts_of_quantized_weights_lie_in_the_arena(model):
@@ -71,13 +76,8 @@ def test_it_says_the_same_after_every_sleep(model):
 
 
 def test_it_says_what_transformers_says(model, directory):
-    from dormouse_worker.engine.batch import NewSequence, single
-    from dormouse_worker.engine.testing import make_sampling
-
-    cache, host_cache = (KVCache(model.cache_spec, count, torch.device("cpu")) for count in (16, 0))
-    runner = ModelRunner(model, cache, host_cache, SdpaBackend(), max_num_seqs=2)
     batch = single(NewSequence("r", PROMPT, [], make_sampling()), ([0, 1],))
-    (sampled,) = runner.execute(batch).sampled
+    (sampled,) = make_runner(model).execute(batch).sampled
     assert [sampled.token_id] == reference_generate(directory, PROMPT, 1)
 
 

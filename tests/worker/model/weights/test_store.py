@@ -7,6 +7,7 @@ from dormouse_worker.errors import InsufficientMemory, ModelChanged, ModelNotFou
 from dormouse_worker.host import Host
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
+from dormouse_worker.model.device.host_driver import HostDriver
 from dormouse_worker.model.device.testing import FakeCudaDriver, FakeDevice
 from dormouse_worker.model.weights.testing import make_store
 
@@ -359,3 +360,20 @@ def test_contents_in_host_memory_are_those_of_the_device(make_kit):
 
 def module_bytes(tensor):
     return tensor.reshape(-1).view(torch.uint8).numpy()
+
+
+class NoRanges(HostDriver):
+    """Host memory without a single free address range."""
+
+    def reserve(self, num_bytes):
+        raise OSError(12, f"no room for {num_bytes} bytes")
+
+
+def test_a_range_that_is_not_to_be_had_leaves_no_other_behind():
+    device = FakeDevice()
+    device.copies = NoRanges(lambda: 1 << 40)
+    ranges = []
+    device.memory.release = lambda address, num_bytes: ranges.append(num_bytes)
+    with pytest.raises(OSError, match="no room for"):
+        make_store(device, TENSORS)
+    assert ranges == [WHOLE]

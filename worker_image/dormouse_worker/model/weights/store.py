@@ -10,7 +10,7 @@ import torch
 from dormouse_worker.errors import InsufficientMemory, ModelChanged, WeightsDamaged
 from dormouse_worker.ipc import WEIGHTS
 from dormouse_worker.model.checksum import checksum
-from dormouse_worker.model.device.arena import Arena, round_up
+from dormouse_worker.model.device.arena import Arena
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
 from dormouse_worker.model.memory import gib
@@ -53,9 +53,13 @@ class WeightStore:
         self._next_level = 0  # what `save` announced
         self._is_fresh_copy = False  # the host copy was made by the last `save`
         self._arena = Arena(WEIGHTS, device.memory, self.num_bytes, chunk_bytes=chunk_bytes)
-        self._copy = None
-        if device.copies is not None:
-            self._copy = Arena("host copy", device.copies, self.num_bytes, chunk_bytes=chunk_bytes)
+        try:
+            self._copy = None
+            if device.copies is not None:
+                self._copy = Arena("host copy", device.copies, self.num_bytes, chunk_bytes=chunk_bytes)
+        except BaseException:
+            self._arena.close()
+            raise
         self._keeps_copy = keeps_host_copy and self._copy is not None
         self._window_bytes = window_bytes
         self._windows = cut_windows(self.layout, window_bytes)
@@ -82,7 +86,7 @@ class WeightStore:
     @property
     def wake_bytes(self) -> int:
         """See `SleepPart`."""
-        return 0 if self._arena.is_mapped else round_up(self.num_bytes, self._device.memory.granularity)
+        return 0 if self._arena.is_mapped else self._arena.whole_bytes(self.num_bytes)
 
     def load(self, load_format: str, clock: Callable[[], float] = time.monotonic) -> LoadReport:
         """Take the memory and fill it for the first time.
@@ -183,7 +187,7 @@ class WeightStore:
             self._fall_back()
             raise InsufficientMemory(
                 f"the weights take {gib(error.wanted_bytes)} on the device, {gib(error.free_bytes)} are free; "
-                "free memory there or use a smaller or quantized model"
+                "free memory there, raise its limit, or use a smaller or quantized model"
             ) from error
         except BaseException:
             self._fall_back()
