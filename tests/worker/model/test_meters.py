@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dormouse_worker.host import Host
-from dormouse_worker.model.accounting import LIBRARIES_BYTES, Change
+from dormouse_worker.model.accounting import LIBRARIES_BYTES, Change, DeviceAccount
 from dormouse_worker.model.device.arena import Arena
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.device.cuda import CudaDevice
@@ -18,7 +18,7 @@ from dormouse_worker.model.device.pinned import PinnedDriver
 from dormouse_worker.model.device.testing import FakeCudaDriver, FakeDevice
 from dormouse_worker.model.device.testing_cuda import FakeCudaBindings, view_host_memory
 from dormouse_worker.model.memory import DEVICE_FREE_MEMORY, NVML, RESIDENT_MEMORY, Limit
-from dormouse_worker.model.meters import ResidentMeter, make_meter
+from dormouse_worker.model.meters import DeviceMeter, HostPool, ResidentMeter, make_meter
 from dormouse_worker.settings import EngineSettings
 
 MIB = 1 << 20
@@ -103,8 +103,25 @@ def test_graphs_that_are_made_later_count_from_then_on(device):
     def capture():
         device.memory.take(30 * MIB + next(neighbour, 0))
 
-    assert meter.measure_part("graphs", capture, lambda: device.memory.give(30 * MIB)) == 30 * MIB
-    assert meter.own_bytes() == WEIGHTS + 30 * MIB
+    def drop():
+        device.memory.give(30 * MIB)
+
+    for _ in range(2):  # another cache, and graphs anew
+        assert meter.measure_part("graphs", capture, drop) == 30 * MIB
+        assert meter.own_bytes() == WEIGHTS + 30 * MIB
+        drop()
+
+
+def test_what_torch_takes_for_a_part_belongs_to_it():
+    driver, torch_bytes = FakeCudaDriver(TOTAL), 0
+
+    def capture():
+        nonlocal torch_bytes
+        torch_bytes += 20 * MIB
+        driver.take(20 * MIB + 7 * MIB)
+
+    meter = DeviceMeter(DeviceAccount(driver, lambda: torch_bytes, lambda: None), HostPool(Host()))
+    assert meter.measure_part("graphs", capture) == 27 * MIB
 
 
 def test_what_is_made_later_on_the_cpu_is_what_becomes_resident():

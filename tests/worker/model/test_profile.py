@@ -26,3 +26,12 @@ def test_every_limit_is_reached_and_none_is_passed(seqs, tokens, length):
     assert max(batch.num_tokens for batch in batches) == full
     assert max(len(batch.sequences) for batch in batches) == min(seqs, tokens)
     assert max(sequence.end for batch in batches for sequence in batch.sequences) == length
+
+
+@pytest.mark.parametrize(
+    ("tokens", "length", "expected"), [(100, 1000, [97, 1, 1, 1]), (100, 40, [40, 40, 19, 1]), (100, 10, [10] * 4)]
+)
+def test_nearly_all_tokens_are_of_one_prompt(tokens, length, expected):
+    """The scores of one long prompt take more memory than those of many short ones."""
+    prefill, *_ = profile_batches(max_num_seqs=4, max_num_batched_tokens=tokens, max_model_len=length, block_size=4)
+    assert [sequence.num_tokens for sequence in prefill.sequences] == expected

@@ -134,6 +134,10 @@ class DeviceAccount:
         if not change.is_certain:
             logger.warning("%s: taken as %d bytes; a neighbour moved meanwhile", name, change.num_bytes)
 
+    def forget(self, name: str) -> None:
+        """Count a part no more that was unmade; nothing happens to one that was never made."""
+        self._parts.pop(name, None)
+
     def measure(
         self,
         name: str,

@@ -47,9 +47,10 @@ class Meter(Protocol):
         """
 
     def measure_part(self, name: str, make: Run, unmake: Run | None = None) -> int:
-        """Make something that libraries keep, graphs or communicators; return what it costs, from now on part of ours.
+        """Make something that libraries keep, graphs or communicators; return by how much own bytes grew for it.
 
-        With `unmake` it may be made several times, see `accounting.measure_around`.
+        What bore this name before is gone by now. With `unmake` it may be made several times, see
+        `accounting.measure_around`.
         """
 
     def own_bytes(self) -> int:
@@ -108,9 +109,9 @@ class ResidentMeter:
     def measure_part(self, name: str, make: Run, unmake: Run | None = None) -> int:
         """See `Meter`. Whatever is resident is ours already, under no name."""
         del name, unmake
-        before_bytes = self._host.resident_bytes()
+        before_bytes = self.own_bytes()
         make()
-        return max(0, self._host.resident_bytes() - before_bytes)
+        return max(0, self.own_bytes() - before_bytes)
 
     def own_bytes(self) -> int:
         """See `Meter`."""
@@ -227,8 +228,11 @@ class DeviceMeter:
         )
 
     def measure_part(self, name: str, make: Run, unmake: Run | None = None) -> int:
-        """See `Meter`."""
-        return self._account.measure(name, make, unmake).num_bytes
+        """See `Meter`. Torch's share of it counts too."""
+        self._account.forget(name)
+        before_bytes = self.own_bytes()
+        self._account.measure(name, make, unmake)
+        return max(0, self.own_bytes() - before_bytes)
 
     def own_bytes(self) -> int:
         """See `Meter`."""

@@ -28,8 +28,9 @@ def profile_batches(
 ) -> list[Batch]:
     """Return the batches whose peak counts; every sequence samples with the costliest parameters.
 
-    First as many tokens as allowed over as many sequences as allowed; then decoding, one token each, at the longest
-    context. Backends bound their working memory, so one sequence at full length shows the peak of many.
+    First as many tokens as allowed over as many sequences as allowed, nearly all of them of one prompt, for attention
+    within a prompt costs by its square; then decoding, one token each, at the longest context. Backends bound their
+    working memory, so one sequence at full length shows the peak of many.
     """
     num_seqs = min(max_num_seqs, max_num_batched_tokens)
     longest = (max_model_len - 1, 1)
@@ -41,9 +42,14 @@ def profile_batches(
 
 
 def _spread(num_tokens: int, num_seqs: int, max_len: int) -> list[int]:
-    """Divide the tokens as evenly as possible; no share above `max_len`."""
-    share, rest = divmod(num_tokens, num_seqs)
-    return [min(max_len, share + (i < rest)) for i in range(num_seqs)]
+    """Give each a token, and the rest to the first ones, up to `max_len` each."""
+    rest = num_tokens - num_seqs
+    lengths = []
+    for _ in range(num_seqs):
+        more = min(rest, max_len - 1)
+        lengths.append(1 + more)
+        rest -= more
+    return lengths
 
 
 def _batch(spans: list[tuple[int, int]], block_size: int, num_groups: int) -> Batch:
