@@ -11,9 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from dormouse_worker.executor.rank_worker import RankWorker
-
 from bench.results import AtMost, Row
+from dormouse_worker.executor.rank_worker import RankWorker
 from dormouse_worker.ipc import MemoryReport
 from dormouse_worker.model.profile import profile_batches
 from dormouse_worker.model.testing import write_tiny_model

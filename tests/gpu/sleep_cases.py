@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dormouse_worker.executor.rank_worker import RankWorker
-
 from bench.results import AtLeast, AtMost, Row
 from dormouse_worker.engine.batch import ModelOutput
 from dormouse_worker.errors import InsufficientMemory
+from dormouse_worker.executor.rank_worker import RankWorker
 from dormouse_worker.ipc import TAGS
 from dormouse_worker.model.testing import write_tiny_model
 from tests.gpu.answers import answer

@@ -373,7 +373,7 @@ def test_a_range_that_is_not_to_be_had_leaves_no_other_behind():
     device = FakeDevice()
     device.copies = NoRanges(lambda: 1 << 40)
     ranges = []
-    device.memory.release = lambda address, num_bytes: ranges.append(num_bytes)
+    device.memory.release = lambda _, num_bytes: ranges.append(num_bytes)
     with pytest.raises(OSError, match="no room for"):
         make_store(device, TENSORS)
     assert ranges == [WHOLE]
