@@ -133,6 +133,10 @@ def test_sizes_are_bytes_or_have_a_binary_unit(text, size):
     assert size_in_bytes(text) == size
 
 
+def test_profiles_are_kept_only_where_a_directory_is_named():
+    assert [parse(*flags)[1].profile_cache for flags in ((), ("--profile-cache=/kept",))] == ["", "/kept"]
+
+
 def test_the_help_teaches(capsys):
     with pytest.raises(SystemExit):
         parse("--help")
