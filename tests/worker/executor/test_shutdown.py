@@ -9,6 +9,7 @@ import torch
 from dormouse_worker.errors import ModelInvalid
 from dormouse_worker.executor.single_process import SingleProcessExecutor
 from dormouse_worker.host import Host
+from dormouse_worker.ipc import TAGS
 from dormouse_worker.model.testing import write_tiny_model
 from dormouse_worker.settings import EngineSettings
 
@@ -50,7 +51,7 @@ def ready(model):
 
 def asleep(model):
     executor = ready(model)
-    executor.sleep(2)
+    executor.sleep(2, TAGS)
     return executor
 
 
