@@ -24,7 +24,7 @@ CACHE = "192Mi"
 NUM_SEQS, BATCH_TOKENS = 16, 512
 
 
-def measure_load(options: Options, console: Console, rep: int) -> Load:
+def measure_load(options: Options, console: Console) -> Load:
     """Start a worker, fill its cache and compare."""
     flags = ["--kv-cache-memory", CACHE, "--threads", str(options.threads), "--max-num-seqs", str(NUM_SEQS)]
     worker = Worker(ensure_model(MODEL), flags=[*flags, "--max-num-batched-tokens", str(BATCH_TOKENS)])
@@ -33,7 +33,7 @@ def measure_load(options: Options, console: Console, rep: int) -> Load:
         engine = _engine_of(worker.process.pid)
         Path(f"/proc/{engine}/clear_refs").write_text("5")  # the highest resident memory begins anew
         with Helper("bench.client") as client:
-            client.run(Job(_requests(report, rep), port=worker.port))
+            client.run(Job(_requests(report), port=worker.port))
         used_bytes = _peak_bytes(engine) + Host().resident_bytes(worker.process.pid)
     finally:
         worker.close()
@@ -52,10 +52,10 @@ def _open(worker: Worker) -> control.MemoryReport:
     raise RuntimeError("the worker ended before it was profiled")
 
 
-def _requests(report: control.MemoryReport, rep: int) -> tuple[Request, ...]:
+def _requests(report: control.MemoryReport) -> tuple[Request, ...]:
     """Return requests that share nothing and need every block: what ended stays cached, and nothing is evicted."""
     capacity = min(report.num_gpu_blocks, MAX_BLOCKS) * report.block_size
-    drawn = make_workload("W1", vocab_size=SHAPES[MODEL].vocab_size, rep=rep, count=NUM_SEQS * 8).requests
+    drawn = make_workload("W1", vocab_size=SHAPES[MODEL].vocab_size, count=NUM_SEQS * 8).requests
     taken: list[Request] = []
     num_tokens = 0
     for request in drawn:

@@ -23,12 +23,12 @@ from bench.helpers import environment
 from bench.models import ensure_model
 from bench.options import Options, main
 from bench.results import Row
-from bench.sleep_figures import Cycle, Held, cycle_rows, drift_rows, load_rows, mean_phases, residue_rows
+from bench.sleep_figures import Cycle, Held, cycle_rows, drift_rows, load_row, median_phases, residue_rows
 from bench.sleep_picture import Bar, draw
 
 LEVELS = (1, 2)
 NUM_CYCLES = 100
-PAIRS_PER_REP = 5
+PAIRS_PER_REP = 3
 LARGE = {  # 1.07 GB as float32: large enough that copies, not calls, take the time
     "hidden_size": 1536,
     "num_hidden_layers": 6,
@@ -49,21 +49,17 @@ def measure(options: Options, console: Console) -> list[Row]:
         cycles = {level: _ask(list[Cycle], "cycles", model, level, count) for level in LEVELS}
         for cycle in (cycle for some in cycles.values() for cycle in some):
             console.print(f"  {cycle}", highlight=False)
-        asleep = {level: _repeat(options, model, level) for level in LEVELS}
+        asleep = {level: _ask(Held, "residue", model, level, 1) for level in LEVELS}
     with _random_model(LITTLE) as small:
-        reference = _repeat(options, small, 0)
+        reference = _ask(Held, "residue", small, 0, 1)
     before, after = _ask(tuple[Held, Held], "drift", ensure_model("tiny"), 1, options.count or NUM_CYCLES)
     console.print(f"  drift: {before} to {after}", highlight=False)
-    loads = [measure_load(options, console, rep) for rep in range(options.reps)]
+    load = measure_load(options, console)
     if options.results_dir is not None:
         options.results_dir.mkdir(parents=True, exist_ok=True)
         (options.results_dir / "sleep.svg").write_text(_picture(cycles), "utf-8")
     drift = drift_rows(options.count or NUM_CYCLES, before, after)
-    return [*cycle_rows(cycles), *residue_rows(reference, asleep), *drift, *load_rows(loads)]
-
-
-def _repeat(options: Options, model: Path, level: int) -> list[Held]:
-    return [_ask(Held, "residue", model, level, 1) for _ in range(options.reps)]
+    return [*cycle_rows(cycles), *residue_rows(reference, asleep), *drift, load_row(load)]
 
 
 def _ask(kind: type[Answer], program: str, model: Path, number: int, count: int) -> Answer:
@@ -91,8 +87,8 @@ def _random_model(shape: Mapping[str, int]) -> Iterator[Path]:
 def _picture(cycles: Mapping[int, Sequence[Cycle]]) -> str:
     bars = []
     for level, some in cycles.items():
-        bars.append(Bar(f"sleep level {level}", mean_phases(some, "sleep_phases")))
-        bars.append(Bar(f"wake level {level}", mean_phases(some, "wake_phases")))
+        bars.append(Bar(f"sleep level {level}", median_phases(some, "sleep_phases")))
+        bars.append(Bar(f"wake level {level}", median_phases(some, "wake_phases")))
     weights, cache = cycles[1][0].weights_bytes, cycles[1][0].cache_bytes
     return draw(f"Sleep and wake of {weights / 1e9:.2f} GB weights and {cache / 1e9:.2f} GB cache, fake device", bars)
 

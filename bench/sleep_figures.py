@@ -88,29 +88,32 @@ def _level_rows(level: int, cycles: Sequence[Cycle]) -> list[Row]:
         Row(f"wake {name}, until the memory is back; peer: {peer}", 1e3 * pair.back_s, "ms", 1e3 * pair.peer_s, goal),
         Row(f"wake {name}, verified", _median(cycles, lambda cycle: 1e3 * cycle.wake_s), "ms"),
     ]
-    for what, phases in (("sleep", mean_phases(cycles, "sleep_phases")), ("wake", mean_phases(cycles, "wake_phases"))):
+    for what, phases in (
+        ("sleep", median_phases(cycles, "sleep_phases")),
+        ("wake", median_phases(cycles, "wake_phases")),
+    ):
         rows += [Row(f"{what} {name}, phase {phase}", 1e3 * seconds, "ms") for phase, seconds in phases.items()]
     return rows
 
 
-def mean_phases(cycles: Sequence[Cycle], which: str) -> dict[str, float]:
+def median_phases(cycles: Sequence[Cycle], which: str) -> dict[str, float]:
     """Return each phase's median in seconds, in the order of the first cycle."""
     return {name: median(getattr(cycle, which)[name] for cycle in cycles) for name in getattr(cycles[0], which)}
 
 
-def residue_rows(reference: Sequence[Held], asleep: Mapping[int, Sequence[Held]]) -> list[Row]:
+def residue_rows(reference: Held, asleep: Mapping[int, Held]) -> list[Row]:
     """Return the rows of what sleeping processes hold beside one that only imported and computed once."""
-    peer = median(held.resident_bytes for held in reference) / 1e6
+    peer = reference.resident_bytes / 1e6
     names = {1: "level 1, without the host copy", 2: "level 2"}
     return [
         Row(
             f"residue asleep, {names[level]}; peer: imports and one forward pass",
-            median(held.resident_bytes - held.host_copy_bytes for held in some) / 1e6,
+            (held.resident_bytes - held.host_copy_bytes) / 1e6,
             "MB",
             peer,
             RatioAtMost(1.05),
         )
-        for level, some in sorted(asleep.items())
+        for level, held in sorted(asleep.items())
     ]
 
 
@@ -125,10 +128,9 @@ def drift_rows(num_cycles: int, before: Held, after: Held) -> list[Row]:
     ]
 
 
-def load_rows(loads: Sequence[Load]) -> list[Row]:
+def load_row(load: Load) -> Row:
     """Return the row of the profile's error."""
-    error = median(load.error_percent for load in loads)
-    return [Row("profile error, predicted against used at full load", error, "%", goal=AtMost(5))]
+    return Row("profile error, predicted against used at full load", load.error_percent, "%", goal=AtMost(5))
 
 
 def _median(cycles: Sequence[Cycle], figure: Callable[[Cycle], float]) -> float:

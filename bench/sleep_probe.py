@@ -105,10 +105,10 @@ def _cycle(worker: FakeDeviceWorker, level: int, peer: Callable[[], float]) -> C
 
 
 def _copying(worker: FakeDeviceWorker) -> Callable[[], float]:
-    """Return a program that copies as many bytes as a wake brings back into memory that nobody has touched."""
+    """Return a program that copies as many bytes as a wake copies into memory that nobody has touched."""
     report = worker.get_memory_report()
     assert report is not None, "it was profiled"
-    source = torch.ones(report.weights_bytes + report.num_gpu_blocks * report.block_bytes, dtype=torch.uint8)
+    source = torch.ones(report.weights_bytes, dtype=torch.uint8)  # the cache comes back zero, without a copy
 
     def copy() -> float:
         with closing(_fresh(len(source))) as arena:

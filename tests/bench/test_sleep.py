@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 
-from bench.sleep_figures import Cycle, Held, Load, cycle_rows, drift_rows, load_rows, residue_rows
+from bench.sleep_figures import Cycle, Held, Load, cycle_rows, drift_rows, load_row, residue_rows
 from bench.sleep_picture import WIDTH, Bar, draw
 
 GB = 10**9
@@ -47,8 +47,8 @@ def test_every_phase_has_a_row_without_a_goal():
 
 
 def test_the_host_copy_is_no_residue():
-    asleep = {1: [Held(1_500, 5, 9, host_copy_bytes=500)], 2: [Held(1_051, 5, 9)]}
-    assert list(verdicts(residue_rows([Held(1_000, 5, 9)], asleep)).values()) == [True, False]
+    asleep = {1: Held(1_500, 5, 9, host_copy_bytes=500), 2: Held(1_051, 5, 9)}
+    assert list(verdicts(residue_rows(Held(1_000, 5, 9), asleep)).values()) == [True, False]
 
 
 def test_memory_files_and_threads_may_not_drift():
@@ -58,7 +58,7 @@ def test_memory_files_and_threads_may_not_drift():
 
 
 def test_a_profile_may_be_wrong_by_a_twentieth_either_way():
-    assert [load_rows([Load(1_000, used)])[0].holds for used in (949, 950, 1_050, 1_051)] == [False, True, True, False]
+    assert [load_row(Load(1_000, used)).holds for used in (949, 950, 1_050, 1_051)] == [False, True, True, False]
 
 
 def test_the_picture_has_every_phase_in_its_length_and_nothing_outside():
