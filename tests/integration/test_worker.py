@@ -134,6 +134,15 @@ def test_sleep_gives_the_memory_back_and_the_woken_worker_says_the_same(worker, 
     assert worker.health("dormouse.v1.Inference") == SERVING
 
 
+def test_level_1_on_one_memory_gives_the_cache_back_and_keeps_the_weights(worker, expected):
+    asleep = worker.operate("Sleep", control.SleepRequest(epoch=1, level=1))
+    assert (asleep.state, asleep.sleep_level, asleep.host_copy_bytes) == (control.WORKER_STATE_ASLEEP, 1, 0)
+    assert asleep.residual_bytes > asleep.report.weights_bytes
+    awake = worker.operate("WakeUp", control.WakeUpRequest(epoch=1))
+    assert awake.state == control.WORKER_STATE_READY
+    assert worker.greedy(PROMPTS[0], 32) == expected[0]
+
+
 def test_a_terminated_worker_finishes_what_it_began(start_worker, tiny_model):
     worker = start_worker(tiny_model)
     worker.start()
@@ -156,9 +165,10 @@ def test_weights_that_changed_during_the_sleep_are_noticed_before_a_user_sees_a_
     name = next(n for n in weights if n.endswith("down_proj.weight"))
     weights[name] = torch.randn_like(weights[name])
     save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(grpc.RpcError):
+    with pytest.raises(grpc.RpcError) as refused:
         worker.operate("WakeUp", control.WakeUpRequest(epoch=1))
-    assert worker.status().state == control.WORKER_STATE_FAILED
+    assert name in refused.value.details()
+    assert worker.status().state == control.WORKER_STATE_ASLEEP, "nothing is lost: the right files wake it"
     with pytest.raises(grpc.RpcError) as caught:
         worker.greedy([1], 1)
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
