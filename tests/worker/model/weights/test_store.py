@@ -328,7 +328,7 @@ def test_progress_is_told_in_the_order_of_the_arena(make_kit):
         kit.store.on_progress = ends.append
         kit.wake()
         assert ends == sorted(ends)
-        assert len(ends) > 2
+        assert len(ends) > 2 or level == 1  # where nothing is read the steps are longer
         assert ends[-1] == kit.store.num_bytes
 
 
@@ -373,7 +373,7 @@ def test_a_range_that_is_not_to_be_had_leaves_no_other_behind():
     device = FakeDevice()
     device.copies = NoRanges(lambda: 1 << 40)
     ranges = []
-    device.memory.release = lambda address, num_bytes: ranges.append(num_bytes)
+    device.memory.release = lambda _, num_bytes: ranges.append(num_bytes)
     with pytest.raises(OSError, match="no room for"):
         make_store(device, TENSORS)
     assert ranges == [WHOLE]

@@ -18,6 +18,8 @@ from dormouse_worker.model.weights.layout import Slot
 from dormouse_worker.model.weights.source import DEPTH, Contents, LoadReport, stream, with_extras
 from dormouse_worker.model.weights.windows import WINDOW_BYTES, Window, cut_windows
 
+WINDOWS_PER_COPY = 8  # copies that nobody reads for are longer: each begins and ends with all threads waiting
+
 
 class WeightStore:
     """Owns the memory of all parameters and buffers of a module. Implements `SleepPart`.
@@ -109,10 +111,10 @@ class WeightStore:
         staging = torch.empty(0 if host.is_mapped else self._window_bytes, dtype=torch.uint8)
         for window in self._windows:
             if host.is_mapped:
-                yield window, _bytes(host, window)
+                yield window, _bytes(host, window.start, window.end)
             else:
                 contents = staging[: window.end - window.start]
-                self._device.copy(contents, _bytes(self._arena, window))
+                self._device.copy(contents, _bytes(self._arena, window.start, window.end))
                 yield window, contents
 
     def check_integrity(self) -> None:
@@ -127,7 +129,7 @@ class WeightStore:
             self._take_copy("use level 2")
             self._is_fresh_copy = True
             try:
-                self._copy_windows(self._copy, self._arena)
+                self._copy_all(self._copy, self._arena)
             except BaseException:
                 self.forget()
                 raise
@@ -180,7 +182,7 @@ class WeightStore:
             if self._level == 2:
                 self._read()
             elif self._copy is not None:
-                self._copy_windows(self._arena, self._copy)
+                self._copy_all(self._arena, self._copy)
         except DeviceOutOfMemory as error:
             self._fall_back()
             raise InsufficientMemory(
@@ -229,10 +231,12 @@ class WeightStore:
         if self._copy is not None:
             self._copy.unmap()
 
-    def _copy_windows(self, target: Arena, source: Arena) -> None:
-        for window in self._windows:
-            self._device.copy(_bytes(target, window), _bytes(source, window))
-            self.on_progress(window.end)
+    def _copy_all(self, target: Arena, source: Arena) -> None:
+        slice_bytes = self._window_bytes * WINDOWS_PER_COPY
+        for start in range(0, self.num_bytes, slice_bytes):
+            end = min(start + slice_bytes, self.num_bytes)
+            self._device.copy(_bytes(target, start, end), _bytes(source, start, end))
+            self.on_progress(end)
 
     def _read(self) -> None:
         """Read everything from the source; the first time remember its checksums, later compare them."""
@@ -259,11 +263,11 @@ class WeightStore:
         def place(i: int, window: Window) -> torch.Tensor:
             if staging is not None:
                 return staging.tensor(i % DEPTH * self._window_bytes, (window.end - window.start,), torch.uint8)
-            return _bytes(self._copy or self._arena, window)
+            return _bytes(self._copy or self._arena, window.start, window.end)
 
         def deliver(window: Window, read: torch.Tensor) -> None:
             if self._copy is not None:
-                self._device.copy(_bytes(self._arena, window), read)
+                self._device.copy(_bytes(self._arena, window.start, window.end), read)
             self.on_progress(window.end)
 
         with self._contents.source.open() as read:
@@ -278,5 +282,5 @@ def _ignore(_: int) -> None:
     """Nobody waits for a part."""
 
 
-def _bytes(arena: Arena, window: Window) -> torch.Tensor:
-    return arena.tensor(window.start, (window.end - window.start,), torch.uint8)
+def _bytes(arena: Arena, start: int, end: int) -> torch.Tensor:
+    return arena.tensor(start, (end - start,), torch.uint8)
