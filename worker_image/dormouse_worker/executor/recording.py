@@ -25,9 +25,13 @@ class Recording:
 
 def record(graphs: DecodeGraphs, maker: GraphMaker, num_groups: int, meter: Meter) -> Recording:
     """Record all sizes. Only dummies are computed: the cache stays as it is. Raises what the device raises."""
+
+    def make() -> None:
+        with torch.inference_mode():
+            graphs.record(maker, num_groups)
+        meter.release_unused()
+
     meter.release_unused()
-    started_s, before_bytes = time.monotonic(), meter.own_bytes()
-    with torch.inference_mode():
-        graphs.record(maker, num_groups)
-    meter.release_unused()
-    return Recording(graphs.num_recorded, time.monotonic() - started_s, max(0, meter.own_bytes() - before_bytes))
+    started_s = time.monotonic()
+    num_bytes = meter.measure_part("graphs", make)
+    return Recording(graphs.num_recorded, time.monotonic() - started_s, num_bytes)

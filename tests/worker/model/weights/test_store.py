@@ -328,7 +328,7 @@ def test_progress_is_told_in_the_order_of_the_arena(make_kit):
         kit.store.on_progress = ends.append
         kit.wake()
         assert ends == sorted(ends)
-        assert len(ends) >= 2
+        assert len(ends) > 2 or level == 1  # where nothing is read the steps are longer
         assert ends[-1] == kit.store.num_bytes
 
 

@@ -18,7 +18,7 @@ from dormouse_worker.model.weights.layout import Slot
 from dormouse_worker.model.weights.source import DEPTH, Contents, LoadReport, stream, with_extras
 from dormouse_worker.model.weights.windows import WINDOW_BYTES, Window, cut_windows
 
-WINDOWS_IN_A_SLICE = 4  # copied at once: above a processor's cache, where memcpy no longer reads what it overwrites
+WINDOWS_PER_COPY = 8  # copies that nobody reads for are longer: each begins and ends with all threads waiting
 
 
 class WeightStore:
@@ -65,7 +65,6 @@ class WeightStore:
         self._keeps_copy = keeps_host_copy and self._copy is not None
         self._window_bytes = window_bytes
         self._windows = cut_windows(self.layout, window_bytes)
-        self._slices = cut_windows(self.layout, WINDOWS_IN_A_SLICE * window_bytes)
 
     def __repr__(self) -> str:
         state = f"asleep at level {self._level}" if self.is_asleep else "awake"
@@ -112,10 +111,10 @@ class WeightStore:
         staging = torch.empty(0 if host.is_mapped else self._window_bytes, dtype=torch.uint8)
         for window in self._windows:
             if host.is_mapped:
-                yield window, _bytes(host, window)
+                yield window, _bytes(host, window.start, window.end)
             else:
                 contents = staging[: window.end - window.start]
-                self._device.copy(contents, _bytes(self._arena, window))
+                self._device.copy(contents, _bytes(self._arena, window.start, window.end))
                 yield window, contents
 
     def check_integrity(self) -> None:
@@ -132,7 +131,7 @@ class WeightStore:
             self._take_copy("use level 2")
             self._is_fresh_copy = True
             try:
-                self._copy_slices(self._copy, self._arena)
+                self._copy_all(self._copy, self._arena)
             except BaseException:
                 self.forget()
                 raise
@@ -185,7 +184,7 @@ class WeightStore:
             if self._level == 2:
                 self._read()
             elif self._copy is not None:
-                self._copy_slices(self._arena, self._copy)
+                self._copy_all(self._arena, self._copy)
         except DeviceOutOfMemory as error:
             self._fall_back()
             raise InsufficientMemory(
@@ -234,10 +233,12 @@ class WeightStore:
         if self._copy is not None:
             self._copy.unmap()
 
-    def _copy_slices(self, target: Arena, source: Arena) -> None:
-        for part in self._slices:
-            self._device.copy(_bytes(target, part), _bytes(source, part))
-            self.on_progress(part.end)
+    def _copy_all(self, target: Arena, source: Arena) -> None:
+        slice_bytes = self._window_bytes * WINDOWS_PER_COPY
+        for start in range(0, self.num_bytes, slice_bytes):
+            end = min(start + slice_bytes, self.num_bytes)
+            self._device.copy(_bytes(target, start, end), _bytes(source, start, end))
+            self.on_progress(end)
 
     def _read(self) -> None:
         """Read everything from the source; the first time remember its checksums, later compare them."""
@@ -264,11 +265,11 @@ class WeightStore:
         def place(i: int, window: Window) -> torch.Tensor:
             if staging is not None:
                 return staging.tensor(i % DEPTH * self._window_bytes, (window.end - window.start,), torch.uint8)
-            return _bytes(self._copy or self._arena, window)
+            return _bytes(self._copy or self._arena, window.start, window.end)
 
         def deliver(window: Window, read: torch.Tensor) -> None:
             if self._copy is not None:
-                self._device.copy(_bytes(self._arena, window), read)
+                self._device.copy(_bytes(self._arena, window.start, window.end), read)
             self.on_progress(window.end)
 
         with self._contents.source.open() as read:
@@ -283,5 +284,5 @@ def _ignore(_: int) -> None:
     """Nobody waits for a part."""
 
 
-def _bytes(arena: Arena, window: Window) -> torch.Tensor:
-    return arena.tensor(window.start, (window.end - window.start,), torch.uint8)
+def _bytes(arena: Arena, start: int, end: int) -> torch.Tensor:
+    return arena.tensor(start, (end - start,), torch.uint8)
