@@ -321,7 +321,7 @@ def test_addresses_never_change(make_kit):
 
 
 def test_progress_is_told_in_the_order_of_the_arena(make_kit):
-    kit = make_kit()
+    kit = make_kit(unit_bytes=MIB)
     for level in (1, 2):
         kit.sleep(level)
         ends = []
