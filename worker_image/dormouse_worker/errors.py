@@ -24,8 +24,8 @@ class Damaged(WorkerError):
     """What the worker would compute with is not what it started with: only a restart helps."""
 
 
-class ModelChanged(Damaged):
-    """What lies in the model's directory is no longer what was loaded from it."""
+class ModelChanged(WorkerError):
+    """What lies in the model's directory is no longer what was loaded from it; the former files would do."""
 
 
 class WeightsDamaged(Damaged):

@@ -24,6 +24,7 @@ COMMAND_CODES = {
     "WrongState": grpc.StatusCode.FAILED_PRECONDITION,
     "InsufficientMemory": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "StorageFull": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "ModelChanged": grpc.StatusCode.FAILED_PRECONDITION,
 }
 
 
