@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from dormouse_worker.host import Host
 from dormouse_worker.model.attention.interface import AttentionShape, BackendSizes
 from dormouse_worker.model.attention.triton_backend import TritonBackend
 from dormouse_worker.model.attention.triton_launch import Splitting
@@ -38,6 +39,7 @@ def _run(name: str) -> str | None:
 
 def _model_error(architecture: str) -> str | None:
     """Compare the tokens of a tiny model, its prompts cut into chunks beside decoding, with transformers' own."""
+    from dormouse_worker.model.device.cpu import CpuDevice
     from dormouse_worker.model.loader import load
     from dormouse_worker.model.testing import MAX_POSITIONS, reference_generate, write_tiny_model
     from dormouse_worker.settings import EngineSettings
@@ -47,7 +49,7 @@ def _model_error(architecture: str) -> str | None:
     with tempfile.TemporaryDirectory() as directory:
         path = write_tiny_model(Path(directory), architecture)
         expected = {name: reference_generate(path, prompt, NUM_TOKENS) for name, prompt in prompts.items()}
-        model = load(EngineSettings(model=str(path), block_size=4), torch.device("cpu"))
+        model = load(EngineSettings(model=str(path), block_size=4), CpuDevice(Host()))
     layer, heads = model.cache_spec.layers[0], model.module.config.num_attention_heads
     shape = AttentionShape(heads, layer.num_kv_heads, layer.key_size, layer.value_size, layer.dtype, 4)
     sizes = BackendSizes((shape,), max_num_seqs=4, max_model_len=MAX_POSITIONS)
