@@ -5,7 +5,7 @@ from __future__ import annotations
 from dormouse_worker.engine.batch import Batch, NewSequence, ScheduledSequence
 from dormouse_worker.ipc import Sampling
 
-COSTLY = Sampling(  # every branch that works on [N, V]
+_COSTLY = Sampling(  # every branch that works on [N, V]
     temperature=1,
     top_p=0.9,
     top_k=0,
@@ -55,7 +55,7 @@ def _spread(num_tokens: int, num_seqs: int, max_len: int) -> list[int]:
 def _batch(spans: list[tuple[int, int]], block_size: int, num_groups: int) -> Batch:
     """Return a batch of sequences that compute `length` tokens from `start` on, all in block 0."""
     ends = [start + length for start, length in spans]
-    new = tuple(NewSequence(str(i), [0] * end, [], COSTLY) for i, end in enumerate(ends))
+    new = tuple(NewSequence(str(i), [0] * end, [], _COSTLY) for i, end in enumerate(ends))
     tables = [([0] * -(-end // block_size),) * num_groups for end in ends]
     sequences = tuple(
         ScheduledSequence(str(i), start, end, table, samples=True)
