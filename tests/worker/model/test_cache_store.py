@@ -11,6 +11,7 @@ from dormouse_worker.model.device.driver import DeviceOutOfMemory
 from dormouse_worker.model.device.testing import FakeCudaDriver, FakeDevice
 from dormouse_worker.model.kept_blocks import KeptBlocks
 from dormouse_worker.model.kv_cache import CacheSpec, LayerSpec, arena_bytes
+from tests.worker.model.resident import resident_share
 
 LAYER = LayerSpec(2, 8, 4, torch.float32)
 SPEC = CacheSpec.of((LAYER,) * 4, block_size=4, windows=(None, 8, None, 8))  # two groups, two pools
@@ -90,6 +91,17 @@ def test_a_fresh_cache_is_zero_and_aligned(store):
     assert all(pool.data_ptr() % 512 == 0 for pool in store.cache.by_block())
     assert not store.is_asleep
     assert arena_bytes(store.cache.spec, NUM_BLOCKS) <= store.wake_bytes
+
+
+def test_with_one_memory_the_whole_cache_is_there_before_anybody_uses_it(host):
+    """Else the kernel would find out in the middle of a request that there is no room."""
+    store = CacheStore(CpuDevice(host), SPEC, NUM_BLOCKS)
+    for _ in range(2):
+        pool = store.cache.pools[0].key
+        assert resident_share(pool.numpy()) == 1
+        sleep(store)
+        wake(store)
+    store.close()
 
 
 def test_what_sleeps_is_lost_and_the_addresses_stay(store):

@@ -1,13 +1,11 @@
 """What a rank remembers, and the arrays it makes of a batch."""
 
-import ctypes
-import mmap
-
 import pytest
 
 from dormouse_worker.engine.batch import Batch, NewSequence, ScheduledSequence
 from dormouse_worker.engine.testing import make_sampling
 from dormouse_worker.model.input_batch import InputBatch
+from tests.worker.model.resident import resident_share
 
 
 def make_input(windows=(None,)):
@@ -28,16 +26,6 @@ BOTH = make_batch(
     ScheduledSequence("b", 0, 1, ([0],), samples=True),
     new=(A, B),
 )
-
-
-def resident_share(array):
-    """Return the share of an array's pages that the kernel has put memory behind."""
-    start = array.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE
-    num_pages = -(-(array.ctypes.data + array.nbytes - start) // mmap.PAGESIZE)
-    pages = (ctypes.c_ubyte * num_pages)()
-    done = ctypes.CDLL(None).mincore(ctypes.c_void_p(start), ctypes.c_size_t(num_pages * mmap.PAGESIZE), pages)
-    assert done == 0
-    return sum(page & 1 for page in pages) / num_pages
 
 
 def test_its_buffers_are_resident_before_they_are_used():

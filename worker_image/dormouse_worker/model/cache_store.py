@@ -33,7 +33,8 @@ class CacheStore:
         memory = (device.copies or device.memory) if is_beside else device.memory
         self.is_asleep = True
         self._device = device
-        self._gives_zeros = memory.gives_zeros
+        # With one memory pages come with the first touch: written once, the cache is there, and not just promised.
+        self._must_fill = device.copies is None or not memory.gives_zeros
         self._takes_device_memory = memory is device.memory
         self._num_bytes = arena_bytes(spec, num_blocks)
         self._wanted: tuple[int, ...] = ()  # blocks that the next `save` shall keep
@@ -119,7 +120,7 @@ class CacheStore:
         try:
             self._arena.prepare(self._num_bytes)
             self._arena.map()
-            if not self._gives_zeros:
+            if self._must_fill:
                 self._arena.tensor(0, (self._num_bytes,), torch.uint8).zero_()
         except BaseException:
             self._arena.unmap()
