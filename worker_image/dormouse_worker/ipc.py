@@ -29,6 +29,7 @@ class State(StrEnum):
 
 
 WEIGHTS, KV_CACHE = TAGS = ("weights", "kv_cache")  # what can sleep apart, in the order in which it wakes
+LEVELS = (1, 2)  # of sleep: 1: weights stay in host memory; 2: they are dropped
 
 
 class Sampling(msgspec.Struct, frozen=True):

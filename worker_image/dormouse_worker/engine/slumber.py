@@ -6,9 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from dormouse_worker.errors import InvalidArgument
-from dormouse_worker.ipc import TAGS, Command
+from dormouse_worker.ipc import LEVELS, TAGS, Command
 
-LEVELS = (1, 2)  # 1: weights stay in host memory; 2: they are dropped
 DEEPEST = LEVELS[-1]
 
 

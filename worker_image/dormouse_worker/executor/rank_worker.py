@@ -17,7 +17,7 @@ from dormouse_worker.executor.memory_errors import memory_errors
 from dormouse_worker.executor.recording import Recording, record
 from dormouse_worker.executor.worker_base import WorkerBase
 from dormouse_worker.host import Host, freeze_garbage_collector, thaw_garbage_collector
-from dormouse_worker.ipc import TAGS, MemoryReport, ModelInfo
+from dormouse_worker.ipc import LEVELS, TAGS, MemoryReport, ModelInfo
 from dormouse_worker.model.attention.interface import AttentionBackend, BackendSizes, is_graph_backend
 from dormouse_worker.model.attention.select import check_setting, select_backend
 from dormouse_worker.model.device.device import Device
@@ -35,7 +35,6 @@ from dormouse_worker.settings import EngineSettings
 
 logger = logging.getLogger(__name__)
 
-LEVELS = (1, 2)
 LOGIT_BYTES = 4  # of the widest dtype that logits have
 
 

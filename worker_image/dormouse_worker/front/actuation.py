@@ -122,7 +122,7 @@ class Actuation:
     def _require_drained(self) -> None:
         self._require("Sleep", State.DRAINING)  # somebody may have opened the worker again
         if left := len(self._worker.requests):
-            raise _precondition(
+            raise precondition(
                 f"{left} requests still run after {self._timeouts.drain_s:g} s (--drain-timeout); "
                 "call again, or with mode ABORT"
             )
@@ -130,7 +130,7 @@ class Actuation:
     def _check_counter(self, request_counter: int | None) -> None:
         accepted = self._worker.requests.num_accepted
         if request_counter not in {None, accepted}:
-            raise _precondition(
+            raise precondition(
                 f"request_counter is {request_counter}, this worker has accepted {accepted} requests: "
                 "one came in the meantime; look again before you sleep"
             )
@@ -193,8 +193,9 @@ def require(worker: Worker, what: str, *states: State) -> None:
     board = worker.board
     if board.state not in states:
         words = describe(board.state, board.engine.sleep_level)
-        raise _precondition(f"{what} needs the state {' or '.join(states)}; the worker is {words}")
+        raise precondition(f"{what} needs the state {' or '.join(states)}; the worker is {words}")
 
 
-def _precondition(message: str) -> CallError:
+def precondition(message: str) -> CallError:
+    """Return the error of a call that the worker's state does not allow."""
     return CallError(grpc.StatusCode.FAILED_PRECONDITION, message)

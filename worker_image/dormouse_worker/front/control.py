@@ -13,18 +13,17 @@ from grpc import aio
 from dormouse_api.status import CallError
 from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2_grpc as rpc
-from dormouse_worker.front.actuation import Actuation, Order, require
+from dormouse_worker.front.actuation import Actuation, Order, precondition, require
 from dormouse_worker.front.answers import answered
 from dormouse_worker.front.health import check_health
 from dormouse_worker.front.profiling import trace_directory
 from dormouse_worker.front.turns import Turns
 from dormouse_worker.front.wire import to_report
 from dormouse_worker.front.worker import Worker
-from dormouse_worker.ipc import TAGS, State
+from dormouse_worker.ipc import LEVELS, TAGS, State
 
 Context = aio.ServicerContext[Any, Any]
 
-LEVELS = (1, 2)
 WATCH_INTERVAL_S = 0.02  # at most so often a watcher hears something
 
 
@@ -60,7 +59,7 @@ class ControlService(rpc.WorkerControlServicer):
         board = self._worker.board
         await self._worker.changes.until(lambda: board.engine.report is not None or board.state is State.FAILED)
         if board.failure is not None:
-            raise _precondition(f"{board.failure.reason}: {board.failure.message}")
+            raise precondition(f"{board.failure.reason}: {board.failure.message}")
         assert board.engine.report is not None, "waited for it"
         return to_report(board.engine.report)
 
@@ -170,10 +169,6 @@ class ControlService(rpc.WorkerControlServicer):
         finally:
             self._worker.end_wanted.set()
         return pb.ShutdownResponse()
-
-
-def _precondition(message: str) -> CallError:
-    return CallError(grpc.StatusCode.FAILED_PRECONDITION, message)
 
 
 def _order(request: pb.PrepareSleepRequest | pb.SleepRequest) -> Order:
