@@ -10,17 +10,7 @@ from typing import Protocol
 
 from dormouse_kube.api import PODS, SERVICES, KubeApi
 from dormouse_kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound
-from dormouse_operator.errors import WorkerError, WorkerRefused
-from dormouse_operator.manifests import (
-    FIELD_MANAGER,
-    WorkerDefaults,
-    gate_manifest,
-    pod_manifest,
-    pod_name,
-    service_manifest,
-)
-from dormouse_operator.model import Observed
-from dormouse_operator.planner import (
+from dormouse_operator.actions import (
     POLL_S,
     Action,
     ApplyService,
@@ -31,6 +21,16 @@ from dormouse_operator.planner import (
     SetGate,
     WakeUp,
 )
+from dormouse_operator.errors import WorkerError, WorkerRefused
+from dormouse_operator.manifests import (
+    FIELD_MANAGER,
+    WorkerDefaults,
+    gate_manifest,
+    pod_manifest,
+    pod_name,
+    service_manifest,
+)
+from dormouse_operator.model import Observed
 from dormouse_operator.workers import WorkerControl
 
 _LOG = logging.getLogger(__name__)

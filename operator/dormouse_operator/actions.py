@@ -1,0 +1,73 @@
+"""What the operator can do: each action is one idempotent effect. Nouns only; `execute` carries them out. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dormouse_operator.model import Pod
+
+POLL_S = 0.5  # while a worker changes by itself
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyService:
+    """Make the Service what it should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePod:
+    """Create the pod of a replica."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePod:
+    """Delete exactly this pod."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class SetGate:
+    """Open or close the readiness gate of a pod."""
+
+    pod: Pod
+    is_open: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class InitializeCache:
+    """Have a worker allocate the agreed counts."""
+
+    pod: Pod
+    num_gpu_blocks: int
+    num_cpu_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class PutToSleep:
+    """Drain a worker and, once it is idle or must not wait any longer, put it to sleep."""
+
+    pod: Pod
+    must_abort: bool  # the time for draining is over: end what still runs
+
+
+@dataclass(frozen=True, slots=True)
+class WakeUp:
+    """Wake a worker, or end its draining."""
+
+    pod: Pod
+
+
+ReplicaAction = SetGate | InitializeCache | PutToSleep | WakeUp
+Action = ApplyService | CreatePod | DeletePod | ReplicaAction
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The actions of this pass, and after how many seconds to look again even if nothing changes (None: never)."""
+
+    actions: tuple[Action, ...] = ()
+    requeue_after_s: float | None = None

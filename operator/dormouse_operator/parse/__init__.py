@@ -1,0 +1,19 @@
+"""Turns Kubernetes' mappings into the operator's nouns, once, at the edge. Pure. Raises only SpecError."""
+
+from dormouse_operator.parse.pods import CONTAINER, parse_pod
+from dormouse_operator.parse.recorded import parse_status
+from dormouse_operator.parse.spec import MODELS_ROOT, parse_deployment
+from dormouse_operator.parse.values import Raw, SpecError, format_time, parse_bytes, parse_time
+
+__all__ = [
+    "CONTAINER",
+    "MODELS_ROOT",
+    "Raw",
+    "SpecError",
+    "format_time",
+    "parse_bytes",
+    "parse_deployment",
+    "parse_pod",
+    "parse_status",
+    "parse_time",
+]

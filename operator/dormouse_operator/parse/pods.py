@@ -1,0 +1,62 @@
+"""A worker pod's mapping → the nouns of `model.running`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dormouse_api.names import LABEL_REPLICA, LABEL_REVISION, READINESS_GATE
+from dormouse_operator.model import Container, Pod
+from dormouse_operator.parse.values import Raw, parse_time
+
+CONTAINER = "worker"
+
+
+def parse_pod(raw: Raw) -> Pod:
+    """Return a worker pod. Labels of ours that are missing or odd make it a pod that nobody wants (index -1)."""
+    metadata, status = raw["metadata"], raw.get("status") or {}
+    labels = metadata.get("labels") or {}
+    index = labels.get(LABEL_REPLICA, "")
+    conditions = {item["type"]: item for item in status.get("conditions") or ()}
+    scheduled, gate = conditions.get("PodScheduled", {}), conditions.get(READINESS_GATE, {})
+    is_scheduled = scheduled.get("status") == "True"
+    return Pod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        index=int(index) if index.isdecimal() else -1,
+        revision=labels.get(LABEL_REVISION, ""),
+        owner_uid=next(
+            (owner["uid"] for owner in metadata.get("ownerReferences") or () if owner.get("controller")), ""
+        ),
+        created=parse_time(metadata.get("creationTimestamp")),
+        ip=status.get("podIP", ""),
+        is_scheduled=is_scheduled,
+        unscheduled_message="" if is_scheduled else scheduled.get("message", ""),
+        has_ended=status.get("phase") in {"Failed", "Succeeded"},
+        end_message=status.get("message", "") or status.get("reason", ""),
+        is_deleting="deletionTimestamp" in metadata,
+        is_ready=conditions.get("Ready", {}).get("status") == "True",
+        gate_open=gate.get("status") == "True",
+        gate_reason=gate.get("reason", ""),
+        gate_since=parse_time(gate.get("lastTransitionTime")),
+        container=_parse_container(status.get("containerStatuses") or ()),
+    )
+
+
+def _parse_container(statuses: Iterable[Raw]) -> Container:
+    status = next((item for item in statuses if item["name"] == CONTAINER), None)
+    if status is None:
+        return Container()
+    state = status.get("state") or {}
+    waiting = state.get("waiting") or {}
+    end = state.get("terminated") or (status.get("lastState") or {}).get("terminated") or {}
+    return Container(
+        is_running="running" in state,
+        is_ready=status.get("ready", False),
+        restart_count=status.get("restartCount", 0),
+        started=parse_time((state.get("running") or {}).get("startedAt")),
+        waiting_reason=waiting.get("reason", ""),
+        waiting_message=waiting.get("message", ""),
+        exit_code=end.get("exitCode"),
+        exit_reason=end.get("reason", ""),
+        exit_message=end.get("message", "").strip(),
+    )

@@ -1,0 +1,48 @@
+"""The status as it stands on the object → the nouns of `model.recorded`. Pure."""
+
+from __future__ import annotations
+
+from dormouse_operator.model import Actuation, Condition, KvCache, Rank, RecordedCondition, RecordedStatus
+from dormouse_operator.parse.values import Raw, parse_time
+
+
+def parse_status(raw: Raw) -> RecordedStatus:
+    """Return what the operator wrote before; {} is a status that was never written."""
+    conditions = {item["type"]: _parse_condition(item) for item in raw.get("conditions") or ()}
+    cache, actuation = raw.get("kvCache"), raw.get("lastActuation")
+    return RecordedStatus(
+        observed_generation=raw.get("observedGeneration", 0),
+        phase=raw.get("phase", ""),
+        image=raw.get("image"),
+        conditions=conditions,
+        kv_cache=_parse_kv_cache(cache) if cache else None,
+        last_actuation=Actuation(**{"reason": "", "time": "", **actuation}) if actuation else None,
+        raw=raw,
+    )
+
+
+def _parse_condition(item: Raw) -> RecordedCondition:
+    condition = Condition(item["type"], item["status"], item.get("reason", ""), item.get("message", ""))
+    return RecordedCondition(condition, parse_time(item.get("lastTransitionTime")))
+
+
+def _parse_kv_cache(cache: Raw) -> KvCache:
+    return KvCache(
+        block_size=cache.get("blockSize", 0),
+        num_gpu_blocks=cache.get("numGpuBlocks", 0),
+        num_cpu_blocks=cache.get("numCpuBlocks", 0),
+        limiting_rank=cache.get("limitingRank", ""),
+        ranks=tuple(
+            Rank(
+                rank=rank["rank"],
+                pod=rank["pod"],
+                num_gpu_blocks=rank.get("numGpuBlocks", 0),
+                num_cpu_blocks=rank.get("numCpuBlocks", 0),
+                allocated_gpu_blocks=rank.get("allocatedGpuBlocks", 0),
+                gpu_uuid=rank.get("gpuUUID", ""),
+                residual_bytes=rank.get("residualBytes", 0),
+                limited_by=rank.get("limitedBy", ""),
+            )
+            for rank in cache.get("ranks") or ()
+        ),
+    )
