@@ -16,12 +16,14 @@ from dormouse_operator.actions import (
     ApplyService,
     CreatePod,
     DeletePod,
+    Drain,
+    EndRequests,
     InitializeCache,
     PutToSleep,
     SetGate,
     WakeUp,
 )
-from dormouse_operator.errors import WorkerError, WorkerRefused
+from dormouse_operator.errors import GroupRefused, WorkerError, WorkerRefused
 from dormouse_operator.manifests import (
     FIELD_MANAGER,
     WorkerDefaults,
@@ -30,7 +32,8 @@ from dormouse_operator.manifests import (
     pod_name,
     service_manifest,
 )
-from dormouse_operator.model import Observed
+from dormouse_operator.model import Observed, Pod, WorkerState
+from dormouse_operator.two_phase import TwoPhase
 from dormouse_operator.workers import WorkerControl
 
 _LOG = logging.getLogger(__name__)
@@ -72,6 +75,7 @@ class Executor:
         """Take both worlds, the right to act on them, and what every worker pod gets."""
         self._kube = kube
         self._workers = workers
+        self._two_phase = TwoPhase(workers)
         self._authority = authority
         self._defaults = defaults
 
@@ -90,6 +94,9 @@ class Executor:
         except (Conflict, NotFound) as error:
             _LOG.info("%s: %s: %s", observed.deployment.key, type(action).__name__, error)
             outcome.is_waiting = True
+        except GroupRefused as error:
+            outcome.failures.append(error)
+            outcome.refusals |= error.refusals
         except (WorkerRefused, Invalid, Forbidden) as error:
             outcome.failures.append(error)
             outcome.refusals[_subject(observed, action)] = str(error)
@@ -113,14 +120,21 @@ class Executor:
                 await self._workers.initialize_cache(
                     pod.ip, epoch=epoch, num_gpu_blocks=num_gpu, num_cpu_blocks=num_cpu
                 )
-            case WakeUp(pod):
-                await self._workers.wake_up(pod.ip, epoch=epoch)
-            case PutToSleep(pod, must_abort):
-                remaining = 0 if must_abort else await self._workers.drain(pod.ip, epoch=epoch)
-                if remaining:
-                    outcome.is_waiting = True
-                else:
-                    await self._workers.sleep(pod.ip, epoch=epoch, abort=must_abort)
+            case Drain(pod):
+                outcome.is_waiting |= await self._workers.drain(pod.ip, epoch=epoch) > 0
+            case EndRequests(pod):
+                await self._workers.prepare_sleep(pod.ip, epoch=epoch, level=1, abort=True)
+            case PutToSleep(pods, level, must_abort):
+                await self._two_phase.put_to_sleep(pods, level, epoch=epoch, abort=must_abort)
+            case WakeUp(pods):
+                await self._wake_up(observed, pods, epoch)
+
+    async def _wake_up(self, observed: Observed, pods: Sequence[Pod], epoch: int) -> None:
+        """Wake who sleeps; who only drains is opened again."""
+        asleep = [pod for pod in pods if observed.state(pod) is WorkerState.ASLEEP]
+        draining = [pod for pod in pods if pod not in asleep]
+        await asyncio.gather(*(self._workers.wake_up(pod.ip, epoch=epoch) for pod in draining))
+        await self._two_phase.wake_up(asleep, epoch=epoch)
 
 
 def _subject(observed: Observed, action: Action) -> str:
@@ -130,5 +144,7 @@ def _subject(observed: Observed, action: Action) -> str:
             return ""
         case CreatePod(index):
             return pod_name(observed.deployment.key.name, observed.revision, index)
+        case PutToSleep(pods) | WakeUp(pods):
+            return pods[0].name
         case _:
             return action.pod.name

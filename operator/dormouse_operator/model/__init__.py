@@ -2,11 +2,11 @@
 
 from dormouse_operator.model.observed import Observed, ServiceState
 from dormouse_operator.model.recorded import Actuation, Condition, KvCache, Rank, RecordedCondition, RecordedStatus
-from dormouse_operator.model.running import SLEEP_LEVEL, Container, Failure, Pod, Report, Worker, WorkerState
-from dormouse_operator.model.wanted import Deployment, DesiredState, Engine, Key, Lifecycle, ModelSource
+from dormouse_operator.model.running import AWAKE, Container, Failure, Pod, Report, Worker, WorkerState
+from dormouse_operator.model.wanted import Deployment, DesiredState, Engine, Key, Lifecycle, ModelSource, SleepLevel
 
 __all__ = [
-    "SLEEP_LEVEL",
+    "AWAKE",
     "Actuation",
     "Condition",
     "Container",
@@ -25,6 +25,7 @@ __all__ = [
     "RecordedStatus",
     "Report",
     "ServiceState",
+    "SleepLevel",
     "Worker",
     "WorkerState",
 ]

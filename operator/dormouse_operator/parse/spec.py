@@ -13,16 +13,16 @@ def parse_deployment(raw: Raw) -> Deployment:
     """Return the InferenceDeployment. Raises SpecError where the schema was not enforced."""
     metadata, spec = raw["metadata"], raw["spec"]
     key = Key(metadata["namespace"], metadata["name"])
-    lifecycle = spec.get("lifecycle") or {}
+    lifecycle = _parse_lifecycle(spec.get("lifecycle") or {})
     return Deployment(
         key=key,
         uid=metadata["uid"],
         generation=metadata.get("generation", 1),
         model=_parse_model(spec["model"], key.name),
         image=spec.get("image"),
-        replicas=spec.get("replicas", 1),
+        replicas=0 if lifecycle.desired_state == "Zero" else spec.get("replicas", 1),
         engine=_parse_engine(spec.get("engine") or {}),
-        lifecycle=Lifecycle(lifecycle.get("desiredState", "Active"), lifecycle.get("drainTimeoutSeconds", 60)),
+        lifecycle=lifecycle,
         resources=spec.get("resources") or {},
         recorded=parse_status(raw.get("status") or {}),
         is_deleting="deletionTimestamp" in metadata,
@@ -38,6 +38,14 @@ def _parse_model(model: Raw, default_name: str) -> ModelSource:
     if not uri.startswith("pvc://") or not claim:
         raise SpecError(f"spec.model.uri is {uri!r}; allowed are pvc://CLAIM/PATH and file:///PATH")
     return ModelSource("/".join(part for part in (MODELS_ROOT, claim, path) if part), claim, name)
+
+
+def _parse_lifecycle(lifecycle: Raw) -> Lifecycle:
+    return Lifecycle(
+        desired_state=lifecycle.get("desiredState", "Auto"),
+        drain_timeout_s=lifecycle.get("drainTimeoutSeconds", 60),
+        sleep_level=lifecycle.get("sleepLevel", 1),
+    )
 
 
 def _parse_engine(engine: Raw) -> Engine:
