@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from dormouse_operator.model import Observed, Pod, Report, WorkerState
+from dormouse_operator.model import Observed, Pod, Report, Worker, WorkerState
 
 BLOCKS_AGREED = "BlocksAgreed"
 WAITING_FOR_REPORTS = "WaitingForReports"
@@ -90,11 +90,11 @@ def reports(observed: Observed) -> list[tuple[Pod, Report]]:
 
 def missing(observed: Observed) -> list[Pod]:
     """Return the pods that have a node and may still report."""
-    return [
-        pod
-        for pod in observed.replicas
-        if pod.is_scheduled and counting_report(observed, pod) is None and observed.state(pod) is not WorkerState.FAILED
-    ]
+    return [pod for pod in observed.replicas if pod.is_scheduled and _may_report(observed.worker(pod))]
+
+
+def _may_report(worker: Worker | None) -> bool:
+    return worker is None or (worker.report is None and worker.state is not WorkerState.FAILED)
 
 
 def agree(observed: Observed) -> Agreement | None:

@@ -165,3 +165,33 @@ async def test_the_wait_for_a_worker_whose_container_does_not_run_ends_by_the_cl
     rig.clock.step(6.0)
     await rig.settle()
     assert rig.worker(0).allocated == 2000
+
+
+async def test_a_worker_that_is_to_hold_less_is_drained_first_and_its_late_requests_are_ended(rig):
+    await rig.serving(lifecycle={"drainTimeoutSeconds": 60})
+    rig.worker().running_requests = 1
+    rig.node.blocks = {"1": 1500}
+    rig.apply(replicas=2)
+    for _ in range(3):
+        rig.node.tick()
+        await rig.reconcile()
+    rig.worker(1).finish_loading()
+    for _ in range(6):
+        rig.node.tick()
+        await rig.reconcile()
+    assert (rig.worker(0).state, rig.worker(0).allocated) == (WorkerState.DRAINING, 2000)
+    assert rig.gate(0)["reason"] == "Reallocating"
+    rig.clock.step(60.0)
+    await rig.settle()
+    assert [rig.worker(i).allocated for i in (0, 1)] == [1500, 1500]
+    assert "abort" in rig.worker(0).commands
+    assert rig.status["phase"] == "Active"
+
+
+async def test_impossible_numbers_hold_nobody_up_and_are_never_allocated(rig):
+    rig.node.blocks = {"1": -7}
+    await rig.serving(replicas=2)
+    assert rig.worker(0).allocated == 2000
+    assert rig.worker(1).commands == []
+    assert rig.condition("MemoryProfiled")[1] == "ReportOutOfBounds"
+    assert rig.status["phase"] == "Degraded"
