@@ -47,6 +47,9 @@ class Engine:
     swap_space_bytes: int | None = None
     enable_prefix_caching: bool = True
     load_format: str = "auto"
+    cuda_graphs: bool = True
+    keep_host_copy: bool = True
+    keep_prefix_cache: bool = False
     seed: int = 0
 
 

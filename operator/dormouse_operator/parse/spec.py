@@ -21,7 +21,7 @@ def parse_deployment(raw: Raw) -> Deployment:
         model=_parse_model(spec["model"], key.name),
         image=spec.get("image"),
         replicas=0 if lifecycle.desired_state == "Zero" else spec.get("replicas", 1),
-        engine=_parse_engine(spec.get("engine") or {}),
+        engine=_parse_engine(spec.get("engine") or {}, spec.get("lifecycle") or {}),
         lifecycle=lifecycle,
         resources=spec.get("resources") or {},
         recorded=parse_status(raw.get("status") or {}),
@@ -48,7 +48,9 @@ def _parse_lifecycle(lifecycle: Raw) -> Lifecycle:
     )
 
 
-def _parse_engine(engine: Raw) -> Engine:
+def _parse_engine(engine: Raw, lifecycle: Raw) -> Engine:
+    """Return how the worker is started. What it keeps asleep is a word of the lifecycle and a flag of the worker."""
+
     def size(name: str) -> int | None:
         return parse_bytes(f"spec.engine.{name}", engine[name]) if name in engine else None
 
@@ -64,5 +66,8 @@ def _parse_engine(engine: Raw) -> Engine:
         swap_space_bytes=size("swapSpace"),
         enable_prefix_caching=engine.get("enablePrefixCaching", True),
         load_format=engine.get("loadFormat", "auto"),
+        cuda_graphs=engine.get("cudaGraphs", True),
+        keep_host_copy=lifecycle.get("keepHostCopy", True),
+        keep_prefix_cache=lifecycle.get("keepPrefixCache", False),
         seed=engine.get("seed", 0),
     )
