@@ -97,7 +97,9 @@ class InferenceService(rpc.InferenceServicer):
         except CallError as error:
             await abort(context, error)
         async for load in self._worker.load_changes.stream(
-            self._load, min_interval_s=LOAD_INTERVAL_S, is_urgent=lambda told: self._doors != (told.ready, told.draining)
+            self._load,
+            min_interval_s=LOAD_INTERVAL_S,
+            is_urgent=lambda told: self._doors != (told.ready, told.draining),
         ):
             yield load
 
