@@ -85,6 +85,15 @@ class KubeApi(Protocol):
         """Merge-patch the status subresource (a key set to None is removed). Raises NotFound."""
         ...
 
+    async def patch_scale(
+        self, kind: Kind, namespace: str, name: str, *, replicas: int, field_manager: str, uid: str | None = None
+    ) -> Resource:
+        """Set spec.replicas through the scale subresource; return the Scale as stored.
+
+        Raises NotFound; with `uid`, Conflict if it is another object by now.
+        """
+        ...
+
     async def delete(
         self, kind: Kind, namespace: str, name: str, *, uid: str | None = None, grace_period_s: int | None = None
     ) -> None:

@@ -133,6 +133,13 @@ REFUSED = [
     ({"replica": 2}, ["unknown field", "spec.replica"]),
     ({"resources": {"limits": {"memory": "lots"}}}, ["spec.resources.limits.memory", "lots"]),
     ({"lifecycle": {"desiredState": "Zero"}}, ["spec.lifecycle.desiredState", "Zero", "Asleep"]),
+    ({"scaling": {}}, ["spec.scaling.maxReplicas", "Required"]),
+    ({"scaling": {"minReplicas": 0, "maxReplicas": 2}}, ["spec.scaling.minReplicas", "0", "1"]),
+    ({"scaling": {"minReplicas": 3, "maxReplicas": 2}}, ["spec.scaling.minReplicas", "3", "2"]),
+    ({"scaling": {"maxReplicas": 1001}}, ["spec.scaling.maxReplicas", "1001", "1000"]),
+    ({"scaling": {"maxReplicas": 2, "targetKvUsage": 0}}, ["spec.scaling.targetKvUsage", "0"]),
+    ({"scaling": {"maxReplicas": 2, "targetKvUsage": 1.5}}, ["spec.scaling.targetKvUsage", "1.5", "1"]),
+    ({"scaling": {"maxReplicas": 2, "targetOutstandingPerReplica": 0}}, ["targetOutstandingPerReplica", "0", "1"]),
     ({"lifecycle": {"drainTimeoutSeconds": -1}}, ["spec.lifecycle.drainTimeoutSeconds", "-1", "0"]),
 ]
 
@@ -190,6 +197,8 @@ async def test_the_server_fills_defaults_and_accepts_good_values(served):
         "engine": {"maxModelLen": 512, "kvCacheMemory": "1.5Gi", "swapSpace": 1024, "gpuMemoryUtilization": 1},
         "resources": {"limits": {"memory": "1536Mi", "cpu": 2}, "requests": {"cpu": "50m", "memory": "0.5Gi"}},
         "lifecycle": {"desiredState": "Asleep"},
+        "scaling": {"maxReplicas": 4, "targetKvUsage": 0.8},
     }
     good = await client.create(kind, manifest(kind, "n" * 40, **full))
     assert parse_deployment(good).engine.kv_cache_memory_bytes == 3 * 2**29
+    assert good["spec"]["scaling"] == {"minReplicas": 1, "maxReplicas": 4, "targetKvUsage": 0.8}
