@@ -11,7 +11,7 @@ class Activity:
 
     in_flight: int  # requests that gateways serve, held ones included
     held: int  # of these, the ones that wait for a worker
-    quiet_s: float  # for at least so long no request arrived or ended; 0 while any is in flight
+    quiet_s: float  # for at least so long no request arrived or ended; 0 while any is unfinished
     awake_workers: int
     running: int  # on the awake workers, whoever sent them
     waiting: int  # in their queues
