@@ -86,11 +86,12 @@ class KubeApi(Protocol):
         ...
 
     async def patch_scale(
-        self, kind: Kind, namespace: str, name: str, *, replicas: int, field_manager: str, uid: str | None = None
+        self, kind: Kind, namespace: str, name: str, *, replicas: int, field_manager: str, resource_version: str = ""
     ) -> Resource:
         """Set spec.replicas through the scale subresource; return the Scale as stored.
 
-        Raises NotFound; with `uid`, Conflict if it is another object by now.
+        Raises NotFound; with `resource_version`, Conflict if the object is not of this version any more. (A UID in the
+        patch would not do: for custom resources the server does not look at it.)
         """
         ...
 

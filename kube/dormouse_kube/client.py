@@ -207,12 +207,12 @@ class KubeClient:
         )
 
     async def patch_scale(
-        self, kind: Kind, namespace: str, name: str, *, replicas: int, field_manager: str, uid: str | None = None
+        self, kind: Kind, namespace: str, name: str, *, replicas: int, field_manager: str, resource_version: str = ""
     ) -> Resource:
         """See KubeApi."""
         body: dict[str, Any] = {"spec": {"replicas": replicas}}
-        if uid is not None:
-            body["metadata"] = {"uid": uid}
+        if resource_version:
+            body["metadata"] = {"resourceVersion": resource_version}
         return await self._call(
             _Request(
                 verb="patch",

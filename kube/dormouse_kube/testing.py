@@ -191,15 +191,14 @@ class FakeKube:
         return self._store.put(kind, key, fresh)
 
     async def patch_scale(
-        self, kind: Kind, namespace: str, name: str, *, replicas: int, field_manager: str, uid: str | None = None
+        self, kind: Kind, namespace: str, name: str, *, replicas: int, field_manager: str, resource_version: str = ""
     ) -> Resource:
         """See KubeApi. Who writes which fields is known of applies only."""
         assert field_manager, "the server would name the program instead"
         await self._record("patch_scale", kind, namespace, name, "scale")
         key = (kind.plural, namespace, name)
         fresh = self._stored(key)
-        if uid not in {None, fresh["metadata"]["uid"]}:
-            raise Conflict(f'{kind.plural} "{name}" has another UID than {uid}', status=409, reason="Conflict")
+        check_version(key, {"metadata": {"resourceVersion": resource_version}}, fresh)
         fresh["spec"]["replicas"] = replicas
         return scale_of(self._store.put(kind, key, fresh))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from dormouse_kube.api import EVENTS, INFERENCE_DEPLOYMENTS, KubeApi
+from dormouse_kube.api import EVENTS, INFERENCE_DEPLOYMENTS, KubeApi, Resource
 from dormouse_kube.errors import Conflict, KubeError, NotFound
 from dormouse_operator.execute import Authority
 from dormouse_operator.manifests import Occurrence, event_manifest
@@ -89,26 +89,26 @@ class Scaler:
                 await self._try_to_write(key, scaled, decision)
 
     async def _try_to_write(self, key: Key, scaled: _Scaled, decision: Decision) -> None:
-        self._authority.check()
         try:
             await self._write(key, scaled, decision)
-        except (NotFound, Conflict):  # another object by now, or none: it will be seen
-            self.forget(key)
+        except (NotFound, Conflict) as error:  # it changed meanwhile: it will be seen
+            _LOG.debug("%s: replicas were not set to %d: %s", key, decision.replicas, error)
         except KubeError as error:
             _LOG.warning("%s: replicas were not set to %d: %s", key, decision.replicas, error)
 
     async def _write(self, key: Key, scaled: _Scaled, decision: Decision) -> None:
-        """Set the replicas, and tell."""
-        before, scaled.replicas = scaled.replicas, decision.replicas
-        try:
-            await self._kube.patch_scale(
-                INFERENCE_DEPLOYMENTS, *key, replicas=decision.replicas, field_manager=SCALER, uid=scaled.uid
-            )
-        except KubeError:
-            scaled.replicas = before
-            raise
-        words = f"replicas {before} → {decision.replicas}: {decision.reason}"
+        """Set the replicas of the very object that the decision was about, and tell."""
+        stored = await self._kube.get(INFERENCE_DEPLOYMENTS, *key)
+        if stored is None or not _is_still(scaled, stored):
+            return
+        self._authority.check()
+        version = stored["metadata"]["resourceVersion"]
+        await self._kube.patch_scale(
+            INFERENCE_DEPLOYMENTS, *key, replicas=decision.replicas, field_manager=SCALER, resource_version=version
+        )
+        words = f"replicas {scaled.replicas} → {decision.replicas}: {decision.reason}"
         _LOG.info("%s: %s", key, words)
+        scaled.replicas = decision.replicas
         await self._tell(key, scaled.uid, Occurrence("Normal", "Scaled", words))
 
     async def _tell(self, key: Key, uid: str, occurrence: Occurrence) -> None:
@@ -118,6 +118,12 @@ class Scaler:
             await self._kube.create(EVENTS, manifest)
         except KubeError as error:
             _LOG.warning("%s: event %s was not written: %s", key, occurrence.reason, error)
+
+
+def _is_still(scaled: _Scaled, stored: Resource) -> bool:
+    """Tell whether the object and its replicas are those that were last observed; else it will be observed anew."""
+    is_same = stored["metadata"]["uid"] == scaled.uid
+    return is_same and bool(stored["spec"].get("replicas", 1) == scaled.replicas)
 
 
 def _may_scale(deployment: Deployment) -> bool:

@@ -124,14 +124,12 @@ async def test_a_scale_of_nothing_is_not_found(server):
         await server.api.patch_scale(DEPLOYMENTS, server.namespace, "paused", replicas=1, field_manager="mine")
 
 
-async def test_a_scale_meant_for_another_object_conflicts(server):
+async def test_a_scale_of_an_object_that_changed_conflicts(server):
     made = await server.api.create(DEPLOYMENTS, paused(server))
-    where = (DEPLOYMENTS, server.namespace, "paused")
+    where, old = (DEPLOYMENTS, server.namespace, "paused"), made["metadata"]["resourceVersion"]
+    await server.api.patch_scale(*where, replicas=2, field_manager="mine", resource_version=old)
     with pytest.raises(Conflict):
-        await server.api.patch_scale(
-            *where, replicas=3, field_manager="mine", uid="00000000-0000-0000-0000-000000000000"
-        )
-    await server.api.patch_scale(*where, replicas=2, field_manager="mine", uid=made["metadata"]["uid"])
+        await server.api.patch_scale(*where, replicas=3, field_manager="mine", resource_version=old)
     assert (await server.api.get(*where))["spec"]["replicas"] == 2
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dormouse_kube.api import EVENTS, INFERENCE_DEPLOYMENTS
-from dormouse_kube.errors import Forbidden, Unavailable
+from dormouse_kube.errors import Conflict, Forbidden, Unavailable
 from dormouse_operator.errors import NotLeading
 from dormouse_operator.gateways import Told
 from dormouse_operator.model import WorkerState
@@ -154,12 +154,37 @@ async def test_another_object_under_the_same_name_is_not_scaled_by_what_the_firs
     await rig.kube.delete(INFERENCE_DEPLOYMENTS, *rig.key)
     rig.apply(replicas=1)
     await rig.scaler.step()
-    assert replicas(rig) == 1
-    assert repr(rig.scaler) == "Scaler()"
-    await rig.kube.delete(INFERENCE_DEPLOYMENTS, *rig.key)
+    assert (replicas(rig), scales(rig)) == (1, [])
     await rig.reconcile()
+    assert repr(rig.scaler) == "Scaler()", "the new one is not to be scaled"
+
+
+async def test_one_that_is_gone_is_not_scaled(rig):
+    await rig.serving(scaling=SCALING, replicas=1)
+    tell(rig, in_flight=40)
+    await rig.kube.delete(INFERENCE_DEPLOYMENTS, *rig.key)
     await rig.scaler.step()
-    assert len(scales(rig)) == 1, "one that is gone is not asked about"
+    assert scales(rig) == []
+    await rig.reconcile()
+    assert repr(rig.scaler) == "Scaler()"
+
+
+async def test_replicas_that_somebody_else_just_wrote_are_looked_at_before_they_are_changed(rig):
+    await rig.serving(scaling=SCALING, replicas=1)
+    tell(rig, in_flight=40)
+    rig.apply(replicas=0)
+    await rig.scaler.step()
+    assert (replicas(rig), scales(rig)) == (0, []), "off is off, though it was not observed yet"
+
+
+async def test_a_write_that_crosses_another_one_comes_again(rig):
+    await rig.serving(scaling=SCALING, replicas=1)
+    tell(rig, in_flight=40)
+    rig.kube.fail("patch_scale", INFERENCE_DEPLOYMENTS, Conflict("the object has been modified"))
+    await rig.scaler.step()
+    assert replicas(rig) == 1
+    await rig.scaler.step()
+    assert replicas(rig) == 4
 
 
 async def test_a_spec_that_can_not_be_read_is_not_scaled(rig):
