@@ -75,6 +75,15 @@ class EndpointPool:
         self._retired[slot.endpoint.id] = slot
         return []
 
+    def endpoint_of(self, pod: ObjectKey) -> Endpoint | None:
+        """Return the endpoint of a pod, None if it has none."""
+        slot = self._slots.get(pod)
+        return slot.endpoint if slot else None
+
+    def endpoints_of(self, deployment: ObjectKey) -> list[Endpoint]:
+        """Return the endpoints of a deployment, retired ones left out."""
+        return [slot.endpoint for slot in self._by_deployment.get(deployment, {}).values()]
+
     def acquire(self, deployment: ObjectKey, *, need_ready: bool, tried: Iterable[EndpointId] = ()) -> Slot | None:
         """Choose an endpoint and count the request; None if there is none. Ready ones go first where both will do."""
         excluded = frozenset(tried)

@@ -11,6 +11,7 @@ import random
 import time
 import uuid
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -103,7 +104,8 @@ class InferenceProxy:
         """Route and forward; return the status to end with, None after success."""
         try:
             call = self._prepare(method, raw, context, record)
-            await self._forward(call, context.write)
+            with self._counted(call):
+                await self._forward(call, context.write)
         except CallError as error:
             record.code = error.code
             self._metrics.rejected(error.code)
@@ -118,6 +120,10 @@ class InferenceProxy:
             _LOG.exception("error %s in %s of %s", error_id, method.name, record.model)
             return to_grpc_status(CallError(record.code, f"the gateway failed; look for {error_id} in its log"))
         return None
+
+    def _counted(self, call: Call) -> AbstractContextManager[None]:
+        """Count the call as activity of its deployment; what sleeping workers answer too is none."""
+        return self._router.activity.request(call.deployment.key) if call.method.need_ready else nullcontext()
 
     def _prepare(self, method: Method, raw: bytes, context: Context, record: _Record) -> Call:
         """Read, check and route the request. Raises CallError."""

@@ -1,4 +1,4 @@
-"""From a model name to an endpoint. Owns the catalogue and the pool and feeds both from the watches.
+"""From a model name to an endpoint. Owns catalogue, pool and activity log, and feeds them from the watches.
 
 Synchronous: no method waits. What is to be closed is told to `on_close`, which must not wait either.
 """
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from dormouse_gateway import refusals
+from dormouse_gateway.activity import ActivityLog
 from dormouse_gateway.catalogue import Catalogue
 from dormouse_gateway.model import Deployment, Endpoint, EndpointId, parse_deployment, parse_endpoint
 from dormouse_gateway.pool import EndpointPool
@@ -49,6 +50,7 @@ class Router:
         """Take who closes connections, and who is told that a deployment is gone."""
         self.catalogue = Catalogue()
         self.pool = EndpointPool()
+        self.activity = ActivityLog()
         self.is_synced = False  # set once by the program, when everything was listed
         self._on_close = on_close
         self._on_forget = on_forget
@@ -62,9 +64,11 @@ class Router:
         deployment = _parsed(parse_deployment, obj)
         if deployment:
             self.catalogue.put(deployment)
+            self.activity.add(key)
             return
         gone = self.catalogue.get(key)
         self.catalogue.remove(key)
+        self.activity.forget(key)
         if gone:
             self._on_forget(gone)
 

@@ -21,17 +21,20 @@ from dormouse_api.names import INFERENCE_SERVICE, LABEL_DEPLOYMENT, Role
 from dormouse_api.v1 import gateway_control_pb2_grpc as control_rpc
 from dormouse_api.v1 import inference_pb2
 from dormouse_gateway.channels import Channels
+from dormouse_gateway.control import GatewayControl
 from dormouse_gateway.http import HttpDoor
+from dormouse_gateway.loads import LoadWatch
 from dormouse_gateway.metrics import Metrics
 from dormouse_gateway.proxy import InferenceProxy
 from dormouse_gateway.router import Router
 from dormouse_gateway.settings import Settings, Tokens
-from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS, KubeApi
-from dormouse_kube.reflector import Reflector
+from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS, KubeApi, Resource
+from dormouse_kube.reflector import ObjectKey, Reflector
 
 _LOG = logging.getLogger(__name__)
 
 GATEWAY_CONTROL_SERVICE = "dormouse.v1.GatewayControl"
+_CONTROL_GRACE_S = 1.0  # the streams there have been told to end
 _SPARE_BYTES = 1 << 20  # so far beyond the limit gRPC lets a message in, to be refused with a sentence of ours
 
 assert inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name == INFERENCE_SERVICE
@@ -55,6 +58,7 @@ class Gateway:
         self.metrics = Metrics()
         self.channels = Channels()
         self.router = Router(on_close=self.channels.discard, on_forget=self.metrics.forget)
+        self.loads = LoadWatch(self.router, self.channels)
         self.metrics.watch(self.router)
         self._is_ready = False
         self._health = health.HealthServicer()
@@ -72,8 +76,8 @@ class Gateway:
         self._inference = self._server(guard, INFERENCE_SERVICE)
         self._inference.add_generic_rpc_handlers((proxy.handler(),))
         self._control = self._server(guard, GATEWAY_CONTROL_SERVICE)
-        control = control_rpc.GatewayControlServicer()  # type: ignore[abstract]  # answers UNIMPLEMENTED for now
-        control_rpc.add_GatewayControlServicer_to_server(control, self._control)
+        self._activity = GatewayControl(self.router.activity, is_synced=lambda: self.router.is_synced)
+        control_rpc.add_GatewayControlServicer_to_server(self._activity, self._control)
         self._http = HttpDoor(metrics=self.metrics.text, is_ready=lambda: self._is_ready)
         self._reflectors = self._watches(api)
 
@@ -126,11 +130,12 @@ class Gateway:
         await self._health.enter_graceful_shutdown()
         _LOG.info("ending: %d requests are running", self.router.pool.in_flight().total())
         await asyncio.sleep(self._settings.lame_duck_s)
-        await asyncio.gather(
-            *(server.stop(self._settings.drain_timeout_s) for server in (self._inference, self._control))
-        )
+        await self._inference.stop(self._settings.drain_timeout_s)
+        self._activity.close()  # told to the last request: the operator must not take a busy model for an idle one
+        await self._control.stop(_CONTROL_GRACE_S)
         watching.cancel()
         (outcome,) = await asyncio.gather(watching, return_exceptions=True)
+        await self.loads.aclose()
         await self.channels.aclose()
         await self._http.stop()
         if isinstance(outcome, Exception):
@@ -152,6 +157,14 @@ class Gateway:
     def _watches(self, api: KubeApi) -> Sequence[Reflector]:
         namespaces = self._settings.watch_namespaces
         return (
-            Reflector(api, INFERENCE_DEPLOYMENTS, namespaces, on_change=self.router.on_deployment),
-            Reflector(api, PODS, namespaces, label_selector=LABEL_DEPLOYMENT, on_change=self.router.on_pod),
+            Reflector(api, INFERENCE_DEPLOYMENTS, namespaces, on_change=self._on_deployment),
+            Reflector(api, PODS, namespaces, label_selector=LABEL_DEPLOYMENT, on_change=self._on_pod),
         )
+
+    def _on_deployment(self, key: ObjectKey, obj: Resource | None) -> None:
+        self.router.on_deployment(key, obj)
+        self.loads.on_deployment(key)
+
+    def _on_pod(self, key: ObjectKey, obj: Resource | None) -> None:
+        self.router.on_pod(key, obj)
+        self.loads.on_pod(key)

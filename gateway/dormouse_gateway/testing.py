@@ -55,6 +55,9 @@ class FakeWorker(rpc.InferenceServicer):
     seen: list[Seen] = field(default_factory=list)
     started: asyncio.Event = field(default_factory=asyncio.Event)
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    load: pb.Load = field(default_factory=lambda: pb.Load(ready=True))
+    watchers: int = 0  # streams of WatchLoad that are open
+    _load_changed: asyncio.Event = field(default_factory=asyncio.Event)
     port: int = 0
     _server: Any = None
 
@@ -107,6 +110,23 @@ class FakeWorker(rpc.InferenceServicer):
         await self._note("GetModel", request, context)
         return pb.GetModelResponse(name=self.name)
 
+    async def WatchLoad(self, request: pb.WatchLoadRequest, context: Any) -> AsyncIterator[pb.Load]:  # noqa: N802, ARG002
+        """Stream the load as `tell_load` sets it."""
+        self.watchers += 1
+        try:
+            while True:
+                changed = self._load_changed
+                yield self.load
+                await changed.wait()
+        finally:
+            self.watchers -= 1
+
+    def tell_load(self, **fields: Any) -> None:
+        """Have another load from now on; what is not named is none."""
+        self.load = pb.Load(**{"ready": True, **fields})
+        self._load_changed.set()
+        self._load_changed = asyncio.Event()
+
     async def _note(self, method: str, request: Any, context: Any) -> None:
         metadata = tuple((key, value) for key, value in context.invocation_metadata())
         self.seen.append(Seen(method, request, metadata, context.time_remaining()))
@@ -121,7 +141,7 @@ async def _fail(context: Any, error: CallError | None) -> None:
 @asynccontextmanager
 async def running_workers(count: int) -> AsyncIterator[list[FakeWorker]]:
     """Start so many workers, named w0, w1, …; stop them at the end."""
-    workers = [FakeWorker(name=f"w{index}") for index in range(count)]  # type: ignore[abstract]  # no WatchLoad here
+    workers = [FakeWorker(name=f"w{index}") for index in range(count)]
     for worker in workers:
         await worker.start()
     try:

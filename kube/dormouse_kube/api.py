@@ -85,6 +85,16 @@ class KubeApi(Protocol):
         """Merge-patch the status subresource (a key set to None is removed). Raises NotFound."""
         ...
 
+    async def patch_scale(
+        self, kind: Kind, namespace: str, name: str, *, replicas: int, field_manager: str, resource_version: str = ""
+    ) -> Resource:
+        """Set spec.replicas through the scale subresource; return the Scale as stored.
+
+        Raises NotFound; with `resource_version`, Conflict if the object is not of this version any more. (A UID in the
+        patch would not do: for custom resources the server does not look at it.)
+        """
+        ...
+
     async def delete(
         self, kind: Kind, namespace: str, name: str, *, uid: str | None = None, grace_period_s: int | None = None
     ) -> None:

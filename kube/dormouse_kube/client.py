@@ -206,6 +206,27 @@ class KubeClient:
             )
         )
 
+    async def patch_scale(
+        self, kind: Kind, namespace: str, name: str, *, replicas: int, field_manager: str, resource_version: str = ""
+    ) -> Resource:
+        """See KubeApi."""
+        body: dict[str, Any] = {"spec": {"replicas": replicas}}
+        if resource_version:
+            body["metadata"] = {"resourceVersion": resource_version}
+        return await self._call(
+            _Request(
+                verb="patch",
+                method="PATCH",
+                kind=kind,
+                namespace=namespace,
+                name=name,
+                subresource="scale",
+                query=(("fieldManager", field_manager),),
+                content_type=_MERGE,
+                body=body,
+            )
+        )
+
     async def delete(
         self, kind: Kind, namespace: str, name: str, *, uid: str | None = None, grace_period_s: int | None = None
     ) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from dormouse_kube.api import Kind, KubeApi, Resource, ResourceList, WatchEvent
 from dormouse_kube.errors import Conflict, KubeError, NotFound
 from dormouse_kube.merge import merge_patch
-from dormouse_kube.testing_store import Key, Store, check_version, event_of, key_of, selector, with_status_of
+from dormouse_kube.testing_store import Key, Store, check_version, event_of, key_of, scale_of, selector, with_status_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +189,18 @@ class FakeKube:
         fresh = self._stored(key)
         fresh["status"] = merge_patch(fresh.get("status") or {}, status)
         return self._store.put(kind, key, fresh)
+
+    async def patch_scale(
+        self, kind: Kind, namespace: str, name: str, *, replicas: int, field_manager: str, resource_version: str = ""
+    ) -> Resource:
+        """See KubeApi. Who writes which fields is known of applies only."""
+        assert field_manager, "the server would name the program instead"
+        await self._record("patch_scale", kind, namespace, name, "scale")
+        key = (kind.plural, namespace, name)
+        fresh = self._stored(key)
+        check_version(key, {"metadata": {"resourceVersion": resource_version}}, fresh)
+        fresh["spec"]["replicas"] = replicas
+        return scale_of(self._store.put(kind, key, fresh))
 
     async def delete(
         self, kind: Kind, namespace: str, name: str, *, uid: str | None = None, grace_period_s: int | None = None

@@ -161,6 +161,14 @@ def with_status_of(kind: Kind, obj: Resource, stored: Resource | None) -> dict[s
     return fresh
 
 
+def scale_of(obj: Resource) -> Resource:
+    """Return the scale subresource of an object."""
+    kept = {name: obj["metadata"][name] for name in ("name", "namespace", "uid", "resourceVersion")}
+    status = {"replicas": (obj.get("status") or {}).get("replicas", 0)}
+    spec = {"replicas": obj["spec"]["replicas"]}
+    return {"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": kept, "spec": spec, "status": status}
+
+
 def event_of(change: Change, kind: Kind, namespace: str | None, selected: Selected) -> WatchEvent | None:
     """Return what a watch tells of a change: an object that leaves the selection is DELETED for it."""
     some = change.after or change.before

@@ -12,15 +12,18 @@ from typing import Any
 from dormouse_kube.api import KubeApi
 from dormouse_kube.client import KubeClient
 from dormouse_kube.errors import KubeError
+from dormouse_operator.activity import ActivityBook, ActivityWatch
 from dormouse_operator.election import Leadership
 from dormouse_operator.errors import NotLeading
 from dormouse_operator.execute import Executor
+from dormouse_operator.gateways import Gateways, GrpcGateways
 from dormouse_operator.http import serve_http
 from dormouse_operator.manifests import WorkerDefaults
 from dormouse_operator.metrics import Metrics
 from dormouse_operator.observe import Observer
 from dormouse_operator.reconcile import Reconciler
 from dormouse_operator.resync import find_unseen
+from dormouse_operator.scaler import Scaler
 from dormouse_operator.settings import Settings, Tokens
 from dormouse_operator.watch import Watch, watch
 from dormouse_operator.workers import GrpcWorkerControl, WorkerControl
@@ -46,8 +49,9 @@ class App:
         tokens: Tokens,
         metrics: Metrics,
         watch: Watch = watch,
+        gateways: Gateways | None = None,
     ) -> None:
-        """Connect the parts; `watch` differs in tests only."""
+        """Connect the parts; `watch` differs in tests only. Without gateways no load is known."""
         self._kube = kube
         self._watch = watch
         self._settings = settings
@@ -69,6 +73,10 @@ class App:
             agreement_timeout_s=settings.agreement_seconds,
             clock=utc_now,
         )
+        clock = asyncio.get_running_loop().time
+        self.activities = ActivityBook(clock)
+        self._listening = [ActivityWatch(gateways, self.activities).run] if gateways else []
+        self.scaler = Scaler(kube, self.activities, authority=self.leadership, clock=clock, reporter=settings.pod_name)
         self.reconciler = Reconciler(
             kube,
             observer,
@@ -77,6 +85,7 @@ class App:
             metrics=metrics,
             url=settings.gateway_address,
             reporter=settings.pod_name,
+            followers=(self.scaler,),
         )
         self.worklist = Worklist(
             self.reconciler.reconcile,
@@ -94,6 +103,8 @@ class App:
                 self.leadership.keep(asyncio.sleep),
                 self.worklist.run(),
                 self._resync(),
+                self.scaler.run(),
+                *(listen() for listen in self._listening),
                 self._watch(self.worklist.mark, namespaces=self._settings.watch_namespaces, stop=stop),
             )
         finally:
@@ -121,13 +132,28 @@ async def run(settings: Settings, tokens: Tokens) -> int:
         serve_http(settings.metrics_port, render_metrics=metrics.render, is_ready=lambda: True) as port,
     ):
         _LOG.info("serving /metrics on port %d", port)
-        app = App(kube, GrpcWorkerControl(tokens.operator_token), settings=settings, tokens=tokens, metrics=metrics)
+        app = App(
+            kube,
+            GrpcWorkerControl(tokens.operator_token),
+            settings=settings,
+            tokens=tokens,
+            metrics=metrics,
+            gateways=_gateways(settings, tokens),
+        )
         try:
             await _race(stop.wait(), app.lead(stop))
         except NotLeading as error:
             _LOG.error("stopping: %s", error)
             return 1
     return 0
+
+
+def _gateways(settings: Settings, tokens: Tokens) -> Gateways | None:
+    """Return where gateways are found, None if that is not set."""
+    service = settings.gateway_control
+    if not service:
+        return None
+    return GrpcGateways(service, tokens.operator_token, clock=asyncio.get_running_loop().time)
 
 
 async def _race(*coroutines: Coroutine[Any, Any, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What a call to a worker may raise; gRPC's own exceptions stop in `workers`."""
+"""What a call to a worker or a gateway may raise; gRPC's own exceptions stop in `workers` and `gateways`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ class WorkerUnreachable(WorkerError):
 
 class WorkerRefused(WorkerError):
     """The worker said no, for now or for these arguments; the message is its own."""
+
+
+class GatewayLost(Exception):
+    """A gateway is not heard of, or none is found; the message says which and why."""
 
 
 class NotLeading(Exception):

@@ -7,7 +7,7 @@ After an action the object is looked at again at once, so the status that stays 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Protocol
@@ -19,7 +19,7 @@ from dormouse_operator.conditions.steps import evaluate_all
 from dormouse_operator.execute import Authority, Executor
 from dormouse_operator.manifests import Occurrence, event_manifest
 from dormouse_operator.metrics import Metrics
-from dormouse_operator.model import Key, Observed
+from dormouse_operator.model import Deployment, Key, Observed
 from dormouse_operator.observe import Fingerprint, Observer
 from dormouse_operator.occurrences import occurrences
 from dormouse_operator.parse import SpecError, format_time
@@ -36,6 +36,18 @@ class Leader(Authority, Protocol):
         ...
 
 
+class Follower(Protocol):
+    """Who wants to know every deployment as it was last observed."""
+
+    def saw(self, deployment: Deployment) -> None:
+        """Take a deployment."""
+        ...
+
+    def forget(self, key: Key) -> None:
+        """Know that it is gone, or that its spec can not be read."""
+        ...
+
+
 class PassFailed(Exception):
     """Something of a pass did not succeed; the next pass tries again."""
 
@@ -43,7 +55,7 @@ class PassFailed(Exception):
 class Reconciler:
     """Runs passes. What it keeps in memory can be lost: what was seen last, and why the last actions failed."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # three stages, whom they obey, who is told, two texts
         self,
         kube: KubeApi,
         observer: Observer,
@@ -53,6 +65,7 @@ class Reconciler:
         metrics: Metrics,
         url: str = "",
         reporter: str = "",
+        followers: Sequence[Follower] = (),
     ) -> None:
         """Take the stages; `url` goes to the status, `reporter` to Events."""
         self._kube = kube
@@ -62,6 +75,7 @@ class Reconciler:
         self._metrics = metrics
         self._url = url
         self._reporter = reporter
+        self._followers = followers
         self._refusals: dict[Key, dict[str, str]] = {}
         self._seen: dict[Key, Fingerprint] = {}
 
@@ -89,6 +103,8 @@ class Reconciler:
             self._forget(key)
             return None
         observed, self._seen[key] = sighting
+        for follower in self._followers:
+            follower.saw(observed.deployment)
         return await self._proceed(observed)
 
     async def _proceed(self, observed: Observed) -> float | None:
@@ -155,6 +171,8 @@ class Reconciler:
             "lastTransitionTime": format_time(datetime.now(UTC)),
         }
         _LOG.warning("%s: %s", key, error)
+        for follower in self._followers:
+            follower.forget(key)
         with suppress(NotFound):
             status = {"phase": "Rejected", "conditions": [condition]}
             await self._kube.patch_status(INFERENCE_DEPLOYMENTS, *key, status)
@@ -164,3 +182,5 @@ class Reconciler:
         self._refusals.pop(key, None)
         self._seen.pop(key, None)
         self._metrics.forget(key)
+        for follower in self._followers:
+            follower.forget(key)

@@ -28,6 +28,7 @@ class Settings:
     metrics_port: int  # DORMOUSE_METRICS_PORT: /metrics, /healthz, /readyz over HTTP; 0 = any free port
     log_level: str  # DORMOUSE_LOG_LEVEL: DEBUG, INFO, WARNING or ERROR
     gateway_address: str  # DORMOUSE_GATEWAY_ADDRESS: host:port for status.url; empty = not shown
+    gateway_control: str  # DORMOUSE_GATEWAY_CONTROL: host:port under which all gateways are found; empty = load unknown
     agreement_seconds: float  # DORMOUSE_AGREEMENT_SECONDS: how long a first report waits for those of the other pods
     resync_seconds: float  # DORMOUSE_RESYNC_SECONDS: how often lists are compared with what was seen, in case of a miss
     max_concurrent_reconciles: int  # DORMOUSE_MAX_CONCURRENT_RECONCILES: of different objects, at the same time
@@ -52,6 +53,7 @@ def parse_settings(env: Mapping[str, str]) -> Settings:
         metrics_port=int(_number(env, "METRICS_PORT", 8080, 0, 65535)),
         log_level=_choice(env, "LOG_LEVEL", ("INFO", "DEBUG", "WARNING", "ERROR")),
         gateway_address=_text(env, "GATEWAY_ADDRESS", ""),
+        gateway_control=_host_port(env, "GATEWAY_CONTROL"),
         agreement_seconds=_number(env, "AGREEMENT_SECONDS", 10.0, 0.0, 600.0),
         resync_seconds=_number(env, "RESYNC_SECONDS", 30.0, 1.0, 3600.0),
         max_concurrent_reconciles=int(_number(env, "MAX_CONCURRENT_RECONCILES", 32, 1, 1000)),
@@ -96,6 +98,15 @@ def _choice(env: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
         raise SettingsError(f"DORMOUSE_{name} is {value!r}; allowed are {', '.join(allowed)}")
     return value
+
+
+def _host_port(env: Mapping[str, str], name: str) -> str:
+    """Return host:port, "" for none."""
+    text = _text(env, name, "")
+    host, _, port = text.rpartition(":")
+    if text and not (host and port.isascii() and port.isdigit() and 0 < int(port) <= 65535):
+        raise SettingsError(f"DORMOUSE_{name} is {text!r}; allowed is HOST:PORT with a port from 1 to 65535")
+    return text
 
 
 def _number(env: Mapping[str, str], name: str, default: float, least: float, most: float) -> float:

@@ -45,7 +45,7 @@ def test_without_values_everything_that_a_cluster_needs_is_there(default: list[M
         ["ServiceAccount"] * 2
         + ["Deployment"] * 2
         + ["ClusterRole", "ClusterRoleBinding"] * 2
-        + ["Role", "RoleBinding", "Secret", "Service", "ConfigMap", "CustomResourceDefinition"]
+        + ["Role", "RoleBinding", "Secret", "Service", "Service", "ConfigMap", "CustomResourceDefinition"]
     )
 
 
@@ -151,6 +151,18 @@ def test_service_and_deployment_agree_on_labels_and_ports(default: list[Manifest
     assert service["selector"].items() <= pod["metadata"]["labels"].items()
     ports = {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
     assert {port["targetPort"] for port in service["ports"]} <= ports
+
+
+def test_the_operator_finds_every_gateway_by_itself_also_those_that_start_or_end(default: list[Manifest]):
+    service = named(default, "Service", "r-dormouse-gateways")["spec"]
+    pod = named(default, "Deployment", "r-dormouse-gateway")["spec"]["template"]
+    assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
+    assert service["selector"].items() <= pod["metadata"]["labels"].items()
+    (port,) = service["ports"]
+    ports = {port["name"]: port["containerPort"] for port in pod["spec"]["containers"][0]["ports"]}
+    assert ports[port["targetPort"]] == port["port"], "a headless Service translates no port"
+    address = environment(default, "operator")["DORMOUSE_GATEWAY_CONTROL"]
+    assert address == f"r-dormouse-gateways.dormouse-system.svc:{port['port']}"
 
 
 def test_the_release_name_is_not_repeated_in_names(cluster: Cluster):

@@ -33,6 +33,7 @@ def test_the_operator_understands_its_environment(render: Render, level: str):
     assert settings.watch_namespaces == ("a", "b")
     assert settings.worker_image == "ghcr.io/dormouse/worker:0.1.0-x"
     assert settings.release == "r-dormouse"
+    assert settings.gateway_control == "r-dormouse-gateways.dormouse-system.svc:50052"
     assert settings.log_level.lower() == level
 
 

@@ -46,6 +46,8 @@ def test_the_operator_uses_every_right_to_write_that_it_has_and_no_other(deploym
         pytest.skip("only the local cluster's audit log can be read")
     name = deployments.apply("righteous")
     deployments.wait(name, "condition=Ready")
+    deployments.patch(name, {"replicas": 2, "scaling": {"maxReplicas": 1}})
+    eventually(lambda: cluster.get("infd", name, deployments.namespace)["spec"]["replicas"] == 1)
     cluster.kubectl("scale", f"infd/{name}", "-n", deployments.namespace, "--replicas=0")
     eventually(lambda: not deployments.pods(name))
     granted = granted_rights(cluster, release)

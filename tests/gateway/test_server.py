@@ -103,17 +103,6 @@ async def test_the_control_port_refuses_all_but_the_operator(house, token):
     assert "operator" in caught.value.details()
 
 
-async def test_the_operator_may_ask_for_what_is_not_served_yet(house):
-    async with aio.insecure_channel(f"127.0.0.1:{house.ports.control}") as channel:
-        metadata = aio.Metadata(*role_metadata(OPERATOR_TOKEN))
-        call = control_rpc.GatewayControlStub(channel).WatchActivity(
-            control_pb.WatchActivityRequest(), metadata=metadata, timeout=30
-        )
-        with pytest.raises(grpc.RpcError) as caught:
-            await call.read()
-    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-
 @pytest.mark.parametrize("is_on", [True, False])
 async def test_reflection_is_a_switch(make_house, is_on):
     async with make_house(enable_reflection=is_on) as house:

@@ -9,6 +9,7 @@ from dormouse_kube.api import SERVICES, Kind, WatchEvent
 from dormouse_kube.errors import Conflict, Invalid, KubeError, NotFound
 
 CONFIG_MAPS = Kind("v1", "ConfigMap", "configmaps")
+DEPLOYMENTS = Kind("apps/v1", "Deployment", "deployments")
 
 
 def config_map(server: Any, name: str = "thing", **data: str) -> dict[str, Any]:
@@ -100,6 +101,36 @@ async def test_status_is_patched_apart_from_the_rest(server):
 async def test_a_status_patch_of_nothing_is_not_found(server):
     with pytest.raises(NotFound):
         await server.api.patch_status(SERVICES, server.namespace, "svc", {"conditions": []})
+
+
+def paused(server: Any) -> dict[str, Any]:
+    """Return a Deployment that makes no pods, whatever its replicas."""
+    labels = {"app": "paused"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "none"}]}}
+    spec = {"replicas": 1, "paused": True, "selector": {"matchLabels": labels}, "template": template}
+    return {"metadata": {"name": "paused", "namespace": server.namespace}, "spec": spec}
+
+
+async def test_replicas_are_set_through_the_scale_subresource_and_nothing_else_changes(server):
+    made = await server.api.create(DEPLOYMENTS, paused(server))
+    scale = await server.api.patch_scale(DEPLOYMENTS, server.namespace, "paused", replicas=3, field_manager="mine")
+    assert (scale["kind"], scale["spec"]["replicas"], scale["metadata"]["uid"]) == ("Scale", 3, made["metadata"]["uid"])
+    after = await server.api.get(DEPLOYMENTS, server.namespace, "paused")
+    assert after["spec"] == {**made["spec"], "replicas": 3}
+
+
+async def test_a_scale_of_nothing_is_not_found(server):
+    with pytest.raises(NotFound):
+        await server.api.patch_scale(DEPLOYMENTS, server.namespace, "paused", replicas=1, field_manager="mine")
+
+
+async def test_a_scale_of_an_object_that_changed_conflicts(server):
+    made = await server.api.create(DEPLOYMENTS, paused(server))
+    where, old = (DEPLOYMENTS, server.namespace, "paused"), made["metadata"]["resourceVersion"]
+    await server.api.patch_scale(*where, replicas=2, field_manager="mine", resource_version=old)
+    with pytest.raises(Conflict):
+        await server.api.patch_scale(*where, replicas=3, field_manager="mine", resource_version=old)
+    assert (await server.api.get(*where))["spec"]["replicas"] == 2
 
 
 async def test_a_deletion_of_nothing_is_no_error(server):

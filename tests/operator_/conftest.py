@@ -11,6 +11,7 @@ from dormouse_api.names import READINESS_GATE
 from dormouse_kube.api import EVENTS, INFERENCE_DEPLOYMENTS, PODS
 from dormouse_kube.errors import KubeError
 from dormouse_kube.testing import FakeKube
+from dormouse_operator.activity import ActivityBook
 from dormouse_operator.errors import NotLeading
 from dormouse_operator.execute import Executor
 from dormouse_operator.manifests import WorkerDefaults
@@ -18,6 +19,7 @@ from dormouse_operator.metrics import Metrics
 from dormouse_operator.model import Key, WorkerState
 from dormouse_operator.observe import Observer
 from dormouse_operator.reconcile import PassFailed, Reconciler
+from dormouse_operator.scaler import Scaler
 from dormouse_operator.testing import FakeNode, FakeWorker, FakeWorkers, SteppedClock
 
 
@@ -65,8 +67,23 @@ class Rig:
         executor = Executor(
             self.kube, self.workers, authority=self.leader, defaults=WorkerDefaults("IfNotPresent", "aa", "bb")
         )
+        self.activities = ActivityBook(lambda: self.clock().timestamp())
+        self.scaler = Scaler(
+            self.kube,
+            self.activities,
+            authority=self.leader,
+            clock=lambda: self.clock().timestamp(),
+            reporter="me",
+            now=self.clock,
+        )
         self.reconciler = Reconciler(
-            self.kube, observer, executor, leader=self.leader, metrics=self.metrics, url="gateway:50051"
+            self.kube,
+            observer,
+            executor,
+            leader=self.leader,
+            metrics=self.metrics,
+            url="gateway:50051",
+            followers=(self.scaler,),
         )
 
     def apply(self, **spec: Any) -> None:

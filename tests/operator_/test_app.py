@@ -20,6 +20,7 @@ from dormouse_operator.model import Key
 from dormouse_operator.resync import find_unseen
 from dormouse_operator.settings import Tokens, parse_settings
 from dormouse_operator.testing import FakeWorkers
+from dormouse_operator.testing_gateways import FakeGateways
 from dormouse_operator.watch import build_registry, build_settings
 
 SETTINGS = parse_settings({"DORMOUSE_NAMESPACE": "system", "DORMOUSE_RELEASE": "r", "DORMOUSE_TOKENS_DIR": "/none"})
@@ -35,7 +36,7 @@ async def no_watch(mark, *, namespaces, stop):
     await stop.wait()
 
 
-def app_over(kube, metrics=None):
+def app_over(kube, metrics=None, gateways=None):
     return App(
         kube,
         FakeWorkers(),
@@ -43,6 +44,7 @@ def app_over(kube, metrics=None):
         tokens=Tokens("t", "aa", "bb"),
         metrics=metrics or Metrics(),
         watch=no_watch,
+        gateways=gateways,
     )
 
 
@@ -62,6 +64,34 @@ async def test_a_leader_finds_what_there_is_acts_and_hands_the_lease_over():
     stop.set()
     await leading
     assert kube.peek(LEASES, "system", "r-operator")["spec"]["holderIdentity"] == ""
+
+
+async def test_a_leader_hears_what_goes_on_at_its_gateways_and_nobody_else_does():
+    kube, stop, gateways = FakeKube(), asyncio.Event(), FakeGateways(asyncio.get_running_loop().time, found={"a:1"})
+    kube.put(INFERENCE_DEPLOYMENTS, deployment())
+    app = app_over(kube, gateways=gateways)
+    await asyncio.sleep(0)
+    assert gateways.listeners == {}
+    leading = asyncio.create_task(app.lead(stop))
+    await until(lambda: gateways.listeners)
+    gateways.tell("a:1", Key("team", "tiny"), in_flight=3)
+    await until(lambda: app.activities.is_known)
+    assert app.activities[Key("team", "tiny")].in_flight == 3
+    stop.set()
+    await leading
+    await until(lambda: not gateways.listeners)
+
+
+async def test_a_leader_knows_the_deployments_that_it_is_to_scale():
+    kube, stop = FakeKube(), asyncio.Event()
+    scaled = deployment()
+    scaled["spec"]["scaling"] = {"maxReplicas": 2}
+    kube.put(INFERENCE_DEPLOYMENTS, scaled)
+    app = app_over(kube)
+    leading = asyncio.create_task(app.lead(stop))
+    await until(lambda: repr(app.scaler) == "Scaler(team/tiny=1)")
+    stop.set()
+    await leading
 
 
 async def test_a_list_that_fails_comes_again(caplog):

@@ -13,7 +13,7 @@ import yaml
 
 from dormouse_kube.api import Kind
 from dormouse_kube.client import KubeClient
-from dormouse_kube.errors import Invalid, KubeError, NotFound
+from dormouse_kube.errors import Conflict, Invalid, KubeError, NotFound
 from dormouse_operator.parse import parse_deployment
 
 CRD = yaml.safe_load((Path(__file__).parents[2] / "crds" / "inferencedeployments.yaml").read_text())
@@ -133,6 +133,13 @@ REFUSED = [
     ({"replica": 2}, ["unknown field", "spec.replica"]),
     ({"resources": {"limits": {"memory": "lots"}}}, ["spec.resources.limits.memory", "lots"]),
     ({"lifecycle": {"desiredState": "Zero"}}, ["spec.lifecycle.desiredState", "Zero", "Asleep"]),
+    ({"scaling": {}}, ["spec.scaling.maxReplicas", "Required"]),
+    ({"scaling": {"minReplicas": 0, "maxReplicas": 2}}, ["spec.scaling.minReplicas", "0", "1"]),
+    ({"scaling": {"minReplicas": 3, "maxReplicas": 2}}, ["spec.scaling.minReplicas is 3", "maxReplicas, 2"]),
+    ({"scaling": {"maxReplicas": 1001}}, ["spec.scaling.maxReplicas", "1001", "1000"]),
+    ({"scaling": {"maxReplicas": 2, "targetKvUsage": 0}}, ["spec.scaling.targetKvUsage", "0"]),
+    ({"scaling": {"maxReplicas": 2, "targetKvUsage": 1.5}}, ["spec.scaling.targetKvUsage", "1.5", "1"]),
+    ({"scaling": {"maxReplicas": 2, "targetOutstandingPerReplica": 0}}, ["targetOutstandingPerReplica", "0", "1"]),
     ({"lifecycle": {"drainTimeoutSeconds": -1}}, ["spec.lifecycle.drainTimeoutSeconds", "-1", "0"]),
 ]
 
@@ -197,6 +204,27 @@ async def test_the_server_fills_defaults_and_accepts_good_values(served):
         "engine": {"maxModelLen": 512, "kvCacheMemory": "1.5Gi", "swapSpace": 1024, "gpuMemoryUtilization": 1},
         "resources": {"limits": {"memory": "1536Mi", "cpu": 2}, "requests": {"cpu": "50m", "memory": "0.5Gi"}},
         "lifecycle": {"desiredState": "Asleep"},
+        "scaling": {"maxReplicas": 4, "targetKvUsage": 0.8},
     }
     good = await client.create(kind, manifest(kind, "n" * 40, **full))
     assert parse_deployment(good).engine.kv_cache_memory_bytes == 3 * 2**29
+    assert good["spec"]["scaling"] == {"minReplicas": 1, "maxReplicas": 4, "targetKvUsage": 0.8}
+
+
+@pytest.mark.cluster
+async def test_replicas_are_scaled_apart_from_the_rest_and_only_in_the_version_that_was_read(served):
+    client, kind = served
+    made = await client.create(kind, manifest(kind))
+    version = made["metadata"]["resourceVersion"]
+    scale = {"replicas": 2, "field_manager": "dormouse-scaler", "resource_version": version}
+    assert (await client.patch_scale(kind, "default", "thing", **scale))["spec"] == {"replicas": 2}
+    after = await client.get(kind, "default", "thing")
+    assert after["spec"] == {**made["spec"], "replicas": 2}
+    writers = [entry["manager"] for entry in after["metadata"]["managedFields"] if "scale" in entry.values()]
+    assert writers == ["dormouse-scaler"]
+    with pytest.raises(Conflict):
+        await client.patch_scale(kind, "default", "thing", **scale)
+    status = {"replicas": 1, "selector": "app=thing"}
+    await client.patch_status(kind, "default", "thing", status)
+    again = await client.patch_scale(kind, "default", "thing", replicas=2, field_manager="dormouse-scaler")
+    assert again["status"] == status, "what a HorizontalPodAutoscaler reads"

@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from dormouse_operator.model import Container, ModelSource
+from dormouse_operator.manifests import revision_of
+from dormouse_operator.model import Container, ModelSource, Scaling
 from dormouse_operator.parse import SpecError, format_time, parse_bytes, parse_deployment, parse_pod, parse_time
 
 
@@ -60,6 +61,32 @@ def test_what_the_spec_leaves_out_is_the_default():
 
 def test_a_served_name_can_be_given():
     assert deployment(model={"uri": "file:///x", "name": "org/big"}).model.served_name == "org/big"
+
+
+def test_scaling_is_by_outstanding_requests_unless_a_measure_is_named():
+    assert deployment().scaling is None
+    assert deployment(scaling={"maxReplicas": 3}).scaling == Scaling(max_replicas=3, target_outstanding=32)
+    given = {"minReplicas": 2, "maxReplicas": 3, "targetKvUsage": 0.5}
+    assert deployment(scaling=given).scaling == Scaling(min_replicas=2, max_replicas=3, target_kv_usage=0.5)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "words"),
+    [
+        ({}, r"maxReplicas is missing"),
+        ({"minReplicas": 3, "maxReplicas": 2}, r"minReplicas is 3; allowed are 1 to spec\.scaling\.maxReplicas, 2"),
+        ({"minReplicas": 0, "maxReplicas": 2}, r"minReplicas is 0; allowed are 1"),
+        ({"maxReplicas": 2, "targetOutstandingPerReplica": 0}, r"targetOutstandingPerReplica is 0; the least is 1"),
+        ({"maxReplicas": 2, "targetKvUsage": 1.5}, r"targetKvUsage is 1\.5; allowed are numbers above 0"),
+    ],
+)
+def test_bounds_that_can_not_be_kept_are_refused_by_name(scaling, words):
+    with pytest.raises(SpecError, match=words):
+        deployment(scaling=scaling)
+
+
+def test_a_change_of_scaling_asks_for_no_other_pods():
+    assert revision_of(deployment(scaling={"maxReplicas": 3}), "i") == revision_of(deployment(), "i")
 
 
 def test_a_pod_that_has_just_been_made_knows_little():

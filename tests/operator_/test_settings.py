@@ -19,6 +19,8 @@ def test_the_chart_s_environment_is_understood():
     settings = parse_settings(env)
     assert settings.watch_namespaces == ("a", "b")
     assert (settings.lease_name, settings.metrics_port) == ("r-operator", 0)
+    assert settings.gateway_control == ""
+    assert parse_settings({"DORMOUSE_GATEWAY_CONTROL": "gateways:50052"}).gateway_control == "gateways:50052"
 
 
 @pytest.mark.parametrize(
@@ -27,6 +29,9 @@ def test_the_chart_s_environment_is_understood():
         ("DORMOUSE_METRICS_PORT", "70000"),
         ("DORMOUSE_METRICS_PORT", "http"),
         ("DORMOUSE_LOG_LEVEL", "LOUD"),
+        ("DORMOUSE_GATEWAY_CONTROL", "gateway"),
+        ("DORMOUSE_GATEWAY_CONTROL", ":50052"),
+        ("DORMOUSE_GATEWAY_CONTROL", "gateway:70000"),
         ("DORMOUSE_AGREEMENT_SECONDS", "-1"),
         ("DORMOUSE_RESYNC_SECONDS", "nan"),
         ("DORMOUSE_WORKER_IMAGE_PULL_POLICY", "Sometimes"),

@@ -5,8 +5,10 @@ What the operator reads from a gateway, to know when a model is idle and how loa
 Served on the control port; needs the operator's role (else PERMISSION_DENIED).
 """
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -34,38 +36,117 @@ class WatchActivityRequest(_message.Message):
 Global___WatchActivityRequest: _TypeAlias = WatchActivityRequest  # noqa: Y015
 
 @_typing.final
-class Activity(_message.Message):
+class ActivityUpdate(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACTIVITIES_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
+    IS_COMPLETE_FIELD_NUMBER: _builtins.int
+    is_complete: _builtins.bool
+    """Set as soon as every deployment was told once. Before that, one that was not told may be busy."""
+    @_builtins.property
+    def activities(self) -> _containers.RepeatedCompositeFieldContainer[Global___Activity]:
+        """of deployments that are new or whose activity changed"""
+
+    @_builtins.property
+    def removed(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeploymentName]:
+        """deployments that are gone"""
+
+    def __init__(
+        self,
+        *,
+        activities: _abc.Iterable[Global___Activity] | None = ...,
+        removed: _abc.Iterable[Global___DeploymentName] | None = ...,
+        is_complete: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["activities", b"activities", "is_complete", b"is_complete", "removed", b"removed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ActivityUpdate: _TypeAlias = ActivityUpdate  # noqa: Y015
+
+@_typing.final
+class DeploymentName(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAMESPACE_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
-    LAST_REQUEST_UNIX_SECONDS_FIELD_NUMBER: _builtins.int
-    IN_FLIGHT_REQUESTS_FIELD_NUMBER: _builtins.int
-    HELD_REQUESTS_FIELD_NUMBER: _builtins.int
-    MEAN_KV_CACHE_USAGE_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     name: _builtins.str
     """of the InferenceDeployment"""
-    last_request_unix_seconds: _builtins.float
-    """0 = none since this gateway started"""
-    in_flight_requests: _builtins.int
-    held_requests: _builtins.int
-    mean_kv_cache_usage: _builtins.float
-    """0 to 1, over its awake workers"""
     def __init__(
         self,
         *,
         namespace: _builtins.str = ...,
         name: _builtins.str = ...,
-        last_request_unix_seconds: _builtins.float = ...,
-        in_flight_requests: _builtins.int = ...,
-        held_requests: _builtins.int = ...,
-        mean_kv_cache_usage: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["held_requests", b"held_requests", "in_flight_requests", b"in_flight_requests", "last_request_unix_seconds", b"last_request_unix_seconds", "mean_kv_cache_usage", b"mean_kv_cache_usage", "name", b"name", "namespace", b"namespace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "namespace", b"namespace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeploymentName: _TypeAlias = DeploymentName  # noqa: Y015
+
+@_typing.final
+class Activity(_message.Message):
+    """What one gateway knows of one deployment. Times are ages, because two machines' clocks differ: an age holds at the
+    moment at which the message is sent.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    IN_FLIGHT_REQUESTS_FIELD_NUMBER: _builtins.int
+    HELD_REQUESTS_FIELD_NUMBER: _builtins.int
+    MEAN_KV_CACHE_USAGE_FIELD_NUMBER: _builtins.int
+    LAST_REQUEST_AGE_SECONDS_FIELD_NUMBER: _builtins.int
+    KNOWN_AGE_SECONDS_FIELD_NUMBER: _builtins.int
+    AWAKE_WORKERS_FIELD_NUMBER: _builtins.int
+    RUNNING_REQUESTS_FIELD_NUMBER: _builtins.int
+    WAITING_REQUESTS_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    name: _builtins.str
+    """of the InferenceDeployment"""
+    in_flight_requests: _builtins.int
+    """Generate calls that this gateway serves now, those it is still routing included"""
+    held_requests: _builtins.int
+    """of these, the ones that wait for a worker"""
+    mean_kv_cache_usage: _builtins.float
+    """0 to 1, over its awake workers"""
+    last_request_age_seconds: _builtins.float
+    """Since a Generate call last arrived or ended here; unset = none did since this gateway knows the deployment."""
+    known_age_seconds: _builtins.float
+    """since when this gateway would have seen a request"""
+    awake_workers: _builtins.int
+    """workers that take requests and tell their load"""
+    running_requests: _builtins.int
+    """on the awake workers, whoever sent them"""
+    waiting_requests: _builtins.int
+    """in the queues of the awake workers, whoever sent them"""
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        name: _builtins.str = ...,
+        in_flight_requests: _builtins.int = ...,
+        held_requests: _builtins.int = ...,
+        mean_kv_cache_usage: _builtins.float = ...,
+        last_request_age_seconds: _builtins.float | None = ...,
+        known_age_seconds: _builtins.float = ...,
+        awake_workers: _builtins.int = ...,
+        running_requests: _builtins.int = ...,
+        waiting_requests: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_request_age_seconds", b"_last_request_age_seconds", "last_request_age_seconds", b"last_request_age_seconds"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_request_age_seconds", b"_last_request_age_seconds", "awake_workers", b"awake_workers", "held_requests", b"held_requests", "in_flight_requests", b"in_flight_requests", "known_age_seconds", b"known_age_seconds", "last_request_age_seconds", b"last_request_age_seconds", "mean_kv_cache_usage", b"mean_kv_cache_usage", "name", b"name", "namespace", b"namespace", "running_requests", b"running_requests", "waiting_requests", b"waiting_requests"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__last_request_age_seconds: _TypeAlias = _typing.Literal["last_request_age_seconds"]  # noqa: Y015
+    _WhichOneofArgType__last_request_age_seconds: _TypeAlias = _typing.Literal["_last_request_age_seconds", b"_last_request_age_seconds"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_request_age_seconds) -> _WhichOneofReturnType__last_request_age_seconds | None: ...
 
 Global___Activity: _TypeAlias = Activity  # noqa: Y015

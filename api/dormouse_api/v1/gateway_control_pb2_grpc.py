@@ -37,7 +37,7 @@ class GatewayControlStub:
         self.WatchActivity = channel.unary_stream(
                 '/dormouse.v1.GatewayControl/WatchActivity',
                 request_serializer=dormouse__api_dot_v1_dot_gateway__control__pb2.WatchActivityRequest.SerializeToString,
-                response_deserializer=dormouse__api_dot_v1_dot_gateway__control__pb2.Activity.FromString,
+                response_deserializer=dormouse__api_dot_v1_dot_gateway__control__pb2.ActivityUpdate.FromString,
                 _registered_method=True)
 
 
@@ -45,7 +45,8 @@ class GatewayControlServicer:
     """Missing associated documentation comment in .proto file."""
 
     def WatchActivity(self, request, context):
-        """Streams the activity of every known deployment, at once and then on change (at most once a second each).
+        """Streams the activity of every known deployment: at first of all, then of those that changed (at most twice a second).
+        An empty update at least every 5 seconds says that this gateway still watches. RESOURCE_EXHAUSTED for a ninth stream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -57,7 +58,7 @@ def add_GatewayControlServicer_to_server(servicer, server):
             'WatchActivity': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchActivity,
                     request_deserializer=dormouse__api_dot_v1_dot_gateway__control__pb2.WatchActivityRequest.FromString,
-                    response_serializer=dormouse__api_dot_v1_dot_gateway__control__pb2.Activity.SerializeToString,
+                    response_serializer=dormouse__api_dot_v1_dot_gateway__control__pb2.ActivityUpdate.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -86,7 +87,7 @@ class GatewayControl:
             target,
             '/dormouse.v1.GatewayControl/WatchActivity',
             dormouse__api_dot_v1_dot_gateway__control__pb2.WatchActivityRequest.SerializeToString,
-            dormouse__api_dot_v1_dot_gateway__control__pb2.Activity.FromString,
+            dormouse__api_dot_v1_dot_gateway__control__pb2.ActivityUpdate.FromString,
             options,
             channel_credentials,
             insecure,

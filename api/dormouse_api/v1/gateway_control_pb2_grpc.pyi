@@ -33,14 +33,18 @@ class GatewayControlStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> GatewayControlAsyncStub: ...
-    WatchActivity: _grpc.UnaryStreamMultiCallable[_gateway_control_pb2.WatchActivityRequest, _gateway_control_pb2.Activity]
-    """Streams the activity of every known deployment, at once and then on change (at most once a second each)."""
+    WatchActivity: _grpc.UnaryStreamMultiCallable[_gateway_control_pb2.WatchActivityRequest, _gateway_control_pb2.ActivityUpdate]
+    """Streams the activity of every known deployment: at first of all, then of those that changed (at most twice a second).
+    An empty update at least every 5 seconds says that this gateway still watches. RESOURCE_EXHAUSTED for a ninth stream.
+    """
 
 @_typing.type_check_only
 class GatewayControlAsyncStub(GatewayControlStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
-    WatchActivity: _aio.UnaryStreamMultiCallable[_gateway_control_pb2.WatchActivityRequest, _gateway_control_pb2.Activity]  # type: ignore[assignment]
-    """Streams the activity of every known deployment, at once and then on change (at most once a second each)."""
+    WatchActivity: _aio.UnaryStreamMultiCallable[_gateway_control_pb2.WatchActivityRequest, _gateway_control_pb2.ActivityUpdate]  # type: ignore[assignment]
+    """Streams the activity of every known deployment: at first of all, then of those that changed (at most twice a second).
+    An empty update at least every 5 seconds says that this gateway still watches. RESOURCE_EXHAUSTED for a ninth stream.
+    """
 
 class GatewayControlServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -48,7 +52,9 @@ class GatewayControlServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _gateway_control_pb2.WatchActivityRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_gateway_control_pb2.Activity], _abc.AsyncIterator[_gateway_control_pb2.Activity]]:
-        """Streams the activity of every known deployment, at once and then on change (at most once a second each)."""
+    ) -> _typing.Union[_abc.Iterator[_gateway_control_pb2.ActivityUpdate], _abc.AsyncIterator[_gateway_control_pb2.ActivityUpdate]]:
+        """Streams the activity of every known deployment: at first of all, then of those that changed (at most twice a second).
+        An empty update at least every 5 seconds says that this gateway still watches. RESOURCE_EXHAUSTED for a ninth stream.
+        """
 
 def add_GatewayControlServicer_to_server(servicer: GatewayControlServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

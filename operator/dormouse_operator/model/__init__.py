@@ -1,12 +1,23 @@
 """The operator's nouns: what was read from the cluster and from workers, frozen. Pure; parsing stands in `parse`."""
 
+from dormouse_operator.model.activity import Activity
 from dormouse_operator.model.observed import Observed, ServiceState
 from dormouse_operator.model.recorded import Actuation, Condition, KvCache, Rank, RecordedCondition, RecordedStatus
 from dormouse_operator.model.running import AWAKE, Container, Failure, Pod, Report, Worker, WorkerState
-from dormouse_operator.model.wanted import Deployment, DesiredState, Engine, Key, Lifecycle, ModelSource, SleepLevel
+from dormouse_operator.model.wanted import (
+    Deployment,
+    DesiredState,
+    Engine,
+    Key,
+    Lifecycle,
+    ModelSource,
+    Scaling,
+    SleepLevel,
+)
 
 __all__ = [
     "AWAKE",
+    "Activity",
     "Actuation",
     "Condition",
     "Container",
@@ -24,6 +35,7 @@ __all__ = [
     "RecordedCondition",
     "RecordedStatus",
     "Report",
+    "Scaling",
     "ServiceState",
     "SleepLevel",
     "Worker",

@@ -63,6 +63,16 @@ class Lifecycle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """Between which bounds, and by which measures, the operator chooses `replicas`."""
+
+    min_replicas: int = 1
+    max_replicas: int
+    target_outstanding: int | None = None  # requests per replica; None = not a measure
+    target_kv_usage: float | None = None  # 0 to 1; None = not a measure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
     """An InferenceDeployment: the user's spec and the status that the operator wrote last."""
 
@@ -77,3 +87,4 @@ class Deployment:
     resources: Mapping[str, Any]  # Kubernetes ResourceRequirements, passed on as they are
     recorded: RecordedStatus
     is_deleting: bool = False
+    scaling: Scaling | None = None  # None: others write `replicas`

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dormouse_operator.model import Deployment, Engine, Key, Lifecycle, ModelSource
+from dormouse_operator.model import Deployment, Engine, Key, Lifecycle, ModelSource, Scaling
 from dormouse_operator.parse.recorded import parse_status
 from dormouse_operator.parse.values import Raw, SpecError, parse_bytes
 
+TARGET_OUTSTANDING = 32  # per replica, where no measure is named: half of what the schema's maxNumSeqs computes at once
 MODELS_ROOT = "/models"  # claims are mounted below it
 
 
@@ -26,6 +27,7 @@ def parse_deployment(raw: Raw) -> Deployment:
         resources=spec.get("resources") or {},
         recorded=parse_status(raw.get("status") or {}),
         is_deleting="deletionTimestamp" in metadata,
+        scaling=_parse_scaling(spec.get("scaling")),
     )
 
 
@@ -46,6 +48,25 @@ def _parse_lifecycle(lifecycle: Raw) -> Lifecycle:
         drain_timeout_s=lifecycle.get("drainTimeoutSeconds", 60),
         sleep_level=lifecycle.get("sleepLevel", 1),
     )
+
+
+def _parse_scaling(scaling: Raw | None) -> Scaling | None:
+    """Return the bounds and measures, None if there are none: an empty mapping has no maximum and is refused."""
+    if scaling is None:
+        return None
+    least, most = scaling.get("minReplicas", 1), scaling.get("maxReplicas")
+    if most is None:
+        raise SpecError("spec.scaling.maxReplicas is missing; it is needed where spec.scaling is set")
+    if not 1 <= least <= most:
+        raise SpecError(f"spec.scaling.minReplicas is {least}; allowed are 1 to spec.scaling.maxReplicas, {most}")
+    outstanding, usage = scaling.get("targetOutstandingPerReplica"), scaling.get("targetKvUsage")
+    if outstanding is None and usage is None:
+        outstanding = TARGET_OUTSTANDING
+    if outstanding is not None and outstanding < 1:
+        raise SpecError(f"spec.scaling.targetOutstandingPerReplica is {outstanding}; the least is 1")
+    if usage is not None and not 0 < usage <= 1:
+        raise SpecError(f"spec.scaling.targetKvUsage is {usage}; allowed are numbers above 0 and at most 1")
+    return Scaling(min_replicas=least, max_replicas=most, target_outstanding=outstanding, target_kv_usage=usage)
 
 
 def _parse_engine(engine: Raw, lifecycle: Raw) -> Engine:

@@ -50,6 +50,20 @@ async def test_a_stream_gives_the_newest_and_skips_repeats_and_ends_on_close():
     assert seen in ([1, 2, 3], [1, 3])
 
 
+async def test_what_is_urgent_is_told_before_the_interval_is_over_and_nothing_else():
+    changes, values = Changes(), [1]
+    stream = changes.stream(lambda: values[0], min_interval_s=1e6, is_urgent=lambda told: values[0] > told + 10)
+    assert await anext(stream) == 1
+    coming = asyncio.ensure_future(anext(stream))
+    for value in (5, 11, 12):
+        assert not coming.done(), f"{values[0]} can wait"
+        values[0] = value
+        changes.notify()
+        for _ in range(5):
+            await asyncio.sleep(0)
+    assert await coming == 12
+
+
 def test_draining_begins_once_and_only_from_ready(board):
     assert board.start_draining()
     assert not board.start_draining()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -41,10 +42,13 @@ class Changes:
         while not holds():
             await self.wait()
 
-    async def stream(self, snapshot: Callable[[], T], *, min_interval_s: float) -> AsyncIterator[T]:
+    async def stream(
+        self, snapshot: Callable[[], T], *, min_interval_s: float, is_urgent: Callable[[T], bool] = lambda _: False
+    ) -> AsyncIterator[T]:
         """Yield the snapshot at once and then whenever it differs, never more often than the interval. Ends on close.
 
-        A slow reader skips what happened in between; it always gets the newest.
+        A slow reader skips what happened in between; it always gets the newest. `is_urgent` is given what was yielded
+        last, and tells whether the next one has to come before the interval is over.
         """
         last: T | None = None
         while not self.is_closed:
@@ -54,7 +58,9 @@ class Changes:
                 continue
             yield current
             last = current
-            await asyncio.sleep(min_interval_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min_interval_s):
+                    await self.until(lambda: self.is_closed or is_urgent(current))  # noqa: B023  # awaited at once
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from dormouse_api.v1 import inference_pb2_grpc as rpc
 from dormouse_worker.front import validation
 from dormouse_worker.front.answers import abort, answered, unexpected
 from dormouse_worker.front.caller import Timeouts, read_caller
-from dormouse_worker.front.control import WATCH_INTERVAL_S
 from dormouse_worker.front.generation import Generation, begin
 from dormouse_worker.front.model import Model
 from dormouse_worker.front.parsing import readable
@@ -25,6 +24,8 @@ from dormouse_worker.front.worker import Worker
 from dormouse_worker.ipc import State
 
 Context = aio.ServicerContext[Any, Any]
+
+LOAD_INTERVAL_S = 0.25  # numbers are told at most so often: each message costs the worker and every gateway
 
 
 class InferenceService(rpc.InferenceServicer):
@@ -90,12 +91,16 @@ class InferenceService(rpc.InferenceServicer):
         return self._known_model(request.model).describe(self._worker.board.engine)
 
     async def WatchLoad(self, request: pb.WatchLoadRequest, context: Context) -> AsyncIterator[pb.Load]:
-        """Stream the load; ends when the worker does."""
+        """Stream the load; ends when the worker does. That the worker opens or drains is told at once."""
         try:
             readable(request)
         except CallError as error:
             await abort(context, error)
-        async for load in self._worker.load_changes.stream(self._load, min_interval_s=WATCH_INTERVAL_S):
+        async for load in self._worker.load_changes.stream(
+            self._load,
+            min_interval_s=LOAD_INTERVAL_S,
+            is_urgent=lambda told: self._doors != (told.ready, told.draining),
+        ):
             yield load
 
     def _known_model(self, name: str) -> Model:
@@ -108,14 +113,21 @@ class InferenceService(rpc.InferenceServicer):
             raise CallError(grpc.StatusCode.NOT_FOUND, f"model is {name!r}; this worker knows: {known}")
         return self._model
 
+    @property
+    def _doors(self) -> tuple[bool, bool]:
+        """Return whether requests are taken, and whether the worker drains."""
+        state, is_ending = self._worker.board.state, self._worker.is_ending
+        return (state is State.READY and not is_ending, is_ending or state is State.DRAINING)
+
     def _load(self) -> pb.Load:
-        state, step = self._worker.board.state, self._worker.step
+        step = self._worker.step
+        ready, draining = self._doors
         return pb.Load(
             running_requests=step.running,
             waiting_requests=step.waiting,
             kv_cache_usage=step.kv_cache_usage,
-            draining=self._worker.is_ending or state is State.DRAINING,
-            ready=state is State.READY and not self._worker.is_ending,
+            draining=draining,
+            ready=ready,
         )
 
 

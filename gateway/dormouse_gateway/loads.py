@@ -1,0 +1,125 @@
+"""Follows the load of every worker that is awake or waking: one stream each. Owns the streams, not what they tell."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from grpc import aio
+
+from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_api.v1 import inference_pb2_grpc as rpc
+from dormouse_gateway.activity import WorkerLoad
+from dormouse_gateway.channels import Channels
+from dormouse_gateway.model import Deployment, Endpoint
+from dormouse_gateway.router import Router
+from dormouse_kube.reflector import Backoff, ObjectKey
+
+_LOG = logging.getLogger(__name__)
+_AT_REST = ("Asleep", "Off", "Zero", "Rejected")  # how phases begin in which no worker serves or is about to
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    endpoint: Endpoint
+    task: asyncio.Task[None]
+
+
+class LoadWatch:
+    """Keeps one stream per worker; tells the router's activity log what they say."""
+
+    def __init__(
+        self,
+        router: Router,
+        channels: Channels,
+        *,
+        backoff: Backoff | None = None,
+        sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
+        rng: random.Random | None = None,
+    ) -> None:
+        """Take where workers are found and called."""
+        self._router = router
+        self._channels = channels
+        self._backoff = backoff or Backoff(first_s=0.1, max_s=5.0)
+        self._sleep = sleep
+        self._rng = rng or random.Random()  # noqa: S311  # jitter needs no cryptography
+        self._streams: dict[ObjectKey, _Stream] = {}  # by pod
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def __repr__(self) -> str:
+        """Show who is followed."""
+        return f"LoadWatch({', '.join(f'{pod.namespace}/{pod.name}' for pod in sorted(self._streams))})"
+
+    def on_deployment(self, key: ObjectKey) -> None:
+        """Look again at the workers of a deployment, after the router learned of a change."""
+        for endpoint in self._router.pool.endpoints_of(key):
+            self.on_pod(endpoint.pod)
+
+    def on_pod(self, pod: ObjectKey) -> None:
+        """Look again at a worker, after the router learned of a change."""
+        found = self._router.pool.endpoint_of(pod)
+        wanted = found if found and _is_up(found, self._router.catalogue.get(found.deployment)) else None
+        stream = self._streams.get(pod)
+        if stream and wanted and _place(stream.endpoint) == _place(wanted):
+            return
+        if stream:
+            self._end(pod)
+        if wanted:
+            name = f"load of {pod.namespace}/{pod.name}"
+            task = asyncio.get_running_loop().create_task(self._follow(wanted), name=name)
+            self._streams[pod] = _Stream(wanted, task)
+
+    async def aclose(self) -> None:
+        """End every stream."""
+        for pod in list(self._streams):
+            self._end(pod)
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    def _end(self, pod: ObjectKey) -> None:
+        stream = self._streams.pop(pod)
+        stream.task.cancel()
+        self._ending.add(stream.task)
+        stream.task.add_done_callback(self._ending.discard)
+        self._note(stream.endpoint, None)
+
+    async def _follow(self, endpoint: Endpoint) -> None:
+        """Read the worker's load, again after every break, until cancelled."""
+        failures = 0
+        while True:
+            try:
+                async for load in self._read(endpoint):
+                    failures = 0
+                    self._note(endpoint, load)
+            except aio.AioRpcError as error:
+                _LOG.debug("the load of %s is lost: %s: %s", endpoint.pod.name, error.code().name, error.details())
+            self._note(endpoint, None)
+            failures += 1
+            await self._sleep(self._backoff.delay_s(failures, self._rng))
+
+    async def _read(self, endpoint: Endpoint) -> AsyncIterator[WorkerLoad]:
+        stub: Any = rpc.InferenceStub(self._channels.get(endpoint.id))
+        call = stub.WatchLoad(pb.WatchLoadRequest())
+        try:
+            async for load in call:
+                takes_requests = load.ready and not load.draining
+                yield WorkerLoad(load.running_requests, load.waiting_requests, load.kv_cache_usage, takes_requests)
+        finally:
+            call.cancel()
+
+    def _note(self, endpoint: Endpoint, load: WorkerLoad | None) -> None:
+        self._router.activity.note_load(endpoint.deployment, endpoint.pod, load)
+
+
+def _is_up(endpoint: Endpoint, deployment: Deployment | None) -> bool:
+    """Tell whether the worker is awake, or may be about to be: then its load says so before the kubelet does."""
+    if deployment is None:
+        return False
+    return endpoint.ready or not deployment.phase.startswith(_AT_REST)
+
+
+def _place(endpoint: Endpoint) -> tuple[object, ...]:
+    return (endpoint.id, endpoint.deployment)

@@ -1,0 +1,137 @@
+"""Speaks to gateways over gRPC, and finds them by DNS. The only place that knows GatewayControl's messages."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import grpc
+from grpc import aio
+
+from dormouse_api.auth import role_metadata
+from dormouse_api.limits import channel_options
+from dormouse_api.v1 import gateway_control_pb2 as pb
+from dormouse_api.v1 import gateway_control_pb2_grpc as rpc
+from dormouse_operator.errors import GatewayLost
+from dormouse_operator.model import Key
+
+SILENCE_S = 15.0  # a gateway says something every 5 s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What one gateway knows of one deployment. Times are on the operator's monotonic clock."""
+
+    in_flight: int
+    held: int
+    last_request_s: float | None  # when a request last arrived or ended; None = none since it is known
+    known_since_s: float
+    awake_workers: int
+    running: int
+    waiting: int
+    mean_kv_cache_usage: float
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One update of one gateway."""
+
+    changed: Mapping[Key, Report]
+    removed: tuple[Key, ...]
+    is_complete: bool  # it told of every deployment by now
+
+
+class Gateways(Protocol):
+    """All gateways of this release. Raises only GatewayLost."""
+
+    async def find(self) -> frozenset[str]:
+        """Return the addresses (host:port) of all that there are."""
+        ...
+
+    def watch(self, address: str) -> AsyncIterator[Told]:
+        """Yield what the gateway there tells, for ever. Raises GatewayLost when it ends, breaks or is silent."""
+        ...
+
+
+class GrpcGateways:
+    """Gateways behind a headless Service, with the operator's role token."""
+
+    def __init__(
+        self,
+        service: str,
+        token: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        silence_s: float = SILENCE_S,
+    ) -> None:
+        """Take the Service's host:port, whose name resolves to every gateway's own address."""
+        self._host, _, self._port = service.rpartition(":")
+        self._metadata = role_metadata(token)
+        self._clock = clock
+        self._silence_s = silence_s
+
+    async def find(self) -> frozenset[str]:
+        """See Gateways."""
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise GatewayLost(f"no gateway is found under {self._host}: {error}") from error
+        return frozenset(_host_port(address) for *_, address in found)
+
+    async def watch(self, address: str) -> AsyncIterator[Told]:
+        """See Gateways."""
+        async with aio.insecure_channel(address, options=channel_options()) as channel:
+            stub: Any = rpc.GatewayControlStub(channel)
+            call = stub.WatchActivity(pb.WatchActivityRequest(), metadata=self._metadata)
+            while True:
+                yield self._parse(await self._next(address, call))
+
+    async def _next(self, address: str, call: Any) -> pb.ActivityUpdate:
+        """Return the next update. Raises GatewayLost."""
+        try:
+            async with asyncio.timeout(self._silence_s):
+                update = await call.read()
+        except TimeoutError as error:
+            raise GatewayLost(f"the gateway at {address} was silent for {self._silence_s:g} s") from error
+        except aio.AioRpcError as error:
+            raise GatewayLost(f"the gateway at {address}: {_words(error)}") from error
+        if not isinstance(update, pb.ActivityUpdate):
+            raise GatewayLost(f"the gateway at {address} ended")
+        return update
+
+    def _parse(self, update: pb.ActivityUpdate) -> Told:
+        now_s = self._clock()
+        changed = {Key(item.namespace, item.name): _report(item, now_s) for item in update.activities}
+        removed = tuple(Key(item.namespace, item.name) for item in update.removed)
+        return Told(changed, removed, update.is_complete)
+
+
+def _report(item: pb.Activity, now_s: float) -> Report:
+    """Place ages on our own clock. The time on the way makes them younger than they are, never older."""
+    has_had_one = item.HasField("last_request_age_seconds")
+    return Report(
+        in_flight=item.in_flight_requests,
+        held=item.held_requests,
+        last_request_s=now_s - item.last_request_age_seconds if has_had_one else None,
+        known_since_s=now_s - item.known_age_seconds,
+        awake_workers=item.awake_workers,
+        running=item.running_requests,
+        waiting=item.waiting_requests,
+        mean_kv_cache_usage=item.mean_kv_cache_usage,
+    )
+
+
+def _words(error: aio.AioRpcError) -> str:
+    """Return why: words about a connection are ours, so that they stay the same from try to try."""
+    is_connection = error.code() is grpc.StatusCode.UNAVAILABLE
+    return "it does not accept connections" if is_connection else f"{error.code().name}: {error.details()}"
+
+
+def _host_port(address: tuple[Any, ...]) -> str:
+    """Return a socket's address as gRPC takes it."""
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
