@@ -5,6 +5,7 @@ from dormouse_operator.manifests.event import Occurrence, event_manifest
 from dormouse_operator.manifests.pod import WorkerDefaults, gate_manifest, pod_manifest, worker_arguments
 from dormouse_operator.manifests.revision import choose_image, pod_name, revision_of
 from dormouse_operator.manifests.service import parse_service, service_manifest
+from dormouse_operator.manifests.template import template_complaint
 
 __all__ = [
     "FIELD_MANAGER",
@@ -21,5 +22,6 @@ __all__ = [
     "selector_labels",
     "selector_text",
     "service_manifest",
+    "template_complaint",
     "worker_arguments",
 ]

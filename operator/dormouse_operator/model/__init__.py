@@ -3,7 +3,17 @@
 from dormouse_operator.model.observed import Observed, ServiceState
 from dormouse_operator.model.recorded import Actuation, Condition, KvCache, Rank, RecordedCondition, RecordedStatus
 from dormouse_operator.model.running import SLEEP_LEVEL, Container, Failure, Pod, Report, Worker, WorkerState
-from dormouse_operator.model.wanted import Deployment, DesiredState, Engine, Key, Lifecycle, ModelSource
+from dormouse_operator.model.wanted import (
+    Deployment,
+    DesiredState,
+    Engine,
+    Hub,
+    Key,
+    Lifecycle,
+    ModelSource,
+    Placement,
+    SecretKey,
+)
 
 __all__ = [
     "SLEEP_LEVEL",
@@ -14,16 +24,19 @@ __all__ = [
     "DesiredState",
     "Engine",
     "Failure",
+    "Hub",
     "Key",
     "KvCache",
     "Lifecycle",
     "ModelSource",
     "Observed",
+    "Placement",
     "Pod",
     "Rank",
     "RecordedCondition",
     "RecordedStatus",
     "Report",
+    "SecretKey",
     "ServiceState",
     "Worker",
     "WorkerState",
