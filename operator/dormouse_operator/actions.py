@@ -16,7 +16,7 @@ class ApplyService:
 
 @dataclass(frozen=True, slots=True)
 class CreatePod:
-    """Create the pod of a replica."""
+    """Create the pod of a replica, and before it the claim that keeps its hub's model, if that is ours to make."""
 
     index: int
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from dormouse_kube.api import PODS, SERVICES, KubeApi
+from dormouse_kube.api import CLAIMS, PODS, SERVICES, KubeApi
 from dormouse_kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound
 from dormouse_operator.actions import (
     POLL_S,
@@ -25,6 +26,8 @@ from dormouse_operator.errors import WorkerError, WorkerRefused
 from dormouse_operator.manifests import (
     FIELD_MANAGER,
     WorkerDefaults,
+    claim_manifest,
+    claim_name,
     gate_manifest,
     pod_manifest,
     pod_name,
@@ -102,8 +105,7 @@ class Executor:
             case ApplyService():
                 await self._kube.apply(SERVICES, service_manifest(deployment), field_manager=FIELD_MANAGER)
             case CreatePod(index):
-                pod = pod_manifest(deployment, image=observed.image, index=index, defaults=self._defaults)
-                await self._kube.apply(PODS, pod, field_manager=FIELD_MANAGER)
+                await self._create_pod(observed, index)
             case DeletePod(pod):
                 await self._kube.delete(PODS, deployment.key.namespace, pod.name, uid=pod.uid)
             case SetGate(pod, is_open, reason):
@@ -121,6 +123,18 @@ class Executor:
                     outcome.is_waiting = True
                 else:
                     await self._workers.sleep(pod.ip, epoch=epoch, abort=must_abort)
+
+    async def _create_pod(self, observed: Observed, index: int) -> None:
+        """Create what the pod mounts, then the pod: one without its claim would wait for it unseen.
+
+        The claim is never looked for, so nothing is asked at rest; one that is there, whoever made it, stays as it is.
+        """
+        deployment = observed.deployment
+        if claim_name(deployment):
+            with suppress(Conflict):
+                await self._kube.create(CLAIMS, claim_manifest(deployment))
+        pod = pod_manifest(deployment, image=observed.image, index=index, defaults=self._defaults)
+        await self._kube.apply(PODS, pod, field_manager=FIELD_MANAGER)
 
 
 def _subject(observed: Observed, action: Action) -> str:

@@ -45,7 +45,9 @@ def test_the_operator_uses_every_right_to_write_that_it_has_and_no_other(deploym
     if not cluster.local:
         pytest.skip("only the local cluster's audit log can be read")
     name = deployments.apply("righteous")
+    cached = deployments.apply("cached", model={"uri": "hf://nobody/nothing"}, cache={"size": "1Mi"})
     deployments.wait(name, "condition=Ready")
+    eventually(lambda: deployments.pods(cached))  # it never serves: its claim is what counts here
     cluster.kubectl("scale", f"infd/{name}", "-n", deployments.namespace, "--replicas=0")
     eventually(lambda: not deployments.pods(name))
     granted = granted_rights(cluster, release)

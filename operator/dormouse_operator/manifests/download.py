@@ -47,14 +47,21 @@ def _token(hub: Hub) -> list[Manifest]:
     return [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": reference}}]
 
 
-def claim_manifest(deployment: Deployment, hub: Hub) -> Manifest:
+def claim_name(deployment: Deployment) -> str:
+    """Return the name of the claim that the operator makes, "" where it makes none."""
+    hub = deployment.model.hub
+    return hub.claim or "" if hub and hub.claim_size else ""
+
+
+def claim_manifest(deployment: Deployment) -> Manifest:
     """Return the claim that the operator makes. It is created and never changed: a claim's size is its own affair."""
-    assert hub.claim is not None, "asked for only where the operator makes a claim"
+    hub = deployment.model.hub
+    assert hub is not None, "asked for only where the operator makes a claim"
     storage_class = {} if hub.storage_class is None else {"storageClassName": hub.storage_class}
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": metadata_of(deployment, hub.claim, labels_of(deployment)),
+        "metadata": metadata_of(deployment, claim_name(deployment), labels_of(deployment)),
         "spec": {
             "accessModes": ["ReadWriteOnce"],
             "resources": {"requests": {"storage": hub.claim_size}},
