@@ -15,6 +15,18 @@ class ApplyService:
 
 
 @dataclass(frozen=True, slots=True)
+class ApplyDisruptionBudget:
+    """Make the PodDisruptionBudget what it should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteDisruptionBudget:
+    """Delete exactly this PodDisruptionBudget."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class CreatePod:
     """Create the pod of a replica, and before it the claim that keeps its hub's model, if that is ours to make."""
 
@@ -62,7 +74,8 @@ class WakeUp:
 
 
 ReplicaAction = SetGate | InitializeCache | PutToSleep | WakeUp
-Action = ApplyService | CreatePod | DeletePod | ReplicaAction
+BudgetAction = ApplyDisruptionBudget | DeleteDisruptionBudget
+Action = ApplyService | BudgetAction | CreatePod | DeletePod | ReplicaAction
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from dormouse_kube.api import CLAIMS, PODS, SERVICES, KubeApi
+from dormouse_kube.api import CLAIMS, DISRUPTION_BUDGETS, PODS, SERVICES, KubeApi
 from dormouse_kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound
 from dormouse_operator.actions import (
     POLL_S,
     Action,
+    ApplyDisruptionBudget,
     ApplyService,
+    BudgetAction,
     CreatePod,
+    DeleteDisruptionBudget,
     DeletePod,
     InitializeCache,
     PutToSleep,
@@ -26,6 +29,7 @@ from dormouse_operator.errors import WorkerError, WorkerRefused
 from dormouse_operator.manifests import (
     FIELD_MANAGER,
     WorkerDefaults,
+    budget_manifest,
     claim_manifest,
     claim_name,
     gate_manifest,
@@ -33,7 +37,7 @@ from dormouse_operator.manifests import (
     pod_name,
     service_manifest,
 )
-from dormouse_operator.model import Observed
+from dormouse_operator.model import Deployment, Observed
 from dormouse_operator.workers import WorkerControl
 
 _LOG = logging.getLogger(__name__)
@@ -104,6 +108,8 @@ class Executor:
         match action:
             case ApplyService():
                 await self._kube.apply(SERVICES, service_manifest(deployment), field_manager=FIELD_MANAGER)
+            case ApplyDisruptionBudget() | DeleteDisruptionBudget():
+                await self._act_on_budget(deployment, action)
             case CreatePod(index):
                 await self._create_pod(observed, index)
             case DeletePod(pod):
@@ -124,6 +130,12 @@ class Executor:
                 else:
                     await self._workers.sleep(pod.ip, epoch=epoch, abort=must_abort)
 
+    async def _act_on_budget(self, deployment: Deployment, action: BudgetAction) -> None:
+        if isinstance(action, DeleteDisruptionBudget):
+            await self._kube.delete(DISRUPTION_BUDGETS, *deployment.key, uid=action.uid)
+        else:
+            await self._kube.apply(DISRUPTION_BUDGETS, budget_manifest(deployment), field_manager=FIELD_MANAGER)
+
     async def _create_pod(self, observed: Observed, index: int) -> None:
         """Create what the pod mounts, then the pod: one without its claim would wait for it unseen.
 
@@ -140,7 +152,7 @@ class Executor:
 def _subject(observed: Observed, action: Action) -> str:
     """Return the name of the pod that the action is about, "" for none."""
     match action:
-        case ApplyService():
+        case ApplyService() | ApplyDisruptionBudget() | DeleteDisruptionBudget():
             return ""
         case CreatePod(index):
             return pod_name(observed.deployment.key.name, observed.revision, index)

@@ -44,7 +44,7 @@ def test_the_operator_uses_every_right_to_write_that_it_has_and_no_other(deploym
     audit_log = cache_root() / "localkube" / "log" / "audit.log"
     if not cluster.local:
         pytest.skip("only the local cluster's audit log can be read")
-    name = deployments.apply("righteous")
+    name = deployments.apply("righteous", replicas=2)  # two have a disruption budget, which goes with the second
     cached = deployments.apply("cached", model={"uri": "hf://nobody/nothing"}, cache={"size": "1Mi"})
     deployments.wait(name, "condition=Ready")
     eventually(lambda: deployments.pods(cached))  # it never serves: its claim is what counts here

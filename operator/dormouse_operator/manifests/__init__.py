@@ -1,6 +1,7 @@
 """What the operator writes to the cluster: pods, the Service, the readiness gate, Events. Pure."""
 
 from dormouse_operator.manifests.common import FIELD_MANAGER, Manifest, selector_labels, selector_text
+from dormouse_operator.manifests.disruption import budget_manifest, parse_budget
 from dormouse_operator.manifests.download import claim_manifest, claim_name
 from dormouse_operator.manifests.event import Occurrence, event_manifest
 from dormouse_operator.manifests.pod import WorkerDefaults, gate_manifest, pod_manifest, worker_arguments
@@ -13,11 +14,13 @@ __all__ = [
     "Manifest",
     "Occurrence",
     "WorkerDefaults",
+    "budget_manifest",
     "choose_image",
     "claim_manifest",
     "claim_name",
     "event_manifest",
     "gate_manifest",
+    "parse_budget",
     "parse_service",
     "pod_manifest",
     "pod_name",

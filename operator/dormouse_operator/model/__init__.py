@@ -1,6 +1,6 @@
 """The operator's nouns: what was read from the cluster and from workers, frozen. Pure; parsing stands in `parse`."""
 
-from dormouse_operator.model.observed import Observed, ServiceState
+from dormouse_operator.model.observed import BudgetState, Observed, ServiceState
 from dormouse_operator.model.recorded import Actuation, Condition, KvCache, Rank, RecordedCondition, RecordedStatus
 from dormouse_operator.model.running import SLEEP_LEVEL, Container, Failure, Pod, Report, Worker, WorkerState
 from dormouse_operator.model.wanted import (
@@ -18,6 +18,7 @@ from dormouse_operator.model.wanted import (
 __all__ = [
     "SLEEP_LEVEL",
     "Actuation",
+    "BudgetState",
     "Condition",
     "Container",
     "Deployment",

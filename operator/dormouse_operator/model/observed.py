@@ -18,6 +18,15 @@ class ServiceState:
     is_current: bool  # holds what we would apply
 
 
+@dataclass(frozen=True, slots=True)
+class BudgetState:
+    """The PodDisruptionBudget of the deployment's name."""
+
+    uid: str
+    is_ours: bool
+    is_current: bool  # holds what we would apply
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """Everything that one reconcile saw; the planner and the conditions read nothing else."""
@@ -31,6 +40,7 @@ class Observed:
     unreachable: Mapping[str, str] = field(default_factory=dict)  # by pod name: why it did not answer
     refusals: Mapping[str, str] = field(default_factory=dict)  # by pod name: why the last action on it failed
     service: ServiceState | None = None
+    budget: BudgetState | None = None
     agreement_timeout_s: float = 10.0
 
     @property
