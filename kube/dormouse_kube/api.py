@@ -26,6 +26,8 @@ PODS = Kind("v1", "Pod", "pods")
 SERVICES = Kind("v1", "Service", "services")
 EVENTS = Kind("v1", "Event", "events")
 SECRETS = Kind("v1", "Secret", "secrets")
+CLAIMS = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
+DISRUPTION_BUDGETS = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
 LEASES = Kind("coordination.k8s.io/v1", "Lease", "leases")
 INFERENCE_DEPLOYMENTS = Kind("inference.dormouse.dev/v1alpha1", "InferenceDeployment", "inferencedeployments")
 

@@ -15,8 +15,20 @@ class ApplyService:
 
 
 @dataclass(frozen=True, slots=True)
+class ApplyDisruptionBudget:
+    """Make the PodDisruptionBudget what it should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteDisruptionBudget:
+    """Delete exactly this PodDisruptionBudget."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class CreatePod:
-    """Create the pod of a replica."""
+    """Create the pod of a replica, and before it the claim that keeps its hub's model, if that is ours to make."""
 
     index: int
 
@@ -77,7 +89,8 @@ class WakeUp:
 
 
 ReplicaAction = SetGate | InitializeCache | Drain | EndRequests | PutToSleep | WakeUp
-Action = ApplyService | CreatePod | DeletePod | ReplicaAction
+BudgetAction = ApplyDisruptionBudget | DeleteDisruptionBudget
+Action = ApplyService | BudgetAction | CreatePod | DeletePod | ReplicaAction
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,18 @@
-"""Which children are missing and which are too many: the Service, pods to create, pods to delete. Pure.
+"""Which children are missing and which are too many: Service, disruption budget, pods. Pure.
 
 Names of pods are deterministic, so a new pod has to wait until its predecessor is gone.
 """
 
 from __future__ import annotations
 
-from dormouse_operator.actions import Action, ApplyService, CreatePod, DeletePod
+from dormouse_operator.actions import (
+    Action,
+    ApplyDisruptionBudget,
+    ApplyService,
+    CreatePod,
+    DeleteDisruptionBudget,
+    DeletePod,
+)
 from dormouse_operator.manifests import pod_name
 from dormouse_operator.model import Observed
 
@@ -13,6 +20,21 @@ from dormouse_operator.model import Observed
 def service(observed: Observed) -> list[Action]:
     """Return what makes the Service what it should be."""
     return [] if observed.service and observed.service.is_current else [ApplyService()]
+
+
+def disruption_budget(observed: Observed) -> list[Action]:
+    """Return what gives more than one replica a budget, and a single one none; somebody else's is left alone.
+
+    A pod under two budgets can not be evicted at all.
+    """
+    budget, is_wanted = observed.budget, observed.deployment.replicas > 1
+    if budget is None:
+        return [ApplyDisruptionBudget()] if is_wanted else []
+    if not budget.is_ours:
+        return []
+    if not is_wanted:
+        return [DeleteDisruptionBudget(budget.uid)]
+    return [] if budget.is_current else [ApplyDisruptionBudget()]
 
 
 def removals(observed: Observed) -> list[Action]:

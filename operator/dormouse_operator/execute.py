@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from dormouse_kube.api import PODS, SERVICES, KubeApi
+from dormouse_kube.api import CLAIMS, DISRUPTION_BUDGETS, PODS, SERVICES, KubeApi
 from dormouse_kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound
 from dormouse_operator.actions import (
     POLL_S,
     Action,
+    ApplyDisruptionBudget,
     ApplyService,
+    BudgetAction,
     CreatePod,
+    DeleteDisruptionBudget,
     DeletePod,
     Drain,
     EndRequests,
@@ -27,12 +31,15 @@ from dormouse_operator.errors import GroupRefused, WorkerError, WorkerRefused
 from dormouse_operator.manifests import (
     FIELD_MANAGER,
     WorkerDefaults,
+    budget_manifest,
+    claim_manifest,
+    claim_name,
     gate_manifest,
     pod_manifest,
     pod_name,
     service_manifest,
 )
-from dormouse_operator.model import Observed, Pod, WorkerState
+from dormouse_operator.model import Deployment, Observed, Pod, WorkerState
 from dormouse_operator.two_phase import TwoPhase
 from dormouse_operator.workers import WorkerControl
 
@@ -108,9 +115,10 @@ class Executor:
         match action:
             case ApplyService():
                 await self._kube.apply(SERVICES, service_manifest(deployment), field_manager=FIELD_MANAGER)
+            case ApplyDisruptionBudget() | DeleteDisruptionBudget():
+                await self._act_on_budget(deployment, action)
             case CreatePod(index):
-                pod = pod_manifest(deployment, image=observed.image, index=index, defaults=self._defaults)
-                await self._kube.apply(PODS, pod, field_manager=FIELD_MANAGER)
+                await self._create_pod(observed, index)
             case DeletePod(pod):
                 await self._kube.delete(PODS, deployment.key.namespace, pod.name, uid=pod.uid)
             case SetGate(pod, is_open, reason):
@@ -136,11 +144,29 @@ class Executor:
         await asyncio.gather(*(self._workers.wake_up(pod.ip, epoch=epoch) for pod in draining))
         await self._two_phase.wake_up(asleep, epoch=epoch)
 
+    async def _act_on_budget(self, deployment: Deployment, action: BudgetAction) -> None:
+        if isinstance(action, DeleteDisruptionBudget):
+            await self._kube.delete(DISRUPTION_BUDGETS, *deployment.key, uid=action.uid)
+        else:
+            await self._kube.apply(DISRUPTION_BUDGETS, budget_manifest(deployment), field_manager=FIELD_MANAGER)
+
+    async def _create_pod(self, observed: Observed, index: int) -> None:
+        """Create what the pod mounts, then the pod: one without its claim would wait for it unseen.
+
+        The claim is never looked for, so nothing is asked at rest; one that is there, whoever made it, stays as it is.
+        """
+        deployment = observed.deployment
+        if claim_name(deployment):
+            with suppress(Conflict):
+                await self._kube.create(CLAIMS, claim_manifest(deployment))
+        pod = pod_manifest(deployment, image=observed.image, index=index, defaults=self._defaults)
+        await self._kube.apply(PODS, pod, field_manager=FIELD_MANAGER)
+
 
 def _subject(observed: Observed, action: Action) -> str:
     """Return the name of the pod that the action is about, "" for none."""
     match action:
-        case ApplyService():
+        case ApplyService() | ApplyDisruptionBudget() | DeleteDisruptionBudget():
             return ""
         case CreatePod(index):
             return pod_name(observed.deployment.key.name, observed.revision, index)

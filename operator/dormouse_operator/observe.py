@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
-from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS, SERVICES, KubeApi, Resource
+from dormouse_kube.api import DISRUPTION_BUDGETS, INFERENCE_DEPLOYMENTS, PODS, SERVICES, KubeApi, Resource
 from dormouse_operator.errors import WorkerError
-from dormouse_operator.manifests import choose_image, parse_service, revision_of, selector_text
+from dormouse_operator.manifests import choose_image, parse_budget, parse_service, revision_of, selector_text
 from dormouse_operator.model import Deployment, Key, Observed, Pod, Worker
 from dormouse_operator.parse import parse_deployment, parse_pod
 from dormouse_operator.rest import worker_at_rest
@@ -59,6 +59,7 @@ class Observer:
         deployment = parse_deployment(raw)
         listed = await self._kube.list(PODS, key.namespace, label_selector=selector_text(key.name))
         service = await self._kube.get(SERVICES, key.namespace, key.name)
+        budget = await self._kube.get(DISRUPTION_BUDGETS, key.namespace, key.name)
         pods = tuple(parse_pod(item) for item in listed.items)
         workers, unreachable = await self._ask_all(deployment, pods)
         image = choose_image(deployment, pods, self._default_image)
@@ -72,6 +73,7 @@ class Observer:
             unreachable=unreachable,
             refusals=refusals,
             service=parse_service(service, deployment),
+            budget=parse_budget(budget, deployment),
             agreement_timeout_s=self._agreement_timeout_s,
         )
         return Sighting(observed, fingerprint_of([raw, *listed.items]))

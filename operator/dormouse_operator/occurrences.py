@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dormouse_operator import capacity
-from dormouse_operator.conditions import asleep, blocks_agreed, ready
+from dormouse_operator.conditions import asleep, blocks_agreed, model_loaded, ready
 from dormouse_operator.manifests import Occurrence
 from dormouse_operator.model import Observed
 from dormouse_operator.status import Conditions, is_woken, wake_seconds, woken_from
@@ -16,9 +16,21 @@ from dormouse_operator.status import Conditions, is_woken, wake_seconds, woken_f
 
 def occurrences(observed: Observed, conditions: Conditions) -> list[Occurrence]:
     """Return what happened since the recorded status was written."""
-    tellers: list[Callable[[Observed, Conditions], Occurrence | None]] = [_agreed, _serving, _slept, _woke]
+    tellers: list[Callable[[Observed, Conditions], Occurrence | None]] = [
+        _downloading,
+        _agreed,
+        _serving,
+        _slept,
+        _woke,
+    ]
     told = [tell(observed, conditions) for tell in tellers]
     return [occurrence for occurrence in told if occurrence] + _failures(observed, conditions)
+
+
+def _downloading(observed: Observed, conditions: Conditions) -> Occurrence | None:
+    condition, before = conditions[model_loaded.TYPE], observed.deployment.recorded.reason(model_loaded.TYPE)
+    is_news = condition.reason == model_loaded.DOWNLOADING != before
+    return Occurrence("Normal", condition.reason, condition.message) if is_news else None
 
 
 def _agreed(observed: Observed, _conditions: Conditions) -> Occurrence | None:

@@ -34,7 +34,12 @@ def plan(observed: Observed) -> Plan:
     if observed.deployment.is_deleting or rejection(observed):
         return Plan()
     agreement = capacity.agree(observed)
-    actions: list[Action] = [*children.service(observed), *children.removals(observed), *children.creations(observed)]
+    actions: list[Action] = [
+        *children.service(observed),
+        *children.disruption_budget(observed),
+        *children.removals(observed),
+        *children.creations(observed),
+    ]
     for pod in observed.replicas:
         step = next_step(observed, pod, agreement)
         actions += [step] if step else []

@@ -63,6 +63,7 @@ def build_registry(mark: Mark) -> kopf.OperatorRegistry:
 
     @kopf.on.event("", "v1", "pods", labels={LABEL_DEPLOYMENT: kopf.PRESENT}, registry=registry)
     @kopf.on.event("", "v1", "services", labels={LABEL_DEPLOYMENT: kopf.PRESENT}, registry=registry)
+    @kopf.on.event("policy", "v1", "poddisruptionbudgets", labels={LABEL_DEPLOYMENT: kopf.PRESENT}, registry=registry)
     async def child_changed(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
         mark(Key(namespace or "", labels[LABEL_DEPLOYMENT]))
 
@@ -83,6 +84,7 @@ def build_settings() -> kopf.OperatorSettings:
     settings.watching.chunk_size = 500
     settings.watching.label_selectors["pods"] = f"{LABEL_DEPLOYMENT},{LABEL_COMPONENT}={COMPONENT_WORKER}"
     settings.watching.label_selectors["services"] = LABEL_DEPLOYMENT
+    settings.watching.label_selectors["poddisruptionbudgets"] = LABEL_DEPLOYMENT
     settings.queueing.error_delays = (1, 2, 5, 10)
     settings.queueing.idle_timeout = 1.0  # the end of the operator waits for it
     settings.posting.enabled = False

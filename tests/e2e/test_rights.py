@@ -44,10 +44,12 @@ def test_the_operator_uses_every_right_to_write_that_it_has_and_no_other(deploym
     audit_log = cache_root() / "localkube" / "log" / "audit.log"
     if not cluster.local:
         pytest.skip("only the local cluster's audit log can be read")
-    name = deployments.apply("righteous")
+    name = deployments.apply("righteous", replicas=2)  # two have a disruption budget, which goes with the second
+    cached = deployments.apply("cached", model={"uri": "hf://nobody/nothing"}, cache={"size": "1Mi"})
     deployments.wait(name, "condition=Ready")
     deployments.patch(name, {"replicas": 2, "scaling": {"maxReplicas": 1}})
     eventually(lambda: cluster.get("infd", name, deployments.namespace)["spec"]["replicas"] == 1)
+    eventually(lambda: deployments.pods(cached))  # it never serves: its claim is what counts here
     cluster.kubectl("scale", f"infd/{name}", "-n", deployments.namespace, "--replicas=0")
     eventually(lambda: not deployments.pods(name))
     granted = granted_rights(cluster, release)

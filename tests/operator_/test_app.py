@@ -170,7 +170,7 @@ def test_kopf_has_handlers_of_events_only_so_it_writes_neither_annotations_nor_f
     assert registry._changing.get_all_handlers() == []
     assert registry._spawning.get_all_handlers() == []
     assert registry._indexing.get_all_handlers() == []
-    assert len(registry._watching.get_all_handlers()) == 3
+    assert len(registry._watching.get_all_handlers()) == 4
 
 
 async def test_events_mark_the_deployment_that_they_are_about():
@@ -178,7 +178,7 @@ async def test_events_mark_the_deployment_that_they_are_about():
     registry = build_registry(marked.append)
     for handler in registry._watching.get_all_handlers():
         await handler.fn(namespace="team", name="tiny", labels={LABEL_DEPLOYMENT: "tiny"})
-    assert marked == [Key("team", "tiny")] * 3
+    assert marked == [Key("team", "tiny")] * 4
 
 
 async def test_metrics_show_a_deployment_until_it_is_gone(rig):

@@ -37,8 +37,9 @@ def test_every_field_is_described():
     assert nameless == []
 
 
-def test_the_schema_is_structural_and_prunes_unknown_fields():
-    assert "x-kubernetes-preserve-unknown-fields" not in str(CRD)
+def test_the_schema_is_structural_and_prunes_unknown_fields_but_those_of_a_pod():
+    kept = [path for path, node in nodes(SCHEMA) if "x-kubernetes-preserve-unknown-fields" in node]
+    assert kept == [".spec.template.spec"]
     typeless = [path for path, node in nodes(SCHEMA) if "type" not in node and "x-kubernetes-int-or-string" not in node]
     assert typeless == []
 
@@ -128,6 +129,23 @@ REFUSED = [
     ({"model": {"uri": "file://relative"}}, ["spec.model.uri", "file:///"]),
     ({"model": {"uri": "pvc://models/../secrets"}}, ["spec.model.uri", ".."]),
     ({"model": {}}, ["spec.model.uri", "Required"]),
+    ({"model": {"uri": "hf://only-a-name"}}, ["spec.model.uri", "hf://only-a-name", "hf://ORG/NAME"]),
+    ({"model": {"uri": "hf://a/b/c"}}, ["spec.model.uri", "hf://a/b/c", "hf://ORG/NAME"]),
+    ({"model": {"uri": "hf://a/b", "revision": "-x"}}, ["spec.model.revision", "-x"]),
+    ({"model": {"uri": "pvc://a/b", "revision": "main"}}, ["spec.model.revision", "hf://"]),
+    ({"model": {"uri": "pvc://a/b", "tokenSecretRef": {"name": "a"}}}, ["spec.model.tokenSecretRef", "hf://"]),
+    ({"model": {"uri": "hf://a/b", "tokenSecretRef": {}}}, ["spec.model.tokenSecretRef.name", "Required"]),
+    ({"model": {"uri": "file:///a", "size": "16GB"}}, ["spec.model.size", "16GB"]),
+    ({"cache": {"size": "1Gi"}}, ["spec.cache", "hf://ORG/NAME"]),
+    ({"model": {"uri": "hf://a/b"}, "cache": {}}, ["spec.cache", "claimName", "size"]),
+    ({"model": {"uri": "hf://a/b"}, "cache": {"size": "1Gi", "claimName": "c"}}, ["spec.cache", "exactly one"]),
+    (
+        {"model": {"uri": "hf://a/b"}, "cache": {"claimName": "c", "storageClassName": "s"}},
+        ["spec.cache.storageClassName", "spec.cache.size"],
+    ),
+    ({"template": {"spec": "x"}}, ["spec.template.spec", "object"]),
+    ({"template": {"metadata": {"name": "x"}}}, ["unknown field", "spec.template.metadata.name"]),
+    ({"template": {"metadata": {"labels": {"a": 1}}}}, ["spec.template.metadata.labels", "string"]),
     ({"gpu": {"resourceName": "nvidia.com/gpu"}}, ["spec.gpu", "cpu", "cuda"]),
     ({"engine": {"maxModelLength": 12}}, ["unknown field", "spec.engine.maxModelLength"]),
     ({"replica": 2}, ["unknown field", "spec.replica"]),
@@ -205,9 +223,14 @@ async def test_the_server_fills_defaults_and_accepts_good_values(served):
         "resources": {"limits": {"memory": "1536Mi", "cpu": 2}, "requests": {"cpu": "50m", "memory": "0.5Gi"}},
         "lifecycle": {"desiredState": "Asleep"},
         "scaling": {"maxReplicas": 4, "targetKvUsage": 0.8},
+        "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"nodeSelector": {"disk": "fast"}}},
     }
     good = await client.create(kind, manifest(kind, "n" * 40, **full))
     assert parse_deployment(good).engine.kv_cache_memory_bytes == 3 * 2**29
+    assert good["spec"]["template"] == full["template"]
+    model = {"uri": "hf://org/Tiny-1.5", "revision": "refs/pr/1", "tokenSecretRef": {"name": "hub"}, "size": "16Gi"}
+    loaded = await client.create(kind, manifest(kind, "loaded", model=model, cache={"size": "40Gi"}))
+    assert loaded["spec"]["model"]["tokenSecretRef"] == {"name": "hub", "key": "token"}
     assert good["spec"]["scaling"] == {"minReplicas": 1, "maxReplicas": 4, "targetKvUsage": 0.8}
 
 

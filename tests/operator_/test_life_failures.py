@@ -125,15 +125,6 @@ async def test_a_worker_that_can_not_be_reached_in_the_middle_is_tried_again(rig
     assert rig.status["phase"] == "Active"
 
 
-async def test_cuda_is_not_accepted_and_nothing_is_started(rig):
-    rig.apply(engine={"device": "cuda"})
-    await rig.settle()
-    assert rig.condition("Accepted")[:2] == ("False", "DeviceNotSupported")
-    assert "set spec.engine.device to cpu" in rig.condition("Accepted")[2]
-    assert rig.status["phase"] == "Rejected"
-    assert rig.pods == []
-
-
 async def test_a_spec_that_no_schema_of_ours_let_pass_is_rejected_in_the_status(rig):
     rig.apply(model={"uri": "s3://bucket/model"})
     await rig.settle()

@@ -56,6 +56,22 @@ class StorageFull(WorkerError):
     """The disk or its quota has no room for what shall be written."""
 
 
+class Unauthorized(WorkerError):
+    """The hub does not let us read the repository: it is private or gated, and no token, or a wrong one, was sent."""
+
+
+class NoSafetensors(WorkerError):
+    """The repository holds no weights that can be loaded; pickles, which run code, are not."""
+
+
+class Truncated(WorkerError):
+    """What came from the hub is not the file that it announced."""
+
+
+class HubUnreachable(WorkerError):
+    """The hub gave no answer, or an error of its own; trying again may help."""
+
+
 class InvalidArgument(WorkerError):
     """A command carries a value outside its limits."""
 

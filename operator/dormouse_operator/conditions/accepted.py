@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dormouse_operator.conditions.ladder import failed, holds
+from dormouse_operator.manifests import template_complaint
 from dormouse_operator.model import Condition, Observed
 
 TYPE = "Accepted"
-_SUPPORTED_DEVICES = {"cpu"}
 
 
 def rejection(observed: Observed) -> Condition | None:
     """Return why the deployment is not served, None if it is."""
-    device = observed.deployment.engine.device
-    if device not in _SUPPORTED_DEVICES:
-        words = f"spec.engine.device is {device}; this version serves on cpu: set spec.engine.device to cpu"
-        return failed(TYPE, "DeviceNotSupported", words)
+    if complaint := template_complaint(observed.deployment.placement.template):
+        return failed(TYPE, "InvalidTemplate", complaint)
     if observed.service and not observed.service.is_ours:
         name = observed.deployment.key.name
         words = f"a Service {name} exists that does not belong to this object; remove it or choose another name"

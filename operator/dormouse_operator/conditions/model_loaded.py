@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dormouse_operator.conditions.ladder import failed, first_failed, holds, no_replicas, not_yet, unknown
-from dormouse_operator.model import Condition, Observed, Pod, WorkerState
+from dormouse_operator.model import Condition, Container, Observed, Pod, WorkerState
 
 TYPE = "ModelLoaded"
+DOWNLOADING = "DownloadingModel"
 _PULLING = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
 _NORMAL_WAITS = {"", "ContainerCreating", "PodInitializing", "CrashLoopBackOff"}
 _UNLOADED = {None, WorkerState.STARTING, WorkerState.LOADING}
@@ -18,13 +19,16 @@ def evaluate(observed: Observed) -> Condition:
         return off
     if not there:
         return unknown(TYPE, "WaitingForPods", "no pod exists yet")
-    if pulling := next((pod for pod in there if pod.container.waiting_reason in _PULLING), None):
-        return failed(TYPE, "ImagePullFailed", f"pod {pulling.name}: {_pull_words(pulling)}")
-    if stuck := next((pod for pod in there if pod.container.waiting_reason not in _NORMAL_WAITS), None):
-        words = f"pod {stuck.name}: {stuck.container.waiting_reason}: {stuck.container.waiting_message}"
+    containers = [(pod, container) for pod in there for container in (pod.downloader, pod.container)]
+    if pulling := next((both for both in containers if both[1].waiting_reason in _PULLING), None):
+        return failed(TYPE, "ImagePullFailed", f"pod {pulling[0].name}: {_pull_words(pulling[1])}")
+    if stuck := next((both for both in containers if both[1].waiting_reason not in _NORMAL_WAITS), None):
+        words = f"pod {stuck[0].name}: {stuck[1].waiting_reason}: {stuck[1].waiting_message}"
         return failed(TYPE, "ContainerNotStarted", words)
+    if downloading := next((told for pod in there if (told := _download(observed, pod))), None):
+        return downloading
     if ended := next((pod for pod in there if _has_ended(pod)), None):
-        words = f"pod {ended.name}: {_last_end(ended)}"
+        words = f"pod {ended.name}: {_last_end(ended.container)}"
         # a worker that was asked to end does so with 0, and the kubelet starts it again
         return (
             failed(TYPE, "WorkerCrashed", words) if ended.container.exit_code else not_yet(TYPE, "WorkerEnded", words)
@@ -37,12 +41,27 @@ def evaluate(observed: Observed) -> Condition:
     return holds(TYPE, "Loaded", f"{len(there)} of {len(there)} workers have loaded the model")
 
 
+def _download(observed: Observed, pod: Pod) -> Condition | None:
+    """Tell of the init container that fetches the model while it runs or has failed; None once it is done."""
+    downloader, hub = pod.downloader, observed.deployment.model.hub
+    if hub is None or not (downloader.is_running or downloader.exit_code):
+        return None
+    source = f"hf://{hub.repo} at revision {hub.revision}"
+    if downloader.is_running:
+        return not_yet(TYPE, DOWNLOADING, f"pod {pod.name} downloads {source}{_after(downloader)}")
+    return failed(TYPE, "ModelDownloadFailed", f"pod {pod.name}: {_last_end(downloader)}")
+
+
+def _after(container: Container) -> str:
+    return f" (after {_last_end(container)})" if container.exit_code is not None else ""
+
+
 def _progress(observed: Observed, behind: Pod) -> Condition:
     """Tell how far the workers are, and of one of those behind what it does."""
     loaded = [pod for pod in observed.replicas if observed.state(pod) not in _UNLOADED]
     state = observed.state(behind)
     words = f"{len(loaded)} of {len(observed.replicas)} workers have loaded the model; pod {behind.name} "
-    end = f" (after {_last_end(behind)})" if behind.container.exit_code is not None else ""
+    end = _after(behind.container)
     if state is None:
         why = observed.unreachable.get(behind.name, "")
         return not_yet(TYPE, "WorkerStarting", f"{words}starts{': ' + why if why else ''}{end}")
@@ -53,16 +72,14 @@ def _has_ended(pod: Pod) -> bool:
     return pod.container.exit_code is not None and not pod.container.is_running
 
 
-def _last_end(pod: Pod) -> str:
+def _last_end(container: Container) -> str:
     """Return how the container ended: code, reason, how often, last words."""
-    container = pod.container
     reason = f" ({container.exit_reason})" if container.exit_reason not in {"", "Error", "Completed"} else ""
     lines = container.exit_message.splitlines()
     words = f": {lines[-1][:300]}" if lines else ""
     return f"exit code {container.exit_code}{reason}, restarted {container.restart_count} times{words}"
 
 
-def _pull_words(pod: Pod) -> str:
+def _pull_words(container: Container) -> str:
     """Return what the kubelet says about the image, in a form that does not change while it backs off."""
-    message = pod.container.waiting_message
-    return message.rpartition("ErrImagePull: ")[2] or pod.container.waiting_reason
+    return container.waiting_message.rpartition("ErrImagePull: ")[2] or container.waiting_reason

@@ -1,19 +1,26 @@
 """What the operator writes to the cluster: pods, the Service, the readiness gate, Events. Pure."""
 
 from dormouse_operator.manifests.common import FIELD_MANAGER, Manifest, selector_labels, selector_text
+from dormouse_operator.manifests.disruption import budget_manifest, parse_budget
+from dormouse_operator.manifests.download import claim_manifest, claim_name
 from dormouse_operator.manifests.event import Occurrence, event_manifest
 from dormouse_operator.manifests.pod import WorkerDefaults, gate_manifest, pod_manifest, worker_arguments
 from dormouse_operator.manifests.revision import choose_image, pod_name, revision_of
 from dormouse_operator.manifests.service import parse_service, service_manifest
+from dormouse_operator.manifests.template import template_complaint
 
 __all__ = [
     "FIELD_MANAGER",
     "Manifest",
     "Occurrence",
     "WorkerDefaults",
+    "budget_manifest",
     "choose_image",
+    "claim_manifest",
+    "claim_name",
     "event_manifest",
     "gate_manifest",
+    "parse_budget",
     "parse_service",
     "pod_manifest",
     "pod_name",
@@ -21,5 +28,6 @@ __all__ = [
     "selector_labels",
     "selector_text",
     "service_manifest",
+    "template_complaint",
     "worker_arguments",
 ]

@@ -15,12 +15,16 @@ from dormouse_api.names import (
     READINESS_GATE,
 )
 from dormouse_operator.manifests.common import Manifest, labels_of, metadata_of
+from dormouse_operator.manifests.download import cache_mount, cache_volume, download_container
+from dormouse_operator.manifests.resources import resources_of
 from dormouse_operator.manifests.revision import pod_name, revision_of
+from dormouse_operator.manifests.template import merge_template
 from dormouse_operator.model import Deployment, Pod
 from dormouse_operator.parse import CONTAINER, MODELS_ROOT, format_time
 
 _USER = 65532  # nobody's, as in the images
 _GRACE_AFTER_DRAIN_S = 15  # for the end of the processes once the requests are done
+_SHM_SIZE = "1Gi"  # most that /dev/shm may hold, out of the memory limit; a runtime's own 64Mi starves CUDA's libraries
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +37,13 @@ class WorkerDefaults:
 
 
 def pod_manifest(deployment: Deployment, *, image: str, index: int, defaults: WorkerDefaults) -> Manifest:
-    """Return one worker pod, allowed under Pod Security 'restricted'."""
+    """Return one worker pod, allowed under Pod Security 'restricted', with the user's template merged over it."""
     revision = revision_of(deployment, image)
     labels = {**labels_of(deployment), LABEL_REPLICA: str(index), LABEL_REVISION: revision}
     metadata = metadata_of(deployment, pod_name(deployment.key.name, revision, index), labels)
     # a worker has no state that a move would lose
     metadata["annotations"] = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
-    return {
+    pod: Manifest = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": metadata,
@@ -54,21 +58,40 @@ def pod_manifest(deployment: Deployment, *, image: str, index: int, defaults: Wo
                 "runAsUser": _USER,
                 "runAsGroup": _USER,
                 "seccompProfile": {"type": "RuntimeDefault"},
+                **_volume_group(deployment),
             },
             "containers": [_container(deployment, image, revision, defaults)],
             "volumes": _volumes(deployment),
         },
     }
+    if hub := deployment.model.hub:
+        pod["spec"]["initContainers"] = [download_container(deployment, hub, common=_common(image, defaults))]
+    return merge_template(pod, deployment.placement.template)
+
+
+def _volume_group(deployment: Deployment) -> Manifest:
+    """Return what lets the downloader write to a fresh volume; a volume that fits already is not walked through."""
+    return {"fsGroup": _USER, "fsGroupChangePolicy": "OnRootMismatch"} if deployment.model.hub else {}
+
+
+def _common(image: str, defaults: WorkerDefaults) -> Manifest:
+    """Return what all containers of the pod have alike."""
+    return {
+        "image": image,
+        "imagePullPolicy": defaults.image_pull_policy,
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
+    }
 
 
 def _container(deployment: Deployment, image: str, revision: str, defaults: WorkerDefaults) -> Manifest:
-    claim = deployment.model.claim
-    models = [{"name": "model", "mountPath": f"{MODELS_ROOT}/{claim}", "readOnly": True}] if claim else []
     http = {"httpGet": {"path": "/healthz", "port": METRICS_PORT}}
     return {
+        **_common(image, defaults),
         "name": CONTAINER,
-        "image": image,
-        "imagePullPolicy": defaults.image_pull_policy,
         "args": worker_arguments(deployment),
         "env": [
             {"name": "DORMOUSE_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
@@ -81,12 +104,7 @@ def _container(deployment: Deployment, image: str, revision: str, defaults: Work
             {"name": "control", "containerPort": CONTROL_PORT},
             {"name": "metrics", "containerPort": METRICS_PORT},
         ],
-        "resources": dict(deployment.resources),
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-        },
+        "resources": resources_of(deployment),
         "startupProbe": {**http, "periodSeconds": 1, "timeoutSeconds": 2, "failureThreshold": 180},
         "livenessProbe": {**http, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 3},
         "readinessProbe": {
@@ -96,7 +114,7 @@ def _container(deployment: Deployment, image: str, revision: str, defaults: Work
             "failureThreshold": 2,
         },
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *models],  # noqa: S108  # an emptyDir of the pod's own
+        "volumeMounts": _mounts(deployment),
     }
 
 
@@ -130,11 +148,26 @@ def worker_arguments(deployment: Deployment) -> list[str]:
 
 
 def _volumes(deployment: Deployment) -> list[Manifest]:
-    tmp: Manifest = {"name": "tmp", "emptyDir": {}}
-    claim = deployment.model.claim
-    if claim is None:
-        return [tmp]
-    return [tmp, {"name": "model", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}]
+    volumes: list[Manifest] = [{"name": "tmp", "emptyDir": {}}]
+    if deployment.engine.device == "cuda":
+        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": _SHM_SIZE}})
+    if claim := deployment.model.claim:
+        volumes.append({"name": "model", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
+    if hub := deployment.model.hub:
+        volumes.append(cache_volume(hub))
+    return volumes
+
+
+def _mounts(deployment: Deployment) -> list[Manifest]:
+    """Return where the volumes are in the worker's container, in the order of `_volumes`."""
+    mounts: list[Manifest] = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108  # an emptyDir of the pod's own
+    if deployment.engine.device == "cuda":
+        mounts.append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108  # the same, in memory
+    if claim := deployment.model.claim:
+        mounts.append({"name": "model", "mountPath": f"{MODELS_ROOT}/{claim}", "readOnly": True})
+    if deployment.model.hub:
+        mounts.append(cache_mount(is_read_only=True))
+    return mounts
 
 
 def gate_manifest(deployment: Deployment, pod: Pod, *, is_open: bool, reason: str, now: datetime) -> Manifest:

@@ -19,6 +19,7 @@ def revision_of(deployment: Deployment, image: str) -> str:
         "engine": asdict(deployment.engine),
         "image": image,
         "resources": deployment.resources,
+        "placement": asdict(deployment.placement),
         "drainTimeoutSeconds": deployment.lifecycle.drain_timeout_s,
     }
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:_REVISION_CHARS]

@@ -1,17 +1,20 @@
 """The operator's nouns: what was read from the cluster and from workers, frozen. Pure; parsing stands in `parse`."""
 
 from dormouse_operator.model.activity import Activity
-from dormouse_operator.model.observed import Observed, ServiceState
+from dormouse_operator.model.observed import BudgetState, Observed, ServiceState
 from dormouse_operator.model.recorded import Actuation, Condition, KvCache, Rank, RecordedCondition, RecordedStatus
 from dormouse_operator.model.running import AWAKE, Container, Failure, Pod, Report, Worker, WorkerState
 from dormouse_operator.model.wanted import (
     Deployment,
     DesiredState,
     Engine,
+    Hub,
     Key,
     Lifecycle,
     ModelSource,
+    Placement,
     Scaling,
+    SecretKey,
     SleepLevel,
 )
 
@@ -19,23 +22,27 @@ __all__ = [
     "AWAKE",
     "Activity",
     "Actuation",
+    "BudgetState",
     "Condition",
     "Container",
     "Deployment",
     "DesiredState",
     "Engine",
     "Failure",
+    "Hub",
     "Key",
     "KvCache",
     "Lifecycle",
     "ModelSource",
     "Observed",
+    "Placement",
     "Pod",
     "Rank",
     "RecordedCondition",
     "RecordedStatus",
     "Report",
     "Scaling",
+    "SecretKey",
     "ServiceState",
     "SleepLevel",
     "Worker",

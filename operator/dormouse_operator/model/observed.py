@@ -18,6 +18,15 @@ class ServiceState:
     is_current: bool  # holds what we would apply
 
 
+@dataclass(frozen=True, slots=True)
+class BudgetState:
+    """The PodDisruptionBudget of the deployment's name."""
+
+    uid: str
+    is_ours: bool
+    is_current: bool  # holds what we would apply
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """Everything that one reconcile saw; the planner and the conditions read nothing else."""
@@ -33,6 +42,7 @@ class Observed:
     service: ServiceState | None = None
     name_owner: str = ""  # the older deployment, as NAMESPACE/NAME, that serves under the same model name
     forbidden: str = ""  # the API server's words of the last call for this object that it did not allow
+    budget: BudgetState | None = None
     agreement_timeout_s: float = 10.0
 
     @property

@@ -60,6 +60,7 @@ class Pod:
     gate_reason: str = ""  # "" = the gate was never written
     gate_since: datetime | None = None  # when it last opened or closed
     container: Container = Container()
+    downloader: Container = Container()  # the init container that fetches a model of a hub; never there without one
 
     @property
     def can_be_asked(self) -> bool:

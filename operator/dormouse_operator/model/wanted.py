@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from dormouse_operator.model.recorded import RecordedStatus
@@ -24,12 +24,42 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class SecretKey:
+    """One value of a Secret in the deployment's namespace."""
+
+    name: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hub:
+    """A model that a hub serves, and the volume that keeps it: a claim, one that we make, or the pod's own."""
+
+    repo: str  # ORG/NAME
+    revision: str
+    token: SecretKey | None = None
+    claim: str | None = None  # the claim to mount; None = a volume that goes with the pod
+    claim_size: str | None = None  # of the claim if the operator makes it; None = it does not
+    storage_class: str | None = None  # of that claim; None = the cluster's default
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSource:
     """Where the model's directory is in the worker's container, and how it comes there."""
 
     path: str
-    claim: str | None  # the PersistentVolumeClaim to mount, None for file://
+    claim: str | None  # the PersistentVolumeClaim to mount, None for file:// and hf://
     served_name: str
+    hub: Hub | None = None  # of hf:// only
+    size_bytes: int | None = None  # of the weights in memory, as the user says
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """What a worker's pod asks of a node beside its resources."""
+
+    gpu_resource: str | None = None  # extended resource of which each worker gets one; None on cpu
+    template: Mapping[str, Any] = field(default_factory=dict)  # the user's PodTemplateSpec, merged over ours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +114,8 @@ class Deployment:
     replicas: int  # wanted now: spec.replicas, and 0 while desiredState is Zero
     engine: Engine
     lifecycle: Lifecycle
-    resources: Mapping[str, Any]  # Kubernetes ResourceRequirements, passed on as they are
+    resources: Mapping[str, Any]  # Kubernetes ResourceRequirements, which win over what we derive
     recorded: RecordedStatus
+    placement: Placement = Placement()
     is_deleting: bool = False
     scaling: Scaling | None = None  # None: others write `replicas`

@@ -1,12 +1,14 @@
 """Turns Kubernetes' mappings into the operator's nouns, once, at the edge. Pure. Raises only SpecError."""
 
-from dormouse_operator.parse.pods import CONTAINER, parse_pod
+from dormouse_operator.parse.pods import CONTAINER, DOWNLOADER, parse_pod
 from dormouse_operator.parse.recorded import parse_status
-from dormouse_operator.parse.spec import MODELS_ROOT, parse_deployment
+from dormouse_operator.parse.spec import CACHE_ROOT, MODELS_ROOT, parse_deployment
 from dormouse_operator.parse.values import Raw, SpecError, format_time, parse_bytes, parse_time
 
 __all__ = [
+    "CACHE_ROOT",
     "CONTAINER",
+    "DOWNLOADER",
     "MODELS_ROOT",
     "Raw",
     "SpecError",

@@ -9,6 +9,7 @@ from dormouse_operator.model import Container, Pod
 from dormouse_operator.parse.values import Raw, parse_time
 
 CONTAINER = "worker"
+DOWNLOADER = "download"  # the init container that fetches a model of a hub
 
 
 def parse_pod(raw: Raw) -> Pod:
@@ -38,12 +39,13 @@ def parse_pod(raw: Raw) -> Pod:
         gate_open=gate.get("status") == "True",
         gate_reason=gate.get("reason", ""),
         gate_since=parse_time(gate.get("lastTransitionTime")),
-        container=_parse_container(status.get("containerStatuses") or ()),
+        container=_parse_container(status.get("containerStatuses") or (), CONTAINER),
+        downloader=_parse_container(status.get("initContainerStatuses") or (), DOWNLOADER),
     )
 
 
-def _parse_container(statuses: Iterable[Raw]) -> Container:
-    status = next((item for item in statuses if item["name"] == CONTAINER), None)
+def _parse_container(statuses: Iterable[Raw], name: str) -> Container:
+    status = next((item for item in statuses if item["name"] == name), None)
     if status is None:
         return Container()
     state = status.get("state") or {}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dormouse_operator.model import Deployment, Engine, Key, Lifecycle, ModelSource, Scaling
+from dormouse_operator.model import Deployment, Engine, Hub, Key, Lifecycle, ModelSource, Placement, Scaling, SecretKey
 from dormouse_operator.parse.recorded import parse_status
 from dormouse_operator.parse.values import Raw, SpecError, parse_bytes
 
 TARGET_OUTSTANDING = 32  # per replica, where no measure is named: half of what the schema's maxNumSeqs computes at once
 MODELS_ROOT = "/models"  # claims are mounted below it
+CACHE_ROOT = f"{MODELS_ROOT}/cache"  # what hubs served; a directory for each repository and revision
+_ALLOWED_URIS = "hf://ORG/NAME, pvc://CLAIM/PATH and file:///PATH"
+_DEFAULT_GPU = "nvidia.com/gpu"
 
 
 def parse_deployment(raw: Raw) -> Deployment:
@@ -19,27 +22,59 @@ def parse_deployment(raw: Raw) -> Deployment:
         key=key,
         uid=metadata["uid"],
         generation=metadata.get("generation", 1),
-        model=_parse_model(spec["model"], key.name),
+        model=_parse_model(spec, key.name),
         image=spec.get("image"),
         replicas=0 if lifecycle.desired_state == "Zero" else spec.get("replicas", 1),
         engine=_parse_engine(spec.get("engine") or {}, spec.get("lifecycle") or {}),
         lifecycle=lifecycle,
         resources=spec.get("resources") or {},
         recorded=parse_status(raw.get("status") or {}),
+        placement=_parse_placement(spec),
         is_deleting="deletionTimestamp" in metadata,
         scaling=_parse_scaling(spec.get("scaling")),
     )
 
 
-def _parse_model(model: Raw, default_name: str) -> ModelSource:
+def _parse_model(spec: Raw, deployment: str) -> ModelSource:
+    model = spec["model"]
     uri: str = model["uri"]
-    name = model.get("name", default_name)
+    name = model.get("name", deployment)
+    size = parse_bytes("spec.model.size", model["size"]) if "size" in model else None
+    if uri.startswith("hf://"):
+        hub = _parse_hub(model, spec.get("cache") or {}, deployment)
+        return ModelSource(_hub_path(hub), None, name, hub, size)
     if uri.startswith("file:///"):
-        return ModelSource(uri.removeprefix("file://"), None, name)
+        return ModelSource(uri.removeprefix("file://"), None, name, None, size)
     claim, _, path = uri.removeprefix("pvc://").partition("/")
     if not uri.startswith("pvc://") or not claim:
-        raise SpecError(f"spec.model.uri is {uri!r}; allowed are pvc://CLAIM/PATH and file:///PATH")
-    return ModelSource("/".join(part for part in (MODELS_ROOT, claim, path) if part), claim, name)
+        raise SpecError(f"spec.model.uri is {uri!r}; allowed are {_ALLOWED_URIS}")
+    return ModelSource("/".join(part for part in (MODELS_ROOT, claim, path) if part), claim, name, None, size)
+
+
+def _parse_hub(model: Raw, cache: Raw, deployment: str) -> Hub:
+    repo = model["uri"].removeprefix("hf://")
+    if [bool(part) for part in repo.split("/")] != [True, True]:
+        raise SpecError(f"spec.model.uri is {model['uri']!r}; allowed are {_ALLOWED_URIS}")
+    token, size = model.get("tokenSecretRef"), cache.get("size")
+    return Hub(
+        repo=repo,
+        revision=model.get("revision", "main"),
+        token=SecretKey(token["name"], token.get("key", "token")) if token else None,
+        claim=cache.get("claimName") or (f"{deployment}-cache" if size is not None else None),
+        claim_size=None if size is None or "claimName" in cache else str(size),
+        storage_class=cache.get("storageClassName"),
+    )
+
+
+def _hub_path(hub: Hub) -> str:
+    """Return where the downloader puts it; a revision such as refs/pr/1 is one directory."""
+    return f"{CACHE_ROOT}/{hub.repo}/{hub.revision.replace('/', '--')}"
+
+
+def _parse_placement(spec: Raw) -> Placement:
+    device = (spec.get("engine") or {}).get("device", "cuda")
+    resource = (spec.get("gpu") or {}).get("resourceName", _DEFAULT_GPU)
+    return Placement(gpu_resource=resource if device == "cuda" else None, template=spec.get("template") or {})
 
 
 def _parse_lifecycle(lifecycle: Raw) -> Lifecycle:

@@ -1,0 +1,48 @@
+"""Which compute resources a worker asks for: the user's, one GPU, and memory derived from the model's size. Pure.
+
+What the worker keeps in memory (decision 0010):
+
+    on a GPU:    weights (the pinned copy) + swapSpace + the rest of both processes
+    on the CPU:  (weights + cache + swapSpace + the rest) / gpuMemoryUtilization
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from dormouse_operator.manifests.common import Manifest
+from dormouse_operator.model import Deployment
+
+_GIB, _MIB = 2**30, 2**20
+_CPU_REST_BYTES = 2 * _GIB  # interpreter and libraries of front and engine, activations of the largest batch
+_GPU_REST_BYTES = 4 * _GIB  # the same with a CUDA context, staging buffers and what may be filled of /dev/shm
+_DEFAULT_CACHE_BYTES = _GIB  # as the worker's own default on the CPU
+_DEFAULT_UTILIZATION = 0.9  # as the schema's
+
+
+def resources_of(deployment: Deployment) -> Manifest:
+    """Return the container's resources. Whatever spec.resources says stays as it is."""
+    given: Mapping[str, Mapping[str, Any]] = deployment.resources
+    limits, requests = (dict(given.get(name) or {}) for name in ("limits", "requests"))
+    gpu = deployment.placement.gpu_resource
+    if gpu is not None and gpu not in limits:
+        limits[gpu] = requests.get(gpu, 1)
+    if "memory" not in limits and "memory" not in requests and (memory := memory_bytes(deployment)):
+        limits["memory"] = requests["memory"] = f"{math.ceil(memory / _MIB)}Mi"
+    named = {"limits": limits, "requests": requests}
+    return {**given, **{name: values for name, values in named.items() if values}}
+
+
+def memory_bytes(deployment: Deployment) -> int | None:
+    """Return the memory that a worker needs, None where nobody said how large the model is."""
+    engine, size = deployment.engine, deployment.model.size_bytes
+    if size is None:
+        return None
+    swap = engine.swap_space_bytes or 0
+    if engine.device != "cpu":
+        return size + swap + _GPU_REST_BYTES
+    cache = engine.kv_cache_memory_bytes or _DEFAULT_CACHE_BYTES
+    needed = size + cache + swap + _CPU_REST_BYTES
+    return math.ceil(needed / (engine.gpu_memory_utilization or _DEFAULT_UTILIZATION))

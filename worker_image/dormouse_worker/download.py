@@ -1,0 +1,167 @@
+"""`python -m dormouse_worker.download`: puts a model of a hub into a directory, once, then ends. Imports no torch.
+
+The init container of a worker's pod. A directory that is complete is left alone and the hub is not asked, so that a
+restart neither needs the hub nor changes the model under other replicas. Pods that share a volume take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Protocol
+
+from dormouse_worker.errors import NoSafetensors, StorageFull, WorkerError
+from dormouse_worker.hub import Hub, HubFile, Snapshot
+
+TERMINATION_LOG = Path("/dev/termination-log")  # the kubelet shows what stands there
+EXIT_FAILED = 1
+_WANTED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
+_UNWANTED = ("*/*", "consolidated*.safetensors")  # other formats lie in folders; Mistral's holds the same weights twice
+_COMPLETE = ".dormouse-complete.json"
+_LOCK = ".dormouse-lock"
+_GIB = 2**30
+
+
+class Source(Protocol):
+    """Where a model comes from."""
+
+    def look_up(self) -> Snapshot:
+        """Return what there is. Raises WorkerError."""
+        ...
+
+    def fetch(self, commit: str, file: HubFile, target: Path) -> None:
+        """Put one file at `target`, whole or not at all. Raises WorkerError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class DownloadSettings:
+    """What to download, and where to."""
+
+    repo: str  # ORG/NAME
+    revision: str  # branch, tag or commit
+    directory: Path
+    token: str  # HF_TOKEN; "" = none
+    endpoint: str | None  # HF_ENDPOINT: address of the hub; None = the public one
+
+
+def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> DownloadSettings:
+    """Return the settings. Ends the program with code 2 and the flag's name on a bad value."""
+    parser = argparse.ArgumentParser(prog="dormouse-download", description=__doc__)
+    parser.add_argument("--repo", required=True, help="ORG/NAME on the hub that HF_ENDPOINT names")
+    parser.add_argument("--revision", default="main", help="branch, tag or commit")
+    parser.add_argument("--directory", required=True, type=Path, help="where the files shall lie")
+    flags = parser.parse_args(argv)
+    token, endpoint = environ.get("HF_TOKEN", ""), environ.get("HF_ENDPOINT") or None
+    return DownloadSettings(flags.repo, flags.revision, flags.directory, token, endpoint)
+
+
+def choose_files(snapshot: Snapshot, name: str) -> list[HubFile]:
+    """Return the files that a worker needs, the smallest first. Raises NoSafetensors."""
+    wanted = [file for file in snapshot.files if _matches(file.name, _WANTED) and not _matches(file.name, _UNWANTED)]
+    if not any(file.name.endswith(".safetensors") for file in wanted):
+        pickles = sorted(file.name for file in snapshot.files if _matches(file.name, ("*.bin", "*.pt", "*.pth")))
+        words = f"only pickles, which can run code ({pickles[0]})" if pickles else "no weights"
+        raise NoSafetensors(f"{name} holds {words}; choose a repository, or a revision, with *.safetensors")
+    return sorted(wanted, key=lambda file: (file.num_bytes, file.name))
+
+
+def download(source: Source, directory: Path, name: str) -> None:
+    """Make the directory complete. Raises WorkerError; what has come so far stays and is continued next time."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with _turn(directory):
+        if _is_complete(directory):
+            _say(f"{name} is in {directory} already")
+            return
+        snapshot = source.look_up()
+        files = choose_files(snapshot, name)
+        _fetch_all(source, snapshot.commit, files, directory)
+        _complete(directory, snapshot.commit, files)
+    _say(f"{name} is in {directory}, commit {snapshot.commit}")
+
+
+def _fetch_all(source: Source, commit: str, files: Sequence[HubFile], directory: Path) -> None:
+    """Fetch what is missing, one after another. Raises StorageFull before the first if there is no room for all."""
+    missing = [file for file in files if not _is_there(directory, file.name, file.num_bytes)]
+    _check_room(directory, missing)
+    total, done = sum(file.num_bytes for file in files), sum(file.num_bytes for file in files if file not in missing)
+    for file in missing:
+        _say(f"{done / _GIB:.2f} of {total / _GIB:.2f} GiB are here; {file.name} comes")
+        source.fetch(commit, file, directory / file.name)
+        done += file.num_bytes
+
+
+def _check_room(directory: Path, missing: Sequence[HubFile]) -> None:
+    here = sum(file.stat().st_size for file in directory.glob(".*.partial"))
+    needed, free = sum(file.num_bytes for file in missing) - here, shutil.disk_usage(directory).free
+    if needed > free:
+        raise StorageFull(
+            f"the cache volume has {free / _GIB:.2f} GiB free, {needed / _GIB:.2f} GiB are missing; "
+            "give spec.cache more room"
+        )
+
+
+@contextmanager
+def _turn(directory: Path) -> Iterator[None]:
+    """Wait until no other process downloads into the directory."""
+    with (directory / _LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _is_complete(directory: Path) -> bool:
+    """Tell whether an earlier download ended well and all that it brought is still there."""
+    try:
+        files: dict[str, int] = json.loads((directory / _COMPLETE).read_text())["files"]
+    except (OSError, ValueError, KeyError):
+        return False
+    return all(_is_there(directory, name, num_bytes) for name, num_bytes in files.items())
+
+
+def _complete(directory: Path, commit: str, files: Sequence[HubFile]) -> None:
+    """Write down that everything is there; in one step."""
+    mark = {"commit": commit, "files": {file.name: file.num_bytes for file in files}}
+    fresh = directory / f"{_COMPLETE}.new"
+    fresh.write_text(json.dumps(mark))
+    fresh.rename(directory / _COMPLETE)
+
+
+def _is_there(directory: Path, name: str, num_bytes: int) -> bool:
+    path = directory / name
+    return path.is_file() and path.stat().st_size == num_bytes
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch(name, pattern) for pattern in patterns)
+
+
+def _say(words: str) -> None:
+    print(words, flush=True)
+
+
+def main(argv: Sequence[str] | None = None, *, termination_log: Path = TERMINATION_LOG) -> None:
+    """Download; exit with 1 and a last line "Reason: words", which the condition ModelLoaded shows."""
+    settings = parse_settings(sys.argv[1:] if argv is None else argv, os.environ)
+    source = Hub(settings.repo, settings.revision, token=settings.token, endpoint=settings.endpoint)
+    try:
+        download(source, settings.directory, f"hf://{settings.repo} at revision {settings.revision}")
+    except (WorkerError, OSError) as error:
+        reason = error.reason if isinstance(error, WorkerError) else "Internal"
+        words = " ".join(f"{reason}: {error}".split())
+        print(words, file=sys.stderr, flush=True)
+        if termination_log.exists():
+            termination_log.write_text(words)
+        sys.exit(EXIT_FAILED)
+
+
+if __name__ == "__main__":
+    main()
