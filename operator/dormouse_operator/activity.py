@@ -112,6 +112,7 @@ class ActivityWatch:
         self._backoff = Backoff(first_s=0.2, max_s=5.0)
         self._rng = rng or random.Random()  # noqa: S311  # jitter needs no cryptography
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._could_look = True  # the last time; what stays as it is is told once
 
     def __repr__(self) -> str:
         """Show what is known."""
@@ -132,8 +133,10 @@ class ActivityWatch:
         try:
             found = await self._gateways.find()
         except GatewayLost as error:
-            _LOG.warning("the load of deployments is not known: %s", error)
+            _LOG.log(logging.WARNING if self._could_look else logging.DEBUG, "the load is not known: %s", error)
+            self._could_look = False
             return
+        self._could_look = True
         for address in sorted(found - self._tasks.keys()):
             self._book.expect(address)
             self._tasks[address] = asyncio.create_task(self._follow(address), name=f"gateway {address}")

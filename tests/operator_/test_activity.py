@@ -227,7 +227,13 @@ async def test_while_the_name_does_not_resolve_nobody_is_dropped(gateways, book,
         await clock.pass_by()
         assert book.addresses == {"a:1"}
         assert not book.is_known
-    assert "no gateway is found under gateways" in caplog.text
+        await clock.pass_by()
+    assert caplog.text.count("no gateway is found under gateways") == 1, "what stays as it is is told once"
+
+
+async def test_the_parts_say_what_they_know(gateways, book, clock):
+    watch = ActivityWatch(gateways, book, sleep=clock.sleep)
+    assert repr(watch) == "ActivityWatch(ActivityBook({}))"
 
 
 async def test_a_mistake_of_ours_in_one_stream_is_logged_and_the_stream_begun_again(gateways, book, clock, caplog):

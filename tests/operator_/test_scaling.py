@@ -131,7 +131,7 @@ def test_bounds_are_kept_at_once_whatever_the_load_is(activity, replicas, wanted
 
 
 def test_a_load_that_is_not_known_changes_nothing_and_holds_a_later_decrease_back():
-    history = ()
+    history = (Asked(-300.0, 1), Asked(-15.0, 1))
     for step in range(40):
         decision = decide(step * PERIOD_S, BY_REQUESTS, 5, None, history)
         assert (decision.replicas, decision.reason) == (5, "the load is not known")

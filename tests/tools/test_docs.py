@@ -25,7 +25,8 @@ def expand(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "document", ["README.md", "docs/architecture.md", "docs/gpu.md", "docs/progress.md", "docs/sleep.md"]
+    "document",
+    ["README.md", "docs/architecture.md", "docs/gpu.md", "docs/progress.md", "docs/scaling.md", "docs/sleep.md"],
 )
 def test_every_file_that_a_document_names_exists(document):
     text = (ROOT / document).read_text("utf-8")
