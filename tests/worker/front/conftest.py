@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from dormouse_worker.ipc import AddRequest, State
 from dormouse_worker.testing import InProcessEngine, Script
 
 OWN_FIELDS = ("model", "request_id", "resume", "priority", "stream_interval")
+OTHER_TOKENS, OTHER_VOCAB_SIZE = (11, 12), 100  # of the model to swap to
 OPERATOR_TOKEN, GATEWAY_TOKEN = "the operator's token", "the gateway's token"
 
 
@@ -102,6 +104,21 @@ class House:
         """Wait until the so-many-th engine was started."""
         await self.spawns.until(lambda: len(self.engines) >= number and self.engine.is_spawned)
 
+    def swap(self, path, *flags, name="tiny", **fields):
+        """Begin a swap to the model, with a command line like that of the front that `open_house` starts."""
+        own = ("--load-format=dummy", "--host=127.0.0.1", "--port=0", "--control-port=0", "--metrics-port=0")
+        arguments = [f"--model={path}", f"--served-model-name={name}", "--max-engine-restarts=0", *own, *flags]
+        fields = {"settings_digest": "other digest", "arguments": arguments, **fields}
+        return asyncio.create_task(self.operate("SwapEngine", **fields))
+
+    async def refused_swap(self, path, *flags, **fields):
+        """Return the error of a swap that fails."""
+        return await self.refusal(self.swap(path, *flags, **fields))
+
+    async def tokens(self, prompt=(1, 2, 3), **fields):
+        """Return the four tokens that a request gets."""
+        return [t for m in await self.collect(list(prompt), max_tokens=4, **fields) for t in m.token_ids]
+
     async def inference_health(self):
         """Return what gRPC's health says of serving."""
         request = health_pb2.HealthCheckRequest(service="dormouse.v1.Inference")
@@ -168,6 +185,25 @@ def open_house(model_path):
                 engines[-1].loaded.set()
                 stop.set()
                 await running
+
+    return opened
+
+
+@pytest.fixture(scope="session")
+def other(tmp_path_factory):
+    """Another model: fewer tokens, another template."""
+    path = write_model(tmp_path_factory.mktemp("models") / "other", template="other: {{ messages[0].content }}")
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "vocab_size": OTHER_VOCAB_SIZE}))
+    return path
+
+
+@pytest.fixture
+def open_with(open_house):
+    """Start a front whose engine for the other model follows this script."""
+
+    def opened(script=None, **kwargs):
+        return open_house(scripts={"other": script or Script(tokens=OTHER_TOKENS)}, **kwargs)
 
     return opened
 
