@@ -91,7 +91,7 @@ async def engine(tmp_path: Path, house):
     """An engine behind a real worker front, which the gateway knows as the model tiny."""
     engine = InProcessEngine()
     settings = front_settings(gateway_token_sha256=token_digest(GATEWAY_TOKEN))
-    front = Front(settings, engine_settings(write_model(tmp_path / "model")), engine.spawn)
+    front = Front(settings, engine_settings(write_model(tmp_path / "model")), lambda _: engine.spawn)
     ports = await front.start()
     try:
         await front.worker.changes.until(lambda: front.worker.board.state is State.PROFILED)

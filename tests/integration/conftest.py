@@ -42,6 +42,7 @@ class Worker:
         command += ["--device", "cpu", "--dtype", "float32", "--max-model-len", "512", "--memory-limit", "2Gi"]
         command += ["--max-num-seqs", "8", "--max-num-batched-tokens", "128", "--port", str(self.port)]
         command += ["--control-port", str(self.control_port), "--metrics-port", str(self.metrics_port), *flags]
+        self.arguments = command[3:]
         env = {
             **os.environ,
             "DORMOUSE_POD_UID": "pod-uid",

@@ -34,7 +34,7 @@ async def _run(front_settings: FrontSettings, engine_settings: EngineSettings, e
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    front = Front(front_settings, engine_settings, subprocess_spawner(engine_argv, engine_settings, os.environ))
+    front = Front(front_settings, engine_settings, subprocess_spawner(engine_argv, os.environ))
     try:
         await front.start()
     except BaseException:

@@ -52,7 +52,7 @@ class Script(msgspec.Struct, frozen=True):
     values: dict[str, str] = {}  # method → what it returns
     tokenizer_path: str = ""  # what it made for a model without tokenizer.json
     missing_bytes: int = 0  # what a prepared wake lacks
-    hangs_at: str = ""  # never answers this command
+    hangs_at: str = ""  # never answers this command; "load": in this process, until `loaded` is set
     dies_at: str = ""  # ends with code 3 and a last word when this arrives: a method, or "request"
 
 
@@ -169,14 +169,16 @@ class FakeEngine:
 class InProcessEngine:
     """A fake engine as a task of the test's event loop, over a real unix socket. Implements `EngineProcess`.
 
-    Loading ends when `loaded` is set (it is from the start); while `is_paused` tokens come only from `step`.
+    Loading ends when `loaded` is set (it is from the start, unless the script hangs there); while `is_paused` tokens
+    come only from `step`.
     """
 
     def __init__(self, script: Script | None = None) -> None:
         self.engine = FakeEngine(script or Script())
         self.is_paused = False
         self.loaded = asyncio.Event()
-        self.loaded.set()
+        if self.engine.script.hangs_at != "load":
+            self.loaded.set()
         self._changes = Changes()
         self._exit: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._words = ""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from grpc import aio
@@ -16,11 +18,13 @@ from dormouse_api.v1 import inference_pb2_grpc as inference_rpc
 from dormouse_api.v1 import worker_control_pb2 as control_pb
 from dormouse_api.v1 import worker_control_pb2_grpc as control_rpc
 from dormouse_worker.front.app import Front, Ports
+from dormouse_worker.front.board import Changes
 from dormouse_worker.front.testing import engine_settings, front_settings, write_model
 from dormouse_worker.ipc import AddRequest, State
 from dormouse_worker.testing import InProcessEngine, Script
 
 OWN_FIELDS = ("model", "request_id", "resume", "priority", "stream_interval")
+OTHER_TOKENS, OTHER_VOCAB_SIZE = (11, 12), 100  # of the model to swap to
 OPERATOR_TOKEN, GATEWAY_TOKEN = "the operator's token", "the gateway's token"
 
 
@@ -35,6 +39,7 @@ class House:
     running: asyncio.Task
     serving: aio.Channel
     control: aio.Channel
+    spawns: Changes
 
     @property
     def engine(self):
@@ -95,6 +100,25 @@ class House:
     async def until_state(self, state):
         await self.front.worker.changes.until(lambda: self.front.worker.board.state is state)
 
+    async def until_spawned(self, number):
+        """Wait until the so-many-th engine was started."""
+        await self.spawns.until(lambda: len(self.engines) >= number and self.engine.is_spawned)
+
+    def swap(self, path, *flags, name="tiny", **fields):
+        """Begin a swap to the model, with a command line like that of the front that `open_house` starts."""
+        own = ("--load-format=dummy", "--host=127.0.0.1", "--port=0", "--control-port=0", "--metrics-port=0")
+        arguments = [f"--model={path}", f"--served-model-name={name}", "--max-engine-restarts=0", *own, *flags]
+        fields = {"settings_digest": "other digest", "arguments": arguments, **fields}
+        return asyncio.create_task(self.operate("SwapEngine", **fields))
+
+    async def refused_swap(self, path, *flags, **fields):
+        """Return the error of a swap that fails."""
+        return await self.refusal(self.swap(path, *flags, **fields))
+
+    async def tokens(self, prompt=(1, 2, 3), **fields):
+        """Return the four tokens that a request gets."""
+        return [t for m in await self.collect(list(prompt), max_tokens=4, **fields) for t in m.token_ids]
+
     async def inference_health(self):
         """Return what gRPC's health says of serving."""
         request = health_pb2.HealthCheckRequest(service="dormouse.v1.Inference")
@@ -122,26 +146,37 @@ def open_house(model_path):
     """Start a front; it ends with the block."""
 
     @asynccontextmanager
-    async def opened(script=None, *, ready=True, path=model_path, loaded=True, seams=None, **settings):
-        engines = [InProcessEngine(script or Script())]
+    async def opened(
+        script=None, *, ready=True, path=model_path, loaded=True, seams=None, scripts=None, engine=None, **settings
+    ):
+        engines, spawns = [InProcessEngine(script or Script())], Changes()
         if not loaded:
             engines[0].loaded.clear()
 
-        async def spawn(socket_path):
-            if engines[-1].is_spawned:
-                engines.append(InProcessEngine(script or Script()))
-            return await engines[-1].spawn(socket_path)
+        def spawn_for(settings):
+            async def spawn(socket_path):
+                if engines[-1].is_spawned:
+                    engines.append(make_engine(settings))
+                process = await engines[-1].spawn(socket_path)
+                spawns.notify()
+                return process
+
+            return spawn
+
+        def make_engine(settings):
+            """Return the engine of a model: of its own script, where one stands in `scripts`."""
+            return InProcessEngine((scripts or {}).get(Path(settings.model).name) or script or Script())
 
         digests = {"operator_token_sha256": token_digest(OPERATOR_TOKEN)}
         settings = front_settings(**digests, gateway_token_sha256=token_digest(GATEWAY_TOKEN), **settings)
-        front = Front(settings, engine_settings(path), spawn, seams)
+        front = Front(settings, engine_settings(path, **(engine or {})), spawn_for, seams)
         ports, stop = await front.start(), asyncio.Event()
         running = asyncio.create_task(front.run(stop))
         async with (
             aio.insecure_channel(f"127.0.0.1:{ports.inference}") as serving,
             aio.insecure_channel(f"127.0.0.1:{ports.control}") as control,
         ):
-            house = House(front, engines, ports, stop, running, serving, control)
+            house = House(front, engines, ports, stop, running, serving, control, spawns)
             try:
                 if ready:
                     await house.make_ready()
@@ -150,6 +185,25 @@ def open_house(model_path):
                 engines[-1].loaded.set()
                 stop.set()
                 await running
+
+    return opened
+
+
+@pytest.fixture(scope="session")
+def other(tmp_path_factory):
+    """Another model: fewer tokens, another template."""
+    path = write_model(tmp_path_factory.mktemp("models") / "other", template="other: {{ messages[0].content }}")
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "vocab_size": OTHER_VOCAB_SIZE}))
+    return path
+
+
+@pytest.fixture
+def open_with(open_house):
+    """Start a front whose engine for the other model follows this script."""
+
+    def opened(script=None, **kwargs):
+        return open_house(scripts={"other": script or Script(tokens=OTHER_TOKENS)}, **kwargs)
 
     return opened
 

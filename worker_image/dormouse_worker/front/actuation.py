@@ -6,7 +6,7 @@
     WakeUp         the memory returns, is verified, and callers are let in again
 
 A caller that prepared and was never heard of again must not keep a worker closed or memory reserved: after
-`prepared_timeout_s` a preparation is taken back.
+`--prepared-timeout` a preparation is taken back.
 """
 
 from __future__ import annotations
@@ -29,14 +29,6 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class PhaseTimeouts:
-    """How long is waited, in seconds."""
-
-    drain_s: float  # for running requests to end, where the caller says nothing else
-    prepared_s: float  # for the second phase
-
-
-@dataclass(frozen=True, slots=True)
 class Order:
     """What a sleep was asked to do; no tags = all."""
 
@@ -48,10 +40,9 @@ class Order:
 class Actuation:
     """Owns the preparation under way, of which there is at most one."""
 
-    def __init__(self, worker: Worker, turns: Turns, timeouts: PhaseTimeouts) -> None:
+    def __init__(self, worker: Worker, turns: Turns) -> None:
         self._worker = worker
         self._turns = turns
-        self._timeouts = timeouts
         self._prepared: asyncio.TimerHandle | None = None  # ends it
 
     def __repr__(self) -> str:
@@ -61,11 +52,12 @@ class Actuation:
         """Refuse new requests and wait for the running ones; return how many are left. Stays draining."""
         if self._worker.board.state in {State.READY, State.DRAINING}:
             self._worker.start_draining()
-            await self._wait_until_drained(timeout_s or self._timeouts.drain_s)
+            await self._wait_until_drained(timeout_s or self._worker.settings.drain_timeout_s)
         return len(self._worker.requests)
 
     async def prepare_sleep(self, order: Order, request_counter: int | None) -> int:
         """Drain or abort, and stay closed; return the request counter. Raises CallError with everything as before."""
+        self._turns.require_open()
         if self._worker.board.state is not State.ASLEEP:
             self._require("PrepareSleep", State.READY, State.DRAINING)
             self._check_counter(request_counter)
@@ -76,6 +68,7 @@ class Actuation:
 
     async def sleep(self, order: Order) -> None:
         """Give the memory back. A sleep that fails leaves the worker as it was; hanging up while it drains, too."""
+        self._turns.require_open()
         was_prepared = self._forget_preparation()
         if self._worker.board.state is State.ASLEEP:
             await self._turns.run(partial(self._sleep, order))
@@ -95,11 +88,17 @@ class Actuation:
 
     async def wake_up(self, tags: Sequence[str]) -> None:
         """Wake, or end a draining, or a sleep that waits for it."""
+        self._turns.require_open()
         self._forget_preparation()
         self._worker.reopen()
         self._require("WakeUp", State.ASLEEP, State.READY, State.WAKING)
         if self._worker.board.state is not State.READY:
             await self._turns.run(partial(self._worker.command, "wake_up", tags=list(tags)))
+
+    def take_over(self) -> bool:
+        """Let nobody in, for whoever goes on from here instead of us; return whether a failure of his reopens."""
+        was_prepared = self._forget_preparation()
+        return self._worker.start_draining() or was_prepared
 
     async def _close(self, order: Order, *, reopens: bool) -> bool:
         """Let nobody in any more and wait until nothing runs; return whether a failure from now on reopens.
@@ -111,7 +110,7 @@ class Actuation:
         try:
             if order.must_abort:
                 await self._turns.run(partial(worker.command, "abort_all"))
-            await self._wait_until_drained(self._timeouts.drain_s)
+            await self._wait_until_drained(self._worker.settings.drain_timeout_s)
             self._require_drained()
         except BaseException:  # hanging up is a cancellation
             if reopens:
@@ -123,7 +122,7 @@ class Actuation:
         self._require("Sleep", State.DRAINING)  # somebody may have opened the worker again
         if left := len(self._worker.requests):
             raise precondition(
-                f"{left} requests still run after {self._timeouts.drain_s:g} s (--drain-timeout); "
+                f"{left} requests still run after {self._worker.settings.drain_timeout_s:g} s (--drain-timeout); "
                 "call again, or with mode ABORT"
             )
 
@@ -162,11 +161,13 @@ class Actuation:
     def _expect_second_phase(self, what: str, take_back: Callable[[], object]) -> None:
         def expire() -> None:
             self._prepared = None
-            logger.warning("no %s within %g s; its preparation is taken back", what, self._timeouts.prepared_s)
+            logger.warning(
+                "no %s within %g s; its preparation is taken back", what, self._worker.settings.prepared_timeout_s
+            )
             take_back()
 
         self._forget_preparation()
-        self._prepared = asyncio.get_running_loop().call_later(self._timeouts.prepared_s, expire)
+        self._prepared = asyncio.get_running_loop().call_later(self._worker.settings.prepared_timeout_s, expire)
 
     def _forget_preparation(self) -> bool:
         """Let the preparation under way be; return whether there was one."""

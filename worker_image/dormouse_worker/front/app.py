@@ -19,31 +19,27 @@ from grpc_health.v1.health import SERVICE_NAME as HEALTH_SERVICE
 from grpc_health.v1.health import aio as health  # type: ignore[attr-defined]  # made only where asyncio is there
 from grpc_reflection.v1alpha import reflection
 
-from dormouse_api import __version__
 from dormouse_api.auth import RequireRole, RoleTokens
 from dormouse_api.limits import MAX_MESSAGE_BYTES, server_options
 from dormouse_api.names import CONTROL_SERVICE, INFERENCE_SERVICE, Role
 from dormouse_api.v1 import worker_control_pb2_grpc
 from dormouse_worker.errors import WorkerError
-from dormouse_worker.front.actuation import Actuation, PhaseTimeouts
-from dormouse_worker.front.caller import Timeouts
+from dormouse_worker.front.actuation import Actuation
 from dormouse_worker.front.control import ControlService
-from dormouse_worker.front.engine_link import Spawn
+from dormouse_worker.front.edition import Edition, Served
+from dormouse_worker.front.engine_link import SpawnFor
 from dormouse_worker.front.http import METRICS_TYPE, Answer, HttpDoor
 from dormouse_worker.front.inference import InferenceService
 from dormouse_worker.front.keeper import EngineKeeper
-from dormouse_worker.front.late_codec import LateCodec
-from dormouse_worker.front.metrics import WorkerMetrics
-from dormouse_worker.front.model import Model, load_model
-from dormouse_worker.front.overdue import EngineLimits
+from dormouse_worker.front.model import load_model
 from dormouse_worker.front.parsing import add_inference
 from dormouse_worker.front.restarts import RestartLimits
 from dormouse_worker.front.settings import FrontSettings
 from dormouse_worker.front.standalone import agree_with_itself, invitation
+from dormouse_worker.front.swap import EngineSwap, Workshop
 from dormouse_worker.front.turns import Turns
-from dormouse_worker.front.wire import Identity
-from dormouse_worker.front.worker import Limits, Worker
-from dormouse_worker.ipc import EngineStatus, State
+from dormouse_worker.front.worker import Worker
+from dormouse_worker.ipc import State
 from dormouse_worker.lifecycle import describe
 from dormouse_worker.settings import EngineSettings
 
@@ -78,31 +74,28 @@ class Front:
     """Everything composed. Use: start, run until stopped or the engine died for good, which returns the exit code."""
 
     def __init__(
-        self, settings: FrontSettings, engine: EngineSettings, spawn: Spawn, seams: Seams | None = None
+        self, settings: FrontSettings, engine: EngineSettings, spawn_for: SpawnFor, seams: Seams | None = None
     ) -> None:
         """Read the model's files. Needs a running event loop. Raises nothing: a bad model makes a FAILED worker."""
         seams = seams or Seams()
         self._settings = settings
         self._threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
-        model = self._load_model(engine, seams)
-        digest = "" if isinstance(model, WorkerError) else model.card.digest
-        self._codec = None if isinstance(model, WorkerError) else model.codec
-        self._can_chat = not isinstance(model, WorkerError) and bool(model.templates)
+        self._now = seams.now
+        edition = self._read_edition(settings, engine)
+        self._can_chat = not isinstance(edition.model, WorkerError) and bool(edition.model.templates)
         self._agreeing: asyncio.Task[None] | None = None
-        self.metrics = WorkerMetrics(settings.served_model_names[0], clock=seams.clock)
-        self.worker = Worker(
-            spawn,
-            Identity(settings.pod_uid, settings.settings_digest, digest, __version__),
-            self.metrics,
-            limits=_limits(settings),
-            clock=seams.clock,
-        )
-        if isinstance(model, WorkerError):
-            self.worker.board.fail(model.reason, str(model))
+        self.worker = Worker(spawn_for(engine), Served(edition), clock=seams.clock)
+        if isinstance(edition.model, WorkerError):
+            self.worker.board.fail(edition.model.reason, str(edition.model))
         self._health = health.HealthServicer()
-        self._make_servers(None if isinstance(model, WorkerError) else model)
-        self._http = HttpDoor({"/metrics": self._metrics, "/healthz": self._healthz, "/readyz": self._readyz})
         self._socket_dir = Path(tempfile.mkdtemp(prefix="dormouse-"))  # only we may enter
+        turns = Turns()
+        actuation = Actuation(self.worker, turns)
+        self._swap = EngineSwap(
+            self.worker, turns, actuation, Workshop(spawn_for, self._read_edition, self._socket_dir)
+        )
+        self._make_servers(ControlService(self.worker, turns, actuation, self._swap))
+        self._http = HttpDoor({"/metrics": self._metrics, "/healthz": self._healthz, "/readyz": self._readyz})
         limits = RestartLimits(settings.max_engine_restarts, settings.engine_restart_window_s)
         self._keeper = EngineKeeper(self.worker, self._socket_dir / "engine.sock", limits, sleep=seams.sleep)
 
@@ -147,7 +140,8 @@ class Front:
         """End the engine and close everything; safe after a failed start."""
         self.worker.is_ending = True
         await self._keeper.stop()
-        await self.worker.link.stop()
+        await asyncio.gather(self.worker.link.stop(), self._swap.stop())
+        await self.worker.link.stop()  # what a swap put in its place just then
         self.worker.changes.close()
         self.worker.load_changes.close()
         if self._agreeing is not None:
@@ -187,26 +181,26 @@ class Front:
         await self._health.enter_graceful_shutdown()
         died = asyncio.create_task(self.worker.died.wait())
         idle = asyncio.create_task(self.worker.until_idle())
-        _, late = await asyncio.wait(
-            {died, idle}, timeout=self._settings.drain_timeout_s, return_when=asyncio.FIRST_COMPLETED
-        )
+        timeout_s = self.worker.settings.drain_timeout_s
+        _, late = await asyncio.wait({died, idle}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         for task in late:
             task.cancel()
-        self.worker.requests.fail_all(f"the worker shut down after {self._settings.drain_timeout_s:g} s of draining")
+        self.worker.requests.fail_all(f"the worker shut down after {timeout_s:g} s of draining")
 
     async def _follow_state(self) -> None:
         """Keep gRPC's health in step with the state."""
         worker = self.worker
         async for state in worker.changes.stream(lambda: worker.board.state, min_interval_s=0.0):
-            await self._take_tokenizer(worker.board.engine)  # first: who sees READY may send text
+            await self._take_tokenizer()  # first: who sees READY may send text
             await self._tell_health(state)
 
-    async def _take_tokenizer(self, status: EngineStatus) -> None:
+    async def _take_tokenizer(self) -> None:
         """Load what the engine made for a model without tokenizer.json."""
-        if not isinstance(self._codec, LateCodec):
+        model = self.worker.served.edition.model
+        if isinstance(model, WorkerError):
             return
         try:
-            await asyncio.get_running_loop().run_in_executor(self._threads, self._codec.take, status)
+            await model.take_tokenizer(self.worker.board.engine)
         except WorkerError as error:
             self.worker.board.fail(error.reason, str(error))
 
@@ -215,7 +209,7 @@ class Front:
             await self._health.set(service, SERVING)
         await self._health.set(INFERENCE_SERVICE, SERVING if state is State.READY else NOT_SERVING)
 
-    def _make_servers(self, model: Model | None) -> None:
+    def _make_servers(self, control: ControlService) -> None:
         digests = {
             Role.OPERATOR: self._settings.operator_token_sha256,
             Role.GATEWAY: self._settings.gateway_token_sha256,
@@ -223,17 +217,7 @@ class Front:
         tokens = RoleTokens(digests)
         guard = RequireRole(tokens, {CONTROL_SERVICE: Role.OPERATOR})
         self._inference, self._control = self._server(guard), self._server(guard)
-        timeouts = Timeouts(self._settings.default_timeout_s, self._settings.max_timeout_s)
-        serving = InferenceService(self.worker, model, tokens, timeouts)
-        add_inference(serving, self._inference)
-        turns = Turns()
-        phases = PhaseTimeouts(self._settings.drain_timeout_s, self._settings.prepared_timeout_s)
-        control = ControlService(
-            self.worker,
-            turns,
-            Actuation(self.worker, turns, phases),
-            profiler_dir=self._settings.profiler_dir,
-        )
+        add_inference(InferenceService(self.worker, tokens), self._inference)
         worker_control_pb2_grpc.add_WorkerControlServicer_to_server(control, self._control)
         if self._settings.enable_reflection:
             names = (INFERENCE_SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME)
@@ -249,14 +233,16 @@ class Front:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         return server
 
-    def _load_model(self, engine: EngineSettings, seams: Seams) -> Model | WorkerError:
+    def _read_edition(self, settings: FrontSettings, engine: EngineSettings) -> Edition:
+        """Read the model's files; slow. Raises nothing."""
         try:
-            return load_model(engine, self._settings.served_model_names, threads=self._threads, now=seams.now)
+            model = load_model(engine, settings.served_model_names, threads=self._threads, now=self._now)
         except WorkerError as error:
-            return error
+            return Edition(settings, engine, error)
+        return Edition(settings, engine, model)
 
     def _metrics(self) -> Answer:
-        return Answer(200, self.metrics.text(), METRICS_TYPE)
+        return Answer(200, self.worker.metrics.text(), METRICS_TYPE)
 
     def _healthz(self) -> Answer:
         if self.worker.is_healthy:
@@ -268,11 +254,6 @@ class Front:
         if board.state is State.READY and not self.worker.is_ending:
             return Answer(200, b"ok\n")
         return Answer(503, f"the worker is {describe(board.state, board.engine.sleep_level)}\n".encode())
-
-
-def _limits(settings: FrontSettings) -> Limits:
-    engine = EngineLimits(settings.engine_timeout_s, settings.engine_load_timeout_s, settings.engine_command_timeout_s)
-    return Limits(settings.max_waiting_requests, engine)
 
 
 def _listen(server: aio.Server, host: str, port: int, flag: str) -> int:

@@ -123,6 +123,13 @@ class StatusBoard:
         self._draining = False
         self.changes.notify()
 
+    def replace(self, status: EngineStatus) -> None:
+        """Take the word of another engine, put in the place of one that slept. A failure of the front's own stays."""
+        self._engine = status
+        self._draining = False
+        logger.info("state changed", extra={"fields": {"new": self.state, "by": "another engine"}})
+        self.changes.notify()
+
     def start_draining(self) -> bool:
         """Refuse new requests from now on; return whether that is news. Only READY can drain."""
         if self.state is not State.READY:

@@ -3,6 +3,7 @@
 # ruff: noqa: N802  the method names are those of the .proto file
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from dormouse_worker.front.actuation import Actuation, Order, precondition, requ
 from dormouse_worker.front.answers import answered
 from dormouse_worker.front.health import check_health
 from dormouse_worker.front.profiling import trace_directory
+from dormouse_worker.front.swap import EngineSwap, SwapOrder
 from dormouse_worker.front.turns import Turns
 from dormouse_worker.front.wire import to_report
 from dormouse_worker.front.worker import Worker
@@ -30,11 +32,11 @@ WATCH_INTERVAL_S = 0.02  # at most so often a watcher hears something
 class ControlService(rpc.WorkerControlServicer):
     """One worker's control calls: reads the request, checks the epoch, leaves the rest to those who own it."""
 
-    def __init__(self, worker: Worker, turns: Turns, actuation: Actuation, *, profiler_dir: str) -> None:
+    def __init__(self, worker: Worker, turns: Turns, actuation: Actuation, swap: EngineSwap) -> None:
         self._worker = worker
         self._turns = turns
         self._actuation = actuation
-        self._profiler_dir = profiler_dir
+        self._swap = swap
 
     @answered
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.WorkerStatus:
@@ -113,6 +115,14 @@ class ControlService(rpc.WorkerControlServicer):
         return self._worker.status()
 
     @answered
+    async def SwapEngine(self, request: pb.SwapEngineRequest, context: Context) -> pb.WorkerStatus:
+        """Put an engine with other settings in the place of this one, or leave everything as it was."""
+        del context  # the swap runs to its end, whoever hangs up
+        self._worker.take_epoch(request.epoch)
+        await self._swap.run(_swap_order(request))
+        return self._worker.status()
+
+    @answered
     async def SaveShardedState(
         self, request: pb.SaveShardedStateRequest, context: Context
     ) -> pb.SaveShardedStateResponse:
@@ -138,7 +148,7 @@ class ControlService(rpc.WorkerControlServicer):
         """Record every operation of the engine from now on."""
         del context  # the command runs to its end, whoever hangs up
         self._worker.take_epoch(request.epoch)
-        directory = trace_directory(self._profiler_dir, request.directory)
+        directory = trace_directory(self._worker.settings.profiler_dir, request.directory)
         require(self._worker, "StartProfile", State.PROFILED, State.READY, State.DRAINING)
         await self._turns.run(partial(self._worker.command, "start_profile", directory=directory))
         return pb.StartProfileResponse()
@@ -179,6 +189,17 @@ def _order(request: pb.PrepareSleepRequest | pb.SleepRequest) -> Order:
             f"level is {request.level}; allowed: 1 (weights stay in host memory) and 2 (they are dropped)",
         )
     return Order(request.level, _tags(request.tags), must_abort=request.mode == pb.DRAIN_MODE_ABORT)
+
+
+def _swap_order(request: pb.SwapEngineRequest) -> SwapOrder:
+    """Return what is asked for. Raises CallError INVALID_ARGUMENT."""
+    timeout_s = request.timeout_seconds
+    if not (math.isfinite(timeout_s) and timeout_s >= 0):
+        raise CallError(
+            grpc.StatusCode.INVALID_ARGUMENT,
+            f"timeout_seconds is {timeout_s:g}; allowed: seconds above 0, or 0 for the new --engine-load-timeout",
+        )
+    return SwapOrder(tuple(request.arguments), request.settings_digest, timeout_s)
 
 
 def _tags(tags: Sequence[str]) -> tuple[str, ...]:

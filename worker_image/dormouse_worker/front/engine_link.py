@@ -27,6 +27,7 @@ from dormouse_worker.ipc import (
     decode_engine,
     encode_frame,
 )
+from dormouse_worker.settings import EngineSettings
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +81,7 @@ class _Waiting(NamedTuple):
 
 
 Spawn = Callable[[Path], Awaitable[EngineProcess]]
+SpawnFor = Callable[[EngineSettings], Spawn]  # what starts an engine with these settings
 
 
 class EngineLink:
@@ -90,7 +92,7 @@ class EngineLink:
     ) -> None:
         self._spawn = spawn
         self._end_grace_s = end_grace_s
-        self._events = events
+        self.events = events  # whom the engine serves; another one from a swap on
         self._clock = clock
         self._started_s: float | None = None  # None: there is no engine, or its end is at hand
         self._last_message_s = self._command_began_s = clock()
@@ -221,10 +223,12 @@ class EngineLink:
                 await self._read_all(reader)
         finally:
             listener.close()
+            if not connection.cancel():  # else one that connects from now on is hung up on
+                connection.result()[1].close()
             self._lose()
         exit_code = await self._end(process, ended)
         if not self._is_stopping:
-            self._events.on_death(exit_code, process.last_words())
+            self.events.on_death(exit_code, process.last_words())
 
     async def _read_all(self, reader: asyncio.StreamReader) -> None:
         """Dispatch until the engine hangs up, or says what nobody understands."""
@@ -242,9 +246,9 @@ class EngineLink:
 
     def _dispatch(self, message: EngineMessage) -> None:
         if isinstance(message, StepOutputs):
-            self._events.on_outputs(message)
+            self.events.on_outputs(message)
         elif isinstance(message, EngineStatus):
-            self._events.on_status(message)
+            self.events.on_status(message)
         elif isinstance(message, CommandResult):
             self._command_began_s = self._clock()  # of the next one, if there is one
             command = self._pending.pop(message.command_id, None)
@@ -259,7 +263,7 @@ class EngineLink:
             if not command.answer.done():
                 command.answer.set_exception(self._why_lost())
         self._pending.clear()
-        self._events.on_lost()
+        self.events.on_lost()
 
     def _why_lost(self) -> EngineLost:
         if self.why_killed:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from dormouse_worker.front.engine_link import Spawn
+from dormouse_worker.front.engine_link import Spawn, SpawnFor
 from dormouse_worker.settings import EngineSettings
 
 ENGINE_ARGV: tuple[str, ...] = (sys.executable, "-m", "dormouse_worker.engine_process")
@@ -58,10 +58,13 @@ class SubprocessEngine:
                 self._last_line = words[-1].decode(errors="replace").strip()
 
 
-def subprocess_spawner(argv: Sequence[str], settings: EngineSettings, environ: Mapping[str, str]) -> Spawn:
+def subprocess_spawner(argv: Sequence[str], environ: Mapping[str, str]) -> SpawnFor:
     """Return what starts `argv --socket PATH` with the settings as JSON on standard input."""
 
-    async def spawn(socket_path: Path) -> SubprocessEngine:
+    def spawn_for(settings: EngineSettings) -> Spawn:
+        return lambda socket_path: spawn(settings, socket_path)
+
+    async def spawn(settings: EngineSettings, socket_path: Path) -> SubprocessEngine:
         process = await asyncio.create_subprocess_exec(
             *argv,
             "--socket",
@@ -75,4 +78,4 @@ def subprocess_spawner(argv: Sequence[str], settings: EngineSettings, environ: M
         process.stdin.close()
         return SubprocessEngine(process)
 
-    return spawn
+    return spawn_for

@@ -14,6 +14,7 @@ from dormouse_api.limits import MAX_MESSAGE_BYTES
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
+from dormouse_worker.errors import WorkerError
 from dormouse_worker.front import validation
 from dormouse_worker.front.answers import abort, answered, unexpected
 from dormouse_worker.front.caller import Timeouts, read_caller
@@ -29,20 +30,19 @@ LOAD_INTERVAL_S = 0.25  # numbers are told at most so often: each message costs 
 
 
 class InferenceService(rpc.InferenceServicer):
-    """One worker's inference calls. `model` is None while its files can not be read: then only the state answers."""
+    """One worker's inference calls. While the model's files can not be read, only the state answers."""
 
-    def __init__(self, worker: Worker, model: Model | None, tokens: RoleTokens, timeouts: Timeouts) -> None:
+    def __init__(self, worker: Worker, tokens: RoleTokens) -> None:
         self._worker = worker
-        self._model = model
         self._tokens = tokens
-        self._timeouts = timeouts
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> AsyncIterator[pb.GenerateResponse]:
         """Stream one request's tokens."""
         generation: Generation | None = None
         try:
             model = self._known_model(readable(request).model)
-            time_limit = self._timeouts.limit(context.time_remaining())
+            settings = self._worker.settings
+            time_limit = Timeouts(settings.default_timeout_s, settings.max_timeout_s).limit(context.time_remaining())
             caller = read_caller(context.invocation_metadata(), self._tokens, time_limit)
             generation = running = await begin(self._worker, model, request, caller)
             context.add_done_callback(lambda _: running.abandon())  # type: ignore[arg-type]  # a stub
@@ -105,13 +105,14 @@ class InferenceService(rpc.InferenceServicer):
 
     def _known_model(self, name: str) -> Model:
         """Return the model. Raises CallError NOT_FOUND for another name, UNAVAILABLE while there is none."""
-        if self._model is None:
+        model = self._worker.served.edition.model
+        if isinstance(model, WorkerError):
             self._worker.check_admission()
             raise CallError(grpc.StatusCode.UNAVAILABLE, "the model's files can not be read")
-        if name and name not in self._model.names:
-            known = ", ".join(self._model.names)
+        if name and name not in model.names:
+            known = ", ".join(model.names)
             raise CallError(grpc.StatusCode.NOT_FOUND, f"model is {name!r}; this worker knows: {known}")
-        return self._model
+        return model
 
     @property
     def _doors(self) -> tuple[bool, bool]:

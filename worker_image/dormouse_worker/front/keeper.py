@@ -50,7 +50,11 @@ class EngineKeeper:
     async def _keep(self) -> None:
         worker = self._worker
         while True:
-            await worker.link.until_ended()
+            link = worker.link
+            await link.until_ended()
+            await worker.changes.until(lambda: not worker.swapping_to)  # else the old model would load beside the new
+            if worker.link is not link:
+                continue
             if worker.is_ending or worker.is_gpu_unhealthy:
                 return
             delay_s = self._budget.take()

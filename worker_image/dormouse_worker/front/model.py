@@ -13,7 +13,7 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.errors import ModelInvalid
 from dormouse_worker.front import validation
 from dormouse_worker.front.chat import ChatTemplates, TemplateRefused, read_template_sources
-from dormouse_worker.front.late_codec import Codec, load_codec
+from dormouse_worker.front.late_codec import Codec, LateCodec, load_codec
 from dormouse_worker.front.model_card import ModelCard, read_model_card, read_object
 from dormouse_worker.front.plain import plain_dict
 from dormouse_worker.front.special_tokens import special_tokens
@@ -70,6 +70,12 @@ class Model:
     async def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
         """Return the text of these ids."""
         return await self.in_thread(lambda: self.codec.decode(token_ids, skip_special_tokens=skip_special_tokens))
+
+    async def take_tokenizer(self, engine: EngineStatus) -> None:
+        """Load what the engine made for a model without tokenizer.json. Raises ModelInvalid if it is broken."""
+        codec = self.codec
+        if isinstance(codec, LateCodec):
+            await self.in_thread(lambda: codec.take(engine))
 
     def describe(self, engine: EngineStatus) -> pb.GetModelResponse:
         """Return the model's description; what only the engine knows is 0 until it told it."""

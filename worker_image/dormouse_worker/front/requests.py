@@ -57,7 +57,7 @@ class RequestTable:
         changes: Changes,
     ) -> None:
         self._send = send
-        self._events = events
+        self.events = events  # another one when the model has another name
         self._max_waiting = max_waiting
         self._changes = changes
         self._streams: dict[str, OutputStream] = {}
@@ -160,7 +160,7 @@ class RequestTable:
             self._fail(output.request_id, "its output could not be turned into an answer")
             return
         if num_tokens:
-            self._events.on_tokens(stream, num_tokens, previous_s)
+            self.events.on_tokens(stream, num_tokens, previous_s)
         if stream.finish_reason is not None:
             if output.finish_reason is None:  # the front found a stop string, the engine does not know it
                 self._send(AbortRequests([output.request_id]))
@@ -188,5 +188,5 @@ class RequestTable:
         stream = self._streams.pop(key)
         self._siblings.pop(key, None)
         self.num_waiting -= not stream.is_started
-        self._events.on_end(stream, reason)
+        self.events.on_end(stream, reason)
         self._changes.notify()

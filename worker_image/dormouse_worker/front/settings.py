@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from dormouse_api.names import CONTROL_PORT, INFERENCE_PORT, METRICS_PORT
 from dormouse_worker.front import flag_types
@@ -55,9 +56,30 @@ class FrontSettings:
     gateway_token_sha256: str
 
 
+class FlagsRefused(Exception):
+    """A command line that came while the program runs is wrong; the message names the flag."""
+
+
+class _RefusingParser(argparse.ArgumentParser):
+    """Raises FlagsRefused where others end the program."""
+
+    def error(self, message: str) -> NoReturn:
+        raise FlagsRefused(message)
+
+
 def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[FrontSettings, EngineSettings]:
     """Return both parts' settings. Ends the program with code 2 and the flag's name on a bad value."""
-    parser = _parser()
+    return _parse(_with_flags(_parser()), argv, environ)
+
+
+def reparse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[FrontSettings, EngineSettings]:
+    """Return both parts' settings in a program that goes on. Raises FlagsRefused on a bad value."""
+    return _parse(_with_flags(_RefusingParser(allow_abbrev=False, add_help=False)), argv, environ)
+
+
+def _parse(
+    parser: argparse.ArgumentParser, argv: Sequence[str], environ: Mapping[str, str]
+) -> tuple[FrontSettings, EngineSettings]:
     flags = parser.parse_args(argv)
     if flags.default_timeout_seconds > flags.max_timeout_seconds:
         parser.error(
@@ -95,13 +117,16 @@ def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Fro
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    return argparse.ArgumentParser(
         prog="dormouse-worker",
         description="Serve one model over gRPC: a front process (this one) and an engine process.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+
+
+def _with_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     add_model_flags(parser.add_argument_group("model"))
     add_engine_flags(parser.add_argument_group("engine"))
     add_developer_flags(parser.add_argument_group("for developers"))

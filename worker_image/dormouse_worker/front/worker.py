@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import grpc
 
@@ -16,43 +15,36 @@ from dormouse_api.status import CallError
 from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_worker.exit_codes import EXIT_GPU_UNHEALTHY
 from dormouse_worker.front.board import Changes, StatusBoard
+from dormouse_worker.front.edition import Edition, Served
 from dormouse_worker.front.engine_link import EngineLink, EngineLost, Spawn
 from dormouse_worker.front.metrics import WorkerMetrics
-from dormouse_worker.front.overdue import EngineLimits, Pursuit, overdue
+from dormouse_worker.front.overdue import Pursuit, overdue
 from dormouse_worker.front.requests import RequestTable
-from dormouse_worker.front.wire import Counts, Identity, to_error, to_status
-from dormouse_worker.ipc import EngineStatus, State, StepOutputs
+from dormouse_worker.front.settings import FrontSettings
+from dormouse_worker.front.wire import Counts, to_error, to_status
+from dormouse_worker.ipc import EngineStatus, FrontMessage, State, StepOutputs
 from dormouse_worker.lifecycle import RETRY_AFTER_S, describe
 
 logger = logging.getLogger(__name__)
 IDLE = StepOutputs([], running=0, waiting=0, kv_cache_usage=0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What the front bounds by itself."""
-
-    max_waiting: int  # requests without a token yet
-    engine: EngineLimits  # what the engine may take
-
-
 class Worker:
     """Implements `EngineEvents`. Composes the owners of state; owns only the epoch and whether the end has begun."""
 
-    def __init__(
-        self, spawn: Spawn, identity: Identity, metrics: WorkerMetrics, *, limits: Limits, clock: Callable[[], float]
-    ) -> None:
-        self._identity = identity
-        self._limits = limits
+    def __init__(self, spawn: Spawn, served: Served, *, clock: Callable[[], float]) -> None:
+        self.served = served
         self.changes = Changes()  # state, failure and epoch
         self.load_changes = Changes()  # requests and steps
         self.board = StatusBoard(self.changes)
-        self.metrics = metrics
+        self.metrics = WorkerMetrics(served.edition.model_name, clock=clock)
         self.link = EngineLink(spawn, self, clock)
-        self.requests = RequestTable(self.link.send, metrics, max_waiting=limits.max_waiting, changes=self.load_changes)
+        max_waiting = self.settings.max_waiting_requests
+        self.requests = RequestTable(self._send, self.metrics, max_waiting=max_waiting, changes=self.load_changes)
         self.clock = clock
         self.step = IDLE
         self.epoch = 0
+        self.swapping_to = ""  # settings digest of the engine that starts beside ours; "" = none does
         self.is_ending = False
         self.is_gpu_unhealthy = False  # the engine ended because of its device, and is not started again
         self.last_death = ""  # how the engine ended when nobody had asked it to
@@ -63,14 +55,22 @@ class Worker:
         return f"Worker({self.board!r}, {self.requests!r}, epoch={self.epoch})"
 
     @property
+    def settings(self) -> FrontSettings:
+        """Return what the front serves with; a swap changes it."""
+        return self.served.edition.front
+
+    @property
     def is_healthy(self) -> bool:
-        """Return False when a restart of the whole worker would help: the engine died for good, or is stuck."""
-        return not self.died.is_set() and not self.engine_overdue
+        """Return False when a restart of the whole worker would help: the engine died for good, or is stuck.
+
+        A swap ends by itself, and a restart would lose both engines.
+        """
+        return not self.died.is_set() and (bool(self.swapping_to) or not self.engine_overdue)
 
     @property
     def engine_timeout_s(self) -> float:
         """Return how long the engine may be silent."""
-        return self._limits.engine.silence_s
+        return self.served.edition.engine_limits.silence_s
 
     @property
     def engine_overdue(self) -> str:
@@ -78,12 +78,14 @@ class Worker:
         if not self.link.is_alive:
             return ""
         pursuit = Pursuit(self.board.state, self.link.age_s, self.link.silence_s, self.link.running_command)
-        return overdue(pursuit, self._limits.engine)
+        return overdue(pursuit, self.served.edition.engine_limits)
 
     def status(self) -> control.WorkerStatus:
         """Return everything that holds now."""
         counts = Counts(self.epoch, self.requests.num_accepted, self.requests.num_running, self.requests.num_waiting)
-        return to_status(self.board, self._identity, counts)
+        status = to_status(self.board, self.served.edition.identity, counts)
+        status.swapping_to = self.swapping_to
+        return status
 
     def check_admission(self) -> None:
         """Raise CallError UNAVAILABLE unless READY, RESOURCE_EXHAUSTED when the queue is full."""
@@ -138,6 +140,26 @@ class Worker:
         self.is_ending = True
         self.start_draining()
 
+    def begin_swap(self, digest: str) -> None:
+        """Say that another engine starts beside ours; until `end_swap` a dead one is not started again."""
+        self.swapping_to = digest
+        self.changes.notify()
+
+    def end_swap(self) -> None:
+        """Say that it is decided which engine serves."""
+        self.swapping_to = ""
+        self.changes.notify()
+
+    def adopt(self, edition: Edition, link: EngineLink, status: EngineStatus) -> None:
+        """Follow another engine and its settings from now on. Nothing runs, and the old engine has ended."""
+        assert len(self.requests) == 0, "closed and drained before"
+        if edition.model_name != self.served.edition.model_name:  # it labels every series
+            self.metrics = self.requests.events = WorkerMetrics(edition.model_name, clock=self.clock)
+        self.served.edition = edition
+        self.link = link
+        self.board.replace(status)
+        self.metrics.on_status(status)
+
     def on_status(self, status: EngineStatus) -> None:
         """See `EngineEvents`."""
         self.board.apply(status)
@@ -180,6 +202,9 @@ class Worker:
         self.board.fail("EngineDied", f"{self.last_death}; {limit}")
         self.died.set()
         self.load_changes.notify()
+
+    def _send(self, message: FrontMessage) -> None:
+        self.link.send(message)
 
     def _take_load(self, step: StepOutputs) -> None:
         self.step = step

@@ -1,0 +1,103 @@
+"""What one engine is started with and what the front serves while it is there; which of these is served now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import grpc
+
+from dormouse_api import __version__
+from dormouse_api.status import CallError
+from dormouse_worker.errors import WorkerError
+from dormouse_worker.front.model import Model
+from dormouse_worker.front.overdue import EngineLimits
+from dormouse_worker.front.settings import FlagsRefused, FrontSettings, reparse_settings
+from dormouse_worker.front.wire import Identity
+from dormouse_worker.settings import EngineSettings
+
+# What is settled once the front's process runs; everything else follows the engine that serves.
+FIXED: Mapping[str, str] = MappingProxyType(
+    {
+        "host": "--host",
+        "port": "--port",
+        "control_port": "--control-port",
+        "metrics_port": "--metrics-port",
+        "max_waiting_requests": "--max-waiting-requests",
+        "max_open_calls": "--max-open-calls",
+        "max_engine_restarts": "--max-engine-restarts",
+        "engine_restart_window_s": "--engine-restart-window",
+        "standalone": "--standalone",
+        "enable_reflection": "--enable-reflection",
+        "profiler_dir": "--profiler-dir",
+        "log_level": "--log-level",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Edition:
+    """One set of settings, and the model that they name or why it can not be read."""
+
+    front: FrontSettings
+    engine: EngineSettings
+    model: Model | WorkerError
+
+    @property
+    def digest(self) -> str:
+        """Return what the operator calls these settings."""
+        return self.front.settings_digest
+
+    @property
+    def model_name(self) -> str:
+        """Return the name that stands in answers and metrics."""
+        return self.front.served_model_names[0]
+
+    @property
+    def identity(self) -> Identity:
+        """Return what the status says of the worker while it serves this."""
+        model_digest = "" if isinstance(self.model, WorkerError) else self.model.card.digest
+        return Identity(self.front.pod_uid, self.digest, model_digest, __version__)
+
+    @property
+    def engine_limits(self) -> EngineLimits:
+        """Return how long the engine may take."""
+        front = self.front
+        return EngineLimits(front.engine_timeout_s, front.engine_load_timeout_s, front.engine_command_timeout_s)
+
+
+ReadEdition = Callable[[FrontSettings, EngineSettings], Edition]  # raises nothing; slow: it reads the model's files
+
+
+class Served:
+    """Owns which edition is served."""
+
+    def __init__(self, edition: Edition) -> None:
+        self.edition = edition
+
+    def __repr__(self) -> str:
+        return f"Served({self.edition.digest})"
+
+
+def settings_of(arguments: Sequence[str], digest: str, present: FrontSettings) -> tuple[FrontSettings, EngineSettings]:
+    """Return the settings of another command line for a front that runs; its environment stays.
+
+    Raises CallError INVALID_ARGUMENT naming the flag that is wrong, or that only a new process can change.
+    """
+    try:
+        parsed, engine = reparse_settings(arguments, {"DORMOUSE_SETTINGS_DIGEST": digest})
+    except FlagsRefused as error:
+        raise CallError(grpc.StatusCode.INVALID_ARGUMENT, f"arguments: {error}") from error
+    for field, flag in FIXED.items():
+        old, new = getattr(present, field), getattr(parsed, field)
+        if new != old:
+            message = f"arguments: {flag} is {new!r}, but this process runs with {old!r}; only a new pod can change it"
+            raise CallError(grpc.StatusCode.INVALID_ARGUMENT, message)
+    front = replace(
+        parsed,
+        pod_uid=present.pod_uid,
+        operator_token_sha256=present.operator_token_sha256,
+        gateway_token_sha256=present.gateway_token_sha256,
+    )
+    return front, engine
