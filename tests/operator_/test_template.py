@@ -270,6 +270,7 @@ def test_what_the_operator_needs_is_refused_by_its_name(template, words):
         {"spec": {"containers": [{"name": "helper", "image": "x", "args": ["y"], "ports": [{"containerPort": 9}]}]}},
         {"spec": {"initContainers": [{"name": "download", "env": [{"name": "HF_ENDPOINT", "value": "x"}]}]}},
         {"spec": {"nodeSelector": {"a": "b"}, "volumes": None}},
+        {"spec": {"containers": [{"name": "worker", "ports": [{"containerPort": 9090}]}]}},
     ],
 )
 def test_what_users_need_is_allowed(template):
