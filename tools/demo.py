@@ -76,7 +76,7 @@ def run_demo(console: Console) -> None:
         fill_model_claim(cluster, namespace=NAMESPACE, claim_manifest=EXAMPLE / "models-claim.yaml", model=model)
     with progress.step("Apply the InferenceDeployment: start, load, profile, agree, allocate"):
         cluster.apply((EXAMPLE / "inferencedeployment.yaml").read_text("utf-8"), NAMESPACE)
-        order(cluster, "Active")
+        order(cluster, desiredState="Active")
         cluster.wait("infd/tiny", "condition=Ready", NAMESPACE, timeout_s=300)
     show_agreement(console, cluster)
     with cluster.port_forward(RELEASE.gateway, 50051, RELEASE.namespace) as port:
@@ -157,18 +157,18 @@ def show_agreement(console: Console, cluster: Cluster) -> None:
     console.print(table)
 
 
-def order(cluster: Cluster, state: str) -> None:
-    """Write spec.lifecycle.desiredState."""
-    patch = json.dumps({"spec": {"lifecycle": {"desiredState": state}}})
+def order(cluster: Cluster, **lifecycle: object) -> None:
+    """Write fields of spec.lifecycle."""
+    patch = json.dumps({"spec": {"lifecycle": lifecycle}})
     cluster.kubectl("patch", "infd", "tiny", "-n", NAMESPACE, "--type=merge", "-p", patch)
 
 
 def sleep_and_wake(console: Console, cluster: Cluster) -> None:
     """Order a sleep and a wake, and print what each says it did."""
-    order(cluster, "Asleep")
+    order(cluster, desiredState="Asleep", sleepLevel=2)
     cluster.wait("infd/tiny", "condition=Asleep", NAMESPACE)
     console.print(f"  {condition_message(cluster, 'Asleep')}", highlight=False)
-    order(cluster, "Active")
+    order(cluster, desiredState="Active")
     cluster.wait("infd/tiny", "jsonpath={.status.phase}=Active", NAMESPACE)
     actuation = cluster.get("infd", "tiny", NAMESPACE)["status"]["lastActuation"]
     console.print(f"  woken ({actuation['path']}) in {actuation['seconds']:.2f} s", highlight=False)

@@ -24,7 +24,7 @@ class Deployment:
     uid: str
     created: str  # RFC 3339 in UTC: sorts by time
     model_name: str  # spec.model.name, else the object's name; the name under which its workers know themselves
-    desired_state: str = "Active"
+    desired_state: str = "Auto"
     replicas: int = 1
     phase: str = ""  # status.phase; empty until the operator wrote one
     reason: str = ""  # of the condition that says why it is not ready
@@ -69,7 +69,7 @@ def parse_deployment(obj: Resource) -> Deployment:
         uid=metadata["uid"],
         created=metadata["creationTimestamp"],
         model_name=spec["model"].get("name") or metadata["name"],
-        desired_state=(spec.get("lifecycle") or {}).get("desiredState") or "Active",
+        desired_state=(spec.get("lifecycle") or {}).get("desiredState") or "Auto",
         replicas=int(spec.get("replicas", 1)),
         phase=status.get("phase") or "",
         reason=culprit.get("reason") or "",

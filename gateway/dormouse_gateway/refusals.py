@@ -34,6 +34,8 @@ def none_ready(deployment: Deployment) -> CallError:
     model = deployment.full_name
     if deployment.replicas == 0:
         return _unavailable(f"{model} is off: spec.replicas is 0", LATER_S)
+    if deployment.desired_state == "Zero":
+        return _unavailable(f"{model} has no pod: spec.lifecycle.desiredState is Zero", LATER_S)
     if deployment.desired_state == "Asleep":
         return _unavailable(f"{model} is asleep: spec.lifecycle.desiredState is Asleep{_phase(deployment)}", LATER_S)
     return _unavailable(f"{model} has no ready worker{_phase(deployment)}{_reason(deployment)}", SOON_S)
@@ -41,7 +43,7 @@ def none_ready(deployment: Deployment) -> CallError:
 
 def no_pod(deployment: Deployment) -> CallError:
     """Not even a sleeping pod is there to answer what needs no engine."""
-    if deployment.replicas == 0:
+    if deployment.replicas == 0 or deployment.desired_state == "Zero":
         return none_ready(deployment)
     return _unavailable(
         f"{deployment.full_name} has no running worker{_phase(deployment)}{_reason(deployment)}", SOON_S

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dormouse_operator.model import Pod
+from dormouse_operator.model import Pod, SleepLevel
 
 POLL_S = 0.5  # while a worker changes by itself
 
@@ -59,23 +59,38 @@ class InitializeCache:
 
 
 @dataclass(frozen=True, slots=True)
-class PutToSleep:
-    """Drain a worker and, once it is idle or must not wait any longer, put it to sleep."""
+class Drain:
+    """Have a worker refuse new requests, and wait a moment for the running ones."""
 
     pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class EndRequests:
+    """Have a worker refuse new requests and end the running ones."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class PutToSleep:
+    """Put workers to sleep in two phases: if one of them refuses the first, all stay awake."""
+
+    pods: tuple[Pod, ...]
+    level: SleepLevel
     must_abort: bool  # the time for draining is over: end what still runs
 
 
 @dataclass(frozen=True, slots=True)
 class WakeUp:
-    """Wake a worker, or end its draining."""
+    """Wake the workers of one replica in two phases, or end their draining."""
 
-    pod: Pod
+    pods: tuple[Pod, ...]
 
 
-ReplicaAction = SetGate | InitializeCache | PutToSleep | WakeUp
-BudgetAction = ApplyDisruptionBudget | DeleteDisruptionBudget
-Action = ApplyService | BudgetAction | CreatePod | DeletePod | ReplicaAction
+ReplicaAction = SetGate | InitializeCache | Drain | EndRequests | PutToSleep | WakeUp
+ChildAction = ApplyService | ApplyDisruptionBudget | DeleteDisruptionBudget  # of children beside the pods
+Action = ChildAction | CreatePod | DeletePod | ReplicaAction
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class WorkerError(Exception):
     """A call to a worker did not succeed; the message is for users."""
@@ -17,3 +19,12 @@ class WorkerRefused(WorkerError):
 
 class NotLeading(Exception):
     """This operator may not act: another one holds the lease, or the last renewal is too long ago."""
+
+
+class GroupRefused(WorkerRefused):
+    """Some of the workers that were to act as one refused."""
+
+    def __init__(self, refusals: Mapping[str, str]) -> None:
+        """Take the words of each, by pod name."""
+        super().__init__("; ".join(f"pod {name}: {words}" for name, words in refusals.items()))
+        self.refusals = dict(refusals)

@@ -16,16 +16,18 @@ from dormouse_operator.actions import (
     Action,
     ApplyDisruptionBudget,
     ApplyService,
-    BudgetAction,
+    ChildAction,
     CreatePod,
     DeleteDisruptionBudget,
     DeletePod,
+    Drain,
+    EndRequests,
     InitializeCache,
     PutToSleep,
     SetGate,
     WakeUp,
 )
-from dormouse_operator.errors import WorkerError, WorkerRefused
+from dormouse_operator.errors import GroupRefused, WorkerError, WorkerRefused
 from dormouse_operator.manifests import (
     FIELD_MANAGER,
     WorkerDefaults,
@@ -37,7 +39,8 @@ from dormouse_operator.manifests import (
     pod_name,
     service_manifest,
 )
-from dormouse_operator.model import Deployment, Observed
+from dormouse_operator.model import Deployment, Observed, Pod, WorkerState
+from dormouse_operator.two_phase import TwoPhase
 from dormouse_operator.workers import WorkerControl
 
 _LOG = logging.getLogger(__name__)
@@ -79,6 +82,7 @@ class Executor:
         """Take both worlds, the right to act on them, and what every worker pod gets."""
         self._kube = kube
         self._workers = workers
+        self._two_phase = TwoPhase(workers)
         self._authority = authority
         self._defaults = defaults
 
@@ -97,6 +101,9 @@ class Executor:
         except (Conflict, NotFound) as error:
             _LOG.info("%s: %s: %s", observed.deployment.key, type(action).__name__, error)
             outcome.is_waiting = True
+        except GroupRefused as error:
+            outcome.failures.append(error)
+            outcome.refusals |= error.refusals
         except (WorkerRefused, Invalid, Forbidden) as error:
             outcome.failures.append(error)
             outcome.refusals[_subject(observed, action)] = str(error)
@@ -106,10 +113,8 @@ class Executor:
     async def _act(self, observed: Observed, action: Action, outcome: Outcome) -> None:
         epoch, deployment = self._authority.epoch, observed.deployment
         match action:
-            case ApplyService():
-                await self._kube.apply(SERVICES, service_manifest(deployment), field_manager=FIELD_MANAGER)
-            case ApplyDisruptionBudget() | DeleteDisruptionBudget():
-                await self._act_on_budget(deployment, action)
+            case ApplyService() | ApplyDisruptionBudget() | DeleteDisruptionBudget():
+                await self._act_on_child(deployment, action)
             case CreatePod(index):
                 await self._create_pod(observed, index)
             case DeletePod(pod):
@@ -121,20 +126,30 @@ class Executor:
                 await self._workers.initialize_cache(
                     pod.ip, epoch=epoch, num_gpu_blocks=num_gpu, num_cpu_blocks=num_cpu
                 )
-            case WakeUp(pod):
-                await self._workers.wake_up(pod.ip, epoch=epoch)
-            case PutToSleep(pod, must_abort):
-                remaining = 0 if must_abort else await self._workers.drain(pod.ip, epoch=epoch)
-                if remaining:
-                    outcome.is_waiting = True
-                else:
-                    await self._workers.sleep(pod.ip, epoch=epoch, abort=must_abort)
+            case Drain(pod):
+                outcome.is_waiting |= await self._workers.drain(pod.ip, epoch=epoch) > 0
+            case EndRequests(pod):
+                await self._workers.prepare_sleep(pod.ip, epoch=epoch, level=1, abort=True)
+            case PutToSleep(pods, level, must_abort):
+                await self._two_phase.put_to_sleep(pods, level, epoch=epoch, abort=must_abort)
+            case WakeUp(pods):
+                await self._wake_up(observed, pods, epoch)
 
-    async def _act_on_budget(self, deployment: Deployment, action: BudgetAction) -> None:
-        if isinstance(action, DeleteDisruptionBudget):
-            await self._kube.delete(DISRUPTION_BUDGETS, *deployment.key, uid=action.uid)
-        else:
-            await self._kube.apply(DISRUPTION_BUDGETS, budget_manifest(deployment), field_manager=FIELD_MANAGER)
+    async def _wake_up(self, observed: Observed, pods: Sequence[Pod], epoch: int) -> None:
+        """Wake who sleeps; who only drains is opened again."""
+        asleep = [pod for pod in pods if observed.state(pod) is WorkerState.ASLEEP]
+        draining = [pod for pod in pods if pod not in asleep]
+        await asyncio.gather(*(self._workers.wake_up(pod.ip, epoch=epoch) for pod in draining))
+        await self._two_phase.wake_up(asleep, epoch=epoch)
+
+    async def _act_on_child(self, deployment: Deployment, action: ChildAction) -> None:
+        match action:
+            case ApplyService():
+                await self._kube.apply(SERVICES, service_manifest(deployment), field_manager=FIELD_MANAGER)
+            case ApplyDisruptionBudget():
+                await self._kube.apply(DISRUPTION_BUDGETS, budget_manifest(deployment), field_manager=FIELD_MANAGER)
+            case DeleteDisruptionBudget(uid):
+                await self._kube.delete(DISRUPTION_BUDGETS, *deployment.key, uid=uid)
 
     async def _create_pod(self, observed: Observed, index: int) -> None:
         """Create what the pod mounts, then the pod: one without its claim would wait for it unseen.
@@ -156,5 +171,7 @@ def _subject(observed: Observed, action: Action) -> str:
             return ""
         case CreatePod(index):
             return pod_name(observed.deployment.key.name, observed.revision, index)
+        case PutToSleep(pods) | WakeUp(pods):
+            return pods[0].name
         case _:
             return action.pod.name

@@ -11,9 +11,9 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
 from prometheus_client import Counter as CounterMetric
 
-from dormouse_operator.conditions.ready import serving
 from dormouse_operator.manifests import Occurrence
-from dormouse_operator.model import Key, Observed, RecordedStatus, WorkerState
+from dormouse_operator.model import Key, Observed, RecordedStatus
+from dormouse_operator.phases import REPLICA_PHASES, Phase, replica_phase
 
 _FAST_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _SLOW_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 120, 300, 600)
@@ -119,10 +119,9 @@ class Metrics:
 
 
 def _count_states(observed: Observed) -> Counter[str]:
-    """Return how many replicas serve, sleep, and do something else."""
-    ready = {pod.name for pod in serving(observed)}
-    counts = Counter({"ready": 0, "asleep": 0, "other": observed.deployment.replicas - len(observed.replicas)})
-    for pod in observed.replicas:
-        is_asleep = observed.state(pod) is WorkerState.ASLEEP
-        counts["ready" if pod.name in ready else "asleep" if is_asleep else "other"] += 1
+    """Return how many replicas are in each phase; those without a pod are pending. Phases without replicas show 0."""
+    phases = [replica_phase(observed, pod) for pod in observed.replicas]
+    pending = [Phase.PENDING] * (observed.deployment.replicas - len(phases))
+    counts = Counter({phase.lower(): 0 for phase in REPLICA_PHASES})
+    counts.update(phase.lower() for phase in [*phases, *pending])
     return counts

@@ -11,7 +11,7 @@ from dormouse_operator import capacity
 from dormouse_operator.conditions import asleep, blocks_agreed, model_loaded, ready
 from dormouse_operator.manifests import Occurrence
 from dormouse_operator.model import Observed
-from dormouse_operator.status import Conditions, is_woken, wake_seconds
+from dormouse_operator.status import Conditions, is_woken, wake_seconds, woken_from
 
 
 def occurrences(observed: Observed, conditions: Conditions) -> list[Occurrence]:
@@ -55,14 +55,12 @@ def _slept(observed: Observed, conditions: Conditions) -> Occurrence | None:
 def _woke(observed: Observed, conditions: Conditions) -> Occurrence | None:
     if not is_woken(observed, conditions):
         return None
-    return Occurrence("Normal", "Woke", f"awake from level 2 in {wake_seconds(observed):.2f} s")
+    return Occurrence("Normal", "Woke", f"awake from level {woken_from(observed)} in {wake_seconds(observed):.2f} s")
 
 
 def _failures(observed: Observed, conditions: Conditions) -> list[Occurrence]:
-    """Return one warning per condition that fails for a new reason. Ready only repeats others."""
+    """Return one warning per condition that fails for a new reason, and that does not repeat an earlier one."""
     recorded = observed.deployment.recorded
-    return [
-        Occurrence("Warning", condition.reason, condition.message)
-        for condition in conditions.values()
-        if condition.is_failure and condition.type != ready.TYPE and recorded.reason(condition.type) != condition.reason
-    ]
+    first = {condition.reason: condition for condition in reversed(list(conditions.values())) if condition.is_failure}
+    news = [condition for condition in first.values() if recorded.reason(condition.type) != condition.reason]
+    return [Occurrence("Warning", condition.reason, condition.message) for condition in reversed(news)]

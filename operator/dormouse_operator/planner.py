@@ -3,7 +3,7 @@
 Each pass plans at most one step per replica, and every step can be repeated without harm:
 
     no pod:          create → (it loads and profiles) → the count is agreed → initialise the cache → open the gate
-    order to sleep:  close the gate → drain and sleep
+    order to sleep:  close the gate → drain → all replicas sleep together
     order to wake:   wake up → open the gate
 
 What makes it hard: (1) a worker that serves must not lose its requests because a newcomer reported less: such workers
@@ -13,7 +13,7 @@ pod has to wait until its predecessor is gone. (3) whoever sleeps holds no cache
 
 from __future__ import annotations
 
-from dormouse_operator import capacity, children
+from dormouse_operator import capacity, children, sleep
 from dormouse_operator.actions import POLL_S, Action, Plan
 from dormouse_operator.capacity import Agreement
 from dormouse_operator.conditions.accepted import rejection
@@ -43,6 +43,7 @@ def plan(observed: Observed) -> Plan:
     for pod in observed.replicas:
         step = next_step(observed, pod, agreement)
         actions += [step] if step else []
+    actions += sleep.steps(observed)
     return Plan(tuple(actions), _requeue_after_s(observed, agreement))
 
 

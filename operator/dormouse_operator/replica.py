@@ -1,4 +1,4 @@
-"""The one next step of one replica: initialise, open or close the gate, sleep, wake. Pure, stores nothing.
+"""The one next step of one replica on its way to serve: initialise, open or close the gate, wake. Pure, stores nothing.
 
 What makes it hard: a worker that serves must not lose its requests because a newcomer reported less. Such workers are
 taken out of the Service one at a time, and re-initialised when idle.
@@ -6,59 +6,56 @@ taken out of the Service one at a time, and re-initialised when idle.
 
 from __future__ import annotations
 
-from datetime import timedelta
-
-from dormouse_operator.actions import InitializeCache, PutToSleep, ReplicaAction, SetGate, WakeUp
+from dormouse_operator import capacity
+from dormouse_operator.actions import Drain, EndRequests, InitializeCache, ReplicaAction, SetGate, WakeUp
 from dormouse_operator.capacity import Agreement
-from dormouse_operator.model import Observed, Pod, WorkerState
+from dormouse_operator.draining import is_drained, is_late
+from dormouse_operator.model import AWAKE, Observed, Pod, WorkerState
 
 
 def next_step(observed: Observed, pod: Pod, agreement: Agreement | None) -> ReplicaAction | None:
-    """Return the one next step of a replica, None if it has to wait or is where it should be."""
+    """Return the next step of a replica, None if it has to wait or is where it should be.
+
+    An order to sleep stops the way to service once the cache is allocated; `sleep` has the steps from there.
+    """
     state = observed.state(pod)
     if state is None or pod.has_ended:
         return None
     if pod.gate_open and (state is not WorkerState.READY or observed.wants_sleep):
         return SetGate(pod, is_open=False, reason="GoingToSleep" if observed.wants_sleep else _camel(state))
     if state is WorkerState.PROFILED:
-        return _initialize(pod, agreement)
-    if observed.wants_sleep:
-        return _towards_sleep(observed, pod, state)
-    return _towards_service(observed, pod, agreement)
+        return _initialize(observed, pod, agreement)
+    return None if observed.wants_sleep else _towards_service(observed, pod, agreement)
 
 
-def _initialize(pod: Pod, agreement: Agreement | None) -> InitializeCache | None:
-    if agreement is None:
+def _initialize(observed: Observed, pod: Pod, agreement: Agreement | None) -> InitializeCache | None:
+    if agreement is None or capacity.counting_report(observed, pod) is None:
         return None
     return InitializeCache(pod, agreement.num_gpu_blocks, agreement.num_cpu_blocks)
 
 
-def _towards_sleep(observed: Observed, pod: Pod, state: WorkerState) -> PutToSleep | None:
-    if state not in {WorkerState.READY, WorkerState.DRAINING}:
-        return None
-    limit_s = observed.deployment.lifecycle.drain_timeout_s
-    is_late = pod.gate_since is not None and observed.now >= pod.gate_since + timedelta(seconds=limit_s)
-    return PutToSleep(pod, must_abort=is_late)
-
-
 def _towards_service(observed: Observed, pod: Pod, agreement: Agreement | None) -> ReplicaAction | None:
     state = observed.state(pod)
-    if state in {WorkerState.ASLEEP, WorkerState.DRAINING}:
-        return WakeUp(pod)
-    if state is not WorkerState.READY or agreement is None:
+    if state is WorkerState.ASLEEP:
+        return WakeUp((pod,))
+    if state not in AWAKE or agreement is None:
         return None
     if observed.allocated_gpu_blocks(pod) != agreement.num_gpu_blocks:
         return _reinitialize(observed, pod, agreement)
+    if state is WorkerState.DRAINING:
+        return WakeUp((pod,))
     return None if pod.gate_open else SetGate(pod, is_open=True, reason="CacheAllocated")
 
 
 def _reinitialize(observed: Observed, pod: Pod, agreement: Agreement) -> ReplicaAction | None:
-    """Take a serving worker with another count out of the Service, then re-initialise it; one at a time."""
+    """Take a serving worker with another count out of the Service, drain it, re-initialise it; one at a time."""
     if pod is not _first_in_turn(observed, agreement):
         return None
     if pod.gate_open:
         return SetGate(pod, is_open=False, reason="Reallocating")
-    return _initialize(pod, agreement)
+    if is_drained(observed, pod):
+        return _initialize(observed, pod, agreement)
+    return EndRequests(pod) if is_late(observed, pod) else Drain(pod)
 
 
 def _first_in_turn(observed: Observed, agreement: Agreement) -> Pod:
@@ -66,7 +63,7 @@ def _first_in_turn(observed: Observed, agreement: Agreement) -> Pod:
     others = [
         pod
         for pod in observed.replicas
-        if observed.state(pod) is WorkerState.READY and observed.allocated_gpu_blocks(pod) != agreement.num_gpu_blocks
+        if observed.state(pod) in AWAKE and observed.allocated_gpu_blocks(pod) != agreement.num_gpu_blocks
     ]
     return min(others, key=lambda pod: (pod.gate_open, pod.index))
 

@@ -14,7 +14,7 @@ def worker_at_rest(deployment: Deployment, pod: Pod) -> Worker | None:
     """Return the worker as recorded if it is at rest, else None."""
     recorded = deployment.recorded
     rank, cache = recorded.rank_of(pod.name), recorded.kv_cache
-    if deployment.lifecycle.desired_state != "Active" or not (pod.is_ready and pod.gate_open):
+    if deployment.lifecycle.desired_state not in {"Auto", "Active"} or not (pod.is_ready and pod.gate_open):
         return None
     if rank is None or cache is None or not 0 < rank.allocated_gpu_blocks == cache.num_gpu_blocks:
         return None

@@ -6,32 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from dormouse_operator import capacity
-from dormouse_operator.conditions import (
-    accepted,
-    asleep,
-    memory_profiled,
-    model_loaded,
-    ready,
-    scheduled,
-)
+from dormouse_operator.conditions import asleep, ready
 from dormouse_operator.conditions.ready import serving
 from dormouse_operator.manifests import selector_text
 from dormouse_operator.model import Actuation, Condition, Observed, Rank, WorkerState
 from dormouse_operator.parse import format_time, parse_time
+from dormouse_operator.phases import deployment_phase
 
-Phase = Literal[
-    "Rejected",
-    "Off",
-    "Pending",
-    "Loading",
-    "Allocating",
-    "Active",
-    "Degraded",
-    "Draining",
-    "Asleep",
-    "Waking",
-    "Failed",
-]
 Conditions = Mapping[str, Condition]
 
 
@@ -43,7 +24,7 @@ def build_status(observed: Observed, evaluated: Sequence[Condition], *, url: str
     sleeping = [pod for pod in observed.replicas if observed.state(pod) is WorkerState.ASLEEP]
     status = {
         "observedGeneration": observed.deployment.generation,
-        "phase": phase_of(observed, conditions),
+        "phase": str(deployment_phase(observed, conditions)),
         "image": observed.image,
         "replicas": len([pod for pod in observed.pods if not pod.is_deleting]),
         "readyReplicas": len(serving(observed)),
@@ -57,39 +38,16 @@ def build_status(observed: Observed, evaluated: Sequence[Condition], *, url: str
     return {key: value for key, value in status.items() if value is not None}
 
 
-def phase_of(observed: Observed, conditions: Conditions) -> Phase:
-    """Return the deployment's state in one word: the first rung that fits."""
-    if not conditions[accepted.TYPE].is_true:
-        return "Rejected"
-    if not observed.deployment.replicas:
-        return "Off"
-    if conditions[asleep.TYPE].is_true:
-        return "Asleep"
-    if conditions[asleep.TYPE].reason == asleep.GOING_TO_SLEEP:
-        return "Draining"
-    if conditions[asleep.TYPE].reason == asleep.WAKING:
-        return "Waking"
-    if conditions[ready.TYPE].is_true:
-        return "Active"
-    if serving(observed):
-        return "Degraded"
-    if not conditions[scheduled.TYPE].is_true:
-        return "Pending"
-    if any(condition.is_failure for condition in conditions.values()):
-        return "Failed"
-    return _starting_phase(conditions)
-
-
-def _starting_phase(conditions: Conditions) -> Phase:
-    """Return which step of a start is missing."""
-    has_profiled = conditions[model_loaded.TYPE].is_true and conditions[memory_profiled.TYPE].is_true
-    return "Allocating" if has_profiled else "Loading"
-
-
 def is_woken(observed: Observed, conditions: Conditions) -> bool:
     """Tell whether a wake has just been completed."""
     was_waking = observed.deployment.recorded.reason(asleep.TYPE) == asleep.WAKING
     return was_waking and conditions[asleep.TYPE].reason == asleep.AWAKE
+
+
+def woken_from(observed: Observed) -> int:
+    """Return the deepest level from which a worker was just woken, as the recorded status tells it."""
+    cache = observed.deployment.recorded.kv_cache
+    return max((rank.sleep_level for rank in cache.ranks), default=0) if cache else 0
 
 
 def wake_seconds(observed: Observed) -> float:
@@ -115,7 +73,9 @@ def actuation_of(observed: Observed, conditions: Conditions) -> Actuation | None
     """Return what brought the deployment to serve, if that is what this pass saw."""
     now = format_time(observed.now)
     if is_woken(observed, conditions):
-        return Actuation("level2", round(wake_seconds(observed), 3), "desiredState is Active", now)
+        path: Literal["level1", "level2"] = "level1" if woken_from(observed) == 1 else "level2"
+        reason = f"desiredState is {observed.deployment.lifecycle.desired_state}"
+        return Actuation(path, round(wake_seconds(observed), 3), reason, now)
     has_started = conditions[ready.TYPE].is_true and not observed.deployment.recorded.is_true(ready.TYPE)
     seconds = cold_start_seconds(observed) if has_started else None
     return None if seconds is None else Actuation("cold", round(seconds, 3), "started", now)
@@ -168,6 +128,7 @@ def ranks_of(observed: Observed) -> list[Rank]:
                 gpu_uuid="" if report.device == "cpu" else report.device,
                 residual_bytes=worker.residual_bytes if worker.state is WorkerState.ASLEEP else 0,
                 limited_by=report.limited_by,
+                sleep_level=worker.sleep_level,
             )
         )
     return ranks
@@ -181,7 +142,12 @@ def _write_rank(rank: Rank) -> dict[str, Any]:
         "numCpuBlocks": rank.num_cpu_blocks,
         "allocatedGpuBlocks": rank.allocated_gpu_blocks,
     }
-    optional = {"gpuUUID": rank.gpu_uuid, "residualBytes": rank.residual_bytes, "limitedBy": rank.limited_by}
+    optional = {
+        "gpuUUID": rank.gpu_uuid,
+        "residualBytes": rank.residual_bytes,
+        "sleepLevel": rank.sleep_level,
+        "limitedBy": rank.limited_by,
+    }
     return written | {key: value for key, value in optional.items() if value}
 
 

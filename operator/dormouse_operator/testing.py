@@ -48,6 +48,9 @@ class FakeWorker:
     epoch: int = 0
     allocated: int = 0
     kept: int = 0  # the count that a wake brings back
+    sleep_level: int = 0
+    residual_bytes: int = GIB // 4  # what it keeps asleep
+    missing_bytes: int = 0  # what a wake would need and has not
     running_requests: int = 0
     failure: Failure | None = None
     has_report: bool = False  # in FAILED: whether it had measured before
@@ -66,7 +69,7 @@ class FakeWorker:
     def restart(self) -> None:
         """Start anew, as after a crash of the container."""
         self.state, self.failure, self.allocated, self.kept = WorkerState.LOADING, None, 0, 0
-        self.epoch, self.has_report = 0, False
+        self.epoch, self.sleep_level, self.has_report = 0, 0, False
 
     def status(self) -> Worker:
         """Return what it says of itself."""
@@ -81,11 +84,12 @@ class FakeWorker:
             running_requests=self.running_requests,
             report=report if self.has_report or not is_early else None,
             num_gpu_blocks=self.allocated,
-            residual_bytes=GIB // 4 if is_asleep else 0,
+            residual_bytes=self.residual_bytes if is_asleep else 0,
             freed_bytes=GIB if is_asleep else 0,
             failure=self.failure,
             last_sleep_s=0.5 if self.kept else 0.0,
             last_wake_s=0.25 if self.kept else 0.0,
+            sleep_level=self.sleep_level,
         )
 
     def initialize_cache(self, epoch: int, count: int) -> None:
@@ -93,7 +97,7 @@ class FakeWorker:
         self._begin("initialize_cache", epoch)
         if self.state is WorkerState.READY and self.allocated == count:
             return
-        self._require(WorkerState.PROFILED, WorkerState.READY)
+        self._require(WorkerState.PROFILED, WorkerState.READY, WorkerState.DRAINING)
         if not 0 < count <= self.num_gpu_blocks:
             raise WorkerRefused(f"INVALID_ARGUMENT: num_gpu_blocks is {count}; reported are {self.num_gpu_blocks}")
         self._require_idle()
@@ -106,20 +110,39 @@ class FakeWorker:
         self.state = WorkerState.DRAINING
         return self.running_requests
 
-    def sleep(self, epoch: int, *, abort: bool) -> None:
-        """Give the memory back."""
-        self._begin("abort+sleep" if abort else "sleep", epoch)
+    def prepare_sleep(self, epoch: int, *, abort: bool) -> None:
+        """Close, and be idle."""
+        self._begin("abort" if abort else "prepare_sleep", epoch)
         if self.state is WorkerState.ASLEEP:
             return
         self._require(WorkerState.READY, WorkerState.DRAINING)
         if abort:
             self.running_requests = 0
         self._require_idle()
+        self.state = WorkerState.DRAINING
+
+    def sleep(self, epoch: int, *, level: int, abort: bool) -> None:
+        """Give the memory back."""
+        self._begin(f"sleep {level}", epoch)
+        if self.state is WorkerState.ASLEEP:
+            self.sleep_level = max(self.sleep_level, level)
+            return
+        self._require(WorkerState.READY, WorkerState.DRAINING)
+        if abort:
+            self.running_requests = 0
+        self._require_idle()
         self.state, self.kept, self.allocated = WorkerState.ASLEEP, self.allocated, 0
+        self.sleep_level = level
+
+    def prepare_wake_up(self, epoch: int) -> None:
+        """Reserve the memory."""
+        self._begin("prepare_wake_up", epoch)
+        self._require(WorkerState.ASLEEP, WorkerState.READY)
 
     def wake_up(self, epoch: int) -> None:
         """Bring the memory back, or end a drain."""
         self._begin("wake_up", epoch)
+        self.sleep_level = 0
         if self.state is WorkerState.READY:
             return
         self._require(WorkerState.ASLEEP, WorkerState.DRAINING)
@@ -172,9 +195,20 @@ class FakeWorkers:
         """See WorkerControl."""
         return self.at(address).drain(epoch)
 
-    async def sleep(self, address: str, *, epoch: int, abort: bool) -> Worker:
+    async def prepare_sleep(self, address: str, *, epoch: int, level: int, abort: bool) -> None:
         """See WorkerControl."""
-        return self._do(address, lambda worker: worker.sleep(epoch, abort=abort))
+        assert level > 0, "0 is awake"
+        self._do(address, lambda worker: worker.prepare_sleep(epoch, abort=abort))
+
+    async def sleep(self, address: str, *, epoch: int, level: int, abort: bool) -> Worker:
+        """See WorkerControl."""
+        return self._do(address, lambda worker: worker.sleep(epoch, level=level, abort=abort))
+
+    async def prepare_wake_up(self, address: str, *, epoch: int) -> None:
+        """See WorkerControl."""
+        self._do(address, lambda worker: worker.prepare_wake_up(epoch))
+        if missing := self.at(address).missing_bytes:
+            raise WorkerRefused(f"{missing / GIB:.2f} GiB of memory are missing to wake up")
 
     async def wake_up(self, address: str, *, epoch: int) -> Worker:
         """See WorkerControl."""

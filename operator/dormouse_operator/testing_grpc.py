@@ -38,10 +38,21 @@ class _Servicer(rpc.WorkerControlServicer):
         await self._do(context, lambda: self._worker.drain(request.epoch))
         return pb.DrainResponse(remaining_requests=self._worker.running_requests)
 
+    async def PrepareSleep(self, request: pb.PrepareSleepRequest, context: Any) -> pb.PrepareSleepResponse:  # noqa: N802
+        """See the contract."""
+        abort = request.mode == pb.DRAIN_MODE_ABORT
+        await self._do(context, lambda: self._worker.prepare_sleep(request.epoch, abort=abort))
+        return pb.PrepareSleepResponse()
+
+    async def PrepareWakeUp(self, request: pb.PrepareWakeUpRequest, context: Any) -> pb.PrepareWakeUpResponse:  # noqa: N802
+        """See the contract."""
+        await self._do(context, lambda: self._worker.prepare_wake_up(request.epoch))
+        return pb.PrepareWakeUpResponse(missing_bytes=self._worker.missing_bytes)
+
     async def Sleep(self, request: pb.SleepRequest, context: Any) -> pb.WorkerStatus:  # noqa: N802
         """See the contract."""
         abort = request.mode == pb.DRAIN_MODE_ABORT
-        return await self._do(context, lambda: self._worker.sleep(request.epoch, abort=abort))
+        return await self._do(context, lambda: self._worker.sleep(request.epoch, level=request.level, abort=abort))
 
     async def WakeUp(self, request: pb.WakeUpRequest, context: Any) -> pb.WorkerStatus:  # noqa: N802
         """See the contract."""
@@ -79,6 +90,7 @@ def _to_message(worker: Worker) -> pb.WorkerStatus:
         failure=pb.Failure(reason=failure.reason, message=failure.message) if failure else None,
         last_sleep_seconds=worker.last_sleep_s,
         last_wake_seconds=worker.last_wake_s,
+        sleep_level=worker.sleep_level,
     )
 
 

@@ -18,7 +18,7 @@ from dormouse_api.names import CONTROL_PORT
 from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2_grpc as rpc
 from dormouse_operator.errors import WorkerError, WorkerRefused, WorkerUnreachable
-from dormouse_operator.model import SLEEP_LEVEL, Failure, Report, Worker, WorkerState
+from dormouse_operator.model import Failure, Report, Worker, WorkerState
 
 STATUS_TIMEOUT_S = 3.0
 DRAIN_STEP_S = 2.0  # one call waits this long for requests to end; then the order is looked at again
@@ -42,8 +42,16 @@ class WorkerControl(Protocol):
         """Refuse new requests and wait a moment for the running ones; return how many are left."""
         ...
 
-    async def sleep(self, address: str, *, epoch: int, abort: bool) -> Worker:
-        """Put the worker to sleep, level 2. With `abort`, running requests are ended first."""
+    async def prepare_sleep(self, address: str, *, epoch: int, level: int, abort: bool) -> None:
+        """Have the worker close and be idle, ready for `sleep`. With `abort`, running requests are ended."""
+        ...
+
+    async def sleep(self, address: str, *, epoch: int, level: int, abort: bool) -> Worker:
+        """Put the worker to sleep. With `abort`, running requests are ended first."""
+        ...
+
+    async def prepare_wake_up(self, address: str, *, epoch: int) -> None:
+        """Have the worker reserve all that it needs awake. WorkerRefused with the bytes that are missing."""
         ...
 
     async def wake_up(self, address: str, *, epoch: int) -> Worker:
@@ -76,11 +84,22 @@ class GrpcWorkerControl:
         answer = await self._call(address, DRAIN_STEP_S + STATUS_TIMEOUT_S, lambda stub: stub.Drain, request)
         return int(answer.remaining_requests)
 
-    async def sleep(self, address: str, *, epoch: int, abort: bool) -> Worker:
+    async def prepare_sleep(self, address: str, *, epoch: int, level: int, abort: bool) -> None:
         """See WorkerControl."""
-        mode = pb.DRAIN_MODE_ABORT if abort else pb.DRAIN_MODE_DRAIN
-        request = pb.SleepRequest(epoch=epoch, level=SLEEP_LEVEL, mode=mode)
+        request = pb.PrepareSleepRequest(epoch=epoch, level=level, mode=_mode(abort=abort))
+        await self._call(address, MEMORY_TIMEOUT_S, lambda stub: stub.PrepareSleep, request)
+
+    async def sleep(self, address: str, *, epoch: int, level: int, abort: bool) -> Worker:
+        """See WorkerControl."""
+        request = pb.SleepRequest(epoch=epoch, level=level, mode=_mode(abort=abort))
         return parse_worker(await self._call(address, MEMORY_TIMEOUT_S, lambda stub: stub.Sleep, request))
+
+    async def prepare_wake_up(self, address: str, *, epoch: int) -> None:
+        """See WorkerControl."""
+        request = pb.PrepareWakeUpRequest(epoch=epoch)
+        answer = await self._call(address, MEMORY_TIMEOUT_S, lambda stub: stub.PrepareWakeUp, request)
+        if answer.missing_bytes:
+            raise WorkerRefused(f"{answer.missing_bytes / 2**30:.2f} GiB of memory are missing to wake up")
 
     async def wake_up(self, address: str, *, epoch: int) -> Worker:
         """See WorkerControl."""
@@ -108,6 +127,10 @@ class GrpcWorkerControl:
                 yield rpc.WorkerControlStub(channel)
             except aio.AioRpcError as error:
                 raise _to_error(error) from error
+
+
+def _mode(*, abort: bool) -> pb.DrainMode.ValueType:
+    return pb.DRAIN_MODE_ABORT if abort else pb.DRAIN_MODE_DRAIN
 
 
 def _to_error(error: aio.AioRpcError) -> WorkerError:
@@ -138,6 +161,7 @@ def parse_worker(status: pb.WorkerStatus) -> Worker:
         failure=Failure(failure.reason, failure.message) if failure else None,
         last_sleep_s=status.last_sleep_seconds,
         last_wake_s=status.last_wake_seconds,
+        sleep_level=status.sleep_level,
     )
 
 
@@ -147,6 +171,8 @@ def _parse_report(report: pb.MemoryReport) -> Report:
         num_gpu_blocks=report.num_gpu_blocks,
         num_cpu_blocks=report.num_cpu_blocks,
         block_size=report.block_size,
+        block_bytes=report.block_bytes,
+        total_bytes=report.total_bytes,
         max_model_len=report.max_model_len,
         device=report.device,
         limited_by=report.limited_by,

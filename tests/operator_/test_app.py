@@ -154,7 +154,7 @@ async def test_events_mark_the_deployment_that_they_are_about():
 async def test_metrics_show_a_deployment_until_it_is_gone(rig):
     await rig.serving(replicas=2)
     text = rig.metrics.render().decode()
-    assert 'dormouse_replicas{deployment="tiny",namespace="team",state="ready"} 2.0' in text
+    assert 'dormouse_replicas{deployment="tiny",namespace="team",state="active"} 2.0' in text
     assert 'dormouse_kv_blocks_agreed{deployment="tiny",namespace="team"} 2000.0' in text
     assert 'dormouse_actuation_seconds_count{path="cold"} 1.0' in text
     await rig.kube.delete(INFERENCE_DEPLOYMENTS, *rig.key)
@@ -172,7 +172,7 @@ async def test_metrics_count_sleeps_and_wakes(rig):
     rig.metrics.count_error("Unavailable")
     text = rig.metrics.render().decode()
     assert "dormouse_sleep_seconds_count 1.0" in text
-    assert 'dormouse_actuation_seconds_count{path="level2"} 1.0' in text
+    assert 'dormouse_actuation_seconds_count{path="level1"} 1.0' in text
     assert 'dormouse_kube_requests_total{code="200",resource="pods",verb="get"} 1.0' in text
     assert 'dormouse_reconcile_errors_total{kind="Unavailable"} 1.0' in text
 

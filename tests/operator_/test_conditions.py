@@ -52,7 +52,7 @@ async def test_a_worker_that_was_asked_to_end_has_not_failed(rig):
     rig.node.crash(rig.pods[0], exit_code=0, restarts=False)
     await rig.reconcile()
     assert rig.condition("ModelLoaded")[:2] == ("False", "WorkerEnded")
-    assert rig.status["phase"] == "Loading"
+    assert rig.status["phase"] == "Starting"
     assert not [event for event in rig.events if "exit code" in event]
 
 
@@ -118,4 +118,5 @@ async def test_times_change_only_when_a_status_flips(rig):
         "BlocksAgreed",
         "CacheAllocated",
         "Ready",
+        "Available",
     }

@@ -197,9 +197,16 @@ async def test_the_server_fills_defaults_and_accepts_good_values(served):
             "swapSpace": 0,
             "enablePrefixCaching": True,
             "loadFormat": "auto",
+            "cudaGraphs": True,
             "seed": 0,
         },
-        "lifecycle": {"desiredState": "Active", "drainTimeoutSeconds": 60},
+        "lifecycle": {
+            "desiredState": "Auto",
+            "sleepLevel": 1,
+            "keepHostCopy": True,
+            "keepPrefixCache": False,
+            "drainTimeoutSeconds": 60,
+        },
     }
     full = {
         "model": {"uri": "file:///opt/models/tiny", "name": "org/Tiny-1.5"},

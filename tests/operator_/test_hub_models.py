@@ -155,7 +155,7 @@ async def test_a_download_is_told_while_it_runs_with_one_event(rig):
         "DownloadingModel",
         f"pod {rig.pods[0]} downloads hf://org/Tiny-1.5 at revision main",
     )
-    assert rig.status["phase"] == "Loading"
+    assert rig.status["phase"] == "Starting"
     await rig.settle()
     assert len([event for event in rig.events if event.startswith("DownloadingModel")]) == 1
 

@@ -55,7 +55,7 @@ async def test_a_deleted_pod_comes_back_and_is_agreed_on_again(rig):
     uid = rig.kube.everything(PODS)[0]["metadata"]["uid"]
     await rig.kube.delete(PODS, "team", rig.pods[0])
     await rig.settle()
-    assert rig.status["phase"] == "Loading"
+    assert rig.status["phase"] == "Profiling"
     assert rig.condition("Ready")[0] == "False"
     rig.worker().finish_loading()
     await rig.settle()

@@ -8,7 +8,7 @@ from dormouse_operator.model import WorkerState
 async def test_one_replica_starts_profiles_agrees_allocates_and_serves(rig):
     rig.apply()
     await rig.settle()
-    assert rig.status["phase"] == "Loading"
+    assert rig.status["phase"] == "Profiling"
     assert rig.condition("ModelLoaded")[:2] == ("False", "Loading")
     rig.worker().finish_loading()
     await rig.settle()
@@ -50,7 +50,7 @@ async def test_a_worker_that_does_not_report_is_waited_for_but_only_so_long(rig)
     rig.worker(0).finish_loading()
     await rig.settle()
     assert rig.condition("BlocksAgreed")[:2] == ("False", "WaitingForReports")
-    assert rig.status["phase"] == "Loading"
+    assert rig.status["phase"] == "Profiling"
     rig.clock.step(9.0)
     await rig.settle()
     assert rig.worker(0).allocated == 0
@@ -101,14 +101,35 @@ async def test_a_latecomer_that_reports_more_takes_what_is_agreed(rig):
     assert rig.worker(0).commands == ["initialize_cache"], "who serves is left alone"
 
 
-async def test_when_the_limiting_worker_leaves_the_others_keep_what_they_hold(rig):
-    rig.node.blocks = {"1": 1500}
+async def test_when_the_limiting_worker_leaves_the_others_grow_if_it_is_worth_it(rig):
+    rig.node.blocks = {"2": 1500}
+    await rig.serving(replicas=3)
+    rig.apply(replicas=2)
+    await rig.settle()
+    assert [rig.worker(i).allocated for i in (0, 1)] == [2000, 2000]
+    assert rig.worker().commands == ["initialize_cache", "drain", "initialize_cache"]
+    assert any(event.startswith("BlocksAgreed: blocks agreed: 2000") for event in rig.events)
+
+
+async def test_workers_that_grow_leave_the_service_one_at_a_time(rig):
+    rig.node.blocks = {"2": 1500}
+    await rig.serving(replicas=3)
+    rig.apply(replicas=2)
+    for _ in range(20):
+        rig.node.tick()
+        await rig.reconcile()
+        assert any(rig.gate(i)["status"] == "True" for i in (0, 1))
+    assert rig.status["phase"] == "Active"
+
+
+async def test_a_gain_of_less_than_a_tenth_interrupts_nobody(rig):
+    rig.node.blocks = {"1": 1900}
     await rig.serving(replicas=2)
     rig.apply(replicas=1)
     await rig.settle()
-    assert rig.worker().allocated == 1500
-    assert rig.condition("BlocksAgreed")[2] == "blocks agreed: 1500, as allocated already; reported are [2000]"
-    assert rig.worker().commands == ["initialize_cache"], "growing would interrupt who serves"
+    assert rig.worker().allocated == 1900
+    assert rig.condition("BlocksAgreed")[2] == "blocks agreed: 1900, as allocated already; reported are [2000]"
+    assert rig.worker().commands == ["initialize_cache"]
 
 
 async def test_the_epoch_rises_above_whatever_a_worker_has_seen(rig):
@@ -128,9 +149,9 @@ async def test_the_phase_tells_each_step_of_a_start(rig):
         await rig.reconcile()
         seen += [rig.status["phase"]] if rig.status["phase"] not in seen else []
         rig.node.tick()
-        if rig.workers.workers and rig.worker().state is WorkerState.LOADING and "Loading" in seen:
+        if rig.workers.workers and rig.worker().state is WorkerState.LOADING and "Profiling" in seen:
             rig.worker().finish_loading()
-    assert seen == ["Pending", "Loading", "Allocating", "Active"]
+    assert seen == ["Pending", "Profiling", "Allocating", "Active"]
 
 
 async def test_the_wait_for_a_worker_whose_container_does_not_run_ends_by_the_clock(rig):
@@ -144,3 +165,33 @@ async def test_the_wait_for_a_worker_whose_container_does_not_run_ends_by_the_cl
     rig.clock.step(6.0)
     await rig.settle()
     assert rig.worker(0).allocated == 2000
+
+
+async def test_a_worker_that_is_to_hold_less_is_drained_first_and_its_late_requests_are_ended(rig):
+    await rig.serving(lifecycle={"drainTimeoutSeconds": 60})
+    rig.worker().running_requests = 1
+    rig.node.blocks = {"1": 1500}
+    rig.apply(replicas=2)
+    for _ in range(3):
+        rig.node.tick()
+        await rig.reconcile()
+    rig.worker(1).finish_loading()
+    for _ in range(6):
+        rig.node.tick()
+        await rig.reconcile()
+    assert (rig.worker(0).state, rig.worker(0).allocated) == (WorkerState.DRAINING, 2000)
+    assert rig.gate(0)["reason"] == "Reallocating"
+    rig.clock.step(60.0)
+    await rig.settle()
+    assert [rig.worker(i).allocated for i in (0, 1)] == [1500, 1500]
+    assert "abort" in rig.worker(0).commands
+    assert rig.status["phase"] == "Active"
+
+
+async def test_impossible_numbers_hold_nobody_up_and_are_never_allocated(rig):
+    rig.node.blocks = {"1": -7}
+    await rig.serving(replicas=2)
+    assert rig.worker(0).allocated == 2000
+    assert rig.worker(1).commands == []
+    assert rig.condition("MemoryProfiled")[1] == "ReportOutOfBounds"
+    assert rig.status["phase"] == "Degraded"

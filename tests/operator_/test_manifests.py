@@ -90,11 +90,21 @@ def test_the_command_line_says_only_what_the_spec_says():
     ]
 
 
-def test_prefix_caching_is_said_only_when_it_is_off():
-    arguments = [
-        worker_arguments(deployment(engine={"device": "cpu", "enablePrefixCaching": value})) for value in (True, False)
-    ]
-    assert arguments[1] == [*arguments[0], "--no-enable-prefix-caching"]
+@pytest.mark.parametrize(
+    ("part", "field", "default", "flag"),
+    [
+        ("engine", "enablePrefixCaching", True, "--no-enable-prefix-caching"),
+        ("engine", "cudaGraphs", True, "--no-cuda-graphs"),
+        ("lifecycle", "keepHostCopy", True, "--no-keep-host-copy"),
+        ("lifecycle", "keepPrefixCache", False, "--keep-prefix-cache"),
+    ],
+)
+def test_a_switch_is_said_only_when_it_differs_from_the_default(part, field, default, flag):
+    unset = worker_arguments(deployment())
+    engine = {"engine": {"device": "cpu"}, part: {"device": "cpu", field: default}}
+    assert worker_arguments(deployment(**engine)) == unset
+    engine[part][field] = not default
+    assert worker_arguments(deployment(**engine)) == [*unset, flag]
 
 
 @pytest.mark.parametrize(

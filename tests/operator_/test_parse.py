@@ -52,7 +52,7 @@ def test_what_the_spec_leaves_out_is_the_default():
     parsed = deployment()
     assert (parsed.replicas, parsed.image, parsed.engine.device) == (1, None, "cuda")
     assert parsed.engine.kv_cache_memory_bytes is None
-    assert (parsed.lifecycle.desired_state, parsed.lifecycle.drain_timeout_s) == ("Active", 60)
+    assert (parsed.lifecycle.desired_state, parsed.lifecycle.drain_timeout_s) == ("Auto", 60)
     assert parsed.recorded.conditions == {}
     assert not parsed.recorded.is_true("Ready")
     assert parsed.recorded.reason("Ready") == ""

@@ -14,7 +14,8 @@ from dormouse_operator.model import WorkerState
 
 happenings = st.one_of(
     st.tuples(st.just("scale"), st.integers(0, 3)),
-    st.tuples(st.just("order"), st.sampled_from(["Active", "Asleep"])),
+    st.tuples(st.just("order"), st.sampled_from(["Auto", "Active", "Asleep", "Zero"])),
+    st.tuples(st.just("level"), st.integers(1, 2)),
     st.tuples(st.just("crash"), st.integers(0, 2)),
     st.tuples(st.just("delete"), st.integers(0, 2)),
     st.tuples(st.just("busy"), st.integers(0, 2)),
@@ -26,15 +27,19 @@ happenings = st.one_of(
 )
 
 
+SPECS = {
+    "scale": lambda count: {"replicas": count},
+    "order": lambda state: {"lifecycle": {"desiredState": state, "drainTimeoutSeconds": 30}},
+    "level": lambda level: {"lifecycle": {"desiredState": "Asleep", "sleepLevel": level}},
+    "spec": lambda count: {"engine": {"device": "cpu", "maxNumSeqs": count}},
+}
+
+
 async def happen(rig, kind, value):
     """Let one thing happen to the deployment."""
     pods = rig.pods
-    if kind == "scale":
-        rig.apply(replicas=value)
-    elif kind == "order":
-        rig.apply(lifecycle={"desiredState": value, "drainTimeoutSeconds": 30})
-    elif kind == "spec":
-        rig.apply(engine={"device": "cpu", "maxNumSeqs": value})
+    if kind in SPECS:
+        rig.apply(**SPECS[kind](value))
     elif kind == "outage":
         rig.kube.fail("list", PODS, Unavailable("down"), times=value)
         rig.kube.fail("patch_status", INFERENCE_DEPLOYMENTS, Unavailable("down"), times=value)
@@ -106,14 +111,16 @@ async def run_history(rig, history, blocks):
         rig.clock.step(0.5)
         await one_pass(rig)
     spec = rig.kube.peek(INFERENCE_DEPLOYMENTS, *rig.key)["spec"]
-    replicas = spec.get("replicas", 1)
+    order = spec.get("lifecycle", {}).get("desiredState")
+    replicas = 0 if order == "Zero" else spec.get("replicas", 1)
     workers = list(rig.workers.workers.values())
     assert len(workers) == replicas, (history, rig.status)
     if not replicas:
-        assert rig.status["phase"] == "Off"
-    elif spec.get("lifecycle", {}).get("desiredState") == "Asleep":
+        assert rig.status["phase"] == ("Zero" if order == "Zero" else "Off")
+    elif order == "Asleep":
         assert rig.status["phase"] == "Asleep", (history, rig.status)
         assert {worker.state for worker in workers} == {WorkerState.ASLEEP}
+        assert min(worker.sleep_level for worker in workers) >= spec["lifecycle"].get("sleepLevel", 1)
     else:
         assert rig.status["phase"] == "Active", (history, rig.status)
         assert {worker.allocated for worker in workers} == {rig.status["kvCache"]["numGpuBlocks"]}

@@ -50,11 +50,14 @@ async def test_the_life_from_profile_to_sleep_and_back(control, worker):
     ready = await control.initialize_cache(ADDRESS, epoch=3, num_gpu_blocks=1500, num_cpu_blocks=0)
     assert (ready.state, ready.num_gpu_blocks, ready.epoch) == (WorkerState.READY, 1500, 3)
     assert await control.drain(ADDRESS, epoch=3) == 0
-    asleep = await control.sleep(ADDRESS, epoch=3, abort=False)
+    await control.prepare_sleep(ADDRESS, epoch=3, level=2, abort=False)
+    asleep = await control.sleep(ADDRESS, epoch=3, level=2, abort=False)
     assert (asleep.state, asleep.freed_bytes, asleep.residual_bytes) == (WorkerState.ASLEEP, 2**30, 2**28)
+    assert asleep.sleep_level == 2
+    await control.prepare_wake_up(ADDRESS, epoch=3)
     awake = await control.wake_up(ADDRESS, epoch=3)
     assert (awake.state, awake.num_gpu_blocks) == (WorkerState.READY, 1500)
-    assert worker.commands == ["initialize_cache", "drain", "sleep", "wake_up"]
+    assert worker.commands == ["initialize_cache", "drain", "prepare_sleep", "sleep 2", "prepare_wake_up", "wake_up"]
 
 
 async def test_a_drain_tells_how_many_are_left_and_a_sleep_can_end_them(control, worker):
@@ -62,8 +65,23 @@ async def test_a_drain_tells_how_many_are_left_and_a_sleep_can_end_them(control,
     worker.running_requests = 2
     assert await control.drain(ADDRESS, epoch=1) == 2
     with pytest.raises(WorkerRefused, match="2 requests"):
-        await control.sleep(ADDRESS, epoch=1, abort=False)
-    assert (await control.sleep(ADDRESS, epoch=1, abort=True)).state is WorkerState.ASLEEP
+        await control.sleep(ADDRESS, epoch=1, level=1, abort=False)
+    assert (await control.sleep(ADDRESS, epoch=1, level=1, abort=True)).state is WorkerState.ASLEEP
+
+
+async def test_a_sleep_can_be_prepared_by_ending_what_runs(control, worker):
+    await control.initialize_cache(ADDRESS, epoch=1, num_gpu_blocks=10, num_cpu_blocks=0)
+    worker.running_requests = 2
+    with pytest.raises(WorkerRefused, match="2 requests"):
+        await control.prepare_sleep(ADDRESS, epoch=1, level=1, abort=False)
+    await control.prepare_sleep(ADDRESS, epoch=1, level=1, abort=True)
+    assert (worker.state, worker.running_requests) == (WorkerState.DRAINING, 0)
+
+
+async def test_a_wake_without_the_memory_is_refused_with_what_is_missing(control, worker):
+    worker.state, worker.missing_bytes = WorkerState.ASLEEP, 3 * 2**29
+    with pytest.raises(WorkerRefused, match=r"1\.50 GiB of memory are missing"):
+        await control.prepare_wake_up(ADDRESS, epoch=1)
 
 
 async def test_an_older_epoch_is_refused(control):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dormouse_operator.conditions.ladder import failed, holds, not_yet
+from dormouse_operator.conditions.ladder import failed, holds, no_replicas, not_yet
 from dormouse_operator.model import Condition, Observed, Pod, Worker, WorkerState
 
 TYPE = "Asleep"
@@ -15,12 +15,12 @@ _SETTLED = {WorkerState.READY, WorkerState.DRAINING, WorkerState.ASLEEP}
 def evaluate(observed: Observed) -> Condition:
     """See the module."""
     there = observed.replicas
-    if not observed.deployment.replicas:
-        return not_yet(TYPE, "NoReplicas", "spec.replicas is 0: there is nothing to sleep")
+    if off := no_replicas(TYPE, observed):
+        return off
     if refused := next((pod for pod in there if _is_refused(observed, pod)), None):
         reason = "SleepRefused" if observed.wants_sleep else "WakeRefused"
         return failed(TYPE, reason, f"pod {refused.name}: {observed.refusals[refused.name]}")
-    sleeping = [pod for pod in there if observed.state(pod) is WorkerState.ASLEEP]
+    sleeping = [pod for pod in there if _sleeps(observed, pod)]
     words = f"{len(sleeping)} of {observed.deployment.replicas} workers are asleep"
     if not observed.wants_sleep and any(_is_waking(observed, pod) for pod in there):
         return not_yet(TYPE, WAKING, words)
@@ -29,20 +29,32 @@ def evaluate(observed: Observed) -> Condition:
     if len(sleeping) < observed.deployment.replicas:
         is_settled = there and all(observed.state(pod) in _SETTLED for pod in there)
         return not_yet(TYPE, GOING_TO_SLEEP if is_settled else "Starting", words)
-    return holds(TYPE, TYPE, f"{words}; {_savings(list(observed.workers.values()))}")
+    at_level = f"{words} at level {_level(observed, sleeping)}"
+    return holds(TYPE, TYPE, f"{at_level}; {_savings(list(observed.workers.values()))}")
 
 
 def _awake(observed: Observed) -> Condition:
+    words = f"spec.lifecycle.desiredState is {observed.deployment.lifecycle.desired_state}"
     awake = [pod for pod in observed.replicas if observed.state(pod) is WorkerState.READY]
     if len(awake) == observed.deployment.replicas:
-        return not_yet(TYPE, AWAKE, "spec.lifecycle.desiredState is Active")
-    return not_yet(TYPE, "Starting", "spec.lifecycle.desiredState is Active")
+        return not_yet(TYPE, AWAKE, words)
+    return not_yet(TYPE, "Starting", words)
 
 
 def _is_refused(observed: Observed, pod: Pod) -> bool:
     """Tell whether the pod's worker refused to fall asleep or to wake up."""
     unwilling = {WorkerState.READY, WorkerState.DRAINING} if observed.wants_sleep else {WorkerState.ASLEEP}
     return pod.name in observed.refusals and observed.state(pod) in unwilling
+
+
+def _sleeps(observed: Observed, pod: Pod) -> bool:
+    """Tell whether the pod's worker sleeps, and as deep as ordered if it is ordered to."""
+    return observed.state(pod) is WorkerState.ASLEEP and not (observed.wants_sleep and observed.is_light(pod))
+
+
+def _level(observed: Observed, pods: list[Pod]) -> int:
+    """Return the least deep level of workers that sleep."""
+    return min(worker.sleep_level for pod in pods if (worker := observed.worker(pod)))
 
 
 def _is_waking(observed: Observed, pod: Pod) -> bool:

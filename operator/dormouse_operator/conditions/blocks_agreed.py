@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dormouse_operator import capacity
-from dormouse_operator.conditions.ladder import holds, no_replicas, not_yet, unknown
-from dormouse_operator.model import Condition, Observed
+from dormouse_operator.conditions.ladder import failed, holds, no_replicas, not_yet, unknown
+from dormouse_operator.model import Condition, Observed, Pod
 
 TYPE = capacity.BLOCKS_AGREED
 
@@ -16,9 +16,23 @@ def evaluate(observed: Observed) -> Condition:
     counting = capacity.reports(observed)
     if not counting:
         return unknown(TYPE, "NoReports", "no worker has reported its blocks")
+    if other := next((pod for pod in observed.replicas if _has_other_blocks(observed, pod)), None):
+        return failed(TYPE, "BlockSizeDiffers", _other_words(observed, other))
     agreement = capacity.agree(observed)
     if agreement is None:
         awaited = ", ".join(pod.name for pod in capacity.missing(observed))
         words = f"{len(counting)} of {len(observed.replicas)} workers have reported; waiting for {awaited}"
         return not_yet(TYPE, capacity.WAITING_FOR_REPORTS, f"{words}, at most {observed.agreement_timeout_s:g} s")
-    return holds(TYPE, "Agreed", f"blocks agreed: {agreement}")
+    late = ", ".join(pod.name for pod in capacity.missing(observed))
+    return holds(TYPE, "Agreed", f"blocks agreed: {agreement}" + (f"; still without a report: {late}" if late else ""))
+
+
+def _has_other_blocks(observed: Observed, pod: Pod) -> bool:
+    report = capacity.possible_report(observed, pod)
+    return report is not None and report.block_size != capacity.block_size_of(observed)
+
+
+def _other_words(observed: Observed, pod: Pod) -> str:
+    report = capacity.possible_report(observed, pod)
+    size = report.block_size if report else 0
+    return f"pod {pod.name} reports blocks of {size} tokens, the others of {capacity.block_size_of(observed)}"

@@ -31,8 +31,10 @@ def unknown(type_: str, reason: str, message: str) -> Condition:
 
 def no_replicas(type_: str, observed: Observed) -> Condition | None:
     """Return the answer for a deployment that is off, None for one that is on."""
-    if observed.deployment.replicas:
+    if observed.has_replicas:
         return None
+    if observed.deployment.lifecycle.desired_state == "Zero":
+        return unknown(type_, "Zero", "spec.lifecycle.desiredState is Zero: no pod")
     return unknown(type_, "NoReplicas", "spec.replicas is 0: no pod and no wake")
 
 

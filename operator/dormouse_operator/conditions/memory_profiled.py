@@ -19,6 +19,8 @@ def evaluate(observed: Observed) -> Condition:
         return failed(TYPE, failure.reason, f"pod {pod.name}: {failure.message}")
     if not model_loaded.evaluate(observed).is_true:
         return unknown(TYPE, "WaitingForModel", "not all workers have loaded the model")
+    if odd := next((pod for pod in observed.replicas if flaw_of(observed, pod)), None):
+        return failed(TYPE, "ReportOutOfBounds", f"pod {odd.name}: {flaw_of(observed, odd)}")
     if empty := next((pod for pod in observed.replicas if _reports_nothing(observed, pod)), None):
         words = f"pod {empty.name} reports 0 blocks; give it more memory, or lower maxNumSeqs or maxNumBatchedTokens"
         return failed(TYPE, "InsufficientMemory", words)
@@ -29,6 +31,12 @@ def evaluate(observed: Observed) -> Condition:
     limits = sorted({report.limited_by for _, report in counting if report.limited_by})
     because = f", limited by {', '.join(limits)}" if limits else ""
     return holds(TYPE, "Profiled", f"reported blocks: {counts}{because}")
+
+
+def flaw_of(observed: Observed, pod: Pod) -> str:
+    """Return which number of the pod's report is impossible, "" if none is."""
+    worker = observed.worker(pod)
+    return capacity.flaw_of(worker.report) if worker and worker.report else ""
 
 
 def _reports_nothing(observed: Observed, pod: Pod) -> bool:

@@ -31,6 +31,8 @@ def serving(observed: Observed) -> list[Pod]:
 def evaluate(observed: Observed) -> Condition:
     """See the module."""
     wanted, there = observed.deployment.replicas, observed.replicas
+    if observed.deployment.lifecycle.desired_state == "Zero":
+        return holds(TYPE, "Zero", "no pod, by order; spec.lifecycle.desiredState brings them back")
     if observed.wants_sleep and len(there) == wanted > 0 and all(observed.state(pod) in _WAKEABLE for pod in there):
         return holds(TYPE, "Asleep", f"{wanted} of {wanted} replicas sleep by order or are about to; they can be woken")
     if (sleep := asleep.evaluate(observed)).reason in {asleep.WAKING, "WakeRefused"}:

@@ -7,12 +7,15 @@ from collections.abc import Callable, Sequence
 from dormouse_operator.conditions import (
     accepted,
     asleep,
+    available,
     blocks_agreed,
     cache_allocated,
+    degraded,
     memory_profiled,
     model_loaded,
     ready,
     scheduled,
+    sleep_verified,
 )
 from dormouse_operator.model import Condition, Observed
 
@@ -26,10 +29,13 @@ STEPS: Sequence[Step] = (
     blocks_agreed.evaluate,
     cache_allocated.evaluate,
     ready.evaluate,
+    available.evaluate,
     asleep.evaluate,
+    sleep_verified.evaluate,
 )
 
 
 def evaluate_all(observed: Observed) -> tuple[Condition, ...]:
-    """Return all conditions, in order."""
-    return tuple(step(observed) for step in STEPS)
+    """Return all conditions, in order; the last one sums up the others."""
+    conditions = tuple(step(observed) for step in STEPS)
+    return (*conditions, degraded.evaluate(observed, conditions))

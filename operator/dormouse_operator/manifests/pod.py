@@ -137,8 +137,14 @@ def worker_arguments(deployment: Deployment) -> list[str]:
         "--seed": engine.seed,
         "--drain-timeout": deployment.lifecycle.drain_timeout_s,
     }
+    switches = {  # those that differ from the worker's default
+        "--no-enable-prefix-caching": not engine.enable_prefix_caching,
+        "--no-cuda-graphs": not engine.cuda_graphs,
+        "--no-keep-host-copy": not engine.keep_host_copy,
+        "--keep-prefix-cache": engine.keep_prefix_cache,
+    }
     arguments = [f"{flag}={value}" for flag, value in flags.items() if value is not None]
-    return arguments if engine.enable_prefix_caching else [*arguments, "--no-enable-prefix-caching"]
+    return arguments + [switch for switch, is_set in switches.items() if is_set]
 
 
 def _volumes(deployment: Deployment) -> list[Manifest]:

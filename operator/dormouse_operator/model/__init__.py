@@ -2,7 +2,7 @@
 
 from dormouse_operator.model.observed import BudgetState, Observed, ServiceState
 from dormouse_operator.model.recorded import Actuation, Condition, KvCache, Rank, RecordedCondition, RecordedStatus
-from dormouse_operator.model.running import SLEEP_LEVEL, Container, Failure, Pod, Report, Worker, WorkerState
+from dormouse_operator.model.running import AWAKE, Container, Failure, Pod, Report, Worker, WorkerState
 from dormouse_operator.model.wanted import (
     Deployment,
     DesiredState,
@@ -13,10 +13,11 @@ from dormouse_operator.model.wanted import (
     ModelSource,
     Placement,
     SecretKey,
+    SleepLevel,
 )
 
 __all__ = [
-    "SLEEP_LEVEL",
+    "AWAKE",
     "Actuation",
     "BudgetState",
     "Condition",
@@ -39,6 +40,7 @@ __all__ = [
     "Report",
     "SecretKey",
     "ServiceState",
+    "SleepLevel",
     "Worker",
     "WorkerState",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from dormouse_operator.model.running import Pod, Worker, WorkerState
+from dormouse_operator.model.running import AWAKE, Pod, Worker, WorkerState
 from dormouse_operator.model.wanted import Deployment
 
 
@@ -41,12 +41,19 @@ class Observed:
     refusals: Mapping[str, str] = field(default_factory=dict)  # by pod name: why the last action on it failed
     service: ServiceState | None = None
     budget: BudgetState | None = None
+    name_owner: str = ""  # the older deployment, as NAMESPACE/NAME, that serves under the same model name
+    forbidden: str = ""  # the API server's words of the last call for this object that it did not allow
     agreement_timeout_s: float = 10.0
 
     @property
     def wants_sleep(self) -> bool:
         """Tell whether the order is to sleep."""
         return self.deployment.lifecycle.desired_state == "Asleep"
+
+    @property
+    def has_replicas(self) -> bool:
+        """Tell whether any pod is wanted."""
+        return self.deployment.replicas > 0
 
     @property
     def replicas(self) -> tuple[Pod, ...]:
@@ -68,12 +75,18 @@ class Observed:
         worker = self.worker(pod)
         return worker.state if worker else None
 
+    def is_light(self, pod: Pod) -> bool:
+        """Tell whether the pod's worker sleeps less deep than the order Asleep asks for."""
+        worker = self.worker(pod)
+        asleep_at = worker.sleep_level if worker and worker.state is WorkerState.ASLEEP else None
+        return asleep_at is not None and asleep_at < self.deployment.lifecycle.sleep_level
+
     def allocated_gpu_blocks(self, pod: Pod) -> int:
         """Return the blocks that the pod holds, or would hold again after a wake."""
         worker = self.worker(pod)
         if worker is None:
             return 0
-        if worker.state in {WorkerState.READY, WorkerState.DRAINING}:
+        if worker.state in AWAKE:
             return worker.num_gpu_blocks
         rank = self.deployment.recorded.rank_of(pod.name)
         is_kept = worker.state in {WorkerState.ASLEEP, WorkerState.WAKING}

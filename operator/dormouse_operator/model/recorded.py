@@ -44,6 +44,7 @@ class Rank:
     gpu_uuid: str = ""
     residual_bytes: int = 0
     limited_by: str = ""
+    sleep_level: int = 0  # 0 = awake
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class KvCache:
 class Actuation:
     """How the deployment last came to serve."""
 
-    path: Literal["cold", "level2"]
+    path: Literal["cold", "level2", "level1"]
     seconds: float
     reason: str
     time: str  # RFC 3339

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-SLEEP_LEVEL = 2  # the only one that workers know now
-
 
 class WorkerState(StrEnum):
     """The life of a worker, as the wire contract names it."""
@@ -21,6 +19,9 @@ class WorkerState(StrEnum):
     ASLEEP = "ASLEEP"
     WAKING = "WAKING"
     FAILED = "FAILED"
+
+
+AWAKE = frozenset({WorkerState.READY, WorkerState.DRAINING})  # with a cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,8 @@ class Report:
     num_gpu_blocks: int
     num_cpu_blocks: int
     block_size: int
+    block_bytes: int = 0
+    total_bytes: int = 0
     max_model_len: int = 0
     device: str = ""
     limited_by: str = ""
@@ -105,4 +108,5 @@ class Worker:
     failure: Failure | None = None
     last_sleep_s: float = 0.0
     last_wake_s: float = 0.0
+    sleep_level: int = 0  # 0 = awake
     is_at_rest: bool = False  # not asked: taken from the recorded status

@@ -8,7 +8,8 @@ from typing import Any, Literal, NamedTuple
 
 from dormouse_operator.model.recorded import RecordedStatus
 
-DesiredState = Literal["Active", "Asleep"]
+DesiredState = Literal["Auto", "Active", "Asleep", "Zero"]
+SleepLevel = Literal[1, 2]
 
 
 class Key(NamedTuple):
@@ -76,6 +77,9 @@ class Engine:
     swap_space_bytes: int | None = None
     enable_prefix_caching: bool = True
     load_format: str = "auto"
+    cuda_graphs: bool = True
+    keep_host_copy: bool = True
+    keep_prefix_cache: bool = False
     seed: int = 0
 
 
@@ -85,6 +89,7 @@ class Lifecycle:
 
     desired_state: DesiredState
     drain_timeout_s: int
+    sleep_level: SleepLevel = 1  # how deep the order Asleep is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +101,7 @@ class Deployment:
     generation: int
     model: ModelSource
     image: str | None  # None: the operator chooses
-    replicas: int
+    replicas: int  # wanted now: spec.replicas, and 0 while desiredState is Zero
     engine: Engine
     lifecycle: Lifecycle
     resources: Mapping[str, Any]  # Kubernetes ResourceRequirements, which win over what we derive

@@ -42,6 +42,7 @@ def _parse_kv_cache(cache: Raw) -> KvCache:
                 gpu_uuid=rank.get("gpuUUID", ""),
                 residual_bytes=rank.get("residualBytes", 0),
                 limited_by=rank.get("limitedBy", ""),
+                sleep_level=rank.get("sleepLevel", 0),
             )
             for rank in cache.get("ranks") or ()
         ),

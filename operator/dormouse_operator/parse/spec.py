@@ -16,16 +16,16 @@ def parse_deployment(raw: Raw) -> Deployment:
     """Return the InferenceDeployment. Raises SpecError where the schema was not enforced."""
     metadata, spec = raw["metadata"], raw["spec"]
     key = Key(metadata["namespace"], metadata["name"])
-    lifecycle = spec.get("lifecycle") or {}
+    lifecycle = _parse_lifecycle(spec.get("lifecycle") or {})
     return Deployment(
         key=key,
         uid=metadata["uid"],
         generation=metadata.get("generation", 1),
         model=_parse_model(spec, key.name),
         image=spec.get("image"),
-        replicas=spec.get("replicas", 1),
-        engine=_parse_engine(spec.get("engine") or {}),
-        lifecycle=Lifecycle(lifecycle.get("desiredState", "Active"), lifecycle.get("drainTimeoutSeconds", 60)),
+        replicas=0 if lifecycle.desired_state == "Zero" else spec.get("replicas", 1),
+        engine=_parse_engine(spec.get("engine") or {}, spec.get("lifecycle") or {}),
+        lifecycle=lifecycle,
         resources=spec.get("resources") or {},
         recorded=parse_status(raw.get("status") or {}),
         placement=_parse_placement(spec),
@@ -75,7 +75,17 @@ def _parse_placement(spec: Raw) -> Placement:
     return Placement(gpu_resource=resource if device == "cuda" else None, template=spec.get("template") or {})
 
 
-def _parse_engine(engine: Raw) -> Engine:
+def _parse_lifecycle(lifecycle: Raw) -> Lifecycle:
+    return Lifecycle(
+        desired_state=lifecycle.get("desiredState", "Auto"),
+        drain_timeout_s=lifecycle.get("drainTimeoutSeconds", 60),
+        sleep_level=lifecycle.get("sleepLevel", 1),
+    )
+
+
+def _parse_engine(engine: Raw, lifecycle: Raw) -> Engine:
+    """Return how the worker is started. What it keeps asleep is a word of the lifecycle and a flag of the worker."""
+
     def size(name: str) -> int | None:
         return parse_bytes(f"spec.engine.{name}", engine[name]) if name in engine else None
 
@@ -91,5 +101,8 @@ def _parse_engine(engine: Raw) -> Engine:
         swap_space_bytes=size("swapSpace"),
         enable_prefix_caching=engine.get("enablePrefixCaching", True),
         load_format=engine.get("loadFormat", "auto"),
+        cuda_graphs=engine.get("cudaGraphs", True),
+        keep_host_copy=lifecycle.get("keepHostCopy", True),
+        keep_prefix_cache=lifecycle.get("keepPrefixCache", False),
         seed=engine.get("seed", 0),
     )

@@ -1,0 +1,21 @@
+"""Available: a request can be answered now, because at least one replica serves. Pure."""
+
+from __future__ import annotations
+
+from dormouse_operator.conditions.ladder import holds, no_replicas, not_yet
+from dormouse_operator.conditions.ready import serving
+from dormouse_operator.model import Condition, Observed
+
+TYPE = "Available"
+
+
+def evaluate(observed: Observed) -> Condition:
+    """See the module."""
+    wanted, there = observed.deployment.replicas, serving(observed)
+    if off := no_replicas(TYPE, observed):
+        return not_yet(TYPE, off.reason, off.message)
+    if there:
+        return holds(TYPE, "Serving", f"{len(there)} of {wanted} replicas serve")
+    if observed.wants_sleep:
+        return not_yet(TYPE, "Asleep", "spec.lifecycle.desiredState is Asleep: requests are refused")
+    return not_yet(TYPE, "NoneServes", f"0 of {wanted} replicas serve; the other conditions say why")

@@ -1,0 +1,34 @@
+"""The next steps towards an ordered sleep, over all replicas at once. Pure, stores nothing.
+
+    gate shut → every worker drained, or its time is over → all are put to sleep together, or none
+
+Who serves no requests yet (loads, profiles, starts) holds the others up no more than it would hold up a start: it
+joins when its cache is there. A worker that sleeps less deep than ordered is put to sleep again with the others.
+"""
+
+from __future__ import annotations
+
+from dormouse_operator.actions import Drain, PutToSleep, ReplicaAction
+from dormouse_operator.draining import is_drained, is_late
+from dormouse_operator.model import AWAKE, Observed, Pod
+
+
+def steps(observed: Observed) -> list[ReplicaAction]:
+    """Return what to do now for an order to sleep."""
+    if not observed.wants_sleep:
+        return []
+    concerned = [pod for pod in observed.replicas if _must_fall_asleep(observed, pod)]
+    if any(pod.gate_open for pod in concerned):
+        return []
+    must_abort = any(is_late(observed, pod) for pod in concerned)
+    busy = [pod for pod in concerned if not is_drained(observed, pod)]
+    if busy and not must_abort:
+        return [Drain(pod) for pod in busy]
+    if not concerned:
+        return []
+    return [PutToSleep(tuple(concerned), observed.deployment.lifecycle.sleep_level, must_abort)]
+
+
+def _must_fall_asleep(observed: Observed, pod: Pod) -> bool:
+    """Tell whether the pod's worker is awake, or not as deep asleep as ordered."""
+    return not pod.has_ended and (observed.state(pod) in AWAKE or observed.is_light(pod))
