@@ -89,8 +89,8 @@ class WakeUp:
 
 
 ReplicaAction = SetGate | InitializeCache | Drain | EndRequests | PutToSleep | WakeUp
-BudgetAction = ApplyDisruptionBudget | DeleteDisruptionBudget
-Action = ApplyService | BudgetAction | CreatePod | DeletePod | ReplicaAction
+ChildAction = ApplyService | ApplyDisruptionBudget | DeleteDisruptionBudget  # of children beside the pods
+Action = ChildAction | CreatePod | DeletePod | ReplicaAction
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from dormouse_operator.actions import (
     Action,
     ApplyDisruptionBudget,
     ApplyService,
-    BudgetAction,
+    ChildAction,
     CreatePod,
     DeleteDisruptionBudget,
     DeletePod,
@@ -113,10 +113,8 @@ class Executor:
     async def _act(self, observed: Observed, action: Action, outcome: Outcome) -> None:
         epoch, deployment = self._authority.epoch, observed.deployment
         match action:
-            case ApplyService():
-                await self._kube.apply(SERVICES, service_manifest(deployment), field_manager=FIELD_MANAGER)
-            case ApplyDisruptionBudget() | DeleteDisruptionBudget():
-                await self._act_on_budget(deployment, action)
+            case ApplyService() | ApplyDisruptionBudget() | DeleteDisruptionBudget():
+                await self._act_on_child(deployment, action)
             case CreatePod(index):
                 await self._create_pod(observed, index)
             case DeletePod(pod):
@@ -144,11 +142,14 @@ class Executor:
         await asyncio.gather(*(self._workers.wake_up(pod.ip, epoch=epoch) for pod in draining))
         await self._two_phase.wake_up(asleep, epoch=epoch)
 
-    async def _act_on_budget(self, deployment: Deployment, action: BudgetAction) -> None:
-        if isinstance(action, DeleteDisruptionBudget):
-            await self._kube.delete(DISRUPTION_BUDGETS, *deployment.key, uid=action.uid)
-        else:
-            await self._kube.apply(DISRUPTION_BUDGETS, budget_manifest(deployment), field_manager=FIELD_MANAGER)
+    async def _act_on_child(self, deployment: Deployment, action: ChildAction) -> None:
+        match action:
+            case ApplyService():
+                await self._kube.apply(SERVICES, service_manifest(deployment), field_manager=FIELD_MANAGER)
+            case ApplyDisruptionBudget():
+                await self._kube.apply(DISRUPTION_BUDGETS, budget_manifest(deployment), field_manager=FIELD_MANAGER)
+            case DeleteDisruptionBudget(uid):
+                await self._kube.delete(DISRUPTION_BUDGETS, *deployment.key, uid=uid)
 
     async def _create_pod(self, observed: Observed, index: int) -> None:
         """Create what the pod mounts, then the pod: one without its claim would wait for it unseen.

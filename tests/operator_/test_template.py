@@ -163,6 +163,29 @@ def test_a_null_is_never_in_a_pod(template):
     assert not nulls(merge(pod()["spec"], template))
 
 
+fields = st.sampled_from([*MERGE_KEYS, *MERGE_KEYS.values(), "readinessGates", "conditionType", "securityContext"])
+anything = st.recursive(
+    scalars | st.sampled_from(["worker", "download", READINESS_GATE]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(fields, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(anything)
+def test_whatever_the_schema_lets_pass_is_merged_or_complained_about(spec):
+    """Below spec.template.spec the schema knows nothing."""
+    template = {"spec": spec}
+    if not template_complaint(template):
+        merged = merge_template(pod(), template)
+        assert merged["spec"]["containers"][0]["args"] == pod()["spec"]["containers"][0]["args"]
+
+
+def test_an_init_container_named_download_is_the_users_where_none_is_ours():
+    template = {"spec": {"initContainers": [{"name": "download", "image": "x"}]}}
+    assert template_complaint(template)
+    assert template_complaint(template, has_downloader=False) == ""
+
+
 @pytest.mark.parametrize("template", [{}, {"spec": {}}, {"metadata": {}, "spec": None}, {"metadata": None}])
 def test_an_empty_template_changes_nothing(template):
     assert merge_template(pod(), template) == pod()
@@ -247,6 +270,7 @@ def test_what_the_operator_needs_is_refused_by_its_name(template, words):
         {"spec": {"containers": [{"name": "helper", "image": "x", "args": ["y"], "ports": [{"containerPort": 9}]}]}},
         {"spec": {"initContainers": [{"name": "download", "env": [{"name": "HF_ENDPOINT", "value": "x"}]}]}},
         {"spec": {"nodeSelector": {"a": "b"}, "volumes": None}},
+        {"spec": {"containers": [{"name": "worker", "ports": [{"containerPort": 9090}]}]}},
     ],
 )
 def test_what_users_need_is_allowed(template):

@@ -18,7 +18,6 @@ from huggingface_hub import close_session
 from dormouse_worker.download import choose_files, download, main
 from dormouse_worker.errors import (
     HubUnreachable,
-    InvalidArgument,
     ModelNotFound,
     NoSafetensors,
     StorageFull,
@@ -131,7 +130,7 @@ def test_what_does_not_exist_is_told_by_name(hub, tmp_path):
 
 
 def test_a_name_that_no_repository_can_have_is_refused(hub, tmp_path):
-    with pytest.raises(InvalidArgument, match="a--b"):
+    with pytest.raises(ModelNotFound, match="a--b"):
         get(hub, tmp_path, repo="org/a--b")
 
 

@@ -154,7 +154,7 @@ def main(argv: Sequence[str] | None = None, *, termination_log: Path = TERMINATI
     source = Hub(settings.repo, settings.revision, token=settings.token, endpoint=settings.endpoint)
     try:
         download(source, settings.directory, f"hf://{settings.repo} at revision {settings.revision}")
-    except (WorkerError, OSError) as error:
+    except (WorkerError, OSError, ValueError) as error:
         reason = error.reason if isinstance(error, WorkerError) else "Internal"
         words = " ".join(f"{reason}: {error}".split())
         print(words, file=sys.stderr, flush=True)

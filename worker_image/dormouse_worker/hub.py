@@ -19,13 +19,14 @@ from huggingface_hub import HfApi, hf_hub_url
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
+    HFValidationError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
 from huggingface_hub.file_download import http_get
 from huggingface_hub.utils import build_hf_headers, disable_progress_bars  # type: ignore[attr-defined]  # they are there
 
-from dormouse_worker.errors import HubUnreachable, InvalidArgument, ModelNotFound, StorageFull, Truncated, Unauthorized
+from dormouse_worker.errors import HubUnreachable, ModelNotFound, StorageFull, Truncated, Unauthorized
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _TOKEN_REMEDY = "set spec.model.tokenSecretRef to a Secret whose token may read it"  # noqa: S105  # a sentence
@@ -113,8 +114,8 @@ class Hub:
             raise HubUnreachable(f"{self._name}: {type(error).__name__}: {error}") from error
         except OSError as error:
             raise self._local(error, file, partial) from error
-        except ValueError as error:  # a name that no repository can have, a file that is too large for HTTP
-            raise InvalidArgument(f"{self._name}: {error}") from error
+        except HFValidationError as error:
+            raise ModelNotFound(f"{self._name}: {error}; check spec.model.uri") from error
 
     def _refusal(self, error: HfHubHTTPError, file: HubFile | None) -> Exception:
         """Return what an answer with an error status means."""

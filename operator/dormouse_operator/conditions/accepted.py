@@ -11,10 +11,12 @@ TYPE = "Accepted"
 
 def rejection(observed: Observed) -> Condition | None:
     """Return why the deployment is not served, None if it is."""
-    if complaint := template_complaint(observed.deployment.placement.template):
+    deployment = observed.deployment
+    has_downloader = deployment.model.hub is not None
+    if complaint := template_complaint(deployment.placement.template, has_downloader=has_downloader):
         return failed(TYPE, "InvalidTemplate", complaint)
     if observed.service and not observed.service.is_ours:
-        name = observed.deployment.key.name
+        name = deployment.key.name
         words = f"a Service {name} exists that does not belong to this object; remove it or choose another name"
         return failed(TYPE, "ServiceNameTaken", words)
     return None

@@ -82,13 +82,16 @@ def _merge_items(ours: list[Any], theirs: list[Any], name: str) -> list[Any]:
     return result
 
 
-def template_complaint(template: Mapping[str, Any]) -> str:
-    """Return what the template may not say, naming the field and the remedy; "" if it can be merged."""
-    return next(_complaints(template), "")
+def template_complaint(template: Mapping[str, Any], *, has_downloader: bool = True) -> str:
+    """Return what the template may not say, naming the field and the remedy; "" if it can be merged.
+
+    `has_downloader` tells whether the init container of that name is ours.
+    """
+    return next(_complaints(template, has_downloader=has_downloader), "")
 
 
-def _complaints(template: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is wrong: first shapes, because everything after relies on them."""
+def _complaints(template: Mapping[str, Any], *, has_downloader: bool) -> Iterator[str]:
+    """Yield what is wrong, to be read no further than the first: each line relies on those before."""
     spec = template.get("spec") or {}
     yield from _shapes(spec, "spec.template.spec")
     for label in (template.get("metadata") or {}).get("labels") or ():
@@ -104,7 +107,7 @@ def _complaints(template: Mapping[str, Any]) -> Iterator[str]:
         if container["name"] == CONTAINER:
             yield from _own_container(container, f"spec.template.spec.containers[{CONTAINER}]")
     for container in spec.get("initContainers") or ():
-        if container["name"] == DOWNLOADER:
+        if has_downloader and container["name"] == DOWNLOADER:
             yield from _own_container(container, f"spec.template.spec.initContainers[{DOWNLOADER}]")
 
 
@@ -127,25 +130,23 @@ def _own_container(container: Mapping[str, Any], path: str) -> Iterator[str]:
 
 def _shapes(value: Any, path: str) -> Iterator[str]:
     """Yield which lists can not be merged because they are none, or hold items without their key."""
-    if not isinstance(value, Mapping):
+    if isinstance(value, Mapping):
+        for name in (name for name in value if name in MERGE_KEYS):
+            if value[name] is not None:
+                yield from _list_shapes(value[name], f"{path}.{name}", MERGE_KEYS[name])
+    else:
         yield f"{path} is {type(value).__name__}; an object is needed"
-        return
-    for name, inner in value.items():
-        if inner is None or name not in MERGE_KEYS:
-            continue
-        yield from _list_shapes(inner, f"{path}.{name}", MERGE_KEYS[name])
 
 
 def _list_shapes(items: Any, path: str, key: str) -> Iterator[str]:
     if not isinstance(items, list):
         yield f"{path} is {type(items).__name__}; a list is needed"
-        return
     kind = int if key == "containerPort" else str
     for index, item in enumerate(items):
-        if not isinstance(item, Mapping) or not isinstance(item.get(key), kind):
+        if isinstance(item, Mapping) and isinstance(item.get(key), kind):
+            yield from _shapes(item, f"{path}[{item[key]}]")
+        else:
             yield f"{path}[{index}] has no {key}, by which it is merged; add it"
-            return
-        yield from _shapes(item, f"{path}[{item[key]}]")
 
 
 def _gates(gates: Any) -> set[Any]:

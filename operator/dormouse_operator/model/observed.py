@@ -40,9 +40,9 @@ class Observed:
     unreachable: Mapping[str, str] = field(default_factory=dict)  # by pod name: why it did not answer
     refusals: Mapping[str, str] = field(default_factory=dict)  # by pod name: why the last action on it failed
     service: ServiceState | None = None
+    budget: BudgetState | None = None
     name_owner: str = ""  # the older deployment, as NAMESPACE/NAME, that serves under the same model name
     forbidden: str = ""  # the API server's words of the last call for this object that it did not allow
-    budget: BudgetState | None = None
     agreement_timeout_s: float = 10.0
 
     @property
