@@ -176,6 +176,7 @@ class WorkerStatus(_message.Message):
     LAST_SLEEP_PHASES_FIELD_NUMBER: _builtins.int
     LAST_WAKE_PHASES_FIELD_NUMBER: _builtins.int
     HOST_COPY_BYTES_FIELD_NUMBER: _builtins.int
+    SWAPPING_TO_FIELD_NUMBER: _builtins.int
     state: Global___WorkerState.ValueType
     pod_uid: _builtins.str
     """which pod this is; a report of another UID is stale"""
@@ -203,6 +204,8 @@ class WorkerStatus(_message.Message):
     """of the worker's software"""
     host_copy_bytes: _builtins.int
     """host memory that holds a copy of weights or cache"""
+    swapping_to: _builtins.str
+    """settings digest of the engine that a SwapEngine starts beside this one; "" = none"""
     @_builtins.property
     def report(self) -> Global___MemoryReport:
         """unset until profiled"""
@@ -248,10 +251,11 @@ class WorkerStatus(_message.Message):
         last_sleep_phases: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         last_wake_phases: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         host_copy_bytes: _builtins.int = ...,
+        swapping_to: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "failure", b"failure", "freed_bytes", b"freed_bytes", "host_copy_bytes", b"host_copy_bytes", "last_sleep_phases", b"last_sleep_phases", "last_sleep_seconds", b"last_sleep_seconds", "last_wake_phases", b"last_wake_phases", "last_wake_seconds", b"last_wake_seconds", "model_digest", b"model_digest", "num_cpu_blocks", b"num_cpu_blocks", "num_gpu_blocks", b"num_gpu_blocks", "pod_uid", b"pod_uid", "report", b"report", "request_counter", b"request_counter", "residual_bytes", b"residual_bytes", "running_requests", b"running_requests", "settings_digest", b"settings_digest", "sleep_level", b"sleep_level", "sleeping_tags", b"sleeping_tags", "state", b"state", "version", b"version", "waiting_requests", b"waiting_requests"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "failure", b"failure", "freed_bytes", b"freed_bytes", "host_copy_bytes", b"host_copy_bytes", "last_sleep_phases", b"last_sleep_phases", "last_sleep_seconds", b"last_sleep_seconds", "last_wake_phases", b"last_wake_phases", "last_wake_seconds", b"last_wake_seconds", "model_digest", b"model_digest", "num_cpu_blocks", b"num_cpu_blocks", "num_gpu_blocks", b"num_gpu_blocks", "pod_uid", b"pod_uid", "report", b"report", "request_counter", b"request_counter", "residual_bytes", b"residual_bytes", "running_requests", b"running_requests", "settings_digest", b"settings_digest", "sleep_level", b"sleep_level", "sleeping_tags", b"sleeping_tags", "state", b"state", "swapping_to", b"swapping_to", "version", b"version", "waiting_requests", b"waiting_requests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -606,6 +610,39 @@ class WakeUpRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WakeUpRequest: _TypeAlias = WakeUpRequest  # noqa: Y015
+
+@_typing.final
+class SwapEngineRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_FIELD_NUMBER: _builtins.int
+    SETTINGS_DIGEST_FIELD_NUMBER: _builtins.int
+    TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    settings_digest: _builtins.str
+    """what the operator calls these settings, as DORMOUSE_SETTINGS_DIGEST at the start"""
+    timeout_seconds: _builtins.float
+    """for the new engine to start and profile; 0 = its --engine-load-timeout"""
+    @_builtins.property
+    def arguments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """the worker's whole command line, as in the pod: what is not there has its default"""
+
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        arguments: _abc.Iterable[_builtins.str] | None = ...,
+        settings_digest: _builtins.str = ...,
+        timeout_seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "epoch", b"epoch", "settings_digest", b"settings_digest", "timeout_seconds", b"timeout_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SwapEngineRequest: _TypeAlias = SwapEngineRequest  # noqa: Y015
 
 @_typing.final
 class ResetPrefixCacheRequest(_message.Message):

@@ -79,6 +79,11 @@ class WorkerControlStub:
                 request_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.WakeUpRequest.SerializeToString,
                 response_deserializer=dormouse__api_dot_v1_dot_worker__control__pb2.WorkerStatus.FromString,
                 _registered_method=True)
+        self.SwapEngine = channel.unary_unary(
+                '/dormouse.v1.WorkerControl/SwapEngine',
+                request_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.SwapEngineRequest.SerializeToString,
+                response_deserializer=dormouse__api_dot_v1_dot_worker__control__pb2.WorkerStatus.FromString,
+                _registered_method=True)
         self.ResetPrefixCache = channel.unary_unary(
                 '/dormouse.v1.WorkerControl/ResetPrefixCache',
                 request_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.ResetPrefixCacheRequest.SerializeToString,
@@ -178,6 +183,19 @@ class WorkerControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SwapEngine(self, request, context):
+        """Puts an engine with other settings in the place of the present one, inside the pod that owns the device: the
+        present one sleeps, the new one starts beside it and is profiled, then the old one ends. Answers PROFILED with the
+        new report and digest: InitializeCache has to follow. If the new engine fails, the old one wakes and serves again,
+        and the call ends with FAILED_PRECONDITION and the new one's reason. FAILED_PRECONDITION as well, with nothing
+        done: requests run (drain first), another swap or command is under way, nothing serves or sleeps.
+        INVALID_ARGUMENT, with nothing done: a flag that is wrong, or that only a new pod can change (a port, say).
+        The digest that is served already succeeds at once; that of a swap under way waits for it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ResetPrefixCache(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -266,6 +284,11 @@ def add_WorkerControlServicer_to_server(servicer, server):
             'WakeUp': grpc.unary_unary_rpc_method_handler(
                     servicer.WakeUp,
                     request_deserializer=dormouse__api_dot_v1_dot_worker__control__pb2.WakeUpRequest.FromString,
+                    response_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.WorkerStatus.SerializeToString,
+            ),
+            'SwapEngine': grpc.unary_unary_rpc_method_handler(
+                    servicer.SwapEngine,
+                    request_deserializer=dormouse__api_dot_v1_dot_worker__control__pb2.SwapEngineRequest.FromString,
                     response_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.WorkerStatus.SerializeToString,
             ),
             'ResetPrefixCache': grpc.unary_unary_rpc_method_handler(
@@ -541,6 +564,33 @@ class WorkerControl:
             target,
             '/dormouse.v1.WorkerControl/WakeUp',
             dormouse__api_dot_v1_dot_worker__control__pb2.WakeUpRequest.SerializeToString,
+            dormouse__api_dot_v1_dot_worker__control__pb2.WorkerStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SwapEngine(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dormouse.v1.WorkerControl/SwapEngine',
+            dormouse__api_dot_v1_dot_worker__control__pb2.SwapEngineRequest.SerializeToString,
             dormouse__api_dot_v1_dot_worker__control__pb2.WorkerStatus.FromString,
             options,
             channel_credentials,

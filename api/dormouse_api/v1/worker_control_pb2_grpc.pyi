@@ -58,6 +58,15 @@ class WorkerControlStub:
     """First phase of a wake: reserves the memory, or refuses with the bytes that are missing."""
     WakeUp: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.WakeUpRequest, _worker_control_pb2.WorkerStatus]
     """Brings weights and cache back, verifies them with the golden tokens and opens."""
+    SwapEngine: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.SwapEngineRequest, _worker_control_pb2.WorkerStatus]
+    """Puts an engine with other settings in the place of the present one, inside the pod that owns the device: the
+    present one sleeps, the new one starts beside it and is profiled, then the old one ends. Answers PROFILED with the
+    new report and digest: InitializeCache has to follow. If the new engine fails, the old one wakes and serves again,
+    and the call ends with FAILED_PRECONDITION and the new one's reason. FAILED_PRECONDITION as well, with nothing
+    done: requests run (drain first), another swap or command is under way, nothing serves or sleeps.
+    INVALID_ARGUMENT, with nothing done: a flag that is wrong, or that only a new pod can change (a port, say).
+    The digest that is served already succeeds at once; that of a swap under way waits for it.
+    """
     ResetPrefixCache: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.ResetPrefixCacheRequest, _worker_control_pb2.ResetPrefixCacheResponse]
     StartProfile: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.StartProfileRequest, _worker_control_pb2.StartProfileResponse]
     """Records every operation of the engine until StopProfile, a sleep or the end. FAILED_PRECONDITION: one is being
@@ -96,6 +105,15 @@ class WorkerControlAsyncStub(WorkerControlStub):
     """First phase of a wake: reserves the memory, or refuses with the bytes that are missing."""
     WakeUp: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.WakeUpRequest, _worker_control_pb2.WorkerStatus]  # type: ignore[assignment]
     """Brings weights and cache back, verifies them with the golden tokens and opens."""
+    SwapEngine: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.SwapEngineRequest, _worker_control_pb2.WorkerStatus]  # type: ignore[assignment]
+    """Puts an engine with other settings in the place of the present one, inside the pod that owns the device: the
+    present one sleeps, the new one starts beside it and is profiled, then the old one ends. Answers PROFILED with the
+    new report and digest: InitializeCache has to follow. If the new engine fails, the old one wakes and serves again,
+    and the call ends with FAILED_PRECONDITION and the new one's reason. FAILED_PRECONDITION as well, with nothing
+    done: requests run (drain first), another swap or command is under way, nothing serves or sleeps.
+    INVALID_ARGUMENT, with nothing done: a flag that is wrong, or that only a new pod can change (a port, say).
+    The digest that is served already succeeds at once; that of a swap under way waits for it.
+    """
     ResetPrefixCache: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.ResetPrefixCacheRequest, _worker_control_pb2.ResetPrefixCacheResponse]  # type: ignore[assignment]
     StartProfile: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.StartProfileRequest, _worker_control_pb2.StartProfileResponse]  # type: ignore[assignment]
     """Records every operation of the engine until StopProfile, a sleep or the end. FAILED_PRECONDITION: one is being
@@ -185,6 +203,21 @@ class WorkerControlServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_worker_control_pb2.WorkerStatus, _abc.Awaitable[_worker_control_pb2.WorkerStatus]]:
         """Brings weights and cache back, verifies them with the golden tokens and opens."""
+
+    @_abc_1.abstractmethod
+    def SwapEngine(
+        self,
+        request: _worker_control_pb2.SwapEngineRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_control_pb2.WorkerStatus, _abc.Awaitable[_worker_control_pb2.WorkerStatus]]:
+        """Puts an engine with other settings in the place of the present one, inside the pod that owns the device: the
+        present one sleeps, the new one starts beside it and is profiled, then the old one ends. Answers PROFILED with the
+        new report and digest: InitializeCache has to follow. If the new engine fails, the old one wakes and serves again,
+        and the call ends with FAILED_PRECONDITION and the new one's reason. FAILED_PRECONDITION as well, with nothing
+        done: requests run (drain first), another swap or command is under way, nothing serves or sleeps.
+        INVALID_ARGUMENT, with nothing done: a flag that is wrong, or that only a new pod can change (a port, say).
+        The digest that is served already succeeds at once; that of a swap under way waits for it.
+        """
 
     @_abc_1.abstractmethod
     def ResetPrefixCache(
