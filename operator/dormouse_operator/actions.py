@@ -29,6 +29,30 @@ class DeletePod:
 
 
 @dataclass(frozen=True, slots=True)
+class RemovePod:
+    """Drain a worker and, once it is idle or must not wait any longer, delete its pod."""
+
+    pod: Pod
+    must_end: bool  # the time for draining is over
+
+
+@dataclass(frozen=True, slots=True)
+class SwapEngine:
+    """Drain a worker and, once it is idle or must not wait any longer, have it start the wanted engine instead."""
+
+    pod: Pod
+    must_end: bool  # the time for draining is over: end what still runs
+
+
+@dataclass(frozen=True, slots=True)
+class Relabel:
+    """Have the pod's label say of which revision its engine is."""
+
+    pod: Pod
+    revision: str
+
+
+@dataclass(frozen=True, slots=True)
 class SetGate:
     """Open or close the readiness gate of a pod."""
 
@@ -62,7 +86,8 @@ class WakeUp:
 
 
 ReplicaAction = SetGate | InitializeCache | PutToSleep | WakeUp
-Action = ApplyService | CreatePod | DeletePod | ReplicaAction
+RolloutAction = RemovePod | SwapEngine | Relabel
+Action = ApplyService | CreatePod | DeletePod | RolloutAction | ReplicaAction
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,13 @@
-"""Which children are missing and which are too many: the Service, pods to create, pods to delete. Pure.
+"""Which children are missing: the Service, pods to create. Which pods go is decided in `rollout`. Pure.
 
 Names of pods are deterministic, so a new pod has to wait until its predecessor is gone.
 """
 
 from __future__ import annotations
 
-from dormouse_operator.actions import Action, ApplyService, CreatePod, DeletePod
+from collections.abc import Collection
+
+from dormouse_operator.actions import Action, ApplyService, CreatePod
 from dormouse_operator.manifests import pod_name
 from dormouse_operator.model import Observed
 
@@ -15,15 +17,14 @@ def service(observed: Observed) -> list[Action]:
     return [] if observed.service and observed.service.is_current else [ApplyService()]
 
 
-def removals(observed: Observed) -> list[Action]:
-    """Return the pods that nobody wants, and those that ended and will never run again (evicted, for example)."""
-    gone = [pod for pod in observed.pods if not observed.is_wanted(pod) or pod.has_ended]
-    return [DeletePod(pod) for pod in gone if not pod.is_deleting]
-
-
-def creations(observed: Observed) -> list[Action]:
-    """Return the pods that are missing and whose names are free."""
+def creations(observed: Observed, filled: Collection[int]) -> list[CreatePod]:
+    """Return the pods that are missing and whose names are free. `filled` are the places that have a pod."""
     taken = {pod.name for pod in observed.pods}
-    name, revision = observed.deployment.key.name, observed.revision
-    missing = (i for i in range(observed.deployment.replicas) if pod_name(name, revision, i) not in taken)
-    return [CreatePod(index) for index in missing]
+    missing = [(index, free_name(observed, index)) for index in range(observed.deployment.replicas)]
+    return [CreatePod(index) for index, name in missing if index not in filled and name not in taken]
+
+
+def free_name(observed: Observed, index: int) -> str:
+    """Return the name of the pod to create at a place. Where a pod has it whose engine was swapped, another one."""
+    swapped = {pod.name for pod in observed.pods if pod.revision != observed.revision}
+    return pod_name(observed.deployment.key.name, observed.revision, index, swapped)

@@ -18,20 +18,29 @@ from dormouse_operator.actions import (
     DeletePod,
     InitializeCache,
     PutToSleep,
+    Relabel,
+    RemovePod,
+    RolloutAction,
     SetGate,
+    SwapEngine,
     WakeUp,
 )
+from dormouse_operator.children import free_name
 from dormouse_operator.errors import WorkerError, WorkerRefused
 from dormouse_operator.manifests import (
     FIELD_MANAGER,
     WorkerDefaults,
     gate_manifest,
     pod_manifest,
-    pod_name,
+    revision_manifest,
     service_manifest,
+    worker_arguments,
 )
-from dormouse_operator.model import Observed
+from dormouse_operator.model import Observed, Pod, WorkerState
 from dormouse_operator.workers import WorkerControl
+
+_REVISION_MANAGER = f"{FIELD_MANAGER}-revision"
+_GRACE_AFTER_DRAIN_S = 15  # for the end of the processes; the requests have had their time
 
 _LOG = logging.getLogger(__name__)
 
@@ -102,13 +111,16 @@ class Executor:
             case ApplyService():
                 await self._kube.apply(SERVICES, service_manifest(deployment), field_manager=FIELD_MANAGER)
             case CreatePod(index):
-                pod = pod_manifest(deployment, image=observed.image, index=index, defaults=self._defaults)
-                await self._kube.apply(PODS, pod, field_manager=FIELD_MANAGER)
+                name = free_name(observed, index)
+                made = pod_manifest(deployment, image=observed.image, index=index, defaults=self._defaults, name=name)
+                await self._kube.apply(PODS, made, field_manager=FIELD_MANAGER)
             case DeletePod(pod):
                 await self._kube.delete(PODS, deployment.key.namespace, pod.name, uid=pod.uid)
             case SetGate(pod, is_open, reason):
                 gate = gate_manifest(deployment, pod, is_open=is_open, reason=reason, now=observed.now)
                 await self._kube.apply(PODS, gate, field_manager=FIELD_MANAGER, subresource="status")
+            case RemovePod() | SwapEngine() | Relabel():
+                await self._roll_out(observed, action, outcome)
             case InitializeCache(pod, num_gpu, num_cpu):
                 await self._workers.initialize_cache(
                     pod.ip, epoch=epoch, num_gpu_blocks=num_gpu, num_cpu_blocks=num_cpu
@@ -122,6 +134,42 @@ class Executor:
                 else:
                     await self._workers.sleep(pod.ip, epoch=epoch, abort=must_abort)
 
+    async def _roll_out(self, observed: Observed, action: RolloutAction, outcome: Outcome) -> None:
+        match action:
+            case Relabel(pod, revision):
+                label = revision_manifest(observed.deployment, pod, revision)
+                await self._kube.apply(PODS, label, field_manager=_REVISION_MANAGER)
+            case RemovePod(pod, must_end):
+                await self._remove(observed, pod, outcome, must_end=must_end)
+            case SwapEngine(pod, must_end):
+                await self._swap(observed, pod, outcome, must_end=must_end)
+
+    async def _remove(self, observed: Observed, pod: Pod, outcome: Outcome, *, must_end: bool) -> None:
+        """Delete a pod whose requests have ended or had their time."""
+        if not must_end and await self._workers.drain(pod.ip, epoch=self._authority.epoch):
+            outcome.is_waiting = True
+            return
+        namespace = observed.deployment.key.namespace
+        await self._kube.delete(PODS, namespace, pod.name, uid=pod.uid, grace_period_s=_GRACE_AFTER_DRAIN_S)
+
+    async def _swap(self, observed: Observed, pod: Pod, outcome: Outcome, *, must_end: bool) -> None:
+        """Give a worker another engine once its requests have ended or had their time."""
+        epoch, deployment, worker = self._authority.epoch, observed.deployment, observed.worker(pod)
+        serves = worker is not None and worker.state in {WorkerState.READY, WorkerState.DRAINING}
+        if must_end:
+            await self._workers.sleep(pod.ip, epoch=epoch, abort=True)
+        elif serves and await self._workers.drain(pod.ip, epoch=epoch):
+            outcome.is_waiting = True
+            return
+        timeout_s = float(deployment.rollout.progress_deadline_s)
+        await self._workers.swap_engine(
+            pod.ip,
+            epoch=epoch,
+            arguments=worker_arguments(deployment),
+            settings_digest=observed.revision,
+            timeout_s=timeout_s,
+        )
+
 
 def _subject(observed: Observed, action: Action) -> str:
     """Return the name of the pod that the action is about, "" for none."""
@@ -129,6 +177,6 @@ def _subject(observed: Observed, action: Action) -> str:
         case ApplyService():
             return ""
         case CreatePod(index):
-            return pod_name(observed.deployment.key.name, observed.revision, index)
+            return free_name(observed, index)
         case _:
             return action.pod.name

@@ -133,6 +133,10 @@ REFUSED = [
     ({"replica": 2}, ["unknown field", "spec.replica"]),
     ({"resources": {"limits": {"memory": "lots"}}}, ["spec.resources.limits.memory", "lots"]),
     ({"lifecycle": {"desiredState": "Zero"}}, ["spec.lifecycle.desiredState", "Zero", "Asleep"]),
+    ({"rollout": {"strategy": "Blue"}}, ["spec.rollout.strategy", "Blue", "SleepSwap"]),
+    ({"rollout": {"maxSurge": "101%"}}, ["spec.rollout.maxSurge", "101%"]),
+    ({"rollout": {"maxUnavailable": -1}}, ["spec.rollout.maxUnavailable", "-1", "0"]),
+    ({"rollout": {"progressDeadlineSeconds": 0}}, ["spec.rollout.progressDeadlineSeconds", "0", "1"]),
     ({"lifecycle": {"drainTimeoutSeconds": -1}}, ["spec.lifecycle.drainTimeoutSeconds", "-1", "0"]),
 ]
 
@@ -182,6 +186,7 @@ async def test_the_server_fills_defaults_and_accepts_good_values(served):
             "seed": 0,
         },
         "lifecycle": {"desiredState": "Active", "drainTimeoutSeconds": 60},
+        "rollout": {"strategy": "Surge", "maxSurge": "25%", "maxUnavailable": 0, "progressDeadlineSeconds": 1800},
     }
     full = {
         "model": {"uri": "file:///opt/models/tiny", "name": "org/Tiny-1.5"},

@@ -11,6 +11,7 @@ from dormouse_operator.conditions import (
     cache_allocated,
     memory_profiled,
     model_loaded,
+    progressing,
     ready,
     scheduled,
 )
@@ -25,6 +26,7 @@ STEPS: Sequence[Step] = (
     memory_profiled.evaluate,
     blocks_agreed.evaluate,
     cache_allocated.evaluate,
+    progressing.evaluate,
     ready.evaluate,
     asleep.evaluate,
 )

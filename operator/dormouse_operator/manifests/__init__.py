@@ -2,8 +2,14 @@
 
 from dormouse_operator.manifests.common import FIELD_MANAGER, Manifest, selector_labels, selector_text
 from dormouse_operator.manifests.event import Occurrence, event_manifest
-from dormouse_operator.manifests.pod import WorkerDefaults, gate_manifest, pod_manifest, worker_arguments
-from dormouse_operator.manifests.revision import choose_image, pod_name, revision_of
+from dormouse_operator.manifests.pod import (
+    WorkerDefaults,
+    gate_manifest,
+    pod_manifest,
+    revision_manifest,
+    worker_arguments,
+)
+from dormouse_operator.manifests.revision import choose_image, pod_digest_of, pod_name, revision_of
 from dormouse_operator.manifests.service import parse_service, service_manifest
 
 __all__ = [
@@ -15,8 +21,10 @@ __all__ = [
     "event_manifest",
     "gate_manifest",
     "parse_service",
+    "pod_digest_of",
     "pod_manifest",
     "pod_name",
+    "revision_manifest",
     "revision_of",
     "selector_labels",
     "selector_text",

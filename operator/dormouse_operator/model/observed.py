@@ -31,6 +31,10 @@ class Observed:
     unreachable: Mapping[str, str] = field(default_factory=dict)  # by pod name: why it did not answer
     refusals: Mapping[str, str] = field(default_factory=dict)  # by pod name: why the last action on it failed
     service: ServiceState | None = None
+    pod_digest: str = ""  # of the pods that are wanted: what only another pod can change
+    strangers: Mapping[str, Worker] = field(
+        default_factory=dict
+    )  # by pod name: engines of other settings than labelled
     agreement_timeout_s: float = 10.0
 
     @property

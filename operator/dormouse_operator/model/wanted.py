@@ -57,6 +57,19 @@ class Lifecycle:
     drain_timeout_s: int
 
 
+Strategy = Literal["Surge", "SleepSwap"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """How another spec takes the place of the present one. A share such as "25%" is of spec.replicas."""
+
+    strategy: Strategy = "Surge"
+    max_surge: int | str = "25%"
+    max_unavailable: int | str = 0
+    progress_deadline_s: int = 1800
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
     """An InferenceDeployment: the user's spec and the status that the operator wrote last."""
@@ -71,4 +84,5 @@ class Deployment:
     lifecycle: Lifecycle
     resources: Mapping[str, Any]  # Kubernetes ResourceRequirements, passed on as they are
     recorded: RecordedStatus
+    rollout: Rollout = Rollout()
     is_deleting: bool = False
