@@ -20,6 +20,7 @@ CONTROL_SERVICE = "dormouse.v1.WorkerControl"
 LABEL_DEPLOYMENT = f"{GROUP}/deployment"  # on every child: the name of its InferenceDeployment
 LABEL_REPLICA = f"{GROUP}/replica"  # on worker pods: "0", "1", …
 LABEL_REVISION = f"{GROUP}/revision"  # on worker pods: digest of the pod-relevant part of the spec
+LABEL_POD_DIGEST = f"{GROUP}/pod-digest"  # on worker pods: digest of what only another pod can change
 LABEL_COMPONENT = "app.kubernetes.io/component"
 COMPONENT_WORKER = "worker"
 

@@ -41,6 +41,30 @@ class DeletePod:
 
 
 @dataclass(frozen=True, slots=True)
+class RemovePod:
+    """Drain a worker and, once it is idle or must not wait any longer, delete its pod."""
+
+    pod: Pod
+    must_end: bool  # the time for draining is over
+
+
+@dataclass(frozen=True, slots=True)
+class SwapEngine:
+    """Drain a worker and, once it is idle or must not wait any longer, have it start the wanted engine instead."""
+
+    pod: Pod
+    must_end: bool  # the time for draining is over: end what still runs
+
+
+@dataclass(frozen=True, slots=True)
+class Relabel:
+    """Have the pod's label say of which revision its engine is."""
+
+    pod: Pod
+    revision: str
+
+
+@dataclass(frozen=True, slots=True)
 class SetGate:
     """Open or close the readiness gate of a pod."""
 
@@ -89,8 +113,23 @@ class WakeUp:
 
 
 ReplicaAction = SetGate | InitializeCache | Drain | EndRequests | PutToSleep | WakeUp
-ChildAction = ApplyService | ApplyDisruptionBudget | DeleteDisruptionBudget  # of children beside the pods
-Action = ChildAction | CreatePod | DeletePod | ReplicaAction
+RolloutAction = RemovePod | SwapEngine | Relabel
+ClusterAction = (
+    ApplyService | ApplyDisruptionBudget | DeleteDisruptionBudget | CreatePod | DeletePod | Relabel | SetGate
+)
+WorkerAction = InitializeCache | Drain | EndRequests | PutToSleep | WakeUp | SwapEngine
+Action = ClusterAction | WorkerAction | RemovePod
+
+
+def pods_of(action: Action) -> tuple[Pod, ...]:
+    """Return the pods that an action is about; one that is still to be created is none."""
+    match action:
+        case ApplyService() | ApplyDisruptionBudget() | DeleteDisruptionBudget() | CreatePod():
+            return ()
+        case PutToSleep(pods) | WakeUp(pods):
+            return pods
+        case _:
+            return (action.pod,)
 
 
 @dataclass(frozen=True, slots=True)

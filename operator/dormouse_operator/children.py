@@ -1,18 +1,13 @@
-"""Which children are missing and which are too many: Service, disruption budget, pods. Pure.
+"""Which children are missing: Service, disruption budget, pods to create. Which pods go is decided in `rollout`. Pure.
 
 Names of pods are deterministic, so a new pod has to wait until its predecessor is gone.
 """
 
 from __future__ import annotations
 
-from dormouse_operator.actions import (
-    Action,
-    ApplyDisruptionBudget,
-    ApplyService,
-    CreatePod,
-    DeleteDisruptionBudget,
-    DeletePod,
-)
+from collections.abc import Collection
+
+from dormouse_operator.actions import Action, ApplyDisruptionBudget, ApplyService, CreatePod, DeleteDisruptionBudget
 from dormouse_operator.manifests import pod_name
 from dormouse_operator.model import Observed
 
@@ -37,15 +32,14 @@ def disruption_budget(observed: Observed) -> list[Action]:
     return [] if budget.is_current else [ApplyDisruptionBudget()]
 
 
-def removals(observed: Observed) -> list[Action]:
-    """Return the pods that nobody wants, and those that ended and will never run again (evicted, for example)."""
-    gone = [pod for pod in observed.pods if not observed.is_wanted(pod) or pod.has_ended]
-    return [DeletePod(pod) for pod in gone if not pod.is_deleting]
-
-
-def creations(observed: Observed) -> list[Action]:
-    """Return the pods that are missing and whose names are free."""
+def creations(observed: Observed, filled: Collection[int]) -> list[CreatePod]:
+    """Return the pods that are missing and whose names are free. `filled` are the places that have a pod."""
     taken = {pod.name for pod in observed.pods}
-    name, revision = observed.deployment.key.name, observed.revision
-    missing = (i for i in range(observed.deployment.replicas) if pod_name(name, revision, i) not in taken)
-    return [CreatePod(index) for index in missing]
+    missing = [(index, free_name(observed, index)) for index in range(observed.deployment.replicas)]
+    return [CreatePod(index) for index, name in missing if index not in filled and name not in taken]
+
+
+def free_name(observed: Observed, index: int) -> str:
+    """Return the name of the pod to create at a place. Where a pod has it whose engine was swapped, another one."""
+    swapped = {pod.name for pod in observed.pods if pod.revision != observed.revision}
+    return pod_name(observed.deployment.key.name, observed.revision, index, swapped)

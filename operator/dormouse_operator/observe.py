@@ -9,11 +9,20 @@ from typing import NamedTuple
 
 from dormouse_kube.api import DISRUPTION_BUDGETS, INFERENCE_DEPLOYMENTS, PODS, SERVICES, KubeApi, Resource
 from dormouse_operator.errors import WorkerError
-from dormouse_operator.manifests import choose_image, parse_budget, parse_service, revision_of, selector_text
+from dormouse_operator.manifests import (
+    choose_image,
+    parse_budget,
+    parse_service,
+    pod_digest_of,
+    revision_of,
+    selector_text,
+)
 from dormouse_operator.model import Deployment, Key, Observed, Pod, Worker
 from dormouse_operator.parse import parse_deployment, parse_pod
 from dormouse_operator.rest import worker_at_rest
 from dormouse_operator.workers import WorkerControl
+
+_NOT_OURS = "it answers for another pod or other settings"
 
 Fingerprint = frozenset[tuple[str, str]]  # (name, resource version) of the object and its pods
 
@@ -61,7 +70,8 @@ class Observer:
         service = await self._kube.get(SERVICES, key.namespace, key.name)
         budget = await self._kube.get(DISRUPTION_BUDGETS, key.namespace, key.name)
         pods = tuple(parse_pod(item) for item in listed.items)
-        workers, unreachable = await self._ask_all(deployment, pods)
+        answers, unreachable = await self._ask_all(deployment, pods)
+        workers, strangers = _sort_by_settings(pods, answers)
         image = choose_image(deployment, pods, self._default_image)
         observed = Observed(
             deployment=deployment,
@@ -70,11 +80,13 @@ class Observer:
             revision=revision_of(deployment, image),
             pods=pods,
             workers=workers,
-            unreachable=unreachable,
+            unreachable={**dict.fromkeys(strangers, _NOT_OURS), **unreachable},
             refusals=refusals,
             service=parse_service(service, deployment),
             budget=parse_budget(budget, deployment),
             agreement_timeout_s=self._agreement_timeout_s,
+            pod_digest=pod_digest_of(deployment, image),
+            strangers=strangers,
         )
         return Sighting(observed, fingerprint_of([raw, *listed.items]))
 
@@ -92,11 +104,19 @@ class Observer:
         return known, unreachable
 
     async def _ask(self, pod: Pod) -> Worker | str:
-        """Return the worker's answer, or why there is none. One of another pod, or of other settings, is none."""
+        """Return the worker's answer, or why there is none. One of another pod is none."""
         try:
             worker = await self._workers.get_status(pod.ip)
         except WorkerError as error:
             return str(error)
-        if (worker.pod_uid, worker.settings_digest) != (pod.uid, pod.revision):
-            return "it answers for another pod or other settings"
-        return worker
+        return worker if worker.pod_uid == pod.uid else _NOT_OURS
+
+
+def _sort_by_settings(
+    pods: Iterable[Pod], answers: Mapping[str, Worker]
+) -> tuple[dict[str, Worker], dict[str, Worker]]:
+    """Return the answers of the engines that their pods' labels speak of, and those of others."""
+    revisions = {pod.name: pod.revision for pod in pods}
+    own = {name for name, worker in answers.items() if worker.settings_digest == revisions[name]}
+    strangers = {name: worker for name, worker in answers.items() if name not in own}
+    return {name: answers[name] for name in own}, strangers

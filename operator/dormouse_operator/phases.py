@@ -85,8 +85,8 @@ def deployment_phase(observed: Observed, conditions: Mapping[str, Condition]) ->
         return Phase.OFF
     phases = [replica_phase(observed, pod) for pod in observed.replicas]
     phases += [Phase.PENDING] * (observed.deployment.replicas - len(phases))
-    if set(phases) != {Phase.ACTIVE} and ready.serving(observed):
-        return Phase.DEGRADED
+    if ready.serving(observed):  # while a roll-out goes on, old pods count too
+        return Phase.ACTIVE if conditions[ready.TYPE].is_true else Phase.DEGRADED
     if any(condition.is_failure for condition in conditions.values() if condition.type != degraded.TYPE):
         phases = [Phase.FAILED if phase in _STARTS else phase for phase in phases]
     return next(phase for phase in REPLICA_PHASES if phase in phases)

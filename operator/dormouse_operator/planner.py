@@ -5,6 +5,7 @@ Each pass plans at most one step per replica, and every step can be repeated wit
     no pod:          create → (it loads and profiles) → the count is agreed → initialise the cache → open the gate
     order to sleep:  close the gate → drain → all replicas sleep together
     order to wake:   wake up → open the gate
+    not wanted:      close the gate → endpoints gone → drain → delete        (`rollout`, which decides how many at once)
 
 What makes it hard: (1) a worker that serves must not lose its requests because a newcomer reported less: such workers
 are taken out of the Service one at a time, and re-initialised when idle. (2) names of pods are deterministic, so a new
@@ -13,12 +14,17 @@ pod has to wait until its predecessor is gone. (3) whoever sleeps holds no cache
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
+
 from dormouse_operator import capacity, children, sleep
-from dormouse_operator.actions import POLL_S, Action, Plan
-from dormouse_operator.capacity import Agreement
+from dormouse_operator.actions import POLL_S, Action, Plan, pods_of
 from dormouse_operator.conditions.accepted import rejection
-from dormouse_operator.model import Observed, WorkerState
+from dormouse_operator.model import Observed, Pod, WorkerState
 from dormouse_operator.replica import next_step
+from dormouse_operator.rollout import plan as rollout
+from dormouse_operator.rollout.standing import Standing, muster
+from dormouse_operator.rollout.stop import is_complete, progress_ends
 
 _CHANGING = {
     WorkerState.STARTING,
@@ -33,26 +39,41 @@ def plan(observed: Observed) -> Plan:
     """Return what to do now. A deployment that is not accepted, or is being deleted, is left as it is."""
     if observed.deployment.is_deleting or rejection(observed):
         return Plan()
-    agreement = capacity.agree(observed)
-    actions: list[Action] = [
-        *children.service(observed),
-        *children.disruption_budget(observed),
-        *children.removals(observed),
-        *children.creations(observed),
-    ]
-    for pod in observed.replicas:
-        step = next_step(observed, pod, agreement)
-        actions += [step] if step else []
+    standing = muster(observed)
+    exchange = rollout.plan(observed, standing)
+    busy = {pod.name for action in exchange for pod in pods_of(action)}
+    actions: list[Action] = [*children.service(observed), *children.disruption_budget(observed), *exchange]
+    for view, pods in [(observed, standing.new), *rollout.older(observed, standing)]:
+        actions += _steps(view, [pod for pod in pods if pod.name not in busy])
     actions += sleep.steps(observed)
-    return Plan(tuple(actions), _requeue_after_s(observed, agreement))
+    return Plan(tuple(actions), _requeue_after_s(observed, standing))
 
 
-def _requeue_after_s(observed: Observed, agreement: Agreement | None) -> float | None:
+def _steps(view: Observed, pods: Sequence[Pod]) -> list[Action]:
+    """Return the next step of each replica of one revision."""
+    agreement = capacity.agree(view)
+    steps = (next_step(view, pod, agreement) for pod in pods)
+    return [step for step in steps if step]
+
+
+def _requeue_after_s(observed: Observed, standing: Standing) -> float | None:
     """Return when to look again. Changes of pods are told by the watch; what a worker does by itself is not."""
-    asked = [pod for pod in observed.replicas if pod.can_be_asked]
+    asked = [pod for pod in observed.pods if pod.can_be_asked and pod.owner_uid == observed.deployment.uid]
     if any(observed.state(pod) in _CHANGING or observed.state(pod) is None for pod in asked):
         return POLL_S
-    ends = capacity.waiting_ends(observed)
-    if agreement is None and ends is not None and capacity.reports(observed):
-        return max(0.0, (ends - observed.now).total_seconds())
-    return None
+    ends = [end for end in (_waiting_ends(observed), _progress_ends(observed, standing)) if end]
+    return max(0.0, (min(ends) - observed.now).total_seconds()) if ends else None
+
+
+def _waiting_ends(observed: Observed) -> datetime | None:
+    """Return until when reports are waited for, None if they are not."""
+    is_waiting = capacity.agree(observed) is None and capacity.reports(observed)
+    return capacity.waiting_ends(observed) if is_waiting else None
+
+
+def _progress_ends(observed: Observed, standing: Standing) -> datetime | None:
+    """Return when a roll-out that does not move has failed, None if there is none or it is over."""
+    if is_complete(observed, standing):
+        return None
+    ends = progress_ends(observed, standing)
+    return ends if ends > observed.now else None

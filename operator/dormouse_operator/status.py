@@ -32,6 +32,7 @@ def build_status(observed: Observed, evaluated: Sequence[Condition], *, url: str
         "selector": selector_text(observed.deployment.key.name),
         "url": url or None,
         "conditions": [_write_condition(observed, condition) for condition in evaluated],
+        "rollout": _rollout(observed),
         "kvCache": _kv_cache(observed),
         "lastActuation": _write_actuation(actuation),
     }
@@ -93,6 +94,14 @@ def _write_condition(observed: Observed, condition: Condition) -> dict[str, Any]
         "lastTransitionTime": format_time(kept or observed.now),
         "observedGeneration": observed.deployment.generation,
     }
+
+
+def _rollout(observed: Observed) -> dict[str, Any]:
+    """Return which revision is wanted, and since when: the deadline counts from there."""
+    known = observed.deployment.recorded.rollout
+    is_same = known is not None and known.revision == observed.revision
+    since = known.since if known and is_same else None
+    return {"revision": observed.revision, "startTime": format_time(since or observed.now)}
 
 
 def _kv_cache(observed: Observed) -> dict[str, Any] | None:

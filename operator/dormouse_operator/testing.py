@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -45,6 +45,7 @@ class FakeWorker:
     settings_digest: str
     num_gpu_blocks: int = 2000  # what its profile will report
     state: WorkerState = WorkerState.LOADING
+    first_digest: str = ""  # that of the container's arguments, if a restart goes back to it
     epoch: int = 0
     allocated: int = 0
     kept: int = 0  # the count that a wake brings back
@@ -55,6 +56,9 @@ class FakeWorker:
     failure: Failure | None = None
     has_report: bool = False  # in FAILED: whether it had measured before
     commands: list[str] = field(default_factory=list)
+    arguments: tuple[str, ...] = ()  # of the last swap
+    swapping_to: str = ""  # digest of the engine that starts beside this one
+    swap_failure: str = ""  # why a new engine does not start
     refuse_next: list[WorkerError] = field(default_factory=list)  # raised by the next commands, one each
 
     def finish_loading(self) -> None:
@@ -70,6 +74,7 @@ class FakeWorker:
         """Start anew, as after a crash of the container."""
         self.state, self.failure, self.allocated, self.kept = WorkerState.LOADING, None, 0, 0
         self.epoch, self.sleep_level, self.has_report = 0, 0, False
+        self.settings_digest = self.first_digest or self.settings_digest
 
     def status(self) -> Worker:
         """Return what it says of itself."""
@@ -90,6 +95,7 @@ class FakeWorker:
             last_sleep_s=0.5 if self.kept else 0.0,
             last_wake_s=0.25 if self.kept else 0.0,
             sleep_level=self.sleep_level,
+            swapping_to=self.swapping_to,
         )
 
     def initialize_cache(self, epoch: int, count: int) -> None:
@@ -149,6 +155,19 @@ class FakeWorker:
         if self.state is WorkerState.ASLEEP:
             self.allocated = self.kept
         self.state = WorkerState.READY
+
+    def swap_engine(self, epoch: int, digest: str, arguments: Sequence[str]) -> None:
+        """Start another engine in the place of this one, or fail to and serve on as before."""
+        self._begin("swap_engine", epoch)
+        if self.settings_digest == digest:
+            return
+        self._require(WorkerState.READY, WorkerState.DRAINING, WorkerState.ASLEEP)
+        self._require_idle()
+        if self.swap_failure:
+            self.state = WorkerState.READY if self.state is WorkerState.DRAINING else self.state
+            raise WorkerRefused(f"FAILED_PRECONDITION: {self.swap_failure}; the old engine serves again")
+        self.state, self.settings_digest, self.arguments = WorkerState.PROFILED, digest, tuple(arguments)
+        self.allocated = self.kept = 0
 
     def _begin(self, command: str, epoch: int) -> None:
         self.commands.append(command)
@@ -214,6 +233,13 @@ class FakeWorkers:
         """See WorkerControl."""
         return self._do(address, lambda worker: worker.wake_up(epoch))
 
+    async def swap_engine(
+        self, address: str, *, epoch: int, arguments: Sequence[str], settings_digest: str, timeout_s: float
+    ) -> Worker:
+        """See WorkerControl."""
+        assert timeout_s > 0, "a swap has a deadline"
+        return self._do(address, lambda worker: worker.swap_engine(epoch, settings_digest, arguments))
+
     def _do(self, address: str, command: Callable[[FakeWorker], None]) -> Worker:
         worker = self.at(address)
         command(worker)
@@ -277,7 +303,7 @@ class FakeNode:
         labels = metadata["labels"]
         digest = next(item["value"] for item in _environment(pod) if item["name"] == "DORMOUSE_SETTINGS_DIGEST")
         blocks = self.blocks.get(labels["inference.dormouse.dev/replica"], 2000)
-        self.workers.workers[address] = FakeWorker(metadata["uid"], digest, num_gpu_blocks=blocks)
+        self.workers.workers[address] = FakeWorker(metadata["uid"], digest, num_gpu_blocks=blocks, first_digest=digest)
 
         def run(obj: dict[str, Any]) -> None:
             obj["spec"]["nodeName"] = "node"

@@ -25,6 +25,13 @@ class _Servicer(rpc.WorkerControlServicer):
         """Take the worker."""
         self._worker = worker
 
+    async def SwapEngine(self, request: pb.SwapEngineRequest, context: Any) -> pb.WorkerStatus:  # noqa: N802
+        """See the contract."""
+        return await self._do(
+            context,
+            lambda: self._worker.swap_engine(request.epoch, request.settings_digest, request.arguments),
+        )
+
     async def GetStatus(self, request: pb.GetStatusRequest, context: Any) -> pb.WorkerStatus:  # noqa: N802, ARG002
         """See the contract."""
         return _to_message(self._worker.status())
@@ -91,6 +98,7 @@ def _to_message(worker: Worker) -> pb.WorkerStatus:
         last_sleep_seconds=worker.last_sleep_s,
         last_wake_seconds=worker.last_wake_s,
         sleep_level=worker.sleep_level,
+        swapping_to=worker.swapping_to,
     )
 
 

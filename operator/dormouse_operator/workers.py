@@ -5,7 +5,7 @@ Every call opens a connection and closes it: nothing stays open to a worker at r
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol, TypeVar
 
@@ -58,6 +58,15 @@ class WorkerControl(Protocol):
         """Wake the worker, or end its draining; returns when it serves."""
         ...
 
+    async def swap_engine(
+        self, address: str, *, epoch: int, arguments: Sequence[str], settings_digest: str, timeout_s: float
+    ) -> Worker:
+        """Put an engine with other arguments in the place of the present one; returns when it has profiled.
+
+        WorkerRefused with the new engine's reason where it did not start in time: the old one serves again.
+        """
+        ...
+
 
 class GrpcWorkerControl:
     """WorkerControl over gRPC, with the operator's role token."""
@@ -105,6 +114,17 @@ class GrpcWorkerControl:
         """See WorkerControl."""
         request = pb.WakeUpRequest(epoch=epoch)
         return parse_worker(await self._call(address, MEMORY_TIMEOUT_S, lambda stub: stub.WakeUp, request))
+
+    async def swap_engine(
+        self, address: str, *, epoch: int, arguments: Sequence[str], settings_digest: str, timeout_s: float
+    ) -> Worker:
+        """See WorkerControl."""
+        request = pb.SwapEngineRequest(
+            epoch=epoch, arguments=arguments, settings_digest=settings_digest, timeout_seconds=timeout_s
+        )
+        # the old engine goes to sleep before, and wakes after a failure
+        limit_s = timeout_s + MEMORY_TIMEOUT_S
+        return parse_worker(await self._call(address, limit_s, lambda stub: stub.SwapEngine, request))
 
     async def _call(
         self,
@@ -162,6 +182,7 @@ def parse_worker(status: pb.WorkerStatus) -> Worker:
         last_sleep_s=status.last_sleep_seconds,
         last_wake_s=status.last_wake_seconds,
         sleep_level=status.sleep_level,
+        swapping_to=status.swapping_to,
     )
 
 

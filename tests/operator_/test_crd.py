@@ -158,6 +158,10 @@ REFUSED = [
     ({"scaling": {"maxReplicas": 2, "targetKvUsage": 0}}, ["spec.scaling.targetKvUsage", "0"]),
     ({"scaling": {"maxReplicas": 2, "targetKvUsage": 1.5}}, ["spec.scaling.targetKvUsage", "1.5", "1"]),
     ({"scaling": {"maxReplicas": 2, "targetOutstandingPerReplica": 0}}, ["targetOutstandingPerReplica", "0", "1"]),
+    ({"rollout": {"strategy": "Blue"}}, ["spec.rollout.strategy", "Blue", "SleepSwap"]),
+    ({"rollout": {"maxSurge": "101%"}}, ["spec.rollout.maxSurge", "101%"]),
+    ({"rollout": {"maxUnavailable": -1}}, ["spec.rollout.maxUnavailable", "-1", "0"]),
+    ({"rollout": {"progressDeadlineSeconds": 0}}, ["spec.rollout.progressDeadlineSeconds", "0", "1"]),
     ({"lifecycle": {"drainTimeoutSeconds": -1}}, ["spec.lifecycle.drainTimeoutSeconds", "-1", "0"]),
 ]
 
@@ -214,6 +218,7 @@ async def test_the_server_fills_defaults_and_accepts_good_values(served):
             "keepPrefixCache": False,
             "drainTimeoutSeconds": 60,
         },
+        "rollout": {"strategy": "Surge", "maxSurge": "25%", "maxUnavailable": 0, "progressDeadlineSeconds": 1800},
     }
     full = {
         "model": {"uri": "file:///opt/models/tiny", "name": "org/Tiny-1.5"},

@@ -114,14 +114,21 @@ def test_a_switch_is_said_only_when_it_differs_from_the_default(part, field, def
         {"engine": {"device": "cpu", "enablePrefixCaching": False}},
         {"model": {"uri": "pvc://models/other"}},
         {"resources": {"limits": {"memory": "1Gi"}}},
-        {"lifecycle": {"drainTimeoutSeconds": 5}},
     ],
 )
 def test_what_decides_a_pod_makes_another_revision(change):
     assert revision_of(deployment(**change), "worker:1") != revision_of(deployment(), "worker:1")
 
 
-@pytest.mark.parametrize("change", [{"replicas": 7}, {"lifecycle": {"desiredState": "Asleep"}}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"replicas": 7},
+        {"lifecycle": {"desiredState": "Asleep"}},
+        {"lifecycle": {"drainTimeoutSeconds": 5}},
+        {"rollout": {"strategy": "SleepSwap", "maxSurge": 3}},
+    ],
+)
 def test_scale_and_orders_keep_the_revision(change):
     assert revision_of(deployment(**change), "worker:1") == revision_of(deployment(), "worker:1")
     assert revision_of(deployment(), "worker:2") != revision_of(deployment(), "worker:1")

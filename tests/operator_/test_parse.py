@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from dormouse_operator.manifests import revision_of
-from dormouse_operator.model import Container, ModelSource, Scaling
+from dormouse_operator.model import Container, ModelSource, Rollout, Scaling
 from dormouse_operator.parse import SpecError, format_time, parse_bytes, parse_deployment, parse_pod, parse_time
 
 
@@ -87,6 +87,24 @@ def test_bounds_that_can_not_be_kept_are_refused_by_name(scaling, words):
 
 def test_a_change_of_scaling_asks_for_no_other_pods():
     assert revision_of(deployment(scaling={"maxReplicas": 3}), "i") == revision_of(deployment(), "i")
+
+
+def test_a_rollout_is_numbers_or_shares():
+    assert deployment().rollout == Rollout("Surge", "25%", 0, 1800)
+    given = {"strategy": "SleepSwap", "maxSurge": 0, "maxUnavailable": "050%", "progressDeadlineSeconds": 5}
+    assert deployment(rollout=given).rollout == Rollout("SleepSwap", 0, "50%", 5)
+
+
+@pytest.mark.parametrize("value", ["101%", "x", -1, "-1%", "%", ""])
+def test_a_malformed_limit_is_refused_by_field_and_value(value):
+    with pytest.raises(SpecError, match=r"spec\.rollout\.maxUnavailable is .*allowed"):
+        deployment(rollout={"maxUnavailable": value})
+
+
+@pytest.mark.parametrize(("surge", "unavailable"), [(0, 0), ("0%", 0), (0, "0%")])
+def test_a_surge_that_can_never_take_a_step_is_refused(surge, unavailable):
+    with pytest.raises(SpecError, match="both 0"):
+        deployment(rollout={"maxSurge": surge, "maxUnavailable": unavailable})
 
 
 def test_a_pod_that_has_just_been_made_knows_little():

@@ -11,8 +11,10 @@ from dormouse_operator.conditions import (
     model_loaded,
     scheduled,
 )
+from dormouse_operator.conditions.accepted import rejection
 from dormouse_operator.conditions.ladder import failed, holds, not_yet
 from dormouse_operator.model import Condition, Observed, Pod, WorkerState
+from dormouse_operator.rollout.standing import is_available, is_rolling_out, muster
 
 TYPE = "Ready"
 _WAKEABLE = {WorkerState.READY, WorkerState.DRAINING, WorkerState.ASLEEP}
@@ -20,11 +22,13 @@ _EARLIER = (accepted, scheduled, model_loaded, memory_profiled, blocks_agreed, c
 
 
 def serving(observed: Observed) -> list[Pod]:
-    """Return the pods that serve."""
+    """Return the pods that serve, those of an older revision included."""
     return [
         pod
-        for pod in observed.replicas
-        if pod.is_ready and pod.gate_open and observed.state(pod) is WorkerState.READY and not observed.wants_sleep
+        for pod in observed.pods
+        if pod.owner_uid == observed.deployment.uid
+        and not (pod.is_deleting or pod.has_ended or observed.wants_sleep)
+        and is_available(observed, pod)
     ]
 
 
@@ -37,12 +41,20 @@ def evaluate(observed: Observed) -> Condition:
         return holds(TYPE, "Asleep", f"{wanted} of {wanted} replicas sleep by order or are about to; they can be woken")
     if (sleep := asleep.evaluate(observed)).reason in {asleep.WAKING, "WakeRefused"}:
         return not_yet(TYPE, sleep.reason, sleep.message)
+    words = f"{min(len(serving(observed)), wanted)} of {wanted} replicas serve"
+    if _is_rolled_out_around(observed):
+        return holds(TYPE, "Serving", f"{words}; a roll-out is going on")
     for step in _EARLIER:
         missing = step.evaluate(observed)
         if not missing.is_true:
             make = failed if missing.is_failure else not_yet
             return make(TYPE, missing.reason, missing.message)
-    words = f"{len(serving(observed))} of {wanted} replicas serve"
     if len(serving(observed)) < wanted:
         return not_yet(TYPE, "PodsNotReady", words)
     return holds(TYPE, "Serving", words)
+
+
+def _is_rolled_out_around(observed: Observed) -> bool:
+    """Tell whether old and new pods together serve as many as are wanted: what is missing of the new, nobody misses."""
+    is_enough = len(serving(observed)) >= observed.deployment.replicas > 0
+    return is_enough and not rejection(observed) and is_rolling_out(observed, muster(observed))

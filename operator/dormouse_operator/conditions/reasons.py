@@ -65,6 +65,14 @@ REMEDIES: Mapping[str, str] = {
     "AllocationRefused": "the message is the worker's",
     "Allocating": "wait",
     "Allocated": NOTHING,
+    # roll-outs
+    "Surging": "wait: new pods come first, then the old ones go",
+    "Swapping": "wait: engines are exchanged inside their pods, one at a time",
+    "Recreating": "wait: each pod is deleted first, then created",
+    "Complete": NOTHING,
+    "ProgressDeadlineExceeded": "see the first condition that is not True; change the spec or apply the old one again",
+    "SwapRefused": "the message is the worker's; the old engine serves on",
+    "WorkerFailed": "the message is the worker's; change the spec or apply the old one again",
     # serving
     "PodsNotReady": "wait; the kubelet's probe decides",
     "NoneServes": "see the first condition that is not True",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dormouse_operator.children import free_name
 from dormouse_operator.conditions.accepted import rejection
 from dormouse_operator.conditions.ladder import failed, holds, no_replicas, not_yet, unknown
-from dormouse_operator.manifests import pod_name
 from dormouse_operator.model import Condition, Observed, Pod
 
 TYPE = "Scheduled"
@@ -33,9 +33,8 @@ def evaluate(observed: Observed) -> Condition:
 def _refused_pod(observed: Observed) -> str:
     """Return the API server's words about a pod that it did not take."""
     present = {pod.name for pod in observed.pods}
-    name = observed.deployment.key.name
     for index in range(observed.deployment.replicas):
-        pod = pod_name(name, observed.revision, index)
+        pod = free_name(observed, index)
         if pod not in present and pod in observed.refusals:
             return f"pod {pod}: {observed.refusals[pod]}"
     return ""

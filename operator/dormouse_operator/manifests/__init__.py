@@ -4,8 +4,14 @@ from dormouse_operator.manifests.common import FIELD_MANAGER, Manifest, selector
 from dormouse_operator.manifests.disruption import budget_manifest, parse_budget
 from dormouse_operator.manifests.download import claim_manifest, claim_name
 from dormouse_operator.manifests.event import Occurrence, event_manifest
-from dormouse_operator.manifests.pod import WorkerDefaults, gate_manifest, pod_manifest, worker_arguments
-from dormouse_operator.manifests.revision import choose_image, pod_name, revision_of
+from dormouse_operator.manifests.pod import (
+    WorkerDefaults,
+    gate_manifest,
+    pod_manifest,
+    revision_manifest,
+    worker_arguments,
+)
+from dormouse_operator.manifests.revision import choose_image, pod_digest_of, pod_name, revision_of
 from dormouse_operator.manifests.service import parse_service, service_manifest
 from dormouse_operator.manifests.template import template_complaint
 
@@ -22,8 +28,10 @@ __all__ = [
     "gate_manifest",
     "parse_budget",
     "parse_service",
+    "pod_digest_of",
     "pod_manifest",
     "pod_name",
+    "revision_manifest",
     "revision_of",
     "selector_labels",
     "selector_text",

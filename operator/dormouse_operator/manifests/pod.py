@@ -9,6 +9,7 @@ from dormouse_api.names import (
     CONTROL_PORT,
     INFERENCE_PORT,
     INFERENCE_SERVICE,
+    LABEL_POD_DIGEST,
     LABEL_REPLICA,
     LABEL_REVISION,
     METRICS_PORT,
@@ -17,7 +18,7 @@ from dormouse_api.names import (
 from dormouse_operator.manifests.common import Manifest, labels_of, metadata_of
 from dormouse_operator.manifests.download import cache_mount, cache_volume, download_container
 from dormouse_operator.manifests.resources import resources_of
-from dormouse_operator.manifests.revision import pod_name, revision_of
+from dormouse_operator.manifests.revision import pod_digest_of, pod_name, revision_of
 from dormouse_operator.manifests.template import merge_template
 from dormouse_operator.model import Deployment, Pod
 from dormouse_operator.parse import CONTAINER, MODELS_ROOT, format_time
@@ -36,11 +37,21 @@ class WorkerDefaults:
     gateway_token_sha256: str
 
 
-def pod_manifest(deployment: Deployment, *, image: str, index: int, defaults: WorkerDefaults) -> Manifest:
-    """Return one worker pod, allowed under Pod Security 'restricted', with the user's template merged over it."""
+def pod_manifest(
+    deployment: Deployment, *, image: str, index: int, defaults: WorkerDefaults, name: str | None = None
+) -> Manifest:
+    """Return one worker pod, allowed under Pod Security 'restricted', with the user's template merged over it.
+
+    Without a name it has the usual one.
+    """
     revision = revision_of(deployment, image)
-    labels = {**labels_of(deployment), LABEL_REPLICA: str(index), LABEL_REVISION: revision}
-    metadata = metadata_of(deployment, pod_name(deployment.key.name, revision, index), labels)
+    labels = {
+        **labels_of(deployment),
+        LABEL_REPLICA: str(index),
+        LABEL_REVISION: revision,
+        LABEL_POD_DIGEST: pod_digest_of(deployment, image),
+    }
+    metadata = metadata_of(deployment, name or pod_name(deployment.key.name, revision, index), labels)
     # a worker has no state that a move would lose
     metadata["annotations"] = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
     pod: Manifest = {
@@ -184,3 +195,17 @@ def gate_manifest(deployment: Deployment, pod: Pod, *, is_open: bool, reason: st
     }
     metadata = {"name": pod.name, "namespace": deployment.key.namespace, "uid": pod.uid}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": {"conditions": [condition]}}
+
+
+def revision_manifest(deployment: Deployment, pod: Pod, revision: str) -> Manifest:
+    """Return the label of a pod whose engine is of another revision now.
+
+    It is for a field manager of its own: what one applied before and does not say again, an apply takes away.
+    """
+    metadata = {
+        "name": pod.name,
+        "namespace": deployment.key.namespace,
+        "uid": pod.uid,
+        "labels": {LABEL_REVISION: revision},
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}

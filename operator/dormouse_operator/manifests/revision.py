@@ -1,47 +1,79 @@
-"""Which pods are wanted: the digest of what decides a pod, the image it runs, its name."""
+"""Which pods are wanted: the digests of what decides a pod and its engine, the image it runs, its name.
+
+Three kinds of fields, by what a change of them takes:
+
+    another pod      image, resources, volumes, device            in `pod_digest_of` and in `revision_of`
+    another engine   the model's path and name, `engine`          in `revision_of` only
+    nothing          replicas, scaling, lifecycle, rollout        in neither; pods keep their drain timeout
+
+The revision is also what a worker echoes as the digest of its settings.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import count
+from typing import Any
 
 from dormouse_operator.model import Deployment, Pod
 
-_REVISION_CHARS = 8
+_DIGEST_CHARS = 8
 
 
 def revision_of(deployment: Deployment, image: str) -> str:
-    """Return the digest over everything that decides a pod; another one means other pods."""
-    decisive = {
-        "model": asdict(deployment.model),
-        "engine": asdict(deployment.engine),
+    """Return the digest over everything that decides a pod and its engine; another one means another engine."""
+    engine = {"model": asdict(deployment.model), "engine": asdict(deployment.engine)}
+    return _digest({"pod": _pod_part(deployment, image), **engine})
+
+
+def pod_digest_of(deployment: Deployment, image: str) -> str:
+    """Return the digest over what can not change in a pod that is there; another one means another pod."""
+    return _digest(_pod_part(deployment, image))
+
+
+def _pod_part(deployment: Deployment, image: str) -> Mapping[str, Any]:
+    return {
         "image": image,
+        "claim": deployment.model.claim,
+        "device": deployment.engine.device,
         "resources": deployment.resources,
         "placement": asdict(deployment.placement),
-        "drainTimeoutSeconds": deployment.lifecycle.drain_timeout_s,
+        "hub": asdict(deployment.model.hub) if deployment.model.hub else None,
     }
-    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:_REVISION_CHARS]
+
+
+def _digest(decisive: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:_DIGEST_CHARS]
 
 
 def choose_image(deployment: Deployment, pods: Sequence[Pod], default: str) -> str:
-    """Return the worker image: the user's; else the recorded one as long as it is in use; else the operator's.
+    """Return the worker image: the user's; else one that is in use; else the operator's.
 
     In use means that the spec did not change since, or that pods of the unchanged pod-relevant part exist:
-    scaling or waking after an upgrade of the operator must not restart workers.
+    scaling or waking after an upgrade of the operator must not restart workers, nor must the return to an old spec.
     """
     recorded = deployment.recorded
     if deployment.image is not None:
         return deployment.image
     if recorded.image is None:
         return default
-    is_unchanged = deployment.generation == recorded.observed_generation
-    revision = revision_of(deployment, recorded.image)
-    is_running = any(pod.revision == revision for pod in pods)
-    return recorded.image if is_unchanged or is_running else default
+    if deployment.generation == recorded.observed_generation:
+        return recorded.image
+    running = {pod.revision for pod in pods}
+    used = [recorded.image, *_images(pods)]
+    return next((image for image in used if revision_of(deployment, image) in running), default)
 
 
-def pod_name(deployment: str, revision: str, index: int) -> str:
-    """Return the name of a worker pod."""
-    return f"{deployment}-{revision}-{index}"
+def _images(pods: Iterable[Pod]) -> list[str]:
+    return sorted({pod.image for pod in pods if pod.image})
+
+
+def pod_name(deployment: str, revision: str, index: int, taken: Collection[str] = ()) -> str:
+    """Return the name of a worker pod. `taken` are names that it can not have: of pods whose engine was swapped."""
+    name = f"{deployment}-{revision}-{index}"
+    if name not in taken:
+        return name
+    return next(other for number in count(1) if (other := f"{name}-{number}") not in taken)

@@ -2,7 +2,15 @@
 
 from dormouse_operator.model.activity import Activity
 from dormouse_operator.model.observed import BudgetState, Observed, ServiceState
-from dormouse_operator.model.recorded import Actuation, Condition, KvCache, Rank, RecordedCondition, RecordedStatus
+from dormouse_operator.model.recorded import (
+    Actuation,
+    Condition,
+    KvCache,
+    Rank,
+    RecordedCondition,
+    RecordedRollout,
+    RecordedStatus,
+)
 from dormouse_operator.model.running import AWAKE, Container, Failure, Pod, Report, Worker, WorkerState
 from dormouse_operator.model.wanted import (
     Deployment,
@@ -13,9 +21,11 @@ from dormouse_operator.model.wanted import (
     Lifecycle,
     ModelSource,
     Placement,
+    Rollout,
     Scaling,
     SecretKey,
     SleepLevel,
+    Strategy,
 )
 
 __all__ = [
@@ -39,12 +49,15 @@ __all__ = [
     "Pod",
     "Rank",
     "RecordedCondition",
+    "RecordedRollout",
     "RecordedStatus",
     "Report",
+    "Rollout",
     "Scaling",
     "SecretKey",
     "ServiceState",
     "SleepLevel",
+    "Strategy",
     "Worker",
     "WorkerState",
 ]

@@ -43,6 +43,10 @@ class Observed:
     budget: BudgetState | None = None
     name_owner: str = ""  # the older deployment, as NAMESPACE/NAME, that serves under the same model name
     forbidden: str = ""  # the API server's words of the last call for this object that it did not allow
+    pod_digest: str = ""  # of the pods that are wanted: what only another pod can change
+    strangers: Mapping[str, Worker] = field(
+        default_factory=dict
+    )  # by pod name: engines of other settings than labelled
     agreement_timeout_s: float = 10.0
 
     @property

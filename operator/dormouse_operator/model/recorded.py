@@ -68,6 +68,14 @@ class Actuation:
     time: str  # RFC 3339
 
 
+@dataclass(frozen=True, slots=True)
+class RecordedRollout:
+    """The roll-out that the status is about."""
+
+    revision: str
+    since: datetime | None  # when this revision was wanted first
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedStatus:
     """The status as it was read. `raw` is kept to tell whether a new one differs."""
@@ -78,6 +86,7 @@ class RecordedStatus:
     conditions: Mapping[str, RecordedCondition] = field(default_factory=dict)
     kv_cache: KvCache | None = None
     last_actuation: Actuation | None = None
+    rollout: RecordedRollout | None = None
     raw: Mapping[str, Any] = field(default_factory=dict)
 
     def is_true(self, condition: str) -> bool:

@@ -48,6 +48,8 @@ class Pod:
     index: int
     revision: str
     owner_uid: str
+    pod_digest: str = ""  # of what only another pod can change
+    image: str = ""
     created: datetime | None = None
     ip: str = ""
     is_scheduled: bool = False
@@ -109,4 +111,5 @@ class Worker:
     last_sleep_s: float = 0.0
     last_wake_s: float = 0.0
     sleep_level: int = 0  # 0 = awake
+    swapping_to: str = ""  # settings digest of the engine that starts beside this one
     is_at_rest: bool = False  # not asked: taken from the recorded status

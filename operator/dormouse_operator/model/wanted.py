@@ -102,6 +102,19 @@ class Scaling:
     target_kv_usage: float | None = None  # 0 to 1; None = not a measure
 
 
+Strategy = Literal["Surge", "SleepSwap"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """How another spec takes the place of the present one. A share such as "25%" is of spec.replicas."""
+
+    strategy: Strategy = "Surge"
+    max_surge: int | str = "25%"
+    max_unavailable: int | str = 0
+    progress_deadline_s: int = 1800
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
     """An InferenceDeployment: the user's spec and the status that the operator wrote last."""
@@ -117,5 +130,6 @@ class Deployment:
     resources: Mapping[str, Any]  # Kubernetes ResourceRequirements, which win over what we derive
     recorded: RecordedStatus
     placement: Placement = Placement()
+    rollout: Rollout = Rollout()
     is_deleting: bool = False
     scaling: Scaling | None = None  # None: others write `replicas`

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dormouse_api.names import LABEL_REPLICA, LABEL_REVISION, READINESS_GATE
+from dormouse_api.names import LABEL_POD_DIGEST, LABEL_REPLICA, LABEL_REVISION, READINESS_GATE
 from dormouse_operator.model import Container, Pod
 from dormouse_operator.parse.values import Raw, parse_time
 
@@ -28,6 +28,8 @@ def parse_pod(raw: Raw) -> Pod:
         owner_uid=next(
             (owner["uid"] for owner in metadata.get("ownerReferences") or () if owner.get("controller")), ""
         ),
+        pod_digest=labels.get(LABEL_POD_DIGEST, ""),
+        image=_image_of(raw),
         created=parse_time(metadata.get("creationTimestamp")),
         ip=status.get("podIP", ""),
         is_scheduled=is_scheduled,
@@ -42,6 +44,12 @@ def parse_pod(raw: Raw) -> Pod:
         container=_parse_container(status.get("containerStatuses") or (), CONTAINER),
         downloader=_parse_container(status.get("initContainerStatuses") or (), DOWNLOADER),
     )
+
+
+def _image_of(raw: Raw) -> str:
+    """Return the image that the worker was ordered to run."""
+    containers = (raw.get("spec") or {}).get("containers") or ()
+    return next((item.get("image", "") for item in containers if item["name"] == CONTAINER), "")
 
 
 def _parse_container(statuses: Iterable[Raw], name: str) -> Container:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from dormouse_operator.model import Actuation, Condition, KvCache, Rank, RecordedCondition, RecordedStatus
+from dormouse_operator.model import (
+    Actuation,
+    Condition,
+    KvCache,
+    Rank,
+    RecordedCondition,
+    RecordedRollout,
+    RecordedStatus,
+)
 from dormouse_operator.parse.values import Raw, parse_time
 
 
 def parse_status(raw: Raw) -> RecordedStatus:
     """Return what the operator wrote before; {} is a status that was never written."""
     conditions = {item["type"]: _parse_condition(item) for item in raw.get("conditions") or ()}
-    cache, actuation = raw.get("kvCache"), raw.get("lastActuation")
+    cache, actuation, rollout = raw.get("kvCache"), raw.get("lastActuation"), raw.get("rollout")
     return RecordedStatus(
         observed_generation=raw.get("observedGeneration", 0),
         phase=raw.get("phase", ""),
@@ -17,6 +25,7 @@ def parse_status(raw: Raw) -> RecordedStatus:
         conditions=conditions,
         kv_cache=_parse_kv_cache(cache) if cache else None,
         last_actuation=Actuation(**{"reason": "", "time": "", **actuation}) if actuation else None,
+        rollout=RecordedRollout(rollout["revision"], parse_time(rollout.get("startTime"))) if rollout else None,
         raw=raw,
     )
 

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from dormouse_operator.model import Deployment, Engine, Hub, Key, Lifecycle, ModelSource, Placement, Scaling, SecretKey
+from dormouse_operator.model import (
+    Deployment,
+    Engine,
+    Hub,
+    Key,
+    Lifecycle,
+    ModelSource,
+    Placement,
+    Rollout,
+    Scaling,
+    SecretKey,
+)
 from dormouse_operator.parse.recorded import parse_status
 from dormouse_operator.parse.values import Raw, SpecError, parse_bytes
 
@@ -28,6 +39,7 @@ def parse_deployment(raw: Raw) -> Deployment:
         engine=_parse_engine(spec.get("engine") or {}, spec.get("lifecycle") or {}),
         lifecycle=lifecycle,
         resources=spec.get("resources") or {},
+        rollout=_parse_rollout(spec.get("rollout") or {}),
         recorded=parse_status(raw.get("status") or {}),
         placement=_parse_placement(spec),
         is_deleting="deletionTimestamp" in metadata,
@@ -102,6 +114,29 @@ def _parse_scaling(scaling: Raw | None) -> Scaling | None:
     if usage is not None and not 0 < usage <= 1:
         raise SpecError(f"spec.scaling.targetKvUsage is {usage}; allowed are numbers above 0 and at most 1")
     return Scaling(min_replicas=least, max_replicas=most, target_outstanding=outstanding, target_kv_usage=usage)
+
+
+def _parse_rollout(rollout: Raw) -> Rollout:
+    """Return the limits of a roll-out. At least one of them has to leave room for a step."""
+    parsed = Rollout(
+        strategy=rollout.get("strategy", "Surge"),
+        max_surge=_parse_share("maxSurge", rollout.get("maxSurge", "25%")),
+        max_unavailable=_parse_share("maxUnavailable", rollout.get("maxUnavailable", 0)),
+        progress_deadline_s=rollout.get("progressDeadlineSeconds", 1800),
+    )
+    nothing = {0, "0%"}
+    if parsed.strategy == "Surge" and parsed.max_surge in nothing and parsed.max_unavailable in nothing:
+        raise SpecError("spec.rollout.maxSurge and spec.rollout.maxUnavailable are both 0; at least one has to be more")
+    return parsed
+
+
+def _parse_share(name: str, value: int | str) -> int | str:
+    """Return a number of pods, or a share of them such as 25%."""
+    text = str(value)
+    digits = text.removesuffix("%") if isinstance(value, str) else text
+    if not digits.isdecimal() or (text.endswith("%") and int(digits) > 100):
+        raise SpecError(f"spec.rollout.{name} is {value!r}; allowed are 0, 1, … or 0% to 100%")
+    return f"{int(digits)}%" if text.endswith("%") else int(digits)
 
 
 def _parse_engine(engine: Raw, lifecycle: Raw) -> Engine:

@@ -1,0 +1,26 @@
+"""What a change of the spec takes. Pure.
+
+Replicas, scaling, lifecycle and rollout are in no digest: their change is no change of a pod. How many blocks a cache
+holds is agreed from reports and not written in the spec: a worker is re-initialised when the agreement asks for it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from dormouse_operator.model import Observed, Pod
+
+
+class Change(StrEnum):
+    """What has to be exchanged; each takes more than the one before."""
+
+    NOTHING = "Nothing"  # the status is written, or blocks are agreed on anew
+    ENGINE = "Engine"  # another engine, in the pod that is there
+    POD = "Pod"
+
+
+def change_of(observed: Observed, pod: Pod) -> Change:
+    """Return what has to be exchanged for the pod to be as the spec wants it."""
+    if pod.revision == observed.revision:
+        return Change.NOTHING
+    return Change.ENGINE if pod.pod_digest == observed.pod_digest else Change.POD
