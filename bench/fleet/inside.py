@@ -40,7 +40,7 @@ def main() -> None:
         bring_up_network(os.environ)
         rows = asyncio.run(_measure(options, progress))
     except* (SandboxError, LocalkubeError, FleetError, KubeError) as group:
-        sys.exit("; ".join(str(error) for error in _leaves(group)))
+        sys.exit("; ".join(str(error) for error in _leaves(group)) + f"\nlogs: {Paths(ROOT).logs}")
     print_table(rows, console)
     if options.results_dir is not None:
         console.print(f"written to {write_results(NAME, rows, options.results_dir)}", style="dim")

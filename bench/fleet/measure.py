@@ -105,7 +105,7 @@ async def _with_progress(fleet: Fleet, ready: Expectation, what: str) -> dict[st
     waiting = asyncio.ensure_future(ready.wait(what, timeout_s))
     while not (await asyncio.wait([waiting], timeout=PROGRESS_S))[0]:
         fleet.operator.check()
-        fleet.say(f"{ready!r} Ready, {fleet.operator.cpu_s:.1f} s of operator CPU so far")
+        fleet.say(f"{ready} Ready, {fleet.operator.cpu_s:.1f} s of operator CPU so far")
     return await waiting
 
 

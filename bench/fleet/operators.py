@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -19,6 +18,7 @@ from localkube.host import search_path
 from tools.bootstrap import ROOT
 
 FIRST_PORT = 18080
+CALLS = "dormouse_kube_requests"
 READS = ("get", "list")
 POLL_S = 0.02
 END_TIMEOUT_S = 60.0
@@ -99,11 +99,9 @@ def parse_resident(status: str) -> int:
 
 
 def sum_reads(metrics: str) -> float:
-    """Return the calls that read, from the operator's metrics."""
-    return sum(value for labels, value in _calls(metrics) if labels["verb"] in READS)
-
-
-def _calls(metrics: str) -> Iterator[tuple[Mapping[str, str], float]]:
-    for family in text_string_to_metric_families(metrics):
-        if family.name == "dormouse_kube_requests":
-            yield from ((s.labels, s.value) for s in family.samples if s.name.endswith("_total"))
+    """Return the calls that read, from the operator's metrics. Raises ValueError if it does not count calls."""
+    families = {family.name: family for family in text_string_to_metric_families(metrics)}
+    if CALLS not in families:
+        raise ValueError(f"the operator's metrics have no {CALLS}")
+    calls = (sample for sample in families[CALLS].samples if sample.name.endswith("_total"))
+    return sum(sample.value for sample in calls if sample.labels["verb"] in READS)

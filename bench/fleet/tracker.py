@@ -80,7 +80,10 @@ class Expectation:
         self.done = asyncio.Event()
 
     def __repr__(self) -> str:
-        return f"Expectation({len(self.times_s)} of {len(self._wanted)})"
+        return f"Expectation({self})"
+
+    def __str__(self) -> str:
+        return f"{len(self.times_s):,} of {len(self._wanted):,}"
 
     def see(self, seen: Seen, now_s: float) -> None:
         """Take note of a sighting."""

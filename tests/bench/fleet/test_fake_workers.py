@@ -67,12 +67,12 @@ async def test_a_call_before_the_pod_was_heard_of_waits_for_it():
     assert (await call).pod_uid == "u1"
 
 
-async def test_an_address_given_to_a_new_pod_before_the_end_of_the_old_one_is_told_is_the_new_ones():
+def test_an_address_given_to_a_new_pod_before_the_end_of_the_old_one_is_told_is_the_new_ones():
     workers = Workers()
     workers.see(make_pod("old"), False)
     workers.see(make_pod("new"), False)
     workers.see(make_pod("old"), True)
-    assert (await workers.find(Call("10.200.0.7"))).pod_uid == "new"
+    assert workers.by_address["10.200.0.7"].pod_uid == "new"
     workers.see(make_pod("new"), True)
     assert workers.by_address == {}
 

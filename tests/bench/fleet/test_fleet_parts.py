@@ -60,6 +60,12 @@ def test_reads_are_summed_from_the_operators_own_metrics():
     assert sum_reads(metrics.render().decode()) == 3
 
 
+def test_an_operator_that_has_not_called_yet_has_read_nothing_and_one_that_does_not_count_is_an_error():
+    assert sum_reads(Metrics().render().decode()) == 0
+    with pytest.raises(ValueError, match="no dormouse_kube_requests"):
+        sum_reads("# nothing\n")
+
+
 def test_the_operators_settings_are_the_defaults_but_for_who_it_is(tmp_path):
     cluster = Cluster(Paths(tmp_path), tmp_path, tmp_path / "kwok")
     ours, defaults = parse_settings(environment(cluster, "operator-1", 18081)), parse_settings({})
