@@ -57,6 +57,7 @@ def _run(arguments: list[str]) -> int:
             return subprocess.run(sandbox.enter_command(command), env=env, check=False).returncode
         finally:
             shutil.rmtree(paths.state, ignore_errors=True)
+            paths.kubeconfig.unlink(missing_ok=True)  # of a cluster that is no more
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ class Cluster:
     @property
     def operator_kubeconfig(self) -> Path:
         """Return what the operator logs in with."""
-        return self.paths.root / "operator.kubeconfig"
+        return self.paths.state / "operator.kubeconfig"
 
     @property
     def tokens(self) -> Path:

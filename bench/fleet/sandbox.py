@@ -16,7 +16,12 @@ from localkube import spec
 from localkube.host import search_path
 
 POD_CIDR = "10.200.0.0/16"
-NEEDED = {"unshare": "util-linux", "ip": "iproute2", "mount": "mount"}  # program: its Debian package
+NEEDED = {
+    "unshare": "util-linux",
+    "setpriv": "util-linux",
+    "ip": "iproute2",
+    "mount": "mount",
+}  # program: its Debian package
 _NET = Path("/proc/self/ns/net")
 _HOST_NET = "DORMOUSE_BENCH_HOST_NET"
 
@@ -35,8 +40,21 @@ def check(*, uid: int | None = None, path: str | None = None) -> None:
 
 
 def enter_command(command: Sequence[str]) -> list[str]:
-    """Return the command line that runs `command` inside; whatever it starts is killed when it ends."""
-    return ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--", *command]
+    """Return the command line that runs `command` inside; whatever it starts is killed when it or its parent ends."""
+    return [
+        "setpriv",
+        "--pdeathsig",
+        "KILL",
+        "--",
+        "unshare",
+        "--net",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+        "--",
+        *command,
+    ]
 
 
 def network_commands() -> list[list[str]]:

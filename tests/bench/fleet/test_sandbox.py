@@ -32,7 +32,7 @@ def test_a_missing_program_is_named_with_its_package(tmp_path, missing, package)
 
 def test_the_programs_inside_get_a_network_of_their_own_and_end_with_the_first_of_them():
     command = sandbox.enter_command(["program", "--flag"])
-    assert {"--net", "--pid", "--kill-child"} <= set(command[: command.index("--")])
+    assert {"--net", "--pid", "--kill-child", "--pdeathsig"} <= set(command[: command.index("--")])
     assert command[command.index("--") + 1 :] == ["program", "--flag"]
 
 
