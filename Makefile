@@ -80,6 +80,10 @@ mutate: install ## Change the engine and the validator in small ways, print thos
 bench: install ## Measure against transformers; one part with NAME=throughput, latency, prefix, startup or serve
 	$(PY) -m bench $(NAME)
 
+.PHONY: bench-operator
+bench-operator: prepare ## Measure the operator over 5,000 deployments on a real API server and KWOK's nodes (as root); ARGS=--help
+	$(PY) -m bench.fleet $(ARGS)
+
 .PHONY: gpu-test
 gpu-test: install ## Check sleep, graphs, kernels and the profile on this machine's GPU; without one, what the fake device can tell
 	$(PY) tests/gpu test

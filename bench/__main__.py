@@ -7,6 +7,8 @@
     serve       the front's cost per token message
     sleep       sleep and wake on the fake device; the residue; the profile's error
 
+The operator is measured by `python -m bench.fleet`, which needs root.
+
 A whole run writes bench/results/NAME.json; a shortened one (--models, --reps, --count, --threads) writes nothing
 unless --out says where. Measure on a machine that does nothing else.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,61 +17,64 @@ from dormouse_operator.errors import WorkerRefused
 from dormouse_operator.model import Worker
 from dormouse_operator.testing import FakeWorker
 
+Find = Callable[[Any], Awaitable[FakeWorker]]  # the worker that a call is for, from the call's context
+
 
 class _Servicer(rpc.WorkerControlServicer):
-    """A fake worker behind the real protocol."""
+    """Fake workers behind the real protocol."""
 
-    def __init__(self, worker: FakeWorker) -> None:
-        """Take the worker."""
-        self._worker = worker
+    def __init__(self, find: Find) -> None:
+        """Take what tells whose call it is."""
+        self._find = find
 
     async def SwapEngine(self, request: pb.SwapEngineRequest, context: Any) -> pb.WorkerStatus:  # noqa: N802
         """See the contract."""
         return await self._do(
             context,
-            lambda: self._worker.swap_engine(request.epoch, request.settings_digest, request.arguments),
+            lambda worker: worker.swap_engine(request.epoch, request.settings_digest, request.arguments),
         )
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Any) -> pb.WorkerStatus:  # noqa: N802, ARG002
         """See the contract."""
-        return _to_message(self._worker.status())
+        return _to_message((await self._find(context)).status())
 
     async def InitializeCache(self, request: pb.InitializeCacheRequest, context: Any) -> pb.WorkerStatus:  # noqa: N802
         """See the contract."""
-        return await self._do(context, lambda: self._worker.initialize_cache(request.epoch, request.num_gpu_blocks))
+        return await self._do(context, lambda worker: worker.initialize_cache(request.epoch, request.num_gpu_blocks))
 
     async def Drain(self, request: pb.DrainRequest, context: Any) -> pb.DrainResponse:  # noqa: N802
         """See the contract."""
-        await self._do(context, lambda: self._worker.drain(request.epoch))
-        return pb.DrainResponse(remaining_requests=self._worker.running_requests)
+        status = await self._do(context, lambda worker: worker.drain(request.epoch))
+        return pb.DrainResponse(remaining_requests=status.running_requests)
 
     async def PrepareSleep(self, request: pb.PrepareSleepRequest, context: Any) -> pb.PrepareSleepResponse:  # noqa: N802
         """See the contract."""
         abort = request.mode == pb.DRAIN_MODE_ABORT
-        await self._do(context, lambda: self._worker.prepare_sleep(request.epoch, abort=abort))
+        await self._do(context, lambda worker: worker.prepare_sleep(request.epoch, abort=abort))
         return pb.PrepareSleepResponse()
 
     async def PrepareWakeUp(self, request: pb.PrepareWakeUpRequest, context: Any) -> pb.PrepareWakeUpResponse:  # noqa: N802
         """See the contract."""
-        await self._do(context, lambda: self._worker.prepare_wake_up(request.epoch))
-        return pb.PrepareWakeUpResponse(missing_bytes=self._worker.missing_bytes)
+        await self._do(context, lambda worker: worker.prepare_wake_up(request.epoch))
+        return pb.PrepareWakeUpResponse(missing_bytes=(await self._find(context)).missing_bytes)
 
     async def Sleep(self, request: pb.SleepRequest, context: Any) -> pb.WorkerStatus:  # noqa: N802
         """See the contract."""
         abort = request.mode == pb.DRAIN_MODE_ABORT
-        return await self._do(context, lambda: self._worker.sleep(request.epoch, level=request.level, abort=abort))
+        return await self._do(context, lambda worker: worker.sleep(request.epoch, level=request.level, abort=abort))
 
     async def WakeUp(self, request: pb.WakeUpRequest, context: Any) -> pb.WorkerStatus:  # noqa: N802
         """See the contract."""
-        return await self._do(context, lambda: self._worker.wake_up(request.epoch))
+        return await self._do(context, lambda worker: worker.wake_up(request.epoch))
 
-    async def _do(self, context: Any, command: Callable[[], object]) -> pb.WorkerStatus:
+    async def _do(self, context: Any, command: Callable[[FakeWorker], object]) -> pb.WorkerStatus:
+        worker = await self._find(context)
         try:
-            command()
+            command(worker)
         except WorkerRefused as error:
             name, _, words = str(error).partition(": ")
             await context.abort(grpc.StatusCode[name], words)
-        return _to_message(self._worker.status())
+        return _to_message(worker.status())
 
 
 def _to_message(worker: Worker) -> pb.WorkerStatus:
@@ -105,9 +108,20 @@ def _to_message(worker: Worker) -> pb.WorkerStatus:
 @asynccontextmanager
 async def serve(worker: FakeWorker, operator_token: str, address: str = "127.0.0.1:0") -> AsyncIterator[int]:
     """Serve a fake worker over gRPC, guarded by the operator's role; yields the port."""
+
+    async def find(_: Any) -> FakeWorker:
+        return worker
+
+    async with serve_found(find, operator_token, address) as port:
+        yield port
+
+
+@asynccontextmanager
+async def serve_found(find: Find, operator_token: str, address: str) -> AsyncIterator[int]:
+    """Serve, at one address, the fake workers that `find` knows; yields the port."""
     tokens = RoleTokens({Role.OPERATOR: token_digest(operator_token)})
     server = aio.server(interceptors=[RequireRole(tokens, {CONTROL_SERVICE: Role.OPERATOR})])
-    rpc.add_WorkerControlServicer_to_server(_Servicer(worker), server)  # type: ignore[abstract]  # the rest: UNIMPLEMENTED
+    rpc.add_WorkerControlServicer_to_server(_Servicer(find), server)  # type: ignore[abstract]  # the rest: UNIMPLEMENTED
     port = server.add_insecure_port(address)
     await server.start()
     try:
