@@ -49,6 +49,11 @@ class Paths:
         return self.root / "go"
 
     @property
+    def extras(self) -> Path:
+        """One folder per program that only some tests need, with the digest of its pins."""
+        return self.root / "extras"
+
+    @property
     def registry(self) -> Path:
         """Blobs and manifests of the loopback registry."""
         return self.root / "registry"
