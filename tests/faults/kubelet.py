@@ -17,7 +17,7 @@ from typing import Any
 
 from dormouse_api.names import CONTROL_PORT, LABEL_REPLICA, READINESS_GATE
 from dormouse_kube.api import PODS, Kind, KubeApi, Resource
-from dormouse_kube.errors import Conflict, Invalid, NotFound
+from dormouse_kube.errors import Conflict, Forbidden, Invalid, NotFound
 from dormouse_kube.reflector import ObjectKey, Reflector
 from dormouse_operator.model import WorkerState
 from dormouse_operator.testing import FakeWorker
@@ -114,7 +114,7 @@ class ProcessKubelet:
     async def _look(self, pod: Resource) -> None:
         """Bring one pod a step on. What changed meanwhile is seen in the next round."""
         uid = pod["metadata"]["uid"]
-        with suppress(Conflict, NotFound, Invalid):
+        with suppress(Conflict, Forbidden, NotFound, Invalid):  # Forbidden: its namespace is being deleted
             if "deletionTimestamp" in pod["metadata"]:
                 await self._stop(uid)
                 name = pod["metadata"]["name"]

@@ -47,6 +47,10 @@ class OperatorProcess:
         """End it by SIGKILL; it is started again."""
         self.program.signal(signal.SIGKILL)
 
+    def terminate(self) -> None:
+        """Ask it to end, as a kubelet does first (SIGTERM)."""
+        self.program.signal(signal.SIGTERM)
+
     def pause(self) -> None:
         """Stop it as a frozen machine would (SIGSTOP)."""
         self.program.signal(signal.SIGSTOP)
