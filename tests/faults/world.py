@@ -102,6 +102,13 @@ class World:
         await self.kube.apply(INFERENCE_DEPLOYMENTS, obj, field_manager="user")
         return name
 
+    async def create(self, name: str, spec: Mapping[str, Any]) -> None:
+        """Create a deployment with exactly this spec."""
+        metadata = {"name": name, "namespace": self.namespace}
+        kind = INFERENCE_DEPLOYMENTS
+        body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": spec}
+        await self.kube.create(kind, body)
+
     async def delete(self, name: str) -> None:
         """Delete a deployment."""
         await self.kube.delete(INFERENCE_DEPLOYMENTS, self.namespace, name)
