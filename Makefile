@@ -61,6 +61,10 @@ unit: install ## Unit tests (no cluster, no network)
 integration: install model ## Real processes, real models, no cluster
 	$(PY) -m pytest -m "not cluster and not gpu" tests/integration --durations=10
 
+.PHONY: faults
+faults: prepare ## What the operator survives, quick part: real API server, real process, broken network (2-3 minutes)
+	$(PY) -m pytest -m "not slow" tests/faults --durations=10
+
 .PHONY: cluster
 cluster: prepare ## Start the local Kubernetes (or check the one of DORMOUSE_CONTEXT)
 	$(PY) -m tools.testcluster up
@@ -70,7 +74,11 @@ e2e: install model cluster images ## Tests on the real cluster
 	$(PY) -m pytest -m cluster tests --durations=10
 
 .PHONY: test
-test: prepare lint typecheck unit integration e2e ## All set-up, then every test
+test: prepare lint typecheck unit integration faults e2e ## All set-up, then every test but the slow ones
+
+.PHONY: test-long
+test-long: prepare ## Every fault, thousands of resources; writes a record to tests/records/
+	DORMOUSE_RECORD=faults $(PY) -m pytest tests/faults --durations=0
 
 .PHONY: mutate
 mutate: install ## Change the engine and the validator in small ways, print those no test notices (4 minutes)

@@ -36,7 +36,8 @@ def _parser() -> argparse.ArgumentParser:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("localkube", description=__doc__, epilog=EPILOG, formatter_class=formatter)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("up", help="bring the cluster up, or mend it; a moment if it is up and healthy")
+    up = commands.add_parser("up", help="bring the cluster up, or mend it; a moment if it is up and healthy")
+    up.add_argument("--nodes", type=int, choices=(1, 2), default=1, help="2: a second node, until `down`; default 1")
     down = commands.add_parser("down", help="end the cluster; images and binaries are kept")
     down.add_argument("--purge", action="store_true", help="remove images and binaries too")
     commands.add_parser("status", help="show components, versions and paths; exit code 0 only when healthy")
@@ -50,8 +51,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _up(paths: Paths, _: argparse.Namespace) -> int:
-    Cluster(paths).up()
+def _up(paths: Paths, arguments: argparse.Namespace) -> int:
+    Cluster(paths).up(num_nodes=arguments.nodes)
     return 0
 
 

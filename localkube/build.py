@@ -81,10 +81,16 @@ def _read(root: Path, patterns: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
             yield str(path.relative_to(root)), path.read_bytes()
 
 
+def read_sources(folder: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield name under tools/ and content of everything that decides what a module's build gives."""
+    for name, content in _read(folder, ("*.go", "go.mod", "go.sum")):
+        yield f"{folder.relative_to(TOOLS_DIR)}/{name}", content
+
+
 def go_digest() -> str:
     """Return the name of the build: it changes with every Go source, go.mod, go.sum and with the flags."""
-    flags = ("flags", link_flags().encode())
-    return digest_of(iter([*_read(TOOLS_DIR, ("*.go", "go.mod", "go.sum")), flags]))
+    sources = (source for module in MODULES for source in read_sources(module.path))
+    return digest_of(iter([*sources, ("flags", link_flags().encode())]))
 
 
 def source_digest() -> str:

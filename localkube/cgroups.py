@@ -21,14 +21,15 @@ def hierarchies(mounted_at: Path = MOUNTED_AT) -> list[Path]:
     return sorted(path for path in mounted_at.iterdir() if (path / "cgroup.procs").exists() and not path.is_symlink())
 
 
-def ensure(mounted_at: Path = MOUNTED_AT) -> None:
-    """Make our group in every hierarchy."""
+def ensure(mounted_at: Path = MOUNTED_AT, *, below: str = "") -> None:
+    """Make our group in every hierarchy, or a group below it."""
     for root in hierarchies(mounted_at):
+        parent = root / spec.CGROUP if below else root
         if (root / "cgroup.controllers").exists() and root == mounted_at:
-            _enable_v2(root)
-        group = root / spec.CGROUP
+            _enable_v2(parent)
+        group = parent / (below or spec.CGROUP)
         group.mkdir(exist_ok=True)
-        _fill_cpuset(root, group)
+        _fill_cpuset(parent, group)
 
 
 def _enable_v2(root: Path) -> None:

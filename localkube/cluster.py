@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from localkube import build, cgroups, config, host, lock, manifests, node, pki, spec, teardown
+from localkube import build, cgroups, config, host, lock, manifests, node, pki, second, spec, teardown
 from localkube.components import Programs, Wave, waves
 from localkube.errors import ApiError, ComponentError
 from localkube.kubeapi import KubeApi, object_path
@@ -21,7 +22,7 @@ CLONE = build.PACKAGE_DIR.parent
 NEEDED_BYTES = 2 * 2**30  # for logs, etcd and the pods' own files; images are checked by who builds them
 NODE_TIMEOUT_S = 60.0
 POLL_S = 0.1
-NODE = f"/api/v1/nodes/{spec.NODE_NAME}"
+NODES = "/api/v1/nodes"
 DEFAULT_ACCOUNT = "/api/v1/namespaces/default/serviceaccounts/default"
 
 
@@ -32,12 +33,16 @@ class Cluster:
     paths: Paths
     progress: Progress = field(default_factory=Progress)
 
-    def up(self) -> None:
-        """Bring the cluster up, or mend it; takes a moment if it is up. Raises LocalkubeError."""
+    def up(self, *, num_nodes: int = 1) -> None:
+        """Bring the cluster up, or mend it; takes a moment if it is up. A second node stays until `down`.
+
+        Raises LocalkubeError.
+        """
         host.check_root()
         with lock.machine_lock("localkube up", self.progress.say):
             self._replace_other()
-            if self.is_healthy():
+            has_nodes = num_nodes == 1 or second.is_wanted(self.paths)
+            if has_nodes and self.is_healthy():
                 self.progress.say(f"already up and healthy; KUBECONFIG={self.paths.kubeconfig}")
                 return
             host.ensure_packages(self.progress.say)
@@ -48,6 +53,8 @@ class Cluster:
             # Containers hang on the bridge by their ends of a cable: without it they must be made anew.
             keeps_containers = not is_fresh and host.bridge_exists()
             self._prepare(is_fresh=is_fresh)
+            if num_nodes == 2:
+                second.want(self.paths)
             self._start(binaries, keeps_containers=keeps_containers)
             self.progress.say(f"up; KUBECONFIG={self.paths.kubeconfig}")
 
@@ -108,9 +115,22 @@ class Cluster:
         run_wave(self.paths, control_plane, self.progress)
         self._wait_for("the built-in roles", self._apply_bootstrap)
         run_wave(self.paths, rest, self.progress)
-        self._wait_for("node Ready and the default service account", self.is_node_ready)
+        if second.is_wanted(self.paths):
+            self._start_second(binaries, keeps_containers=keeps_containers)
+        self._wait_for("nodes Ready and the default service account", self.are_nodes_ready)
         saved = host.load_record(self.paths.host_record) or {}
         host.restore_sysctls(saved, host.KUBELET_SYSCTLS)
+
+    def _start_second(self, binaries: Path, *, keeps_containers: bool) -> None:
+        """Start the second node beside the first."""
+        keeps_containers = keeps_containers and second.network_exists()
+        second.prepare(self.paths, runc=host.program("runc"), cni_bin=str(host.cni_folder()))
+        machinery, orders = second.waves(self.paths, binaries, host.program("containerd"))
+        run_wave(self.paths, machinery, self.progress)
+        if not keeps_containers:
+            node.remove_containers(self.paths.second)
+        node.ensure_pause_image(self.paths.second, binaries)
+        run_wave(self.paths, orders, self.progress)
 
     def _api(self) -> KubeApi:
         return KubeApi(self.paths.pki, "admin")
@@ -120,11 +140,12 @@ class Cluster:
             self._api().apply(object_path(value), value)
         return True
 
-    def is_node_ready(self) -> bool:
+    def are_nodes_ready(self) -> bool:
         """Ask the API server; raises ApiError."""
-        status = self._api().get(NODE)["status"]
+        names = [spec.NODE_NAME, *([spec.SECOND_NAME] if second.is_wanted(self.paths) else [])]
+        statuses = [self._api().get(f"{NODES}/{name}")["status"] for name in names]
         self._api().get(DEFAULT_ACCOUNT)
-        return any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions", ()))
+        return all(_is_ready(status) for status in statuses)
 
     def _wait_for(self, what: str, check: Callable[[], bool]) -> None:
         """Repeat a check until it holds; a refusal by the API server counts as 'not yet'."""
@@ -142,7 +163,10 @@ class Cluster:
     def states(self) -> list[State]:
         """Look at every component; changes nothing."""
         binaries = build.bin_dir(self.paths)
-        return [observe(self.paths, component) for wave in self._waves(binaries) for component in wave]
+        waves = self._waves(binaries)
+        if second.is_wanted(self.paths):
+            waves += second.waves(self.paths, binaries, host.program("containerd"))
+        return [observe(self.paths, component) for wave in waves for component in wave]
 
     def is_healthy(self) -> bool:
         """Tell whether all components of this localkube run and the node is Ready; never raises ApiError."""
@@ -150,9 +174,13 @@ class Cluster:
         if not (is_made and host.bridge_exists()):
             return False
         try:
-            return all(state.ready for state in self.states()) and self.is_node_ready()
+            return all(state.ready for state in self.states()) and self.are_nodes_ready()
         except ApiError:
             return False
+
+
+def _is_ready(status: Mapping[str, Any]) -> bool:
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions", ()))
 
 
 def difference(old: Owner, new: Owner) -> str:

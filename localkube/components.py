@@ -203,8 +203,8 @@ def waves(paths: Paths, programs: Programs) -> tuple[Wave, ...]:
 
 # The kubelet first, so that nothing is started again; what it talks to last.
 STOP_ORDER = (
-    ("kubelet", "kube-proxy", "coredns", "provisioner"),
+    ("kubelet", "kubelet-2", "kube-proxy", "kube-proxy-2", "coredns", "provisioner"),
     ("kube-scheduler", "kube-controller-manager"),
     ("kube-apiserver",),
-    ("etcd", "registry", "containerd"),
+    ("etcd", "registry", "registry-2", "containerd", "containerd-2"),
 )

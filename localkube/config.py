@@ -207,9 +207,9 @@ disabled_plugins = {json.dumps(unused)}
 """
 
 
-def registry_mirror() -> str:
+def registry_mirror(address: str = spec.REGISTRY) -> str:
     """Return containerd's host file for every registry name: no pull can leave this machine."""
-    url = f"http://{spec.REGISTRY}"
+    url = f"http://{address}"
     return f'server = "{url}"\n\n[host."{url}"]\n  capabilities = ["pull", "resolve"]\n'
 
 

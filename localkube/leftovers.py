@@ -9,7 +9,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from localkube import cgroups, host
+from localkube import cgroups, host, second
 from localkube.processes import Identity, identify, stop
 from localkube.spec import Paths
 
@@ -93,8 +93,8 @@ def remove_nft_tables() -> None:
 
 def is_stray(words: list[bytes], paths: Paths) -> bool:
     """Tell whether a command line is a daemon's of ours: one of its programs, with a place of ours as argument."""
-    state = f"{paths.state}/".encode()
-    return words[0].rpartition(b"/")[2] in STRAYS and any(state in word for word in words[1:])
+    places = [f"{place.state}/".encode() for place in (paths, paths.second)]
+    return words[0].rpartition(b"/")[2] in STRAYS and any(place in word for word in words[1:] for place in places)
 
 
 def find_strays(paths: Paths, proc: Path = Path("/proc")) -> list[Identity]:
@@ -191,7 +191,7 @@ def find(paths: Paths, sysctls_before: dict[str, str] | None) -> Leftovers:
         nft_tables=tuple(" ".join(table) for table in find_nft_tables()),
         cgroups=tuple(map(str, cgroups.groups())),
         processes=tuple(stray.pid for stray in find_strays(paths)),
-        bridge=host.bridge_exists(),
+        bridge=host.bridge_exists() or second.network_exists(),
         sysctls=tuple(name for name, value in before.items() if now[name] != value),
         files=tuple(map(str, find_files(paths))),
     )

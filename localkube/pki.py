@@ -45,6 +45,7 @@ SERVERS = (
     Subject("etcd", "etcd", hosts=("127.0.0.1", "localhost")),
     Subject("apiserver", "kube-apiserver", hosts=API_HOSTS),
     Subject("kubelet-serving", f"system:node:{spec.NODE_NAME}", "system:nodes", (spec.NODE_IP, spec.NODE_NAME)),
+    Subject("kubelet-2-serving", f"system:node:{spec.SECOND_NAME}", "system:nodes", (spec.SECOND_IP, spec.SECOND_NAME)),
 )
 API_SERVER_CLIENTS = (
     Subject("apiserver-etcd", "kube-apiserver"),
@@ -54,6 +55,7 @@ API_SERVER_CLIENTS = (
 USERS = (
     Subject("admin", "localkube:admin", "system:masters"),
     Subject("kubelet", f"system:node:{spec.NODE_NAME}", "system:nodes"),
+    Subject("kubelet-2", f"system:node:{spec.SECOND_NAME}", "system:nodes"),
     Subject("controller-manager", "system:kube-controller-manager"),
     Subject("scheduler", "system:kube-scheduler"),
     Subject("proxy", "system:kube-proxy"),

@@ -14,6 +14,8 @@ CGROUP = "dormouse"  # under every cgroup hierarchy; pods live below it
 CLUSTER_NAME = "localkube"
 NETWORK_NAME = "dormouse"
 
+SECOND_NAME = "localkube-2"  # of `up --nodes 2`
+SECOND_IP = "10.244.0.2"
 NODE_IP = "10.244.0.1"  # of the bridge: the node's, the API server's and the name server's address
 POD_CIDR = "10.244.0.0/24"
 FIRST_POD_IP = "10.244.0.10"
@@ -47,6 +49,16 @@ class Paths:
     def go(self) -> Path:
         """Module and build cache, present only while building, and a private Go toolchain if one was needed."""
         return self.root / "go"
+
+    @property
+    def second(self) -> Paths:
+        """The same for what the second node has of its own."""
+        return Paths(self.root / "second")
+
+    @property
+    def extras(self) -> Path:
+        """One folder per program that only some tests need, with the digest of its pins."""
+        return self.root / "extras"
 
     @property
     def registry(self) -> Path:

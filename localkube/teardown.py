@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from localkube import cgroups, host, leftovers, node, processes
+from localkube import cgroups, host, leftovers, node, processes, second
 from localkube.components import STOP_ORDER
 from localkube.errors import ComponentError
 from localkube.progress import Progress
@@ -33,13 +33,14 @@ def _stop_group(paths: Paths, names: Iterable[str]) -> None:
 
 
 def _remove_containers(paths: Paths, progress: Progress) -> None:
-    if not processes.is_alive(processes.read_pid_file(pid_file(paths, "containerd"))):
-        return
-    try:
-        if count := node.remove_containers(paths):
-            progress.say(f"removed {count} containers")
-    except ComponentError as error:
-        progress.say(f"{error}; their processes are ended through their cgroups")
+    for name, place in (("containerd", paths), ("containerd-2", paths.second)):
+        if not processes.is_alive(processes.read_pid_file(pid_file(paths, name))):
+            continue
+        try:
+            if count := node.remove_containers(place):
+                progress.say(f"removed {count} containers")
+        except ComponentError as error:
+            progress.say(f"{error}; their processes are ended through their cgroups")
 
 
 def down(paths: Paths, progress: Progress, *, purge: bool = False) -> None:
@@ -66,7 +67,7 @@ def down(paths: Paths, progress: Progress, *, purge: bool = False) -> None:
 
 
 def _folders(paths: Paths, *, purge: bool) -> list[Path]:
-    return [paths.root] if purge else [paths.state]
+    return [paths.root] if purge else [paths.state, paths.second.state]
 
 
 def clean(paths: Paths) -> None:
@@ -75,6 +76,7 @@ def clean(paths: Paths) -> None:
     leftovers.end_strays(paths)
     leftovers.unmount_all(paths)
     leftovers.remove_nft_tables()
+    second.remove_network()
     host.remove_bridge()
     cgroups.remove()
     leftovers.remove_files(paths)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import Phase, settings
 
+from tests.recording import Recorder
 from tools.bootstrap import ROOT
 from tools.kubectl import Cluster
 from tools.train_model import Recipe, model_dir
@@ -19,6 +20,12 @@ os.environ["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in PARTS)
 settings.register_profile(  # for `make mutate`: a mutant needs one failure, not the smallest one
     "mutation", max_examples=25, phases=[Phase.generate], derandomize=True, database=None
 )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep a record of the run if one was asked for."""
+    if name := os.environ.get("DORMOUSE_RECORD"):
+        config.pluginmanager.register(Recorder(name))
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localkube import components, config, manifests, spec
+from localkube import components, config, manifests, second, spec
 from localkube.config import Credentials
 from localkube.spec import Paths
 
@@ -115,7 +115,8 @@ def test_etcd_serves_only_clients_with_a_certificate(all_components):
 
 def test_every_component_has_its_place_in_the_order_of_ending(all_components):
     ending = [name for group in components.STOP_ORDER for name in group]
-    assert sorted(ending) == sorted(component.name for component in all_components)
+    second_node = [part.name for wave in second.waves(PATHS, Path("/bin"), "containerd") for part in wave]
+    assert sorted(ending) == sorted([*(component.name for component in all_components), *second_node])
 
 
 def test_a_kubeconfig_is_complete_in_itself():

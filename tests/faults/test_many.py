@@ -1,0 +1,166 @@
+"""Many resources at once, some of them poison; and resources that the schema lets pass and nobody can serve.
+
+F13 and F14 of the fault matrix.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import hypothesis
+import pytest
+import yaml
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from dormouse_kube.errors import Invalid
+from tests.faults.operator_process import OperatorProcess
+from tests.faults.schema_values import values
+from tests.faults.world import World
+from tools.bootstrap import ROOT
+
+BATCH = 100  # of generated resources that exist at the same time
+
+
+def spec_schema() -> Mapping[str, Any]:
+    """Return the schema of the spec, from the CRD itself."""
+    crd = yaml.safe_load((ROOT / "crds" / "inferencedeployments.yaml").read_text("utf-8"))
+    schema: Mapping[str, Any] = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    return schema
+
+
+ODD_URIS = st.sampled_from(
+    ["pvc://models/tiny", "pvc://models", "pvc://a//b", "file:///x", "file:///", "pvc://-/x", "hf://a/b"]
+)
+SPECS = values(
+    spec_schema(),
+    {
+        ".replicas": st.integers(0, 2),  # a thousand pods say nothing that two do not
+        ".engine.device": st.sampled_from(["cpu", "cpu", "cpu", "cuda"]),
+        ".model.uri": ODD_URIS | st.from_regex(r"(pvc://[a-z0-9.]{1,8}/|file:///)[ -~]{0,30}", fullmatch=True),
+        ".image": st.sampled_from(["worker:1", " ", "UPPER CASE", "a" * 512]) | st.text(min_size=1, max_size=20),
+    },
+)
+
+
+def generated(count: int, seed: int) -> list[Mapping[str, Any]]:
+    """Return so many specs; the same for the same seed."""
+    found: list[Mapping[str, Any]] = []
+
+    @settings(
+        max_examples=count,
+        phases=[Phase.generate],
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(SPECS)
+    def collect(spec: Mapping[str, Any]) -> None:
+        found.append(spec)
+
+    hypothesis.seed(seed)(collect)()
+    return found
+
+
+class Specs:
+    """Applies generated specs, and asks what became of each."""
+
+    def __init__(self, world: World, operator: OperatorProcess) -> None:
+        """Begin with none."""
+        self._world = world
+        self._operator = operator
+        self.refused = 0  # by the API server: schema and validation rules do their work
+        self.judged = 0
+        self._made: set[str] = set()
+
+    async def judge(self, specs: Mapping[str, Mapping[str, Any]]) -> None:
+        """Have one batch judged by the operator, and remove it."""
+        await asyncio.gather(*(self._create(name, spec) for name, spec in specs.items()))
+        there = [name for name in specs if name in self._made]
+        await self._world.until(lambda: all(map(self._is_judged, there)))
+        self.judged += len(there)
+        assert self._operator.exit_codes == []
+        assert "Traceback" not in self._operator.text()
+        await asyncio.gather(*(self._world.delete(name) for name in there))
+        await self._world.until(lambda: not any(map(self._world.pods, there)))
+
+    async def _create(self, name: str, spec: Mapping[str, Any]) -> None:
+        try:
+            await self._world.create(name, spec)
+        except Invalid:
+            self.refused += 1
+        else:
+            self._made.add(name)
+
+    def _is_judged(self, name: str) -> bool:
+        """Tell whether the status speaks of this spec, and says why wherever it is not Ready."""
+        if not self._world.deployment(name):
+            return False
+        accepted, ready = self._world.condition(name, "Accepted"), self._world.condition(name, "Ready")
+        has_pods = len(self._world.pods(name)) == self._world.deployment(name)["spec"].get("replicas", 1)
+        is_explained = bool(ready) and (ready["status"] == "True" or bool(ready["reason"] and ready["message"]))
+        told = [
+            c for c in self._world.status(name).get("conditions", ()) if c["status"] == "False" and c["type"] != "Ready"
+        ]
+        return bool(accepted) and is_explained and (has_pods or accepted["status"] == "False" or bool(told))
+
+
+async def judge_all(world: World, count: int, seed: int) -> Specs:
+    """Have so many generated specs judged beside one deployment that serves."""
+    world.plane.start_controllers()  # they collect the pods of those that were judged
+    async with world.operator() as operator:
+        await world.apply("bystander")
+        await world.serves("bystander")
+        specs = Specs(world, operator)
+        found = generated(count, seed)
+        for begin in range(0, len(found), BATCH):
+            await specs.judge({f"g{begin + i}": spec for i, spec in enumerate(found[begin : begin + BATCH])})
+        assert world.is_ready("bystander")
+        await world.apply("after")
+        await world.serves("after")
+        return specs
+
+
+@pytest.mark.timeout(180)
+async def test_generated_resources_are_judged_one_by_one_and_harm_nobody(world: World, request: Any) -> None:
+    """F13: what passes the schema gets a verdict with a reason; the process lives and logs no traceback."""
+    specs = await judge_all(world, 150, request.config.getoption("randomly_seed", 0) or 0)
+    assert specs.judged >= 50
+    assert specs.judged + specs.refused >= 100
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+async def test_thousands_of_generated_resources_are_judged(world: World, request: Any) -> None:
+    """F13, long: at least 2,000 that the API server took."""
+    seed = request.config.getoption("randomly_seed", 0) or 0
+    specs = await judge_all(world, 4000, seed)
+    assert specs.judged >= 2000
+
+
+async def crowd(world: World, count: int) -> None:
+    """Create many, one of which can never be served, and have all others served."""
+    async with world.operator() as operator:
+        names = [f"c{number}" for number in range(count)]
+        await world.create("poison", {"model": {"uri": "pvc://models/x"}, "engine": {"device": "cpu"}, "image": " "})
+        await asyncio.gather(*(world.apply(name) for name in names))
+        await world.until(lambda: world.is_ready(*names), timeout_s=240)
+        assert not world.is_ready("poison")
+        tries = len([line for line in world.writes() if " pods poison" in line])
+        assert tries <= 40, "what fails is tried again at growing intervals, not all the time"
+        assert {world.kubelet.starts[pod["metadata"]["name"]] for name in names for pod in world.pods(name)} == {1}
+        assert operator.exit_codes == []
+
+
+async def test_a_crowd_is_served_beside_a_poisonous_one(world: World) -> None:
+    """F14, small: one that fails for ever takes nothing from the others."""
+    await crowd(world, 30)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+async def test_two_hundred_at_once_are_served_beside_a_poisonous_one(world: World) -> None:
+    """F14."""
+    await crowd(world, 200)
