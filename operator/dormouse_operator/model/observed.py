@@ -30,6 +30,7 @@ class Observed:
     workers: Mapping[str, Worker] = field(default_factory=dict)  # by pod name; absent = no answer that counts
     unreachable: Mapping[str, str] = field(default_factory=dict)  # by pod name: why it did not answer
     refusals: Mapping[str, str] = field(default_factory=dict)  # by pod name: why the last action on it failed
+    forbidden: str = ""  # the API server's words about the right that the last pass lacked, verb and resource in them
     service: ServiceState | None = None
     agreement_timeout_s: float = 10.0
 
