@@ -132,7 +132,7 @@ class App:
             stop.wait(),
             self._lead(),
             self.feed.run(),
-            self._watch(self.feed, namespaces=namespaces, stop=stop, on_call=self._metrics.count_call),
+            self._watch(self.feed, namespaces=namespaces, on_call=self._metrics.count_call),
         )
 
     async def _lead(self) -> None:

@@ -11,7 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from dormouse_kube.api import Kind, KubeApi, Resource
 from dormouse_kube.errors import KubeError, Unavailable
@@ -22,6 +22,22 @@ from dormouse_operator.model import Key
 _LOG = logging.getLogger(__name__)
 
 Scope = tuple[Kind, str | None]  # a kind in one namespace, or in all
+
+
+class Listener(Protocol):
+    """Who hears of what watches tell."""
+
+    def hear(self, scope: Scope) -> None:
+        """Note that a watch is alive: an event, a bookmark, a new connection."""
+        ...
+
+    def start(self, scope: Scope) -> None:
+        """Note that a watch has listed and now follows from there."""
+        ...
+
+    def see(self, kind: Kind, obj: Resource, *, is_gone: bool) -> None:
+        """Take in one event."""
+        ...
 
 
 class Feed:

@@ -53,19 +53,13 @@ class FakeWatch:
 
     kube: FakeKube
 
-    async def __call__(
-        self, feed: Feed, *, namespaces: tuple[str, ...], stop: asyncio.Event, on_call: OnCall | None = None
-    ) -> None:
+    async def __call__(self, feed: Feed, *, namespaces: tuple[str, ...], on_call: OnCall | None = None) -> None:
         """See Watch."""
         del on_call  # nobody counts
-        scopes = [(kind, namespace) for kind in SELECTORS for namespace in namespaces or (None,)]
-        tasks = [asyncio.create_task(self._follow(feed, kind, namespace)) for kind, namespace in scopes]
-        try:
-            await stop.wait()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        async with asyncio.TaskGroup() as tasks:
+            for kind in SELECTORS:
+                for namespace in namespaces or (None,):
+                    tasks.create_task(self._follow(feed, kind, namespace))
 
     async def _follow(self, feed: Feed, kind: Kind, namespace: str | None) -> None:
         while True:

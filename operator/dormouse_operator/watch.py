@@ -9,63 +9,111 @@ import asyncio
 import logging
 import random
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import kopf
 
-from dormouse_kube.api import Kind
+from dormouse_kube.api import Kind, Resource
 from dormouse_operator.cache import SELECTORS
-from dormouse_operator.feed import Feed
-from dormouse_operator.watch_session import OnCall, open_session
+from dormouse_operator.feed import Feed, Listener, Scope
+from dormouse_operator.threads import run_in_thread
+from dormouse_operator.watch_session import OnCall, WatchSessions
 
 _LOG = logging.getLogger(__name__)
 _RESTART_S = 1.0
+_LOOK_S = 10.0
+_DEAF_S = 400.0  # a watch is connected anew every 300 s at the latest
 
 
 class Watch(Protocol):
-    """Feeds what changes, until `stop` is set; sets it when the process was asked to end."""
+    """Feeds what changes until it is cancelled."""
 
-    async def __call__(
-        self, feed: Feed, *, namespaces: tuple[str, ...], stop: asyncio.Event, on_call: OnCall | None = None
-    ) -> None:
+    async def __call__(self, feed: Feed, *, namespaces: tuple[str, ...], on_call: OnCall | None = None) -> None:
         """Watch the namespaces, or all (none named)."""
         ...
 
 
-async def watch(feed: Feed, *, namespaces: tuple[str, ...], stop: asyncio.Event, on_call: OnCall | None = None) -> None:
-    """Watch until `stop` is set. A kopf that gives up (an error inside a stream does that) is started again."""
-    while not stop.is_set():
+async def watch(feed: Feed, *, namespaces: tuple[str, ...], on_call: OnCall | None = None) -> None:
+    """See Watch. kopf gets a thread and a loop of its own: when it ends, it cancels every other task of its loop."""
+    listener = _Relay(feed, asyncio.get_running_loop())
+    while True:
+        kopf_runs = asyncio.create_task(run_in_thread("kopf", lambda: _watch_on(listener, namespaces, on_call)))
+        try:
+            await _until_deaf(feed, kopf_runs)
+        finally:
+            kopf_runs.cancel()
+            await asyncio.gather(kopf_runs, return_exceptions=True)
+
+
+async def _until_deaf(feed: Feed, kopf_runs: asyncio.Task[None]) -> None:
+    """Return when kopf ended, or when a watch of it was silent for longer than the server ever is."""
+    deaf_s = 0.0
+    while deaf_s < _DEAF_S:
+        await asyncio.wait({kopf_runs}, timeout=_LOOK_S)
+        if kopf_runs.done():
+            _LOG.warning("kopf ended and is started again: %s", kopf_runs.exception())
+            return
+        age_s = max(feed.ages_s().values(), default=0.0)
+        deaf_s = min(deaf_s + _LOOK_S, age_s)
+    _LOG.warning("a watch was silent for %.0f s; kopf is started again", deaf_s)
+
+
+class _Relay:
+    """A Listener in one thread that has another one hear of everything, in order."""
+
+    def __init__(self, feed: Listener, loop: asyncio.AbstractEventLoop) -> None:
+        """Take who listens, and in which loop."""
+        self._feed = feed
+        self._loop = loop
+
+    def hear(self, scope: Scope) -> None:
+        """See Listener."""
+        self._loop.call_soon_threadsafe(self._feed.hear, scope)
+
+    def start(self, scope: Scope) -> None:
+        """See Listener."""
+        self._loop.call_soon_threadsafe(self._feed.start, scope)
+
+    def see(self, kind: Kind, obj: Resource, *, is_gone: bool) -> None:
+        """See Listener."""
+        self._loop.call_soon_threadsafe(partial(self._feed.see, kind, obj, is_gone=is_gone))
+
+
+async def _watch_on(feed: Listener, namespaces: tuple[str, ...], on_call: OnCall | None) -> None:
+    """Watch without an end. A kopf that gives up (an error inside a stream does that) is started again."""
+    while True:
+        sessions = WatchSessions(feed, on_call)
         try:
             await kopf.operator(
-                registry=build_registry(feed, on_call),
+                registry=build_registry(feed, sessions),
                 settings=build_settings(),
                 standalone=True,
                 clusterwide=not namespaces,
                 namespaces=namespaces,
-                stop_flag=stop,
             )
         except Exception as error:  # noqa: BLE001  # what is known stays known, and we go on
             _LOG.warning("the watch ended and is started again: %s", error)
-            await asyncio.sleep(_RESTART_S)
-        else:
-            stop.set()  # kopf got a signal to end
+        finally:
+            await sessions.close()  # a kopf that gave up did not
+        await asyncio.sleep(_RESTART_S)
 
 
-def build_registry(feed: Feed, on_call: OnCall | None = None) -> kopf.OperatorRegistry:
+def build_registry(feed: Listener, sessions: WatchSessions) -> kopf.OperatorRegistry:
     """Return the handlers: of the resource itself, and of everything that we made for it."""
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry)
     async def login(**kwargs: Any) -> kopf.AiohttpSession | None:
         info = kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
-        return open_session(info, feed, on_call) if info else None
+        return sessions.open(info) if info else None
 
     for kind in SELECTORS:
         _register(registry, kind, feed)
     return registry
 
 
-def _register(registry: kopf.OperatorRegistry, kind: Kind, feed: Feed) -> None:
+def _register(registry: kopf.OperatorRegistry, kind: Kind, feed: Listener) -> None:
     """Have every event of a kind go to the feed."""
     group, _, version = kind.api_version.rpartition("/")
 
@@ -84,6 +132,7 @@ def build_settings() -> kopf.OperatorSettings:
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 330
     settings.watching.connect_timeout = 10
+    settings.watching.reconnect_backoff = 1.0  # before a new list: an API server that is ill gets no storm of them
     settings.watching.inactivity_timeout = 70
     settings.watching.chunk_size = 500
     for kind, selector in SELECTORS.items():

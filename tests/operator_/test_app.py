@@ -26,6 +26,7 @@ from dormouse_operator.settings import Tokens, parse_settings
 from dormouse_operator.testing import FakeWorkers
 from dormouse_operator.testing_feed import FakeWatch
 from dormouse_operator.watch import build_registry, build_settings
+from dormouse_operator.watch_session import WatchSessions
 
 SETTINGS = parse_settings({"DORMOUSE_NAMESPACE": "system", "DORMOUSE_RELEASE": "r", "DORMOUSE_TOKENS_DIR": "/none"})
 
@@ -168,7 +169,8 @@ def test_kopf_waits_out_outages_posts_nothing_and_watches_only_our_children():
 
 
 def test_kopf_has_handlers_of_events_only_so_it_writes_neither_annotations_nor_finalizers():
-    registry = build_registry(Feed(FakeKube(), Cache(), namespaces=(), mark=[].append))
+    feed = Feed(FakeKube(), Cache(), namespaces=(), mark=[].append)
+    registry = build_registry(feed, WatchSessions(feed))
     assert registry._changing.get_all_handlers() == []
     assert registry._spawning.get_all_handlers() == []
     assert registry._indexing.get_all_handlers() == []
@@ -177,7 +179,8 @@ def test_kopf_has_handlers_of_events_only_so_it_writes_neither_annotations_nor_f
 
 async def test_events_reach_the_cache_and_mark_the_deployment_that_they_are_about():
     marked, cache = [], Cache()
-    registry = build_registry(Feed(FakeKube(), cache, namespaces=(), mark=marked.append))
+    feed = Feed(FakeKube(), cache, namespaces=(), mark=marked.append)
+    registry = build_registry(feed, WatchSessions(feed))
     metadata = {"namespace": "team", "name": "tiny", "labels": {LABEL_DEPLOYMENT: "tiny"}, "uid": "1"}
     for version, handler in enumerate(registry._watching.get_all_handlers()):
         obj = {"metadata": {**metadata, "resourceVersion": str(version + 1)}}
