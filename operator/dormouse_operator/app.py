@@ -86,6 +86,7 @@ class App:
         self._settings = settings
         self._metrics = metrics
         self.candidate = candidate
+        self._acts = False
         self.cache = Cache()
         self.worklist = Worklist(
             self._reconcile,
@@ -93,7 +94,7 @@ class App:
             max_concurrent=settings.max_concurrent_reconciles,
             on_error=metrics.count_error,
         )
-        self.feed = Feed(kube, self.cache, namespaces=settings.watch_namespaces, mark=self.worklist.mark)
+        self.feed = Feed(kube, self.cache, namespaces=settings.watch_namespaces, mark=self._mark)
         self.statuses = FollowedStatuses(workers, self.worklist.mark)
         observer = Observer(
             kube,
@@ -140,12 +141,18 @@ class App:
         await self.feed.filled.wait()
         await self.candidate.acquire()
         try:
+            self._acts = True
             self.worklist.sweep(key for key, _ in self.cache.versions())
             await _race(self.candidate.keep(), self.worklist.run(), self._resync())
         finally:
             with suppress(TimeoutError):  # then it runs out by itself
                 await asyncio.wait_for(self.candidate.release(), _RELEASE_S)
             await self.statuses.close()
+
+    def _mark(self, key: Key) -> None:
+        """Have a changed deployment looked at; whoever comes to act looks through all of them first."""
+        if self._acts:
+            self.worklist.mark(key)
 
     async def _reconcile(self, key: Key) -> float | None:
         with logs.log_object(str(key)):

@@ -85,6 +85,8 @@ class FollowedStatuses:
     async def ask(self, key: Key, pod: Pod) -> Answer:
         """See Statuses. What the stream told last counts, unless a command was given since."""
         follower = self._followers.setdefault(key, {}).setdefault(pod.uid, _Follower())
+        if follower.task and follower.task.done():  # it met something that nobody foresaw: begin anew
+            follower.task, follower.is_stale = None, True
         if follower.is_stale:
             follower.is_stale = False
             follower.answer = await _ask(self.workers, pod)

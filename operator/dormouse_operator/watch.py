@@ -22,8 +22,7 @@ from dormouse_operator.watch_session import OnCall, WatchSessions
 
 _LOG = logging.getLogger(__name__)
 _RESTART_S = 1.0
-_LOOK_S = 10.0
-_DEAF_S = 400.0  # a watch is connected anew every 300 s at the latest
+DEAF_S = 400.0  # a watch is connected anew every 300 s at the latest
 
 
 class Watch(Protocol):
@@ -40,22 +39,24 @@ async def watch(feed: Feed, *, namespaces: tuple[str, ...], on_call: OnCall | No
     while True:
         kopf_runs = asyncio.create_task(run_in_thread("kopf", lambda: _watch_on(listener, namespaces, on_call)))
         try:
-            await _until_deaf(feed, kopf_runs)
+            await until_deaf(feed, kopf_runs)
         finally:
             kopf_runs.cancel()
             await asyncio.gather(kopf_runs, return_exceptions=True)
 
 
-async def _until_deaf(feed: Feed, kopf_runs: asyncio.Task[None]) -> None:
+async def until_deaf(
+    feed: Feed, kopf_runs: asyncio.Task[None], *, look_s: float = 10.0, limit_s: float = DEAF_S
+) -> None:
     """Return when kopf ended, or when a watch of it was silent for longer than the server ever is."""
     deaf_s = 0.0
-    while deaf_s < _DEAF_S:
-        await asyncio.wait({kopf_runs}, timeout=_LOOK_S)
+    while deaf_s < limit_s:
+        await asyncio.wait({kopf_runs}, timeout=look_s)
         if kopf_runs.done():
             _LOG.warning("kopf ended and is started again: %s", kopf_runs.exception())
             return
         age_s = max(feed.ages_s().values(), default=0.0)
-        deaf_s = min(deaf_s + _LOOK_S, age_s)
+        deaf_s = min(deaf_s + look_s, age_s)
     _LOG.warning("a watch was silent for %.0f s; kopf is started again", deaf_s)
 
 
@@ -134,7 +135,7 @@ def build_settings() -> kopf.OperatorSettings:
     settings.watching.connect_timeout = 10
     settings.watching.reconnect_backoff = 1.0  # before a new list: an API server that is ill gets no storm of them
     settings.watching.inactivity_timeout = 70
-    settings.watching.chunk_size = 500
+    settings.watching.chunk_size = 1  # only the version of a list is of use: the feed lists itself
     for kind, selector in SELECTORS.items():
         if selector:
             settings.watching.label_selectors[kind.plural] = selector

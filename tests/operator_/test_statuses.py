@@ -97,6 +97,18 @@ async def test_a_stream_that_breaks_is_told_and_opened_again(stage):
     assert stage.workers.watching[POD.ip] == 1
 
 
+async def test_a_stream_that_ends_in_a_way_that_nobody_foresaw_is_begun_anew(stage):
+    await stage.statuses.ask(KEY, POD)
+    await turn()
+    (task,) = (task for task in asyncio.all_tasks() if task.get_name() == "follow tiny-0")
+    task.cancel()
+    await turn()
+    stage.worker.finish_loading()
+    assert (await stage.statuses.ask(KEY, POD)).state is WorkerState.PROFILED
+    await turn()
+    assert stage.workers.watching[POD.ip] == 1
+
+
 async def test_asking_anew_each_time_needs_no_stream(stage):
     asked = AskedStatuses(stage.workers)
     await asked.ask(KEY, POD)

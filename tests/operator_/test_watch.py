@@ -16,7 +16,7 @@ from dormouse_kube.testing_http import HttpKube, serve
 from dormouse_operator.cache import Cache
 from dormouse_operator.feed import Feed
 from dormouse_operator.model import Key
-from dormouse_operator.watch import watch
+from dormouse_operator.watch import until_deaf, watch
 
 KEY = Key("team", "tiny")
 NAMESPACES = Kind("v1", "Namespace", "namespaces", namespaced=False)  # kopf waits until it is discovered
@@ -137,3 +137,19 @@ async def test_a_server_that_refuses_for_a_while_is_waited_for(stage, status):
     stage.kube.put(PODS, pod("tiny-1"))
     stage.server.fault = 0
     await stage.until(lambda: stage.pods() == ["tiny-0", "tiny-1"])
+
+
+@pytest.mark.parametrize(("age_s", "words"), [(1000.0, "silent"), (0.0, "kopf ended")])
+async def test_a_kopf_that_is_silent_for_too_long_or_ends_is_given_up(caplog, age_s, words):
+    now = [0.0]
+    feed = Feed(FakeKube(), Cache(), namespaces=(), mark=[].append, clock=lambda: now[0])
+    feed.hear((PODS, None))
+    now[0] = age_s
+    ended = asyncio.Event()
+    running = asyncio.create_task(ended.wait())
+    if not age_s:
+        ended.set()
+    await until_deaf(feed, running, look_s=0.001, limit_s=0.003)
+    assert words in caplog.text
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
