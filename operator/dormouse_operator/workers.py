@@ -1,6 +1,6 @@
 """Speaks to workers over gRPC. The only place that knows the wire's messages and gRPC's errors.
 
-Every call opens a connection and closes it: nothing stays open to a worker at rest.
+Every call opens a connection and closes it when it ends: nothing stays open to a worker at rest.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ class WorkerControl(Protocol):
 
     async def get_status(self, address: str) -> Worker:
         """Return what the worker says of itself."""
+        ...
+
+    def watch_status(self, address: str) -> AsyncIterator[Worker]:
+        """Yield what the worker says of itself, at once and on every change, over a connection that stays open."""
         ...
 
     async def initialize_cache(self, address: str, *, epoch: int, num_gpu_blocks: int, num_cpu_blocks: int) -> Worker:
@@ -81,6 +85,12 @@ class GrpcWorkerControl:
         return parse_worker(
             await self._call(address, STATUS_TIMEOUT_S, lambda stub: stub.GetStatus, pb.GetStatusRequest())
         )
+
+    async def watch_status(self, address: str) -> AsyncIterator[Worker]:
+        """See WorkerControl. A peer that is cut off is noticed by the channel's keepalive."""
+        async with self._connection(address) as stub:
+            async for status in stub.WatchStatus(pb.GetStatusRequest(), metadata=self._metadata):
+                yield parse_worker(status)
 
     async def initialize_cache(self, address: str, *, epoch: int, num_gpu_blocks: int, num_cpu_blocks: int) -> Worker:
         """See WorkerControl."""
