@@ -54,6 +54,7 @@ class FakeWorker:
     has_report: bool = False  # in FAILED: whether it had measured before
     commands: list[str] = field(default_factory=list)
     arguments: tuple[str, ...] = ()  # of the last swap
+    swapping_to: str = ""  # digest of the engine that starts beside this one
     swap_failure: str = ""  # why a new engine does not start
     refuse_next: list[WorkerError] = field(default_factory=list)  # raised by the next commands, one each
 
@@ -90,6 +91,7 @@ class FakeWorker:
             failure=self.failure,
             last_sleep_s=0.5 if self.kept else 0.0,
             last_wake_s=0.25 if self.kept else 0.0,
+            swapping_to=self.swapping_to,
         )
 
     def initialize_cache(self, epoch: int, count: int) -> None:

@@ -86,6 +86,7 @@ def _to_message(worker: Worker) -> pb.WorkerStatus:
         failure=pb.Failure(reason=failure.reason, message=failure.message) if failure else None,
         last_sleep_seconds=worker.last_sleep_s,
         last_wake_seconds=worker.last_wake_s,
+        swapping_to=worker.swapping_to,
     )
 
 

@@ -80,6 +80,7 @@ async def test_an_old_pod_is_drained_before_it_is_deleted(rig):
     assert old in rig.pods
     assert serving(rig) == [name for name in rig.pods if name != old], "its gate is shut"
     assert busy.state is WorkerState.DRAINING
+    assert rig.condition("Progressing")[1] == "Surging", "complete is when nothing of the old is left"
     busy.running_requests = 0
     await passes(rig, 5)
     assert old not in rig.pods
@@ -181,9 +182,66 @@ async def test_no_progress_within_the_deadline_stops_the_roll_out_and_late_progr
     rig.clock.step(1)
     await passes(rig, 1, load=False)
     assert rig.condition("Progressing")[:2] == ("False", "ProgressDeadlineExceeded")
+    assert "the old pods serve on" in rig.condition("Progressing")[2]
     assert set(serving(rig)) == set(before)
     await passes(rig, 30)
     assert rig.condition("Progressing")[:2] == ("True", "Complete")
+
+
+async def test_every_step_gives_the_roll_out_its_time_anew(rig):
+    await rig.serving(replicas=3, rollout={"progressDeadlineSeconds": 100})
+    rig.apply(engine=NEW)
+    for _ in range(3):
+        await passes(rig, 8, load=False)
+        rig.clock.step(60)
+        await passes(rig, 2)
+        assert rig.condition("Progressing")[:2] in {("True", "Surging"), ("True", "Complete")}
+    await passes(rig, 12)
+    assert rig.condition("Progressing")[:2] == ("True", "Complete")
+
+
+async def test_a_pod_that_has_just_been_made_has_its_whole_time(rig):
+    limits = {"progressDeadlineSeconds": 100, "maxSurge": 0, "maxUnavailable": 1}
+    await rig.serving(rollout=limits, lifecycle={"drainTimeoutSeconds": 80})
+    rig.worker().running_requests = 1
+    rig.apply(engine=NEW)
+    await passes(rig, 5)
+    rig.clock.step(80)
+    await passes(rig, 5, load=False)
+    rig.clock.step(90)
+    await passes(rig, 1, load=False)
+    assert rig.condition("Progressing")[0] == "True"
+    rig.clock.step(10)
+    await passes(rig, 1, load=False)
+    assert rig.condition("Progressing")[0] == "False"
+
+
+async def test_requests_that_have_their_time_to_end_make_nobody_late(rig):
+    limits = {"progressDeadlineSeconds": 100, "maxSurge": 0, "maxUnavailable": 1}
+    await rig.serving(rollout=limits, lifecycle={"drainTimeoutSeconds": 300})
+    rig.worker().running_requests = 1
+    rig.apply(engine=NEW)
+    await passes(rig, 5)
+    rig.clock.step(290)
+    await passes(rig, 1)
+    assert rig.condition("Progressing")[0] == "True"
+    rig.clock.step(10)
+    await passes(rig, 12)
+    assert rig.condition("Progressing")[1] == "Complete"
+
+
+async def test_a_gate_that_was_shut_for_something_else_gives_no_less_time_to_drain(rig):
+    rig.node.blocks = {"2": 1500}
+    await rig.serving(replicas=2)
+    rig.apply(replicas=3)
+    await rig.settle()
+    rig.worker(0).running_requests = rig.worker(1).running_requests = 1
+    await passes(rig, 6)
+    assert [rig.gate(i)["reason"] for i in (0, 1)] == ["Reallocating", "CacheAllocated"]
+    rig.clock.step(1000)
+    rig.apply(replicas=0)
+    await passes(rig, 6)
+    assert len(rig.pods) == 2, "both have the whole time"
 
 
 async def test_the_deadline_of_pods_that_are_not_even_taken_survives_a_restart_of_the_operator(rig):
@@ -265,6 +323,25 @@ async def test_a_first_spec_that_can_not_start_is_replaced_at_once(rig):
     assert rig.status["phase"] == "Active"
 
 
+async def test_an_old_pod_that_never_served_gives_its_device_back_before_the_new_one_serves(rig):
+    rig.apply()
+    await rig.settle()
+    [old] = rig.pods
+    rig.apply(engine=NEW)
+    await passes(rig, 4, load=False)
+    assert old not in rig.pods
+
+
+async def test_an_old_worker_that_has_failed_gives_its_device_back_before_the_new_one_serves(rig):
+    await rig.serving()
+    [old] = rig.pods
+    rig.worker().fail("GPUUnhealthy", "Xid 79")
+    await rig.settle()
+    rig.apply(engine=NEW)
+    await passes(rig, 4, load=False)
+    assert old not in rig.pods
+
+
 async def test_an_old_pod_that_restarts_during_a_stopped_roll_out_serves_again(rig):
     await rig.serving(replicas=2)
     before = uids(rig)
@@ -278,6 +355,17 @@ async def test_an_old_pod_that_restarts_during_a_stopped_roll_out_serves_again(r
     assert len(serving(rig)) == 1
     await passes(rig, 8)
     assert set(serving(rig)) == set(before)
+
+
+async def test_of_the_old_pods_one_that_does_not_serve_goes_first(rig):
+    await rig.serving(replicas=3, rollout={"maxSurge": 0, "maxUnavailable": 1})
+    idle = rig.pods[1]
+    rig.node.crash(idle, exit_code=1)
+    await passes(rig, 1, load=False)
+    rig.apply(engine=NEW)
+    await passes(rig, 3, load=False)
+    assert idle not in rig.pods
+    assert len(serving(rig)) == 2
 
 
 async def test_blocks_are_agreed_per_revision(rig):

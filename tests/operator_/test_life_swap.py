@@ -261,6 +261,91 @@ async def test_a_change_of_mind_in_the_middle_of_a_drain_loses_nobody(rig, chang
     assert rig.condition("Progressing")[1] == "Complete"
 
 
+async def test_a_change_of_mind_right_after_a_swap_waits_for_the_engine_to_serve(rig):
+    await rig.serving(rollout=SWAP)
+    first = revisions(rig)
+    rig.apply(engine=NEW)
+    while revisions(rig) == first:
+        await passes(rig, 1)
+    assert rig.worker().state is WorkerState.PROFILED
+    before = uids(rig)
+    rig.apply(engine={"device": "cpu", "maxNumSeqs": 9})
+    await passes(rig, 20)
+    assert uids(rig) == before
+    assert "--max-num-seqs=9" in rig.worker().arguments
+    assert len(serving(rig)) == 1
+    assert not [event for event in rig.events if event.startswith("SwapRefused")]
+
+
+async def test_a_worker_is_told_to_drain_for_a_swap_only_when_the_endpoints_are_gone(rig):
+    await rig.serving(rollout=SWAP)
+    rig.apply(engine=NEW)
+    for _ in range(3):
+        await rig.reconcile()
+    assert rig.worker().commands == ["initialize_cache"], "the kubelet has not seen the gate yet"
+    await rig.settle()
+    assert "swap_engine" in rig.worker().commands
+
+
+async def test_settings_that_go_by_no_digest_become_no_label(rig):
+    await rig.serving()
+    first = revisions(rig)
+    rig.worker().settings_digest = "other"
+    rig.node.crash(rig.pods[0], exit_code=1)
+    rig.worker().settings_digest = "other"
+    await passes(rig, 3)
+    assert revisions(rig) == first
+
+
+async def test_a_place_that_has_its_new_pod_already_needs_no_swap(rig):
+    """The strategy changed in the middle of a Surge."""
+    await rig.serving()
+    [old] = rig.pods
+    rig.apply(engine=NEW)
+    await passes(rig, 3, load=False)
+    rig.apply(rollout=SWAP)
+    old_worker = rig.node.worker_of(old)
+    await passes(rig, 20)
+    assert "swap_engine" not in old_worker.commands
+    assert old not in rig.pods
+    assert len(serving(rig)) == 1
+
+
+async def test_a_swap_under_way_to_a_spec_that_nobody_wants_any_more_is_waited_for(rig):
+    await rig.serving(rollout=SWAP)
+    rig.apply(engine=NEW)
+    await passes(rig, 1)
+    worker = rig.worker()
+    worker.swapping_to, worker.state = "0123abcd", WorkerState.ASLEEP
+    await passes(rig, 3)
+    assert worker.commands == ["initialize_cache"]
+    worker.swapping_to, worker.state, worker.settings_digest = "", WorkerState.PROFILED, "0123abcd"
+    await passes(rig, 20)
+    assert "--max-num-seqs=4" in worker.arguments
+    assert len(serving(rig)) == 1
+
+
+async def test_a_swap_that_is_found_under_way_is_waited_for_by_asking_for_it_again(rig):
+    await rig.serving(rollout=SWAP)
+    rig.apply(engine=NEW)
+    await passes(rig, 1)
+    worker = rig.worker()
+    worker.swapping_to, worker.state = rig.status["rollout"]["revision"], WorkerState.WAKING
+    worker.refuse_next = [WorkerUnreachable("it does not answer in time")]
+    await passes(rig, 1)
+    assert worker.commands[-1] == "swap_engine"
+
+
+async def test_a_swap_that_takes_its_time_is_not_late_because_others_were_before_it(rig):
+    await rig.serving(replicas=3, rollout={**SWAP, "progressDeadlineSeconds": 100})
+    rig.apply(engine=NEW)
+    for _ in range(3):
+        await passes(rig, 6)
+        rig.clock.step(60)
+        await passes(rig, 1)
+        assert rig.condition("Progressing")[0] == "True"
+
+
 happenings = st.one_of(
     st.tuples(st.just("engine"), st.integers(1, 3)),
     st.tuples(st.just("memory"), st.integers(1, 2)),
@@ -311,7 +396,7 @@ def hit(rig, kind, value):
 
 @given(st.lists(happenings, max_size=14))
 @settings(
-    max_examples=25,
+    max_examples=15,
     deadline=None,
     phases=(Phase.explicit, Phase.generate),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
@@ -330,7 +415,7 @@ async def run_history(rig, history):
     for worker in rig.workers.workers.values():
         worker.running_requests, worker.swap_failure = 0, ""
     rig.apply(engine={"device": "cpu", "maxNumSeqs": 77})
-    for _ in range(100):
+    for _ in range(80):
         rig.clock.step(0.5)
         await passes(rig, 1)
     assert rig.condition("Progressing")[:2] == ("True", "Complete"), (history, rig.status)

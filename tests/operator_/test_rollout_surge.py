@@ -29,7 +29,6 @@ class World:
     def counts(self) -> Counts:
         return Counts(
             wanted=self.wanted,
-            old_ready=self.old_ready,
             old_total=self.old_ready + self.old_idle,
             new_ready=self.new_ready,
             new_total=self.new_ready + self.new_idle,

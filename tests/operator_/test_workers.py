@@ -66,6 +66,25 @@ async def test_a_drain_tells_how_many_are_left_and_a_sleep_can_end_them(control,
     assert (await control.sleep(ADDRESS, epoch=1, abort=True)).state is WorkerState.ASLEEP
 
 
+async def test_a_swap_brings_another_engine_that_waits_for_its_cache(control, worker):
+    await control.initialize_cache(ADDRESS, epoch=1, num_gpu_blocks=10, num_cpu_blocks=0)
+    swap = {"arguments": ["--model=/m", "--seed=1"], "settings_digest": "0123abcd", "timeout_s": 5.0}
+    swapped = await control.swap_engine(ADDRESS, epoch=2, **swap)
+    assert (swapped.state, swapped.settings_digest, swapped.epoch) == (WorkerState.PROFILED, "0123abcd", 2)
+    assert worker.arguments == ("--model=/m", "--seed=1")
+    assert (await control.swap_engine(ADDRESS, epoch=2, **swap)).state is WorkerState.PROFILED, "it is done already"
+
+
+async def test_a_failed_swap_is_refused_in_the_new_engines_words_and_one_under_way_is_told(control, worker):
+    await control.initialize_cache(ADDRESS, epoch=1, num_gpu_blocks=10, num_cpu_blocks=0)
+    worker.swap_failure = "InsufficientMemory: 3 GiB are missing"
+    with pytest.raises(WorkerRefused, match="3 GiB are missing"):
+        await control.swap_engine(ADDRESS, epoch=2, arguments=[], settings_digest="0123abcd", timeout_s=5.0)
+    worker.swapping_to = "0123abcd"
+    status = await control.get_status(ADDRESS)
+    assert (status.state, status.settings_digest, status.swapping_to) == (WorkerState.READY, "abcd1234", "0123abcd")
+
+
 async def test_an_older_epoch_is_refused(control):
     await control.initialize_cache(ADDRESS, epoch=5, num_gpu_blocks=10, num_cpu_blocks=0)
     with pytest.raises(WorkerRefused, match=r"FAILED_PRECONDITION.*epoch 4"):

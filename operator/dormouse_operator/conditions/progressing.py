@@ -6,7 +6,7 @@ from dormouse_operator.conditions.accepted import rejection
 from dormouse_operator.conditions.ladder import failed, holds, not_yet, unknown
 from dormouse_operator.model import Condition, Observed
 from dormouse_operator.rollout.change import Change, change_of
-from dormouse_operator.rollout.standing import Standing, is_available, is_rolling_out, muster
+from dormouse_operator.rollout.standing import Standing, is_available, is_exchanging, muster
 from dormouse_operator.rollout.stop import COMPLETE, CONDITION, DEADLINE_EXCEEDED, is_complete, is_late, stop_of
 
 TYPE = CONDITION
@@ -30,7 +30,7 @@ def evaluate(observed: Observed) -> Condition:
     if is_late(observed, standing):
         limit_s = observed.deployment.rollout.progress_deadline_s
         return not_yet(TYPE, DEADLINE_EXCEEDED, f"no progress for {limit_s} s: {words}")
-    if not is_rolling_out(observed, standing):
+    if not is_exchanging(observed, standing):
         return holds(TYPE, "Starting", words)
     return _moving(observed, standing, words)
 

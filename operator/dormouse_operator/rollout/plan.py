@@ -66,7 +66,6 @@ def _count(observed: Observed, standing: Standing) -> surge.Counts:
     ours = [pod for pod in standing.ending if pod.owner_uid == observed.deployment.uid]
     return surge.Counts(
         wanted=observed.deployment.replicas,
-        old_ready=sum(is_available(observed, pod) for pod in standing.old),
         old_total=len(standing.old),
         new_ready=sum(is_available(observed, pod) for pod in staying),
         new_total=len(staying),

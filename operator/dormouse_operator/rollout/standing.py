@@ -46,8 +46,14 @@ def is_rolling_out(observed: Observed, standing: Standing) -> bool:
 def is_swapping(observed: Observed, pod: Pod) -> bool:
     """Tell whether the pod is out of the Service for another engine, or gets it now."""
     worker = observed.worker(pod)
-    is_marked = not pod.gate_open and pod.gate_reason == SWAPPING and observed.state(pod) in _WAKEABLE
-    return is_marked or bool(worker and worker.swapping_to)
+    can_be_swapped = _is_marked(pod) and observed.state(pod) in _WAKEABLE
+    return can_be_swapped or bool(worker and worker.swapping_to)
+
+
+def is_exchanging(observed: Observed, standing: Standing) -> bool:
+    """Tell whether anything of another revision is left."""
+    others = [pod for pod in standing.ending if pod.revision != observed.revision]
+    return bool(others) or is_rolling_out(observed, standing)
 
 
 def drain_is_over(observed: Observed, pod: Pod) -> bool:
@@ -84,16 +90,21 @@ def _one_per_index(pods: Iterable[Pod]) -> tuple[Pod, ...]:
 
 
 def _is_swappable(observed: Observed, pod: Pod, filled: set[int]) -> bool:
-    """Tell whether the pod's engine can be swapped: there is one that serves or sleeps, and the place is free."""
+    """Tell whether the pod's engine can be swapped: one serves, sleeps, or comes up; the place is free."""
     if observed.deployment.rollout.strategy != "SleepSwap" or change_of(observed, pod) is not Change.ENGINE:
         return False
     is_in_place = 0 <= pod.index < observed.deployment.replicas and pod.index not in filled
     is_alive = is_available(observed, pod) or is_swapping(observed, pod) or pod.name in observed.strangers
-    return is_in_place and is_alive and pod.gate_reason != LEAVING
+    is_new_engine = _is_marked(pod) and observed.state(pod) not in {None, WorkerState.FAILED}
+    return is_in_place and (is_alive or is_new_engine)
+
+
+def _is_marked(pod: Pod) -> bool:
+    return not pod.gate_open and pod.gate_reason == SWAPPING
 
 
 def _is_lost(observed: Observed, pod: Pod) -> bool:
     """Tell whether the pod of another revision leaves already, or never served and never will."""
     has_failed = observed.state(pod) is WorkerState.FAILED
-    never_served = not pod.gate_reason and not is_available(observed, pod) and pod.name not in observed.strangers
+    never_served = not pod.gate_reason and not is_available(observed, pod)
     return has_failed or never_served or (pod.gate_reason == LEAVING and not pod.gate_open)

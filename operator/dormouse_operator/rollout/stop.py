@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from dormouse_operator.model import Observed, Pod, WorkerState
 from dormouse_operator.rollout.limits import Limits
-from dormouse_operator.rollout.standing import Standing, is_available, is_rolling_out, is_swapping
+from dormouse_operator.rollout.standing import Standing, is_available, is_exchanging, is_rolling_out, is_swapping
 
 CONDITION = "Progressing"
 COMPLETE = "Complete"
@@ -44,21 +44,24 @@ def limits_of_stop(limits: Limits, stop: Stop | None) -> Limits:
 
 
 def progress_ends(observed: Observed, standing: Standing) -> datetime:
-    """Return until when something has to happen: the last step that can be seen, and the deadline."""
+    """Return until when something has to happen: the last step that can be seen, and the deadline.
+
+    While requests have their time to end, nobody is late.
+    """
     recorded = observed.deployment.recorded.rollout
     begin = recorded.since if recorded and recorded.revision == observed.revision and recorded.since else observed.now
     created = [pod.created for pod in standing.new if pod.created]
     opened = [pod.gate_since for pod in standing.new if pod.gate_since and pod.gate_open]
-    swapped = [pod.gate_since for pod in standing.swappable if pod.gate_since and is_swapping(observed, pod)]
-    left = [pod.gate_since for pod in standing.ending if pod.gate_since]
+    drain = timedelta(seconds=observed.deployment.lifecycle.drain_timeout_s)
+    swapping = [pod for pod in standing.swappable if is_swapping(observed, pod)]
+    drained = [pod.gate_since + drain for pod in (*swapping, *standing.ending) if pod.gate_since]
     deadline = timedelta(seconds=observed.deployment.rollout.progress_deadline_s)
-    return max([begin, *created, *opened, *swapped, *left]) + deadline
+    return max([begin, *created, *opened, *drained]) + deadline
 
 
 def is_complete(observed: Observed, standing: Standing) -> bool:
     """Tell whether all pods are as wanted, or were and only have to come back."""
-    others = [pod for pod in standing.ending if pod.revision != observed.revision]
-    if is_rolling_out(observed, standing) or others:
+    if is_exchanging(observed, standing):
         return False
     recorded = observed.deployment.recorded
     was_complete = recorded.reason(CONDITION) == COMPLETE and _is_recorded(observed)

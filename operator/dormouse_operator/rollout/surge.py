@@ -2,7 +2,7 @@
 
     ceiling = wanted + max surge            no creation leads above it; pods that are ending count, they hold devices
     floor   = wanted - max unavailable      no removal leads below it
-    remove    what is above the floor: old + new ready - floor; those that do not serve first
+    remove    old - (floor - new ready); those that do not serve first, so no more that serve than are above the floor
     create    what is missing of the new, as far as the ceiling lets
 
 What makes it hard: (1) an old pod that does not serve may serve again, so it is no free prey: as many old ones stay as
@@ -23,7 +23,6 @@ class Counts:
     """How many pods there are. Old are those that nobody wants any more: of another revision, or too many."""
 
     wanted: int
-    old_ready: int
     old_total: int
     new_ready: int
     new_total: int
@@ -45,10 +44,7 @@ def next_step(counts: Counts, limits: Limits) -> Step | None:
 
 def _try_remove(counts: Counts, limits: Limits) -> Step | None:
     floor = max(0, counts.wanted - limits.max_unavailable)
-    removable = min(counts.old_total, counts.old_total + counts.new_ready - floor)
-    idle = counts.old_total - counts.old_ready
-    from_ready = max(0, counts.old_ready + counts.new_ready - floor)
-    count = min(removable, idle + from_ready)
+    count = min(counts.old_total, counts.old_total + counts.new_ready - floor)
     return Step("remove", count) if count > 0 else None
 
 
