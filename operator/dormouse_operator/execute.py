@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -26,7 +27,7 @@ from dormouse_operator.actions import (
     WakeUp,
 )
 from dormouse_operator.children import free_name
-from dormouse_operator.errors import WorkerError, WorkerRefused
+from dormouse_operator.errors import WorkerError, WorkerRefused, WorkerUnreachable
 from dormouse_operator.manifests import (
     FIELD_MANAGER,
     WorkerDefaults,
@@ -155,20 +156,30 @@ class Executor:
     async def _swap(self, observed: Observed, pod: Pod, outcome: Outcome, *, must_end: bool) -> None:
         """Give a worker another engine once its requests have ended or had their time."""
         epoch, deployment, worker = self._authority.epoch, observed.deployment, observed.worker(pod)
+        is_begun = worker is not None and bool(worker.swapping_to)
         serves = worker is not None and worker.state in {WorkerState.READY, WorkerState.DRAINING}
         if must_end:
             await self._workers.sleep(pod.ip, epoch=epoch, abort=True)
-        elif serves and await self._workers.drain(pod.ip, epoch=epoch):
+        elif serves and not is_begun and await self._workers.drain(pod.ip, epoch=epoch):
             outcome.is_waiting = True
             return
-        timeout_s = float(deployment.rollout.progress_deadline_s)
-        await self._workers.swap_engine(
-            pod.ip,
-            epoch=epoch,
-            arguments=worker_arguments(deployment),
-            settings_digest=observed.revision,
-            timeout_s=timeout_s,
-        )
+        with _waiting_for_a_swap(outcome):
+            await self._workers.swap_engine(
+                pod.ip,
+                epoch=epoch,
+                arguments=worker_arguments(deployment),
+                settings_digest=observed.revision,
+                timeout_s=float(deployment.rollout.progress_deadline_s),
+            )
+
+
+@contextmanager
+def _waiting_for_a_swap(outcome: Outcome) -> Iterator[None]:
+    """Let a swap take longer than one call: it goes on without us."""
+    try:
+        yield
+    except WorkerUnreachable:
+        outcome.is_waiting = True
 
 
 def _subject(observed: Observed, action: Action) -> str:

@@ -325,6 +325,21 @@ async def test_a_swap_under_way_to_a_spec_that_nobody_wants_any_more_is_waited_f
     assert len(serving(rig)) == 1
 
 
+async def test_the_old_spec_again_takes_back_a_swap_under_way(rig):
+    await rig.serving(rollout=SWAP)
+    rig.apply(engine=NEW)
+    await passes(rig, 1)
+    worker = rig.worker()
+    worker.swapping_to, worker.state = rig.status["rollout"]["revision"], WorkerState.ASLEEP
+    rig.apply(engine=OLD)
+    await passes(rig, 1)
+    assert worker.commands[-1] == "swap_engine"
+    assert worker.swapping_to == ""
+    await rig.settle()
+    assert len(serving(rig)) == 1
+    assert rig.condition("Progressing")[1] == "Complete"
+
+
 async def test_a_swap_that_is_found_under_way_is_waited_for_by_asking_for_it_again(rig):
     await rig.serving(rollout=SWAP)
     rig.apply(engine=NEW)
