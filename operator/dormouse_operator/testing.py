@@ -160,6 +160,7 @@ class FakeWorker:
         """Start another engine in the place of this one, or fail to and serve on as before."""
         self._begin("swap_engine", epoch)
         if self.settings_digest == digest:
+            self.swapping_to = ""  # taken back
             return
         self._require(WorkerState.READY, WorkerState.DRAINING, WorkerState.ASLEEP)
         self._require_idle()

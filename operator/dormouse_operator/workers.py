@@ -22,6 +22,7 @@ from dormouse_operator.model import Failure, Report, Worker, WorkerState
 
 STATUS_TIMEOUT_S = 3.0
 DRAIN_STEP_S = 2.0  # one call waits this long for requests to end; then the order is looked at again
+SWAP_STEP_S = 20.0  # one call waits this long for a swap; then the order is looked at again
 MEMORY_TIMEOUT_S = 600.0  # allocating, sleeping, waking: as long as reading the weights anew may take
 
 _T = TypeVar("_T")
@@ -67,6 +68,7 @@ class WorkerControl(Protocol):
     ) -> Worker:
         """Put an engine with other arguments in the place of the present one; returns when it has profiled.
 
+        WorkerUnreachable while that takes longer than one call: the swap goes on, and asking again waits for it.
         WorkerRefused with the new engine's reason where it did not start in time: the old one serves again.
         """
         ...
@@ -132,9 +134,7 @@ class GrpcWorkerControl:
         request = pb.SwapEngineRequest(
             epoch=epoch, arguments=arguments, settings_digest=settings_digest, timeout_seconds=timeout_s
         )
-        # the old engine goes to sleep before, and wakes after a failure
-        limit_s = timeout_s + MEMORY_TIMEOUT_S
-        return parse_worker(await self._call(address, limit_s, lambda stub: stub.SwapEngine, request))
+        return parse_worker(await self._call(address, SWAP_STEP_S, lambda stub: stub.SwapEngine, request))
 
     async def _call(
         self,

@@ -86,7 +86,7 @@ async def test_what_is_there_and_what_changes_reaches_the_cache_and_is_counted(s
     await stage.until(lambda: stage.pods() == ["tiny-1"])
     assert set(stage.marked) == {KEY}
     assert {("list", "pods", 200), ("watch", "pods", 200)} <= set(stage.calls)
-    assert set(stage.feed.ages_s()) == {"inferencedeployments", "pods", "services"}
+    assert set(stage.feed.ages_s()) == {kind.plural for kind in SELECTORS}
 
 
 async def test_a_bookmark_shows_that_the_watch_is_alive(stage):
