@@ -97,7 +97,7 @@ class KubeClient:
             await _login(configuration, kubeconfig=kubeconfig, context=context)
         except (kubernetes_config.ConfigException, OSError, ValueError) as error:
             raise KubeError(f"no credentials for a Kubernetes API server: {error}") from error
-        configuration.retries = 0  # whoever calls decides
+        configuration.retries = None  # whoever calls decides; 0 would mean for ever to the library
         return cls(kubernetes_client.ApiClient(configuration), settings=settings, on_call=on_call)
 
     def __repr__(self) -> str:

@@ -69,6 +69,7 @@ async def test_a_leader_that_was_frozen_writes_nothing_when_it_thaws(world: Worl
     async with world.operator("operator-a") as first:
         await world.apply("a")
         await world.serves("a")
+        await world.rests(first)
         first.pause()
         async with world.operator("operator-b"):
             await world.apply("a", replicas=2)
