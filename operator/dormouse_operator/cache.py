@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import zlib
 from collections import OrderedDict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dormouse_api.names import COMPONENT_WORKER, LABEL_COMPONENT, LABEL_DEPLOYMENT
 from dormouse_kube.api import DISRUPTION_BUDGETS, INFERENCE_DEPLOYMENTS, PODS, SERVICES, Kind, Resource
+from dormouse_operator.claims import Claims
 from dormouse_operator.model import Key
 
 # What is watched, and the labels that select it.
@@ -38,6 +39,7 @@ class Snapshot(NamedTuple):
     pods: tuple[Resource, ...]
     service: Resource | None  # the one of the deployment's name
     budget: Resource | None  # the disruption budget of the deployment's name
+    rival: Key | None  # the older deployment that answers to its model name
     version: int  # of the copies: another one means that something changed
 
 
@@ -61,6 +63,7 @@ class Cache:
 
     is_complete: bool = False
     _groups: dict[Key, _Group] = field(default_factory=dict)
+    _claims: Claims = field(default_factory=Claims)
     _gone: OrderedDict[_Place, int] = field(default_factory=OrderedDict)
     _changes: int = 0
 
@@ -95,6 +98,7 @@ class Cache:
             pods=pods,
             service=_unpack(service) if service else None,
             budget=_unpack(budget) if budget else None,
+            rival=self._claims.rival_of(key),
             version=group.version,
         )
 
@@ -109,6 +113,8 @@ class Cache:
             return None
         group = self._groups.setdefault(key, _Group())
         group.entries[slot] = _Entry(version, obj["metadata"]["uid"], _pack(obj))
+        if kind is INFERENCE_DEPLOYMENTS:
+            self._touch_all(self._claims.put(obj))
         return self._touch(key, group)
 
     def drop(self, kind: Kind, obj: Resource) -> Key | None:
@@ -150,9 +156,16 @@ class Cache:
         if group is None or known is None or known.uid != uid:
             return None
         del group.entries[slot]
+        if slot == (INFERENCE_DEPLOYMENTS.plural, key.name):
+            self._touch_all(self._claims.remove(key))
         if not group.entries:
             del self._groups[key]
         return self._touch(key, group)
+
+    def _touch_all(self, keys: Iterable[Key]) -> None:
+        """Have deployments looked at again by the next resync."""
+        for key in keys:
+            self._touch(key, self._groups[key])
 
     def _touch(self, key: Key, group: _Group) -> Key:
         self._changes += 1

@@ -90,6 +90,7 @@ class Observer:
             refusals=refusals.by_pod,
             forbidden=refusals.forbidden,
             service=service,
+            name_owner=str(snapshot.rival) if snapshot.rival else "",
             budget=parse_budget(raw_budget, deployment),
             agreement_timeout_s=self._agreement_timeout_s,
             pod_digest=pod_digest_of(deployment, image),

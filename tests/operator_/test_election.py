@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import pytest
 
@@ -21,7 +22,7 @@ class Stage:
     """A cluster and a clock; `sleep` lets time pass and runs whatever a test put there."""
 
     kube: FakeKube = field(default_factory=FakeKube)
-    clock: SteppedClock = field(default_factory=SteppedClock)
+    clock: SteppedClock = field(default_factory=lambda: SteppedClock(datetime(2025, 1, 1, tzinfo=UTC)))  # epoch one
     pauses: list[float] = field(default_factory=list)
     acts: list = field(default_factory=list)  # one is called at each pause
 
@@ -254,3 +255,14 @@ class SlowKube:
 
 def test_the_clock_of_the_lease_goes_on_during_a_suspension():
     assert boot_time_s() >= time.monotonic() - 1.0
+
+
+async def test_a_lease_that_is_not_there_may_have_been_deleted_so_the_epoch_counts_on_from_the_clock(stage):
+    first = stage.operator()
+    await first.acquire(stage.sleep)
+    await first.raise_above(7)
+    await stage.kube.delete(LEASES, "system", "release-operator")
+    stage.clock.step(3600.0)
+    second = stage.operator("other")
+    await second.acquire(stage.sleep)
+    assert second.epoch > first.epoch

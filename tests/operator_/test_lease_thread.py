@@ -29,7 +29,9 @@ def thread_over(kube):
         return opened()
 
     def lead(made):
-        return Leadership(made, namespace="system", name="op", pod_uid="pod", clock=lambda: datetime.now(UTC))
+        return Leadership(
+            made, namespace="system", name="op", pod_uid="pod", clock=lambda: datetime(2025, 1, 1, tzinfo=UTC)
+        )
 
     return LeaseThread(connect, lead), threads
 
