@@ -66,6 +66,10 @@ class RankWorker(WorkerBase):
         """Return who records decode steps; None where nothing can."""
         return None
 
+    def nvml_own_bytes(self) -> int | None:
+        """Return what the device's driver counts as this process's; None where it does not tell."""
+        return None
+
     @property
     def device(self) -> Device:
         """Return the device; there is one after `init_device`."""
@@ -83,7 +87,7 @@ class RankWorker(WorkerBase):
         check_setting(self.settings.attention_backend)
         torch.set_num_threads(self.host.num_threads(self.settings.threads))
         self._device = self.make_device()
-        self._meter = make_meter(self._device, self.host, self.settings)
+        self._meter = make_meter(self._device, self.host, self.settings, self.nvml_own_bytes)
         self._meter.open()
 
     def load_model(self) -> None:
