@@ -40,8 +40,10 @@ class LoadWatch:
         backoff: Backoff | None = None,
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
         rng: random.Random | None = None,
+        on_draining: Callable[[Endpoint, bool], None] = lambda *_: None,
     ) -> None:
-        """Take where workers are found and called."""
+        """Take where workers are found and called, and who is told whether one drains."""
+        self._on_draining = on_draining
         self._router = router
         self._channels = channels
         self._backoff = backoff or Backoff(first_s=0.1, max_s=5.0)
@@ -105,6 +107,7 @@ class LoadWatch:
         call = stub.WatchLoad(pb.WatchLoadRequest())
         try:
             async for load in call:
+                self._on_draining(endpoint, load.draining)
                 takes_requests = load.ready and not load.draining
                 yield WorkerLoad(load.running_requests, load.waiting_requests, load.kv_cache_usage, takes_requests)
         finally:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dormouse_api.names import INFERENCE_PORT, LABEL_DEPLOYMENT
+from dormouse_api.names import INFERENCE_PORT, LABEL_DEPLOYMENT, LABEL_REVISION
 from dormouse_kube.api import Resource
 from dormouse_kube.reflector import ObjectKey
 
@@ -57,6 +57,9 @@ class Endpoint:
     pod: ObjectKey
     deployment: ObjectKey
     ready: bool  # the pod's Ready condition, which includes our readiness gate: it may be given Generate
+    revision: str = (
+        ""  # of the engine: model, dtype, quantization, parallelism; streams move within one; "" = not known
+    )
 
 
 def parse_deployment(obj: Resource) -> Deployment:
@@ -92,6 +95,7 @@ def parse_endpoint(obj: Resource) -> Endpoint | None:
         pod=ObjectKey(metadata["namespace"], metadata["name"]),
         deployment=ObjectKey(metadata["namespace"], metadata["labels"][LABEL_DEPLOYMENT]),
         ready=_condition(status.get("conditions") or (), "Ready").get("status") == "True",
+        revision=metadata["labels"].get(LABEL_REVISION, ""),
     )
 
 

@@ -84,10 +84,22 @@ class EndpointPool:
         """Return the endpoints of a deployment, retired ones left out."""
         return [slot.endpoint for slot in self._by_deployment.get(deployment, {}).values()]
 
-    def acquire(self, deployment: ObjectKey, *, need_ready: bool, tried: Iterable[EndpointId] = ()) -> Slot | None:
-        """Choose an endpoint and count the request; None if there is none. Ready ones go first where both will do."""
+    def has_peer(self, endpoint: Endpoint) -> bool:
+        """Tell whether another ready endpoint runs the same engine, so that streams can move there."""
+        others = (other for other in self.endpoints_of(endpoint.deployment) if other.id != endpoint.id)
+        return any(other.ready and other.revision and other.revision == endpoint.revision for other in others)
+
+    def acquire(
+        self, deployment: ObjectKey, *, need_ready: bool, tried: Iterable[EndpointId] = (), revision: str | None = None
+    ) -> Slot | None:
+        """Choose an endpoint and count the request; None if there is none. Ready ones go first where both will do.
+
+        With a revision, only endpoints of that one will do.
+        """
         excluded = frozenset(tried)
         slots = [slot for slot in self._by_deployment.get(deployment, {}).values() if slot.endpoint.id not in excluded]
+        if revision is not None:
+            slots = [slot for slot in slots if slot.endpoint.revision == revision]
         ready = [slot for slot in slots if slot.endpoint.ready]
         candidates = ready if ready or need_ready else slots
         chosen = min(candidates, key=lambda slot: slot.rank, default=None)

@@ -16,7 +16,7 @@ import grpc
 from grpc import aio
 
 from dormouse_api.limits import MAX_MESSAGE_BYTES, server_options
-from dormouse_api.names import API_VERSION, KIND, LABEL_DEPLOYMENT
+from dormouse_api.names import API_VERSION, KIND, LABEL_DEPLOYMENT, LABEL_REVISION
 from dormouse_api.status import CallError, to_grpc_status
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
@@ -85,6 +85,8 @@ class FakeWorker(rpc.InferenceServicer):
         await self._note("Generate", request, context)
         try:
             for count, token in enumerate(self.tokens, start=1):
+                if count <= len(request.resume.output_token_ids):
+                    continue
                 yield pb.GenerateResponse(token_ids=[token], completion_tokens=count, request_id=request.request_id)
                 self.started.set()
                 if self.is_gated:
@@ -167,11 +169,17 @@ def infd(name: str, *, namespace: str = NAMESPACE, model: str | None = None, **s
     }
 
 
-def pod(name: str, deployment: str, address: str = "10.0.0.1:50051", *, ready: bool = True) -> dict[str, Any]:
+def pod(
+    name: str, deployment: str, address: str = "10.0.0.1:50051", *, ready: bool = True, revision: str = "r1"
+) -> dict[str, Any]:
     """Return a running worker pod that answers at this address."""
     host, _, port = address.rpartition(":")
     return {
-        "metadata": {"name": name, "namespace": NAMESPACE, "labels": {LABEL_DEPLOYMENT: deployment}},
+        "metadata": {
+            "name": name,
+            "namespace": NAMESPACE,
+            "labels": {LABEL_DEPLOYMENT: deployment, LABEL_REVISION: revision},
+        },
         "spec": {"containers": [{"name": "worker", "ports": [{"name": "grpc", "containerPort": int(port)}]}]},
         "status": {
             "phase": "Running",
@@ -201,4 +209,5 @@ def endpoint(name: str, deployment_name: str = "tiny", *, ready: bool = True, ad
         pod=ObjectKey(NAMESPACE, name),
         deployment=ObjectKey(NAMESPACE, deployment_name),
         ready=ready,
+        revision="r1",
     )
