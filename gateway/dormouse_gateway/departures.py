@@ -89,10 +89,6 @@ class Departures:
         else:
             self.remains(endpoint)
 
-    def is_leaving(self, endpoint: Endpoint) -> bool:
-        """Tell whether the worker is known to be on its way out."""
-        return endpoint.id in self._timers
-
     def leaves(self, endpoint: Endpoint) -> None:
         """The worker must go, or drains. Changes nothing if that is known."""
         if endpoint.id not in self._timers:

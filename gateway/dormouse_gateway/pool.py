@@ -87,7 +87,7 @@ class EndpointPool:
     def has_peer(self, endpoint: Endpoint) -> bool:
         """Tell whether another ready endpoint runs the same engine, so that streams can move there."""
         others = (other for other in self.endpoints_of(endpoint.deployment) if other.id != endpoint.id)
-        return any(other.ready and other.revision and other.revision == endpoint.revision for other in others)
+        return bool(endpoint.revision) and any(other.ready and other.revision == endpoint.revision for other in others)
 
     def acquire(
         self, deployment: ObjectKey, *, need_ready: bool, tried: Iterable[EndpointId] = (), revision: str | None = None
