@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from dormouse_gateway.errors import WorkerFailure
-from dormouse_gateway.model import Deployment, EndpointId
+from dormouse_gateway.model import Deployment, Endpoint, EndpointId
 from dormouse_gateway.requests import Metadata, Method
 
 Write = Callable[[bytes], Awaitable[None]]
@@ -28,7 +28,7 @@ class Where:
     """Which workers will do."""
 
     tried: frozenset[EndpointId] = frozenset()  # not these
-    revision: str | None = None  # only of this one
+    like: Endpoint | None = None  # only those that run the same
     is_again: bool = False  # a worker had the call before
     may_leave: Callable[[], bool] = lambda: False  # whether the call could go on elsewhere once it is at a worker
 

@@ -34,7 +34,7 @@ class Outcome(StrEnum):
     """How the move of a stream went."""
 
     DONE = "done"  # the client has everything
-    NOBODY = "nobody"  # no other worker of the same revision
+    NOBODY = "nobody"  # no other worker that runs the same
     TOO_LARGE = "too_large"  # more was said than is kept, or than a request may hold
     LIMIT = "limit"  # moved too often
     REFUSED = "refused"  # a worker did not take the rest
@@ -108,7 +108,7 @@ class Mover:
 
     async def _begin(self, call: Call, write: Write, attempt: Attempt, history: History) -> WorkerFailure | None:
         """Ask one worker after the other until one has begun; where there is no other, the last failure stands."""
-        where = Where(may_leave=lambda: _is_generate(call) and not history.is_cut)
+        where = Where(may_leave=lambda: _is_generate(call) and not history.is_cut and self._max_moves > 0)
         failure = await attempt(call, write, where)
         for _ in range(self._max_moves):
             if failure is None or history.num_messages or not failure.may_go_elsewhere:
@@ -154,7 +154,7 @@ class Mover:
 
     async def _finish(self, move: _Move, choice: Choice, failure: WorkerFailure) -> None:
         """Continue one choice until it has ended. Raises _Stuck, WorkerFailure."""
-        where = Where(revision=failure.endpoint.revision)
+        where = Where(like=failure.endpoint)
         for num_left in reversed(range(self._max_moves)):
             where = replace(where.after(failure), may_leave=partial(bool, num_left))
             outcome = await _continue(move, choice, where, failure)
@@ -167,6 +167,7 @@ class Mover:
             if not outcome.may_go_on_elsewhere:
                 raise outcome
             failure = outcome
+            _LOG.warning("%s; choice %d goes on elsewhere", failure, choice.index)
         raise _Stuck(Outcome.LIMIT, failure, f"it moved {self._max_moves} times already")
 
 
@@ -184,7 +185,7 @@ async def _continue(move: _Move, choice: Choice, where: Where, failure: WorkerFa
     try:
         return await move.attempt(replace(move.call, body=body), _until_stopped(move.call, join), where)
     except CallError as error:
-        raise _Stuck(Outcome.NOBODY, failure, "no other worker of its revision can go on") from error
+        raise _Stuck(Outcome.NOBODY, failure, "no other worker that runs the same can go on") from error
     except Gap as gap:
         raise _Stuck(Outcome.BROKEN, failure, str(gap)) from gap
 

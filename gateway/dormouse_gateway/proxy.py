@@ -133,14 +133,12 @@ class InferenceProxy:
         """Choose a worker; one that shall take a call over may be waited for. Raises CallError."""
         need_ready = call.method.need_ready
         try:
-            return self._router.lease(
-                call.deployment, need_ready=need_ready, tried=where.tried, revision=where.revision
-            )
+            return self._router.lease(call.deployment, need_ready=need_ready, tried=where.tried, like=where.like)
         except CallError:
             if not where.is_again or not await self._mover.wait_for_worker(call.deployment, call.deadline):
                 raise
         # whoever failed before may be who came back
-        return self._router.lease(call.deployment, need_ready=need_ready, revision=where.revision)
+        return self._router.lease(call.deployment, need_ready=need_ready, like=where.like)
 
     async def _send(self, call: Call, lease: Lease, write: Write, where: Where) -> WorkerFailure | None:
         """Send the call to this worker and pass its messages on, each when the client took the one before."""

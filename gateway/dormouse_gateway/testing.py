@@ -47,6 +47,7 @@ class FakeWorker(rpc.InferenceServicer):
     """Streams `tokens`, then ends; fails, stalls or dies on command; remembers every call."""
 
     name: str = "worker"
+    digest: str = "sha256:same"  # "" = it does not tell the gateway
     tokens: tuple[int, ...] = (1, 2, 3)
     fail_before: CallError | None = None  # instead of the first message
     fail_after: CallError | None = None  # instead of the last one
@@ -109,8 +110,11 @@ class FakeWorker(rpc.InferenceServicer):
 
     async def GetModel(self, request: pb.GetModelRequest, context: Any) -> pb.GetModelResponse:  # noqa: N802
         """Return the worker's name as the model's."""
-        await self._note("GetModel", request, context)
-        return pb.GetModelResponse(name=self.name)
+        if request.model:  # without it, it is the gateway that asks, for itself
+            await self._note("GetModel", request, context)
+        elif not self.digest:
+            await _fail(context, unavailable("the model's files can not be read"))
+        return pb.GetModelResponse(name=self.name, model_digest=self.digest)
 
     async def WatchLoad(self, request: pb.WatchLoadRequest, context: Any) -> AsyncIterator[pb.Load]:  # noqa: N802, ARG002
         """Stream the load as `tell_load` sets it."""

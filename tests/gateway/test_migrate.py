@@ -149,7 +149,7 @@ async def test_a_stream_goes_on_only_on_the_same_revision(house, kube):
         assert not workers[1].seen
         assert not workers[2].seen
     assert error.code() is grpc.StatusCode.UNAVAILABLE
-    assert error.details().endswith("no other worker of its revision can go on")
+    assert error.details().endswith("no other worker that runs the same can go on")
     assert retry_after_s(error) == 1.0
     assert migrated(house, "nobody") == 1
 
@@ -177,6 +177,24 @@ async def test_a_stream_that_moved_too_often_ends(make_house):
     assert error.code() is grpc.StatusCode.UNAVAILABLE
     assert error.details().endswith("it moved 2 times already")
     assert migrated(house, "limit") == 1
+
+
+async def test_a_stream_may_come_back_to_a_worker_that_it_had_left(house):
+    async with narrators(2, dies_after=4, lives=99) as workers:
+        await house.add("tiny", workers)
+        check_whole(await answer_of(ask(house, sampling_params=ONE)), 1)
+        assert sorted(len(worker.seen) for worker in workers if worker.seen) == [1, 2]
+
+
+async def test_a_stream_does_not_go_on_where_the_same_name_gave_other_model_files(house):
+    async with narrators(2, dies_after=4) as workers:
+        for worker in workers:
+            worker.digest = f"sha256:{worker.name}"
+        await house.add("tiny", workers)
+        await house.until(lambda: all(endpoint.model_digest for endpoint in endpoints(house)))
+        error = await refusal_of(ask(house, sampling_params=ONE))
+        assert not any(worker.resumed for worker in workers)
+    assert "no other worker that runs the same" in error.details()
 
 
 async def test_where_moves_are_off_the_first_death_is_the_end(make_house):

@@ -39,10 +39,28 @@ def test_the_endpoint_with_the_fewest_outstanding_is_next():
 def test_what_one_revision_began_goes_only_to_that_one():
     other = dataclasses.replace(endpoint("b"), revision="r2")
     pool = pool_of(endpoint("a"), other, endpoint("c"))
-    assert [pick(pool, revision="r1") for _ in range(4)] == ["a", "c", "a", "c"]
-    assert pick(pool, revision="r2") == "b"
-    assert pick(pool, revision="r3") is None
-    assert pick(pool, revision="r2", tried=[other.id]) is None
+    assert [pick(pool, like=endpoint("gone")) for _ in range(4)] == ["a", "c", "a", "c"]
+    assert pick(pool, like=other) == "b"
+    assert pick(pool, like=dataclasses.replace(other, revision="r3")) is None
+    assert pick(pool, like=other, tried=[other.id]) is None
+
+
+@pytest.mark.parametrize(("here", "there", "is_same"), [("x", "x", True), ("x", "y", False), ("", "y", True)])
+def test_workers_of_one_revision_run_the_same_unless_they_say_that_their_model_files_differ(here, there, is_same):
+    pool = pool_of(endpoint("a"), endpoint("b"))
+    for name, digest in (("a", here), ("b", there)):
+        pool.identify(endpoint(name).id, digest)
+        pool.put(endpoint(name))
+    (first, second) = pool.endpoints_of(TINY)
+    assert pool.has_peer(first) == first.runs_the_same(second) == is_same
+
+
+def test_what_a_worker_says_of_its_model_is_forgotten_with_it():
+    pool = pool_of(endpoint("a"))
+    pool.identify(endpoint("gone").id, "x")
+    pool.identify(endpoint("a").id, "x")
+    pool.put(endpoint("a", address="10.0.0.2:1"))
+    assert [one.model_digest for one in pool.endpoints_of(TINY)] == [""]
 
 
 @pytest.mark.parametrize(
