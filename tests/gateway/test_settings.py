@@ -23,6 +23,10 @@ def test_every_setting_can_be_given():
         "DORMOUSE_DRAIN_TIMEOUT": "4.5",
         "DORMOUSE_LAME_DUCK": "0",
         "DORMOUSE_DEFAULT_DEADLINE": "60",
+        "DORMOUSE_MAX_MOVES": "0",
+        "DORMOUSE_MIGRATE_STREAM_BYTES": "5",
+        "DORMOUSE_MIGRATE_TOTAL_BYTES": "6",
+        "DORMOUSE_MIGRATE_AFTER": "7",
         "DORMOUSE_ENABLE_REFLECTION": "false",
     }
     assert Settings.from_env(env) == Settings(
@@ -36,6 +40,10 @@ def test_every_setting_can_be_given():
         drain_timeout_s=4.5,
         lame_duck_s=0.0,
         default_deadline_s=60.0,
+        max_moves=0,
+        migrate_stream_bytes=5,
+        migrate_total_bytes=6,
+        migrate_after_s=7.0,
         enable_reflection=False,
     )
 
@@ -46,6 +54,8 @@ def test_every_setting_can_be_given():
         ("DORMOUSE_PORT", "65536", "65535"),
         ("DORMOUSE_PORT", "-1", "0"),
         ("DORMOUSE_METRICS_PORT", "http", "whole numbers"),
+        ("DORMOUSE_MAX_MOVES", "101", "100"),
+        ("DORMOUSE_MIGRATE_STREAM_BYTES", "-1", "whole numbers"),
         ("DORMOUSE_DRAIN_TIMEOUT", "soon", "seconds"),
         ("DORMOUSE_DRAIN_TIMEOUT", "nan", "86400"),
         ("DORMOUSE_DEFAULT_DEADLINE", "0", "from 1"),
