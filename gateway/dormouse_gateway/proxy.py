@@ -21,13 +21,14 @@ from grpc import aio
 
 from dormouse_api.names import INFERENCE_SERVICE
 from dormouse_api.status import CallError, to_grpc_status
-from dormouse_gateway import requests
+from dormouse_gateway import announce, requests
 from dormouse_gateway.channels import Channels
 from dormouse_gateway.errors import WorkerFailure, read_failure, status_of
+from dormouse_gateway.holder import Holder, Wait
 from dormouse_gateway.metrics import UNKNOWN_MODEL, Metrics
-from dormouse_gateway.model import Deployment, Endpoint
+from dormouse_gateway.model import Deployment, Endpoint, EndpointId
 from dormouse_gateway.requests import METHODS, Metadata, Method
-from dormouse_gateway.router import Router
+from dormouse_gateway.router import Lease, Router
 
 _LOG = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class Call:
     body: bytes
     metadata: Metadata
     deadline: float  # by the proxy's clock
+    wait: Wait
 
 
 @dataclass(slots=True)
@@ -59,11 +61,12 @@ class _Record:
 class InferenceProxy:
     """Serves the Inference service from the workers' ones."""
 
-    def __init__(  # three parts that it composes, two settings, two sources of truth for tests
+    def __init__(  # noqa: PLR0913  # four parts that it composes, two settings, two sources of truth for tests
         self,
         router: Router,
         channels: Channels,
         metrics: Metrics,
+        holder: Holder,
         *,
         token: str = "",
         default_deadline_s: float = 600.0,
@@ -74,6 +77,7 @@ class InferenceProxy:
         self._router = router
         self._channels = channels
         self._metrics = metrics
+        self._holder = holder
         self._token = token
         self._default_deadline_s = default_deadline_s
         self._rng = rng or random.SystemRandom()
@@ -104,11 +108,11 @@ class InferenceProxy:
         """Route and forward; return the status to end with, None after success."""
         try:
             call = self._prepare(method, raw, context, record)
-            with self._counted(call):
+            with self._counted(call), announce.told_at_the_end(context, call.wait, is_told=method.need_ready):
                 await self._forward(call, context.write)
         except CallError as error:
             record.code = error.code
-            self._metrics.rejected(error.code)
+            self._metrics.rejected(error)
             return to_grpc_status(error)
         except WorkerFailure as failure:
             status = status_of(failure)
@@ -134,7 +138,8 @@ class InferenceProxy:
         record.model = deployment.full_name
         body = requests.prepare(request, model_name=deployment.model_name, rng=self._rng)
         metadata = requests.forwarded_metadata(context.invocation_metadata(), token=self._token)
-        return Call(method, deployment, body, metadata, deadline)
+        wait = Wait(len(body), deadline, partial(announce.tell_held, context))
+        return Call(method, deployment, body, metadata, deadline, wait)
 
     async def _forward(self, call: Call, write: Write) -> None:
         """Send the call to a worker and, if that one fails before it began, once to another.
@@ -144,6 +149,7 @@ class InferenceProxy:
         failure = await self._try(call, write, after=None)
         if failure and failure.may_go_elsewhere:
             _LOG.warning("%s; trying another", failure)
+            self._holder.doubt(failure.endpoint)
             failure = await self._try(call, write, after=failure)
         if failure:
             raise failure
@@ -155,13 +161,19 @@ class InferenceProxy:
         """
         tried = (after.endpoint.id,) if after else ()
         try:
-            lease = self._router.lease(call.deployment, need_ready=call.method.need_ready, tried=tried)
+            lease = await self._lease(call, tried)
         except CallError:
             if after is None:
                 raise
             return after
         with lease:
             return await self._send(call, lease.endpoint, write)
+
+    async def _lease(self, call: Call, tried: tuple[EndpointId, ...]) -> Lease:
+        """Return a worker for the call; what sleeping workers answer too is not held. Raises CallError."""
+        if call.method.need_ready:
+            return await self._holder.lease(call.deployment, call.wait, tried=tried)
+        return self._router.lease(call.deployment, need_ready=False, tried=tried)
 
     async def _send(self, call: Call, endpoint: Endpoint, write: Write) -> WorkerFailure | None:
         """Send the call to this worker and pass its messages on, each when the client took the one before."""

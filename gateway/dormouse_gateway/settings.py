@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dormouse_api.names import CONTROL_PORT, INFERENCE_PORT, METRICS_PORT
+from dormouse_gateway.hold import HoldLimits, HoldSettings
 
 _LOG_LEVELS = ("debug", "info", "warning", "error")
+_MAX_DIGITS = 15
 _BOOLEANS = {"true": True, "false": False}
 
 
@@ -41,6 +43,18 @@ class Settings:
     lame_duck_s: float = 2.0
     # DORMOUSE_DEFAULT_DEADLINE, seconds: of requests that bring none, so that no stream lives for ever.
     default_deadline_s: float = 600.0
+    # DORMOUSE_SATURATED_TIMEOUT, seconds: how long a request waits at most while all ready workers of its model are
+    # busy. Short, because another place may be free; for a model that must wake it is lifecycle.holdTimeoutSeconds.
+    saturated_timeout_s: float = 30.0
+    # DORMOUSE_WORKER_QUEUE: requests beyond its batch (spec.engine.maxNumSeqs) that one worker is given to wait, so
+    # that it never idles. More wait here, from where they can go to any worker.
+    worker_queue: int = 32
+    # DORMOUSE_MAX_HELD_BYTES: of the requests that wait for one model. Their number is lifecycle.maxHeldRequests.
+    max_held_bytes: int = 64 << 20
+    # DORMOUSE_MAX_HELD_TOTAL, DORMOUSE_MAX_HELD_TOTAL_BYTES: of all models together. A request that waits costs some
+    # 50 KiB beside its own bytes; the chart's limit of 512 MiB leaves room for these.
+    max_held_total: int = 4000
+    max_held_total_bytes: int = 128 << 20
     # DORMOUSE_ENABLE_REFLECTION: true or false. On, so that grpcurl works without the .proto files.
     enable_reflection: bool = True
 
@@ -62,8 +76,25 @@ class Settings:
             drain_timeout_s=read.seconds("DORMOUSE_DRAIN_TIMEOUT", cls.drain_timeout_s, least=0),
             lame_duck_s=read.seconds("DORMOUSE_LAME_DUCK", cls.lame_duck_s, least=0),
             default_deadline_s=read.seconds("DORMOUSE_DEFAULT_DEADLINE", cls.default_deadline_s, least=1),
+            saturated_timeout_s=read.seconds("DORMOUSE_SATURATED_TIMEOUT", cls.saturated_timeout_s, least=0),
+            worker_queue=read.count("DORMOUSE_WORKER_QUEUE", cls.worker_queue),
+            max_held_bytes=read.count("DORMOUSE_MAX_HELD_BYTES", cls.max_held_bytes),
+            max_held_total=read.count("DORMOUSE_MAX_HELD_TOTAL", cls.max_held_total),
+            max_held_total_bytes=read.count("DORMOUSE_MAX_HELD_TOTAL_BYTES", cls.max_held_total_bytes),
             enable_reflection=read.boolean("DORMOUSE_ENABLE_REFLECTION", default=cls.enable_reflection),
         )
+
+
+def hold_settings(settings: Settings) -> HoldSettings:
+    """Return the part that is about requests that wait."""
+    limits = HoldLimits(
+        max_bytes=settings.max_held_bytes,
+        max_total_requests=settings.max_held_total,
+        max_total_bytes=settings.max_held_total_bytes,
+    )
+    return HoldSettings(
+        limits=limits, saturated_timeout_s=settings.saturated_timeout_s, worker_queue=settings.worker_queue
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +108,13 @@ class _Reader:
         text = self.given.get(name, str(default))
         if not (text.isascii() and text.isdigit() and int(text) <= 65535):
             raise BadSetting(f"{name} is {text!r}; allowed are whole numbers from 0 to 65535")
+        return int(text)
+
+    def count(self, name: str, default: int) -> int:
+        """Return a whole number from 0."""
+        text = self.given.get(name, str(default))
+        if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
+            raise BadSetting(f"{name} is {text!r}; allowed are whole numbers of at most {_MAX_DIGITS} digits")
         return int(text)
 
     def seconds(self, name: str, default: float, *, least: float) -> float:
