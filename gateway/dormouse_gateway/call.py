@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from dormouse_gateway.errors import WorkerFailure
+from dormouse_gateway.holder import Wait
 from dormouse_gateway.model import Deployment, Endpoint, EndpointId
 from dormouse_gateway.requests import Metadata, Method
 
@@ -21,6 +22,7 @@ class Call:
     body: bytes
     metadata: Metadata
     deadline: float  # by the proxy's clock
+    wait: Wait  # for a worker
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,12 @@ from grpc import aio
 
 from dormouse_api.names import INFERENCE_SERVICE
 from dormouse_api.status import CallError, to_grpc_status
-from dormouse_gateway import requests
+from dormouse_gateway import announce, requests
 from dormouse_gateway.call import Call, Where, Write
 from dormouse_gateway.channels import Channels
 from dormouse_gateway.departures import Stay
 from dormouse_gateway.errors import WorkerFailure, WorkerStopped, read_failure, status_of, stopped
+from dormouse_gateway.holder import Holder, Wait
 from dormouse_gateway.metrics import UNKNOWN_MODEL, Metrics
 from dormouse_gateway.migrate import Mover
 from dormouse_gateway.requests import METHODS, Method
@@ -46,11 +47,12 @@ class _Record:
 class InferenceProxy:
     """Serves the Inference service from the workers' ones."""
 
-    def __init__(  # four parts that it composes, two settings, a source of truth for tests
+    def __init__(  # noqa: PLR0913  # five parts that it composes, two settings, two sources of truth for tests
         self,
         router: Router,
         channels: Channels,
         metrics: Metrics,
+        holder: Holder,
         *,
         mover: Mover,
         token: str = "",
@@ -62,6 +64,7 @@ class InferenceProxy:
         self._channels = channels
         self._metrics = metrics
         self._mover = mover
+        self._holder = holder
         self._token = token
         self._default_deadline_s = default_deadline_s
         self._rng = rng or random.SystemRandom()
@@ -92,11 +95,11 @@ class InferenceProxy:
         """Route and forward; return the status to end with, None after success."""
         try:
             call = self._prepare(method, raw, context, record)
-            with self._counted(call):
+            with self._counted(call), announce.told_at_the_end(context, call.wait, is_told=method.need_ready):
                 await self._mover.go(call, context.write, self._try)
         except CallError as error:
             record.code = error.code
-            self._metrics.rejected(error.code)
+            self._metrics.rejected(error)
             return to_grpc_status(error)
         except WorkerFailure as failure:
             status = status_of(failure)
@@ -122,15 +125,24 @@ class InferenceProxy:
         record.model = deployment.full_name
         body = requests.prepare(request, model_name=deployment.model_name, rng=self._rng)
         metadata = requests.forwarded_metadata(context.invocation_metadata(), token=self._token)
-        return Call(method, deployment, body, metadata, deadline)
+        wait = Wait(len(body), deadline, partial(announce.tell_held, context))
+        return Call(method, deployment, body, metadata, deadline, wait)
 
     async def _try(self, call: Call, write: Write, where: Where) -> WorkerFailure | None:
         """See `call.Attempt`."""
         with await self._lease(call, where) as lease:
-            return await self._send(call, lease, write, where)
+            failure = await self._send(call, lease, write, where)
+        if failure and failure.is_break:
+            self._holder.doubt(failure.endpoint)
+        return failure
 
     async def _lease(self, call: Call, where: Where) -> Lease:
-        """Choose a worker; one that shall take a call over may be waited for. Raises CallError."""
+        """Choose a worker; a call that may go to any waits in line for one. Raises CallError.
+
+        What sleeping workers answer too is not held. A stream that was begun goes on at once or not at all.
+        """
+        if call.method.need_ready and where.like is None:
+            return await self._holder.lease(call.deployment, call.wait, tried=where.tried)
         need_ready = call.method.need_ready
         try:
             return self._router.lease(call.deployment, need_ready=need_ready, tried=where.tried, like=where.like)

@@ -57,6 +57,8 @@ async def test_a_worker_that_wakes_is_followed_before_its_pod_is_ready_and_one_a
     workers[0].tell_load(ready=True)
     await house.until(lambda: activity(house).awake_workers == 1)
     assert not house.gateway.router.pool.endpoint_of(ObjectKey(NAMESPACE, "tiny-w0")).ready
+    workers[0].tell_load(ready=False)
+    await house.until(lambda: activity(house).awake_workers == 0)
     set_phase(kube, "Asleep")
     await house.until(lambda: workers[0].watchers == 0)
     assert activity(house).awake_workers == 0
@@ -66,6 +68,7 @@ async def test_a_worker_whose_pod_is_ready_is_followed_whatever_the_phase_is(hou
     await house.add("tiny", workers[:1], ready=False)
     set_phase(kube, "Asleep")
     await house.until(lambda: workers[0].watchers == 0)
+    workers[0].tell_load(ready=True)
     set_ready(kube, "tiny-w0", ready=True)
     await house.until(lambda: activity(house).awake_workers == 1)
 

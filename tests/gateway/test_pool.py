@@ -7,7 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
+from dormouse_gateway.activity import WorkerLoad
 from dormouse_gateway.pool import EndpointPool
+from dormouse_gateway.room import Batch
 from dormouse_gateway.testing import endpoint
 from dormouse_kube.reflector import ObjectKey
 
@@ -193,6 +195,57 @@ def test_a_pod_that_changes_its_deployment_moves_and_keeps_its_connection():
     assert pool.put(endpoint("a", "other")) == []
     assert pick(pool) is None
     assert pool.states() == {(OTHER, "ready"): 1}
+
+
+def told(running=0, waiting=0, *, ready=True):
+    return WorkerLoad(running, waiting, 0.0, ready)
+
+
+def test_what_a_worker_says_of_itself_counts_more_than_its_pod():
+    pool = pool_of(endpoint("a", ready=False))
+    pool.tell(endpoint("a"), told())
+    assert (pool.is_ready(TINY), pick(pool)) == (True, "a")
+    pool.put(endpoint("a"))
+    pool.tell(endpoint("a"), told(ready=False))
+    assert (pool.is_ready(TINY), pick(pool)) == (False, None)
+    pool.tell(endpoint("a"), None)
+    assert pick(pool) == "a", "it can not be heard: its pod decides"
+
+
+def test_what_is_told_by_a_worker_that_has_gone_or_moved_changes_nothing():
+    pool = pool_of(endpoint("a"))
+    pool.tell(endpoint("a", address="10.0.0.9:1"), told(ready=False))
+    pool.tell(endpoint("b"), told())
+    assert (pick(pool), pool.room_of(endpoint("b"))) == ("a", None)
+
+
+def test_a_worker_that_others_use_counts_as_busy():
+    pool = pool_of(endpoint("a"), endpoint("b"))
+    pool.tell(endpoint("a"), told(running=3))
+    pool.tell(endpoint("b"), told())
+    assert [pick(pool) for _ in range(3)] == ["b", "b", "b"]
+
+
+def test_a_worker_without_room_is_passed_over_only_by_those_who_need_room():
+    pool = pool_of(endpoint("a"))
+    assert [pick(pool, batch=Batch(1, 1)) for _ in range(3)] == ["a", "a", None]
+    assert pick(pool) == "a"
+
+
+def test_a_worker_in_doubt_gets_nothing_until_it_is_trusted_or_says_anew_that_it_is_ready():
+    pool = pool_of(endpoint("a"))
+    pool.tell(endpoint("a"), told())
+    pool.doubt(endpoint("a"))
+    pool.tell(endpoint("a"), told(running=1))
+    assert (pick(pool), pool.is_ready(TINY)) == (None, True)
+    pool.doubt(endpoint("a"), is_doubted=False)
+    assert pick(pool) == "a"
+    pool.doubt(endpoint("a"))
+    pool.tell(endpoint("a"), None)
+    assert pick(pool) is None
+    pool.tell(endpoint("a"), told())
+    assert pick(pool) == "a"
+    pool.doubt(endpoint("b"))
 
 
 def test_releasing_twice_is_our_own_mistake():

@@ -28,6 +28,11 @@ def test_every_setting_can_be_given():
         "DORMOUSE_MIGRATE_TOTAL_BYTES": "6",
         "DORMOUSE_MIGRATE_AFTER": "7",
         "DORMOUSE_ENABLE_REFLECTION": "false",
+        "DORMOUSE_SATURATED_TIMEOUT": "5",
+        "DORMOUSE_WORKER_QUEUE": "6",
+        "DORMOUSE_MAX_HELD_BYTES": "7",
+        "DORMOUSE_MAX_HELD_TOTAL": "8",
+        "DORMOUSE_MAX_HELD_TOTAL_BYTES": "9",
     }
     assert Settings.from_env(env) == Settings(
         watch_namespaces=("a", "b"),
@@ -45,6 +50,11 @@ def test_every_setting_can_be_given():
         migrate_total_bytes=6,
         migrate_after_s=7.0,
         enable_reflection=False,
+        saturated_timeout_s=5.0,
+        worker_queue=6,
+        max_held_bytes=7,
+        max_held_total=8,
+        max_held_total_bytes=9,
     )
 
 
@@ -59,6 +69,7 @@ def test_every_setting_can_be_given():
         ("DORMOUSE_DRAIN_TIMEOUT", "soon", "seconds"),
         ("DORMOUSE_DRAIN_TIMEOUT", "nan", "86400"),
         ("DORMOUSE_DEFAULT_DEADLINE", "0", "from 1"),
+        ("DORMOUSE_WORKER_QUEUE", "-1", "whole numbers"),
         ("DORMOUSE_LOG_LEVEL", "loud", "debug, info, warning, error"),
         ("DORMOUSE_ENABLE_REFLECTION", "maybe", "true and false"),
     ],

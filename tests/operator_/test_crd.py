@@ -164,6 +164,8 @@ REFUSED = [
     ({"rollout": {"maxUnavailable": -1}}, ["spec.rollout.maxUnavailable", "-1", "0"]),
     ({"rollout": {"progressDeadlineSeconds": 0}}, ["spec.rollout.progressDeadlineSeconds", "0", "1"]),
     ({"lifecycle": {"drainTimeoutSeconds": -1}}, ["spec.lifecycle.drainTimeoutSeconds", "-1", "0"]),
+    ({"lifecycle": {"holdTimeoutSeconds": -1}}, ["spec.lifecycle.holdTimeoutSeconds", "-1", "0"]),
+    ({"lifecycle": {"maxHeldRequests": 1000001}}, ["spec.lifecycle.maxHeldRequests", "1000001", "1000000"]),
 ]
 
 
@@ -218,6 +220,8 @@ async def test_the_server_fills_defaults_and_accepts_good_values(served):
             "keepHostCopy": True,
             "keepPrefixCache": False,
             "drainTimeoutSeconds": 60,
+            "holdTimeoutSeconds": 300,
+            "maxHeldRequests": 1000,
         },
         "rollout": {"strategy": "Surge", "maxSurge": "25%", "maxUnavailable": 0, "progressDeadlineSeconds": 1800},
     }
