@@ -8,9 +8,15 @@ import grpc
 import pytest
 from grpc import aio
 
+from dormouse_api.limits import MAX_MESSAGE_BYTES
 from dormouse_api.status import CallError, retry_after_s
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_gateway.testing import NAMESPACE, pod
+from dormouse_gateway.call import Call
+from dormouse_gateway.departures import Departures
+from dormouse_gateway.errors import WorkerFailure, stopped
+from dormouse_gateway.migrate import Mover, MovingLimits
+from dormouse_gateway.requests import METHODS
+from dormouse_gateway.testing import NAMESPACE, deployment, endpoint, pod
 from dormouse_gateway.testing_moves import NUM_PROMPT_LOGPROBS, STORIES, Narrator
 from dormouse_kube.api import PODS
 from tests.gateway.kit import ask, refusal_of
@@ -245,6 +251,54 @@ async def test_a_gap_in_what_the_next_worker_says_ends_the_stream(house):
     assert error.code() is grpc.StatusCode.UNAVAILABLE
     assert "tokens where its worker says" in error.details()
     assert migrated(house, "broken") == 1
+
+
+async def test_a_gap_in_what_the_first_worker_said_is_no_ground_to_go_on_from(house):
+    async with narrators(2, dies_after=5, skips=True) as workers:
+        await house.add("tiny", workers)
+        error = await refusal_of(ask(house, sampling_params=ONE))
+        assert not any(worker.resumed for worker in workers)
+    assert "choice 0 has 1 tokens where its worker says 2" in error.details()
+    assert migrated(house, "broken") == 1
+
+
+async def test_a_worker_that_falls_silent_where_it_should_go_on_ends_the_stream(house):
+    async with narrators(2, dies_after=4, falls_silent=True) as workers:
+        await house.add("tiny", workers)
+        error = await refusal_of(ask(house, sampling_params=ONE))
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+    assert "ended without a last message" in error.details()
+    assert migrated(house, "broken") == 1
+
+
+async def test_a_request_that_would_outgrow_a_message_is_not_sent(house):
+    async with narrators(2, dies_after=4) as workers:
+        await house.add("tiny", workers)
+        params, fields = {"seed": 5, "n": 1}, {"request_id": "x" * 128}
+        request = pb.GenerateRequest(model="tiny", sampling_params=pb.SamplingParams(**params), **fields)
+        request.text = "a" * (MAX_MESSAGE_BYTES - request.ByteSize() - 4)  # key and length of the text
+        error = await refusal_of(house.stub.Generate(request, timeout=30))
+        assert not any(worker.resumed for worker in workers)
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+    assert f"exceed {MAX_MESSAGE_BYTES} bytes" in error.details()
+    assert migrated(house, "too_large") == 1
+
+
+async def test_after_its_deadline_a_request_is_not_asked_again():
+    failure = stopped(endpoint("w0"), why="draining", messages=0)
+    asked = []
+
+    async def attempt(_call, _write, where):
+        asked.append(where)
+        return failure
+
+    async def write(_raw):
+        raise AssertionError("nobody said anything")
+
+    mover = Mover(MovingLimits(), Departures(lambda _: False, after_s=1.0), clock=lambda: 10.0)
+    with pytest.raises(WorkerFailure):
+        await mover.go(Call(METHODS[0], deployment(), b"", (), 10.0), write, attempt)
+    assert len(asked) == 1
 
 
 async def test_the_requests_own_failure_at_the_next_worker_is_passed_on(house):
