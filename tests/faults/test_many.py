@@ -6,6 +6,7 @@ F13 and F14 of the fault matrix.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -107,16 +108,19 @@ class Specs:
         return bool(accepted) and is_explained and (has_pods or accepted["status"] == "False" or bool(told))
 
 
-async def judge_all(world: World, count: int, seed: int) -> Specs:
-    """Have so many generated specs judged beside one deployment that serves."""
+async def judge_all(world: World, wanted: int, seed: int) -> Specs:
+    """Have so many generated specs that the API server takes judged beside one deployment that serves."""
     world.plane.start_controllers()  # they collect the pods of those that were judged
     async with world.operator() as operator:
         await world.apply("bystander")
         await world.serves("bystander")
         specs = Specs(world, operator)
-        found = generated(count, seed)
-        for begin in range(0, len(found), BATCH):
-            await specs.judge({f"g{begin + i}": spec for i, spec in enumerate(found[begin : begin + BATCH])})
+        for number in itertools.count():
+            if specs.judged >= wanted:
+                break
+            found = generated(BATCH, seed + number)
+            await specs.judge({f"g{number}-{i}": spec for i, spec in enumerate(found)})
+            assert number < 20 * wanted // BATCH, "hardly anything passes the schema"
         assert world.is_ready("bystander")
         await world.apply("after")
         await world.serves("after")
@@ -126,17 +130,15 @@ async def judge_all(world: World, count: int, seed: int) -> Specs:
 @pytest.mark.timeout(180)
 async def test_generated_resources_are_judged_one_by_one_and_harm_nobody(world: World, request: Any) -> None:
     """F13: what passes the schema gets a verdict with a reason; the process lives and logs no traceback."""
-    specs = await judge_all(world, 150, request.config.getoption("randomly_seed", 0) or 0)
-    assert specs.judged >= 50
-    assert specs.judged + specs.refused >= 100
+    specs = await judge_all(world, 50, request.config.getoption("randomly_seed", 0) or 0)
+    assert specs.refused > 0, "the schema refuses some"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 async def test_thousands_of_generated_resources_are_judged(world: World, request: Any) -> None:
     """F13, long: at least 2,000 that the API server took."""
-    seed = request.config.getoption("randomly_seed", 0) or 0
-    specs = await judge_all(world, 4000, seed)
+    specs = await judge_all(world, 2000, request.config.getoption("randomly_seed", 0) or 0)
     assert specs.judged >= 2000
 
 
