@@ -20,6 +20,7 @@ from dormouse_gateway.router import Router
 from dormouse_kube.reflector import Backoff, ObjectKey
 
 _LOG = logging.getLogger(__name__)
+_ANSWER_TIMEOUT_S = 5.0
 _AT_REST = ("Asleep", "Off", "Zero", "Rejected")  # how phases begin in which no worker serves or is about to
 
 
@@ -40,8 +41,10 @@ class LoadWatch:
         backoff: Backoff | None = None,
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
         rng: random.Random | None = None,
+        on_draining: Callable[[Endpoint, bool], None] = lambda *_: None,
     ) -> None:
-        """Take where workers are found and called."""
+        """Take where workers are found and called, and who is told whether one drains."""
+        self._on_draining = on_draining
         self._router = router
         self._channels = channels
         self._backoff = backoff or Backoff(first_s=0.1, max_s=1.0)
@@ -88,12 +91,14 @@ class LoadWatch:
 
     async def _follow(self, endpoint: Endpoint) -> None:
         """Read the worker's load, again after every break, until cancelled."""
-        failures = 0
+        failures, is_identified = 0, False
         while True:
             try:
                 async for load in self._read(endpoint):
                     failures = 0
                     self._note(endpoint, load)
+                    # one that opens anew may have another engine
+                    is_identified = load.is_ready and (is_identified or await self._identify(endpoint))
             except aio.AioRpcError as error:
                 _LOG.debug("the load of %s is lost: %s: %s", endpoint.pod.name, error.code().name, error.details())
             self._note(endpoint, None)
@@ -105,10 +110,22 @@ class LoadWatch:
         call = stub.WatchLoad(pb.WatchLoadRequest(), wait_for_ready=True)  # a pod that starts is heard when it listens
         try:
             async for load in call:
+                self._on_draining(endpoint, load.draining)
                 takes_requests = load.ready and not load.draining
                 yield WorkerLoad(load.running_requests, load.waiting_requests, load.kv_cache_usage, takes_requests)
         finally:
             call.cancel()
+
+    async def _identify(self, endpoint: Endpoint) -> bool:
+        """Ask the worker which model files it read; False if it did not answer."""
+        stub: Any = rpc.InferenceStub(self._channels.get(endpoint.id))
+        try:
+            model = await stub.GetModel(pb.GetModelRequest(), timeout=_ANSWER_TIMEOUT_S)
+        except aio.AioRpcError as error:
+            _LOG.debug("%s does not tell its model: %s", endpoint.pod.name, error.details())
+            return False
+        self._router.pool.identify(endpoint.id, model.model_digest)
+        return True
 
     def _note(self, endpoint: Endpoint, load: WorkerLoad | None) -> None:
         self._router.note_load(endpoint, load)

@@ -58,6 +58,13 @@ class Metrics:
             registry=self._registry,
         )
 
+        self._migrated = Counter(
+            "dormouse_migrated",
+            "Streams that lost their worker after they had begun, by how that went: done = ended elsewhere.",
+            ["outcome"],
+            registry=self._registry,
+        )
+
     def watch(self, router: Router) -> None:
         """Show this router's endpoints and running requests, too."""
         self._registry.register(_RouterCollector(router))
@@ -75,6 +82,10 @@ class Metrics:
     def held(self, model: str, seconds: float) -> None:
         """Count a request that waited for a worker, until it got one or was refused or went."""
         self._held.labels(model).observe(seconds)
+
+    def migrated(self, outcome: str) -> None:
+        """Count a stream that had to move; see `migrate.Outcome`."""
+        self._migrated.labels(outcome).inc()
 
     def forget(self, deployment: Deployment) -> None:
         """Drop what was counted for a deployment that is gone, so that names do not pile up."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from dormouse_api.names import ANNOTATION_WAKE, INFERENCE_PORT, LABEL_DEPLOYMENT
+from dormouse_api.names import ANNOTATION_WAKE, INFERENCE_PORT, LABEL_DEPLOYMENT, LABEL_REVISION
 from dormouse_kube.api import Resource
 from dormouse_kube.reflector import ObjectKey
 
@@ -66,6 +66,17 @@ class Endpoint:
     pod: ObjectKey
     deployment: ObjectKey
     ready: bool  # the pod's Ready condition, which includes our readiness gate: it may be given Generate
+    revision: str = ""  # of the engine: model, dtype, quantization, parallelism; "" = not known
+    model_digest: str = ""  # of the files that the worker read, as it says itself; "" = it has not yet
+
+    def runs_the_same(self, other: Endpoint) -> bool:
+        """Tell whether one's streams may go on at the other: same revision and, as far as it is known, same files.
+
+        A revision whose model is a moving name (a branch of a hub) can mean other files for a pod that came later.
+        """
+        is_known = bool(self.model_digest and other.model_digest)
+        is_same_model = self.model_digest == other.model_digest or not is_known
+        return bool(self.revision) and self.revision == other.revision and is_same_model
 
 
 def parse_deployment(obj: Resource) -> Deployment:
@@ -111,6 +122,7 @@ def parse_endpoint(obj: Resource) -> Endpoint | None:
         pod=ObjectKey(metadata["namespace"], metadata["name"]),
         deployment=ObjectKey(metadata["namespace"], metadata["labels"][LABEL_DEPLOYMENT]),
         ready=_condition(status.get("conditions") or (), "Ready").get("status") == "True",
+        revision=metadata["labels"].get(LABEL_REVISION, ""),
     )
 
 

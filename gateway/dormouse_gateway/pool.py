@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from dormouse_gateway.activity import WorkerLoad
@@ -59,7 +59,7 @@ class EndpointPool:
         """Add or update the endpoint of a pod; return what must be closed: the pod's former address."""
         known = self._slots.get(endpoint.pod)
         if known and _place(known.endpoint) == _place(endpoint):
-            known.endpoint = endpoint
+            known.endpoint = replace(endpoint, model_digest=known.endpoint.model_digest)
             return []
         closing = self.remove(endpoint.pod)
         peers = self._by_deployment.setdefault(endpoint.deployment, {})
@@ -116,20 +116,35 @@ class EndpointPool:
         slot = self._slots.get(endpoint.pod)
         return slot.room if slot and slot.endpoint.id == endpoint.id else None
 
+    def identify(self, endpoint: EndpointId, model_digest: str) -> None:
+        """Note which files a worker says it read. No error if it is gone."""
+        for slot in self._all():
+            if slot.endpoint.id == endpoint:
+                slot.endpoint = replace(slot.endpoint, model_digest=model_digest)
+
+    def has_peer(self, endpoint: Endpoint) -> bool:
+        """Tell whether another ready endpoint runs the same engine, so that streams can move there."""
+        slots = self._by_deployment.get(endpoint.deployment, {}).values()
+        others = (slot for slot in slots if slot.endpoint.id != endpoint.id)
+        return any(slot.is_ready and endpoint.runs_the_same(slot.endpoint) for slot in others)
+
     def acquire(
         self,
         deployment: ObjectKey,
         *,
         need_ready: bool,
         tried: Iterable[EndpointId] = (),
+        like: Endpoint | None = None,
         batch: Batch | None = None,
     ) -> Slot | None:
         """Choose an endpoint and count the request; None if there is none. Ready ones go first where both will do.
 
-        With `batch`, the endpoint must also have room for one more.
+        With `like`, only endpoints that run the same will do; with `batch`, only those that have room for one more.
         """
         excluded = frozenset(tried)
         slots = [slot for slot in self._by_deployment.get(deployment, {}).values() if slot.endpoint.id not in excluded]
+        if like is not None:
+            slots = [slot for slot in slots if like.runs_the_same(slot.endpoint)]
         ready = [slot for slot in slots if slot.is_ready and not slot.is_doubted]
         if batch:
             ready = [slot for slot in ready if slot.room.takes(slot.outstanding, batch)]

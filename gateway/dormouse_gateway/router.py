@@ -102,12 +102,19 @@ class Router:
             raise refusals.unknown_model(model, self.catalogue.names())
         return deployment
 
-    def lease(self, deployment: Deployment, *, need_ready: bool, tried: Iterable[EndpointId] = ()) -> Lease:
+    def lease(
+        self,
+        deployment: Deployment,
+        *,
+        need_ready: bool,
+        tried: Iterable[EndpointId] = (),
+        like: Endpoint | None = None,
+    ) -> Lease:
         """Choose an endpoint for one request. Raises CallError UNAVAILABLE. The lease must be entered.
 
         Whoever asks for one that does not need to be ready gets a ready one all the same, where there is one.
         """
-        slot = self.pool.acquire(deployment.key, need_ready=need_ready, tried=tried)
+        slot = self.pool.acquire(deployment.key, need_ready=need_ready, tried=tried, like=like)
         if slot is None:
             raise refusals.none_ready(deployment) if need_ready else refusals.no_pod(deployment)
         return self._lease(slot)

@@ -22,10 +22,12 @@ from dormouse_api.v1 import gateway_control_pb2_grpc as control_rpc
 from dormouse_api.v1 import inference_pb2
 from dormouse_gateway.channels import Channels
 from dormouse_gateway.control import GatewayControl
+from dormouse_gateway.departures import Departures
 from dormouse_gateway.holder import Holder
 from dormouse_gateway.http import HttpDoor
 from dormouse_gateway.loads import LoadWatch
 from dormouse_gateway.metrics import Metrics
+from dormouse_gateway.migrate import Mover
 from dormouse_gateway.proxy import InferenceProxy
 from dormouse_gateway.router import Router
 from dormouse_gateway.settings import Settings, Tokens, hold_settings
@@ -61,7 +63,9 @@ class Gateway:
         self.metrics = Metrics()
         self.channels = Channels()
         self.router = Router(on_close=self.channels.discard, on_forget=self.metrics.forget)
-        self.loads = LoadWatch(self.router, self.channels)
+        self.departures = Departures(self.router.pool.has_peer, after_s=settings.migrate_after_s)
+        self.loads = LoadWatch(self.router, self.channels, on_draining=self.departures.note_draining)
+        self.mover = Mover(settings.moving, self.departures, count=self.metrics.migrated)
         self.wakes = WakeWriter(api, self.router.catalogue.get)
         self.holder = Holder(
             self.router,
@@ -78,6 +82,7 @@ class Gateway:
             self.channels,
             self.metrics,
             self.holder,
+            mover=self.mover,
             token=tokens.gateway_token,
             default_deadline_s=settings.default_deadline_s,
             rng=rng,
@@ -147,6 +152,7 @@ class Gateway:
         await self._control.stop(_CONTROL_GRACE_S)
         watching.cancel()
         (outcome,) = await asyncio.gather(watching, return_exceptions=True)
+        self.departures.close()
         self.holder.aclose()
         await self.wakes.aclose()
         await self.loads.aclose()
@@ -188,5 +194,7 @@ class Gateway:
         self.loads.on_deployment(key)
 
     def _on_pod(self, key: ObjectKey, obj: Resource | None) -> None:
+        known = self.router.pool.endpoint_of(key)
         self.router.on_pod(key, obj)
+        self.departures.note(known, self.router.pool.endpoint_of(key))
         self.loads.on_pod(key)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from dormouse_api.names import CONTROL_PORT, INFERENCE_PORT, METRICS_PORT
 from dormouse_gateway.hold import HoldLimits, HoldSettings
+from dormouse_gateway.migrate import MovingLimits
 
 _LOG_LEVELS = ("debug", "info", "warning", "error")
-_MAX_DIGITS = 15
 _BOOLEANS = {"true": True, "false": False}
 
 
@@ -55,8 +55,24 @@ class Settings:
     # 50 KiB beside its own bytes; the chart's limit of 512 MiB leaves room for these.
     max_held_total: int = 4000
     max_held_total_bytes: int = 128 << 20
+    # DORMOUSE_MAX_MOVES: how often one request is asked again, or continued, on another worker: a request that kills
+    # workers must not get to all of them. 0 = never.
+    max_moves: int = 3
+    # DORMOUSE_MIGRATE_STREAM_BYTES, DORMOUSE_MIGRATE_TOTAL_BYTES: how much is kept of what one stream, and of what all
+    # streams have said, so that they can be continued when their worker dies. A token is some 70 bytes, with 20
+    # log-probabilities some 400. A stream that does not fit ends UNAVAILABLE with its worker.
+    migrate_stream_bytes: int = 4 << 20
+    migrate_total_bytes: int = 64 << 20
+    # DORMOUSE_MIGRATE_AFTER, seconds: how long a worker that drains, or that is deleted, may take to finish its streams
+    # itself before they are continued on others. Moving costs a prompt's computation each.
+    migrate_after_s: float = 10.0
     # DORMOUSE_ENABLE_REFLECTION: true or false. On, so that grpcurl works without the .proto files.
     enable_reflection: bool = True
+
+    @property
+    def moving(self) -> MovingLimits:
+        """Return what limits the moves of requests."""
+        return MovingLimits(self.max_moves, self.migrate_stream_bytes, self.migrate_total_bytes)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Settings:
@@ -77,10 +93,14 @@ class Settings:
             lame_duck_s=read.seconds("DORMOUSE_LAME_DUCK", cls.lame_duck_s, least=0),
             default_deadline_s=read.seconds("DORMOUSE_DEFAULT_DEADLINE", cls.default_deadline_s, least=1),
             saturated_timeout_s=read.seconds("DORMOUSE_SATURATED_TIMEOUT", cls.saturated_timeout_s, least=0),
-            worker_queue=read.count("DORMOUSE_WORKER_QUEUE", cls.worker_queue),
-            max_held_bytes=read.count("DORMOUSE_MAX_HELD_BYTES", cls.max_held_bytes),
-            max_held_total=read.count("DORMOUSE_MAX_HELD_TOTAL", cls.max_held_total),
-            max_held_total_bytes=read.count("DORMOUSE_MAX_HELD_TOTAL_BYTES", cls.max_held_total_bytes),
+            worker_queue=read.number("DORMOUSE_WORKER_QUEUE", cls.worker_queue, most=1 << 40),
+            max_held_bytes=read.number("DORMOUSE_MAX_HELD_BYTES", cls.max_held_bytes, most=1 << 40),
+            max_held_total=read.number("DORMOUSE_MAX_HELD_TOTAL", cls.max_held_total, most=1 << 40),
+            max_held_total_bytes=read.number("DORMOUSE_MAX_HELD_TOTAL_BYTES", cls.max_held_total_bytes, most=1 << 40),
+            max_moves=read.number("DORMOUSE_MAX_MOVES", cls.max_moves, most=100),
+            migrate_stream_bytes=read.number("DORMOUSE_MIGRATE_STREAM_BYTES", cls.migrate_stream_bytes, most=1 << 40),
+            migrate_total_bytes=read.number("DORMOUSE_MIGRATE_TOTAL_BYTES", cls.migrate_total_bytes, most=1 << 40),
+            migrate_after_s=read.seconds("DORMOUSE_MIGRATE_AFTER", cls.migrate_after_s, least=0),
             enable_reflection=read.boolean("DORMOUSE_ENABLE_REFLECTION", default=cls.enable_reflection),
         )
 
@@ -105,16 +125,13 @@ class _Reader:
 
     def port(self, name: str, default: int) -> int:
         """Return a port from 0 to 65535."""
-        text = self.given.get(name, str(default))
-        if not (text.isascii() and text.isdigit() and int(text) <= 65535):
-            raise BadSetting(f"{name} is {text!r}; allowed are whole numbers from 0 to 65535")
-        return int(text)
+        return self.number(name, default, most=65535)
 
-    def count(self, name: str, default: int) -> int:
-        """Return a whole number from 0."""
+    def number(self, name: str, default: int, *, most: int) -> int:
+        """Return a whole number from 0 to `most`."""
         text = self.given.get(name, str(default))
-        if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
-            raise BadSetting(f"{name} is {text!r}; allowed are whole numbers of at most {_MAX_DIGITS} digits")
+        if not (text.isascii() and text.isdigit() and int(text) <= most):
+            raise BadSetting(f"{name} is {text!r}; allowed are whole numbers from 0 to {most}")
         return int(text)
 
     def seconds(self, name: str, default: float, *, least: float) -> float:

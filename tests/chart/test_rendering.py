@@ -54,7 +54,8 @@ def test_without_values_everything_that_a_cluster_needs_is_there(default: list[M
         + ["Deployment"] * 2
         + ["ClusterRole", "ClusterRoleBinding"] * 2
         + ["NetworkPolicy"] * 3
-        + ["Role", "RoleBinding", "Secret", "Service", "Service", "ConfigMap", "CustomResourceDefinition"]
+        + ["PodDisruptionBudget", "Role", "RoleBinding", "Secret", "Service", "Service"]
+        + ["ConfigMap", "CustomResourceDefinition"]
     )
 
 
@@ -261,3 +262,7 @@ def test_a_wrong_value_is_refused_by_its_name(render: Render, setting: str, name
     with pytest.raises(CommandFailed, match="values don't meet the specifications") as refusal:
         render(setting)
     assert named_in_the_message in str(refusal.value)
+
+
+def test_one_operator_alone_has_no_budget_that_would_stop_a_drain(render: Render):
+    assert "PodDisruptionBudget" not in {manifest["kind"] for manifest in render("operator.replicas=1")}
