@@ -22,7 +22,7 @@ class Call:
     body: bytes
     metadata: Metadata
     deadline: float  # by the proxy's clock
-    wait: Wait
+    wait: Wait  # for a worker
 
 
 @dataclass(frozen=True, slots=True)

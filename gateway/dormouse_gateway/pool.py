@@ -93,6 +93,21 @@ class EndpointPool:
         """Return the endpoints of a deployment, retired ones left out."""
         return [slot.endpoint for slot in self._by_deployment.get(deployment, {}).values()]
 
+    def identify(self, endpoint: EndpointId, model_digest: str) -> None:
+        """Note which files a worker says it read. No error if it is gone."""
+        for slot in self._all():
+            if slot.endpoint.id == endpoint:
+                slot.endpoint = replace(slot.endpoint, model_digest=model_digest)
+
+    def has_peer(self, endpoint: Endpoint) -> bool:
+        """Tell whether another ready endpoint runs the same engine, so that streams can move there."""
+        others = (slot for slot in self._by_deployment.get(endpoint.deployment, {}).values())
+        return any(
+            slot.is_ready and not slot.is_doubted and endpoint.runs_the_same(slot.endpoint)
+            for slot in others
+            if slot.endpoint.id != endpoint.id
+        )
+
     def is_ready(self, deployment: ObjectKey) -> bool:
         """Tell whether any endpoint takes requests, full and doubted ones included."""
         return any(slot.is_ready for slot in self._by_deployment.get(deployment, {}).values())
@@ -116,18 +131,6 @@ class EndpointPool:
         slot = self._slots.get(endpoint.pod)
         return slot.room if slot and slot.endpoint.id == endpoint.id else None
 
-    def identify(self, endpoint: EndpointId, model_digest: str) -> None:
-        """Note which files a worker says it read. No error if it is gone."""
-        for slot in self._all():
-            if slot.endpoint.id == endpoint:
-                slot.endpoint = replace(slot.endpoint, model_digest=model_digest)
-
-    def has_peer(self, endpoint: Endpoint) -> bool:
-        """Tell whether another ready endpoint runs the same engine, so that streams can move there."""
-        slots = self._by_deployment.get(endpoint.deployment, {}).values()
-        others = (slot for slot in slots if slot.endpoint.id != endpoint.id)
-        return any(slot.is_ready and endpoint.runs_the_same(slot.endpoint) for slot in others)
-
     def acquire(
         self,
         deployment: ObjectKey,
@@ -139,7 +142,7 @@ class EndpointPool:
     ) -> Slot | None:
         """Choose an endpoint and count the request; None if there is none. Ready ones go first where both will do.
 
-        With `like`, only endpoints that run the same will do; with `batch`, only those that have room for one more.
+        With `like`, only endpoints that run the same will do; with `batch`, those that have room for one more.
         """
         excluded = frozenset(tried)
         slots = [slot for slot in self._by_deployment.get(deployment, {}).values() if slot.endpoint.id not in excluded]

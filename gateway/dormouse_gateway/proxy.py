@@ -47,7 +47,7 @@ class _Record:
 class InferenceProxy:
     """Serves the Inference service from the workers' ones."""
 
-    def __init__(  # noqa: PLR0913  # five parts that it composes, two settings, a source of truth for tests
+    def __init__(  # noqa: PLR0913  # five parts that it composes, two settings, two sources of truth for tests
         self,
         router: Router,
         channels: Channels,
@@ -63,8 +63,8 @@ class InferenceProxy:
         self._router = router
         self._channels = channels
         self._metrics = metrics
-        self._holder = holder
         self._mover = mover
+        self._holder = holder
         self._token = token
         self._default_deadline_s = default_deadline_s
         self._rng = rng or random.SystemRandom()
@@ -132,19 +132,18 @@ class InferenceProxy:
         """See `call.Attempt`."""
         with await self._lease(call, where) as lease:
             failure = await self._send(call, lease, write, where)
-        if failure and failure.may_go_elsewhere:
+        if failure and failure.may_go_elsewhere:  # one that broke later may be who goes on with its streams
             self._holder.doubt(failure.endpoint)
         return failure
 
     async def _lease(self, call: Call, where: Where) -> Lease:
-        """Choose a worker. Raises CallError.
+        """Choose a worker; a call that may go to any waits in line for one. Raises CallError.
 
-        A request that has not begun is held where none takes it; what sleeping workers answer too is not. A stream that
-        shall go on elsewhere goes before what is held, and may be waited for in its own way.
+        What sleeping workers answer too is not held. A stream that was begun goes on at once or not at all.
         """
-        need_ready = call.method.need_ready
-        if need_ready and where.like is None:
+        if call.method.need_ready and where.like is None:
             return await self._holder.lease(call.deployment, call.wait, tried=where.tried)
+        need_ready = call.method.need_ready
         try:
             return self._router.lease(call.deployment, need_ready=need_ready, tried=where.tried, like=where.like)
         except CallError:

@@ -44,6 +44,7 @@ class Narrator(FakeWorker):
     lives: int = 1
     refuses: bool = False  # to go on with what another began
     skips: bool = False  # a token of what it goes on with
+    falls_silent: bool = False  # ends what it goes on with after one message, as if that were all
     holds_after: int | None = None  # waits for `gate` after so many messages
     resumed: list[pb.GenerateRequest] = field(default_factory=list)
 
@@ -64,6 +65,8 @@ class Narrator(FakeWorker):
                 return
             yield message
             self.started.set()
+            if self.falls_silent and request.HasField("resume"):
+                return
             if number + 1 == self.holds_after:
                 await self.gate.wait()
         if mortal and self.death != "abort":

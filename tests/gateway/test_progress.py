@@ -72,6 +72,12 @@ def test_the_rest_is_joined_without_a_second_beginning_and_with_one_usage_of_all
     assert not any(rest.HasField("seed") or rest.request_id for rest in rests)
 
 
+def test_an_end_without_usage_stays_without():
+    progress = read(BODY, [said(1, 1, finish_reason=1)])
+    rest = Splice(progress, progress.choices[0]).join(said(0, 1, finish_reason=1))
+    assert not pb.GenerateResponse.FromString(rest).HasField("usage")
+
+
 def test_the_rest_of_another_choice_is_a_gap():
     progress = read(BODY, [said(0, 1)])
     with pytest.raises(Gap, match="choice 1 came where 0 was asked for"):

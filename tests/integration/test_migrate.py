@@ -32,7 +32,7 @@ pytestmark = pytest.mark.timeout(240)
 PROMPT = list(range(300, 340))
 PENALTIES = {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.7}
 BEFORE = 12  # messages of each stream before something happens: a small part of it
-LONG = 240  # tokens
+LONG = 200  # tokens
 
 
 @dataclass
@@ -194,40 +194,41 @@ def check_all(told, wholes):
         assert all(choice.migrated for choice in answer.choices.values())
 
 
-async def test_streams_go_on_when_their_workers_engine_or_the_whole_worker_is_killed(pair, byte_tokens):
-    """First the engine, which the worker survives and tells of; then, when it serves again, all of it."""
-    async with gateway_of(pair) as house:
+async def test_streams_go_on_when_their_workers_engine_or_the_whole_worker_is_killed(
+    pair, start_worker, tiny_model, byte_tokens
+):
+    """First the engine of one, which the worker survives and tells of; when it serves again, all of the other."""
+    survivor, doomed = pair[0], start_worker(tiny_model, "--max-num-batched-tokens", "32")
+    await asyncio.to_thread(doomed.start)
+    async with gateway_of([survivor, doomed]) as house:
         asked, wholes = await requests_to_test(house, byte_tokens)
         readers = await begin_all(house, asked)
         await only(house, "w0", "w1")
-        os.kill(engine_of(pair[0].process.pid), signal.SIGKILL)
+        os.kill(engine_of(survivor.process.pid), signal.SIGKILL)
         check_all(await end_all(readers), wholes)
 
-        await asyncio.to_thread(pair[0].start)
+        await asyncio.to_thread(survivor.start)
         await only(house, "w1")
         readers = await begin_all(house, asked)
         await only(house, "w0", "w1")
-        pair[1].process.kill()
+        doomed.process.kill()
         check_all(await end_all(readers), wholes)
         assert house.gateway.metrics.value("dormouse_migrated_total", outcome="done") == 2 * len(asked)
         assert house.gateway.mover.room.used_bytes == 0
 
 
-async def test_streams_go_on_when_worker_after_worker_gives_up_what_it_has(start_worker, tiny_model, byte_tokens):
-    workers = [start_worker(tiny_model) for _ in range(2)]
-    for worker in workers:
-        await asyncio.to_thread(worker.start)
-    async with gateway_of(workers) as house:
+async def test_streams_go_on_when_worker_after_worker_gives_up_what_it_has(pair, byte_tokens):
+    async with gateway_of(pair) as house:
         asked, wholes = await requests_to_test(house, byte_tokens)
         readers = await begin_all(house, asked)
-        counts = [worker.status().request_counter for worker in workers]
+        counts = [worker.status().request_counter for worker in pair]
         for here, there in ((0, 1), (1, 0)):
             await only(house, f"w{there}")
-            await asyncio.to_thread(give_up, workers[here])
+            await asyncio.to_thread(give_up, pair[here])
             await asyncio.gather(*(reader.read(BEFORE) for reader in readers))
         check_all(await end_all(readers), wholes)
     num_choices = sum(len(whole.choices) for whole in wholes)
-    assert [worker.status().request_counter for worker in workers] == [count + num_choices for count in counts]
+    assert [worker.status().request_counter for worker in pair] == [count + num_choices for count in counts]
 
 
 def give_up(worker):
