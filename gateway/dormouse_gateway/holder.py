@@ -43,8 +43,8 @@ class Wakes(Protocol):
         """Have it woken; called again while it is still wanted."""
         ...
 
-    def unwant(self, key: ObjectKey, *, is_met: bool) -> None:
-        """Want it no more: it is awake, or everyone has gone."""
+    def unwant(self, key: ObjectKey, *, is_over: bool) -> None:
+        """Want it no more: that is over (it is awake, or ordered not to be), or else everyone has gone."""
         ...
 
 
@@ -236,7 +236,8 @@ class Holder:
         if is_cold and deployment and deployment.desired_state == "Auto":
             self._wakes.want(key)
         else:
-            self._wakes.unwant(key, is_met=self._router.pool.is_ready(key))
+            has_left = bool(deployment and deployment.desired_state == "Auto" and not self._router.pool.is_ready(key))
+            self._wakes.unwant(key, is_over=not has_left)
         if bool(was_held) != bool(held):
             self._on_first(key)
 

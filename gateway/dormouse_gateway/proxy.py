@@ -132,7 +132,7 @@ class InferenceProxy:
         """See `call.Attempt`."""
         with await self._lease(call, where) as lease:
             failure = await self._send(call, lease, write, where)
-        if failure and failure.is_break:
+        if failure and failure.may_go_elsewhere:  # one that broke later may be who goes on with its streams
             self._holder.doubt(failure.endpoint)
         return failure
 

@@ -34,13 +34,15 @@ class Room:
 
     def tell(self, load: WorkerLoad | None, outstanding: int) -> None:
         """Take what the worker tells, None when it can not be heard; `outstanding` are the requests it has from us."""
-        was_ready = self.is_open
+        was_heard, was_open = self.told is not None, self.is_open
         self.told = load
         total = load.running + load.waiting if load else 0
         self.others = max(0, total - outstanding)
         if not self.is_open:
             return
-        if not was_ready:
+        if not was_heard:  # it may have been awake for long
+            self.window = _MAX_WINDOW
+        elif not was_open:
             self.window = max(FIRST_WINDOW, 2 * total, outstanding)
         elif load and not load.waiting:
             self.window = min(_MAX_WINDOW, 2 * self.window)

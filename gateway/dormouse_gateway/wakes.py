@@ -47,7 +47,7 @@ class _Wish:
 
     since: datetime
     is_wanted: bool = True
-    is_met: bool = False
+    is_over: bool = False
     written: datetime | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
@@ -84,17 +84,17 @@ class WakeWriter:
         if wish is None:
             wish = self._wishes[key] = _Wish(self._now())
             wish.task = asyncio.get_running_loop().create_task(self._pursue(key, wish), name=f"wake {key.name}")
-        wish.is_wanted, wish.is_met = True, False
+        wish.is_wanted, wish.is_over = True, False
         wish.changed.set()
 
-    def unwant(self, key: ObjectKey, *, is_met: bool) -> None:
-        """Want it no more: nothing is renewed. What is not met, though everyone has gone, is written once all the same.
+    def unwant(self, key: ObjectKey, *, is_over: bool) -> None:
+        """Want it no more: nothing is renewed. If everyone has gone before it was written, it is written all the same.
 
         Safe if nobody wanted it.
         """
         wish = self._wishes.get(key)
         if wish:
-            wish.is_wanted, wish.is_met = False, is_met
+            wish.is_wanted, wish.is_over = False, is_over
             wish.changed.set()
 
     async def aclose(self) -> None:
@@ -129,7 +129,7 @@ class WakeWriter:
         """Tell whether nobody wants it and the intent stands there, or has become pointless to write."""
         if wish.is_wanted:
             return False
-        return wish.is_met or not self._is_due(deployment, wish) or self._now() - wish.since >= RENEW
+        return wish.is_over or not self._is_due(deployment, wish) or self._now() - wish.since >= RENEW
 
     def _is_due(self, deployment: Deployment, wish: _Wish) -> bool:
         """Tell whether to write, knowing also what was just written and is not told by the watch yet."""

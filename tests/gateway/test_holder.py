@@ -33,9 +33,9 @@ class Wakes:
     def want(self, key):
         self.wanted.add(key)
 
-    def unwant(self, key, *, is_met):
+    def unwant(self, key, *, is_over):
         self.wanted.discard(key)
-        if is_met:
+        if is_over:
             self.met.add(key)
 
 
@@ -194,6 +194,25 @@ async def test_after_the_last_call_nobody_waits_and_who_finds_a_free_worker_stil
     await settled()
     assert world.got == ["free"]
     await ended(task)
+
+
+async def test_an_order_to_sleep_ends_the_wish_to_wake():
+    world = World()
+    task = world.ask("it")
+    await settled()
+    assert world.wakes.wanted == {TINY}
+    world.put_deployment(lifecycle={"desiredState": "Zero"})
+    with pytest.raises(CallError, match="desiredState is Zero"):
+        await task
+    assert (world.wakes.wanted, world.wakes.met) == (set(), {TINY})
+
+
+async def test_when_the_last_client_goes_the_wish_to_wake_is_not_over():
+    world = World()
+    task = world.ask("it")
+    await settled()
+    await ended(task)
+    assert (world.wakes.wanted, world.wakes.met) == (set(), set())
 
 
 STEPS = st.sampled_from(["ask", "ask", "ask", "cancel", "end", "wake", "sleep", "lose", "order", "serve", "delete"])

@@ -217,7 +217,7 @@ async def test_a_wake_that_never_comes_ends_with_the_reason(house, workers):
 async def test_an_order_refuses_what_is_held_and_what_comes_and_wakes_nothing(house, workers, spec, words):
     await add_asleep(house, workers[0])
     call = ask(house)
-    await house.until(lambda: held(house) == 1)
+    await house.until(lambda: held(house) == 1 and intent(house))
     before = len(wakes(house))
     house.kube.edit(INFERENCE_DEPLOYMENTS, NAMESPACE, "tiny", lambda obj: obj["spec"].update(spec))
     for refused in (call, ask(house)):

@@ -9,6 +9,7 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.call import Call
 from dormouse_gateway.departures import Departures
 from dormouse_gateway.errors import WorkerFailure, stopped
+from dormouse_gateway.holder import Wait
 from dormouse_gateway.migrate import Mover, MovingLimits
 from dormouse_gateway.requests import METHODS
 from dormouse_gateway.testing import deployment, endpoint, pod
@@ -22,11 +23,13 @@ async def test_a_stream_goes_on_only_on_the_same_revision(house, kube):
     async with narrators(3, dies_after=4) as workers:
         await house.add("tiny", workers[:1])
         for worker in workers[1:]:
+            worker.tell_load(ready=False)
             kube.put(PODS, pod(worker.name, "tiny", worker.address, revision="r2", ready=False))
         call = ask(house, sampling_params=ONE)
         workers[0].holds_after = 1
         await call.read()
         for worker in workers[1:]:
+            worker.tell_load(ready=True)
             kube.put(PODS, pod(worker.name, "tiny", worker.address, revision="r2"))
         await house.until(lambda: sum(endpoint.ready for endpoint in endpoints(house)) == 3)
         workers[0].gate.set()
@@ -164,7 +167,7 @@ async def test_after_its_deadline_a_request_is_not_asked_again():
 
     mover = Mover(MovingLimits(), Departures(lambda _: False, after_s=1.0), clock=lambda: 10.0)
     with pytest.raises(WorkerFailure):
-        await mover.go(Call(METHODS[0], deployment(), b"", (), 10.0), write, attempt)
+        await mover.go(Call(METHODS[0], deployment(), b"", (), 10.0, Wait(0, 10.0)), write, attempt)
     assert len(asked) == 1
 
 

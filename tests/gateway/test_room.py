@@ -32,7 +32,7 @@ def test_a_worker_that_has_just_woken_gets_a_few_and_twice_as_many_each_time_it_
 
 def test_as_long_as_some_wait_there_it_gets_no_more_at_a_time():
     room = Room()
-    for told in (load(), load(4, 4), load(8, 0)):
+    for told in (load(ready=False), load(), load(4, 4), load(8, 0)):
         room.tell(told, 8)
         given = most(room)
     assert given == 2 * FIRST_WINDOW
@@ -40,16 +40,23 @@ def test_as_long_as_some_wait_there_it_gets_no_more_at_a_time():
 
 def test_every_request_that_ends_makes_room_for_itself_and_one_more():
     room = Room()
-    room.tell(load(), 0)
+    for told in (load(ready=False), load()):
+        room.tell(told, 0)
     for _ in range(4):
         room.end()
     assert most(room) == FIRST_WINDOW + 4
 
 
-def test_a_worker_that_is_at_work_when_first_heard_gets_more_than_it_has():
+def test_a_worker_that_is_awake_when_first_heard_gets_all_that_it_can_take():
     room = Room()
     room.tell(load(30), 20)
-    assert (room.window, room.others) == (60, 10)
+    assert (room.others, most(room)) == (10, 86)
+
+
+def test_a_worker_that_opens_with_work_gets_more_than_it_has():
+    room = Room()
+    for told in (load(ready=False), load(30)):
+        room.tell(told, 20)
     assert most(room) == 60
 
 

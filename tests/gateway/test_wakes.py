@@ -127,7 +127,7 @@ async def test_it_is_renewed_each_minute_while_it_is_wanted(world):
     world.pass_time(1)
     await world.settled()
     assert (len(world.writes()), world.annotation()) == (2, "2026-01-01T12:01:00Z")
-    world.writer.unwant(TINY, is_met=True)
+    world.writer.unwant(TINY, is_over=True)
     await world.settled()
     world.pass_time(600)
     await world.settled()
@@ -149,7 +149,7 @@ async def test_while_the_api_server_is_away_it_is_tried_again_though_everyone_ha
     world.kube.fail("apply", INFERENCE_DEPLOYMENTS, Unavailable("connection refused"), times=2)
     world.writer.want(TINY)
     await world.settled()
-    world.writer.unwant(TINY, is_met=False)
+    world.writer.unwant(TINY, is_over=False)
     assert world.annotation() is None
     for _ in range(3):
         world.pass_time(5)
@@ -158,12 +158,12 @@ async def test_while_the_api_server_is_away_it_is_tried_again_though_everyone_ha
     assert repr(world.writer) == "WakeWriter()"
 
 
-@pytest.mark.parametrize(("is_met", "seconds"), [(True, 5), (False, 60)])
-async def test_it_is_given_up_when_it_is_met_or_nobody_has_wanted_it_for_a_minute(world, is_met, seconds):
+@pytest.mark.parametrize(("is_over", "seconds"), [(True, 5), (False, 60)])
+async def test_it_is_given_up_when_it_is_over_or_nobody_has_wanted_it_for_a_minute(world, is_over, seconds):
     world.kube.fail("apply", INFERENCE_DEPLOYMENTS, Unavailable("connection refused"), times=1)
     world.writer.want(TINY)
     await world.settled()
-    world.writer.unwant(TINY, is_met=is_met)
+    world.writer.unwant(TINY, is_over=is_over)
     world.pass_time(seconds)
     await world.settled()
     assert (world.annotation(), repr(world.writer)) == (None, "WakeWriter()")
@@ -176,4 +176,4 @@ async def test_a_deployment_that_is_gone_is_not_made_anew(world):
     writer.want(TINY)
     await until(lambda: repr(writer) == "WakeWriter()")
     assert world.kube.everything(INFERENCE_DEPLOYMENTS) == []
-    writer.unwant(TINY, is_met=False)
+    writer.unwant(TINY, is_over=False)

@@ -20,7 +20,7 @@ from dormouse_api.v1 import inference_pb2_grpc as rpc
 from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_gateway.server import Gateway
 from dormouse_gateway.settings import Settings, Tokens
-from dormouse_gateway.testing import infd, pod, set_ready
+from dormouse_gateway.testing import infd, pod
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
 from dormouse_kube.testing import FakeKube
 from tests.gateway.conftest import until
@@ -106,35 +106,34 @@ def byte_tokens(tiny_model):
 
 @asynccontextmanager
 async def gateway_of(workers):
-    """Run a gateway that knows these workers; only the first is ready. Yield a stub, and the API server."""
+    """Run a gateway that knows these workers; only the first gets requests. Yield a stub, and the API server."""
     kube = FakeKube()
     kube.put(INFERENCE_DEPLOYMENTS, infd("tiny"))
     for index, worker in enumerate(workers):
-        kube.put(PODS, pod(f"w{index}", "tiny", f"127.0.0.1:{worker.port}", ready=index == 0))
+        kube.put(PODS, pod(f"w{index}", "tiny", f"127.0.0.1:{worker.port}"))
     settings = Settings(host="127.0.0.1", port=0, control_port=0, metrics_port=0, lame_duck_s=0, drain_timeout_s=5)
     gateway = Gateway(settings, Tokens(TOKENS[Role.GATEWAY], ""), kube, rng=random.Random(1))
     ports, stop = await gateway.start(), asyncio.Event()
     running = asyncio.create_task(gateway.run(stop))
     async with aio.insecure_channel(f"127.0.0.1:{ports.inference}") as channel:
         try:
-            await until(lambda: gateway.router.is_synced and ready_pods(gateway) == ["w0"])
-            yield SimpleNamespace(stub=rpc.InferenceStub(channel), kube=kube, gateway=gateway)
+            await until(lambda: gateway.router.is_synced)
+            house = SimpleNamespace(stub=rpc.InferenceStub(channel), kube=kube, gateway=gateway)
+            await only(house, "w0")
+            yield house
         finally:
             stop.set()
             await running
 
 
-def ready_pods(gateway):
-    pool = gateway.router.pool
-    (deployment,) = gateway.router.catalogue.deployments()
-    return sorted(endpoint.pod.name for endpoint in pool.endpoints_of(deployment.key) if endpoint.ready)
-
-
-async def show_ready(house, *names):
-    """Have only these pods ready, and wait until the gateway knows."""
-    for name in ("w0", "w1"):
-        set_ready(house.kube, name, ready=name in names)
-    await until(lambda: ready_pods(house.gateway) == sorted(names))
+async def only(house, *names):
+    """Have only these workers get requests. All must have said that they take some: that ends every doubt."""
+    pool = house.gateway.router.pool
+    (deployment,) = house.gateway.router.catalogue.deployments()
+    endpoints = pool.endpoints_of(deployment.key)
+    await until(lambda: len(endpoints) == 2 and all(pool.room_of(endpoint).is_open for endpoint in endpoints))
+    for endpoint in endpoints:
+        pool.doubt(endpoint, is_doubted=endpoint.pod.name not in names)
 
 
 class Reader:
@@ -204,14 +203,14 @@ async def test_streams_go_on_when_their_workers_engine_or_the_whole_worker_is_ki
     async with gateway_of([survivor, doomed]) as house:
         asked, wholes = await requests_to_test(house, byte_tokens)
         readers = await begin_all(house, asked)
-        await show_ready(house, "w0", "w1")
+        await only(house, "w0", "w1")
         os.kill(engine_of(survivor.process.pid), signal.SIGKILL)
         check_all(await end_all(readers), wholes)
 
         await asyncio.to_thread(survivor.start)
-        await show_ready(house, "w1")
+        await only(house, "w1")
         readers = await begin_all(house, asked)
-        await show_ready(house, "w0", "w1")
+        await only(house, "w0", "w1")
         doomed.process.kill()
         check_all(await end_all(readers), wholes)
         assert house.gateway.metrics.value("dormouse_migrated_total", outcome="done") == 2 * len(asked)
@@ -224,7 +223,7 @@ async def test_streams_go_on_when_worker_after_worker_gives_up_what_it_has(pair,
         readers = await begin_all(house, asked)
         counts = [worker.status().request_counter for worker in pair]
         for here, there in ((0, 1), (1, 0)):
-            await show_ready(house, f"w{there}")
+            await only(house, f"w{there}")
             await asyncio.to_thread(give_up, pair[here])
             await asyncio.gather(*(reader.read(BEFORE) for reader in readers))
         check_all(await end_all(readers), wholes)
