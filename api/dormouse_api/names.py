@@ -24,6 +24,8 @@ LABEL_POD_DIGEST = f"{GROUP}/pod-digest"  # on worker pods: digest of what only 
 LABEL_COMPONENT = "app.kubernetes.io/component"
 COMPONENT_WORKER = "worker"
 
+ANNOTATION_WAKE = "dormouse.dev/wake-requested-at"  # on InferenceDeployments, by gateways: RFC 3339; another one wakes
+
 READINESS_GATE = "dormouse.dev/cache-allocated"  # pod condition, True while the agreed cache is allocated and open
 
 METADATA_ROLE_TOKEN = "dormouse-role-token"  # gRPC metadata: proves the caller's role; absent = client  # noqa: S105
