@@ -151,7 +151,7 @@ REFUSED = [
     ({"engine": {"maxModelLength": 12}}, ["unknown field", "spec.engine.maxModelLength"]),
     ({"replica": 2}, ["unknown field", "spec.replica"]),
     ({"resources": {"limits": {"memory": "lots"}}}, ["spec.resources.limits.memory", "lots"]),
-    ({"lifecycle": {"desiredState": "Zero"}}, ["spec.lifecycle.desiredState", "Zero", "Asleep"]),
+    ({"lifecycle": {"desiredState": "Gone"}}, ["spec.lifecycle.desiredState", "Gone", "Asleep"]),
     ({"scaling": {}}, ["spec.scaling.maxReplicas", "Required"]),
     ({"scaling": {"minReplicas": 0, "maxReplicas": 2}}, ["spec.scaling.minReplicas", "0", "1"]),
     ({"scaling": {"minReplicas": 3, "maxReplicas": 2}}, ["spec.scaling.minReplicas is 3", "maxReplicas, 2"]),

@@ -241,7 +241,7 @@ def check(world, before):
         assert silence_s >= limits[rung.depth - 1]
 
 
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(delays, maybe, st.integers(0, 300), st.lists(happenings, max_size=40))
 def test_whatever_happens_it_is_never_deeper_than_silence_allows_and_every_call_wakes(times, has, least_s, history):
     after = [time if wanted else None for time, wanted in zip(times, has, strict=True)]
