@@ -127,7 +127,7 @@ async def test_a_scale_of_nothing_is_not_found(server):
 async def test_a_scale_of_an_object_that_changed_conflicts(server):
     made = await server.api.create(DEPLOYMENTS, paused(server))
     where, old = (DEPLOYMENTS, server.namespace, "paused"), made["metadata"]["resourceVersion"]
-    await server.api.patch_scale(*where, replicas=2, field_manager="mine", resource_version=old)
+    await server.api.patch_scale(*where, replicas=2, field_manager="mine")
     with pytest.raises(Conflict):
         await server.api.patch_scale(*where, replicas=3, field_manager="mine", resource_version=old)
     assert (await server.api.get(*where))["spec"]["replicas"] == 2

@@ -151,7 +151,8 @@ REFUSED = [
     ({"engine": {"maxModelLength": 12}}, ["unknown field", "spec.engine.maxModelLength"]),
     ({"replica": 2}, ["unknown field", "spec.replica"]),
     ({"resources": {"limits": {"memory": "lots"}}}, ["spec.resources.limits.memory", "lots"]),
-    ({"lifecycle": {"desiredState": "Gone"}}, ["spec.lifecycle.desiredState", "Gone", "Asleep"]),
+    ({"lifecycle": {"desiredState": "Sleepy"}}, ["spec.lifecycle.desiredState", "Sleepy", "Asleep"]),
+    ({"lifecycle": {"sleepLevel": 3}}, ["spec.lifecycle.sleepLevel", "3"]),
     ({"scaling": {}}, ["spec.scaling.maxReplicas", "Required"]),
     ({"scaling": {"minReplicas": 0, "maxReplicas": 2}}, ["spec.scaling.minReplicas", "0", "1"]),
     ({"scaling": {"minReplicas": 3, "maxReplicas": 2}}, ["spec.scaling.minReplicas is 3", "maxReplicas, 2"]),
@@ -184,6 +185,8 @@ REFUSED = [
         ["spec.lifecycle.prewarm[0].timeZone", "../x"],
     ),
     ({"lifecycle": {"drainTimeoutSeconds": -1}}, ["spec.lifecycle.drainTimeoutSeconds", "-1", "0"]),
+    ({"lifecycle": {"holdTimeoutSeconds": -1}}, ["spec.lifecycle.holdTimeoutSeconds", "-1", "0"]),
+    ({"lifecycle": {"maxHeldRequests": 1000001}}, ["spec.lifecycle.maxHeldRequests", "1000001", "1000000"]),
 ]
 
 
@@ -240,6 +243,8 @@ async def test_the_server_fills_defaults_and_accepts_good_values(served):
             "drainTimeoutSeconds": 60,
             "level1AfterSeconds": 600,
             "minActiveSeconds": 60,
+            "holdTimeoutSeconds": 300,
+            "maxHeldRequests": 1000,
         },
         "rollout": {"strategy": "Surge", "maxSurge": "25%", "maxUnavailable": 0, "progressDeadlineSeconds": 1800},
     }
