@@ -106,8 +106,7 @@ async def test_a_held_request_brings_back_what_has_no_pod_though_no_intent_was_w
     await until(
         lambda: (kube.peek(INFERENCE_DEPLOYMENTS, "team", "tiny") or {}).get("status", {}).get("phase") == "Zero"
     )
-    for _ in range(500):  # whatever still comes of the status that it wrote
-        await asyncio.sleep(0)
+    await until(lambda: "0 due, 0 busy" in repr(app.worklist))
     assert kube.everything(PODS) == []
     gateways.tell("a:1", Key("team", "tiny"), in_flight=1, held=1)
     await until(lambda: kube.everything(PODS))

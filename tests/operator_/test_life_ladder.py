@@ -361,3 +361,29 @@ async def test_a_wake_that_is_refused_is_told_and_comes_about_later(rig):
     rig.worker().missing_bytes = 0
     await rig.settle()
     assert (rig.status["phase"], rig.status["lastActuation"]["reason"]) == ("Active", "request")
+
+
+async def test_a_prewarm_that_no_schema_can_check_is_refused_with_field_and_value_and_changes_nothing(rig):
+    await idle(rig, "Level1")
+    rig.apply(lifecycle={**LADDER, "prewarm": [{"cron": "0 25 * * *"}]})
+    await rig.settle()
+    status, reason, message = rig.condition("Accepted")
+    assert (status, reason) == ("False", "InvalidSpec")
+    assert message.startswith("spec.lifecycle.prewarm[0].cron is '0 25 * * *': Bad hour")
+    assert rig.worker().state is WorkerState.ASLEEP
+    rig.apply(lifecycle=LADDER)
+    await rig.settle()
+    assert (rig.status["phase"], rig.status["lifecycle"]["rung"]) == ("Asleep", "Level1")
+
+
+async def test_a_new_spec_rolls_out_asleep_and_wakes_as_the_new_one(rig):
+    await idle(rig, "Level1")
+    old = rig.pods
+    rig.apply(engine={"device": "cpu", "maxNumSeqs": 3})
+    await rig.until_profiled()
+    await rig.settle()
+    assert rig.pods != old
+    assert rig.status["phase"] == "Asleep"
+    wake(rig)
+    await rig.settle()
+    assert (rig.status["phase"], rig.status["readyReplicas"]) == ("Active", 1)
