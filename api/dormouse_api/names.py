@@ -35,7 +35,9 @@ METADATA_START = "dormouse-start"  # trailing metadata of a gateway's answer: wa
 METADATA_HOLD_SECONDS = "dormouse-hold-seconds"  # beside it: how long the request was held
 METADATA_WAKE_SECONDS = "dormouse-wake-seconds"  # beside it: how much of that until a worker took requests
 
-ANNOTATION_WAKE = "dormouse.dev/wake-requested-at"  # on the resource: RFC 3339; newer than the last sleep = wake
+ANNOTATION_WAKE = (
+    "dormouse.dev/wake-requested-at"  # on the resource: RFC 3339; another one than at the last sleep = wake
+)
 FIELD_MANAGER_GATEWAY = "dormouse-gateway"  # who owns that annotation
 
 

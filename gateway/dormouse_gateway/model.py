@@ -36,7 +36,7 @@ class Deployment:
     hold_timeout_s: float = 300.0  # spec.lifecycle.holdTimeoutSeconds; 0 = requests are not held
     max_held: int = 1000  # spec.lifecycle.maxHeldRequests, per gateway
     sleep_level: int = 0  # while it is asleep: how deep; 0 = not known, or not asleep
-    slept_at: datetime | None = None  # since when it is asleep
+    slept_at: datetime | None = None  # since when it is to sleep as deep as it is; None = awake
     wake_requested_at: datetime | None = None  # what a gateway wrote last
 
     @property
@@ -102,7 +102,7 @@ def parse_deployment(obj: Resource) -> Deployment:
         hold_timeout_s=float(lifecycle.get("holdTimeoutSeconds", Deployment.hold_timeout_s)),
         max_held=int(lifecycle.get("maxHeldRequests", Deployment.max_held)),
         sleep_level=int(level[1]) if level else 0,
-        slept_at=_time(asleep.get("lastTransitionTime")) if is_asleep else None,
+        slept_at=_slept_at(status, asleep),
         wake_requested_at=_time((metadata.get("annotations") or {}).get(ANNOTATION_WAKE)),
     )
 
@@ -132,6 +132,14 @@ def _culprit(conditions: Any) -> Mapping[str, Any]:
     if ready.get("status") == "True":  # a model that can be woken is ready, also when its wake fails
         return degraded if degraded.get("status") == "True" else {}
     return ready
+
+
+def _slept_at(status: Mapping[str, Any], asleep: Mapping[str, Any]) -> datetime | None:
+    """Return when it was decided to sleep, or to go deeper; by order, when it slept. None while awake."""
+    lifecycle = status.get("lifecycle") or {}
+    if lifecycle:
+        return None if lifecycle.get("rung") == "Active" else _time(lifecycle.get("since"))
+    return _time(asleep.get("lastTransitionTime")) if asleep.get("status") == "True" else None
 
 
 def _time(text: Any) -> datetime | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from dormouse_operator.model import Pod, SleepLevel
 
@@ -103,6 +104,7 @@ class PutToSleep:
     pods: tuple[Pod, ...]
     level: SleepLevel
     must_abort: bool  # the time for draining is over: end what still runs
+    request_counters: Mapping[str, int] = field(default_factory=dict)  # by pod name: one more request, and none sleeps
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,9 +34,13 @@ class _Gateway:
 class ActivityBook(Mapping[Key, Activity]):
     """The activity of every deployment that all gateways know; empty while any gateway is not heard of."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        """Start without gateways: nothing is known. The clock is that of the reports."""
+    def __init__(self, clock: Callable[[], float], on_news: Callable[[Collection[Key]], None] | None = None) -> None:
+        """Start without gateways: nothing is known. The clock is that of the reports.
+
+        `on_news` hears of deployments whose activity came to be known, and of those that came to hold requests.
+        """
         self._clock = clock
+        self._on_news = on_news
         self._gateways: dict[str, _Gateway] = {}
 
     def __repr__(self) -> str:
@@ -82,16 +86,28 @@ class ActivityBook(Mapping[Key, Activity]):
 
     def drop(self, address: str) -> None:
         """Forget a gateway that is gone; safe if it is not known."""
+        was_known = self.is_known
         self._gateways.pop(address, None)
+        if self.is_known and not was_known:
+            self._tell(list(self))
 
     def take(self, address: str, told: Told) -> None:
         """Take what a gateway told; it is expected from now on."""
         gateway = self._gateways.setdefault(address, _Gateway())
         gateway.is_heard = True
+        was_known = self.is_known
+        held = [key for key, report in told.changed.items() if report.held and not _held_by(gateway, key)]
+        fresh = told.changed.keys() - gateway.reports.keys()
         gateway.reports.update(told.changed)
         for key in told.removed:
             gateway.reports.pop(key, None)
         gateway.is_complete = gateway.is_complete or told.is_complete
+        if self.is_known:
+            self._tell({*held, *fresh} if was_known else list(self))
+
+    def _tell(self, keys: Collection[Key]) -> None:
+        if self._on_news and keys:
+            self._on_news(keys)
 
 
 class ActivityWatch:
@@ -163,6 +179,11 @@ class ActivityWatch:
             self._book.expect(address)
             failures += 1
             await self._sleep(self._backoff.delay_s(failures, self._rng))
+
+
+def _held_by(gateway: _Gateway, key: Key) -> int:
+    known = gateway.reports.get(key)
+    return known.held if known else 0
 
 
 def _sum(reports: list[Report], now_s: float) -> Activity:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -100,6 +100,8 @@ class App:
         )
         self.feed = Feed(kube, self.cache, namespaces=settings.watch_namespaces, mark=self._mark)
         self.statuses = FollowedStatuses(workers, self.worklist.mark)
+        clock = asyncio.get_running_loop().time
+        self.activities = ActivityBook(clock, self._mark_all)
         observer = Observer(
             kube,
             self.cache,
@@ -107,13 +109,12 @@ class App:
             default_image=settings.worker_image,
             agreement_timeout_s=settings.agreement_seconds,
             clock=utc_now,
+            activities=self.activities,
         )
         writer = Writer(kube, self.cache, candidate)
         defaults = WorkerDefaults(
             settings.worker_image_pull_policy, tokens.operator_token_sha256, tokens.gateway_token_sha256
         )
-        clock = asyncio.get_running_loop().time
-        self.activities = ActivityBook(clock)
         self._listening = [ActivityWatch(gateways, self.activities).run] if gateways else []
         self.scaler = Scaler(kube, self.activities, authority=candidate, clock=clock, reporter=settings.pod_name)
         self.reconciler = Reconciler(
@@ -163,6 +164,15 @@ class App:
         """Have a changed deployment looked at; whoever comes to act looks through all of them first."""
         if self._acts:
             self.worklist.mark(key)
+
+    def _mark_all(self, keys: Collection[Key]) -> None:
+        """Have deployments looked at whose load is news: of one at once, of many after whatever changes meanwhile."""
+        if not self._acts:
+            return
+        if len(keys) == 1:
+            self.worklist.mark(next(iter(keys)))
+        else:
+            self.worklist.sweep(keys)
 
     async def _reconcile(self, key: Key) -> float | None:
         with logs.log_object(str(key)):

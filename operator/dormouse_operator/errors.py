@@ -17,6 +17,10 @@ class WorkerRefused(WorkerError):
     """The worker said no, for now or for these arguments; the message is its own."""
 
 
+class RequestCameIn(WorkerRefused):
+    """A worker that was to fall asleep because nobody calls was called in the meantime."""
+
+
 class GatewayLost(Exception):
     """A gateway is not heard of, or none is found; the message says which and why."""
 

@@ -11,7 +11,7 @@ from dormouse_kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFou
 from dormouse_operator.actions import POLL_S, Action, ClusterAction, CreatePod, RemovePod, pods_of
 from dormouse_operator.children import free_name
 from dormouse_operator.cluster_effects import ClusterEffects
-from dormouse_operator.errors import GroupRefused, WorkerError, WorkerRefused
+from dormouse_operator.errors import GroupRefused, RequestCameIn, WorkerError, WorkerRefused
 from dormouse_operator.manifests import WorkerDefaults
 from dormouse_operator.model import Observed
 from dormouse_operator.worker_effects import WorkerEffects
@@ -60,6 +60,8 @@ class Executor:
         except (Conflict, NotFound) as error:
             _LOG.info("%s: %s: %s", observed.deployment.key, type(action).__name__, error)
             outcome.is_waiting = True
+        except RequestCameIn as error:  # the next look sees it, too, and wakes
+            _LOG.info("%s: the sleep is cancelled: %s", observed.deployment.key, error)
         except GroupRefused as error:
             outcome.failures.append(error)
             outcome.refusals |= error.refusals

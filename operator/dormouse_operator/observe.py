@@ -1,4 +1,6 @@
-"""Reads the cache and the workers into one frozen Observed. Writes nothing, decides nothing.
+"""Reads the cache, the load and the workers into one frozen Observed. Writes nothing, decides nothing.
+
+Whom it asks depends on what `idle` says: a deployment that is to fall asleep has no workers at rest.
 
 Only a Service or a disruption budget that the cache does not hold is asked for: somebody else's of that name carries no
 label of ours, so no watch of ours tells of it, and it must not be taken over.
@@ -8,14 +10,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
 
 from dormouse_kube.api import DISRUPTION_BUDGETS, SERVICES, KubeApi
 from dormouse_kube.errors import Unavailable
+from dormouse_operator import idle
 from dormouse_operator.cache import Cache, Snapshot
 from dormouse_operator.manifests import choose_image, parse_budget, parse_service, pod_digest_of, revision_of
-from dormouse_operator.model import Deployment, Key, Observed, Pod, Worker, WorkerState
+from dormouse_operator.model import Activity, Deployment, Key, Observed, Pod, Rung, Worker, WorkerState
 from dormouse_operator.parse import parse_deployment, parse_pod
 from dormouse_operator.rest import worker_at_rest
 from dormouse_operator.statuses import Answer, Statuses
@@ -52,8 +56,10 @@ class Observer:
         default_image: str,
         agreement_timeout_s: float,
         clock: Callable[[], datetime],
+        activities: Mapping[Key, Activity] | None = None,
     ) -> None:
-        """Take the worlds, and what Observed carries of the settings."""
+        """Take the worlds, what Observed carries of the settings, and the load (what is missing is not known)."""
+        self._activities = activities if activities is not None else {}
         self._kube = kube
         self._cache = cache
         self._statuses = statuses
@@ -71,8 +77,15 @@ class Observer:
         """Return what there is. `refusals` are of the last actions."""
         deployment = parse_deployment(snapshot.deployment)
         pods = tuple(parse_pod(item) for item in snapshot.pods)
-        answers, unreachable, is_told = await self._ask_all(deployment, pods)
+        evidence = idle.gather(deployment, self._activities.get(deployment.key), self._clock())
+        decision = idle.decide(evidence)
+        may_rest = decision.rung is Rung.ACTIVE
+        answers, unreachable, is_told = await self._ask_all(deployment, pods, may_rest=may_rest)
         workers, strangers = _sort_by_settings(pods, answers)
+        if not may_rest and idle.stirred(deployment.recorded, workers):
+            decision = idle.decide(replace(evidence, is_stirred=True))
+        if decision.rung is Rung.ZERO:
+            deployment = replace(deployment, replicas=0)
         raw_service = snapshot.service or await self._kube.get(SERVICES, *deployment.key)
         raw_budget = snapshot.budget
         if raw_budget is None and deployment.replicas > 1:
@@ -81,7 +94,7 @@ class Observer:
         image = choose_image(deployment, pods, self._default_image)
         observed = Observed(
             deployment=deployment,
-            now=self._clock(),
+            now=evidence.now,
             image=image,
             revision=revision_of(deployment, image),
             pods=pods,
@@ -95,6 +108,8 @@ class Observer:
             agreement_timeout_s=self._agreement_timeout_s,
             pod_digest=pod_digest_of(deployment, image),
             strangers=strangers,
+            ladder=decision.ladder,
+            ladder_due=decision.due,
         )
         return Sighting(
             observed,
@@ -112,10 +127,10 @@ class Observer:
         self._statuses.follow(key, ())
 
     async def _ask_all(
-        self, deployment: Deployment, pods: tuple[Pod, ...]
+        self, deployment: Deployment, pods: tuple[Pod, ...], *, may_rest: bool
     ) -> tuple[dict[str, Worker], dict[str, str], bool]:
         """Return what is known of each worker, why others gave no answer, and whether those asked tell of changes."""
-        known = {pod.name: worker for pod in pods if (worker := worker_at_rest(deployment, pod))}
+        known = {pod.name: worker for pod in pods if may_rest and (worker := worker_at_rest(deployment, pod))}
         asked = [pod for pod in pods if pod.can_be_asked and pod.name not in known]
         answers = await asyncio.gather(*(self._statuses.ask(deployment.key, pod) for pod in asked))
         told = dict(zip(asked, answers, strict=True))

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dormouse_operator import capacity
 from dormouse_operator.conditions import asleep, blocks_agreed, model_loaded, ready
 from dormouse_operator.manifests import Occurrence
-from dormouse_operator.model import Observed
-from dormouse_operator.status import Conditions, is_woken, wake_seconds, woken_from
+from dormouse_operator.model import Observed, Rung
+from dormouse_operator.status import Conditions, actuation_of, is_brought_back, is_woken, wake_seconds, woken_from
 
 
 def occurrences(observed: Observed, conditions: Conditions) -> list[Occurrence]:
@@ -21,7 +21,9 @@ def occurrences(observed: Observed, conditions: Conditions) -> list[Occurrence]:
         _agreed,
         _serving,
         _slept,
+        _emptied,
         _woke,
+        _brought_back,
     ]
     told = [tell(observed, conditions) for tell in tellers]
     return [occurrence for occurrence in told if occurrence] + _failures(observed, conditions)
@@ -50,6 +52,20 @@ def _slept(observed: Observed, conditions: Conditions) -> Occurrence | None:
     condition = conditions[asleep.TYPE]
     is_news = condition.is_true and not observed.deployment.recorded.is_true(asleep.TYPE)
     return Occurrence("Normal", "Slept", condition.message) if is_news else None
+
+
+def _emptied(observed: Observed, conditions: Conditions) -> Occurrence | None:
+    """Tell that there is no pod because nobody calls; that of an order is no news to who gave it."""
+    condition = conditions[ready.TYPE]
+    is_news = observed.rung is Rung.ZERO and observed.deployment.recorded.reason(ready.TYPE) != condition.reason
+    return Occurrence("Normal", "Slept", condition.message) if is_news else None
+
+
+def _brought_back(observed: Observed, conditions: Conditions) -> Occurrence | None:
+    actuation = actuation_of(observed, conditions)
+    if actuation is None or actuation.path != "cold" or not is_brought_back(observed):
+        return None
+    return Occurrence("Normal", "Woke", f"serves after no pod in {actuation.seconds:.2f} s: {actuation.reason}")
 
 
 def _woke(observed: Observed, conditions: Conditions) -> Occurrence | None:

@@ -29,7 +29,7 @@ class Phase(StrEnum):
     FAILED = "Failed"
     REJECTED = "Rejected"  # the spec is not accepted
     OFF = "Off"  # spec.replicas is 0
-    ZERO = "Zero"  # no pod, by order
+    ZERO = "Zero"  # no pod, by order or because nobody calls
     DEGRADED = "Degraded"  # some replicas serve
 
 
@@ -79,7 +79,7 @@ def deployment_phase(observed: Observed, conditions: Mapping[str, Condition]) ->
     """Return the deployment's state in one word: the first rung that fits."""
     if not conditions[accepted.TYPE].is_true:
         return Phase.REJECTED
-    if observed.deployment.lifecycle.desired_state == "Zero":
+    if observed.wants_no_pod:
         return Phase.ZERO
     if not observed.has_replicas:
         return Phase.OFF

@@ -3,8 +3,8 @@
 Each pass plans at most one step per replica, and every step can be repeated without harm:
 
     no pod:          create → (it loads and profiles) → the count is agreed → initialise the cache → open the gate
-    order to sleep:  close the gate → drain → all replicas sleep together
-    order to wake:   wake up → open the gate
+    to sleep:        close the gate → drain → all replicas sleep together     (by order, or as `idle` decides)
+    to wake:         wake up → open the gate
     not wanted:      close the gate → endpoints gone → drain → delete        (`rollout`, which decides how many at once)
 
 What makes it hard: (1) a worker that serves must not lose its requests because a newcomer reported less: such workers
@@ -61,7 +61,8 @@ def _requeue_after_s(observed: Observed, standing: Standing) -> float | None:
     asked = [pod for pod in observed.pods if pod.can_be_asked and pod.owner_uid == observed.deployment.uid]
     if any(observed.state(pod) in _CHANGING or observed.state(pod) is None for pod in asked):
         return POLL_S
-    ends = [end for end in (_waiting_ends(observed), _progress_ends(observed, standing)) if end]
+    times = (_waiting_ends(observed), _progress_ends(observed, standing), observed.ladder_due)
+    ends = [end for end in times if end]
     return max(0.0, (min(ends) - observed.now).total_seconds()) if ends else None
 
 

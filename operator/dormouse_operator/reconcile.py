@@ -22,7 +22,7 @@ from dormouse_operator.conditions.steps import evaluate_all
 from dormouse_operator.execute import Executor, Outcome
 from dormouse_operator.manifests import Occurrence, event_manifest
 from dormouse_operator.metrics import Metrics
-from dormouse_operator.model import Deployment, Key, Observed
+from dormouse_operator.model import Key, Observed
 from dormouse_operator.observe import Observer, Refusals, Sighting
 from dormouse_operator.occurrences import occurrences
 from dormouse_operator.parse import SpecError, format_time, parse_status
@@ -49,7 +49,7 @@ class Leader(Authority, Protocol):
 class Follower(Protocol):
     """Who wants to know every deployment as it was last observed."""
 
-    def saw(self, deployment: Deployment) -> None:
+    def saw(self, observed: Observed) -> None:
         """Take a deployment."""
         ...
 
@@ -130,7 +130,7 @@ class Reconciler:
                 await self._reject(key, snapshot, error)
                 return None
         for follower in self._followers:
-            follower.saw(sighting.observed.deployment)
+            follower.saw(sighting.observed)
         return await self._proceed(sighting)
 
     async def _proceed(self, sighting: Sighting) -> float | None:

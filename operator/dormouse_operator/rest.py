@@ -1,8 +1,8 @@
 """Which workers are at rest, and what is known of them without asking. Pure.
 
-A worker at rest serves with the agreed count, as recorded, and is ordered to. Its kubelet probes it; when that fails,
-or a new pod takes the name, the pod is no longer ready and the worker is asked again. So no connection is made to
-deployments where nothing happens.
+A worker at rest serves with the agreed count, as recorded, and is to go on serving. Its kubelet probes it; when that
+fails, or a new pod takes the name, the pod is no longer ready and the worker is asked again. So no connection is made
+to deployments where nothing happens.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any
 from dormouse_kube.api import EVENTS, INFERENCE_DEPLOYMENTS, KubeApi, Resource
 from dormouse_kube.errors import Conflict, KubeError, NotFound
 from dormouse_operator.manifests import Occurrence, event_manifest
-from dormouse_operator.model import Activity, Deployment, Key, Scaling
+from dormouse_operator.model import Activity, Deployment, Key, Observed, Scaling
 from dormouse_operator.scaling import Decision, History, decide
 from dormouse_operator.writes import Authority
 
@@ -58,10 +58,11 @@ class Scaler:
         """Show who is scaled, and how many there are."""
         return f"Scaler({', '.join(f'{key}={scaled.replicas}' for key, scaled in sorted(self._scaled.items()))})"
 
-    def saw(self, deployment: Deployment) -> None:
+    def saw(self, observed: Observed) -> None:
         """Take a deployment as it was just observed."""
+        deployment = observed.deployment
         scaling = deployment.scaling
-        if scaling is None or not _may_scale(deployment):
+        if scaling is None or observed.is_idle or not _may_scale(deployment):
             self.forget(deployment.key)
             return
         known = self._scaled.get(deployment.key)

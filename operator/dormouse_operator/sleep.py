@@ -1,9 +1,12 @@
-"""The next steps towards an ordered sleep, over all replicas at once. Pure, stores nothing.
+"""The next steps towards a sleep, over all replicas at once. Pure, stores nothing.
 
     gate shut → every worker drained, or its time is over → all are put to sleep together, or none
 
 Who serves no requests yet (loads, profiles, starts) holds the others up no more than it would hold up a start: it
-joins when its cache is there. A worker that sleeps less deep than ordered is put to sleep again with the others.
+joins when its cache is there. A worker that sleeps less deep than it should is put to sleep again with the others.
+
+An order ends requests that do not end in time. A deployment that sleeps because nobody calls ends none: a request that
+came in since the decision cancels the sleep, and each worker refuses it if its request counter moved.
 """
 
 from __future__ import annotations
@@ -14,19 +17,21 @@ from dormouse_operator.model import AWAKE, Observed, Pod
 
 
 def steps(observed: Observed) -> list[ReplicaAction]:
-    """Return what to do now for an order to sleep."""
+    """Return what to do now towards a sleep."""
     if not observed.wants_sleep:
         return []
     concerned = [pod for pod in observed.replicas if _must_fall_asleep(observed, pod)]
     if any(pod.gate_open for pod in concerned):
         return []
-    must_abort = any(is_late(observed, pod) for pod in concerned)
+    must_abort = not observed.is_idle and any(is_late(observed, pod) for pod in concerned)
     busy = [pod for pod in concerned if not is_drained(observed, pod)]
     if busy and not must_abort:
         return [Drain(pod) for pod in busy]
     if not concerned:
         return []
-    return [PutToSleep(tuple(concerned), observed.deployment.lifecycle.sleep_level, must_abort)]
+    known = {pod.name: observed.counter_when_decided(pod) for pod in concerned}
+    counters = {name: counter for name, counter in known.items() if counter is not None}
+    return [PutToSleep(tuple(concerned), observed.sleep_level, must_abort, counters)]
 
 
 def _must_fall_asleep(observed: Observed, pod: Pod) -> bool:

@@ -9,7 +9,7 @@ from dormouse_operator import capacity
 from dormouse_operator.conditions import asleep, ready
 from dormouse_operator.conditions.ready import serving
 from dormouse_operator.manifests import selector_text
-from dormouse_operator.model import Actuation, Condition, Observed, Rank, WorkerState
+from dormouse_operator.model import Actuation, Condition, Ladder, Observed, Rank, Rung, WorkerState
 from dormouse_operator.parse import format_time, parse_time
 from dormouse_operator.phases import deployment_phase
 
@@ -33,6 +33,7 @@ def build_status(observed: Observed, evaluated: Sequence[Condition], *, url: str
         "url": url or None,
         "conditions": [_write_condition(observed, condition) for condition in evaluated],
         "rollout": _rollout(observed),
+        "lifecycle": _ladder(observed.ladder),
         "kvCache": _kv_cache(observed),
         "lastActuation": _write_actuation(actuation),
     }
@@ -41,7 +42,7 @@ def build_status(observed: Observed, evaluated: Sequence[Condition], *, url: str
 
 def is_woken(observed: Observed, conditions: Conditions) -> bool:
     """Tell whether a wake has just been completed."""
-    was_waking = observed.deployment.recorded.reason(asleep.TYPE) == asleep.WAKING
+    was_waking = observed.deployment.recorded.reason(asleep.TYPE) in {asleep.WAKING, asleep.WAKE_REFUSED}
     return was_waking and conditions[asleep.TYPE].reason == asleep.AWAKE
 
 
@@ -75,11 +76,24 @@ def actuation_of(observed: Observed, conditions: Conditions) -> Actuation | None
     now = format_time(observed.now)
     if is_woken(observed, conditions):
         path: Literal["level1", "level2"] = "level1" if woken_from(observed) == 1 else "level2"
-        reason = f"desiredState is {observed.deployment.lifecycle.desired_state}"
-        return Actuation(path, round(wake_seconds(observed), 3), reason, now)
-    has_started = conditions[ready.TYPE].is_true and not observed.deployment.recorded.is_true(ready.TYPE)
+        return Actuation(path, round(wake_seconds(observed), 3), _reason_of_wake(observed), now)
+    is_serving = conditions[ready.TYPE].is_true and not (observed.wants_sleep or observed.wants_no_pod)
+    has_started = is_serving and not observed.deployment.recorded.is_true(ready.TYPE)
     seconds = cold_start_seconds(observed) if has_started else None
-    return None if seconds is None else Actuation("cold", round(seconds, 3), "started", now)
+    reason = _reason_of_wake(observed) if is_brought_back(observed) else "started"
+    return None if seconds is None else Actuation("cold", round(seconds, 3), reason, now)
+
+
+def is_brought_back(observed: Observed) -> bool:
+    """Tell whether a request or a prewarm asked for it after it last came to serve."""
+    ladder, last = observed.ladder, observed.deployment.recorded.last_actuation
+    told = parse_time(last.time) if last else None
+    return bool(ladder and ladder.rung is Rung.ACTIVE and told and ladder.since > told)
+
+
+def _reason_of_wake(observed: Observed) -> str:
+    ladder = observed.ladder
+    return ladder.reason if ladder else f"desiredState is {observed.deployment.lifecycle.desired_state}"
 
 
 def _write_condition(observed: Observed, condition: Condition) -> dict[str, Any]:
@@ -102,6 +116,20 @@ def _rollout(observed: Observed) -> dict[str, Any]:
     is_same = known is not None and known.revision == observed.revision
     since = known.since if known and is_same else None
     return {"revision": observed.revision, "startTime": format_time(since or observed.now)}
+
+
+def _ladder(ladder: Ladder | None) -> dict[str, Any] | None:
+    """Return where the deployment is on the ladder; it changes with the rung only."""
+    if ladder is None:
+        return None
+    written = {
+        "rung": str(ladder.rung),
+        "since": format_time(ladder.since),
+        "reason": ladder.reason,
+        "idleSince": format_time(ladder.idle_since) if ladder.idle_since else None,
+        "wakeRequestedAt": ladder.wake_intent or None,
+    }
+    return {key: value for key, value in written.items() if value is not None}
 
 
 def _kv_cache(observed: Observed) -> dict[str, Any] | None:
@@ -138,6 +166,7 @@ def ranks_of(observed: Observed) -> list[Rank]:
                 residual_bytes=worker.residual_bytes if worker.state is WorkerState.ASLEEP else 0,
                 limited_by=report.limited_by,
                 sleep_level=worker.sleep_level,
+                request_counter=observed.counter_when_decided(pod),
             )
         )
     return ranks
@@ -157,7 +186,8 @@ def _write_rank(rank: Rank) -> dict[str, Any]:
         "sleepLevel": rank.sleep_level,
         "limitedBy": rank.limited_by,
     }
-    return written | {key: value for key, value in optional.items() if value}
+    counter = {} if rank.request_counter is None else {"requestCounter": rank.request_counter}
+    return written | {key: value for key, value in optional.items() if value} | counter
 
 
 def _write_actuation(actuation: Actuation | None) -> dict[str, Any] | None:

@@ -53,6 +53,7 @@ class FakeWorker:
     residual_bytes: int = GIB // 4  # what it keeps asleep
     missing_bytes: int = 0  # what a wake would need and has not
     running_requests: int = 0
+    request_counter: int = 0  # requests accepted since its start
     failure: Failure | None = None
     has_report: bool = False  # in FAILED: whether it had measured before
     commands: list[str] = field(default_factory=list)
@@ -73,7 +74,7 @@ class FakeWorker:
     def restart(self) -> None:
         """Start anew, as after a crash of the container."""
         self.state, self.failure, self.allocated, self.kept = WorkerState.LOADING, None, 0, 0
-        self.epoch, self.sleep_level, self.has_report = 0, 0, False
+        self.epoch, self.sleep_level, self.has_report, self.request_counter = 0, 0, False, 0
         self.settings_digest = self.first_digest or self.settings_digest
 
     def status(self) -> Worker:
@@ -95,6 +96,7 @@ class FakeWorker:
             last_sleep_s=0.5 if self.kept else 0.0,
             last_wake_s=0.25 if self.kept else 0.0,
             sleep_level=self.sleep_level,
+            request_counter=self.request_counter,
             swapping_to=self.swapping_to,
         )
 
@@ -116,12 +118,15 @@ class FakeWorker:
         self.state = WorkerState.DRAINING
         return self.running_requests
 
-    def prepare_sleep(self, epoch: int, *, abort: bool) -> None:
+    def prepare_sleep(self, epoch: int, *, abort: bool, request_counter: int | None = None) -> None:
         """Close, and be idle."""
         self._begin("abort" if abort else "prepare_sleep", epoch)
         if self.state is WorkerState.ASLEEP:
             return
         self._require(WorkerState.READY, WorkerState.DRAINING)
+        if request_counter not in {None, self.request_counter}:
+            words = f"request_counter is {request_counter}, this worker has accepted {self.request_counter} requests"
+            raise WorkerRefused(f"FAILED_PRECONDITION: {words}")
         if abort:
             self.running_requests = 0
         self._require_idle()
@@ -230,10 +235,12 @@ class FakeWorkers:
         """See WorkerControl."""
         return self.at(address).drain(epoch)
 
-    async def prepare_sleep(self, address: str, *, epoch: int, level: int, abort: bool) -> None:
+    async def prepare_sleep(
+        self, address: str, *, epoch: int, level: int, abort: bool, request_counter: int | None = None
+    ) -> None:
         """See WorkerControl."""
         assert level > 0, "0 is awake"
-        self._do(address, lambda worker: worker.prepare_sleep(epoch, abort=abort))
+        self._do(address, lambda worker: worker.prepare_sleep(epoch, abort=abort, request_counter=request_counter))
 
     async def sleep(self, address: str, *, epoch: int, level: int, abort: bool) -> Worker:
         """See WorkerControl."""

@@ -61,7 +61,10 @@ class _Servicer(rpc.WorkerControlServicer):
     async def PrepareSleep(self, request: pb.PrepareSleepRequest, context: Any) -> pb.PrepareSleepResponse:  # noqa: N802
         """See the contract."""
         abort = request.mode == pb.DRAIN_MODE_ABORT
-        await self._do(context, lambda worker: worker.prepare_sleep(request.epoch, abort=abort))
+        counter = request.request_counter if request.HasField("request_counter") else None
+        await self._do(
+            context, lambda worker: worker.prepare_sleep(request.epoch, abort=abort, request_counter=counter)
+        )
         return pb.PrepareSleepResponse()
 
     async def PrepareWakeUp(self, request: pb.PrepareWakeUpRequest, context: Any) -> pb.PrepareWakeUpResponse:  # noqa: N802
@@ -112,6 +115,7 @@ def _to_message(worker: Worker) -> pb.WorkerStatus:
         last_sleep_seconds=worker.last_sleep_s,
         last_wake_seconds=worker.last_wake_s,
         sleep_level=worker.sleep_level,
+        request_counter=worker.request_counter,
         swapping_to=worker.swapping_to,
     )
 

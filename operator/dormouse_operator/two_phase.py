@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 
-from dormouse_operator.errors import GroupRefused, WorkerError
+from dormouse_operator.errors import GroupRefused, RequestCameIn, WorkerError, WorkerRefused
 from dormouse_operator.model import Pod, SleepLevel, WorkerState
 from dormouse_operator.workers import WorkerControl
 
@@ -19,18 +20,35 @@ Call = Callable[[Pod], Awaitable[object]]
 
 
 class TwoPhase:
-    """Conducts the two phases. Every method raises GroupRefused, which says who refused."""
+    """Conducts the two phases. Every method raises GroupRefused, which says who refused, or RequestCameIn."""
 
     def __init__(self, workers: WorkerControl) -> None:
         """Take the way to workers."""
         self._workers = workers
 
-    async def put_to_sleep(self, pods: Sequence[Pod], level: SleepLevel, *, epoch: int, abort: bool) -> None:
-        """Put all of them to sleep; those that prepared are opened again if one refuses to."""
+    async def put_to_sleep(
+        self,
+        pods: Sequence[Pod],
+        level: SleepLevel,
+        *,
+        epoch: int,
+        abort: bool,
+        counters: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        """Put all of them to sleep; those that prepared are opened again if one refuses to.
+
+        `counters`, by pod name: RequestCameIn where a worker has accepted another number of requests.
+        """
         workers = self._workers
 
         async def prepare(pod: Pod) -> None:
-            await workers.prepare_sleep(pod.ip, epoch=epoch, level=level, abort=abort)
+            counter = counters.get(pod.name)
+            try:
+                await workers.prepare_sleep(pod.ip, epoch=epoch, level=level, abort=abort, request_counter=counter)
+            except WorkerRefused as error:
+                if counter is not None and (await workers.get_status(pod.ip)).request_counter != counter:
+                    raise RequestCameIn(str(error)) from error
+                raise
 
         async def commit(pod: Pod) -> None:
             await workers.sleep(pod.ip, epoch=epoch, level=level, abort=abort)
@@ -67,6 +85,8 @@ async def _run(pods: Sequence[Pod], *, prepare: Call, commit: Call, take_back: C
             _LOG.warning("pod %s did not take its preparation back, it ends by itself: %s", name, error)
     else:
         refusals = await _on_all(pods, commit)
+    if came_in := next((error for error in refusals.values() if isinstance(error, RequestCameIn)), None):
+        raise came_in
     if refusals:
         raise GroupRefused({name: str(error) for name, error in refusals.items()})
 

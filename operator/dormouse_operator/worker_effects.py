@@ -41,8 +41,8 @@ class WorkerEffects:
                 return not await self.drain(pod, epoch)
             case EndRequests(pod):
                 await self._end_requests(pod, epoch)
-            case PutToSleep(pods, level, must_abort):
-                await self._two_phase.put_to_sleep(pods, level, epoch=epoch, abort=must_abort)
+            case PutToSleep(pods, level, must_abort, counters):
+                await self._two_phase.put_to_sleep(pods, level, epoch=epoch, abort=must_abort, counters=counters)
             case WakeUp(pods):
                 await self._wake_up(observed, pods, epoch)
             case SwapEngine(pod, must_end):

@@ -47,8 +47,13 @@ class WorkerControl(Protocol):
         """Refuse new requests and wait a moment for the running ones; return how many are left."""
         ...
 
-    async def prepare_sleep(self, address: str, *, epoch: int, level: int, abort: bool) -> None:
-        """Have the worker close and be idle, ready for `sleep`. With `abort`, running requests are ended."""
+    async def prepare_sleep(
+        self, address: str, *, epoch: int, level: int, abort: bool, request_counter: int | None = None
+    ) -> None:
+        """Have the worker close and be idle, ready for `sleep`. With `abort`, running requests are ended.
+
+        WorkerRefused where `request_counter` is given and the worker, awake, has accepted another number of requests.
+        """
         ...
 
     async def sleep(self, address: str, *, epoch: int, level: int, abort: bool) -> Worker:
@@ -105,9 +110,13 @@ class GrpcWorkerControl:
         answer = await self._call(address, DRAIN_STEP_S + STATUS_TIMEOUT_S, lambda stub: stub.Drain, request)
         return int(answer.remaining_requests)
 
-    async def prepare_sleep(self, address: str, *, epoch: int, level: int, abort: bool) -> None:
+    async def prepare_sleep(
+        self, address: str, *, epoch: int, level: int, abort: bool, request_counter: int | None = None
+    ) -> None:
         """See WorkerControl."""
-        request = pb.PrepareSleepRequest(epoch=epoch, level=level, mode=_mode(abort=abort))
+        request = pb.PrepareSleepRequest(
+            epoch=epoch, level=level, mode=_mode(abort=abort), request_counter=request_counter
+        )
         await self._call(address, MEMORY_TIMEOUT_S, lambda stub: stub.PrepareSleep, request)
 
     async def sleep(self, address: str, *, epoch: int, level: int, abort: bool) -> Worker:
@@ -192,6 +201,7 @@ def parse_worker(status: pb.WorkerStatus) -> Worker:
         last_sleep_s=status.last_sleep_seconds,
         last_wake_s=status.last_wake_seconds,
         sleep_level=status.sleep_level,
+        request_counter=status.request_counter,
         swapping_to=status.swapping_to,
     )
 

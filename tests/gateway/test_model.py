@@ -1,6 +1,6 @@
 """What is read of custom resources and pods."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -116,3 +116,11 @@ def test_a_deployment_that_becomes_unreadable_is_forgotten():
     router.on_deployment(ObjectKey("default", "tiny"), None)
     router.on_deployment(ObjectKey("default", "tiny"), None)
     assert [one.full_name for one in gone] == ["default/tiny"]
+
+
+def test_a_model_that_sleeps_by_itself_sleeps_from_the_decision_on_also_without_a_pod():
+    lifecycle = {"rung": "Zero", "since": "2026-01-01T00:10:00Z"}
+    raw = stored(infd("tiny"), status={"phase": "Zero", "lifecycle": lifecycle})
+    assert parse_deployment(raw).slept_at == datetime(2026, 1, 1, 0, 10, tzinfo=UTC)
+    raw["status"]["lifecycle"]["rung"] = "Active"
+    assert parse_deployment(raw).slept_at is None

@@ -65,6 +65,7 @@ class Rig:
         """Lose everything that is only in memory."""
         self.cache = Cache()
         self.pump = CachePump(self.kube, self.cache)
+        self.activities = ActivityBook(lambda: self.clock().timestamp())
         observer = Observer(
             self.kube,
             self.cache,
@@ -72,12 +73,12 @@ class Rig:
             default_image=self.default_image,
             agreement_timeout_s=10.0,
             clock=self.clock,
+            activities=self.activities,
         )
         writer = Writer(self.kube, self.cache, self.leader)
         executor = Executor(
             writer, self.workers, authority=self.leader, defaults=WorkerDefaults("IfNotPresent", "aa", "bb")
         )
-        self.activities = ActivityBook(lambda: self.clock().timestamp())
         self.scaler = Scaler(
             self.kube,
             self.activities,

@@ -245,3 +245,22 @@ async def test_a_mistake_of_ours_in_one_stream_is_logged_and_the_stream_begun_ag
         gateways.tell("a:1", TINY)
         await calm()
         assert TINY in book
+
+
+def test_news_are_what_comes_to_be_known_and_requests_that_come_to_be_held(clock, gateways):
+    news = []
+    book = ActivityBook(clock, lambda keys: news.append(sorted(keys)))
+    both = {TINY: gateways.report(), OTHER: gateways.report()}
+    book.expect("b:1")
+    book.take("a:1", Told(both, (), is_complete=True))
+    assert news == [], "one is not heard of"
+    book.take("b:1", Told(both, (), is_complete=True))
+    assert news == [[OTHER, TINY]]
+    book.take("a:1", Told({TINY: gateways.report(in_flight=9)}, (), is_complete=False))
+    assert len(news) == 1, "a load that comes and goes is none"
+    book.take("a:1", Told({TINY: gateways.report(in_flight=9, held=1)}, (), is_complete=False))
+    book.take("a:1", Told({TINY: gateways.report(in_flight=9, held=5)}, (), is_complete=False))
+    assert news[1:] == [[TINY]]
+    book.expect("b:1")
+    book.drop("b:1")
+    assert news[2:] == [[OTHER, TINY]]

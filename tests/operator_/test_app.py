@@ -95,6 +95,25 @@ async def test_a_leader_hears_what_goes_on_at_its_gateways_and_nobody_else_does(
     await until(lambda: not gateways.listeners)
 
 
+async def test_a_held_request_brings_back_what_has_no_pod_though_no_intent_was_written():
+    kube, stop, gateways = FakeKube(), asyncio.Event(), FakeGateways(asyncio.get_running_loop().time, found={"a:1"})
+    rung = {"rung": "Zero", "since": "2026-01-01T00:10:00Z", "idleSince": "2026-01-01T00:00:00Z", "reason": "idle"}
+    kube.put(INFERENCE_DEPLOYMENTS, {**deployment(), "status": {"lifecycle": rung}})
+    app = app_over(kube, gateways=gateways)
+    leading = asyncio.create_task(app.run(stop))
+    await until(lambda: gateways.listeners)
+    gateways.tell("a:1", Key("team", "tiny"))
+    await until(
+        lambda: (kube.peek(INFERENCE_DEPLOYMENTS, "team", "tiny") or {}).get("status", {}).get("phase") == "Zero"
+    )
+    await until(lambda: "0 due, 0 busy" in repr(app.worklist))
+    assert kube.everything(PODS) == []
+    gateways.tell("a:1", Key("team", "tiny"), in_flight=1, held=1)
+    await until(lambda: kube.everything(PODS))
+    stop.set()
+    await leading
+
+
 async def test_a_leader_knows_the_deployments_that_it_is_to_scale():
     kube, stop = FakeKube(), asyncio.Event()
     scaled = deployment()

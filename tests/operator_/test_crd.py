@@ -14,6 +14,7 @@ import yaml
 from dormouse_kube.api import Kind
 from dormouse_kube.client import KubeClient
 from dormouse_kube.errors import Conflict, Invalid, KubeError, NotFound
+from dormouse_operator.model import Prewarm
 from dormouse_operator.parse import parse_deployment
 
 CRD = yaml.safe_load((Path(__file__).parents[2] / "crds" / "inferencedeployments.yaml").read_text())
@@ -163,6 +164,26 @@ REFUSED = [
     ({"rollout": {"maxSurge": "101%"}}, ["spec.rollout.maxSurge", "101%"]),
     ({"rollout": {"maxUnavailable": -1}}, ["spec.rollout.maxUnavailable", "-1", "0"]),
     ({"rollout": {"progressDeadlineSeconds": 0}}, ["spec.rollout.progressDeadlineSeconds", "0", "1"]),
+    ({"lifecycle": {"level1AfterSeconds": 0}}, ["spec.lifecycle.level1AfterSeconds", "0", "1"]),
+    (
+        {"lifecycle": {"level2AfterSeconds": 600}},
+        ["spec.lifecycle.level2AfterSeconds is 600", "level1AfterSeconds, 600"],
+    ),
+    (
+        {"lifecycle": {"level1AfterSeconds": None, "level2AfterSeconds": 9, "zeroAfterSeconds": 8}},
+        ["spec.lifecycle.zeroAfterSeconds is 8", "level2AfterSeconds, 9"],
+    ),
+    (
+        {"lifecycle": {"level1AfterSeconds": 9, "level2AfterSeconds": None, "zeroAfterSeconds": 8}},
+        ["spec.lifecycle.zeroAfterSeconds is 8", "level1AfterSeconds, 9"],
+    ),
+    ({"lifecycle": {"minActiveSeconds": -1}}, ["spec.lifecycle.minActiveSeconds", "-1", "0"]),
+    ({"lifecycle": {"prewarm": [{"cron": "* * * *"}]}}, ["spec.lifecycle.prewarm[0].cron", "* * * *"]),
+    ({"lifecycle": {"prewarm": [{"timeZone": "UTC"}]}}, ["spec.lifecycle.prewarm[0].cron", "Required"]),
+    (
+        {"lifecycle": {"prewarm": [{"cron": "0 0 * * *", "timeZone": "../x"}]}},
+        ["spec.lifecycle.prewarm[0].timeZone", "../x"],
+    ),
     ({"lifecycle": {"drainTimeoutSeconds": -1}}, ["spec.lifecycle.drainTimeoutSeconds", "-1", "0"]),
     ({"lifecycle": {"holdTimeoutSeconds": -1}}, ["spec.lifecycle.holdTimeoutSeconds", "-1", "0"]),
     ({"lifecycle": {"maxHeldRequests": 1000001}}, ["spec.lifecycle.maxHeldRequests", "1000001", "1000000"]),
@@ -220,6 +241,8 @@ async def test_the_server_fills_defaults_and_accepts_good_values(served):
             "keepHostCopy": True,
             "keepPrefixCache": False,
             "drainTimeoutSeconds": 60,
+            "level1AfterSeconds": 600,
+            "minActiveSeconds": 60,
             "holdTimeoutSeconds": 300,
             "maxHeldRequests": 1000,
         },
@@ -231,13 +254,22 @@ async def test_the_server_fills_defaults_and_accepts_good_values(served):
         "replicas": 0,
         "engine": {"maxModelLen": 512, "kvCacheMemory": "1.5Gi", "swapSpace": 1024, "gpuMemoryUtilization": 1},
         "resources": {"limits": {"memory": "1536Mi", "cpu": 2}, "requests": {"cpu": "50m", "memory": "0.5Gi"}},
-        "lifecycle": {"desiredState": "Asleep"},
+        "lifecycle": {
+            "desiredState": "Asleep",
+            "level1AfterSeconds": None,
+            "level2AfterSeconds": 60,
+            "zeroAfterSeconds": 61,
+            "prewarm": [{"cron": "45 7 * * MON-FRI"}],
+        },
         "scaling": {"maxReplicas": 4, "targetKvUsage": 0.8},
         "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"nodeSelector": {"disk": "fast"}}},
     }
     good = await client.create(kind, manifest(kind, "n" * 40, **full))
     assert parse_deployment(good).engine.kv_cache_memory_bytes == 3 * 2**29
     assert good["spec"]["template"] == full["template"]
+    ladder = parse_deployment(good).lifecycle
+    assert (ladder.level1_after_s, ladder.level2_after_s, ladder.zero_after_s) == (None, 60, 61)
+    assert ladder.prewarm == (Prewarm("45 7 * * MON-FRI", "UTC"),)
     model = {"uri": "hf://org/Tiny-1.5", "revision": "refs/pr/1", "tokenSecretRef": {"name": "hub"}, "size": "16Gi"}
     loaded = await client.create(kind, manifest(kind, "loaded", model=model, cache={"size": "40Gi"}))
     assert loaded["spec"]["model"]["tokenSecretRef"] == {"name": "hub", "key": "token"}

@@ -73,7 +73,7 @@ async def test_nothing_is_written_while_the_load_asks_for_what_there_is(rig):
 
 
 async def test_a_lost_gateway_changes_nothing_however_long_it_is_lost(rig):
-    await rig.serving(scaling=SCALING, replicas=3)
+    await rig.serving(scaling=SCALING, replicas=3, lifecycle={"level1AfterSeconds": None})
     tell(rig, in_flight=0)
     rig.activities.expect("b:1")
     await go_on(rig, 1200)

@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from dormouse_api.names import ANNOTATION_WAKE
 from dormouse_operator.manifests import revision_of
-from dormouse_operator.model import Container, ModelSource, Rollout, Scaling
+from dormouse_operator.model import Container, ModelSource, Prewarm, Rollout, Rung, Scaling
 from dormouse_operator.parse import SpecError, format_time, parse_bytes, parse_deployment, parse_pod, parse_time
 
 
@@ -133,3 +134,53 @@ def test_times_go_both_ways():
     text = "2026-01-02T03:04:05Z"
     assert format_time(parse_time(text)) == text
     assert parse_time(None) is None
+
+
+def test_the_ladder_has_its_delays_and_null_is_never():
+    assert deployment().lifecycle.level1_after_s == 600
+    spec = {"level1AfterSeconds": None, "level2AfterSeconds": 60, "zeroAfterSeconds": 61, "minActiveSeconds": 0}
+    lifecycle = deployment(lifecycle={**spec, "prewarm": [{"cron": "0 7 * * *", "timeZone": "Asia/Tokyo"}]}).lifecycle
+    assert (lifecycle.level1_after_s, lifecycle.level2_after_s, lifecycle.zero_after_s) == (None, 60, 61)
+    assert (lifecycle.min_active_s, lifecycle.prewarm) == (0, (Prewarm("0 7 * * *", "Asia/Tokyo"),))
+    assert deployment(lifecycle={"level1AfterSeconds": 5}).lifecycle.zero_after_s is None
+
+
+@pytest.mark.parametrize(
+    ("lifecycle", "words"),
+    [
+        ({"level1AfterSeconds": 0}, "level1AfterSeconds is 0; the least is 1, null is never"),
+        ({"level2AfterSeconds": 600}, "level2AfterSeconds is 600; allowed is more than .*level1AfterSeconds, 600"),
+        (
+            {"level1AfterSeconds": None, "level2AfterSeconds": 9, "zeroAfterSeconds": 8},
+            "zeroAfterSeconds is 8; allowed is more than .*level2AfterSeconds, 9",
+        ),
+        ({"prewarm": [{"cron": "* * * *"}]}, r"prewarm\[0\].cron is '\* \* \* \*'; needed are five fields"),
+        ({"prewarm": [{"cron": "0 * * * * *"}]}, "five fields"),
+        ({"prewarm": [{"cron": "0 7 * * *"}, {"cron": "0 25 * * *"}]}, r"prewarm\[1\].cron is '0 25 .*Bad hour"),
+        ({"prewarm": [{"cron": "0 0 30 2 *"}]}, "Bad day-of-month"),
+        (
+            {"prewarm": [{"cron": "0 7 * * *", "timeZone": "Mars/Base"}]},
+            r"prewarm\[0\].timeZone is 'Mars/Base'; allowed",
+        ),
+        ({"prewarm": [{"cron": "0 7 * * *", "timeZone": "Europe"}]}, "timeZone is 'Europe'"),
+        ({"prewarm": [{"cron": "0 7 * * *", "timeZone": "../x"}]}, "timeZone is '../x'"),
+    ],
+)
+def test_a_ladder_that_makes_no_sense_is_refused_with_field_and_value(lifecycle, words):
+    with pytest.raises(SpecError, match=rf"spec\.lifecycle\..*{words}" if words[0] != "l" else words):
+        deployment(lifecycle=lifecycle)
+
+
+def test_what_gateways_ask_for_and_the_rung_are_read_as_they_stand():
+    raw = {"rung": "Level2", "since": "2026-01-01T00:10:00Z", "reason": "idle", "wakeRequestedAt": "x"}
+    parsed = parse_deployment(
+        {
+            "metadata": {"namespace": "t", "name": "n", "uid": "u", "annotations": {ANNOTATION_WAKE: "whatever"}},
+            "spec": {"model": {"uri": "pvc://models/tiny"}},
+            "status": {"lifecycle": {**raw, "idleSince": "2026-01-01T00:00:00Z"}},
+        }
+    )
+    assert parsed.wake_intent == "whatever"
+    ladder = parsed.recorded.ladder
+    assert (ladder.rung, ladder.idle_s, ladder.wake_intent) == (Rung.LEVEL2, 600, "x")
+    assert deployment().recorded.ladder is None

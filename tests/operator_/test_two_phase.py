@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dormouse_operator.errors import GroupRefused, WorkerRefused
+from dormouse_operator.errors import GroupRefused, RequestCameIn, WorkerRefused
 from dormouse_operator.model import WorkerState
 from dormouse_operator.testing import FakeWorker, FakeWorkers
 from dormouse_operator.testing_nouns import a_pod
@@ -108,3 +108,14 @@ async def test_what_is_no_refusal_is_not_hidden(fakes):
     fakes.workers[PODS[0].ip] = Broken(PODS[0].uid, "x")
     with pytest.raises(ZeroDivisionError):
         await TwoPhase(fakes).put_to_sleep(PODS, 1, epoch=1, abort=False)
+
+
+async def test_a_request_that_came_in_since_keeps_all_awake_and_is_told_apart_from_a_refusal(two_phase, workers):
+    workers[1].request_counter = 8
+    counters = {PODS[0].name: 0, PODS[1].name: 7}
+    with pytest.raises(RequestCameIn, match="accepted 8 requests"):
+        await two_phase.put_to_sleep(PODS, 1, epoch=1, abort=False, counters=counters)
+    assert states(workers) == [WorkerState.READY] * 2
+    workers[1].refuse_next = [SHORT]
+    with pytest.raises(GroupRefused, match="memory is short"):
+        await two_phase.put_to_sleep(PODS, 1, epoch=1, abort=False, counters={**counters, PODS[1].name: 8})

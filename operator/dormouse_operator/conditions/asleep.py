@@ -1,12 +1,13 @@
-"""Asleep: every worker has given its memory back, by order. Pure."""
+"""Asleep: every worker has given its memory back, by order or because nobody calls. Pure."""
 
 from __future__ import annotations
 
-from dormouse_operator.conditions.ladder import failed, holds, no_replicas, not_yet
+from dormouse_operator.conditions.ladder import failed, holds, idle_words, no_replicas, not_yet
 from dormouse_operator.model import Condition, Observed, Pod, Worker, WorkerState
 
 TYPE = "Asleep"
 WAKING = "Waking"
+WAKE_REFUSED = "WakeRefused"
 AWAKE = "Awake"
 GOING_TO_SLEEP = "GoingToSleep"
 _SETTLED = {WorkerState.READY, WorkerState.DRAINING, WorkerState.ASLEEP}
@@ -18,10 +19,11 @@ def evaluate(observed: Observed) -> Condition:
     if off := no_replicas(TYPE, observed):
         return off
     if refused := next((pod for pod in there if _is_refused(observed, pod)), None):
-        reason = "SleepRefused" if observed.wants_sleep else "WakeRefused"
+        reason = "SleepRefused" if observed.wants_sleep else WAKE_REFUSED
         return failed(TYPE, reason, f"pod {refused.name}: {observed.refusals[refused.name]}")
     sleeping = [pod for pod in there if _sleeps(observed, pod)]
-    words = f"{len(sleeping)} of {observed.deployment.replicas} workers are asleep"
+    because = f"{idle_words(observed.ladder)}: " if observed.ladder and observed.is_idle else ""
+    words = f"{because}{len(sleeping)} of {observed.deployment.replicas} workers are asleep"
     if not observed.wants_sleep and any(_is_waking(observed, pod) for pod in there):
         return not_yet(TYPE, WAKING, words)
     if not observed.wants_sleep:
@@ -48,7 +50,7 @@ def _is_refused(observed: Observed, pod: Pod) -> bool:
 
 
 def _sleeps(observed: Observed, pod: Pod) -> bool:
-    """Tell whether the pod's worker sleeps, and as deep as ordered if it is ordered to."""
+    """Tell whether the pod's worker sleeps, and as deep as it should if it should."""
     return observed.state(pod) is WorkerState.ASLEEP and not (observed.wants_sleep and observed.is_light(pod))
 
 

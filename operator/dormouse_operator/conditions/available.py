@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dormouse_operator.conditions.ladder import holds, no_replicas, not_yet
+from dormouse_operator.conditions.ladder import holds, idle_words, no_replicas, not_yet
 from dormouse_operator.conditions.ready import serving
 from dormouse_operator.model import Condition, Observed
 
@@ -16,6 +16,8 @@ def evaluate(observed: Observed) -> Condition:
         return not_yet(TYPE, off.reason, off.message)
     if there:
         return holds(TYPE, "Serving", f"{len(there)} of {wanted} replicas serve")
+    if observed.ladder and observed.wants_sleep:
+        return not_yet(TYPE, "Asleep", f"{idle_words(observed.ladder)}: asleep; a request wakes it")
     if observed.wants_sleep:
         return not_yet(TYPE, "Asleep", "spec.lifecycle.desiredState is Asleep: requests are refused")
     return not_yet(TYPE, "NoneServes", f"0 of {wanted} replicas serve; the other conditions say why")

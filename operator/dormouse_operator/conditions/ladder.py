@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dormouse_operator.model import Condition, Failure, Observed, Pod, WorkerState
+from dormouse_operator.model import Condition, Failure, Ladder, Observed, Pod, WorkerState
 
 MEMORY_FAILURES = {"InsufficientMemory", "MaxModelLenTooLarge"}
 
@@ -33,9 +33,16 @@ def no_replicas(type_: str, observed: Observed) -> Condition | None:
     """Return the answer for a deployment that is off, None for one that is on."""
     if observed.has_replicas:
         return None
+    if observed.ladder and observed.wants_no_pod:
+        return unknown(type_, "Zero", f"{idle_words(observed.ladder)}: no pod; a request brings them back")
     if observed.deployment.lifecycle.desired_state == "Zero":
         return unknown(type_, "Zero", "spec.lifecycle.desiredState is Zero: no pod")
     return unknown(type_, "NoReplicas", "spec.replicas is 0: no pod and no wake")
+
+
+def idle_words(ladder: Ladder) -> str:
+    """Return why a deployment sleeps that nobody calls."""
+    return f"idle for {ladder.idle_s} s"
 
 
 def failure_of(observed: Observed, pod: Pod) -> Failure | None:

@@ -1,4 +1,4 @@
-"""Ready: every replica serves, or sleeps by order and can be woken. Pure."""
+"""Ready: every replica serves, or sleeps as it should and can be woken. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dormouse_operator.conditions import (
     scheduled,
 )
 from dormouse_operator.conditions.accepted import rejection
-from dormouse_operator.conditions.ladder import failed, holds, not_yet
+from dormouse_operator.conditions.ladder import failed, holds, idle_words, not_yet
 from dormouse_operator.model import Condition, Observed, Pod, WorkerState
 from dormouse_operator.rollout.standing import is_available, is_rolling_out, muster
 
@@ -35,11 +35,15 @@ def serving(observed: Observed) -> list[Pod]:
 def evaluate(observed: Observed) -> Condition:
     """See the module."""
     wanted, there = observed.deployment.replicas, observed.replicas
-    if observed.deployment.lifecycle.desired_state == "Zero":
+    if observed.ladder and observed.wants_no_pod:
+        return holds(TYPE, "Zero", f"{idle_words(observed.ladder)}: no pod; a request brings them back")
+    if observed.wants_no_pod:
         return holds(TYPE, "Zero", "no pod, by order; spec.lifecycle.desiredState brings them back")
     if observed.wants_sleep and len(there) == wanted > 0 and all(observed.state(pod) in _WAKEABLE for pod in there):
-        return holds(TYPE, "Asleep", f"{wanted} of {wanted} replicas sleep by order or are about to; they can be woken")
-    if (sleep := asleep.evaluate(observed)).reason in {asleep.WAKING, "WakeRefused"}:
+        why, how = (idle_words(observed.ladder), "a request wakes them") if observed.ladder else ("by order", "")
+        words = f"{wanted} of {wanted} replicas sleep or are about to, {why}; {how or 'they can be woken'}"
+        return holds(TYPE, "Asleep", words)
+    if (sleep := asleep.evaluate(observed)).reason in {asleep.WAKING, asleep.WAKE_REFUSED}:
         return not_yet(TYPE, sleep.reason, sleep.message)
     words = f"{min(len(serving(observed)), wanted)} of {wanted} replicas serve"
     if _is_rolled_out_around(observed):

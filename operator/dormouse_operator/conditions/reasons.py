@@ -14,7 +14,7 @@ REMEDIES: Mapping[str, str] = {
     "InvalidTemplate": "take the field that the message names out of spec.template, or complete it",
     "NotAccepted": "see Accepted",
     "NoReplicas": "set spec.replicas above 0",
-    "Zero": "set spec.lifecycle.desiredState to Auto or Active to bring pods back",
+    "Zero": "nothing: a request brings pods back; if it is ordered, set spec.lifecycle.desiredState to Auto or Active",
     # pods and nodes
     "PodRejected": "the message is the API server's: quota, admission policy, Pod Security or a field of the template",
     "PodsMissing": "wait; if it lasts, see the operator's log",
@@ -78,7 +78,7 @@ REMEDIES: Mapping[str, str] = {
     "NoneServes": "see the first condition that is not True",
     "Serving": NOTHING,
     # sleep and wake
-    "Asleep": "set spec.lifecycle.desiredState to Auto or Active to wake it",
+    "Asleep": "nothing: a request wakes it; if it is ordered, set spec.lifecycle.desiredState to Auto or Active",
     "Awake": NOTHING,
     "Starting": "wait",
     "GoingToSleep": "wait; running requests end first, at most drainTimeoutSeconds",

@@ -1,6 +1,7 @@
 """The operator's nouns: what was read from the cluster and from workers, frozen. Pure; parsing stands in `parse`."""
 
 from dormouse_operator.model.activity import Activity
+from dormouse_operator.model.ladder import Ladder, Rung
 from dormouse_operator.model.observed import BudgetState, Observed, ServiceState
 from dormouse_operator.model.recorded import (
     Actuation,
@@ -21,6 +22,7 @@ from dormouse_operator.model.wanted import (
     Lifecycle,
     ModelSource,
     Placement,
+    Prewarm,
     Rollout,
     Scaling,
     SecretKey,
@@ -42,17 +44,20 @@ __all__ = [
     "Hub",
     "Key",
     "KvCache",
+    "Ladder",
     "Lifecycle",
     "ModelSource",
     "Observed",
     "Placement",
     "Pod",
+    "Prewarm",
     "Rank",
     "RecordedCondition",
     "RecordedRollout",
     "RecordedStatus",
     "Report",
     "Rollout",
+    "Rung",
     "Scaling",
     "SecretKey",
     "ServiceState",

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from dormouse_operator.model.ladder import Ladder, Rung
 from dormouse_operator.model.running import AWAKE, Pod, Worker, WorkerState
-from dormouse_operator.model.wanted import Deployment
+from dormouse_operator.model.wanted import Deployment, SleepLevel
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +49,34 @@ class Observed:
         default_factory=dict
     )  # by pod name: engines of other settings than labelled
     agreement_timeout_s: float = 10.0
+    ladder: Ladder | None = None  # where it should be, as decided from the evidence of now; None = awake
+    ladder_due: datetime | None = None  # when time alone may change that
+
+    @property
+    def rung(self) -> Rung:
+        """Return how deep it should sleep because nobody calls; orders are no rungs."""
+        return self.ladder.rung if self.ladder else Rung.ACTIVE
+
+    @property
+    def is_idle(self) -> bool:
+        """Tell whether it should sleep because nobody calls: then nothing of anybody's is ended for it."""
+        return self.rung is not Rung.ACTIVE
 
     @property
     def wants_sleep(self) -> bool:
-        """Tell whether the order is to sleep."""
-        return self.deployment.lifecycle.desired_state == "Asleep"
+        """Tell whether workers should sleep, by order or because nobody calls."""
+        return self.deployment.lifecycle.desired_state == "Asleep" or self.rung in {Rung.LEVEL1, Rung.LEVEL2}
+
+    @property
+    def wants_no_pod(self) -> bool:
+        """Tell whether there should be no pod, by order or because nobody calls."""
+        return self.deployment.lifecycle.desired_state == "Zero" or self.rung is Rung.ZERO
+
+    @property
+    def sleep_level(self) -> SleepLevel:
+        """Return how deep workers should sleep if they should."""
+        by_rung: dict[Rung, SleepLevel] = {Rung.LEVEL1: 1, Rung.LEVEL2: 2}
+        return by_rung.get(self.rung, self.deployment.lifecycle.sleep_level)
 
     @property
     def has_replicas(self) -> bool:
@@ -80,10 +104,22 @@ class Observed:
         return worker.state if worker else None
 
     def is_light(self, pod: Pod) -> bool:
-        """Tell whether the pod's worker sleeps less deep than the order Asleep asks for."""
+        """Tell whether the pod's worker sleeps less deep than it should."""
         worker = self.worker(pod)
         asleep_at = worker.sleep_level if worker and worker.state is WorkerState.ASLEEP else None
-        return asleep_at is not None and asleep_at < self.deployment.lifecycle.sleep_level
+        return asleep_at is not None and asleep_at < self.sleep_level
+
+    def counter_when_decided(self, pod: Pod) -> int | None:
+        """Return the request counter of a worker that should fall asleep as nobody calls, as it was at the decision.
+
+        None for one that is not awake, and while nothing of the kind is decided.
+        """
+        worker = self.worker(pod)
+        if not self.is_idle or worker is None or worker.state not in AWAKE:
+            return None
+        rank = self.deployment.recorded.rank_of(pod.name)
+        known = rank.request_counter if rank else None
+        return worker.request_counter if known is None else known
 
     def allocated_gpu_blocks(self, pod: Pod) -> int:
         """Return the blocks that the pod holds, or would hold again after a wake."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from dormouse_operator.model.ladder import Ladder
+
 
 @dataclass(frozen=True, slots=True)
 class Condition:
@@ -45,6 +47,7 @@ class Rank:
     residual_bytes: int = 0
     limited_by: str = ""
     sleep_level: int = 0  # 0 = awake
+    request_counter: int | None = None  # of a worker that is to fall asleep: as it was when that was decided
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,7 @@ class RecordedStatus:
     kv_cache: KvCache | None = None
     last_actuation: Actuation | None = None
     rollout: RecordedRollout | None = None
+    ladder: Ladder | None = None
     raw: Mapping[str, Any] = field(default_factory=dict)
 
     def is_true(self, condition: str) -> bool:

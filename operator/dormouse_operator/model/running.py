@@ -111,5 +111,6 @@ class Worker:
     last_sleep_s: float = 0.0
     last_wake_s: float = 0.0
     sleep_level: int = 0  # 0 = awake
+    request_counter: int = 0  # requests accepted since its start
     swapping_to: str = ""  # settings digest of the engine that starts beside this one
     is_at_rest: bool = False  # not asked: taken from the recorded status

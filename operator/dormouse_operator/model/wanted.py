@@ -84,12 +84,25 @@ class Engine:
 
 
 @dataclass(frozen=True, slots=True)
+class Prewarm:
+    """A repeated time at which a deployment that sleeps by the ladder is woken."""
+
+    cron: str  # five fields
+    time_zone: str = "UTC"
+
+
+@dataclass(frozen=True, slots=True)
 class Lifecycle:
-    """When workers serve."""
+    """When workers serve. The delays count from the last request, each is above the one before; None = never."""
 
     desired_state: DesiredState
     drain_timeout_s: int
     sleep_level: SleepLevel = 1  # how deep the order Asleep is
+    level1_after_s: int | None = None
+    level2_after_s: int | None = None
+    zero_after_s: int | None = None
+    min_active_s: int = 60
+    prewarm: tuple[Prewarm, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +137,7 @@ class Deployment:
     generation: int
     model: ModelSource
     image: str | None  # None: the operator chooses
-    replicas: int  # wanted now: spec.replicas, and 0 while desiredState is Zero
+    replicas: int  # wanted now: spec.replicas, and 0 while desiredState is Zero or the ladder's last rung is reached
     engine: Engine
     lifecycle: Lifecycle
     resources: Mapping[str, Any]  # Kubernetes ResourceRequirements, which win over what we derive
@@ -133,3 +146,4 @@ class Deployment:
     rollout: Rollout = Rollout()
     is_deleting: bool = False
     scaling: Scaling | None = None  # None: others write `replicas`
+    wake_intent: str = ""  # what gateways wrote last to have it woken, as it is; "" = nothing

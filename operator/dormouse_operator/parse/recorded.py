@@ -6,10 +6,12 @@ from dormouse_operator.model import (
     Actuation,
     Condition,
     KvCache,
+    Ladder,
     Rank,
     RecordedCondition,
     RecordedRollout,
     RecordedStatus,
+    Rung,
 )
 from dormouse_operator.parse.values import Raw, parse_time
 
@@ -26,7 +28,21 @@ def parse_status(raw: Raw) -> RecordedStatus:
         kv_cache=_parse_kv_cache(cache) if cache else None,
         last_actuation=Actuation(**{"reason": "", "time": "", **actuation}) if actuation else None,
         rollout=RecordedRollout(rollout["revision"], parse_time(rollout.get("startTime"))) if rollout else None,
+        ladder=_parse_ladder(raw.get("lifecycle")),
         raw=raw,
+    )
+
+
+def _parse_ladder(lifecycle: Raw | None) -> Ladder | None:
+    since = parse_time((lifecycle or {}).get("since"))
+    if not lifecycle or since is None:
+        return None
+    return Ladder(
+        rung=Rung(lifecycle["rung"]),
+        since=since,
+        reason=lifecycle.get("reason", ""),
+        idle_since=parse_time(lifecycle.get("idleSince")),
+        wake_intent=lifecycle.get("wakeRequestedAt", ""),
     )
 
 
@@ -52,6 +68,7 @@ def _parse_kv_cache(cache: Raw) -> KvCache:
                 residual_bytes=rank.get("residualBytes", 0),
                 limited_by=rank.get("limitedBy", ""),
                 sleep_level=rank.get("sleepLevel", 0),
+                request_counter=rank.get("requestCounter"),
             )
             for rank in cache.get("ranks") or ()
         ),

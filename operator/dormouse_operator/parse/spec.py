@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from dormouse_api.names import ANNOTATION_WAKE
 from dormouse_operator.model import (
     Deployment,
     Engine,
     Hub,
     Key,
-    Lifecycle,
     ModelSource,
     Placement,
     Rollout,
     Scaling,
     SecretKey,
 )
+from dormouse_operator.parse.lifecycle import parse_lifecycle
 from dormouse_operator.parse.recorded import parse_status
 from dormouse_operator.parse.values import Raw, SpecError, parse_bytes
 
@@ -28,7 +29,7 @@ def parse_deployment(raw: Raw) -> Deployment:
     """Return the InferenceDeployment. Raises SpecError where the schema was not enforced."""
     metadata, spec = raw["metadata"], raw["spec"]
     key = Key(metadata["namespace"], metadata["name"])
-    lifecycle = _parse_lifecycle(spec.get("lifecycle") or {})
+    lifecycle = parse_lifecycle(spec.get("lifecycle") or {})
     return Deployment(
         key=key,
         uid=metadata["uid"],
@@ -44,6 +45,7 @@ def parse_deployment(raw: Raw) -> Deployment:
         placement=_parse_placement(spec),
         is_deleting="deletionTimestamp" in metadata,
         scaling=_parse_scaling(spec.get("scaling")),
+        wake_intent=(metadata.get("annotations") or {}).get(ANNOTATION_WAKE, ""),
     )
 
 
@@ -87,14 +89,6 @@ def _parse_placement(spec: Raw) -> Placement:
     device = (spec.get("engine") or {}).get("device", "cuda")
     resource = (spec.get("gpu") or {}).get("resourceName", _DEFAULT_GPU)
     return Placement(gpu_resource=resource if device == "cuda" else None, template=spec.get("template") or {})
-
-
-def _parse_lifecycle(lifecycle: Raw) -> Lifecycle:
-    return Lifecycle(
-        desired_state=lifecycle.get("desiredState", "Auto"),
-        drain_timeout_s=lifecycle.get("drainTimeoutSeconds", 60),
-        sleep_level=lifecycle.get("sleepLevel", 1),
-    )
 
 
 def _parse_scaling(scaling: Raw | None) -> Scaling | None:

@@ -1,0 +1,182 @@
+"""How deep a deployment should sleep now, and when to look again: evidence → rung. Pure, stores nothing.
+
+    Active ──level1After──▶ Level1 ──level2After──▶ Level2 ──zeroAfter──▶ Zero        all counted from the last request
+       ◀─────────────── a request, a wake intent, a prewarm ───────────────┘
+
+What makes it hard: (1) silence is no evidence: while one gateway is not heard of, nothing goes deeper. (2) a request
+may arrive at the instant of the decision: what is in flight, what is held, what a worker has taken in since, and any
+wake intent that was not there when the rung began, wake. (3) an operator that starts anew knows the status and nothing
+else: the rung, since when it holds and since when nothing was asked stand there, and change only with the rung.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from dormouse_operator.model import AWAKE, Activity, Deployment, Ladder, Lifecycle, RecordedStatus, Rung, Worker
+from dormouse_operator.model.ladder import IDLE, PREWARM, REQUEST
+from dormouse_operator.prewarm import last_firing, next_firing
+
+_CLOCKS_DIFFER = timedelta(seconds=60)  # an intent from further ahead tells nothing of when it was written
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What speaks for a rung."""
+
+    now: datetime
+    lifecycle: Lifecycle
+    ladder: Ladder | None  # as recorded; None = it was never woken and never slept
+    serving_since: datetime | None  # None = it does not serve, or never was Ready
+    activity: Activity | None  # None = not known
+    is_stirred: bool = False  # a worker runs a request, or took one in since it was to sleep
+    wake_intent: str = ""  # the annotation, as it is
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Where the deployment should be (None: awake, and nothing to remember), and when time alone may change that."""
+
+    ladder: Ladder | None = None
+    due: datetime | None = None
+
+    @property
+    def rung(self) -> Rung:
+        """Return the rung."""
+        return self.ladder.rung if self.ladder else Rung.ACTIVE
+
+
+def gather(deployment: Deployment, activity: Activity | None, now: datetime) -> Evidence:
+    """Return what the object and the gateways tell; what workers tell comes later, as they are asked on demand."""
+    return Evidence(
+        now=now,
+        lifecycle=deployment.lifecycle,
+        ladder=deployment.recorded.ladder,
+        serving_since=_serving_since(deployment.recorded),
+        activity=activity,
+        wake_intent=deployment.wake_intent,
+    )
+
+
+def stirred(recorded: RecordedStatus, workers: Mapping[str, Worker]) -> bool:
+    """Tell whether an awake worker, by pod name, runs a request or took one in since it was to fall asleep."""
+    return any(
+        worker.running_requests > 0 or _has_moved(recorded, name, worker)
+        for name, worker in workers.items()
+        if worker.state in AWAKE
+    )
+
+
+def _has_moved(recorded: RecordedStatus, pod: str, worker: Worker) -> bool:
+    rank = recorded.rank_of(pod)
+    known = rank.request_counter if rank else None
+    return known is not None and worker.request_counter != known
+
+
+def _serving_since(recorded: RecordedStatus) -> datetime | None:
+    """Return since when a replica serves. One that was never on the ladder has to be Ready, too: a start is no rest."""
+    needed = ["Available"] if recorded.ladder else ["Available", "Ready"]
+    times = [found.since for name in needed if (found := recorded.conditions.get(name)) and found.condition.is_true]
+    known = [time for time in times if time is not None]
+    return max(known) if len(known) == len(needed) else None
+
+
+def decide(evidence: Evidence) -> Decision:
+    """Return where the deployment should be now. Only Auto has a ladder: orders stand over it."""
+    if evidence.lifecycle.desired_state != "Auto":
+        return Decision()
+    if evidence.ladder is None or evidence.ladder.rung is Rung.ACTIVE:
+        return _awake(evidence, evidence.ladder)
+    if reason := _reason_to_wake(evidence, evidence.ladder):
+        woken = Ladder(rung=Rung.ACTIVE, since=evidence.now, reason=reason, wake_intent=evidence.wake_intent)
+        return _awake(replace(evidence, ladder=woken, serving_since=None), woken)
+    return _asleep(evidence, evidence.ladder)
+
+
+def _reason_to_wake(evidence: Evidence, ladder: Ladder) -> str:
+    """Return why a deployment that sleeps should be awake, "" if it should not."""
+    activity = evidence.activity
+    is_called = activity is not None and (activity.in_flight > 0 or activity.held > 0)
+    is_asked = evidence.wake_intent not in {"", ladder.wake_intent}
+    if is_called or is_asked or evidence.is_stirred:
+        return REQUEST
+    fired = last_firing(evidence.lifecycle.prewarm, evidence.now)
+    return PREWARM if fired and fired >= ladder.since else ""
+
+
+def _awake(evidence: Evidence, ladder: Ladder | None) -> Decision:
+    """Stay awake, or leave for the deepest rung whose time has come."""
+    activity, delays = evidence.activity, _delays(evidence.lifecycle)
+    if activity is None or not delays:
+        return Decision(ladder)
+    least = min(delays.values())
+    serving_since = evidence.serving_since
+    if serving_since is None or activity.outstanding or activity.held or evidence.is_stirred:
+        return Decision(ladder, evidence.now + least)
+    since = max(serving_since, ladder.since) if ladder else serving_since
+    idle_since = _whole_second(max(since, evidence.now - timedelta(seconds=activity.quiet_s), *_asked(evidence)))
+    may_leave = since + timedelta(seconds=evidence.lifecycle.min_active_s)
+    due = max(may_leave, idle_since + least)
+    if evidence.now < due:
+        return Decision(ladder, due)
+    return _settle(evidence, idle_since)
+
+
+def _asleep(evidence: Evidence, ladder: Ladder) -> Decision:
+    """Stay on the rung, or go deeper once the time has come. Time never makes it shallower."""
+    delays = _delays(evidence.lifecycle)
+    deeper = [
+        ladder.idle_since + delays[rung] for rung in delays if rung.depth > ladder.rung.depth and ladder.idle_since
+    ]
+    if evidence.activity is None or not deeper or ladder.idle_since is None:
+        return Decision(ladder, next_firing(evidence.lifecycle.prewarm, evidence.now))
+    if evidence.now >= min(deeper):
+        return _settle(evidence, ladder.idle_since)
+    return Decision(ladder, _earliest(min(deeper), next_firing(evidence.lifecycle.prewarm, evidence.now)))
+
+
+def _settle(evidence: Evidence, idle_since: datetime) -> Decision:
+    """Go to the deepest rung whose time has come."""
+    delays = _delays(evidence.lifecycle)
+    reached = max((rung for rung in delays if idle_since + delays[rung] <= evidence.now), key=lambda rung: rung.depth)
+    ladder = Ladder(
+        rung=reached, since=evidence.now, reason=IDLE, idle_since=idle_since, wake_intent=evidence.wake_intent
+    )
+    later = [idle_since + delays[rung] for rung in delays if rung.depth > reached.depth]
+    return Decision(ladder, _earliest(*later, next_firing(evidence.lifecycle.prewarm, evidence.now)))
+
+
+def _delays(lifecycle: Lifecycle) -> dict[Rung, timedelta]:
+    """Return after which silence each rung is due; those that never are, are missing."""
+    wanted = {
+        Rung.LEVEL1: lifecycle.level1_after_s,
+        Rung.LEVEL2: lifecycle.level2_after_s,
+        Rung.ZERO: lifecycle.zero_after_s,
+    }
+    return {rung: timedelta(seconds=delay_s) for rung, delay_s in wanted.items() if delay_s is not None}
+
+
+def _asked(evidence: Evidence) -> list[datetime]:
+    """Return when somebody who is no request last wanted it awake: an intent, a prewarm."""
+    times = [last_firing(evidence.lifecycle.prewarm, evidence.now), _time_of(evidence.wake_intent)]
+    return [min(time, evidence.now) for time in times if time and time <= evidence.now + _CLOCKS_DIFFER]
+
+
+def _time_of(intent: str) -> datetime | None:
+    """Return when an intent was written, None if it does not tell."""
+    try:
+        time = datetime.fromisoformat(intent)
+    except ValueError:
+        return None
+    return time.astimezone(UTC) if time.tzinfo else None
+
+
+def _whole_second(time: datetime) -> datetime:
+    """Return the time as the status can hold it, never earlier than it is."""
+    return time if time.microsecond == 0 else time.replace(microsecond=0) + timedelta(seconds=1)
+
+
+def _earliest(*times: datetime | None) -> datetime | None:
+    return min((time for time in times if time is not None), default=None)

@@ -1,0 +1,40 @@
+"""The ladder: how deep a deployment sleeps when nobody calls, and where it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+
+class Rung(StrEnum):
+    """How deep, from awake to no pod at all."""
+
+    ACTIVE = "Active"
+    LEVEL1 = "Level1"
+    LEVEL2 = "Level2"
+    ZERO = "Zero"
+
+    @property
+    def depth(self) -> int:
+        """Return 0 for awake, more the deeper."""
+        return list(Rung).index(self)
+
+
+IDLE, REQUEST, PREWARM = "idle", "request", "prewarm"  # why a deployment is on its rung
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ladder:
+    """Where a deployment is on the ladder, as the status tells it."""
+
+    rung: Rung
+    since: datetime  # when it was decided
+    reason: str
+    idle_since: datetime | None = None  # nothing was asked from then on; None while Active
+    wake_intent: str = ""  # the one that was known when this rung began
+
+    @property
+    def idle_s(self) -> int:
+        """Return for how long nothing was asked when this rung began."""
+        return int((self.since - self.idle_since).total_seconds()) if self.idle_since else 0

@@ -1,0 +1,273 @@
+"""How deep a deployment should sleep: whatever happens, never deeper than the evidence allows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dormouse_operator.idle import Decision, Evidence, decide, gather, stirred
+from dormouse_operator.model import (
+    Activity,
+    Condition,
+    Ladder,
+    Lifecycle,
+    Prewarm,
+    Rank,
+    RecordedCondition,
+    RecordedStatus,
+    Rung,
+    WorkerState,
+)
+from dormouse_operator.prewarm import last_firing, next_firing
+from dormouse_operator.testing_nouns import a_deployment, a_worker, recorded
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+DELAYS = {Rung.LEVEL1: 600, Rung.LEVEL2: 1800, Rung.ZERO: 7200}
+LIFECYCLE = Lifecycle("Auto", 60, level1_after_s=600, level2_after_s=1800, zero_after_s=7200)
+
+
+def ago(seconds):
+    return NOW - timedelta(seconds=seconds)
+
+
+def quiet(seconds=10**6, **facts):
+    idle = {"in_flight": 0, "held": 0, "quiet_s": seconds, "awake_workers": 1, "running": 0, "waiting": 0}
+    return Activity(**{**idle, "mean_kv_cache_usage": 0.0, **facts})
+
+
+def evidence(**fields):
+    """Return the evidence of a deployment that has served and been silent for ever."""
+    served = {"now": NOW, "lifecycle": LIFECYCLE, "ladder": None, "serving_since": ago(10**7), "activity": quiet()}
+    return Evidence(**{**served, **fields})
+
+
+def on(rung, *, idle_s, for_s=0, **fields):
+    return Ladder(rung=rung, since=ago(for_s), reason="idle", idle_since=ago(idle_s), **fields)
+
+
+@pytest.mark.parametrize(
+    ("silence_s", "rung", "due_s"),
+    [
+        (599, Rung.ACTIVE, 1),
+        (600, Rung.LEVEL1, 1200),
+        (1799, Rung.LEVEL1, 1),
+        (1800, Rung.LEVEL2, 5400),
+        (7200, Rung.ZERO, None),
+    ],
+)
+def test_each_rung_comes_when_its_silence_is_reached_and_the_next_look_is_at_the_next_rung(silence_s, rung, due_s):
+    decision = decide(evidence(activity=quiet(silence_s)))
+    assert decision.rung is rung
+    assert decision.due == (None if due_s is None else NOW + timedelta(seconds=due_s))
+
+
+def test_what_never_is_due_is_passed_over():
+    only_zero = replace(LIFECYCLE, level1_after_s=None, level2_after_s=None)
+    assert decide(evidence(lifecycle=only_zero, activity=quiet(1800))).due == NOW + timedelta(seconds=5400)
+    assert decide(evidence(lifecycle=only_zero, activity=quiet(7200))).rung is Rung.ZERO
+    never = replace(only_zero, zero_after_s=None)
+    assert decide(evidence(lifecycle=never)) == Decision()
+    assert decide(evidence(lifecycle=never, ladder=on(Rung.LEVEL1, idle_s=9000))).rung is Rung.LEVEL1
+
+
+@pytest.mark.parametrize("order", ["Active", "Asleep", "Zero"])
+def test_an_order_has_no_ladder(order):
+    ladder = on(Rung.LEVEL2, idle_s=2000)
+    assert decide(evidence(lifecycle=replace(LIFECYCLE, desired_state=order), ladder=ladder)) == Decision()
+
+
+def test_silence_counts_from_when_it_serves_again_and_never_ends_before_the_least_time():
+    woken = Ladder(rung=Rung.ACTIVE, since=ago(400), reason="request")
+    assert decide(evidence(ladder=woken, serving_since=ago(300))).due == NOW + timedelta(seconds=300)
+    thrifty = replace(LIFECYCLE, level1_after_s=5, min_active_s=301)
+    assert decide(evidence(ladder=woken, lifecycle=thrifty, serving_since=ago(300))).due == NOW + timedelta(seconds=1)
+
+
+def test_an_intent_or_a_prewarm_while_awake_begins_the_silence_anew():
+    asked = ago(100).isoformat()
+    assert decide(evidence(wake_intent=asked)).due == NOW + timedelta(seconds=500)
+    fired = replace(LIFECYCLE, prewarm=(Prewarm("50 11 * * *"),))
+    assert decide(evidence(lifecycle=fired, activity=quiet(601))).rung is Rung.LEVEL1
+    at = evidence(lifecycle=fired, now=NOW - timedelta(seconds=60))
+    assert decide(at).due == NOW
+
+
+@pytest.mark.parametrize("intent", ["2027-01-01T00:00:00Z", "yesterday", "2026-03-01T11:59:59"])
+def test_an_intent_that_tells_no_time_keeps_nobody_awake_but_wakes_once(intent):
+    assert decide(evidence(wake_intent=intent)).rung is Rung.ZERO
+    asleep = on(Rung.LEVEL1, idle_s=600)
+    woken = decide(evidence(ladder=asleep, wake_intent=intent)).ladder
+    assert (woken.rung, woken.wake_intent) == (Rung.ACTIVE, intent)
+    known = replace(asleep, wake_intent=intent)
+    assert decide(evidence(ladder=known, wake_intent=intent, activity=quiet(600))).rung is Rung.LEVEL1
+
+
+def test_a_prewarm_since_the_rung_began_wakes_and_the_next_one_is_waited_for():
+    lifecycle = replace(LIFECYCLE, prewarm=(Prewarm("0 12 * * *"),))
+    asleep = on(Rung.LEVEL1, idle_s=1200, for_s=600)
+    assert decide(evidence(lifecycle=lifecycle, ladder=asleep)).ladder.reason == "prewarm"
+    before = evidence(lifecycle=lifecycle, ladder=asleep, now=ago(60))
+    assert (decide(before).rung, decide(before).due) == (Rung.LEVEL1, NOW)
+    unheard = replace(before, activity=None)
+    assert decide(unheard).due == NOW
+
+
+def test_a_cron_is_meant_in_its_time_zone_also_over_the_change_to_summer_time():
+    berlin = (Prewarm("30 2 * * *", "Europe/Berlin"),)
+    night = datetime(2026, 3, 29, 0, 0, tzinfo=UTC)
+    assert next_firing(berlin, night) == datetime(2026, 3, 29, 1, 0, tzinfo=UTC), "half past two does not exist"
+    assert last_firing(berlin, night) == datetime(2026, 3, 28, 1, 30, tzinfo=UTC)
+    autumn = datetime(2026, 10, 25, 0, 0, tzinfo=UTC)
+    assert next_firing(berlin, autumn) == datetime(2026, 10, 25, 0, 30, tzinfo=UTC)
+    assert next_firing(berlin, datetime(2026, 10, 25, 0, 30, tzinfo=UTC)) == datetime(2026, 10, 26, 1, 30, tzinfo=UTC)
+    assert last_firing((Prewarm("0 12 * * *"),), NOW) == NOW
+    assert last_firing((Prewarm("0 12 * * *"),), NOW + timedelta(microseconds=1)) == NOW
+    assert (last_firing((), NOW), next_firing((), NOW)) == (None, None)
+
+
+def test_a_worker_that_runs_a_request_or_took_one_in_since_is_stirred():
+    known = recorded(2000, Rank(0, "a", 2000, 0, 2000, request_counter=7))
+    assert not stirred(known, {"a": a_worker(request_counter=7), "b": a_worker(request_counter=3)})
+    assert stirred(known, {"a": a_worker(request_counter=8)})
+    assert stirred(known, {"b": a_worker(WorkerState.DRAINING, running_requests=1)})
+    assert not stirred(known, {"a": a_worker(WorkerState.ASLEEP, request_counter=8)})
+
+
+def test_a_start_is_no_rest_and_what_slept_once_needs_only_one_replica_to_serve():
+    def facts(status):
+        return gather(a_deployment(recorded=status), None, NOW).serving_since
+
+    def conditions(**since):
+        return {
+            name: RecordedCondition(Condition(name, "True" if time else "False", "x", ""), time)
+            for name, time in since.items()
+        }
+
+    both = RecordedStatus(conditions=conditions(Ready=ago(10), Available=ago(20)))
+    assert facts(both) == ago(10)
+    assert facts(RecordedStatus(conditions=conditions(Ready=None, Available=ago(20)))) is None
+    woken = Ladder(rung=Rung.ACTIVE, since=ago(30), reason="request")
+    one = RecordedStatus(conditions=conditions(Ready=None, Available=ago(20)), ladder=woken)
+    assert facts(one) == ago(20)
+
+
+def test_silence_of_those_who_can_not_be_heard_is_none():
+    asleep = on(Rung.LEVEL1, idle_s=9000)
+    assert decide(evidence(ladder=asleep, activity=None)) == Decision(asleep)
+    assert decide(evidence(activity=None)) == Decision()
+    assert decide(evidence(activity=quiet(9000, running=1))) == Decision(None, NOW + timedelta(seconds=600))
+
+
+delays = st.lists(st.integers(20, 500), min_size=3, max_size=3, unique=True).map(sorted)
+maybe = st.lists(st.booleans(), min_size=3, max_size=3)
+happenings = st.one_of(
+    st.tuples(st.just("pass"), st.floats(0.0, 400.0)),
+    st.tuples(st.just("request"), st.floats(0.1, 50.0)),
+    st.tuples(st.just("begin"), st.just(0.0)),
+    st.tuples(st.just("end"), st.just(0.0)),
+    st.tuples(st.just("lose"), st.just(0.0)),
+    st.tuples(st.just("find"), st.just(0.0)),
+    st.tuples(st.just("intent"), st.just(0.0)),
+)
+
+
+class World:
+    """One deployment, its gateway, and an operator that keeps only what a status can hold."""
+
+    def __init__(self, lifecycle):
+        self.lifecycle = lifecycle
+        self.now, self.ladder, self.intent = NOW, None, ""
+        self.serving_since = self.last_request = NOW
+        self.running = 0
+        self.is_heard = True
+
+    def call(self):
+        """Begin a request; the gateway asks for a wake where it finds nobody awake, whether we hear it or not."""
+        self.running += 1
+        if self.ladder and self.ladder.rung is not Rung.ACTIVE:
+            self.intent = self.now.isoformat()
+
+    @property
+    def activity(self):
+        silence = 0.0 if self.running else (self.now - self.last_request).total_seconds()
+        return quiet(silence, in_flight=self.running) if self.is_heard else None
+
+    def look(self):
+        decision = decide(
+            Evidence(
+                now=self.now,
+                lifecycle=self.lifecycle,
+                ladder=self.ladder,
+                serving_since=self.serving_since,
+                activity=self.activity,
+                wake_intent=self.intent,
+            )
+        )
+        self.ladder = written(decision.ladder)
+        return decision
+
+
+def written(ladder):
+    """Return what is left of it in the status: whole seconds."""
+    return replace(ladder, since=ladder.since.replace(microsecond=0)) if ladder else None
+
+
+def passes(world, seconds):
+    """Let time pass; the operator looks when it wants to, and at the end."""
+    end = world.now + timedelta(seconds=seconds)
+    while (decision := world.look()).due and decision.due <= end:
+        assert decision.due > world.now, "it would look again and again"
+        before, world.now = decision.rung, decision.due
+        check(world, before)
+    world.now = end
+    check(world, world.ladder.rung if world.ladder else Rung.ACTIVE)
+
+
+def check(world, before):
+    """Compare a decision with what may be, whoever made it."""
+    was_heard, was_asked = world.is_heard, bool(world.ladder) and world.intent not in {"", world.ladder.wake_intent}
+    rung = world.look().rung
+    silence_s = (world.now - world.last_request).total_seconds()
+    assert not (world.running and was_heard) or rung is Rung.ACTIVE
+    assert not (was_asked and before is not Rung.ACTIVE) or rung is Rung.ACTIVE
+    if not was_heard:
+        assert rung.depth <= before.depth
+    if rung is not Rung.ACTIVE and rung is not before:
+        limits = (world.lifecycle.level1_after_s, world.lifecycle.level2_after_s, world.lifecycle.zero_after_s)
+        assert silence_s >= limits[rung.depth - 1]
+
+
+@settings(max_examples=400, deadline=None)
+@given(delays, maybe, st.integers(0, 300), st.lists(happenings, max_size=40))
+def test_whatever_happens_it_is_never_deeper_than_silence_allows_and_every_call_wakes(times, has, least_s, history):
+    after = [time if wanted else None for time, wanted in zip(times, has, strict=True)]
+    world = World(Lifecycle("Auto", 60, 1, *after, min_active_s=least_s))
+    for kind, seconds in history:
+        if kind == "pass":
+            passes(world, seconds)
+        elif kind == "begin":
+            world.call()
+        elif kind == "end" and world.running:
+            world.running -= 1
+            world.last_request = world.now
+        elif kind in {"lose", "find"}:
+            world.is_heard = kind == "find"
+        elif kind == "intent":
+            world.intent = world.now.isoformat()
+            assert world.look().rung is Rung.ACTIVE, "an intent wins"
+        elif kind == "request":
+            world.call()
+            assert not world.is_heard or world.look().rung is Rung.ACTIVE
+            passes(world, seconds)
+            world.running -= 1
+            world.last_request = world.now
+    if world.running:
+        world.running, world.last_request = 0, world.now
+    world.is_heard = True
+    passes(world, 3000)
+    deepest = [rung for rung, delay in zip([Rung.LEVEL1, Rung.LEVEL2, Rung.ZERO], after, strict=True) if delay]
+    assert (world.ladder.rung if world.ladder else Rung.ACTIVE) is (deepest[-1] if deepest else Rung.ACTIVE)

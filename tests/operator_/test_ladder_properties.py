@@ -1,0 +1,174 @@
+"""Whatever happens on the ladder: no request is ended for it, a call brings the deployment back, silence empties it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from dormouse_api.names import ANNOTATION_WAKE, READINESS_GATE
+from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
+from dormouse_kube.errors import Unavailable
+from dormouse_operator.gateways import Told
+from dormouse_operator.model import WorkerState
+from dormouse_operator.testing_gateways import FakeGateways
+
+LADDER = {"level1AfterSeconds": 60, "level2AfterSeconds": 120, "zeroAfterSeconds": 240, "minActiveSeconds": 10}
+happenings = st.one_of(
+    st.tuples(st.just("silence"), st.integers(10, 300)),
+    st.tuples(st.just("pass"), st.integers(1, 4)),
+    st.tuples(st.just("request"), st.integers(0, 2)),
+    st.tuples(st.just("answer"), st.just(0)),
+    st.tuples(st.just("held"), st.integers(0, 1)),
+    st.tuples(st.just("intent"), st.just(0)),
+    st.tuples(st.just("lose"), st.just(0)),
+    st.tuples(st.just("restart"), st.just(0)),
+    st.tuples(st.just("crash"), st.integers(0, 2)),
+    st.tuples(st.just("delete"), st.integers(0, 2)),
+    st.tuples(st.just("scale"), st.integers(1, 3)),
+    st.tuples(st.just("outage"), st.integers(1, 3)),
+    st.tuples(st.just("spec"), st.integers(1, 3)),
+)
+
+
+class Night:
+    """A deployment, a gateway that hears everything but requests past it, and what must always hold."""
+
+    def __init__(self, rig):
+        self.rig = rig
+        self.is_steady = True
+        self.begun = {}  # requests per worker that nobody may end
+
+    def tell(self, **facts):
+        report = FakeGateways(lambda: self.rig.clock().timestamp()).report(**facts)
+        self.rig.activities.take("a:1", Told({self.rig.key: report}, (), is_complete=True))
+
+    def call(self):
+        now = self.rig.clock().isoformat()
+
+        def write(obj):
+            obj["metadata"].setdefault("annotations", {})[ANNOTATION_WAKE] = now
+
+        self.rig.kube.edit(INFERENCE_DEPLOYMENTS, *self.rig.key, write)
+
+    async def passes(self, count):
+        """Let the node, the workers and the operator act in turn."""
+        for _ in range(count):
+            self.rig.node.tick()
+            for worker in self.rig.workers.workers.values():
+                if worker.state is WorkerState.LOADING:
+                    worker.finish_loading()
+            await self.rig.reconcile()
+            self.check()
+
+    def check(self):
+        """Nobody who sleeps is in the Service, and no request was ended."""
+        for pod in self.rig.kube.everything(PODS):
+            worker = self.rig.workers.workers.get(pod.get("status", {}).get("podIP", ""))
+            conditions = {item["type"]: item["status"] for item in pod.get("status", {}).get("conditions", [])}
+            if worker and conditions.get(READINESS_GATE) == "True":
+                assert worker.state is not WorkerState.ASLEEP
+        for address, (worker, count) in self.begun.items():
+            assert self.rig.workers.workers.get(address) is worker, "its pod was taken away"
+            assert "abort" not in worker.commands
+            assert worker.running_requests == count
+
+    async def happen(self, kind, value):
+        if kind in {"silence", "pass"}:
+            self.rig.clock.step(value if kind == "silence" else 0)
+            await self.passes(3 if kind == "silence" else value)
+        elif kind in {"request", "crash", "delete"}:
+            await self.hit(kind, value)
+        else:
+            getattr(self, kind)(value)
+
+    def held(self, count):
+        self.tell(in_flight=count, held=count)
+
+    def intent(self, _):
+        self.call()
+
+    def lose(self, _):
+        self.rig.activities.expect("a:1")
+
+    def restart(self, _):
+        self.rig.restart_operator()
+
+    def outage(self, times):
+        self.rig.kube.fail("patch_status", INFERENCE_DEPLOYMENTS, Unavailable("down"), times=times)
+
+    def scale(self, count):
+        self.change(replicas=count)
+
+    def spec(self, count):
+        self.change(engine={"device": "cpu", "maxNumSeqs": count})
+
+    def change(self, **spec):
+        """Change the spec: from now on pods may go, and end what outlasts its drain."""
+        self.rig.apply(**spec)
+        self.is_steady = False
+        self.begun.clear()
+
+    def answer(self, _=None):
+        for worker in self.rig.workers.workers.values():
+            worker.running_requests = 0
+        self.begun.clear()
+
+    async def hit(self, kind, place):
+        """Let something happen to one pod."""
+        if not (pods := self.rig.pods):
+            return
+        name = pods[place % len(pods)]
+        pod = self.rig.kube.peek(PODS, self.rig.key.namespace, name)
+        address = pod.get("status", {}).get("podIP")
+        worker = self.rig.workers.workers.get(address)
+        if worker is None:
+            return
+        if kind == "crash":
+            self.begun.pop(address, None)
+            worker.running_requests = 0
+            self.rig.node.crash(name, exit_code=1)
+        elif kind == "delete":
+            self.begun.pop(address, None)
+            await self.rig.kube.delete(PODS, self.rig.key.namespace, name)
+        elif worker.state is WorkerState.READY:
+            worker.request_counter += 1
+            worker.running_requests += 1
+            if self.is_steady:
+                self.begun[address] = worker, worker.running_requests
+
+
+@given(st.lists(happenings, max_size=14))
+@settings(
+    max_examples=60,
+    deadline=None,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+def test_every_night_ends_with_an_answer_and_then_in_silence(rig, history):
+    asyncio.run(run_night(Night(type(rig)()), history))
+
+
+async def run_night(night, history):
+    rig = night.rig
+    await rig.serving(lifecycle=LADDER, replicas=2)
+    night.tell()
+    for kind, value in history:
+        await night.happen(kind, value)
+    night.answer()
+    night.begun.clear()
+    night.tell(in_flight=1, held=1)
+    night.call()
+    for _ in range(60):
+        rig.clock.step(0.5)
+        await night.passes(1)
+    assert rig.status["phase"] == "Active", (history, rig.status)
+    night.tell()
+    for _ in range(120):
+        rig.clock.step(5)
+        await night.passes(1)
+    assert (rig.status["phase"], rig.pods) == ("Zero", []), (history, rig.status)
+    version = rig.kube.version
+    assert await rig.reconcile() is None
+    assert rig.kube.version == version
