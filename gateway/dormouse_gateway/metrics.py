@@ -16,6 +16,7 @@ UNKNOWN_MODEL = "unknown"  # the label of requests for models that do not exist,
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _REASONS = {
     grpc.StatusCode.INVALID_ARGUMENT: "invalid_argument",
+    grpc.StatusCode.UNAUTHENTICATED: "unauthenticated",
     grpc.StatusCode.NOT_FOUND: "unknown_model",
     grpc.StatusCode.UNAVAILABLE: "none_ready",
 }
@@ -58,7 +59,7 @@ class Metrics:
 
     def rejected(self, code: grpc.StatusCode) -> None:
         """Count a request that never reached a worker."""
-        self._rejected.labels(_REASONS[code]).inc()
+        self._rejected.labels(_REASONS.get(code, code.name.lower())).inc()
 
     def forget(self, deployment: Deployment) -> None:
         """Drop what was counted for a deployment that is gone, so that names do not pile up."""

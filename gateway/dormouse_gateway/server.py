@@ -1,4 +1,4 @@
-"""The gateway as one thing: two gRPC ports, one HTTP port, two watches. Owns their start, their order and their end."""
+"""The gateway as one thing: two gRPC ports, two HTTP ports, two watches. Owns their start and end."""
 
 from __future__ import annotations
 
@@ -22,12 +22,16 @@ from dormouse_api.v1 import gateway_control_pb2_grpc as control_rpc
 from dormouse_api.v1 import inference_pb2
 from dormouse_gateway.channels import Channels
 from dormouse_gateway.control import GatewayControl
+from dormouse_gateway.files import watch_files
 from dormouse_gateway.http import HttpDoor
 from dormouse_gateway.loads import LoadWatch
 from dormouse_gateway.metrics import Metrics
+from dormouse_gateway.openai.app import make_app
+from dormouse_gateway.openai.door import OpenAIDoor
+from dormouse_gateway.openai.generating import Generating
 from dormouse_gateway.proxy import InferenceProxy
 from dormouse_gateway.router import Router
-from dormouse_gateway.settings import Settings, Tokens
+from dormouse_gateway.settings import Settings, Tokens, read_identity, read_keys
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS, KubeApi, Resource
 from dormouse_kube.reflector import ObjectKey, Reflector
 
@@ -35,6 +39,7 @@ _LOG = logging.getLogger(__name__)
 
 GATEWAY_CONTROL_SERVICE = "dormouse.v1.GatewayControl"
 _CONTROL_GRACE_S = 1.0  # the streams there have been told to end
+_WAITING_S = 10.0  # between two comments to an HTTP client whose request is held
 _SPARE_BYTES = 1 << 20  # so far beyond the limit gRPC lets a message in, to be refused with a sentence of ours
 
 assert inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name == INFERENCE_SERVICE
@@ -47,14 +52,17 @@ class Ports:
     inference: int
     control: int
     http: int
+    openai: int
 
 
 class Gateway:
     """Everything composed. Use: start, then run until stopped."""
 
     def __init__(self, settings: Settings, tokens: Tokens, api: KubeApi, *, rng: random.Random | None = None) -> None:
-        """Take the API server to learn from. Needs a running event loop."""
+        """Take the API server to learn from. Needs a running event loop. Raises BadSetting."""
         self._settings = settings
+        self._keys = read_keys(settings)
+        self._identity = read_identity(settings)
         self.metrics = Metrics()
         self.channels = Channels()
         self.router = Router(on_close=self.channels.discard, on_forget=self.metrics.forget)
@@ -67,6 +75,7 @@ class Gateway:
             self.channels,
             self.metrics,
             token=tokens.gateway_token,
+            keys=self._keys,
             default_deadline_s=settings.default_deadline_s,
             rng=rng,
         )
@@ -79,6 +88,7 @@ class Gateway:
         self._activity = GatewayControl(self.router.activity, is_synced=lambda: self.router.is_synced)
         control_rpc.add_GatewayControlServicer_to_server(self._activity, self._control)
         self._http = HttpDoor(metrics=self.metrics.text, is_ready=lambda: self._is_ready)
+        self._openai = self._openai_door(proxy)
         self._reflectors = self._watches(api)
 
     def __repr__(self) -> str:
@@ -90,13 +100,14 @@ class Gateway:
         host = self._settings.host
         await self._tell(health_pb2.HealthCheckResponse.NOT_SERVING)
         ports = Ports(
-            self._inference.add_insecure_port(f"{host}:{self._settings.port}"),
+            self._add_port(self._inference, f"{host}:{self._settings.port}"),
             self._control.add_insecure_port(f"{host}:{self._settings.control_port}"),
             await self._http.start(host, self._settings.metrics_port),
+            await self._openai.start(host, self._settings.http_port),
         )
         await self._inference.start()
         await self._control.start()
-        _LOG.info("listening: inference %d, control %d, http %d", ports.inference, ports.control, ports.http)
+        _LOG.info("listening: %s", ports)
         return ports
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -117,6 +128,7 @@ class Gateway:
         async with asyncio.TaskGroup() as tasks:
             for reflector in self._reflectors:
                 tasks.create_task(reflector.run())
+            self._watch_files(tasks)
             for reflector in self._reflectors:
                 await reflector.synced.wait()
             self.router.is_synced = True
@@ -130,7 +142,8 @@ class Gateway:
         await self._health.enter_graceful_shutdown()
         _LOG.info("ending: %d requests are running", self.router.pool.in_flight().total())
         await asyncio.sleep(self._settings.lame_duck_s)
-        await self._inference.stop(self._settings.drain_timeout_s)
+        drain_s = self._settings.drain_timeout_s
+        await asyncio.gather(self._inference.stop(drain_s), self._openai.stop(drain_s))
         self._activity.close()  # told to the last request: the operator must not take a busy model for an idle one
         await self._control.stop(_CONTROL_GRACE_S)
         watching.cancel()
@@ -153,6 +166,26 @@ class Gateway:
         if self._settings.enable_reflection:
             reflection.enable_server_reflection((service, HEALTH_SERVICE, reflection.SERVICE_NAME), server)
         return server
+
+    def _add_port(self, server: aio.Server, address: str) -> int:
+        """Let clients in: with TLS, where there is a certificate."""
+        if self._identity:
+            return server.add_secure_port(address, self._identity.credentials())
+        return server.add_insecure_port(address)
+
+    def _openai_door(self, proxy: InferenceProxy) -> OpenAIDoor:
+        timeout_s = self._settings.http_timeout_s
+        app = make_app(self.router, Generating(proxy.serve, self._keys, timeout_s, waiting_s=_WAITING_S))
+        tls = self._identity.context if self._identity else None
+        return OpenAIDoor(app, timeout_s=timeout_s, max_connections=self._settings.http_max_connections, tls=tls)
+
+    def _watch_files(self, tasks: asyncio.TaskGroup) -> None:
+        """Follow the clients' keys and the certificate, where there are files of them."""
+        every_s = self._settings.reload_interval_s
+        if self._keys.directory:
+            tasks.create_task(watch_files((self._keys.directory,), self._keys.reload, every_s=every_s))
+        if self._identity:
+            tasks.create_task(watch_files(self._identity.files, self._identity.reload, every_s=every_s))
 
     def _watches(self, api: KubeApi) -> Sequence[Reflector]:
         namespaces = self._settings.watch_namespaces
