@@ -84,7 +84,7 @@ class Settings:
             tls_cert_file=read.path("DORMOUSE_TLS_CERT_FILE"),
             tls_key_file=read.path("DORMOUSE_TLS_KEY_FILE"),
             reload_interval_s=read.seconds("DORMOUSE_RELOAD_INTERVAL", cls.reload_interval_s, least=0.1),
-            http_max_connections=read.count("DORMOUSE_HTTP_MAX_CONNECTIONS", cls.http_max_connections),
+            http_max_connections=read.positive("DORMOUSE_HTTP_MAX_CONNECTIONS", cls.http_max_connections),
             http_timeout_s=read.seconds("DORMOUSE_HTTP_TIMEOUT", cls.http_timeout_s, least=0.1),
             log_level=read.choice("DORMOUSE_LOG_LEVEL", cls.log_level),
             drain_timeout_s=read.seconds("DORMOUSE_DRAIN_TIMEOUT", cls.drain_timeout_s, least=0),
@@ -107,7 +107,7 @@ class _Reader:
             raise BadSetting(f"{name} is {text!r}; allowed are whole numbers from 0 to 65535")
         return int(text)
 
-    def count(self, name: str, default: int) -> int:
+    def positive(self, name: str, default: int) -> int:
         """Return a number from 1 to a million."""
         text = self.given.get(name, str(default))
         if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 1_000_000):

@@ -17,12 +17,15 @@ from dormouse_gateway.openai.mapping import Wish
 from dormouse_gateway.openai.shapes import FINISH_REASONS, Head, Piece, Token, to_usage
 
 WAITING = b": waiting\n\n"
+OURS = "dormouse-"  # metadata that clients may read
 _DONE = b"data: [DONE]\n\n"
 _ENDED_EARLY = "the worker ended the answer before it was complete"
 
 
 class Source(Protocol):
     """Where messages come from."""
+
+    said: dict[str, str]  # metadata that the core told besides, complete when the messages are
 
     async def read(self) -> bytes | None:
         """Return the next message, None after the last. Raises CallError."""
@@ -94,7 +97,7 @@ async def as_events(
     except ApiError as error:
         yield _event(error.body)
     else:
-        yield _DONE
+        yield _note(source.said) + _DONE
 
 
 async def _events(
@@ -167,6 +170,12 @@ def _joined(pieces: Sequence[Piece]) -> Piece:
 def _token(position: pb.PositionLogprobs, texts: dict[int, str]) -> Token:
     top = [(texts[entry.token_id], entry.logprob) for entry in position.top]
     return Token(texts[position.sampled.token_id], position.sampled.logprob, top)
+
+
+def _note(said: dict[str, str]) -> bytes:
+    """Return as a comment what would be a header, were it not known at the end only: how the worker was found."""
+    lines = [f": {key}: {value}\n" for key, value in said.items() if key.startswith(OURS)]
+    return "".join([*lines, "\n"]).encode() if lines else b""
 
 
 def _event(value: dict[str, Any]) -> bytes:

@@ -60,14 +60,24 @@ def _check_any_of(value: Any, schemas: list[Schema], path: str) -> None:
         names = dict.fromkeys(name for schema in schemas for name in _types(schema))
         raise refuse(path, shown(value), " or ".join(_article(name) for name in names))
     errors = []
-    for schema in fitting:
+    for schema in [schema for schema in fitting if _first_item_fits(value, schema)] or fitting:
         try:
             check(value, schema, path)
         except ApiError as error:
             errors.append(error)
         else:
             return
-    raise errors[0]
+    raise max(errors, key=_depth)  # the schema that was meant fits furthest; of equal ones the first
+
+
+def _depth(error: ApiError) -> int:
+    return sum(map((error.param or "").count, ".["))
+
+
+def _first_item_fits(value: Any, schema: Schema) -> bool:
+    """Tell whether a list is of the schema's kind; anything else is."""
+    items = schema.get("items", {}) if isinstance(value, list) and value else {}
+    return any(_TYPES[name](value[0]) for name in _types(items)) if items else True
 
 
 def _check_number(value: float, schema: Schema, path: str) -> None:

@@ -73,6 +73,7 @@ _REFUSALS: dict[str, tuple[str, bool]] = {  # status → what it means, whether 
     "413": ("The body is too large.", False),
     "415": ("The body is no application/json.", False),
     "429": ("The key's limits are reached, or a queue is full.", True),
+    "431": ("The headers are too large.", False),
     "500": ("The gateway or the worker failed; its log knows the request's id.", False),
     "503": ("The model is asleep, starting or draining.", True),
     "504": ("The answer took too long.", False),
@@ -82,7 +83,8 @@ _REFUSALS: dict[str, tuple[str, bool]] = {  # status → what it means, whether 
 def _responses(ok: Json, *statuses: str, events: str | None = None) -> Json:
     content: Json = {"application/json": {"schema": ok}}
     if events:
-        content["text/event-stream"] = {"schema": _TEXT | {"description": events}}
+        event = {"type": "object", "properties": {"data": _TEXT}, "required": ["data"], "description": events}
+        content["text/event-stream"] = {"schema": event}
     found: Json = {"200": {"description": "The answer.", "headers": _REQUEST_ID, "content": content}}
     return found | {status: _refused(*_REFUSALS[status]) for status in statuses}
 

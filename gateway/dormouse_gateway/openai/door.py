@@ -11,7 +11,8 @@ from contextlib import contextmanager
 import uvicorn
 from starlette.types import ASGIApp
 
-from dormouse_gateway.openai.protocol import MAX_HEADER_BYTES, bounded
+from dormouse_gateway.openai.headers import MAX_HEADER_BYTES
+from dormouse_gateway.openai.protocol import bounded
 
 _EVERYWHERE = {"[::]", "0.0.0.0"}  # noqa: S104  # compared, not bound
 

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from dormouse_gateway.keys import Keyring
-from dormouse_gateway.openai.answers import Answer, Prompt, as_events, in_one_piece
+from dormouse_gateway.openai.answers import OURS, Answer, Prompt, as_events, in_one_piece
 from dormouse_gateway.openai.bodies import read_bytes, unless_gone
 from dormouse_gateway.openai.calls import LocalCall, Serve
 from dormouse_gateway.openai.checking import Schema
@@ -22,7 +22,6 @@ from dormouse_gateway.openai.schemas import CHAT_REQUEST, COMPLETION_REQUEST
 from dormouse_gateway.openai.shapes import CHAT, COMPLETION, Head, Shape
 from dormouse_gateway.openai.texts import WorkerTexts
 
-_OURS = "dormouse-"  # what the core says of a call, and clients may read
 _EVENTS = "text/event-stream; charset=utf-8"
 _NOT_KEPT = {"cache-control": "no-store", "x-accel-buffering": "no"}  # proxies must pass events on at once
 
@@ -120,4 +119,4 @@ async def _closing(call: LocalCall, events: AsyncIterator[bytes]) -> AsyncIterat
 
 
 def _said(call: LocalCall) -> dict[str, str]:
-    return {key: value for key, value in call.said.items() if key.startswith(_OURS)}
+    return {key: value for key, value in call.said.items() if key.startswith(OURS)}

@@ -9,6 +9,7 @@ from dormouse_api.limits import MAX_REQUEST_ID_CHARS
 from dormouse_gateway.openai.errors import ApiError
 from dormouse_gateway.requests import Metadata
 
+MAX_HEADER_BYTES = 16 << 10
 REQUEST_ID = "x-request-id"
 _TRACE = {  # W3C trace context: what is malformed is not passed on, as the standard wants it
     "traceparent": re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?"),
@@ -17,6 +18,13 @@ _TRACE = {  # W3C trace context: what is malformed is not passed on, as the stan
 _ID = re.compile(rf"[!-~]{{1,{MAX_REQUEST_ID_CHARS}}}")
 
 Headers = Iterable[tuple[bytes, bytes]]
+
+
+def check_size(headers: Headers) -> None:
+    """Refuse too many bytes of headers: h11 counts only what comes in several parts. Raises ApiError."""
+    size = sum(len(name) + len(value) + 4 for name, value in headers)
+    if size > MAX_HEADER_BYTES:
+        raise ApiError(431, f"the headers have {size} bytes; the limit is {MAX_HEADER_BYTES}")
 
 
 def to_metadata(headers: Headers) -> Metadata:

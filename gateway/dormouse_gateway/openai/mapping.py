@@ -107,23 +107,19 @@ def _fill_prompt(request: pb.GenerateRequest, prompt: Any) -> None:
 
 
 def _fill_chat(chat: pb.Chat, body: Body) -> None:
-    for index, message in enumerate(body["messages"]):
-        given = {name: value for name, value in message.items() if value is not None}
-        chat.messages.append(_message(given, f"messages[{index}]"))
+    chat.messages.extend(_message(message) for message in body["messages"])
     if body.get("tool_choice") != "none":
         chat.tools.extend(_struct(tool) for tool in body.get("tools", ()))
     chat.template_args.update(body.get("chat_template_kwargs", {}))
 
 
-def _message(message: Body, where: str) -> pb.ChatMessage:
-    content, calls = message.get("content"), message.get("tool_calls", ())
-    if content is None and not calls:
-        raise refuse(f"{where}.content", "missing", "text, where there are no tool_calls")
-    turn = pb.ChatMessage(role=message["role"], content=_content(content))
+def _message(said: Body) -> pb.ChatMessage:
+    message = {name: value for name, value in said.items() if value is not None}
+    turn = pb.ChatMessage(role=message["role"], content=_content(message.get("content")))
     for name in ("name", "tool_call_id"):
         if name in message:
             setattr(turn, name, message[name])
-    turn.tool_calls.extend(_call(call, f"{where}.tool_calls[{index}]") for index, call in enumerate(calls))
+    turn.tool_calls.extend(_call(call) for call in message.get("tool_calls", ()))
     return turn
 
 
@@ -133,10 +129,10 @@ def _content(content: Any) -> str:
     return "\n".join(part["text"] for part in content)
 
 
-def _call(call: Body, where: str) -> struct_pb2.Struct:
+def _call(call: Body) -> struct_pb2.Struct:
     """Return the call as templates want it: arguments as an object, not as text."""
     function = call["function"]
-    arguments = parse_arguments(function["arguments"] or "{}", f"{where}.function.arguments")
+    arguments = parse_arguments(function["arguments"] or "{}")
     return _struct({"type": "function", **call, "function": {"name": function["name"], "arguments": arguments}})
 
 

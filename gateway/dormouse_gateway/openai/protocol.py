@@ -9,8 +9,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dormouse_gateway.openai.errors import ApiError
-
-MAX_HEADER_BYTES = 16 << 10
+from dormouse_gateway.openai.headers import MAX_HEADER_BYTES
 
 
 class BoundedProtocol(H11Protocol):

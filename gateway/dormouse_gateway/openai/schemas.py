@@ -125,7 +125,10 @@ _TOOL_CALL = _object(
         "id": _text(0, _MAX_NAME_CHARS),
         "type": _only("function", "There are no others."),
         "function": _object(
-            {"name": _text(1, _MAX_NAME_CHARS), "arguments": _text() | {"description": "A JSON object, as text."}},
+            {
+                "name": _text(1, _MAX_NAME_CHARS),
+                "arguments": _text() | {"description": "As text; a JSON object becomes one."},
+            },
             "name",
             "arguments",
         ),
@@ -133,20 +136,20 @@ _TOOL_CALL = _object(
     "function",
 )
 _PART = _object({"type": _only("text", "Models see text only."), "text": _text()}, "type", "text")
-_MESSAGE = _object(
-    {
-        "role": _text(1, 64) | {"description": "As the model's template knows it: system, user, assistant, tool, …"},
-        "content": {
-            "anyOf": [_text(), _array(_PART, MAX_CHAT_MESSAGES), {"type": "null"}],
-            "description": "Text, or parts of it, which are joined by line ends.",
-        },
-        "name": _or_null(_text(1, _MAX_NAME_CHARS)),
-        "tool_calls": _or_null(_array(_TOOL_CALL, MAX_TOOLS)),
-        "tool_call_id": _or_null(_text(0, _MAX_NAME_CHARS)),
-        "refusal": {"type": "null"},
-    },
-    "role",
-)
+_CONTENT = {
+    "anyOf": [_text(), _array(_PART, MAX_CHAT_MESSAGES)],
+    "description": "Text, or parts of it, which are joined by line ends.",
+}
+_SAID: Mapping[str, Json] = {
+    "role": _text(1, 64) | {"description": "As the model's template knows it: system, user, assistant, tool, …"},
+    "name": _or_null(_text(1, _MAX_NAME_CHARS)),
+    "tool_call_id": _or_null(_text(0, _MAX_NAME_CHARS)),
+    "refusal": {"type": "null"},
+}
+_CALLS = _array(_TOOL_CALL, MAX_TOOLS, least=1)
+_TURN = _object({**_SAID, "content": _CONTENT, "tool_calls": _or_null(_CALLS)}, "role", "content")
+_CALLING_TURN = _object({**_SAID, "content": _or_null(_CONTENT), "tool_calls": _CALLS}, "role", "tool_calls")
+_MESSAGE = {"anyOf": [_TURN, _CALLING_TURN]}
 _TOOL = _object(
     {
         "type": _only("function", "There are no others."),
@@ -198,7 +201,8 @@ COMPLETION_REQUEST = _request(
         **_VLLM,
         "max_tokens": _integer(1, MAX_TOKENS) | {"description": f"Default {DEFAULT_COMPLETION_TOKENS}."},
         "logprobs": _integer(0, MAX_LOGPROBS) | {"description": "So many likeliest tokens besides the chosen one."},
-        "echo": _BOOLEAN | {"description": "The prompt stands before the answer; not with stream."},
+        "echo": _BOOLEAN
+        | {"description": "The prompt stands before the answer. Not with stream; with logprobs for one choice."},
         "best_of": _only(1, "Answers are not ranked."),
     },
 )
