@@ -47,6 +47,12 @@ class Metrics:
             ["reason"],
             registry=self._registry,
         )
+        self._http = Counter(
+            "dormouse_gateway_http_responses",
+            "Responses of the OpenAI-compatible API, refusals before any worker was asked included.",
+            ["path", "status"],
+            registry=self._registry,
+        )
 
     def watch(self, router: Router) -> None:
         """Show this router's endpoints and running requests, too."""
@@ -56,6 +62,10 @@ class Metrics:
         """Count a request that ended."""
         self._requests.labels(model, code.name, method).inc()
         self._seconds.labels(model, method).observe(seconds)
+
+    def responded(self, path: str, status: int) -> None:
+        """Count a response of the HTTP API; the path is one of its own, or "other"."""
+        self._http.labels(path, str(status)).inc()
 
     def rejected(self, code: grpc.StatusCode) -> None:
         """Count a request that never reached a worker."""

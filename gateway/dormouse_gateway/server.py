@@ -175,7 +175,8 @@ class Gateway:
 
     def _openai_door(self, proxy: InferenceProxy) -> OpenAIDoor:
         timeout_s = self._settings.http_timeout_s
-        app = make_app(self.router, Generating(proxy.serve, self._keys, timeout_s, waiting_s=_WAITING_S))
+        generating = Generating(proxy.serve, self._keys, timeout_s, waiting_s=_WAITING_S)
+        app = make_app(self.router, generating, self.metrics.responded)
         tls = self._identity.context if self._identity else None
         return OpenAIDoor(app, timeout_s=timeout_s, max_connections=self._settings.http_max_connections, tls=tls)
 

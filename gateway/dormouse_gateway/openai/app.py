@@ -31,13 +31,16 @@ _LOG = logging.getLogger(__name__)
 _CLIENT_GONE = 499  # nobody gets it; nginx's number for what a log says of it
 
 Respond = Callable[[Request, str], Awaitable[Response]]
+OnResponse = Callable[[str, int], None]  # path, status
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """One path and method. Every response carries the request's id."""
 
+    path: str
     respond: Respond
+    on_response: OnResponse
 
     async def __call__(self, request: Request) -> Response:
         """Answer; whatever goes wrong becomes an error object."""
@@ -56,6 +59,7 @@ class Endpoint:
             _LOG.exception("error in request %s", drawn)
             response = _refusal(ApiError(500, f"the gateway failed; look for {drawn} in its log", "server_error"))
         response.headers[REQUEST_ID] = drawn
+        self.on_response(self.path, response.status_code)
         return response
 
 
@@ -84,8 +88,8 @@ class Models:
         return self.router.models(caller)
 
 
-def make_app(router: Router, generating: Generating) -> Starlette:
-    """Return the API."""
+def make_app(router: Router, generating: Generating, on_response: OnResponse = lambda *_: None) -> Starlette:
+    """Return the API; each response is told to `on_response`."""
     models = Models(router, generating)
     described = json.dumps(document(), ensure_ascii=False).encode()
 
@@ -94,26 +98,20 @@ def make_app(router: Router, generating: Generating) -> Starlette:
 
     async def missing(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return await Endpoint(partial(_refuse_path, error))(request)
+        return await Endpoint("other", partial(_refuse_path, error), on_response)(request)
+
+    def route(method: str, path: str, respond: Respond) -> Route:
+        serve = Endpoint(path.replace(":path", ""), respond, on_response).__call__  # a function, as starlette asks for
+        return Route(path, serve, methods=[method])
 
     routes = [
-        Route("/v1/models", _endpoint(models.list)),
-        Route("/v1/models/{model:path}", _endpoint(models.get)),
-        Route("/v1/completions", _endpoint(partial(generating.respond, COMPLETION_KIND)), methods=["POST"]),
-        Route("/v1/chat/completions", _endpoint(partial(generating.respond, CHAT_KIND)), methods=["POST"]),
-        Route("/openapi.json", _endpoint(describe)),
+        route("GET", "/v1/models", models.list),
+        route("GET", "/v1/models/{model:path}", models.get),
+        route("POST", "/v1/completions", partial(generating.respond, COMPLETION_KIND)),
+        route("POST", "/v1/chat/completions", partial(generating.respond, CHAT_KIND)),
+        route("GET", "/openapi.json", describe),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: missing})
-
-
-def _endpoint(respond: Respond) -> Callable[[Request], Awaitable[Response]]:
-    """Return a function: starlette takes any other callable for an ASGI application."""
-    endpoint = Endpoint(respond)
-
-    async def serve(request: Request) -> Response:
-        return await endpoint(request)
-
-    return serve
 
 
 async def _refuse_path(error: HTTPException, request: Request, _id: str) -> Response:

@@ -147,6 +147,8 @@ def _join(path: str, name: str) -> str:
 
 def _types(schema: Schema) -> tuple[str, ...]:
     """Return the types that a value may have, all of them where the schema says nothing."""
+    if "anyOf" in schema:
+        return tuple(dict.fromkeys(name for choice in schema["anyOf"] for name in _types(choice)))
     if "enum" in schema:
         return tuple(name for name, fits in _TYPES.items() if any(fits(choice) for choice in schema["enum"]))
     return (schema["type"],) if "type" in schema else tuple(_TYPES)

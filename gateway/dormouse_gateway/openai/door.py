@@ -6,10 +6,10 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dormouse_gateway.openai.headers import MAX_HEADER_BYTES
 from dormouse_gateway.openai.protocol import bounded
@@ -32,11 +32,12 @@ class OpenAIDoor:
     def __init__(self, app: ASGIApp, *, timeout_s: float, max_connections: int, tls: ssl.SSLContext | None) -> None:
         """Take what to serve, how long clients may take, how many there may be, and what to prove the name with."""
         config = uvicorn.Config(
-            app,
+            _unless_cut_off(app),
             http=bounded(timeout_s, max_connections),
             ws="none",
             lifespan="off",
             log_config=None,
+            log_level="error",  # what is no HTTP is the client's business
             access_log=False,
             proxy_headers=False,
             server_header=False,
@@ -60,6 +61,16 @@ class OpenAIDoor:
         self._server.should_exit = True
         if self._serving:
             await self._serving
+
+
+def _unless_cut_off(app: ASGIApp) -> ASGIApp:
+    """Return the application, which ends quietly when it has run for longer than the drain may take."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(asyncio.CancelledError):
+            await app(scope, receive, send)
+
+    return serve
 
 
 def _listen(host: str, port: int) -> socket.socket:

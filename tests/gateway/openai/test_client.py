@@ -312,6 +312,14 @@ async def test_requests_count_in_the_same_metrics_and_are_activity(house, client
     metrics = house.gateway.metrics
     labels = {"model": "default/tiny", "code": "OK", "method": "Generate"}
     assert metrics.value("dormouse_gateway_requests_total", **labels) == 1
+    with pytest.raises(openai.BadRequestError):
+        await client.completions.create(model="tiny", prompt="")
+    with pytest.raises(openai.NotFoundError):
+        await client.embeddings.create(model="tiny", input="")
+    counted = {"/v1/completions": ("200", "400"), "other": ("404",)}
+    for path, statuses in counted.items():
+        for status in statuses:
+            assert metrics.value("dormouse_gateway_http_responses_total", path=path, status=status) == 1
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '"a"', '{"a": "\\ud800"}', "[" * 10_000])

@@ -5,6 +5,7 @@ import io
 import json
 
 import aiohttp
+import openai
 import pytest
 
 from dormouse_gateway.openai.bodies import MAX_BODY_BYTES
@@ -220,7 +221,7 @@ async def test_at_the_end_a_running_stream_finishes_and_nobody_else_is_let_in(ho
     await house.running
 
 
-async def test_a_stream_that_outlives_the_drain_timeout_is_cut_off(make_house, worker, open_client):
+async def test_a_stream_that_outlives_the_drain_timeout_is_cut_off(make_house, worker, open_client, caplog):
     async with make_house(drain_timeout_s=0.1) as house:
         await house.add("tiny", [worker])
         worker.is_gated = True
@@ -229,6 +230,9 @@ async def test_a_stream_that_outlives_the_drain_timeout_is_cut_off(make_house, w
         house.stop.set()
         await house.running
         await worker.cancelled.wait()
+        with pytest.raises(openai.APIConnectionError):
+            await anext(stream)
+    assert "Traceback" not in caplog.text
 
 
 async def test_a_mistake_of_ours_is_500_with_the_id_that_stands_in_the_log(house, caplog, monkeypatch):
