@@ -215,6 +215,8 @@ async def test_at_the_end_a_running_stream_finishes_and_nobody_else_is_let_in(ho
     house.stop.set()
     await house.until(lambda: house.gateway._openai._server.should_exit)
     await until_refused(connect, house)
+    done, _ = await asyncio.wait({house.running}, timeout=0.5)  # uvicorn looks ten times a second whether to cut off
+    assert not done
     worker.gate.set()
     words += [chunk.choices[0].text async for chunk in stream]
     assert "".join(words) == "Hello dormouse"

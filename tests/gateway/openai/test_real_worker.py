@@ -9,7 +9,7 @@ HI = [{"role": "user", "content": "hi"}]
 
 
 @pytest.fixture
-def client(house, engine, open_client):  # noqa: F811  # the fixture
+def client(house, engine, open_client):  # noqa: F811, ARG001  # fixtures
     """A client of a gateway with a real front, which renders templates and checks requests by itself."""
     return open_client(house)
 
