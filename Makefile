@@ -6,7 +6,8 @@ export PYTHONPATH := api:kube:operator:gateway:worker_image:cli:.
 PACKAGES := api/dormouse_api kube/dormouse_kube operator/dormouse_operator gateway/dormouse_gateway worker_image/dormouse_worker cli/dormouse_cli
 
 # what decides without touching anything: every branch of it is tested
-PURE := capacity children conditions draining manifests model occurrences parse phases planner replica rest sleep status
+PURE := capacity children claims conditions draining manifests model occurrences pace parse phases planner replica rest \
+	rollout scaling sleep status
 
 .PHONY: help
 help: ## List the targets
@@ -81,7 +82,7 @@ test-long: prepare ## Every fault, thousands of resources; writes a record to te
 	DORMOUSE_RECORD=faults $(PY) -m pytest tests/faults --durations=0
 
 .PHONY: mutate
-mutate: install ## Change the engine and the validator in small ways, print those no test notices (4 minutes)
+mutate: install ## Change what decides in small ways, print those that no test notices (6 minutes)
 	$(PY) -m tools.mutate
 
 .PHONY: bench

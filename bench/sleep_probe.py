@@ -18,7 +18,15 @@ import msgspec
 import torch
 
 from bench.sleep_figures import Cycle, Held
-from dormouse_worker.executor.testing import FakeDeviceWorker, generate, holdings, make_fake_worker, start, touch_cache
+from dormouse_worker.executor.testing import (
+    FakeDeviceWorker,
+    generate,
+    holdings,
+    host_copy_bytes,
+    make_fake_worker,
+    start,
+    touch_cache,
+)
 from dormouse_worker.host import Host, release_free_memory
 from dormouse_worker.ipc import TAGS
 from dormouse_worker.model.device.arena import Arena
@@ -52,12 +60,12 @@ def measure_residue(model: Path, level: int, count: int) -> Held:
     del count  # once
     worker = _start(model, CACHE_BYTES)
     generate(worker)
-    host_copy_bytes = 0
+    copy_bytes = 0
     if level:
         touch_cache(worker)
-        host_copy_bytes = worker.sleep(level, TAGS).host_copy_bytes
+        copy_bytes = worker.sleep(level, TAGS).host_copy_bytes
     release_free_memory()
-    return _held(host_copy_bytes)
+    return _held(copy_bytes)
 
 
 def measure_drift(model: Path, level: int, count: int) -> tuple[Held, Held]:
@@ -90,11 +98,12 @@ def _cycle(worker: FakeDeviceWorker, level: int, peer: Callable[[], float]) -> C
     assert report is not None, "it was profiled"
     host = Host()
     before_bytes = host.resident_bytes()
+    copy_bytes = host_copy_bytes(worker)
     started_s = time.perf_counter()
     slept = worker.sleep(level, TAGS)
     sleep_s = time.perf_counter() - started_s
-    host_copy_bytes = report.weights_bytes if level > 1 else 0  # it leaves too, and is no device's
-    fell_bytes = before_bytes - host.resident_bytes() - host_copy_bytes
+    copy_bytes -= slept.host_copy_bytes  # what of it left, too, is no device's
+    fell_bytes = before_bytes - host.resident_bytes() - copy_bytes
     peer_s = peer()
     started_s = time.perf_counter()
     woke = worker.wake_up(TAGS)
@@ -150,8 +159,8 @@ def _fresh(num_bytes: int) -> Arena:
     return arena
 
 
-def _held(host_copy_bytes: int = 0) -> Held:
-    return Held(**holdings(), host_copy_bytes=host_copy_bytes)
+def _held(copy_bytes: int = 0) -> Held:
+    return Held(**holdings(), host_copy_bytes=copy_bytes)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,8 @@ MISSING = frozenset({"msgspec"})  # each is also its distribution's name
 OURS = frozenset({"bench", "dormouse_api", "dormouse_worker", "tests", "tools"})
 WORKER = ROOT / "worker_image" / "dormouse_worker"
 WORKER_PARTS = ("engine", "executor", "model")
-SERVES_ONLY = frozenset({"__main__.py", "engine_process.py", "testing.py"})  # of the worker's other files
+# of the worker's other files
+SERVES_ONLY = frozenset({"__main__.py", "download.py", "engine_process.py", "hub.py", "testing.py"})
 SOURCES = ("tests/gpu/*.py", "bench/results.py", "tools/bootstrap.py", "api/dormouse_api/__init__.py")
 
 

@@ -1,4 +1,4 @@
-"""Mutation testing of the scheduler, the blocks and the validator: small wrong changes that the tests should notice.
+"""Mutation testing of what decides (scheduler, blocks, validator, agreement, planners): wrong changes to be noticed.
 
 mutmut wants a project whose packages lie in `src` and whose tests lie beside it, and this repository keeps its packages
 under the parts they belong to. So it runs in build/mutation, a project made of links to the real one. `[tool.mutmut]`
@@ -21,7 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT = ROOT / "build" / "mutation"
 LINKS = {
     "src/dormouse_worker": "worker_image/dormouse_worker",
+    "src/dormouse_operator": "operator/dormouse_operator",
     "api": "api",
+    "kube": "kube",
     "crds": "crds",
     "tools": "tools",
     "tests": "tests",

@@ -30,6 +30,15 @@ READINESS_GATE = "dormouse.dev/cache-allocated"  # pod condition, True while the
 METADATA_ROLE_TOKEN = "dormouse-role-token"  # gRPC metadata: proves the caller's role; absent = client  # noqa: S105
 METADATA_CACHE_SALT = "dormouse-cache-salt"  # gRPC metadata, the gateway's only: who shares cached prefixes
 
+METADATA_HELD = "dormouse-held"  # initial metadata of a gateway's answer: "true" once the request waits
+METADATA_HOLD_TIMEOUT = "dormouse-hold-timeout-seconds"  # beside it: how long the request waits at most
+METADATA_START = "dormouse-start"  # trailing metadata of a gateway's answer: warm, level1, level2 or cold
+METADATA_HOLD_SECONDS = "dormouse-hold-seconds"  # beside it: how long the request was held
+METADATA_WAKE_SECONDS = "dormouse-wake-seconds"  # beside it: how much of that until a worker took requests
+
+ANNOTATION_WAKE = "dormouse.dev/wake-requested-at"  # on the resource: RFC 3339; newer than the last sleep = wake
+FIELD_MANAGER_GATEWAY = "dormouse-gateway"  # who owns that annotation
+
 
 class Role(StrEnum):
     """Who calls. A caller that proves nothing is a client."""

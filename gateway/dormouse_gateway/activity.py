@@ -46,6 +46,7 @@ class _Entry:
 
     known_since_s: float
     in_flight: int = 0
+    held: int = 0
     last_request_s: float | None = None
     loads: dict[ObjectKey, WorkerLoad] = field(default_factory=dict)  # by pod; of workers that are ready
 
@@ -130,6 +131,13 @@ class ActivityLog:
             entry.in_flight -= 1
             self._touch(key, entry)
 
+    def note_held(self, key: ObjectKey, held: int) -> None:
+        """Take how many requests of the deployment wait for a worker now."""
+        entry = self._entries.get(key)
+        if entry and entry.held != held:
+            entry.held = held
+            self._changed(key)
+
     def note_load(self, key: ObjectKey, pod: ObjectKey, load: WorkerLoad | None) -> None:
         """Take what a worker of the deployment told, None when it is followed no more."""
         entry = self._entries.get(key)
@@ -151,7 +159,7 @@ class ActivityLog:
         awake, running, waiting, mean = _figures(entry)
         return Activity(
             in_flight=entry.in_flight,
-            held=0,  # requests are not held yet: where nobody can take one it is refused
+            held=entry.held,
             last_request_s=entry.last_request_s,
             known_since_s=entry.known_since_s,
             awake_workers=awake,

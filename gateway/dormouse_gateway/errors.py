@@ -13,7 +13,8 @@ from dormouse_gateway.model import Endpoint
 
 _DETAILS_KEY = "grpc-status-details-bin"  # every status that a worker sends on purpose carries it
 _RETRY_AFTER_S = 1.0
-_MAY_GO_ELSEWHERE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND}
+# What a connection that breaks in the middle looks like: never said by a worker on purpose, as that comes with details.
+_BREAKS = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.CANCELLED}
 
 Trailers = tuple[tuple[str, str | bytes], ...]
 
@@ -26,7 +27,13 @@ class WorkerFailure(Exception):
     code: grpc.StatusCode
     message: str
     trailers: Trailers
-    messages: int  # that the client had got by then
+    messages: int  # that the client had got of it by then
+    then: str = ""  # why the call could not go on elsewhere
+
+    @property
+    def is_break(self) -> bool:
+        """Tell whether the worker or its connection gave up, whatever the request was."""
+        return self.code is grpc.StatusCode.UNAVAILABLE or (self.code in _BREAKS and not self.trailers)
 
     @property
     def may_go_elsewhere(self) -> bool:
@@ -34,12 +41,27 @@ class WorkerFailure(Exception):
 
         A worker's own NOT_FOUND means that our picture is out of date: another pod has its address by now.
         """
-        return not self.messages and self.code in _MAY_GO_ELSEWHERE
+        return not self.messages and (self.is_break or self.code is grpc.StatusCode.NOT_FOUND)
+
+    @property
+    def may_go_on_elsewhere(self) -> bool:
+        """Tell whether one more worker may be asked for the rest of a stream, after this one was."""
+        is_full = not self.messages and self.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        return self.is_break or self.may_go_elsewhere or is_full
 
     def __str__(self) -> str:
         """Name the pod and what it said."""
         pod = self.endpoint.pod
         return f"worker {pod.namespace}/{pod.name}: {self.code.name}: {self.message}"
+
+
+class WorkerStopped(Exception):
+    """A worker ended a choice because it had to stop, not because the answer was complete."""
+
+
+def stopped(endpoint: Endpoint, *, why: str, messages: int) -> WorkerFailure:
+    """Return the failure of a worker that can not go on with a call, or shall not."""
+    return WorkerFailure(endpoint, grpc.StatusCode.UNAVAILABLE, why, (), messages)
 
 
 def read_failure(error: aio.AioRpcError, *, endpoint: Endpoint, messages: int) -> WorkerFailure:
@@ -51,12 +73,14 @@ def read_failure(error: aio.AioRpcError, *, endpoint: Endpoint, messages: int) -
 
 def status_of(failure: WorkerFailure) -> grpc.Status:
     """Return what the client sees: a worker's own words pass through, a broken connection is told in ours."""
+    is_ours = failure.is_break or failure.code is grpc.StatusCode.NOT_FOUND
     is_said_by_worker = failure.code is not grpc.StatusCode.NOT_FOUND and bool(failure.trailers)
-    if is_said_by_worker or failure.code not in _MAY_GO_ELSEWHERE:
+    if not failure.then and (is_said_by_worker or not is_ours):
         return PassedOn(failure.code, failure.message, failure.trailers)
     when = f"after {failure.messages} messages" if failure.messages else "before its first message"
     pod = failure.endpoint.pod
     words = f"worker {pod.namespace}/{pod.name} failed {when}: {failure.message}"
+    words += f"; {failure.then}" if failure.then else ""
     return to_grpc_status(CallError(grpc.StatusCode.UNAVAILABLE, words, _RETRY_AFTER_S))
 
 

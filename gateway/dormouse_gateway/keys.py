@@ -26,6 +26,7 @@ import grpc
 from dormouse_api.status import CallError
 from dormouse_gateway.key_files import ApiKey, BadKeyFile, read_key
 from dormouse_gateway.model import Deployment
+from dormouse_gateway.refusals import Refusal
 from dormouse_gateway.salts import presented_key
 
 _LOG = logging.getLogger(__name__)
@@ -147,4 +148,4 @@ def _unknown(message: str) -> CallError:
 
 
 def _exhausted(message: str, retry_after_s: float) -> CallError:
-    return CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, message, retry_after_s)
+    return Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, message, retry_after_s, reason="key_limit")

@@ -15,11 +15,12 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
 from dormouse_gateway.activity import WorkerLoad
 from dormouse_gateway.channels import Channels
-from dormouse_gateway.model import Deployment, Endpoint
+from dormouse_gateway.model import Endpoint
 from dormouse_gateway.router import Router
 from dormouse_kube.reflector import Backoff, ObjectKey
 
 _LOG = logging.getLogger(__name__)
+_ANSWER_TIMEOUT_S = 5.0
 _AT_REST = ("Asleep", "Off", "Zero", "Rejected")  # how phases begin in which no worker serves or is about to
 
 
@@ -30,7 +31,7 @@ class _Stream:
 
 
 class LoadWatch:
-    """Keeps one stream per worker; tells the router's activity log what they say."""
+    """Keeps one stream per worker; tells the router what they say."""
 
     def __init__(
         self,
@@ -40,11 +41,13 @@ class LoadWatch:
         backoff: Backoff | None = None,
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
         rng: random.Random | None = None,
+        on_draining: Callable[[Endpoint, bool], None] = lambda *_: None,
     ) -> None:
-        """Take where workers are found and called."""
+        """Take where workers are found and called, and who is told whether one drains."""
+        self._on_draining = on_draining
         self._router = router
         self._channels = channels
-        self._backoff = backoff or Backoff(first_s=0.1, max_s=5.0)
+        self._backoff = backoff or Backoff(first_s=0.1, max_s=1.0)
         self._sleep = sleep
         self._rng = rng or random.Random()  # noqa: S311  # jitter needs no cryptography
         self._streams: dict[ObjectKey, _Stream] = {}  # by pod
@@ -62,7 +65,7 @@ class LoadWatch:
     def on_pod(self, pod: ObjectKey) -> None:
         """Look again at a worker, after the router learned of a change."""
         found = self._router.pool.endpoint_of(pod)
-        wanted = found if found and _is_up(found, self._router.catalogue.get(found.deployment)) else None
+        wanted = found if found and self._is_up(found) else None
         stream = self._streams.get(pod)
         if stream and wanted and _place(stream.endpoint) == _place(wanted):
             return
@@ -88,12 +91,14 @@ class LoadWatch:
 
     async def _follow(self, endpoint: Endpoint) -> None:
         """Read the worker's load, again after every break, until cancelled."""
-        failures = 0
+        failures, is_identified = 0, False
         while True:
             try:
                 async for load in self._read(endpoint):
                     failures = 0
                     self._note(endpoint, load)
+                    # one that opens anew may have another engine
+                    is_identified = load.is_ready and (is_identified or await self._identify(endpoint))
             except aio.AioRpcError as error:
                 _LOG.debug("the load of %s is lost: %s: %s", endpoint.pod.name, error.code().name, error.details())
             self._note(endpoint, None)
@@ -102,23 +107,42 @@ class LoadWatch:
 
     async def _read(self, endpoint: Endpoint) -> AsyncIterator[WorkerLoad]:
         stub: Any = rpc.InferenceStub(self._channels.get(endpoint.id))
-        call = stub.WatchLoad(pb.WatchLoadRequest())
+        call = stub.WatchLoad(pb.WatchLoadRequest(), wait_for_ready=True)  # a pod that starts is heard when it listens
         try:
             async for load in call:
+                self._on_draining(endpoint, load.draining)
                 takes_requests = load.ready and not load.draining
                 yield WorkerLoad(load.running_requests, load.waiting_requests, load.kv_cache_usage, takes_requests)
         finally:
             call.cancel()
 
+    async def _identify(self, endpoint: Endpoint) -> bool:
+        """Ask the worker which model files it read; False if it did not answer."""
+        stub: Any = rpc.InferenceStub(self._channels.get(endpoint.id))
+        try:
+            model = await stub.GetModel(pb.GetModelRequest(), timeout=_ANSWER_TIMEOUT_S)
+        except aio.AioRpcError as error:
+            _LOG.debug("%s does not tell its model: %s", endpoint.pod.name, error.details())
+            return False
+        self._router.pool.identify(endpoint.id, model.model_digest)
+        return True
+
     def _note(self, endpoint: Endpoint, load: WorkerLoad | None) -> None:
-        self._router.activity.note_load(endpoint.deployment, endpoint.pod, load)
+        self._router.note_load(endpoint, load)
 
+    def _is_up(self, endpoint: Endpoint) -> bool:
+        """Tell whether the worker is awake, or may be about to be: then its load says so before the kubelet does.
 
-def _is_up(endpoint: Endpoint, deployment: Deployment | None) -> bool:
-    """Tell whether the worker is awake, or may be about to be: then its load says so before the kubelet does."""
-    if deployment is None:
-        return False
-    return endpoint.ready or not deployment.phase.startswith(_AT_REST)
+        Requests that are held for it wake it, and it may be awake already, though the phase does not say so yet.
+        """
+        deployment = self._router.catalogue.get(endpoint.deployment)
+        if deployment is None:
+            return False
+        activity = self._router.activity.activity(endpoint.deployment)
+        room = self._router.pool.room_of(endpoint)
+        is_awaited = activity is not None and activity.held > 0
+        is_open = room is not None and room.is_open
+        return endpoint.ready or is_awaited or is_open or not deployment.phase.startswith(_AT_REST)
 
 
 def _place(endpoint: Endpoint) -> tuple[object, ...]:

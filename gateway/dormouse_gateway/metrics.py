@@ -9,7 +9,9 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from dormouse_api.status import CallError
 from dormouse_gateway.model import Deployment
+from dormouse_gateway.refusals import Refusal
 from dormouse_gateway.router import Router
 
 UNKNOWN_MODEL = "unknown"  # the label of requests for models that do not exist, and of unreadable ones
@@ -19,6 +21,8 @@ _REASONS = {
     grpc.StatusCode.UNAUTHENTICATED: "unauthenticated",
     grpc.StatusCode.NOT_FOUND: "unknown_model",
     grpc.StatusCode.UNAVAILABLE: "none_ready",
+    grpc.StatusCode.RESOURCE_EXHAUSTED: "full",
+    grpc.StatusCode.DEADLINE_EXCEEDED: "deadline",
 }
 
 
@@ -53,6 +57,20 @@ class Metrics:
             ["path", "status"],
             registry=self._registry,
         )
+        self._held = Histogram(
+            "dormouse_hold_seconds",
+            "How long requests waited in the gateway for a worker, those that needed not wait left out.",
+            ["model"],
+            buckets=_BUCKETS_S,
+            registry=self._registry,
+        )
+
+        self._migrated = Counter(
+            "dormouse_migrated",
+            "Streams that lost their worker after they had begun, by how that went: done = ended elsewhere.",
+            ["outcome"],
+            registry=self._registry,
+        )
 
     def watch(self, router: Router) -> None:
         """Show this router's endpoints and running requests, too."""
@@ -67,13 +85,22 @@ class Metrics:
         """Count a response of the HTTP API; the path is one of its own, or "other"."""
         self._http.labels(path, str(status)).inc()
 
-    def rejected(self, code: grpc.StatusCode) -> None:
+    def rejected(self, error: CallError) -> None:
         """Count a request that never reached a worker."""
-        self._rejected.labels(_REASONS.get(code, code.name.lower())).inc()
+        reason = error.reason if isinstance(error, Refusal) else _REASONS.get(error.code, error.code.name.lower())
+        self._rejected.labels(reason).inc()
+
+    def held(self, model: str, seconds: float) -> None:
+        """Count a request that waited for a worker, until it got one or was refused or went."""
+        self._held.labels(model).observe(seconds)
+
+    def migrated(self, outcome: str) -> None:
+        """Count a stream that had to move; see `migrate.Outcome`."""
+        self._migrated.labels(outcome).inc()
 
     def forget(self, deployment: Deployment) -> None:
         """Drop what was counted for a deployment that is gone, so that names do not pile up."""
-        for family in (self._requests, self._seconds):
+        for family in (self._requests, self._seconds, self._held):
             family.remove_by_labels({"model": deployment.full_name})
 
     def value(self, name: str, **labels: str) -> float | None:
@@ -102,10 +129,16 @@ class _RouterCollector(Collector):
             "Worker pods: ready takes requests, running only answers about the model, retired finishes what it has.",
             labels=["model", "state"],
         )
+        held = GaugeMetricFamily(
+            "dormouse_held_requests", "Requests that wait in the gateway for a worker.", labels=["model"]
+        )
         running, states = self._router.pool.in_flight(), self._router.pool.states()
         for deployment in self._router.catalogue.deployments():
             in_flight.add_metric([deployment.full_name], running[deployment.key])
             for state in ("ready", "running", "retired"):
                 endpoints.add_metric([deployment.full_name, state], states[deployment.key, state])
+            activity = self._router.activity.activity(deployment.key)
+            held.add_metric([deployment.full_name], activity.held if activity else 0)
         yield in_flight
+        yield held
         yield endpoints

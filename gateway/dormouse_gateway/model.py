@@ -5,18 +5,21 @@ Both are parsed once from what the API server says; everything else in the gatew
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
-from dormouse_api.names import INFERENCE_PORT, LABEL_DEPLOYMENT
+from dormouse_api.names import ANNOTATION_WAKE, INFERENCE_PORT, LABEL_DEPLOYMENT, LABEL_REVISION
 from dormouse_kube.api import Resource
 from dormouse_kube.reflector import ObjectKey
 
 _GRPC_PORT_NAME = "grpc"
+_LEVEL = re.compile(r"at level ([12])")  # in the message of the condition Asleep
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: defaults are read from the class
 class Deployment:
     """One InferenceDeployment as far as routing needs it."""
 
@@ -29,6 +32,12 @@ class Deployment:
     phase: str = ""  # status.phase; empty until the operator wrote one
     reason: str = ""  # of the condition that says why it is not ready
     message: str = ""
+    max_num_seqs: int = 64  # spec.engine.maxNumSeqs: what one worker computes at a time
+    hold_timeout_s: float = 300.0  # spec.lifecycle.holdTimeoutSeconds; 0 = requests are not held
+    max_held: int = 1000  # spec.lifecycle.maxHeldRequests, per gateway
+    sleep_level: int = 0  # while it is asleep: how deep; 0 = not known, or not asleep
+    slept_at: datetime | None = None  # since when it is asleep
+    wake_requested_at: datetime | None = None  # what a gateway wrote last
 
     @property
     def full_name(self) -> str:
@@ -57,6 +66,17 @@ class Endpoint:
     pod: ObjectKey
     deployment: ObjectKey
     ready: bool  # the pod's Ready condition, which includes our readiness gate: it may be given Generate
+    revision: str = ""  # of the engine: model, dtype, quantization, parallelism; "" = not known
+    model_digest: str = ""  # of the files that the worker read, as it says itself; "" = it has not yet
+
+    def runs_the_same(self, other: Endpoint) -> bool:
+        """Tell whether one's streams may go on at the other: same revision and, as far as it is known, same files.
+
+        A revision whose model is a moving name (a branch of a hub) can mean other files for a pod that came later.
+        """
+        is_known = bool(self.model_digest and other.model_digest)
+        is_same_model = self.model_digest == other.model_digest or not is_known
+        return bool(self.revision) and self.revision == other.revision and is_same_model
 
 
 def parse_deployment(obj: Resource) -> Deployment:
@@ -64,16 +84,26 @@ def parse_deployment(obj: Resource) -> Deployment:
     metadata, spec = obj["metadata"], obj["spec"]
     status = obj.get("status") or {}
     culprit = _culprit(status.get("conditions") or ())
+    asleep = _condition(status.get("conditions") or (), "Asleep")
+    is_asleep = asleep.get("status") == "True"
+    level = _LEVEL.search(asleep.get("message") or "") if is_asleep else None
+    lifecycle = spec.get("lifecycle") or {}
     return Deployment(
         key=ObjectKey(metadata["namespace"], metadata["name"]),
         uid=metadata["uid"],
         created=metadata["creationTimestamp"],
         model_name=spec["model"].get("name") or metadata["name"],
-        desired_state=(spec.get("lifecycle") or {}).get("desiredState") or "Auto",
+        desired_state=lifecycle.get("desiredState") or "Auto",
         replicas=int(spec.get("replicas", 1)),
         phase=status.get("phase") or "",
         reason=culprit.get("reason") or "",
         message=culprit.get("message") or "",
+        max_num_seqs=int((spec.get("engine") or {}).get("maxNumSeqs", Deployment.max_num_seqs)),
+        hold_timeout_s=float(lifecycle.get("holdTimeoutSeconds", Deployment.hold_timeout_s)),
+        max_held=int(lifecycle.get("maxHeldRequests", Deployment.max_held)),
+        sleep_level=int(level[1]) if level else 0,
+        slept_at=_time(asleep.get("lastTransitionTime")) if is_asleep else None,
+        wake_requested_at=_time((metadata.get("annotations") or {}).get(ANNOTATION_WAKE)),
     )
 
 
@@ -92,13 +122,25 @@ def parse_endpoint(obj: Resource) -> Endpoint | None:
         pod=ObjectKey(metadata["namespace"], metadata["name"]),
         deployment=ObjectKey(metadata["namespace"], metadata["labels"][LABEL_DEPLOYMENT]),
         ready=_condition(status.get("conditions") or (), "Ready").get("status") == "True",
+        revision=metadata["labels"].get(LABEL_REVISION, ""),
     )
 
 
 def _culprit(conditions: Any) -> Mapping[str, Any]:
-    """Return the condition that best says why a deployment does not serve: Ready, unless it is True."""
-    ready = _condition(conditions, "Ready")
-    return {} if ready.get("status") == "True" else ready
+    """Return the condition that best says why a deployment does not serve: Ready, unless it is True; then Degraded."""
+    ready, degraded = _condition(conditions, "Ready"), _condition(conditions, "Degraded")
+    if ready.get("status") == "True":  # a model that can be woken is ready, also when its wake fails
+        return degraded if degraded.get("status") == "True" else {}
+    return ready
+
+
+def _time(text: Any) -> datetime | None:
+    """Read RFC 3339; None for what is none: anybody may write an annotation."""
+    try:
+        read = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        return None
+    return read if read.tzinfo else read.replace(tzinfo=UTC)
 
 
 def _condition(conditions: Any, wanted: str) -> Mapping[str, Any]:

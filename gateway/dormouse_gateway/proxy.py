@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -21,14 +20,17 @@ from grpc import aio
 
 from dormouse_api.names import INFERENCE_SERVICE
 from dormouse_api.status import CallError, to_grpc_status
-from dormouse_gateway import requests
+from dormouse_gateway import announce, requests
+from dormouse_gateway.call import Call, Where, Write
 from dormouse_gateway.channels import Channels
-from dormouse_gateway.errors import WorkerFailure, read_failure, status_of
+from dormouse_gateway.departures import Stay
+from dormouse_gateway.errors import WorkerFailure, WorkerStopped, read_failure, status_of, stopped
+from dormouse_gateway.holder import Holder, Wait
 from dormouse_gateway.keys import Caller, Keyring
 from dormouse_gateway.metrics import UNKNOWN_MODEL, Metrics
-from dormouse_gateway.model import Deployment, Endpoint
-from dormouse_gateway.requests import METHODS, Metadata, Method
-from dormouse_gateway.router import Router
+from dormouse_gateway.migrate import Mover
+from dormouse_gateway.requests import METHODS, Method
+from dormouse_gateway.router import Lease, Router
 
 _LOG = logging.getLogger(__name__)
 
@@ -36,18 +38,6 @@ Context = Any  # aio.ServicerContext, whose stubs lack abort_with_status
 _END: Any = aio.EOF  # type: ignore[attr-defined]  # missing in the stubs
 
 Admit = Callable[[Any], AbstractContextManager[Caller]]  # metadata → who calls, as long as the request runs
-Write = Callable[[bytes], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A request that is ready to be sent, the same to whichever worker."""
-
-    method: Method
-    deployment: Deployment
-    body: bytes
-    metadata: Metadata
-    deadline: float  # by the proxy's clock
 
 
 @dataclass(slots=True)
@@ -61,27 +51,30 @@ class _Record:
 class InferenceProxy:
     """Serves the Inference service from the workers' ones."""
 
-    def __init__(  # noqa: PLR0913  # four parts that it composes, two settings, two sources of truth for tests
+    def __init__(  # noqa: PLR0913  # six parts that it composes, two settings, two sources of truth for tests
         self,
         router: Router,
         channels: Channels,
         metrics: Metrics,
+        holder: Holder,
         *,
+        mover: Mover,
         token: str = "",
         keys: Keyring | None = None,
         default_deadline_s: float = 600.0,
         rng: random.Random | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take the role token ("" = prove nothing), the clients' keys, the deadline of requests that bring none."""
         self._router = router
         self._channels = channels
         self._metrics = metrics
+        self._mover = mover
+        self._holder = holder
         self._token = token
         self._keys = keys or Keyring()
         self._default_deadline_s = default_deadline_s
         self._rng = rng or random.SystemRandom()
-        self._clock = clock
+        self._clock = mover.clock
 
     def handler(self) -> grpc.GenericRpcHandler[Any, Any]:
         """Return the service, to be added to a server. Neither requests nor responses are parsed by gRPC."""
@@ -109,11 +102,11 @@ class InferenceProxy:
         try:
             with admit(context.invocation_metadata()) as caller:
                 call = self._prepare(method, raw, context, record, caller)
-                with self._counted(call):
-                    await self._forward(call, context.write)
+                with self._counted(call), announce.told_at_the_end(context, call.wait, is_told=method.need_ready):
+                    await self._mover.go(call, context.write, self._try)
         except CallError as error:
             record.code = error.code
-            self._metrics.rejected(error.code)
+            self._metrics.rejected(error)
             return to_grpc_status(error)
         except WorkerFailure as failure:
             status = status_of(failure)
@@ -139,52 +132,63 @@ class InferenceProxy:
         record.model = deployment.full_name
         body = requests.prepare(request, model_name=deployment.model_name, rng=self._rng)
         metadata = requests.forwarded_metadata(context.invocation_metadata(), token=self._token)
-        return Call(method, deployment, body, metadata, deadline)
+        wait = Wait(len(body), deadline, partial(announce.tell_held, context))
+        return Call(method, deployment, body, metadata, deadline, wait)
 
-    async def _forward(self, call: Call, write: Write) -> None:
-        """Send the call to a worker and, if that one fails before it began, once to another.
+    async def _try(self, call: Call, write: Write, where: Where) -> WorkerFailure | None:
+        """See `call.Attempt`."""
+        with await self._lease(call, where) as lease:
+            failure = await self._send(call, lease, write, where)
+        if failure and failure.is_break:
+            self._holder.doubt(failure.endpoint)
+        return failure
 
-        Raises CallError if nobody can take it, WorkerFailure if the one that took it failed.
+    async def _lease(self, call: Call, where: Where) -> Lease:
+        """Choose a worker; a call that may go to any waits in line for one. Raises CallError.
+
+        What sleeping workers answer too is not held. A stream that was begun goes on at once or not at all.
         """
-        failure = await self._try(call, write, after=None)
-        if failure and failure.may_go_elsewhere:
-            _LOG.warning("%s; trying another", failure)
-            failure = await self._try(call, write, after=failure)
-        if failure:
-            raise failure
-
-    async def _try(self, call: Call, write: Write, *, after: WorkerFailure | None) -> WorkerFailure | None:
-        """Send the call to the best worker, or to the best other one; return how it failed, None after success.
-
-        Where there is no other one, the failure of the first stands.
-        """
-        tried = (after.endpoint.id,) if after else ()
+        if call.method.need_ready and where.like is None:
+            return await self._holder.lease(call.deployment, call.wait, tried=where.tried)
+        need_ready = call.method.need_ready
         try:
-            lease = self._router.lease(call.deployment, need_ready=call.method.need_ready, tried=tried)
+            return self._router.lease(call.deployment, need_ready=need_ready, tried=where.tried, like=where.like)
         except CallError:
-            if after is None:
+            if not where.is_again or not await self._mover.wait_for_worker(call.deployment, call.deadline):
                 raise
-            return after
-        with lease:
-            return await self._send(call, lease.endpoint, write)
+        # whoever failed before may be who came back
+        return self._router.lease(call.deployment, need_ready=need_ready, like=where.like)
 
-    async def _send(self, call: Call, endpoint: Endpoint, write: Write) -> WorkerFailure | None:
+    async def _send(self, call: Call, lease: Lease, write: Write, where: Where) -> WorkerFailure | None:
         """Send the call to this worker and pass its messages on, each when the client took the one before."""
-        messages = 0
+        endpoint, messages = lease.endpoint, 0
         timeout_s = max(0.0, call.deadline - self._clock())
         channel: Any = self._channels.get(endpoint.id)  # the stubs demand serializers: raw bytes need none
         stream = channel.unary_stream(call.method.path)(
             call.body, timeout=timeout_s, metadata=aio.Metadata(*call.metadata)
         )
-        try:
-            while (message := await stream.read()) is not _END:
-                await write(message)
-                messages += 1
-        except aio.AioRpcError as error:
-            return read_failure(error, endpoint=endpoint, messages=messages)
-        finally:
-            stream.cancel()  # frees the worker at once when the client went away; means nothing to a call that ended
+        with self._mover.departures.stay(endpoint, Stay(where.may_leave, stream.cancel)) as stay:
+            try:
+                while (message := await stream.read()) is not _END:
+                    await write(message)
+                    messages += 1
+            except aio.AioRpcError as error:
+                return read_failure(error, endpoint=endpoint, messages=messages)
+            except WorkerStopped:
+                return stopped(endpoint, why="it gave the request up", messages=messages)
+            except asyncio.CancelledError:
+                if not stay.must_leave or _is_cancelling():
+                    raise
+                return stopped(endpoint, why="it must go", messages=messages)
+            finally:
+                stream.cancel()  # frees the worker at once when the client went away; nothing to a call that ended
         return None
+
+
+def _is_cancelling() -> bool:
+    """Tell whether this very task was cancelled, and not only the stream that it reads."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _why_cancelled(context: Context) -> grpc.StatusCode:

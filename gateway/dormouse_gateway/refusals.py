@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import grpc
 
 from dormouse_api.status import CallError
+from dormouse_gateway.hold import Regime, Terms
 from dormouse_gateway.model import Deployment
 
 MAX_NAMES = 20  # a list of all models would not fit into a status
@@ -14,6 +16,16 @@ MAX_REASON_CHARS = 500
 
 SOON_S = 1.0  # something is starting or moving by itself
 LATER_S = 30.0  # somebody must change the spec first
+
+
+_FULL_S = 5.0  # a queue is full: some of it must go first
+
+
+@dataclass(slots=True, unsafe_hash=True)
+class Refusal(CallError):
+    """A refusal that metrics tell from others of the same status."""
+
+    reason: str = ""
 
 
 def not_synced() -> CallError:
@@ -48,6 +60,46 @@ def no_pod(deployment: Deployment) -> CallError:
     return _unavailable(
         f"{deployment.full_name} has no running worker{_phase(deployment)}{_reason(deployment)}", SOON_S
     )
+
+
+def not_held(deployment: Deployment) -> CallError | None:
+    """Return why requests do not wait while no worker takes any: waiting would change nothing. None = they wait."""
+    is_ordered = deployment.replicas == 0 or deployment.desired_state in {"Asleep", "Zero"}
+    is_hopeless = deployment.phase == "Rejected"
+    return none_ready(deployment) if is_ordered or is_hopeless or not deployment.hold_timeout_s else None
+
+
+def hold_full(deployment: Deployment, words: str) -> CallError:
+    """There is no room to wait; `words` name the limit."""
+    message = f"{deployment.full_name} has no worker for this request now, and {words}"
+    return Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, message, _FULL_S, "hold_full")
+
+
+def held_too_long(deployment: Deployment, terms: Terms) -> CallError:
+    """The request has waited as long as it may."""
+    held = f"the request was held for {terms.limit_s:g} s"
+    if terms.regime is Regime.SATURATED:
+        message = f"all workers of {deployment.full_name} are busy; {held}"
+        return Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, message, _FULL_S, "saturated")
+    why = f"{deployment.full_name} has no ready worker{_phase(deployment)}; {held}{_reason(deployment)}"
+    return Refusal(grpc.StatusCode.UNAVAILABLE, why, _FULL_S, "hold_timeout")
+
+
+def held_past_deadline(deployment: Deployment) -> CallError:
+    """The request's own deadline has passed."""
+    words = f"the request's deadline passed while it waited for a worker of {deployment.full_name}"
+    return Refusal(grpc.StatusCode.DEADLINE_EXCEEDED, words + _phase(deployment), reason="deadline")
+
+
+def ending() -> CallError:
+    """This gateway goes; another one holds better."""
+    words = "this gateway is shutting down; the request was not sent to any worker"
+    return Refusal(grpc.StatusCode.UNAVAILABLE, words, SOON_S, "shutting_down")
+
+
+def deleted(full_name: str) -> CallError:
+    """The deployment went while the request waited."""
+    return CallError(grpc.StatusCode.NOT_FOUND, f"{full_name} was deleted while the request waited for a worker")
 
 
 def _phase(deployment: Deployment) -> str:

@@ -8,14 +8,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from dormouse_gateway import refusals
-from dormouse_gateway.activity import ActivityLog
+from dormouse_gateway.activity import ActivityLog, WorkerLoad
 from dormouse_gateway.catalogue import Catalogue
 from dormouse_gateway.keys import ANYBODY, Caller
 from dormouse_gateway.model import Deployment, Endpoint, EndpointId, parse_deployment, parse_endpoint
-from dormouse_gateway.pool import EndpointPool
+from dormouse_gateway.pool import EndpointPool, Slot
+from dormouse_gateway.room import Batch
 from dormouse_kube.api import Resource
 from dormouse_kube.reflector import ObjectKey
 
@@ -53,6 +55,9 @@ class Router:
         self.pool = EndpointPool()
         self.activity = ActivityLog()
         self.is_synced = False  # set once by the program, when everything was listed
+        self.on_change: Callable[[ObjectKey], None] = lambda _: (
+            None
+        )  # told of all that may let a deployment's requests go
         self._on_close = on_close
         self._on_forget = on_forget
 
@@ -66,17 +71,28 @@ class Router:
         if deployment:
             self.catalogue.put(deployment)
             self.activity.add(key)
+            self.on_change(key)
             return
         gone = self.catalogue.get(key)
         self.catalogue.remove(key)
         self.activity.forget(key)
+        self.on_change(key)
         if gone:
             self._on_forget(gone)
 
     def on_pod(self, key: ObjectKey, obj: Resource | None) -> None:
         """Take a change of a worker pod. Never raises."""
         endpoint = _parsed(parse_endpoint, obj)
+        former = self.pool.endpoint_of(key)
         self._close(self.pool.put(endpoint) if endpoint else self.pool.remove(key))
+        for deployment in {one.deployment for one in (former, endpoint) if one}:
+            self.on_change(deployment)
+
+    def note_load(self, endpoint: Endpoint, load: WorkerLoad | None) -> None:
+        """Take what a worker tells of itself, None when it is followed no more."""
+        self.activity.note_load(endpoint.deployment, endpoint.pod, load)
+        self.pool.tell(endpoint, load)
+        self.on_change(endpoint.deployment)
 
     def resolve(self, model: str, caller: Caller = ANYBODY) -> Deployment:
         """Return the deployment that the name means. Raises CallError UNAVAILABLE before the first sync, NOT_FOUND.
@@ -95,15 +111,34 @@ class Router:
         named = {self.catalogue.shortest(deployment): deployment for deployment in self.catalogue.deployments()}
         return {name: deployment for name, deployment in named.items() if caller.may_use(deployment, name)}
 
-    def lease(self, deployment: Deployment, *, need_ready: bool, tried: Iterable[EndpointId] = ()) -> Lease:
+    def lease(
+        self,
+        deployment: Deployment,
+        *,
+        need_ready: bool,
+        tried: Iterable[EndpointId] = (),
+        like: Endpoint | None = None,
+    ) -> Lease:
         """Choose an endpoint for one request. Raises CallError UNAVAILABLE. The lease must be entered.
 
         Whoever asks for one that does not need to be ready gets a ready one all the same, where there is one.
         """
-        slot = self.pool.acquire(deployment.key, need_ready=need_ready, tried=tried)
+        slot = self.pool.acquire(deployment.key, need_ready=need_ready, tried=tried, like=like)
         if slot is None:
             raise refusals.none_ready(deployment) if need_ready else refusals.no_pod(deployment)
-        return Lease(slot.endpoint, lambda: self._close(self.pool.release(slot)))
+        return self._lease(slot)
+
+    def try_lease(self, key: ObjectKey, batch: Batch, *, tried: Iterable[EndpointId] = ()) -> Lease | None:
+        """Choose an endpoint that takes requests and has room for one more; None if there is none."""
+        slot = self.pool.acquire(key, need_ready=True, tried=tried, batch=batch)
+        return self._lease(slot) if slot else None
+
+    def _lease(self, slot: Slot) -> Lease:
+        return Lease(slot.endpoint, partial(self._give_back, slot))
+
+    def _give_back(self, slot: Slot) -> None:
+        self._close(self.pool.release(slot))
+        self.on_change(slot.endpoint.deployment)
 
     def _close(self, endpoints: Iterable[EndpointId]) -> None:
         for endpoint in endpoints:

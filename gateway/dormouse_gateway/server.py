@@ -22,16 +22,20 @@ from dormouse_api.v1 import gateway_control_pb2_grpc as control_rpc
 from dormouse_api.v1 import inference_pb2
 from dormouse_gateway.channels import Channels
 from dormouse_gateway.control import GatewayControl
+from dormouse_gateway.departures import Departures
 from dormouse_gateway.files import watch_files
+from dormouse_gateway.holder import Holder
 from dormouse_gateway.http import HttpDoor
 from dormouse_gateway.loads import LoadWatch
 from dormouse_gateway.metrics import Metrics
+from dormouse_gateway.migrate import Mover
 from dormouse_gateway.openai.app import make_app
 from dormouse_gateway.openai.door import OpenAIDoor
 from dormouse_gateway.openai.generating import Generating
 from dormouse_gateway.proxy import InferenceProxy
 from dormouse_gateway.router import Router
-from dormouse_gateway.settings import Settings, Tokens, read_identity, read_keys
+from dormouse_gateway.settings import Settings, Tokens, hold_settings, read_identity, read_keys
+from dormouse_gateway.wakes import WakeWriter
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS, KubeApi, Resource
 from dormouse_kube.reflector import ObjectKey, Reflector
 
@@ -40,6 +44,7 @@ _LOG = logging.getLogger(__name__)
 GATEWAY_CONTROL_SERVICE = "dormouse.v1.GatewayControl"
 _CONTROL_GRACE_S = 1.0  # the streams there have been told to end
 _WAITING_S = 10.0  # between two comments to an HTTP client whose request is held
+_HAND_BACK_S = 1.0  # so long before the end of the drain: time for the refusals to reach the clients
 _SPARE_BYTES = 1 << 20  # so far beyond the limit gRPC lets a message in, to be refused with a sentence of ours
 
 assert inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name == INFERENCE_SERVICE
@@ -66,7 +71,17 @@ class Gateway:
         self.metrics = Metrics()
         self.channels = Channels()
         self.router = Router(on_close=self.channels.discard, on_forget=self.metrics.forget)
-        self.loads = LoadWatch(self.router, self.channels)
+        self.departures = Departures(self.router.pool.has_peer, after_s=settings.migrate_after_s)
+        self.loads = LoadWatch(self.router, self.channels, on_draining=self.departures.note_draining)
+        self.mover = Mover(settings.moving, self.departures, count=self.metrics.migrated)
+        self.wakes = WakeWriter(api, self.router.catalogue.get)
+        self.holder = Holder(
+            self.router,
+            hold_settings(settings),
+            wakes=self.wakes,
+            on_first=self.loads.on_deployment,
+            on_end=self.metrics.held,
+        )
         self.metrics.watch(self.router)
         self._is_ready = False
         self._health = health.HealthServicer()
@@ -74,6 +89,8 @@ class Gateway:
             self.router,
             self.channels,
             self.metrics,
+            self.holder,
+            mover=self.mover,
             token=tokens.gateway_token,
             keys=self._keys,
             default_deadline_s=settings.default_deadline_s,
@@ -140,19 +157,29 @@ class Gateway:
         """Say that we go, let clients notice, let running requests end, close everything."""
         self._is_ready = False
         await self._health.enter_graceful_shutdown()
-        _LOG.info("ending: %d requests are running", self.router.pool.in_flight().total())
+        _LOG.info("ending: %d requests are running, %d held", self.router.pool.in_flight().total(), len(self.holder))
         await asyncio.sleep(self._settings.lame_duck_s)
-        drain_s = self._settings.drain_timeout_s
-        await asyncio.gather(self._inference.stop(drain_s), self._openai.stop(drain_s))
+        await self._drain()
         self._activity.close()  # told to the last request: the operator must not take a busy model for an idle one
         await self._control.stop(_CONTROL_GRACE_S)
         watching.cancel()
         (outcome,) = await asyncio.gather(watching, return_exceptions=True)
+        self.departures.close()
+        self.holder.aclose()
+        await self.wakes.aclose()
         await self.loads.aclose()
         await self.channels.aclose()
         await self._http.stop()
         if isinstance(outcome, Exception):
             raise outcome
+
+    async def _drain(self) -> None:
+        """Take nothing new and let what is here end; what is still held shortly before the end is handed back."""
+        timeout_s = self._settings.drain_timeout_s
+        last_call_s = max(0.0, timeout_s - min(_HAND_BACK_S, timeout_s / 4))
+        handle = asyncio.get_running_loop().call_later(last_call_s, self.holder.hand_back)
+        await asyncio.gather(self._inference.stop(timeout_s), self._openai.stop(timeout_s))
+        handle.cancel()
 
     async def _tell(self, status: Any) -> None:
         for service in ("", INFERENCE_SERVICE, GATEWAY_CONTROL_SERVICE):
@@ -200,5 +227,7 @@ class Gateway:
         self.loads.on_deployment(key)
 
     def _on_pod(self, key: ObjectKey, obj: Resource | None) -> None:
+        known = self.router.pool.endpoint_of(key)
         self.router.on_pod(key, obj)
+        self.departures.note(known, self.router.pool.endpoint_of(key))
         self.loads.on_pod(key)

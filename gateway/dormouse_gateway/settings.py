@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dormouse_api.names import CONTROL_PORT, HTTP_PORT, INFERENCE_PORT, METRICS_PORT
+from dormouse_gateway.hold import HoldLimits, HoldSettings
 from dormouse_gateway.key_files import BadKeyFile
 from dormouse_gateway.keys import Keyring
+from dormouse_gateway.migrate import MovingLimits
 from dormouse_gateway.tls import Identity
 
 _LOG_LEVELS = ("debug", "info", "warning", "error")
+_MANY = 10**15
 _BOOLEANS = {"true": True, "false": False}
 
 
@@ -61,8 +64,36 @@ class Settings:
     lame_duck_s: float = 2.0
     # DORMOUSE_DEFAULT_DEADLINE, seconds: of requests that bring none, so that no stream lives for ever.
     default_deadline_s: float = 600.0
+    # DORMOUSE_MAX_MOVES: how often one request is asked again, or continued, on another worker: a request that kills
+    # workers must not get to all of them. 0 = never.
+    max_moves: int = 3
+    # DORMOUSE_MIGRATE_STREAM_BYTES, DORMOUSE_MIGRATE_TOTAL_BYTES: how much is kept of what one stream, and of what all
+    # streams have said, so that they can be continued when their worker dies. A token is some 70 bytes, with 20
+    # log-probabilities some 400. A stream that does not fit ends UNAVAILABLE with its worker.
+    migrate_stream_bytes: int = 4 << 20
+    migrate_total_bytes: int = 64 << 20
+    # DORMOUSE_MIGRATE_AFTER, seconds: how long a worker that drains, or that is deleted, may take to finish its streams
+    # itself before they are continued on others. Moving costs a prompt's computation each.
+    migrate_after_s: float = 10.0
+    # DORMOUSE_SATURATED_TIMEOUT, seconds: how long a request waits at most while all ready workers of its model are
+    # busy. Short, because another place may be free; for a model that must wake it is lifecycle.holdTimeoutSeconds.
+    saturated_timeout_s: float = 30.0
+    # DORMOUSE_WORKER_QUEUE: requests beyond its batch (spec.engine.maxNumSeqs) that one worker is given to wait, so
+    # that it never idles. More wait here, from where they can go to any worker.
+    worker_queue: int = 32
+    # DORMOUSE_MAX_HELD_BYTES: of the requests that wait for one model. Their number is lifecycle.maxHeldRequests.
+    max_held_bytes: int = 64 << 20
+    # DORMOUSE_MAX_HELD_TOTAL, DORMOUSE_MAX_HELD_TOTAL_BYTES: of all models together. A request that waits costs some
+    # 50 KiB beside its own bytes; the chart's limit of 512 MiB leaves room for these.
+    max_held_total: int = 4000
+    max_held_total_bytes: int = 128 << 20
     # DORMOUSE_ENABLE_REFLECTION: true or false. On, so that grpcurl works without the .proto files.
     enable_reflection: bool = True
+
+    @property
+    def moving(self) -> MovingLimits:
+        """Return what limits the moves of requests."""
+        return MovingLimits(self.max_moves, self.migrate_stream_bytes, self.migrate_total_bytes)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Settings:
@@ -90,8 +121,29 @@ class Settings:
             drain_timeout_s=read.seconds("DORMOUSE_DRAIN_TIMEOUT", cls.drain_timeout_s, least=0),
             lame_duck_s=read.seconds("DORMOUSE_LAME_DUCK", cls.lame_duck_s, least=0),
             default_deadline_s=read.seconds("DORMOUSE_DEFAULT_DEADLINE", cls.default_deadline_s, least=1),
+            max_moves=read.number("DORMOUSE_MAX_MOVES", cls.max_moves, most=100),
+            migrate_stream_bytes=read.number("DORMOUSE_MIGRATE_STREAM_BYTES", cls.migrate_stream_bytes, most=1 << 40),
+            migrate_total_bytes=read.number("DORMOUSE_MIGRATE_TOTAL_BYTES", cls.migrate_total_bytes, most=1 << 40),
+            migrate_after_s=read.seconds("DORMOUSE_MIGRATE_AFTER", cls.migrate_after_s, least=0),
+            saturated_timeout_s=read.seconds("DORMOUSE_SATURATED_TIMEOUT", cls.saturated_timeout_s, least=0),
+            worker_queue=read.number("DORMOUSE_WORKER_QUEUE", cls.worker_queue),
+            max_held_bytes=read.number("DORMOUSE_MAX_HELD_BYTES", cls.max_held_bytes),
+            max_held_total=read.number("DORMOUSE_MAX_HELD_TOTAL", cls.max_held_total),
+            max_held_total_bytes=read.number("DORMOUSE_MAX_HELD_TOTAL_BYTES", cls.max_held_total_bytes),
             enable_reflection=read.boolean("DORMOUSE_ENABLE_REFLECTION", default=cls.enable_reflection),
         )
+
+
+def hold_settings(settings: Settings) -> HoldSettings:
+    """Return the part that is about requests that wait."""
+    limits = HoldLimits(
+        max_bytes=settings.max_held_bytes,
+        max_total_requests=settings.max_held_total,
+        max_total_bytes=settings.max_held_total_bytes,
+    )
+    return HoldSettings(
+        limits=limits, saturated_timeout_s=settings.saturated_timeout_s, worker_queue=settings.worker_queue
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +154,13 @@ class _Reader:
 
     def port(self, name: str, default: int) -> int:
         """Return a port from 0 to 65535."""
+        return self.number(name, default, most=65535)
+
+    def number(self, name: str, default: int, *, most: int = _MANY) -> int:
+        """Return a whole number from 0 to `most`."""
         text = self.given.get(name, str(default))
-        if not (text.isascii() and text.isdigit() and int(text) <= 65535):
-            raise BadSetting(f"{name} is {text!r}; allowed are whole numbers from 0 to 65535")
+        if not (text.isascii() and text.isdigit() and len(text) <= len(str(_MANY)) and int(text) <= most):
+            raise BadSetting(f"{name} is {text!r}; allowed are whole numbers from 0 to {most}")
         return int(text)
 
     def positive(self, name: str, default: int) -> int:

@@ -16,7 +16,7 @@ import grpc
 from grpc import aio
 
 from dormouse_api.limits import MAX_MESSAGE_BYTES, server_options
-from dormouse_api.names import API_VERSION, KIND, LABEL_DEPLOYMENT
+from dormouse_api.names import API_VERSION, KIND, LABEL_DEPLOYMENT, LABEL_REVISION
 from dormouse_api.status import CallError, to_grpc_status
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
@@ -47,6 +47,7 @@ class FakeWorker(rpc.InferenceServicer):
     """Streams `tokens`, then ends; fails, stalls or dies on command; remembers every call."""
 
     name: str = "worker"
+    digest: str = "sha256:same"  # "" = it does not tell the gateway
     tokens: tuple[int, ...] = (1, 2, 3)
     fail_before: CallError | None = None  # instead of the first message
     fail_after: CallError | None = None  # instead of the last one
@@ -85,6 +86,8 @@ class FakeWorker(rpc.InferenceServicer):
         await self._note("Generate", request, context)
         try:
             for count, token in enumerate(self.tokens, start=1):
+                if count <= len(request.resume.output_token_ids):
+                    continue
                 yield pb.GenerateResponse(token_ids=[token], completion_tokens=count, request_id=request.request_id)
                 self.started.set()
                 if self.is_gated:
@@ -107,8 +110,11 @@ class FakeWorker(rpc.InferenceServicer):
 
     async def GetModel(self, request: pb.GetModelRequest, context: Any) -> pb.GetModelResponse:  # noqa: N802
         """Return the worker's name as the model's."""
-        await self._note("GetModel", request, context)
-        return pb.GetModelResponse(name=self.name)
+        if request.model:  # without it, it is the gateway that asks, for itself
+            await self._note("GetModel", request, context)
+        elif not self.digest:
+            await _fail(context, unavailable("the model's files can not be read"))
+        return pb.GetModelResponse(name=self.name, model_digest=self.digest)
 
     async def WatchLoad(self, request: pb.WatchLoadRequest, context: Any) -> AsyncIterator[pb.Load]:  # noqa: N802, ARG002
         """Stream the load as `tell_load` sets it."""
@@ -167,11 +173,17 @@ def infd(name: str, *, namespace: str = NAMESPACE, model: str | None = None, **s
     }
 
 
-def pod(name: str, deployment: str, address: str = "10.0.0.1:50051", *, ready: bool = True) -> dict[str, Any]:
+def pod(
+    name: str, deployment: str, address: str = "10.0.0.1:50051", *, ready: bool = True, revision: str = "r1"
+) -> dict[str, Any]:
     """Return a running worker pod that answers at this address."""
     host, _, port = address.rpartition(":")
     return {
-        "metadata": {"name": name, "namespace": NAMESPACE, "labels": {LABEL_DEPLOYMENT: deployment}},
+        "metadata": {
+            "name": name,
+            "namespace": NAMESPACE,
+            "labels": {LABEL_DEPLOYMENT: deployment, LABEL_REVISION: revision},
+        },
         "spec": {"containers": [{"name": "worker", "ports": [{"name": "grpc", "containerPort": int(port)}]}]},
         "status": {
             "phase": "Running",
@@ -201,4 +213,5 @@ def endpoint(name: str, deployment_name: str = "tiny", *, ready: bool = True, ad
         pod=ObjectKey(NAMESPACE, name),
         deployment=ObjectKey(NAMESPACE, deployment_name),
         ready=ready,
+        revision="r1",
     )

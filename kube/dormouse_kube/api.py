@@ -59,6 +59,13 @@ class KubeApi(Protocol):
         """Return all objects of one namespace, or of all namespaces (None)."""
         ...
 
+    def pages(self, kind: Kind, namespace: str | None, *, label_selector: str = "") -> AsyncIterator[ResourceList]:
+        """Yield the same objects in pieces, at least one: nobody has to hold all at once.
+
+        Every piece carries the version of the whole list. Raises Gone when the reader was too slow.
+        """
+        ...
+
     def watch(
         self, kind: Kind, namespace: str | None, *, resource_version: str, label_selector: str = ""
     ) -> AsyncIterator[WatchEvent]:
@@ -83,8 +90,13 @@ class KubeApi(Protocol):
         """Replace the object; metadata.resourceVersion must be that of the stored one, else Conflict."""
         ...
 
-    async def patch_status(self, kind: Kind, namespace: str, name: str, status: Mapping[str, Any]) -> Resource:
-        """Merge-patch the status subresource (a key set to None is removed). Raises NotFound."""
+    async def patch_status(
+        self, kind: Kind, namespace: str, name: str, status: Mapping[str, Any], *, resource_version: str = ""
+    ) -> Resource:
+        """Merge-patch the status subresource (a key set to None is removed). Raises NotFound.
+
+        With `resource_version`, Conflict if the object is no longer in that version.
+        """
         ...
 
     async def patch_scale(
@@ -99,6 +111,9 @@ class KubeApi(Protocol):
 
     async def delete(
         self, kind: Kind, namespace: str, name: str, *, uid: str | None = None, grace_period_s: int | None = None
-    ) -> None:
-        """Ask for deletion; no error if the object is gone. With `uid`, Conflict if it is another object by now."""
+    ) -> Resource | None:
+        """Ask for deletion; no error if the object is gone. With `uid`, Conflict if it is another object by now.
+
+        Return the object as it ends, None where there is nothing more to see of it.
+        """
         ...

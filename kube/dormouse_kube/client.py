@@ -97,7 +97,7 @@ class KubeClient:
             await _login(configuration, kubeconfig=kubeconfig, context=context)
         except (kubernetes_config.ConfigException, OSError, ValueError) as error:
             raise KubeError(f"no credentials for a Kubernetes API server: {error}") from error
-        configuration.retries = 0  # whoever calls decides
+        configuration.retries = None  # whoever calls decides; 0 would mean for ever to the library
         return cls(kubernetes_client.ApiClient(configuration), settings=settings, on_call=on_call)
 
     def __repr__(self) -> str:
@@ -125,16 +125,23 @@ class KubeClient:
 
     async def list(self, kind: Kind, namespace: str | None, *, label_selector: str = "") -> ResourceList:
         """See KubeApi. Reads in pages."""
-        items: list[Resource] = []
+        pages = [page async for page in self.pages(kind, namespace, label_selector=label_selector)]
+        return ResourceList(tuple(item for page in pages for item in page.items), pages[-1].resource_version)
+
+    async def pages(
+        self, kind: Kind, namespace: str | None, *, label_selector: str = ""
+    ) -> AsyncIterator[ResourceList]:
+        """See KubeApi."""
         token = ""
         while True:
             query = (("limit", str(self._settings.chunk_size)), ("labelSelector", label_selector), ("continue", token))
             page = await self._call(_Request(verb="list", method="GET", kind=kind, namespace=namespace, query=query))
             # items of a list carry neither kind nor version, single objects do: make them alike
-            items += [{"apiVersion": kind.api_version, "kind": kind.kind, **item} for item in page.get("items") or ()]
+            items = ({"apiVersion": kind.api_version, "kind": kind.kind, **item} for item in page.get("items") or ())
+            yield ResourceList(tuple(items), page["metadata"]["resourceVersion"])
             token = page["metadata"].get("continue") or ""
             if not token:
-                return ResourceList(tuple(items), page["metadata"]["resourceVersion"])
+                return
 
     async def watch(
         self, kind: Kind, namespace: str | None, *, resource_version: str, label_selector: str = ""
@@ -191,8 +198,11 @@ class KubeClient:
             _Request(verb="update", method="PUT", kind=kind, namespace=namespace, name=name, body=obj)
         )
 
-    async def patch_status(self, kind: Kind, namespace: str, name: str, status: Mapping[str, Any]) -> Resource:
+    async def patch_status(
+        self, kind: Kind, namespace: str, name: str, status: Mapping[str, Any], *, resource_version: str = ""
+    ) -> Resource:
         """See KubeApi."""
+        condition = {"metadata": {"resourceVersion": resource_version}} if resource_version else {}
         return await self._call(
             _Request(
                 verb="patch",
@@ -202,7 +212,7 @@ class KubeClient:
                 name=name,
                 subresource="status",
                 content_type=_MERGE,
-                body={"status": dict(status)},
+                body={**condition, "status": dict(status)},
             )
         )
 
@@ -229,7 +239,7 @@ class KubeClient:
 
     async def delete(
         self, kind: Kind, namespace: str, name: str, *, uid: str | None = None, grace_period_s: int | None = None
-    ) -> None:
+    ) -> Resource | None:
         """See KubeApi. Dependents are collected in the background."""
         options: dict[str, Any] = {"propagationPolicy": "Background"}
         if uid is not None:
@@ -238,9 +248,10 @@ class KubeClient:
             options["gracePeriodSeconds"] = grace_period_s
         request = _Request(verb="delete", method="DELETE", kind=kind, namespace=namespace, name=name, body=options)
         try:
-            await self._call(request)
+            answer = await self._call(request)
         except NotFound:
-            return
+            return None
+        return answer if "deletionTimestamp" in answer.get("metadata", {}) else None  # else a mere Status
 
     async def _call(self, request: _Request) -> dict[str, Any]:
         """Send the request and return the answer's object."""

@@ -28,6 +28,11 @@ class Gone(KubeError):
 class Forbidden(KubeError):
     """RBAC or admission refused it; the message names verb and resource."""
 
+    @property
+    def is_missing_right(self) -> bool:
+        """Tell whether the caller has no right to do this at all, whatever the object holds."""
+        return " cannot " in str(self)  # User "x" cannot create resource "pods" in API group "" …
+
 
 class Invalid(KubeError):
     """The object is not valid; the message names the field. Only a changed spec can help."""

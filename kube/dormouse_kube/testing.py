@@ -99,6 +99,11 @@ class FakeKube:
         """Return all objects of a kind, by name, without recording a call."""
         return self._store.of_kind(kind)
 
+    def told_after(self, version: int, kind: Kind) -> list[WatchEvent]:
+        """Return what a watch of the whole kind tells after a version, without recording a call. Raises Gone."""
+        events = (event_of(change, kind, None, lambda _: True) for change in self._store.changes_after(version))
+        return [event for event in events if event]
+
     def finish_deletion(self, kind: Kind, namespace: str, name: str) -> None:
         """Remove the object now, as the kubelet does when a pod's containers have ended."""
         self._store.drop((kind.plural, namespace, name))
@@ -130,6 +135,14 @@ class FakeKube:
             if namespace in {None, obj["metadata"].get("namespace")} and selected(obj)
         )
         return ResourceList(items, str(self.version))
+
+    async def pages(
+        self, kind: Kind, namespace: str | None, *, label_selector: str = ""
+    ) -> AsyncIterator[ResourceList]:
+        """See KubeApi. Of two objects each."""
+        listed = await self.list(kind, namespace, label_selector=label_selector)
+        for begin in range(0, max(1, len(listed.items)), 2):
+            yield ResourceList(listed.items[begin : begin + 2], listed.resource_version)
 
     async def watch(
         self, kind: Kind, namespace: str | None, *, resource_version: str, label_selector: str = ""
@@ -182,11 +195,14 @@ class FakeKube:
         check_version(key, obj, stored)
         return self._store.put(kind, key, with_status_of(kind, obj, stored))
 
-    async def patch_status(self, kind: Kind, namespace: str, name: str, status: Mapping[str, Any]) -> Resource:
+    async def patch_status(
+        self, kind: Kind, namespace: str, name: str, status: Mapping[str, Any], *, resource_version: str = ""
+    ) -> Resource:
         """See KubeApi."""
         await self._record("patch_status", kind, namespace, name, "status")
         key = (kind.plural, namespace, name)
         fresh = self._stored(key)
+        check_version(key, {"metadata": {"resourceVersion": resource_version}}, fresh)
         fresh["status"] = merge_patch(fresh.get("status") or {}, status)
         return self._store.put(kind, key, fresh)
 
@@ -204,7 +220,7 @@ class FakeKube:
 
     async def delete(
         self, kind: Kind, namespace: str, name: str, *, uid: str | None = None, grace_period_s: int | None = None
-    ) -> None:
+    ) -> Resource | None:
         """See KubeApi."""
         await self._record("delete", kind, namespace, name)
         key = (kind.plural, namespace, name)
@@ -212,6 +228,7 @@ class FakeKube:
         if stored is not None and uid not in {None, stored["metadata"]["uid"]}:
             raise Conflict(f'{kind.plural} "{name}" has another UID than {uid}', status=409, reason="Conflict")
         self._store.delete(kind, key, grace_period_s=grace_period_s)
+        return self._store.get(key)
 
     # --- inside ---
 

@@ -146,7 +146,7 @@ def check_version(key: Key, obj: Resource, stored: Resource | None) -> None:
     """Raise Conflict where the caller means another version or another object than the stored one."""
     version = obj["metadata"].get("resourceVersion")
     uid = obj["metadata"].get("uid")
-    is_other = stored is not None and uid not in {None, stored["metadata"]["uid"]}
+    is_other = uid is not None and (stored is None or stored["metadata"]["uid"] != uid)
     if is_other or (version and (stored is None or stored["metadata"]["resourceVersion"] != version)):
         raise Conflict(f'{key[0]} "{key[2]}": the object has been modified', status=409, reason="Conflict")
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 
 import uvloop
 
 from dormouse_kube.errors import KubeError
+from dormouse_operator import logs
 from dormouse_operator.app import run
 from dormouse_operator.settings import SettingsError, parse_settings, read_tokens
 
@@ -20,8 +20,7 @@ def main() -> None:
         tokens = read_tokens(settings.tokens_dir)
     except SettingsError as error:
         sys.exit(str(error))
-    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("kopf").setLevel(logging.WARNING)
+    logs.set_up(settings.log_level, settings.log_format)
     try:
         sys.exit(uvloop.run(run(settings, tokens)))
     except (KubeError, OSError) as error:  # no API server to log in to, or the port is taken

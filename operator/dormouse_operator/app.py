@@ -1,35 +1,47 @@
-"""Puts the operator together and runs it: one loop, one lease, one worklist. Knows every part, decides nothing."""
+"""Puts the operator together and runs it: one loop, one lease, one worklist. Knows every part, decides nothing.
+
+Every operator watches, also one that waits for the lease: so it knows everything when its turn comes.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from dormouse_kube.api import KubeApi
 from dormouse_kube.client import KubeClient
-from dormouse_kube.errors import KubeError
+from dormouse_operator import logs
 from dormouse_operator.activity import ActivityBook, ActivityWatch
+from dormouse_operator.cache import Cache
 from dormouse_operator.election import Leadership
 from dormouse_operator.errors import NotLeading
 from dormouse_operator.execute import Executor
+from dormouse_operator.feed import Feed
 from dormouse_operator.gateways import Gateways, GrpcGateways
 from dormouse_operator.http import serve_http
+from dormouse_operator.lease_thread import LeaseThread, Pulse
 from dormouse_operator.manifests import WorkerDefaults
 from dormouse_operator.metrics import Metrics
+from dormouse_operator.model import Key
 from dormouse_operator.observe import Observer
-from dormouse_operator.reconcile import Reconciler
+from dormouse_operator.reconcile import Leader, Reconciler
 from dormouse_operator.resync import find_unseen
 from dormouse_operator.scaler import Scaler
 from dormouse_operator.settings import Settings, Tokens
+from dormouse_operator.statuses import FollowedStatuses
 from dormouse_operator.watch import Watch, watch
 from dormouse_operator.workers import GrpcWorkerControl, WorkerControl
 from dormouse_operator.worklist import Worklist
+from dormouse_operator.writes import Writer
 
 _LOG = logging.getLogger(__name__)
+
+_RELEASE_S = 2.0
 
 
 def utc_now() -> datetime:
@@ -37,13 +49,35 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+class Candidate(Leader, Protocol):
+    """One who may come to lead."""
+
+    @property
+    def leads(self) -> bool:
+        """Tell whether it may act now."""
+        ...
+
+    async def acquire(self) -> None:
+        """Wait until it leads."""
+        ...
+
+    async def keep(self) -> None:
+        """Go on leading. Raises NotLeading."""
+        ...
+
+    async def release(self) -> None:
+        """Let the next one lead."""
+        ...
+
+
 class App:
     """All parts of one operator process over a KubeApi and a WorkerControl."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # three worlds, the settings, two doors that tests replace
         self,
         kube: KubeApi,
         workers: WorkerControl,
+        candidate: Candidate,
         *,
         settings: Settings,
         tokens: Tokens,
@@ -52,73 +86,93 @@ class App:
         gateways: Gateways | None = None,
     ) -> None:
         """Connect the parts; `watch` differs in tests only. Without gateways no load is known."""
-        self._kube = kube
         self._watch = watch
         self._settings = settings
-        self.leadership = Leadership(
-            kube,
-            namespace=settings.namespace,
-            name=settings.lease_name,
-            pod_uid=settings.pod_uid,
-            clock=utc_now,
+        self._metrics = metrics
+        self.candidate = candidate
+        self._acts = False
+        self.cache = Cache()
+        self.worklist = Worklist(
+            self._reconcile,
+            clock=asyncio.get_running_loop().time,
+            max_concurrent=settings.max_concurrent_reconciles,
+            on_error=metrics.count_error,
         )
-        metrics.follow_epoch(lambda: self.leadership.epoch)
-        defaults = WorkerDefaults(
-            settings.worker_image_pull_policy, tokens.operator_token_sha256, tokens.gateway_token_sha256
-        )
+        self.feed = Feed(kube, self.cache, namespaces=settings.watch_namespaces, mark=self._mark)
+        self.statuses = FollowedStatuses(workers, self.worklist.mark)
         observer = Observer(
             kube,
-            workers,
+            self.cache,
+            self.statuses,
             default_image=settings.worker_image,
             agreement_timeout_s=settings.agreement_seconds,
             clock=utc_now,
         )
+        writer = Writer(kube, self.cache, candidate)
+        defaults = WorkerDefaults(
+            settings.worker_image_pull_policy, tokens.operator_token_sha256, tokens.gateway_token_sha256
+        )
         clock = asyncio.get_running_loop().time
         self.activities = ActivityBook(clock)
         self._listening = [ActivityWatch(gateways, self.activities).run] if gateways else []
-        self.scaler = Scaler(kube, self.activities, authority=self.leadership, clock=clock, reporter=settings.pod_name)
+        self.scaler = Scaler(kube, self.activities, authority=candidate, clock=clock, reporter=settings.pod_name)
         self.reconciler = Reconciler(
-            kube,
+            writer,
             observer,
-            Executor(kube, workers, authority=self.leadership, defaults=defaults),
-            leader=self.leadership,
+            Executor(writer, workers, authority=candidate, defaults=defaults),
+            leader=candidate,
             metrics=metrics,
             url=settings.gateway_address,
             reporter=settings.pod_name,
             followers=(self.scaler,),
         )
-        self.worklist = Worklist(
-            self.reconciler.reconcile,
-            clock=asyncio.get_running_loop().time,
-            max_concurrent=settings.max_concurrent_reconciles,
-            on_error=metrics.count_error,
+        metrics.follow_lease(lambda: candidate.epoch, lambda: candidate.leads)
+        metrics.follow_queue(lambda: self.worklist.waiting_s)
+        metrics.follow_watches(self.feed.ages_s)
+
+    @property
+    def is_ready(self) -> bool:
+        """Tell whether everything is known that is needed to act."""
+        return self.cache.is_complete
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Watch, wait for the lease, and act until `stop` is set or the lease is lost (NotLeading)."""
+        namespaces = self._settings.watch_namespaces
+        await _race(
+            stop.wait(),
+            self._lead(),
+            self.feed.run(),
+            self._watch(self.feed, namespaces=namespaces, on_call=self._metrics.count_call),
         )
 
-    async def lead(self, stop: asyncio.Event) -> None:
-        """Take the lease and act until `stop` is set or the lease is lost (NotLeading)."""
-        await self.leadership.acquire(asyncio.sleep)
+    async def _lead(self) -> None:
+        """Take the lease, look through everything, and act."""
+        await self.feed.filled.wait()
+        await self.candidate.acquire()
         try:
-            await _race(
-                stop.wait(),
-                self.leadership.keep(asyncio.sleep),
-                self.worklist.run(),
-                self._resync(),
-                self.scaler.run(),
-                *(listen() for listen in self._listening),
-                self._watch(self.worklist.mark, namespaces=self._settings.watch_namespaces, stop=stop),
-            )
+            self._acts = True
+            self.worklist.sweep(key for key, _ in self.cache.versions())
+            listening = [listen() for listen in self._listening]
+            await _race(self.candidate.keep(), self.worklist.run(), self._resync(), self.scaler.run(), *listening)
         finally:
-            await self.leadership.release()
+            with suppress(TimeoutError):  # then it runs out by itself
+                await asyncio.wait_for(self.candidate.release(), _RELEASE_S)
+            await self.statuses.close()
+
+    def _mark(self, key: Key) -> None:
+        """Have a changed deployment looked at; whoever comes to act looks through all of them first."""
+        if self._acts:
+            self.worklist.mark(key)
+
+    async def _reconcile(self, key: Key) -> float | None:
+        with logs.log_object(str(key)):
+            return await self.reconciler.reconcile(key)
 
     async def _resync(self) -> None:
-        """Mark, now and then, what the watch missed."""
+        """Mark, now and then, what was missed."""
         while True:
-            try:
-                for key in await find_unseen(self._kube, self._settings.watch_namespaces, self.reconciler.seen):
-                    self.worklist.mark(key)
-            except KubeError as error:
-                _LOG.warning("the resync failed and comes again: %s", error)
             await asyncio.sleep(self._settings.resync_seconds)
+            self.worklist.sweep(find_unseen(self.cache, self.reconciler.seen))
 
 
 async def run(settings: Settings, tokens: Tokens) -> int:
@@ -126,25 +180,25 @@ async def run(settings: Settings, tokens: Tokens) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    metrics = Metrics()
-    async with (
-        await KubeClient.connect(on_call=metrics.count_call) as kube,
-        serve_http(settings.metrics_port, render_metrics=metrics.render, is_ready=lambda: True) as port,
-    ):
-        _LOG.info("serving /metrics on port %d", port)
-        app = App(
-            kube,
-            GrpcWorkerControl(tokens.operator_token),
-            settings=settings,
-            tokens=tokens,
-            metrics=metrics,
-            gateways=_gateways(settings, tokens),
-        )
-        try:
-            await _race(stop.wait(), app.lead(stop))
-        except NotLeading as error:
-            _LOG.error("stopping: %s", error)
-            return 1
+    metrics, pulse = Metrics(), Pulse()
+
+    async def connect() -> KubeClient:
+        return await KubeClient.connect(on_call=metrics.count_call)
+
+    async with await connect() as kube, LeaseThread(connect, _leader_of(settings, pulse)) as candidate:
+        logs.set_up(settings.log_level, settings.log_format, epoch=lambda: candidate.epoch)
+        workers = GrpcWorkerControl(tokens.operator_token)
+        gateways = _gateways(settings, tokens)
+        app = App(kube, workers, candidate, settings=settings, tokens=tokens, metrics=metrics, gateways=gateways)
+        async with serve_http(
+            settings.metrics_port, render_metrics=metrics.render, is_ready=lambda: app.is_ready
+        ) as port:
+            _LOG.info("serving /metrics on port %d", port)
+            try:
+                await _race(stop.wait(), pulse.run(), app.run(stop))
+            except NotLeading as error:
+                _LOG.error("stopping: %s", error)
+                return 1
     return 0
 
 
@@ -154,6 +208,18 @@ def _gateways(settings: Settings, tokens: Tokens) -> Gateways | None:
     if not service:
         return None
     return GrpcGateways(service, tokens.operator_token, clock=asyncio.get_running_loop().time)
+
+
+def _leader_of(settings: Settings, pulse: Pulse) -> Callable[[KubeApi], Leadership]:
+    """Return what makes the Leadership over a client."""
+    return lambda kube: Leadership(
+        kube,
+        namespace=settings.namespace,
+        name=settings.lease_name,
+        pod_uid=settings.pod_uid,
+        clock=utc_now,
+        is_well=pulse.is_felt,
+    )
 
 
 async def _race(*coroutines: Coroutine[Any, Any, Any]) -> None:

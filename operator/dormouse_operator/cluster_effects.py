@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import assert_never
 
-from dormouse_kube.api import CLAIMS, DISRUPTION_BUDGETS, PODS, SERVICES, KubeApi
+from dormouse_kube.api import CLAIMS, DISRUPTION_BUDGETS, PODS, SERVICES
 from dormouse_kube.errors import Conflict
 from dormouse_operator.actions import (
     ApplyDisruptionBudget,
@@ -30,6 +30,7 @@ from dormouse_operator.manifests import (
     service_manifest,
 )
 from dormouse_operator.model import Observed, Pod
+from dormouse_operator.writes import Writer
 
 _REVISION_MANAGER = f"{FIELD_MANAGER}-revision"
 _GRACE_AFTER_DRAIN_S = 15  # for the end of the processes; the requests have had their time
@@ -38,7 +39,7 @@ _GRACE_AFTER_DRAIN_S = 15  # for the end of the processes; the requests have had
 class ClusterEffects:
     """Writes to the API server. Raises KubeError."""
 
-    def __init__(self, kube: KubeApi, defaults: WorkerDefaults) -> None:
+    def __init__(self, kube: Writer, defaults: WorkerDefaults) -> None:
         """Take where to write, and what every worker pod gets."""
         self._kube = kube
         self._defaults = defaults

@@ -6,9 +6,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from dormouse_kube.api import KubeApi
 from dormouse_kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound
 from dormouse_operator.actions import POLL_S, Action, ClusterAction, CreatePod, RemovePod, pods_of
 from dormouse_operator.children import free_name
@@ -18,21 +16,9 @@ from dormouse_operator.manifests import WorkerDefaults
 from dormouse_operator.model import Observed
 from dormouse_operator.worker_effects import WorkerEffects
 from dormouse_operator.workers import WorkerControl
+from dormouse_operator.writes import Authority, Writer
 
 _LOG = logging.getLogger(__name__)
-
-
-class Authority(Protocol):
-    """The right to act."""
-
-    @property
-    def epoch(self) -> int:
-        """Return the number that fences commands to workers."""
-        ...
-
-    def check(self) -> None:
-        """Raise NotLeading if this operator may not act now."""
-        ...
 
 
 @dataclass(slots=True)
@@ -41,6 +27,7 @@ class Outcome:
 
     refusals: dict[str, str] = field(default_factory=dict)  # by pod name: what the user should read
     failures: list[Exception] = field(default_factory=list)  # refusals included
+    forbidden: str = ""  # the API server's words, where the operator has no right to do something
     is_waiting: bool = False  # something was tried that needs more time
 
     @property
@@ -52,9 +39,7 @@ class Outcome:
 class Executor:
     """Acts on the cluster and on workers, as long as it has the authority."""
 
-    def __init__(
-        self, kube: KubeApi, workers: WorkerControl, *, authority: Authority, defaults: WorkerDefaults
-    ) -> None:
+    def __init__(self, kube: Writer, workers: WorkerControl, *, authority: Authority, defaults: WorkerDefaults) -> None:
         """Take both worlds, the right to act on them, and what every worker pod gets."""
         self._cluster = ClusterEffects(kube, defaults)
         self._workers = WorkerEffects(workers)
@@ -81,6 +66,8 @@ class Executor:
         except (WorkerRefused, Invalid, Forbidden) as error:
             outcome.failures.append(error)
             outcome.refusals[_subject(observed, action)] = str(error)
+            if isinstance(error, Forbidden) and error.is_missing_right:
+                outcome.forbidden = str(error)
         except (WorkerError, KubeError) as error:
             outcome.failures.append(error)
 

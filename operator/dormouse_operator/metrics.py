@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
 from prometheus_client import Counter as CounterMetric
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
+from dormouse_operator.deployment_metrics import DeploymentMetrics
+from dormouse_operator.logs import log_step
 from dormouse_operator.manifests import Occurrence
 from dormouse_operator.model import Key, Observed, RecordedStatus
-from dormouse_operator.phases import REPLICA_PHASES, Phase, replica_phase
 
 _FAST_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _SLOW_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 120, 300, 600)
@@ -25,18 +27,12 @@ class Metrics:
     def __init__(self) -> None:
         """Make the metrics, all at zero."""
         self._registry = CollectorRegistry()
-        labels = ["namespace", "deployment"]
+        self._deployments = DeploymentMetrics()
         kwargs: dict[str, Any] = {"registry": self._registry}
         self._steps = Histogram(
             "dormouse_reconcile_seconds", "Duration of the steps of a pass", ["step"], buckets=_FAST_S, **kwargs
         )
         self._errors = CounterMetric("dormouse_reconcile_errors", "Passes that did not succeed", ["kind"], **kwargs)
-        self._replicas = Gauge("dormouse_replicas", "Replicas by state", [*labels, "state"], **kwargs)
-        self._agreed = Gauge("dormouse_kv_blocks_agreed", "KV-cache blocks that each replica holds", labels, **kwargs)
-        self._blocks = Gauge("dormouse_kv_blocks", "Blocks that a rank reported", [*labels, "pod", "rank"], **kwargs)
-        self._residual = Gauge(
-            "dormouse_gpu_residual_bytes", "Memory that a rank still holds asleep", [*labels, "pod", "rank"], **kwargs
-        )
         self._actuation = Histogram(
             "dormouse_actuation_seconds", "Time until a deployment serves", ["path"], buckets=_SLOW_S, **kwargs
         )
@@ -47,18 +43,21 @@ class Metrics:
             "dormouse_kube_requests", "Calls to the API server", ["verb", "resource", "code"], **kwargs
         )
         self._epoch = Gauge("dormouse_operator_epoch", "Epoch of the lease, 0 while not leading", **kwargs)
-        self._shown: dict[Key, list[tuple[Gauge, tuple[str, ...]]]] = {}
+        self._leads = Gauge("dormouse_operator_leader", "1 while this process holds the lease, else 0", **kwargs)
+        self._depth = Gauge("dormouse_queue_depth", "Deployments that are due and not looked at yet", **kwargs)
+        self._oldest = Gauge("dormouse_queue_oldest_seconds", "How long the first of them has been due", **kwargs)
 
     def render(self) -> bytes:
         """Return the text for Prometheus."""
-        return generate_latest(self._registry)
+        return generate_latest(self._registry) + self._deployments.render()
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Time one step of a pass."""
+        """Time one step of a pass, and name it in what is logged meanwhile."""
         begin = time.perf_counter()
         try:
-            yield
+            with log_step(name):
+                yield
         finally:
             self._steps.labels(name).observe(time.perf_counter() - begin)
 
@@ -67,28 +66,30 @@ class Metrics:
         self._errors.labels(kind).inc()
 
     def count_call(self, verb: str, resource: str, code: int) -> None:
-        """Count a call to the API server."""
+        """Count a call to the API server. Safe from any thread."""
         self._calls.labels(verb, resource, str(code)).inc()
 
-    def follow_epoch(self, read: Callable[[], int]) -> None:
-        """Show what `read` returns."""
-        self._epoch.set_function(read)
+    def follow_lease(self, epoch: Callable[[], int], leads: Callable[[], bool]) -> None:
+        """Show the epoch and who leads, as these say."""
+        self._epoch.set_function(epoch)
+        self._leads.set_function(leads)
+
+    def follow_queue(self, waiting_s: Callable[[], list[float]]) -> None:
+        """Show the queue, of which each has waited for so long."""
+        self._depth.set_function(lambda: len(waiting_s()))
+        self._oldest.set_function(lambda: max(waiting_s(), default=0.0))
+
+    def follow_watches(self, ages_s: Callable[[], Mapping[str, float]]) -> None:
+        """Show how long ago each watch was last heard."""
+        self._registry.register(_WatchAges(ages_s))
 
     def show(self, observed: Observed, status: Mapping[str, Any]) -> None:
-        """Show the deployment as it is now; what it showed before and does not now, disappears."""
-        key = observed.deployment.key
-        values = dict(self._values(observed, status))
-        for gauge, labels in self._shown.get(key, []):
-            if (gauge, labels) not in values:
-                gauge.remove(*labels)
-        for (gauge, labels), value in values.items():
-            gauge.labels(*labels).set(value)
-        self._shown[key] = list(values)
+        """Show the deployment as it is now."""
+        self._deployments.show(observed, status)
 
     def forget(self, key: Key) -> None:
         """Show nothing of a deployment that is gone."""
-        for gauge, labels in self._shown.pop(key, []):
-            gauge.remove(*labels)
+        self._deployments.forget(key)
 
     def count_actuation(self, before: RecordedStatus, status: Mapping[str, Any]) -> None:
         """Count what brought a deployment to serve, if it is new."""
@@ -102,26 +103,18 @@ class Metrics:
         if occurrence.reason == "Slept":
             self._sleep.observe(max(worker.last_sleep_s for worker in observed.workers.values()))
 
-    def _values(
-        self, observed: Observed, status: Mapping[str, Any]
-    ) -> Iterator[tuple[tuple[Gauge, tuple[str, ...]], float]]:
-        """Yield each gauge with its labels and value."""
-        key = tuple(observed.deployment.key)
-        for state, count in _count_states(observed).items():
-            yield (self._replicas, (*key, state)), count
-        cache = status.get("kvCache", {})
-        if "numGpuBlocks" in cache:
-            yield (self._agreed, key), cache["numGpuBlocks"]
-        for rank in cache.get("ranks", ()):
-            labels = (*key, rank["pod"], str(rank["rank"]))
-            yield (self._blocks, labels), rank["numGpuBlocks"]
-            yield (self._residual, labels), rank.get("residualBytes", 0)
 
+class _WatchAges(Collector):
+    """One gauge per kind that is watched."""
 
-def _count_states(observed: Observed) -> Counter[str]:
-    """Return how many replicas are in each phase; those without a pod are pending. Phases without replicas show 0."""
-    phases = [replica_phase(observed, pod) for pod in observed.replicas]
-    pending = [Phase.PENDING] * (observed.deployment.replicas - len(phases))
-    counts = Counter({phase.lower(): 0 for phase in REPLICA_PHASES})
-    counts.update(phase.lower() for phase in [*phases, *pending])
-    return counts
+    def __init__(self, ages_s: Callable[[], Mapping[str, float]]) -> None:
+        self._ages_s = ages_s
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """See Collector."""
+        family = GaugeMetricFamily(
+            "dormouse_watch_age_seconds", "Since the last event or bookmark of a watch", labels=["resource"]
+        )
+        for resource, age_s in self._ages_s().items():
+            family.add_metric([resource], age_s)
+        yield family

@@ -1,4 +1,8 @@
-"""Reads the cluster and the workers into one frozen Observed. Writes nothing, decides nothing."""
+"""Reads the cache and the workers into one frozen Observed. Writes nothing, decides nothing.
+
+Only a Service or a disruption budget that the cache does not hold is asked for: somebody else's of that name carries no
+label of ours, so no watch of ours tells of it, and it must not be taken over.
+"""
 
 from __future__ import annotations
 
@@ -7,71 +11,73 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
-from dormouse_kube.api import DISRUPTION_BUDGETS, INFERENCE_DEPLOYMENTS, PODS, SERVICES, KubeApi, Resource
-from dormouse_operator.errors import WorkerError
-from dormouse_operator.manifests import (
-    choose_image,
-    parse_budget,
-    parse_service,
-    pod_digest_of,
-    revision_of,
-    selector_text,
-)
-from dormouse_operator.model import Deployment, Key, Observed, Pod, Worker
+from dormouse_kube.api import DISRUPTION_BUDGETS, SERVICES, KubeApi
+from dormouse_kube.errors import Unavailable
+from dormouse_operator.cache import Cache, Snapshot
+from dormouse_operator.manifests import choose_image, parse_budget, parse_service, pod_digest_of, revision_of
+from dormouse_operator.model import Deployment, Key, Observed, Pod, Worker, WorkerState
 from dormouse_operator.parse import parse_deployment, parse_pod
 from dormouse_operator.rest import worker_at_rest
-from dormouse_operator.workers import WorkerControl
+from dormouse_operator.statuses import Answer, Statuses
 
 _NOT_OURS = "it answers for another pod or other settings"
+_SETTLED = {WorkerState.ASLEEP, WorkerState.FAILED}  # nothing changes there without a command or a new container
 
-Fingerprint = frozenset[tuple[str, str]]  # (name, resource version) of the object and its pods
+
+class Refusals(NamedTuple):
+    """Why the last actions on a deployment failed."""
+
+    by_pod: Mapping[str, str] = {}
+    forbidden: str = ""  # the API server's words, where the operator has no right to do something
 
 
 class Sighting(NamedTuple):
-    """What was observed, and a mark by which a later list can tell whether it still holds."""
+    """What was observed, of which version, and which changes are told by themselves."""
 
     observed: Observed
-    fingerprint: Fingerprint
-
-
-def fingerprint_of(objects: Iterable[Resource]) -> Fingerprint:
-    """Return the mark of these objects in these versions."""
-    return frozenset(
-        (f"{obj['kind']}/{obj['metadata']['name']}", obj["metadata"]["resourceVersion"]) for obj in objects
-    )
+    resource_version: str  # of the InferenceDeployment
+    is_told: bool  # workers tell when they change
+    meets_stranger: bool  # its Service is somebody else's, and nobody tells when that goes
 
 
 class Observer:
-    """Makes Observed. Raises KubeError and SpecError; a worker that does not answer is an observation."""
+    """Makes Observed. Raises SpecError, KubeError, and Unavailable before the cache was filled."""
 
     def __init__(
         self,
         kube: KubeApi,
-        workers: WorkerControl,
+        cache: Cache,
+        statuses: Statuses,
         *,
         default_image: str,
         agreement_timeout_s: float,
         clock: Callable[[], datetime],
     ) -> None:
-        """Take both worlds, and what Observed carries of the settings."""
+        """Take the worlds, and what Observed carries of the settings."""
         self._kube = kube
-        self._workers = workers
+        self._cache = cache
+        self._statuses = statuses
         self._default_image = default_image
         self._agreement_timeout_s = agreement_timeout_s
         self._clock = clock
 
-    async def observe(self, key: Key, refusals: Mapping[str, str]) -> Sighting | None:
-        """Return what there is, None if the InferenceDeployment is gone. `refusals` are of the last actions."""
-        raw = await self._kube.get(INFERENCE_DEPLOYMENTS, key.namespace, key.name)
-        if raw is None:
-            return None
-        deployment = parse_deployment(raw)
-        listed = await self._kube.list(PODS, key.namespace, label_selector=selector_text(key.name))
-        service = await self._kube.get(SERVICES, key.namespace, key.name)
-        budget = await self._kube.get(DISRUPTION_BUDGETS, key.namespace, key.name)
-        pods = tuple(parse_pod(item) for item in listed.items)
-        answers, unreachable = await self._ask_all(deployment, pods)
+    def look(self, key: Key) -> Snapshot | None:
+        """Return what is known of the deployment, None if it is gone. Raises Unavailable while nothing can be told."""
+        if not self._cache.is_complete:
+            raise Unavailable("the cluster was not listed yet")
+        return self._cache.snapshot(key)
+
+    async def observe(self, snapshot: Snapshot, refusals: Refusals) -> Sighting:
+        """Return what there is. `refusals` are of the last actions."""
+        deployment = parse_deployment(snapshot.deployment)
+        pods = tuple(parse_pod(item) for item in snapshot.pods)
+        answers, unreachable, is_told = await self._ask_all(deployment, pods)
         workers, strangers = _sort_by_settings(pods, answers)
+        raw_service = snapshot.service or await self._kube.get(SERVICES, *deployment.key)
+        raw_budget = snapshot.budget
+        if raw_budget is None and deployment.replicas > 1:
+            raw_budget = await self._kube.get(DISRUPTION_BUDGETS, *deployment.key)
+        service = parse_service(raw_service, deployment)
         image = choose_image(deployment, pods, self._default_image)
         observed = Observed(
             deployment=deployment,
@@ -81,35 +87,48 @@ class Observer:
             pods=pods,
             workers=workers,
             unreachable={**dict.fromkeys(strangers, _NOT_OURS), **unreachable},
-            refusals=refusals,
-            service=parse_service(service, deployment),
-            budget=parse_budget(budget, deployment),
+            refusals=refusals.by_pod,
+            forbidden=refusals.forbidden,
+            service=service,
+            name_owner=str(snapshot.rival) if snapshot.rival else "",
+            budget=parse_budget(raw_budget, deployment),
             agreement_timeout_s=self._agreement_timeout_s,
             pod_digest=pod_digest_of(deployment, image),
             strangers=strangers,
         )
-        return Sighting(observed, fingerprint_of([raw, *listed.items]))
+        return Sighting(
+            observed,
+            resource_version=snapshot.deployment["metadata"]["resourceVersion"],
+            is_told=is_told,
+            meets_stranger=snapshot.service is None and service is not None,
+        )
 
-    async def _ask_all(self, deployment: Deployment, pods: tuple[Pod, ...]) -> tuple[dict[str, Worker], dict[str, str]]:
-        """Return what is known of each worker, and why the others gave no answer; all are asked at once."""
+    def refresh(self, key: Key) -> None:
+        """Note that workers were given commands."""
+        self._statuses.refresh(key)
+
+    def forget(self, key: Key) -> None:
+        """Note that the deployment is gone."""
+        self._statuses.follow(key, ())
+
+    async def _ask_all(
+        self, deployment: Deployment, pods: tuple[Pod, ...]
+    ) -> tuple[dict[str, Worker], dict[str, str], bool]:
+        """Return what is known of each worker, why others gave no answer, and whether those asked tell of changes."""
         known = {pod.name: worker for pod in pods if (worker := worker_at_rest(deployment, pod))}
         asked = [pod for pod in pods if pod.can_be_asked and pod.name not in known]
-        answers = await asyncio.gather(*(self._ask(pod) for pod in asked))
+        answers = await asyncio.gather(*(self._statuses.ask(deployment.key, pod) for pod in asked))
+        told = dict(zip(asked, answers, strict=True))
+        is_told = self._statuses.follow(deployment.key, [pod.uid for pod in asked if _is_moving(told[pod])])
         unreachable: dict[str, str] = {}
-        for pod, answer in zip(asked, answers, strict=True):
-            if isinstance(answer, Worker):
-                known[pod.name] = answer
-            else:
+        for pod, answer in told.items():
+            if isinstance(answer, str):
                 unreachable[pod.name] = answer
-        return known, unreachable
-
-    async def _ask(self, pod: Pod) -> Worker | str:
-        """Return the worker's answer, or why there is none. One of another pod is none."""
-        try:
-            worker = await self._workers.get_status(pod.ip)
-        except WorkerError as error:
-            return str(error)
-        return worker if worker.pod_uid == pod.uid else _NOT_OURS
+            elif answer.pod_uid != pod.uid:
+                unreachable[pod.name] = _NOT_OURS
+            else:
+                known[pod.name] = answer
+        return known, unreachable, is_told
 
 
 def _sort_by_settings(
@@ -120,3 +139,8 @@ def _sort_by_settings(
     own = {name for name, worker in answers.items() if worker.settings_digest == revisions[name]}
     strangers = {name: worker for name, worker in answers.items() if name not in own}
     return {name: answers[name] for name in own}, strangers
+
+
+def _is_moving(answer: Answer) -> bool:
+    """Tell whether the worker may be in another state soon without being told to."""
+    return isinstance(answer, str) or answer.state not in _SETTLED

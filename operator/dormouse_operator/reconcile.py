@@ -7,25 +7,35 @@ After an action the object is looked at again at once, so the status that stays 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from dormouse_kube.api import EVENTS, INFERENCE_DEPLOYMENTS, KubeApi
-from dormouse_kube.errors import Conflict, KubeError, NotFound
-from dormouse_operator import planner
+from dormouse_kube.api import EVENTS, INFERENCE_DEPLOYMENTS
+from dormouse_kube.errors import Conflict, Forbidden, KubeError, NotFound, Unavailable
+from dormouse_operator import pace, planner
+from dormouse_operator.actions import POLL_S, Plan
+from dormouse_operator.cache import Snapshot
 from dormouse_operator.conditions.steps import evaluate_all
-from dormouse_operator.execute import Authority, Executor
+from dormouse_operator.execute import Executor, Outcome
 from dormouse_operator.manifests import Occurrence, event_manifest
 from dormouse_operator.metrics import Metrics
 from dormouse_operator.model import Deployment, Key, Observed
-from dormouse_operator.observe import Fingerprint, Observer
+from dormouse_operator.observe import Observer, Refusals, Sighting
 from dormouse_operator.occurrences import occurrences
-from dormouse_operator.parse import SpecError, format_time
+from dormouse_operator.parse import SpecError, format_time, parse_status
 from dormouse_operator.status import build_status, status_patch
+from dormouse_operator.writes import Authority, Writer
 
 _LOG = logging.getLogger(__name__)
+
+_TOLD_POLL_S = 15.0  # in place of polling where workers tell by themselves: in case they do not
+_STRANGER_S = 30.0  # until a name that is somebody else's is tried again
+_STALE_S = (
+    0.5  # what was written to is newer than what was observed: the watch will tell; look again at the latest then
+)
 
 
 class Leader(Authority, Protocol):
@@ -49,15 +59,27 @@ class Follower(Protocol):
 
 
 class PassFailed(Exception):
-    """Something of a pass did not succeed; the next pass tries again."""
+    """Something of a pass did not succeed; the next pass tries again, after `retry_after_s` at the earliest."""
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        """Take what failed, and when the API server wants to hear of us again."""
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class _Published(NamedTuple):
+    """What became of the status."""
+
+    put_off_s: float = 0.0
+    must_wait: bool = False  # nothing may be done before it is written
 
 
 class Reconciler:
-    """Runs passes. What it keeps in memory can be lost: what was seen last, and why the last actions failed."""
+    """Runs passes. What it keeps in memory can be lost: what was seen, when it wrote, why the last actions failed."""
 
-    def __init__(  # noqa: PLR0913  # three stages, whom they obey, who is told, two texts
+    def __init__(  # noqa: PLR0913  # the stages, and what goes into what they write
         self,
-        kube: KubeApi,
+        writer: Writer,
         observer: Observer,
         executor: Executor,
         *,
@@ -66,9 +88,10 @@ class Reconciler:
         url: str = "",
         reporter: str = "",
         followers: Sequence[Follower] = (),
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take the stages; `url` goes to the status, `reporter` to Events."""
-        self._kube = kube
+        self._writer = writer
         self._observer = observer
         self._executor = executor
         self._leader = leader
@@ -76,16 +99,18 @@ class Reconciler:
         self._url = url
         self._reporter = reporter
         self._followers = followers
-        self._refusals: dict[Key, dict[str, str]] = {}
-        self._seen: dict[Key, Fingerprint] = {}
+        self._monotonic = monotonic
+        self._refusals: dict[Key, Refusals] = {}
+        self._seen: dict[Key, int] = {}
+        self._written: dict[Key, tuple[float, ...]] = {}  # when the last statuses were
 
     def __repr__(self) -> str:
         """Show how many objects it has seen."""
         return f"Reconciler({len(self._seen)} objects, {len(self._refusals)} with refusals)"
 
     @property
-    def seen(self) -> Mapping[Key, Fingerprint]:
-        """Return the mark of what the last pass over each object saw."""
+    def seen(self) -> Mapping[Key, int]:
+        """Return the version of the cache that the last pass over each object saw."""
         return self._seen
 
     async def reconcile(self, key: Key) -> float | None:
@@ -94,33 +119,47 @@ class Reconciler:
         Raises PassFailed, KubeError, NotLeading.
         """
         with self._metrics.step("observe"):
-            try:
-                sighting = await self._observer.observe(key, self._refusals.get(key, {}))
-            except SpecError as error:
-                await self._reject(key, error)
+            snapshot = self._observer.look(key)
+            if snapshot is None:
+                self._forget(key)
                 return None
-        if sighting is None:
-            self._forget(key)
-            return None
-        observed, self._seen[key] = sighting
+            self._seen[key] = snapshot.version
+            try:
+                sighting = await self._observer.observe(snapshot, self._refusals.get(key, Refusals()))
+            except SpecError as error:
+                await self._reject(key, snapshot, error)
+                return None
         for follower in self._followers:
-            follower.saw(observed.deployment)
-        return await self._proceed(observed)
+            follower.saw(sighting.observed.deployment)
+        return await self._proceed(sighting)
 
-    async def _proceed(self, observed: Observed) -> float | None:
+    async def _proceed(self, sighting: Sighting) -> float | None:
         """Plan, publish and execute."""
+        observed = sighting.observed
         key = observed.deployment.key
         await self._outrank(observed)
         with self._metrics.step("plan"):
             plan = planner.plan(observed)
         with self._metrics.step("publish"):
-            await self._publish(observed)
+            published = await self._publish(sighting, plan)
+        if published.must_wait:
+            return published.put_off_s
         with self._metrics.step("execute"):
             outcome = await self._executor.execute(observed, plan.actions)
-        self._refusals[key] = outcome.refusals
+        self._note(key, outcome)
         if outcome.failures:
-            raise PassFailed("; ".join(str(failure) for failure in outcome.failures))
-        return outcome.again_after_s if plan.actions else plan.requeue_after_s
+            raise PassFailed("; ".join(str(it) for it in outcome.failures), retry_after_s=_retry_after_s(outcome))
+        if plan.actions:
+            self._observer.refresh(key)
+            return outcome.again_after_s
+        return _soonest(published.put_off_s or None, _requeue_after_s(plan, sighting))
+
+    def _note(self, key: Key, outcome: Outcome) -> None:
+        """Remember what was refused, for the conditions of the next pass."""
+        if outcome.refusals or outcome.forbidden:
+            self._refusals[key] = Refusals(outcome.refusals, outcome.forbidden)
+        else:
+            self._refusals.pop(key, None)
 
     async def _outrank(self, observed: Observed) -> None:
         """Make sure that no worker has seen a higher epoch than ours."""
@@ -128,25 +167,44 @@ class Reconciler:
         if highest > self._leader.epoch:
             await self._leader.raise_above(highest)
 
-    async def _publish(self, observed: Observed) -> None:
-        """Write the status if it changed, then tell what happened."""
-        if observed.deployment.is_deleting:
-            return
+    async def _publish(self, sighting: Sighting, plan: Plan) -> _Published:
+        """Write the status if it changed and its time has come, then tell what happened."""
+        observed = sighting.observed
         deployment = observed.deployment
+        if deployment.is_deleting:
+            return _Published()
         evaluated = evaluate_all(observed)
-        conditions = {condition.type: condition for condition in evaluated}
         status = build_status(observed, evaluated, url=self._url)
         self._metrics.show(observed, status)
         patch = status_patch(deployment.recorded.raw, status)
         if not patch:
-            return
-        self._leader.check()
-        with suppress(NotFound):  # deleted since it was read
-            await self._kube.patch_status(INFERENCE_DEPLOYMENTS, *deployment.key, patch)
+            return _Published()
+        now, writes = self._monotonic(), self._written.get(deployment.key, ())
+        put_off_s = pace.put_off_s(deployment.recorded, status, plan.actions, writes=writes, now=now)
+        if put_off_s > 0.0:
+            return _Published(put_off_s, must_wait=any(pace.is_command(action) for action in plan.actions))
+        if not await self._patch(deployment.key, patch, sighting.resource_version):
+            return _Published(_STALE_S, must_wait=True)
+        self._written[deployment.key] = (*writes, now)[-pace.BURST :]
         self._metrics.count_actuation(deployment.recorded, status)
-        for occurrence in occurrences(observed, conditions):
+        for occurrence in occurrences(observed, {condition.type: condition for condition in evaluated}):
             self._metrics.count_occurrence(observed, occurrence)
             await self._tell(observed, occurrence)
+        return _Published()
+
+    async def _patch(self, key: Key, patch: Mapping[str, object], resource_version: str) -> bool:
+        """Write the status of the version that was observed; tell whether it was still that one."""
+        try:
+            await self._writer.patch_status(INFERENCE_DEPLOYMENTS, *key, patch, resource_version=resource_version)
+        except (Conflict, NotFound) as error:
+            _LOG.info("%s: changed since it was observed: %s", key, error)
+            return False
+        except Forbidden as error:
+            if error.is_missing_right:
+                known = self._refusals.get(key, Refusals())
+                self._refusals[key] = known._replace(forbidden=str(error))
+            raise
+        return True
 
     async def _tell(self, observed: Observed, occurrence: Occurrence) -> None:
         """Write an Event; one that can not be written is logged and forgotten."""
@@ -157,12 +215,15 @@ class Reconciler:
         )
         try:
             with suppress(Conflict):  # told already
-                await self._kube.create(EVENTS, manifest)
+                await self._writer.create(EVENTS, manifest)
         except KubeError as error:
             _LOG.warning("%s: event %s was not written: %s", deployment.key, occurrence.reason, error)
 
-    async def _reject(self, key: Key, error: SpecError) -> None:
+    async def _reject(self, key: Key, snapshot: Snapshot, error: SpecError) -> None:
         """Say in the status what our schema would have refused; only a cluster without it lets such a spec pass."""
+        recorded = parse_status(snapshot.deployment.get("status") or {}).conditions.get("Accepted")
+        if recorded and (recorded.condition.reason, recorded.condition.message) == ("InvalidSpec", str(error)):
+            return
         condition = {
             "type": "Accepted",
             "status": "False",
@@ -173,14 +234,32 @@ class Reconciler:
         _LOG.warning("%s: %s", key, error)
         for follower in self._followers:
             follower.forget(key)
-        with suppress(NotFound):
-            status = {"phase": "Rejected", "conditions": [condition]}
-            await self._kube.patch_status(INFERENCE_DEPLOYMENTS, *key, status)
+        status = {"phase": "Rejected", "conditions": [condition]}
+        await self._patch(key, status, snapshot.deployment["metadata"]["resourceVersion"])
 
     def _forget(self, key: Key) -> None:
         """Drop what is kept of an object that is gone."""
         self._refusals.pop(key, None)
         self._seen.pop(key, None)
+        self._written.pop(key, None)
+        self._observer.forget(key)
         self._metrics.forget(key)
         for follower in self._followers:
             follower.forget(key)
+
+
+def _requeue_after_s(plan: Plan, sighting: Sighting) -> float | None:
+    """Return when to look again: a poll is not needed where those who are polled tell by themselves."""
+    is_poll = plan.requeue_after_s == POLL_S
+    after_s = _TOLD_POLL_S if is_poll and sighting.is_told else plan.requeue_after_s
+    return _soonest(after_s, _STRANGER_S if sighting.meets_stranger else None)
+
+
+def _soonest(*times_s: float | None) -> float | None:
+    return min((time_s for time_s in times_s if time_s is not None), default=None)
+
+
+def _retry_after_s(outcome: Outcome) -> float | None:
+    """Return the longest pause that the API server asked for."""
+    asked = [failure.retry_after_s for failure in outcome.failures if isinstance(failure, Unavailable)]
+    return max((time_s for time_s in asked if time_s is not None), default=None)

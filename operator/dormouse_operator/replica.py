@@ -52,10 +52,18 @@ def _reinitialize(observed: Observed, pod: Pod, agreement: Agreement) -> Replica
     if pod is not _first_in_turn(observed, agreement):
         return None
     if pod.gate_open:
-        return SetGate(pod, is_open=False, reason="Reallocating")
+        return None if _is_last_of_some(observed, pod) else SetGate(pod, is_open=False, reason="Reallocating")
     if is_drained(observed, pod):
         return _initialize(observed, pod, agreement)
     return EndRequests(pod) if is_late(observed, pod) else Drain(pod)
+
+
+def _is_last_of_some(observed: Observed, pod: Pod) -> bool:
+    """Tell whether nobody else serves yet, but somebody is about to: then the Service must not be left empty."""
+    others = [other for other in observed.replicas if other is not pod and capacity.counting_report(observed, other)]
+    about_to_serve = {WorkerState.PROFILED, WorkerState.INITIALIZING, WorkerState.READY}
+    serves = any(other.is_ready and other.gate_open for other in others)
+    return not serves and any(observed.state(other) in about_to_serve for other in others)
 
 
 def _first_in_turn(observed: Observed, agreement: Agreement) -> Pod:

@@ -11,10 +11,10 @@ from typing import Any
 
 from dormouse_kube.api import EVENTS, INFERENCE_DEPLOYMENTS, KubeApi, Resource
 from dormouse_kube.errors import Conflict, KubeError, NotFound
-from dormouse_operator.execute import Authority
 from dormouse_operator.manifests import Occurrence, event_manifest
 from dormouse_operator.model import Activity, Deployment, Key, Scaling
 from dormouse_operator.scaling import Decision, History, decide
+from dormouse_operator.writes import Authority
 
 _LOG = logging.getLogger(__name__)
 

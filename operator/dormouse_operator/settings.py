@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from dormouse_api import __version__
+from dormouse_operator.logs import LogFormat
 
 
 class SettingsError(ValueError):
@@ -27,10 +29,13 @@ class Settings:
     tokens_dir: Path  # DORMOUSE_TOKENS_DIR: operator-token and the two SHA-256 that workers get
     metrics_port: int  # DORMOUSE_METRICS_PORT: /metrics, /healthz, /readyz over HTTP; 0 = any free port
     log_level: str  # DORMOUSE_LOG_LEVEL: DEBUG, INFO, WARNING or ERROR
+    log_format: LogFormat  # DORMOUSE_LOG_FORMAT: text (key=value) or json; for whatever collects the lines
     gateway_address: str  # DORMOUSE_GATEWAY_ADDRESS: host:port for status.url; empty = not shown
     gateway_control: str  # DORMOUSE_GATEWAY_CONTROL: host:port under which all gateways are found; empty = load unknown
     agreement_seconds: float  # DORMOUSE_AGREEMENT_SECONDS: how long a first report waits for those of the other pods
-    resync_seconds: float  # DORMOUSE_RESYNC_SECONDS: how often lists are compared with what was seen, in case of a miss
+    resync_seconds: (
+        float  # DORMOUSE_RESYNC_SECONDS: how often the cache is compared with what was seen, in case of a miss
+    )
     max_concurrent_reconciles: int  # DORMOUSE_MAX_CONCURRENT_RECONCILES: of different objects, at the same time
 
     @property
@@ -52,6 +57,7 @@ def parse_settings(env: Mapping[str, str]) -> Settings:
         tokens_dir=Path(_text(env, "TOKENS_DIR", "/var/run/dormouse/tokens")),
         metrics_port=int(_number(env, "METRICS_PORT", 8080, 0, 65535)),
         log_level=_choice(env, "LOG_LEVEL", ("INFO", "DEBUG", "WARNING", "ERROR")),
+        log_format=cast("LogFormat", _choice(env, "LOG_FORMAT", ("text", "json"))),
         gateway_address=_text(env, "GATEWAY_ADDRESS", ""),
         gateway_control=_host_port(env, "GATEWAY_CONTROL"),
         agreement_seconds=_number(env, "AGREEMENT_SECONDS", 10.0, 0.0, 600.0),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -160,6 +160,7 @@ class FakeWorker:
         """Start another engine in the place of this one, or fail to and serve on as before."""
         self._begin("swap_engine", epoch)
         if self.settings_digest == digest:
+            self.swapping_to = ""  # taken back
             return
         self._require(WorkerState.READY, WorkerState.DRAINING, WorkerState.ASLEEP)
         self._require_idle()
@@ -192,6 +193,7 @@ class FakeWorkers:
 
     workers: dict[str, FakeWorker] = field(default_factory=dict)
     asked: Counter[str] = field(default_factory=Counter)  # GetStatus calls, by address
+    watching: Counter[str] = field(default_factory=Counter)  # open streams, by address
 
     def at(self, address: str) -> FakeWorker:
         """Return the worker there. Raises WorkerUnreachable."""
@@ -204,6 +206,20 @@ class FakeWorkers:
         await asyncio.sleep(0)
         self.asked[address] += 1
         return self.at(address).status()
+
+    async def watch_status(self, address: str) -> AsyncIterator[Worker]:
+        """See WorkerControl. Looks at the worker whenever the loop turns; breaks when the worker is gone."""
+        self.watching[address] += 1
+        told = None
+        try:
+            while True:
+                await asyncio.sleep(0)
+                status = self.at(address).status()
+                if status != told:
+                    told = status
+                    yield status
+        finally:
+            self.watching[address] -= 1
 
     async def initialize_cache(self, address: str, *, epoch: int, num_gpu_blocks: int, num_cpu_blocks: int) -> Worker:
         """See WorkerControl."""

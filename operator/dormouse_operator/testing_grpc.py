@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -37,6 +38,16 @@ class _Servicer(rpc.WorkerControlServicer):
     async def GetStatus(self, request: pb.GetStatusRequest, context: Any) -> pb.WorkerStatus:  # noqa: N802, ARG002
         """See the contract."""
         return _to_message((await self._find(context)).status())
+
+    async def WatchStatus(self, request: pb.GetStatusRequest, context: Any) -> AsyncIterator[pb.WorkerStatus]:  # noqa: N802, ARG002
+        """See the contract."""
+        worker, told = await self._find(context), None
+        while True:
+            status = worker.status()
+            if status != told:
+                told = status
+                yield _to_message(status)
+            await asyncio.sleep(0.005)  # the worker is changed by hand and tells nobody
 
     async def InitializeCache(self, request: pb.InitializeCacheRequest, context: Any) -> pb.WorkerStatus:  # noqa: N802
         """See the contract."""

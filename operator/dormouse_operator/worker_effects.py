@@ -15,6 +15,7 @@ from dormouse_operator.actions import (
     WakeUp,
     WorkerAction,
 )
+from dormouse_operator.errors import WorkerUnreachable
 from dormouse_operator.manifests import worker_arguments
 from dormouse_operator.model import AWAKE, Observed, Pod, WorkerState
 from dormouse_operator.two_phase import TwoPhase
@@ -67,16 +68,20 @@ class WorkerEffects:
 
     async def _swap(self, observed: Observed, pod: Pod, epoch: int, *, must_end: bool) -> bool:
         """Give a worker another engine once its requests have ended or had their time; return whether it was done."""
-        deployment = observed.deployment
+        deployment, worker = observed.deployment, observed.worker(pod)
+        is_begun = worker is not None and bool(worker.swapping_to)
         if must_end:
             await self._end_requests(pod, epoch)
-        elif observed.state(pod) in AWAKE and not await self.drain(pod, epoch):
+        elif not is_begun and observed.state(pod) in AWAKE and not await self.drain(pod, epoch):
             return False
-        await self._workers.swap_engine(
-            pod.ip,
-            epoch=epoch,
-            arguments=worker_arguments(deployment),
-            settings_digest=observed.revision,
-            timeout_s=float(deployment.rollout.progress_deadline_s),
-        )
+        try:
+            await self._workers.swap_engine(
+                pod.ip,
+                epoch=epoch,
+                arguments=worker_arguments(deployment),
+                settings_digest=observed.revision,
+                timeout_s=float(deployment.rollout.progress_deadline_s),
+            )
+        except WorkerUnreachable:  # it takes longer than one call, and goes on without us
+            return False
         return True

@@ -1,6 +1,6 @@
 """Speaks to workers over gRPC. The only place that knows the wire's messages and gRPC's errors.
 
-Every call opens a connection and closes it: nothing stays open to a worker at rest.
+Every call opens a connection and closes it when it ends: nothing stays open to a worker at rest.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dormouse_operator.model import Failure, Report, Worker, WorkerState
 
 STATUS_TIMEOUT_S = 3.0
 DRAIN_STEP_S = 2.0  # one call waits this long for requests to end; then the order is looked at again
+SWAP_STEP_S = 20.0  # one call waits this long for a swap; then the order is looked at again
 MEMORY_TIMEOUT_S = 600.0  # allocating, sleeping, waking: as long as reading the weights anew may take
 
 _T = TypeVar("_T")
@@ -32,6 +33,10 @@ class WorkerControl(Protocol):
 
     async def get_status(self, address: str) -> Worker:
         """Return what the worker says of itself."""
+        ...
+
+    def watch_status(self, address: str) -> AsyncIterator[Worker]:
+        """Yield what the worker says of itself, at once and on every change, over a connection that stays open."""
         ...
 
     async def initialize_cache(self, address: str, *, epoch: int, num_gpu_blocks: int, num_cpu_blocks: int) -> Worker:
@@ -63,6 +68,7 @@ class WorkerControl(Protocol):
     ) -> Worker:
         """Put an engine with other arguments in the place of the present one; returns when it has profiled.
 
+        WorkerUnreachable while that takes longer than one call: the swap goes on, and asking again waits for it.
         WorkerRefused with the new engine's reason where it did not start in time: the old one serves again.
         """
         ...
@@ -81,6 +87,12 @@ class GrpcWorkerControl:
         return parse_worker(
             await self._call(address, STATUS_TIMEOUT_S, lambda stub: stub.GetStatus, pb.GetStatusRequest())
         )
+
+    async def watch_status(self, address: str) -> AsyncIterator[Worker]:
+        """See WorkerControl. A peer that is cut off is noticed by the channel's keepalive."""
+        async with self._connection(address) as stub:
+            async for status in stub.WatchStatus(pb.GetStatusRequest(), metadata=self._metadata):
+                yield parse_worker(status)
 
     async def initialize_cache(self, address: str, *, epoch: int, num_gpu_blocks: int, num_cpu_blocks: int) -> Worker:
         """See WorkerControl."""
@@ -122,9 +134,7 @@ class GrpcWorkerControl:
         request = pb.SwapEngineRequest(
             epoch=epoch, arguments=arguments, settings_digest=settings_digest, timeout_seconds=timeout_s
         )
-        # the old engine goes to sleep before, and wakes after a failure
-        limit_s = timeout_s + MEMORY_TIMEOUT_S
-        return parse_worker(await self._call(address, limit_s, lambda stub: stub.SwapEngine, request))
+        return parse_worker(await self._call(address, SWAP_STEP_S, lambda stub: stub.SwapEngine, request))
 
     async def _call(
         self,

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -19,39 +20,81 @@ from dormouse_operator.model import Key
 _LOG = logging.getLogger(__name__)
 
 
+CHANGED, SWEPT = 0, 1  # why a key is marked: what changed goes before what is only looked through
+
+
 @dataclass(slots=True)
 class Dirty:
-    """Keys and when they are due, in seconds of any clock. A key that is worked on is not given out a second time."""
+    """Keys and when they are due, in seconds of any clock. A key that is worked on is not given out a second time.
 
-    _due: dict[Key, float] = field(default_factory=dict)
+    Two heaps: those whose time has not come, by time; those that are due, by rank and then by time. An entry of a heap
+    counts only while it is what `_due` says, so that a mark which is overtaken by an earlier one needs no search.
+    """
+
+    _due: dict[Key, tuple[float, int]] = field(default_factory=dict)  # when, and its rank
     _busy: set[Key] = field(default_factory=set)
+    _later: list[tuple[float, int, Key]] = field(default_factory=list)
+    _ready: list[tuple[int, float, Key]] = field(default_factory=list)
 
     def __repr__(self) -> str:
         """Show the counts."""
         return f"Dirty({len(self._due)} due, {len(self._busy)} busy)"
 
-    def mark(self, key: Key, due: float) -> None:
-        """Make the key due at this time, or earlier if it is so already."""
-        self._due[key] = min(due, self._due.get(key, due))
+    def mark(self, key: Key, due: float, rank: int = CHANGED) -> None:
+        """Make the key due at this time, or earlier or by a better rank if it is so already."""
+        old_due, old_rank = self._due.get(key, (due, rank))
+        entry = min(due, old_due), min(rank, old_rank)
+        if self._due.get(key) != entry:
+            self._due[key] = entry
+            heapq.heappush(self._later, (*entry, key))
 
     def take(self, now: float, limit: int) -> list[Key]:
         """Give out keys that are due, the longest waiting first, so that at most `limit` are being worked on."""
-        ready = sorted((due, key) for key, due in self._due.items() if due <= now and key not in self._busy)
-        taken = [key for _, key in ready[: max(0, limit - len(self._busy))]]
-        for key in taken:
-            del self._due[key]
-        self._busy.update(taken)
+        self._ripen(now)
+        taken: list[Key] = []
+        while self._ready and len(self._busy) < limit:
+            rank, due, key = heapq.heappop(self._ready)
+            if self._due.get(key) == (due, rank) and key not in self._busy:
+                del self._due[key]
+                self._busy.add(key)
+                taken.append(key)
         return taken
 
     def give_back(self, key: Key) -> None:
         """Say that the work on a key that was given out has ended."""
         self._busy.remove(key)
+        if key in self._due:  # its entry may have been passed over in the meantime
+            heapq.heappush(self._later, (*self._due[key], key))
 
     def next_due(self, limit: int) -> float | None:
         """Return when the next key can be given out, None if only a change brings one about."""
         if len(self._busy) >= limit:
             return None
-        return min((due for key, due in self._due.items() if key not in self._busy), default=None)
+        ready = min((due for rank, due, key in self._ready if self._counts(key, due, rank)), default=None)
+        while self._later and not self._counts(self._later[0][2], *self._later[0][:2]):
+            heapq.heappop(self._later)
+        later = self._later[0][0] if self._later else None
+        return min((due for due in (ready, later) if due is not None), default=None)
+
+    def waiting(self, now: float) -> list[float]:
+        """Return for how long each key has been due that nobody works on."""
+        return [now - due for key, (due, _) in self._due.items() if due <= now and key not in self._busy]
+
+    def check_integrity(self) -> None:
+        """Assert that every mark that nobody works on can be found again."""
+        found = {key for _, _, key in (*self._later, *self._ready)}
+        assert self._due.keys() - self._busy <= found, f"lost: {self._due.keys() - self._busy - found}"
+
+    def _ripen(self, now: float) -> None:
+        """Move what has become due from one heap to the other."""
+        while self._later and self._later[0][0] <= now:
+            due, rank, key = heapq.heappop(self._later)
+            if self._counts(key, due, rank):
+                heapq.heappush(self._ready, (rank, due, key))
+
+    def _counts(self, key: Key, due: float, rank: int) -> bool:
+        """Tell whether an entry of a heap still says when the key is due, and the key can be given out."""
+        return key not in self._busy and self._due.get(key) == (due, rank)
 
 
 Reconcile = Callable[[Key], Awaitable[float | None]]  # returns after how many seconds to come again
@@ -91,6 +134,17 @@ class Worklist:
         self._dirty.mark(key, self._clock() + after_s)
         self._changed.set()
 
+    def sweep(self, keys: Iterable[Key]) -> None:
+        """Have many keys looked through, after whatever changes meanwhile."""
+        for key in keys:
+            self._dirty.mark(key, self._clock(), SWEPT)
+        self._changed.set()
+
+    @property
+    def waiting_s(self) -> list[float]:
+        """Return for how long each key has been due that nobody works on yet."""
+        return self._dirty.waiting(self._clock())
+
     async def run(self) -> None:
         """Work until cancelled. Raises NotLeading when a pass finds that this operator may not act any more."""
         async with asyncio.TaskGroup() as tasks:
@@ -121,7 +175,8 @@ class Worklist:
     def _note_failure(self, key: Key, error: Exception) -> float:
         """Log what went wrong and return the pause before the next try."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
-        pause_s = self._backoff.delay_s(failures, self._rng)
+        asked_s = getattr(error, "retry_after_s", None)  # by an API server that is too busy
+        pause_s = max(asked_s or 0.0, self._backoff.delay_s(failures, self._rng))
         is_expected = type(error).__module__.startswith(("dormouse_kube", "dormouse_operator"))
         _LOG.warning("%s: again in %.1f s: %s", key, pause_s, error, exc_info=None if is_expected else error)
         if self._on_error:

@@ -54,7 +54,8 @@ def test_without_values_everything_that_a_cluster_needs_is_there(default: list[M
         + ["Deployment"] * 2
         + ["ClusterRole", "ClusterRoleBinding"] * 2
         + ["NetworkPolicy"] * 3
-        + ["Role", "RoleBinding", "Secret", "Service", "Service", "ConfigMap", "CustomResourceDefinition"]
+        + ["PodDisruptionBudget", "Role", "RoleBinding", "Secret", "Service", "Service"]
+        + ["ConfigMap", "CustomResourceDefinition"]
     )
 
 
@@ -107,9 +108,11 @@ def test_no_rule_has_a_wildcard_or_reaches_secrets(default: list[Manifest]):
             assert not words & {"*", "secrets", "nodes", "pods/exec", "escalate", "bind", "impersonate"}
 
 
-def test_the_gateway_may_only_look(default: list[Manifest]):
+def test_the_gateway_may_only_look_and_annotate_deployments(default: list[Manifest]):
     role = named(default, "ClusterRole", "dormouse-system-r-dormouse-gateway")
-    assert {verb for rule in role["rules"] for verb in rule["verbs"]} <= {"get", "list", "watch"}
+    rights = {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
+    writing = {right for right in rights if right[1] not in {"get", "list", "watch"}}
+    assert writing == {("inferencedeployments", "patch")}
 
 
 def test_the_installed_crd_is_the_one_of_the_tree_and_stays_on_uninstall(default: list[Manifest]):
@@ -262,3 +265,7 @@ def test_a_wrong_value_is_refused_by_its_name(render: Render, setting: str, name
     with pytest.raises(CommandFailed, match="values don't meet the specifications") as refusal:
         render(setting)
     assert named_in_the_message in str(refusal.value)
+
+
+def test_one_operator_alone_has_no_budget_that_would_stop_a_drain(render: Render):
+    assert "PodDisruptionBudget" not in {manifest["kind"] for manifest in render("operator.replicas=1")}

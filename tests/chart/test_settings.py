@@ -28,13 +28,16 @@ def environment(container: dict[str, Any]) -> dict[str, str]:
 
 @pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
 def test_the_operator_understands_its_environment(render: Render, level: str):
-    manifests = render(f"operator.logLevel={level}", "watch.namespaces={a,b}", "image.tag=0.1.0-x")
+    manifests = render(
+        f"operator.logLevel={level}", "operator.logFormat=json", "watch.namespaces={a,b}", "image.tag=0.1.0-x"
+    )
     settings = parse_settings(environment(container(manifests, "operator")))
     assert settings.watch_namespaces == ("a", "b")
     assert settings.worker_image == "ghcr.io/dormouse/worker:0.1.0-x"
     assert settings.release == "r-dormouse"
     assert settings.gateway_control == "r-dormouse-gateways.dormouse-system.svc:50052"
     assert settings.log_level.lower() == level
+    assert settings.log_format == "json"
 
 
 @pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])

@@ -13,6 +13,7 @@ from dormouse_kube.client import KubeClient
 from localkube import build, extras
 from localkube.progress import Progress
 from localkube.spec import Paths
+from tests.faults.connections import end_connections
 from tests.faults.control_plane import ADMIN, ControlPlane, render_rights
 from tests.faults.world import World, install
 from tools.bootstrap import ROOT, cache_root
@@ -54,6 +55,7 @@ async def kube(plane: ControlPlane) -> AsyncIterator[KubeClient]:
     """The administrator's client."""
     async with await KubeClient.connect(kubeconfig=str(plane.kubeconfig(ADMIN))) as client:
         yield client
+        await end_connections(client._api_client.rest_client.pool_manager)
 
 
 @pytest.fixture

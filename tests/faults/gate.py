@@ -11,6 +11,8 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 
+from tests.faults.connections import end_connections
+
 _HOP = {"host", "connection", "content-length", "transfer-encoding", "accept-encoding"}
 _WRITES = {"POST", "PUT", "PATCH", "DELETE"}
 
@@ -107,6 +109,7 @@ class Gate:
                 yield f"http://127.0.0.1:{runner.addresses[0][1]}"
             finally:
                 await runner.cleanup()
+                await end_connections(self._session)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         call = Call(request.method, request.path, request.query.get("watch") in {"true", "1"})

@@ -11,16 +11,38 @@ from tests.faults.world import World
 LEASE = "dormouse-operator"
 
 
-async def test_a_lease_that_is_deleted_ends_the_leader_and_the_next_process_goes_on(world: World) -> None:
-    """Whoever finds its lease gone does not act any more; what was asked for meanwhile is done by the next."""
+async def test_a_lease_that_is_deleted_costs_no_command_and_the_epoch_still_rises(world: World) -> None:
+    """Workers refuse older epochs, so a lease that begins anew must not begin below them."""
     async with world.operator() as operator:
         await world.apply("a", replicas=2)
         await world.serves("a", replicas=2)
+        seen = max(worker.epoch for worker in world.kubelet.workers.values())
         await world.kube.delete(LEASES, world.namespace, LEASE)
-        await world.until(lambda: operator.exit_codes)
+
+        async def is_back() -> bool:
+            return await world.kube.get(LEASES, world.namespace, LEASE) is not None
+
+        await world.eventually(is_back)
         await world.apply("a", replicas=2, lifecycle={"desiredState": "Asleep"})
         await world.until(lambda: world.condition("a", "Asleep").get("status") == "True")
-        assert operator.exit_codes == [1]
+        assert all(worker.epoch > seen for worker in world.kubelet.workers.values())
+        assert await world.epoch() > seen
+        assert operator.exit_codes == []
+
+
+async def test_a_lease_that_is_deleted_while_nobody_leads_does_not_begin_below_what_workers_have_seen(
+    world: World,
+) -> None:
+    """The next process remembers nothing, the workers do."""
+    async with world.operator():
+        await world.apply("a")
+        await world.serves("a")
+    seen = max(worker.epoch for worker in world.kubelet.workers.values())
+    await world.kube.delete(LEASES, world.namespace, LEASE)
+    async with world.operator():
+        await world.apply("a", lifecycle={"desiredState": "Asleep"})
+        await world.until(lambda: world.condition("a", "Asleep").get("status") == "True")
+        assert await world.epoch() > seen
 
 
 async def test_a_leader_that_ends_gracefully_hands_over_at_once(world: World) -> None:
@@ -69,6 +91,7 @@ async def test_a_leader_that_was_frozen_writes_nothing_when_it_thaws(world: Worl
     async with world.operator("operator-a") as first:
         await world.apply("a")
         await world.serves("a")
+        await world.rests(first)
         first.pause()
         async with world.operator("operator-b"):
             await world.apply("a", replicas=2)

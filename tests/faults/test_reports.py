@@ -18,9 +18,9 @@ def reports(count: int) -> object:
     return prepare
 
 
-@pytest.mark.parametrize("count", [0, -1, -(2**40)])
+@pytest.mark.parametrize("count", [0, -1, -(2**40), 2**62])
 async def test_a_count_out_of_bounds_is_no_report(world: World, count: int) -> None:
-    """Zero or negative: not agreed on, told with the number, and another deployment is unaffected."""
+    """Zero, negative, absurd: not agreed on, told with the number, and another deployment is unaffected."""
     async with world.operator() as operator:
         world.kubelet.prepare = reports(count)  # type: ignore[assignment]
         await world.apply("bad")
@@ -65,3 +65,31 @@ async def test_a_worker_that_reports_late_joins_and_holds_nobody_up(world: World
         assert not world.is_ready("a")
         held[0].finish_loading()
         await world.serves("a", replicas=2)
+
+
+async def test_a_smaller_report_after_a_restart_is_agreed_on_without_a_gap_in_service(world: World) -> None:
+    """F24: the restarted worker comes back smaller; the other one is drained and shrunk when it is no longer alone."""
+    async with world.operator():
+        await world.apply("a", replicas=2)
+        await world.serves("a", replicas=2)
+        first, second = (pod["metadata"]["name"] for pod in world.pods("a"))
+        fewest: list[int] = []
+
+        def shrink(worker: FakeWorker) -> None:
+            worker.num_gpu_blocks = 1500
+            worker.finish_loading()
+
+        world.kubelet.prepare = shrink
+        world.kubelet.crash(second)
+
+        def is_agreed() -> bool:
+            fewest.append(len(world.ready_pods("a")))
+            return world.status("a")["kvCache"].get("numGpuBlocks") == 1500 and world.is_ready("a") and fewest[-1] == 2
+
+        await world.until(is_agreed)
+        await world.serves("a", replicas=2)
+        assert {worker.allocated for worker in world.kubelet.workers.values()} == {1500}
+        assert min(fewest) >= 1, "at no time was nobody there"
+        commands = world.kubelet.worker(first).commands
+        assert commands.count("initialize_cache") == 2
+        assert world.kubelet.worker(first).epoch >= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,7 +13,6 @@ from dormouse_kube.api import Kind
 from tests.faults.world import World
 
 ROLES = Kind("rbac.authorization.k8s.io/v1", "Role", "roles")
-QUICK = [("pods", "create"), ("pods/status", "patch")]
 SLOW = [
     ("services", "patch"),
     ("pods", "patch"),
@@ -66,10 +66,30 @@ async def lets_go_of(world: World, resource: str, verb: str) -> None:
         assert operator.exit_codes == []
 
 
-@pytest.mark.parametrize(("resource", "verb"), QUICK)
-async def test_a_right_may_go_and_come_back(world: World, resource: str, verb: str) -> None:
-    """Nobody has to restart anything."""
-    await lets_go_of(world, resource, verb)
+def told(world: World, name: str) -> Iterator[str]:
+    """Yield the messages of all conditions that tell of a refusal."""
+    for condition in world.status(name).get("conditions", ()):
+        if condition["type"] == "Degraded" and condition["status"] == "True" and condition["reason"] == "Forbidden":
+            yield condition["message"]
+
+
+@pytest.mark.parametrize(("resource", "verb"), [("pods", "create"), ("pods/status", "patch"), ("services", "patch")])
+async def test_a_missing_right_is_named_in_the_status_and_forgotten_once_it_is_back(
+    world: World, resource: str, verb: str
+) -> None:
+    """The condition names verb and resource; nobody has to restart anything."""
+    async with world.operator(resync_seconds=1) as operator:
+        await world.apply("a")
+        await world.serves("a")
+        async with without(world, resource, verb):
+            await world.apply("b")
+            message = await world.until(lambda: next(told(world, "b"), None))
+            assert f'"{resource}"' in message or resource in message
+            assert verb in message
+            assert world.is_ready("a"), "others are unaffected"
+        await world.serves("b")
+        assert not list(told(world, "b"))
+        assert operator.exit_codes == []
 
 
 @pytest.mark.slow

@@ -173,7 +173,9 @@ class World:
             (p["metadata"]["name"], p["metadata"]["labels"], p["spec"]["containers"], _is_ready(p))
             for p in self.pods(name)
         ]
-        workers = {n: (w.state, w.allocated) for n, w in self.kubelet.workers.items() if n.startswith(name)}
+        workers = sorted(
+            (n, str(w.state), w.allocated) for n, w in self.kubelet.workers.items() if n.startswith(f"{name}-")
+        )
         ports = service and (service["spec"]["ports"], service["spec"]["selector"])
         return {"status": status, "conditions": told, "pods": pods, "service": ports, "workers": workers}
 
@@ -211,8 +213,23 @@ class World:
         agreed = self.status(name)["kvCache"]["numGpuBlocks"]
         held = [self.kubelet.worker(pod["metadata"]["name"]).allocated for pod in self.pods(name)]
         assert held == [agreed] * replicas, "every worker holds what was agreed"
-        made_twice = {pod: count for pod, count in self.kubelet.starts.items() if count > 1}
-        assert not made_twice, "no child was made twice"
+        starts = {pod["metadata"]["name"]: self.kubelet.starts[pod["metadata"]["name"]] for pod in self.pods(name)}
+        assert max(starts.values()) <= 1, f"no child was made twice: {starts}"
+
+    async def rests(self, operator: OperatorProcess) -> None:
+        """Wait until an operator writes nothing but its lease between two renewals of that."""
+
+        async def renewals() -> float:
+            return await operator.metric("dormouse_kube_requests_total", verb="update", resource="leases", code="200")
+
+        before = None
+        while before != (before := self.writes()):
+            count = await renewals()
+
+            async def is_renewed(count: float = count) -> bool:
+                return await renewals() > count
+
+            await self.eventually(is_renewed)
 
     def _is_served(self, name: str, replicas: int) -> bool:
         counts = {len(self.pods(name)), len(self.ready_pods(name)), self.status(name).get("readyReplicas")}

@@ -43,6 +43,8 @@ class House:
         """Add a deployment with one pod per worker, and wait until the gateway knows."""
         self.kube.put(INFERENCE_DEPLOYMENTS, infd(name, **spec))
         for worker in workers:
+            if not ready:
+                worker.tell_load(ready=False)
             self.kube.put(PODS, pod(f"{name}-{worker.name}", name, worker.address, ready=ready))
         router = self.gateway.router
         await until(lambda: router.catalogue.find(f"{NAMESPACE}/{name}"))

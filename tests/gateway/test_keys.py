@@ -199,6 +199,7 @@ async def test_grpc_asks_for_the_key_and_lists_only_its_models(make_house, worke
         assert workers[0].seen[0].values("authorization") == []
         metrics = house.gateway.metrics
         assert metrics.value("dormouse_rejected_total", reason="unauthenticated") == 1
+        assert metrics.value("dormouse_rejected_total", reason="key_limit") == 1
 
 
 async def test_every_method_asks_for_the_key(make_house, workers, tmp_path):

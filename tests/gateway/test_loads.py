@@ -57,6 +57,8 @@ async def test_a_worker_that_wakes_is_followed_before_its_pod_is_ready_and_one_a
     workers[0].tell_load(ready=True)
     await house.until(lambda: activity(house).awake_workers == 1)
     assert not house.gateway.router.pool.endpoint_of(ObjectKey(NAMESPACE, "tiny-w0")).ready
+    workers[0].tell_load(ready=False)
+    await house.until(lambda: activity(house).awake_workers == 0)
     set_phase(kube, "Asleep")
     await house.until(lambda: workers[0].watchers == 0)
     assert activity(house).awake_workers == 0
@@ -66,6 +68,7 @@ async def test_a_worker_whose_pod_is_ready_is_followed_whatever_the_phase_is(hou
     await house.add("tiny", workers[:1], ready=False)
     set_phase(kube, "Asleep")
     await house.until(lambda: workers[0].watchers == 0)
+    workers[0].tell_load(ready=True)
     set_ready(kube, "tiny-w0", ready=True)
     await house.until(lambda: activity(house).awake_workers == 1)
 
@@ -97,3 +100,21 @@ async def test_a_pod_with_another_address_is_followed_there(house, kube, workers
     await house.until(lambda: workers[0].watchers == 1)
     kube.put(PODS, pod("tiny-w0", "tiny", workers[1].address))
     await house.until(lambda: (workers[0].watchers, workers[1].watchers) == (0, 1))
+
+
+async def test_a_worker_says_which_model_files_it_read_whenever_it_opens_anew(house, workers):
+    def digest():
+        return house.gateway.router.pool.endpoint_of(ObjectKey(NAMESPACE, "tiny-w0")).model_digest
+
+    workers[0].digest = ""
+    await house.add("tiny", workers[:1])
+    await house.until(lambda: activity(house).awake_workers == 1)
+    workers[0].digest = "first"
+    workers[0].tell_load(running_requests=1)
+    await house.until(lambda: digest() == "first")
+    assert workers[0].watchers == 1, "that it did not answer costs no stream"
+    workers[0].digest = "second"
+    workers[0].tell_load(ready=False)
+    await house.until(lambda: activity(house).awake_workers == 0)
+    workers[0].tell_load()
+    await house.until(lambda: digest() == "second")

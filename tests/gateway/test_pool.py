@@ -1,11 +1,15 @@
 """Who gets the next request, and who may be closed."""
 
+import dataclasses
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
+from dormouse_gateway.activity import WorkerLoad
 from dormouse_gateway.pool import EndpointPool
+from dormouse_gateway.room import Batch
 from dormouse_gateway.testing import endpoint
 from dormouse_kube.reflector import ObjectKey
 
@@ -32,6 +36,48 @@ def test_the_endpoint_with_the_fewest_outstanding_is_next():
         "EndpointPool(default/a ready at 10.0.0.1:1: 2 outstanding of 2, "
         "default/b ready at 10.0.0.1:1: 2 outstanding of 2)"
     )
+
+
+def test_what_one_revision_began_goes_only_to_that_one():
+    other = dataclasses.replace(endpoint("b"), revision="r2")
+    pool = pool_of(endpoint("a"), other, endpoint("c"))
+    assert [pick(pool, like=endpoint("gone")) for _ in range(4)] == ["a", "c", "a", "c"]
+    assert pick(pool, like=other) == "b"
+    assert pick(pool, like=dataclasses.replace(other, revision="r3")) is None
+    assert pick(pool, like=other, tried=[other.id]) is None
+
+
+@pytest.mark.parametrize(("here", "there", "is_same"), [("x", "x", True), ("x", "y", False), ("", "y", True)])
+def test_workers_of_one_revision_run_the_same_unless_they_say_that_their_model_files_differ(here, there, is_same):
+    pool = pool_of(endpoint("a"), endpoint("b"))
+    for name, digest in (("a", here), ("b", there)):
+        pool.identify(endpoint(name).id, digest)
+        pool.put(endpoint(name))
+    (first, second) = pool.endpoints_of(TINY)
+    assert pool.has_peer(first) == first.runs_the_same(second) == is_same
+
+
+def test_what_a_worker_says_of_its_model_is_forgotten_with_it():
+    pool = pool_of(endpoint("a"))
+    pool.identify(endpoint("gone").id, "x")
+    pool.identify(endpoint("a").id, "x")
+    pool.put(endpoint("a", address="10.0.0.2:1"))
+    assert [one.model_digest for one in pool.endpoints_of(TINY)] == [""]
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_peer"),
+    [({}, True), ({"ready": False}, False), ({"revision": "r2"}, False), ({"revision": ""}, False)],
+)
+def test_a_peer_is_another_ready_endpoint_of_the_same_revision(changes, is_peer):
+    here = endpoint("a")
+    assert not pool_of(here).has_peer(here)
+    assert pool_of(here, dataclasses.replace(endpoint("b"), **changes)).has_peer(here) == is_peer
+
+
+def test_a_revision_that_is_not_known_is_nobodys_peer():
+    here, there = (dataclasses.replace(endpoint(name), revision="") for name in ("a", "b"))
+    assert not pool_of(here, there).has_peer(here)
 
 
 def test_among_equals_the_one_with_the_fewest_total_is_next():
@@ -149,6 +195,57 @@ def test_a_pod_that_changes_its_deployment_moves_and_keeps_its_connection():
     assert pool.put(endpoint("a", "other")) == []
     assert pick(pool) is None
     assert pool.states() == {(OTHER, "ready"): 1}
+
+
+def told(running=0, waiting=0, *, ready=True):
+    return WorkerLoad(running, waiting, 0.0, ready)
+
+
+def test_what_a_worker_says_of_itself_counts_more_than_its_pod():
+    pool = pool_of(endpoint("a", ready=False))
+    pool.tell(endpoint("a"), told())
+    assert (pool.is_ready(TINY), pick(pool)) == (True, "a")
+    pool.put(endpoint("a"))
+    pool.tell(endpoint("a"), told(ready=False))
+    assert (pool.is_ready(TINY), pick(pool)) == (False, None)
+    pool.tell(endpoint("a"), None)
+    assert pick(pool) == "a", "it can not be heard: its pod decides"
+
+
+def test_what_is_told_by_a_worker_that_has_gone_or_moved_changes_nothing():
+    pool = pool_of(endpoint("a"))
+    pool.tell(endpoint("a", address="10.0.0.9:1"), told(ready=False))
+    pool.tell(endpoint("b"), told())
+    assert (pick(pool), pool.room_of(endpoint("b"))) == ("a", None)
+
+
+def test_a_worker_that_others_use_counts_as_busy():
+    pool = pool_of(endpoint("a"), endpoint("b"))
+    pool.tell(endpoint("a"), told(running=3))
+    pool.tell(endpoint("b"), told())
+    assert [pick(pool) for _ in range(3)] == ["b", "b", "b"]
+
+
+def test_a_worker_without_room_is_passed_over_only_by_those_who_need_room():
+    pool = pool_of(endpoint("a"))
+    assert [pick(pool, batch=Batch(1, 1)) for _ in range(3)] == ["a", "a", None]
+    assert pick(pool) == "a"
+
+
+def test_a_worker_in_doubt_gets_nothing_until_it_is_trusted_or_says_anew_that_it_is_ready():
+    pool = pool_of(endpoint("a"))
+    pool.tell(endpoint("a"), told())
+    pool.doubt(endpoint("a"))
+    pool.tell(endpoint("a"), told(running=1))
+    assert (pick(pool), pool.is_ready(TINY)) == (None, True)
+    pool.doubt(endpoint("a"), is_doubted=False)
+    assert pick(pool) == "a"
+    pool.doubt(endpoint("a"))
+    pool.tell(endpoint("a"), None)
+    assert pick(pool) is None
+    pool.tell(endpoint("a"), told())
+    assert pick(pool) == "a"
+    pool.doubt(endpoint("b"))
 
 
 def test_releasing_twice_is_our_own_mistake():

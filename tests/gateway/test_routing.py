@@ -73,7 +73,7 @@ async def test_before_the_first_list_nothing_is_called_unknown(make_house, kube)
 
 
 async def test_no_ready_worker_is_unavailable_with_the_operators_reason(house, workers):
-    await house.add("tiny", workers[:1], ready=False)
+    await house.add("tiny", workers[:1], ready=False, lifecycle={"holdTimeoutSeconds": 0})
     ready = {"type": "Ready", "status": "False", "reason": "Loading", "message": "0 of 1 workers are ready"}
     status = {"phase": "Loading", "conditions": [ready]}
     house.kube.edit(INFERENCE_DEPLOYMENTS, NAMESPACE, "tiny", lambda obj: obj.update(status=status))
@@ -116,10 +116,13 @@ async def test_of_two_deployments_with_one_model_name_the_older_keeps_it(house, 
 
 async def test_a_worker_that_joins_or_becomes_ready_is_used(house, workers):
     await house.add("tiny", workers[:1])
+    workers[1].tell_load(ready=False)
     house.kube.put(PODS, pod("tiny-w1", "tiny", workers[1].address, ready=False))
     states = {"model": "default/tiny", "state": "running"}
     await house.until(lambda: house.gateway.metrics.value("dormouse_gateway_endpoints", **states) == 1)
+    workers[0].tell_load(ready=False)
     set_ready(house.kube, "tiny-w0", ready=False)
+    workers[1].tell_load(ready=True)
     set_ready(house.kube, "tiny-w1", ready=True)
     await house.until(lambda: house.gateway.metrics.value("dormouse_gateway_endpoints", **states) == 1)
     await house.until(lambda: "tiny-w0 running" in repr(house.gateway.router.pool))

@@ -127,7 +127,7 @@ async def test_a_scale_of_nothing_is_not_found(server):
 async def test_a_scale_of_an_object_that_changed_conflicts(server):
     made = await server.api.create(DEPLOYMENTS, paused(server))
     where, old = (DEPLOYMENTS, server.namespace, "paused"), made["metadata"]["resourceVersion"]
-    await server.api.patch_scale(*where, replicas=2, field_manager="mine", resource_version=old)
+    await server.api.patch_scale(*where, replicas=2, field_manager="mine")
     with pytest.raises(Conflict):
         await server.api.patch_scale(*where, replicas=3, field_manager="mine", resource_version=old)
     assert (await server.api.get(*where))["spec"]["replicas"] == 2
@@ -180,3 +180,47 @@ async def test_an_unknown_field_is_refused_by_name(server):
         return
     with pytest.raises((Invalid, KubeError), match="colour"):
         await server.api.create(CONFIG_MAPS, {**config_map(server), "colour": "red"})
+
+
+async def test_pages_hold_every_object_once_and_one_version(server):
+    for name in ("one", "two", "three"):
+        await server.api.create(CONFIG_MAPS, config_map(server, name))
+    pages = [page async for page in server.api.pages(CONFIG_MAPS, server.namespace, label_selector="side=left")]
+    assert sorted(item["metadata"]["name"] for page in pages for item in page.items) == ["one", "three", "two"]
+    assert len({page.resource_version for page in pages}) == 1
+
+
+async def test_pages_of_nothing_are_one_that_is_empty(server):
+    pages = [page async for page in server.api.pages(CONFIG_MAPS, server.namespace, label_selector="side=none")]
+    assert [page.items for page in pages] == [()]
+
+
+async def test_a_status_patch_of_an_old_version_conflicts(server):
+    ports = [{"name": "grpc", "port": 1, "protocol": "TCP", "targetPort": 1}]
+    service = {"metadata": {"name": "svc", "namespace": server.namespace}, "spec": {"ports": ports}}
+    made = await server.api.create(SERVICES, service)
+    old = made["metadata"]["resourceVersion"]
+    condition = {
+        "type": "Fine",
+        "status": "True",
+        "reason": "Tested",
+        "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    status = {"conditions": [condition]}
+    after = await server.api.patch_status(SERVICES, server.namespace, "svc", status, resource_version=old)
+    assert after["metadata"]["resourceVersion"] != old
+    with pytest.raises(Conflict):
+        await server.api.patch_status(SERVICES, server.namespace, "svc", {"conditions": None}, resource_version=old)
+
+
+async def test_a_deletion_tells_what_still_ends(server):
+    held = config_map(server)
+    held["metadata"]["finalizers"] = ["inference.dormouse.dev/test"]
+    await server.api.create(CONFIG_MAPS, held)
+    ending = await server.api.delete(CONFIG_MAPS, server.namespace, "thing")
+    assert ending is not None
+    assert "deletionTimestamp" in ending["metadata"]
+    freed = {**ending, "metadata": {**ending["metadata"], "finalizers": []}}
+    await server.api.replace(CONFIG_MAPS, freed)
+    assert await server.api.delete(CONFIG_MAPS, server.namespace, "thing") is None

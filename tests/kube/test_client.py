@@ -86,6 +86,28 @@ async def test_every_status_has_an_error_with_the_servers_words(server, client, 
     assert calls == [("list", "pods", status)]
 
 
+async def test_a_client_that_logged_in_tries_once_and_leaves_the_rest_to_its_caller(server, tmp_path):
+    """The library's own retries would keep a call, and whoever waits for it, for as long as the outage lasts."""
+    server.answer = server.say(503, {"message": "later"})
+    heard = []
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(
+        json.dumps(
+            {
+                "current-context": "c",
+                "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.port}"}}],
+                "users": [{"name": "u", "user": {"token": "t"}}],
+                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            }
+        )
+    )
+    connected = await KubeClient.connect(kubeconfig=str(kubeconfig), on_call=lambda *call: heard.append(call))
+    async with connected as client, asyncio.timeout(10):
+        with pytest.raises(Unavailable, match="later"):
+            await client.get(PODS, "a", "b")
+    assert heard == [("get", "pods", 503)]
+
+
 async def test_the_servers_wish_to_wait_is_passed_on(server, client):
     server.answer = server.say(429, {"message": "slow down"}, {"Retry-After": "7"})
     with pytest.raises(Unavailable) as caught:

@@ -12,6 +12,7 @@ from dormouse_kube.api import EVENTS, INFERENCE_DEPLOYMENTS, PODS
 from dormouse_kube.errors import KubeError
 from dormouse_kube.testing import FakeKube
 from dormouse_operator.activity import ActivityBook
+from dormouse_operator.cache import Cache
 from dormouse_operator.errors import NotLeading
 from dormouse_operator.execute import Executor
 from dormouse_operator.manifests import WorkerDefaults
@@ -20,7 +21,10 @@ from dormouse_operator.model import Key, WorkerState
 from dormouse_operator.observe import Observer
 from dormouse_operator.reconcile import PassFailed, Reconciler
 from dormouse_operator.scaler import Scaler
+from dormouse_operator.statuses import AskedStatuses
 from dormouse_operator.testing import FakeNode, FakeWorker, FakeWorkers, SteppedClock
+from dormouse_operator.testing_feed import CachePump
+from dormouse_operator.writes import Writer
 
 
 @dataclass
@@ -47,6 +51,8 @@ class Rig:
     leader: FakeLeader = field(default_factory=FakeLeader)
     errors: list[Exception] = field(default_factory=list)
     key: Key = field(default_factory=lambda: Key("team", "tiny"))
+    seconds: float = 0.0  # of the clock by which writes are paced
+    pause_s: float = 3.0  # between passes: nothing is put off
 
     def __post_init__(self) -> None:
         self.kube = FakeKube(clock=self.clock)
@@ -57,15 +63,19 @@ class Rig:
 
     def restart_operator(self) -> None:
         """Lose everything that is only in memory."""
+        self.cache = Cache()
+        self.pump = CachePump(self.kube, self.cache)
         observer = Observer(
             self.kube,
-            self.workers,
+            self.cache,
+            AskedStatuses(self.workers),
             default_image=self.default_image,
             agreement_timeout_s=10.0,
             clock=self.clock,
         )
+        writer = Writer(self.kube, self.cache, self.leader)
         executor = Executor(
-            self.kube, self.workers, authority=self.leader, defaults=WorkerDefaults("IfNotPresent", "aa", "bb")
+            writer, self.workers, authority=self.leader, defaults=WorkerDefaults("IfNotPresent", "aa", "bb")
         )
         self.activities = ActivityBook(lambda: self.clock().timestamp())
         self.scaler = Scaler(
@@ -77,13 +87,14 @@ class Rig:
             now=self.clock,
         )
         self.reconciler = Reconciler(
-            self.kube,
+            writer,
             observer,
             executor,
             leader=self.leader,
             metrics=self.metrics,
             url="gateway:50051",
             followers=(self.scaler,),
+            monotonic=lambda: self.seconds,
         )
 
     def apply(self, **spec: Any) -> None:
@@ -96,7 +107,13 @@ class Rig:
             self.kube.put(INFERENCE_DEPLOYMENTS, {"metadata": metadata, "spec": body})
 
     async def reconcile(self) -> float | None:
-        """Make one pass; a failed one is remembered and comes again."""
+        """Make one pass once the cache knows everything; a failed one is remembered and comes again."""
+        self.pump.pump()
+        return await self.reconcile_blindly()
+
+    async def reconcile_blindly(self) -> float | None:
+        """Make one pass over what the cache knew before, a second or more after the last one."""
+        self.seconds += self.pause_s
         try:
             return await self.reconciler.reconcile(self.key)
         except (PassFailed, KubeError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 
 import aiohttp
@@ -13,15 +14,20 @@ from dormouse_kube.api import INFERENCE_DEPLOYMENTS, LEASES, PODS
 from dormouse_kube.errors import Unavailable
 from dormouse_kube.testing import FakeKube
 from dormouse_operator.app import App
+from dormouse_operator.cache import Cache
+from dormouse_operator.election import Leadership
 from dormouse_operator.errors import NotLeading
+from dormouse_operator.feed import Feed
 from dormouse_operator.http import serve_http
 from dormouse_operator.metrics import Metrics
 from dormouse_operator.model import Key
 from dormouse_operator.resync import find_unseen
 from dormouse_operator.settings import Tokens, parse_settings
 from dormouse_operator.testing import FakeWorkers
+from dormouse_operator.testing_feed import FakeWatch
 from dormouse_operator.testing_gateways import FakeGateways
 from dormouse_operator.watch import build_registry, build_settings
+from dormouse_operator.watch_session import WatchSessions
 
 SETTINGS = parse_settings({"DORMOUSE_NAMESPACE": "system", "DORMOUSE_RELEASE": "r", "DORMOUSE_TOKENS_DIR": "/none"})
 
@@ -31,19 +37,22 @@ def deployment(name="tiny"):
     return {"metadata": {"namespace": "team", "name": name}, "spec": spec}
 
 
-async def no_watch(mark, *, namespaces, stop):
-    del mark, namespaces
-    await stop.wait()
-
-
 def app_over(kube, metrics=None, gateways=None):
+    leadership = Leadership(
+        kube,
+        namespace="system",
+        name=SETTINGS.lease_name,
+        pod_uid=SETTINGS.pod_uid,
+        clock=lambda: datetime(2025, 1, 1, tzinfo=UTC),
+    )
     return App(
         kube,
         FakeWorkers(),
+        leadership,
         settings=SETTINGS,
         tokens=Tokens("t", "aa", "bb"),
         metrics=metrics or Metrics(),
-        watch=no_watch,
+        watch=FakeWatch(kube),
         gateways=gateways,
     )
 
@@ -58,12 +67,16 @@ async def test_a_leader_finds_what_there_is_acts_and_hands_the_lease_over():
     kube, metrics, stop = FakeKube(), Metrics(), asyncio.Event()
     kube.put(INFERENCE_DEPLOYMENTS, deployment())
     app = app_over(kube, metrics)
-    leading = asyncio.create_task(app.lead(stop))
+    running = asyncio.create_task(app.run(stop))
     await until(lambda: kube.everything(PODS))
-    assert b"dormouse_operator_epoch 1.0" in metrics.render()
+    text = metrics.render().decode()
+    assert "dormouse_operator_epoch 1.0" in text
+    assert "dormouse_operator_leader 1.0" in text
+    assert 'dormouse_watch_age_seconds{resource="pods"} 0.0' in text
     stop.set()
-    await leading
+    await running
     assert kube.peek(LEASES, "system", "r-operator")["spec"]["holderIdentity"] == ""
+    assert "dormouse_operator_leader 0.0" in metrics.render().decode()
 
 
 async def test_a_leader_hears_what_goes_on_at_its_gateways_and_nobody_else_does():
@@ -72,7 +85,7 @@ async def test_a_leader_hears_what_goes_on_at_its_gateways_and_nobody_else_does(
     app = app_over(kube, gateways=gateways)
     await asyncio.sleep(0)
     assert gateways.listeners == {}
-    leading = asyncio.create_task(app.lead(stop))
+    leading = asyncio.create_task(app.run(stop))
     await until(lambda: gateways.listeners)
     gateways.tell("a:1", Key("team", "tiny"), in_flight=3)
     await until(lambda: app.activities.is_known)
@@ -88,53 +101,77 @@ async def test_a_leader_knows_the_deployments_that_it_is_to_scale():
     scaled["spec"]["scaling"] = {"maxReplicas": 2}
     kube.put(INFERENCE_DEPLOYMENTS, scaled)
     app = app_over(kube)
-    leading = asyncio.create_task(app.lead(stop))
+    leading = asyncio.create_task(app.run(stop))
     await until(lambda: repr(app.scaler) == "Scaler(team/tiny=1)")
     stop.set()
     await leading
 
 
-async def test_a_list_that_fails_comes_again(caplog):
+async def test_a_change_is_acted_on_without_another_list():
     kube, stop = FakeKube(), asyncio.Event()
-    kube.fail("list", INFERENCE_DEPLOYMENTS, Unavailable("down"))
-    leading = asyncio.create_task(app_over(kube).lead(stop))
-    await until(lambda: "resync failed" in caplog.text)
+    app = app_over(kube)
+    running = asyncio.create_task(app.run(stop))
+    await until(lambda: app.candidate.leads)
+    kube.calls.clear()
+    kube.put(INFERENCE_DEPLOYMENTS, deployment())
+    await until(lambda: kube.everything(PODS))
+    assert {call.verb for call in kube.calls} <= {"get", "apply", "patch_status"}
+    assert [call.plural for call in kube.calls if call.verb == "get"] == ["services"], "is the name free?"
     stop.set()
-    await leading
+    await running
+
+
+async def test_nothing_is_done_before_everything_was_listed():
+    kube, stop = FakeKube(), asyncio.Event()
+    kube.put(INFERENCE_DEPLOYMENTS, deployment())
+    kube.fail("list", PODS, Unavailable("down"), times=99)
+    app = app_over(kube)
+    running = asyncio.create_task(app.run(stop))
+    await until(lambda: any(call.plural == "pods" for call in kube.calls))
+    app.worklist.mark(Key("team", "tiny"))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not app.is_ready
+    assert kube.mutations() == []
+    stop.set()
+    await running
 
 
 async def test_a_lost_lease_ends_the_process_with_its_reason():
     kube, stop = FakeKube(), asyncio.Event()
     app = app_over(kube)
-    leading = asyncio.create_task(app.lead(stop))
-    await until(lambda: kube.peek(LEASES, "system", "r-operator"))
+    running = asyncio.create_task(app.run(stop))
+    await until(lambda: app.candidate.leads)
     kube.edit(LEASES, "system", "r-operator", lambda lease: lease["spec"].update(holderIdentity="other/1"))
-    await until(lambda: app.leadership.epoch)
     with pytest.raises(NotLeading):
-        await app.leadership.raise_above(5)
-    app.worklist.mark(Key("team", "tiny"))
+        await app.candidate.raise_above(5)
     kube.put(INFERENCE_DEPLOYMENTS, deployment())
     with pytest.raises(NotLeading):
-        await leading
+        await running
     assert kube.everything(PODS) == [], "nothing is done without the lease"
 
 
 async def test_the_resync_finds_what_is_new_changed_or_gone_and_nothing_else(rig):
     await rig.serving()
+    await rig.reconcile()
     seen = rig.reconciler.seen
-    assert await find_unseen(rig.kube, (), seen) == []
-    assert await find_unseen(rig.kube, ("team",), seen) == []
+    rig.kube.calls.clear()
+    assert find_unseen(rig.cache, seen) == []
     rig.kube.put(INFERENCE_DEPLOYMENTS, deployment("new"))
-    assert await find_unseen(rig.kube, (), seen) == [Key("team", "new")]
+    rig.pump.pump()
+    assert find_unseen(rig.cache, seen) == [Key("team", "new")]
     rig.kube.edit(PODS, "team", rig.pods[0], lambda pod: pod["status"].update(message="x"))
-    assert set(await find_unseen(rig.kube, (), seen)) == {Key("team", "new"), rig.key}
-    assert await find_unseen(rig.kube, ("elsewhere",), seen) == [rig.key]
+    rig.pump.pump()
+    assert set(find_unseen(rig.cache, seen)) == {Key("team", "new"), rig.key}
+    assert find_unseen(Cache(), seen) == [rig.key]
+    assert rig.kube.calls == []
 
 
 async def test_pods_that_outlive_their_object_are_not_a_reason_to_look(rig):
     labels = {LABEL_DEPLOYMENT: "gone", LABEL_COMPONENT: COMPONENT_WORKER}
     rig.kube.put(PODS, {"metadata": {"namespace": "team", "name": "p", "labels": labels}, "spec": {}})
-    assert await find_unseen(rig.kube, (), {}) == []
+    rig.pump.pump()
+    assert find_unseen(rig.cache, {}) == []
 
 
 async def test_the_http_door_shows_metrics_and_health():
@@ -166,19 +203,27 @@ def test_kopf_waits_out_outages_posts_nothing_and_watches_only_our_children():
 
 
 def test_kopf_has_handlers_of_events_only_so_it_writes_neither_annotations_nor_finalizers():
-    registry = build_registry([].append)
+    feed = Feed(FakeKube(), Cache(), namespaces=(), mark=[].append)
+    registry = build_registry(feed, WatchSessions(feed))
     assert registry._changing.get_all_handlers() == []
     assert registry._spawning.get_all_handlers() == []
     assert registry._indexing.get_all_handlers() == []
     assert len(registry._watching.get_all_handlers()) == 4
 
 
-async def test_events_mark_the_deployment_that_they_are_about():
-    marked = []
-    registry = build_registry(marked.append)
-    for handler in registry._watching.get_all_handlers():
-        await handler.fn(namespace="team", name="tiny", labels={LABEL_DEPLOYMENT: "tiny"})
-    assert marked == [Key("team", "tiny")] * 4
+async def test_events_reach_the_cache_and_mark_the_deployment_that_they_are_about():
+    marked, cache = [], Cache()
+    feed = Feed(FakeKube(), cache, namespaces=(), mark=marked.append)
+    registry = build_registry(feed, WatchSessions(feed))
+    metadata = {"namespace": "team", "name": "tiny", "labels": {LABEL_DEPLOYMENT: "tiny"}, "uid": "1"}
+    for version, handler in enumerate(registry._watching.get_all_handlers()):
+        obj = {"metadata": {**metadata, "resourceVersion": str(version + 1)}}
+        await handler.fn(event={"type": "ADDED", "object": obj})
+        await handler.fn(event={"type": None, "object": obj})
+    assert marked == [Key("team", "tiny")] * 4, "what is known already is no news"
+    assert cache.snapshot(Key("team", "tiny")).service is not None
+    await registry._watching.get_all_handlers()[0].fn(event={"type": "DELETED", "object": obj})
+    assert cache.snapshot(Key("team", "tiny")) is None
 
 
 async def test_metrics_show_a_deployment_until_it_is_gone(rig):

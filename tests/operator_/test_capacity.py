@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dormouse_operator import capacity
-from dormouse_operator.model import Rank, WorkerState
+from dormouse_operator.model import Rank, RecordedStatus, WorkerState
 from dormouse_operator.testing_nouns import NOW, a_deployment, a_pod, a_report, a_worker, observed, recorded
 
 PROFILED, READY, LOADING, FAILED = (
@@ -39,6 +39,7 @@ def test_the_first_agreement_is_the_minimum_of_all_reports(counts):
     assert agreement.num_gpu_blocks == min(counts)
     assert agreement.reported == tuple(counts)
     assert agreement.limiting_pod == seen.pods[counts.index(min(counts))].name
+    assert agreement.limiting_rank == 0
 
 
 def test_cpu_blocks_are_the_minimum_too():
@@ -61,6 +62,7 @@ def test_without_any_report_nothing_is_agreed():
         (a_report(1, block_size=0), "blockSize is 0; possible is 1 token or more"),
         (a_report(11, block_bytes=10, total_bytes=109), "11 blocks need 110 bytes; the device has 109"),
         (a_report(11, block_bytes=10, total_bytes=110), ""),
+        (a_report(2, block_bytes=1, total_bytes=1), "2 blocks need 2 bytes; the device has 1"),
         (a_report(11, block_bytes=10, total_bytes=0), ""),
         (a_report(2**31 - 1, num_cpu_blocks=2**31 - 1, block_size=1), ""),
         (a_report(0), ""),
@@ -85,6 +87,8 @@ def test_blocks_of_another_size_than_those_that_are_held_do_not_count():
     newcomers = [a_worker(PROFILED, report=a_report(100, block_size=32)) for _ in range(2)]
     seen = holding(2000, a_worker(READY), *newcomers)
     assert (agreed(seen), capacity.agree(seen).block_size) == (2000, 16)
+    assert capacity.counting_report(seen, seen.pods[0]) == a_report()
+    assert capacity.counting_report(seen, seen.pods[1]) is None
 
 
 def test_among_newcomers_the_size_of_most_counts_and_the_lowest_index_in_a_tie():
@@ -104,6 +108,14 @@ def test_the_first_agreement_waits_for_who_has_a_node_but_only_so_long():
     assert agreed(replace(begun, now=ends)) == 2000
 
 
+def test_only_a_recorded_wait_has_an_end():
+    waited = recorded(0, BlocksAgreed=("False", "Other"))
+    assert capacity.waiting_ends(observed(None, deployment=a_deployment(recorded=waited))) is None
+    begun = recorded(0, BlocksAgreed=("False", capacity.WAITING_FOR_REPORTS)).conditions["BlocksAgreed"]
+    timeless = RecordedStatus(conditions={"BlocksAgreed": replace(begun, since=None)})
+    assert capacity.waiting_ends(observed(None, deployment=a_deployment(recorded=timeless))) is None
+
+
 def test_who_has_no_node_or_has_failed_is_not_waited_for():
     pods = (a_pod(0), a_pod(1, is_scheduled=False), a_pod(2))
     seen = observed(a_worker(PROFILED), None, a_worker(FAILED, report=None), pods=pods)
@@ -113,6 +125,7 @@ def test_who_has_no_node_or_has_failed_is_not_waited_for():
 
 def test_once_somebody_holds_a_cache_nobody_is_waited_for():
     assert agreed(holding(2000, a_worker(READY), None)) == 2000
+    assert agreed(observed(a_worker(READY, blocks=1), None)) == 1
 
 
 def test_a_smaller_report_lowers_the_agreement():
@@ -130,6 +143,7 @@ def test_while_the_count_is_raised_the_first_to_follow_changes_nothing():
     first = a_worker(READY, report=a_report(3000), num_gpu_blocks=3000)
     second = a_worker(READY, report=a_report(3000), num_gpu_blocks=2000)
     assert agreed(holding(3000, first, second)) == 3000
+    assert agreed(holding(3000, first, second, None)) == 3000, "what was agreed stands"
 
 
 def test_without_a_recorded_count_the_least_that_is_held_counts():

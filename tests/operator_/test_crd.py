@@ -150,7 +150,8 @@ REFUSED = [
     ({"engine": {"maxModelLength": 12}}, ["unknown field", "spec.engine.maxModelLength"]),
     ({"replica": 2}, ["unknown field", "spec.replica"]),
     ({"resources": {"limits": {"memory": "lots"}}}, ["spec.resources.limits.memory", "lots"]),
-    ({"lifecycle": {"desiredState": "Zero"}}, ["spec.lifecycle.desiredState", "Zero", "Asleep"]),
+    ({"lifecycle": {"desiredState": "Sleepy"}}, ["spec.lifecycle.desiredState", "Sleepy", "Asleep"]),
+    ({"lifecycle": {"sleepLevel": 3}}, ["spec.lifecycle.sleepLevel", "3"]),
     ({"scaling": {}}, ["spec.scaling.maxReplicas", "Required"]),
     ({"scaling": {"minReplicas": 0, "maxReplicas": 2}}, ["spec.scaling.minReplicas", "0", "1"]),
     ({"scaling": {"minReplicas": 3, "maxReplicas": 2}}, ["spec.scaling.minReplicas is 3", "maxReplicas, 2"]),
@@ -163,6 +164,8 @@ REFUSED = [
     ({"rollout": {"maxUnavailable": -1}}, ["spec.rollout.maxUnavailable", "-1", "0"]),
     ({"rollout": {"progressDeadlineSeconds": 0}}, ["spec.rollout.progressDeadlineSeconds", "0", "1"]),
     ({"lifecycle": {"drainTimeoutSeconds": -1}}, ["spec.lifecycle.drainTimeoutSeconds", "-1", "0"]),
+    ({"lifecycle": {"holdTimeoutSeconds": -1}}, ["spec.lifecycle.holdTimeoutSeconds", "-1", "0"]),
+    ({"lifecycle": {"maxHeldRequests": 1000001}}, ["spec.lifecycle.maxHeldRequests", "1000001", "1000000"]),
 ]
 
 
@@ -217,6 +220,8 @@ async def test_the_server_fills_defaults_and_accepts_good_values(served):
             "keepHostCopy": True,
             "keepPrefixCache": False,
             "drainTimeoutSeconds": 60,
+            "holdTimeoutSeconds": 300,
+            "maxHeldRequests": 1000,
         },
         "rollout": {"strategy": "Surge", "maxSurge": "25%", "maxUnavailable": 0, "progressDeadlineSeconds": 1800},
     }

@@ -357,6 +357,17 @@ async def test_an_old_pod_that_restarts_during_a_stopped_roll_out_serves_again(r
     assert set(serving(rig)) == set(before)
 
 
+async def test_of_the_old_pods_one_that_does_not_serve_goes_first(rig):
+    await rig.serving(replicas=3, rollout={"maxSurge": 0, "maxUnavailable": 1})
+    idle = rig.pods[1]
+    rig.node.crash(idle, exit_code=1)
+    await passes(rig, 1, load=False)
+    rig.apply(engine=NEW)
+    await passes(rig, 3, load=False)
+    assert idle not in rig.pods
+    assert len(serving(rig)) == 2
+
+
 async def test_blocks_are_agreed_per_revision(rig):
     await rig.serving(replicas=2)
     before = list(rig.pods)

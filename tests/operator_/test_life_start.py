@@ -195,3 +195,20 @@ async def test_impossible_numbers_hold_nobody_up_and_are_never_allocated(rig):
     assert rig.worker(1).commands == []
     assert rig.condition("MemoryProfiled")[1] == "ReportOutOfBounds"
     assert rig.status["phase"] == "Degraded"
+
+
+async def test_a_smaller_newcomer_serves_before_the_only_other_one_is_taken_out(rig):
+    rig.node.blocks = {"1": 1500}
+    await rig.serving()
+    rig.apply(replicas=2)
+    serving = []
+    for _ in range(20):
+        rig.node.tick()
+        for index in range(len(rig.pods)):
+            if rig.worker(index).state is WorkerState.LOADING:
+                rig.worker(index).finish_loading()
+        await rig.reconcile()
+        serving.append(rig.status["readyReplicas"])
+    assert min(serving) >= 1
+    assert [rig.worker(i).allocated for i in (0, 1)] == [1500, 1500]
+    assert rig.status["phase"] == "Active"

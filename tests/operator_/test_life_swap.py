@@ -278,6 +278,26 @@ async def test_a_change_of_mind_right_after_a_swap_waits_for_the_engine_to_serve
     assert not [event for event in rig.events if event.startswith("SwapRefused")]
 
 
+async def test_a_worker_is_told_to_drain_for_a_swap_only_when_the_endpoints_are_gone(rig):
+    await rig.serving(rollout=SWAP)
+    rig.apply(engine=NEW)
+    for _ in range(3):
+        await rig.reconcile()
+    assert rig.worker().commands == ["initialize_cache"], "the kubelet has not seen the gate yet"
+    await rig.settle()
+    assert "swap_engine" in rig.worker().commands
+
+
+async def test_settings_that_go_by_no_digest_become_no_label(rig):
+    await rig.serving()
+    first = revisions(rig)
+    rig.worker().settings_digest = "other"
+    rig.node.crash(rig.pods[0], exit_code=1)
+    rig.worker().settings_digest = "other"
+    await passes(rig, 3)
+    assert revisions(rig) == first
+
+
 async def test_a_place_that_has_its_new_pod_already_needs_no_swap(rig):
     """The strategy changed in the middle of a Surge."""
     await rig.serving()
@@ -304,6 +324,21 @@ async def test_a_swap_under_way_to_a_spec_that_nobody_wants_any_more_is_waited_f
     await passes(rig, 20)
     assert "--max-num-seqs=4" in worker.arguments
     assert len(serving(rig)) == 1
+
+
+async def test_the_old_spec_again_takes_back_a_swap_under_way(rig):
+    await rig.serving(rollout=SWAP)
+    rig.apply(engine=NEW)
+    await passes(rig, 1)
+    worker = rig.worker()
+    worker.swapping_to, worker.state = rig.status["rollout"]["revision"], WorkerState.ASLEEP
+    rig.apply(engine=OLD)
+    await passes(rig, 1)
+    assert worker.commands[-1] == "swap_engine"
+    assert worker.swapping_to == ""
+    await rig.settle()
+    assert len(serving(rig)) == 1
+    assert rig.condition("Progressing")[1] == "Complete"
 
 
 async def test_a_swap_that_is_found_under_way_is_waited_for_by_asking_for_it_again(rig):

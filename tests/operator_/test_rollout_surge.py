@@ -170,4 +170,9 @@ def test_shares_are_rounded_as_deployments_do(surge, unavailable, wanted, expect
 
 def test_in_place_there_is_no_surge_and_always_one_at_a_time():
     assert in_place_limits(Rollout(max_surge=3), 4) == Limits(0, 1)
+    assert in_place_limits(Rollout(max_unavailable="50%"), 5) == Limits(0, 2)
+
+
+def test_a_share_of_many_is_exact():
+    assert surge_limits(Rollout(max_surge="25%", max_unavailable="25%"), 404) == Limits(101, 101)
     assert in_place_limits(Rollout(max_unavailable="50%"), 4) == Limits(0, 2)

@@ -128,6 +128,7 @@ def test_bounds_are_kept_at_once_whatever_the_load_is(activity, replicas, wanted
     decision = decide(0.0, Scaling(min_replicas=2, max_replicas=4, target_outstanding=1), replicas, activity, ())
     assert decision.replicas == wanted
     assert decision.reason == f"{replicas} replicas are outside of 2 to 4"
+    assert decision.history == ()
 
 
 def test_a_load_that_is_not_known_changes_nothing_and_holds_a_later_decrease_back():

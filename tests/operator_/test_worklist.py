@@ -6,11 +6,13 @@ import asyncio
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dormouse_kube.errors import Unavailable
 from dormouse_operator.errors import NotLeading
 from dormouse_operator.model import Key
-from dormouse_operator.worklist import Dirty, Worklist
+from dormouse_operator.worklist import CHANGED, SWEPT, Dirty, Worklist
 
 A, B, C = Key("n", "a"), Key("n", "b"), Key("n", "c")
 
@@ -47,6 +49,52 @@ def test_the_longest_waiting_come_first_and_not_too_many_at_once():
     dirty.give_back(B)
     assert dirty.next_due(2) == 2.0
     assert dirty.take(9.0, 2) == [A]
+
+
+def test_what_changed_goes_before_what_is_only_looked_through():
+    dirty = Dirty()
+    dirty.mark(A, 0.0, SWEPT)
+    dirty.mark(B, 0.0, SWEPT)
+    dirty.mark(C, 5.0)
+    dirty.mark(B, 6.0)
+    assert dirty.take(7.0, 1) == [B], "a change makes it urgent, and it has waited longest"
+    assert dirty.take(7.0, 3) == [C, A]
+    assert dirty.waiting(9.0) == []
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("mark"), st.sampled_from("abcd"), st.integers(0, 9), st.sampled_from([CHANGED, SWEPT])),
+            st.tuples(st.just("take"), st.integers(1, 3)),
+            st.tuples(st.just("give"), st.integers(0, 3)),
+        ),
+        max_size=60,
+    )
+)
+def test_no_mark_is_lost_or_given_out_early_or_twice_whatever_happens(steps):
+    dirty, due, busy, now = Dirty(), {}, [], 0.0
+    for step in steps:
+        now += 1.0
+        match step:
+            case ("mark", name, later, rank):
+                key = Key("n", name)
+                dirty.mark(key, now + later, rank)
+                due[key] = min(due.get(key, now + later), now + later)
+            case ("take", limit):
+                for key in dirty.take(now, limit):
+                    assert due.pop(key) <= now
+                    assert key not in busy
+                    busy.append(key)
+                ready = [key for key, time in due.items() if time <= now and key not in busy]
+                assert not ready or len(busy) >= limit
+                assert len(dirty.waiting(now)) == len(ready)
+            case ("give", index) if index < len(busy):
+                dirty.give_back(busy.pop(index))
+        dirty.check_integrity()
+    for key in busy:
+        dirty.give_back(key)
+    assert set(dirty.take(1000.0, 99)) == set(due)
 
 
 class Passes:
@@ -134,3 +182,31 @@ async def test_losing_the_lease_ends_the_work():
     with pytest.raises(ExceptionGroup) as caught:
         await task
     assert caught.value.subgroup(NotLeading)
+
+
+async def test_a_server_that_is_too_busy_decides_the_least_pause():
+    passes = Passes(Unavailable("busy", retry_after_s=60.0), None)
+    worklist, task, _ = await running(passes)
+    worklist.mark(A)
+    await settle()
+    passes.now = 59.0
+    worklist.mark(B)
+    await settle()
+    assert passes.seen == [A, B]
+    passes.now = 60.0
+    worklist.mark(B)
+    await settle()
+    assert passes.seen.count(A) == 2
+    await stop(task)
+
+
+async def test_a_sweep_looks_through_everything_and_tells_how_long_it_waits():
+    passes = Passes(None)
+    worklist, task, _ = await running(passes, max_concurrent=1)
+    worklist.sweep([A, B, C])
+    passes.now = 2.0
+    assert worklist.waiting_s == [2.0, 2.0, 2.0]
+    await settle()
+    await settle()
+    assert passes.seen == [A, B, C]
+    await stop(task)

@@ -569,6 +569,7 @@ class GenerateResponse(_message.Message):
     TIMINGS_FIELD_NUMBER: _builtins.int
     CHOICE_INDEX_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    MIGRATED_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """new text; may be empty while a character is incomplete"""
     completion_tokens: _builtins.int
@@ -583,6 +584,10 @@ class GenerateResponse(_message.Message):
     """first message only"""
     choice_index: _builtins.int
     """which of the n answers this message belongs to"""
+    migrated: _builtins.bool
+    """Last message of each choice only: a gateway continued it on another worker, with no gap and no repeat. Its timings,
+    and the usage's cached_tokens, are those of the worker that ended it.
+    """
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """new tokens"""
@@ -618,10 +623,11 @@ class GenerateResponse(_message.Message):
         timings: Global___Timings | None = ...,
         choice_index: _builtins.int = ...,
         prompt_logprobs: _abc.Iterable[Global___PositionLogprobs] | None = ...,
+        migrated: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_matched_stop", b"_matched_stop", "_seed", b"_seed", "matched_stop", b"matched_stop", "seed", b"seed", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_matched_stop", b"_matched_stop", "_seed", b"_seed", "choice_index", b"choice_index", "completion_tokens", b"completion_tokens", "finish_reason", b"finish_reason", "logprobs", b"logprobs", "matched_stop", b"matched_stop", "prompt_logprobs", b"prompt_logprobs", "request_id", b"request_id", "seed", b"seed", "text", b"text", "timings", b"timings", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_matched_stop", b"_matched_stop", "_seed", b"_seed", "choice_index", b"choice_index", "completion_tokens", b"completion_tokens", "finish_reason", b"finish_reason", "logprobs", b"logprobs", "matched_stop", b"matched_stop", "migrated", b"migrated", "prompt_logprobs", b"prompt_logprobs", "request_id", b"request_id", "seed", b"seed", "text", b"text", "timings", b"timings", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__matched_stop: _TypeAlias = _typing.Literal["matched_stop"]  # noqa: Y015
     _WhichOneofArgType__matched_stop: _TypeAlias = _typing.Literal["_matched_stop", b"_matched_stop"]  # noqa: Y015

@@ -39,10 +39,10 @@ class Observed:
     workers: Mapping[str, Worker] = field(default_factory=dict)  # by pod name; absent = no answer that counts
     unreachable: Mapping[str, str] = field(default_factory=dict)  # by pod name: why it did not answer
     refusals: Mapping[str, str] = field(default_factory=dict)  # by pod name: why the last action on it failed
+    forbidden: str = ""  # the API server's words about the right that the last pass lacked, verb and resource in them
     service: ServiceState | None = None
     budget: BudgetState | None = None
     name_owner: str = ""  # the older deployment, as NAMESPACE/NAME, that serves under the same model name
-    forbidden: str = ""  # the API server's words of the last call for this object that it did not allow
     pod_digest: str = ""  # of the pods that are wanted: what only another pod can change
     strangers: Mapping[str, Worker] = field(
         default_factory=dict

@@ -38,7 +38,14 @@ def swaps(observed: Observed, standing: Standing, limits: Limits) -> list[SetGat
     counts = SwapCounts(wanted=observed.deployment.replicas, ready=len(ready), candidates=len(candidates))
     begun = candidates[: swaps_to_start(counts, limits)]
     steps = (_next_step(observed, pod) for pod in (*under_way, *begun))
-    return [step for step in steps if step]
+    # asking for the digest of before takes a swap back
+    taken_back = [SwapEngine(pod, must_end=False) for pod in standing.new if _is_swapped_away(observed, pod)]
+    return [*taken_back, *(step for step in steps if step)]
+
+
+def _is_swapped_away(observed: Observed, pod: Pod) -> bool:
+    worker = observed.worker(pod)
+    return worker is not None and worker.swapping_to not in {"", observed.revision}
 
 
 def _next_step(observed: Observed, pod: Pod) -> SetGate | SwapEngine | None:

@@ -9,7 +9,7 @@ import pytest
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.openai.reading import parse_arguments
-from dormouse_gateway.testing import unavailable
+from dormouse_gateway.testing import set_ready
 from tests.gateway.test_keys import write_key
 
 HI = [{"role": "user", "content": "hi"}]
@@ -204,7 +204,6 @@ async def test_models_are_listed_and_found_though_they_sleep(house, client):
         (CallError(grpc.StatusCode.INVALID_ARGUMENT, "sampling_params.top_p is 7; allowed: 1"), 400, "invalid_request"),
         (CallError(grpc.StatusCode.PERMISSION_DENIED, "no"), 403, "permission"),
         (CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", 2.5), 429, "rate_limit"),
-        (unavailable("draining", 7), 503, "server"),
         (CallError(grpc.StatusCode.DEADLINE_EXCEEDED, "late"), 504, "server"),
         (CallError(grpc.StatusCode.INTERNAL, "oh"), 500, "server"),
     ],
@@ -218,8 +217,26 @@ async def test_a_workers_refusal_is_the_matching_error_also_of_a_stream(client, 
     assert (error.status_code, error.type) == (status, f"{kind}_error")
     assert given.message in str(error)
     assert error.param == ("top_p" if status == 400 else None)
-    waits = {429: "3", 503: "7"}
-    assert error.response.headers.get("retry-after") == waits.get(status)
+    assert error.response.headers.get("retry-after") == ("3" if status == 429 else None)
+
+
+async def test_a_model_that_is_off_is_503_with_a_time(house, client):
+    await house.add("off", [], replicas=0)
+    with pytest.raises(openai.InternalServerError, match=r"spec\.replicas is 0") as caught:
+        await client.completions.create(model="off", prompt="a", stream=True)
+    assert (caught.value.status_code, caught.value.response.headers["retry-after"]) == (503, "30")
+
+
+async def test_a_stream_for_a_model_that_wakes_begins_at_once_and_is_answered_when_it_is_awake(
+    house, worker, kube, open_client
+):
+    await house.add("tiny", [worker], ready=False)
+    raw = await open_client(house).completions.with_raw_response.create(model="tiny", prompt="a", stream=True)
+    assert (raw.status_code, raw.headers["dormouse-held"]) == (200, "true")
+    worker.tell_load()
+    set_ready(kube, "tiny-talker", ready=True)
+    chunks = [chunk async for chunk in raw.parse()]
+    assert "".join(chunk.choices[0].text for chunk in chunks) == "Hello dormouse"
 
 
 async def test_an_error_after_the_first_word_is_an_event_of_the_stream(client, worker):
@@ -262,6 +279,7 @@ async def test_request_id_and_trace_go_to_the_worker_and_the_id_comes_back(clien
     headers = {"x-request-id": "my-1", "traceparent": TRACE, "tracestate": "a=b", "cookie": "c", "x-other": "o"}
     raw = await client.completions.with_raw_response.create(model="tiny", prompt="a", extra_headers=headers)
     assert raw.headers["x-request-id"] == "my-1"
+    assert raw.headers["dormouse-start"] == "warm"
     seen = worker.seen[0]
     assert seen.request.request_id == "my-1"
     assert (seen.values("traceparent"), seen.values("tracestate")) == ([TRACE], ["a=b"])

@@ -6,9 +6,13 @@ import torch
 from dormouse_worker.errors import InvalidSettings
 from dormouse_worker.executor.gpu_worker import GpuWorker
 from dormouse_worker.executor.rank_worker import RankWorker
+from dormouse_worker.host import Host
 from dormouse_worker.ipc import TAGS
+from dormouse_worker.model.device.testing import FakeDevice
 from dormouse_worker.model.graphs import graph_sizes
+from dormouse_worker.model.memory import DEVICE_FREE_MEMORY, NVML
 from dormouse_worker.model.testing import write_tiny_model
+from dormouse_worker.model.testing_nvml import FakeNvml
 from dormouse_worker.settings import EngineSettings
 from tests.gpu.answers import answer
 from tests.gpu.fake_worker import FakeGpuWorker, RerunMaker
@@ -118,3 +122,31 @@ def test_without_a_gpu_the_worker_says_what_to_do(model_directory):
     worker = GpuWorker(make_settings(model_directory, device="cuda"), 0)
     with pytest.raises(InvalidSettings, match=r"device is cuda, which can not be used: .* set device to cpu"):
         worker.init_device()
+
+
+class Namespace(Host):
+    """A host on which this process has a known id at the driver."""
+
+    def driver_pid(self):
+        return 4711
+
+
+class ShownWorker(GpuWorker):
+    """A GPU's worker on the fake device, with an NVML of the test's."""
+
+    def make_device(self):
+        self._nvml = FakeNvml()
+        return FakeDevice(host=self.host)
+
+    make_graph_maker = RankWorker.make_graph_maker
+
+
+def test_what_nvml_counts_as_ours_is_what_the_meter_tells(model_directory):
+    worker = ShownWorker(make_settings(model_directory), 0, Namespace())
+    worker.init_device()
+    assert worker.meter.measured_by == DEVICE_FREE_MEMORY
+    worker._nvml.memory = {17: 100, 4711: 3 << 30}
+    assert (worker.meter.measured_by, worker.meter.own_bytes()) == (NVML, 3 << 30)
+    worker._nvml.lost = "the driver has lost the GPU"
+    assert worker.meter.measured_by == DEVICE_FREE_MEMORY
+    worker.shutdown()

@@ -75,6 +75,9 @@ async def test_prompt_logprobs_are_not_asked_for_twice(house, tokens, asked):
         ([A, EOS], {}, "a", pb.FINISH_REASON_STOP, ""),
         ([A, B, C], {"stop": ["bc"]}, "a", pb.FINISH_REASON_STOP, "bc"),
         ([A, B, C], {"stop": ["bc"], "include_stop_str_in_output": True}, "abc", pb.FINISH_REASON_STOP, "bc"),
+        ([A, B, C], {"max_tokens": 3}, "abc", pb.FINISH_REASON_LENGTH, ""),
+        ([A, B, C], {"max_tokens": 3, "stop": ["bcd"]}, "abc", pb.FINISH_REASON_LENGTH, ""),
+        ([A, B, C], {"max_tokens": 3, "stop": ["bc"]}, "a", pb.FINISH_REASON_STOP, "bc"),
     ],
 )
 async def test_what_had_ended_already_ends_at_once_without_the_engine(house, tokens, fields, text, reason, stop):
@@ -95,8 +98,8 @@ BAD = {
     "choice index": ({"resume": resumed([A], choice=16)}, ["resume.choice_index", "16"]),
     "several choices": ({"n": 2}, ["sampling_params.n", "2", "1"]),
     "a token outside": ({"resume": resumed([A, 260])}, ["resume.output_token_ids[1]", "260"]),
-    "all tokens there": ({"resume": resumed([A] * 4)}, ["resume.output_token_ids", "4 tokens", "4"]),
-    "no room": ({"resume": resumed([A] * 62), "max_tokens": 62}, ["resume.output_token_ids", "62"]),
+    "too many tokens": ({"resume": resumed([A] * 5)}, ["resume.output_token_ids", "5 tokens", "4"]),
+    "no room": ({"resume": resumed([A] * 63), "max_tokens": 62}, ["resume.output_token_ids", "63 tokens", "62"]),
     "no seed": ({"seed": None}, ["sampling_params.seed", "missing"]),
     "too many bytes": ({"resume": resumed([A], emitted=2)}, ["resume.emitted_utf8_bytes", "2", "at most 1"]),
     "all bytes": ({"resume": resumed([A], emitted=2**64 - 1)}, ["resume.emitted_utf8_bytes", "at most 1"]),

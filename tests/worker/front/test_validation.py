@@ -226,11 +226,11 @@ def test_at_every_step_some_token_can_be_sampled(good, bad, field, count):
     )
 
 
-def test_a_resumed_request_has_room_and_a_known_seed():
+def test_a_resumed_request_fits_and_has_a_known_seed():
     request = make_request(resume=pb.Resume(output_token_ids=[1, 2, 3]))
-    assert refusal(validation.check_continuable, request, sampling(max_tokens=4)) is None
-    assert refusal(validation.check_continuable, request, sampling(max_tokens=3)) == (
-        "resume.output_token_ids is 3 tokens; allowed: fewer than max_tokens, 3"
+    assert refusal(validation.check_continuable, request, sampling(max_tokens=3)) is None
+    assert refusal(validation.check_continuable, request, sampling(max_tokens=2)) == (
+        "resume.output_token_ids is 3 tokens; allowed: at most max_tokens, 2"
     )
     assert refusal(validation.check_continuable, request, sampling(temperature=0.5)) == (
         "sampling_params.seed is missing; allowed: the seed that the first message told, as resume is set"

@@ -8,7 +8,7 @@ from dormouse_worker.engine.batch import ModelOutput
 from dormouse_worker.engine.testing import FakeExecutor, make_report
 from dormouse_worker.errors import GoldenTokensDiffer
 from dormouse_worker.ipc import TokenLogprobs
-from dormouse_worker.model.golden import record_golden, verify_golden
+from dormouse_worker.model.golden import compare_golden, record_golden, repeat_golden
 
 
 class Model:
@@ -37,6 +37,10 @@ class Model:
         )
 
 
+def verify(model, golden):
+    compare_golden(golden, repeat_golden(model.execute, golden))
+
+
 @pytest.mark.parametrize(
     ("max_model_len", "num_prompt", "num_tokens"), [(128, 8, 24), (20, 4, 20), (10, 1, 10), (1, 1, 1)]
 )
@@ -55,7 +59,7 @@ def test_verifying_is_the_recorded_pass_and_nothing_else():
     golden = model.record()
     recorded = model.executor.batches[-1]
     model.executor.batches.clear()
-    verify_golden(model.execute, golden)
+    verify(model, golden)
     assert model.executor.batches == [recorded]
 
 
@@ -72,7 +76,7 @@ def test_one_bit_at_any_row_is_told(row):
     value = math.nextafter(model.value, 0)
     model.odd_row, model.odd_answer = row, TokenLogprobs(value, [row], [model.value])
     with pytest.raises(GoldenTokensDiffer, match=rf"after {row + 1} golden tokens moved from -0.25 to {value!r}"):
-        verify_golden(model.execute, golden)
+        verify(model, golden)
 
 
 def test_another_likeliest_token_is_told_with_both():
@@ -80,7 +84,7 @@ def test_another_likeliest_token_is_told_with_both():
     golden = model.record()
     model.odd_row, model.odd_answer = 5, TokenLogprobs(model.value, [99], [model.value])
     with pytest.raises(GoldenTokensDiffer, match=r"likeliest token after 6 golden tokens was 5 .* now it is 99"):
-        verify_golden(model.execute, golden)
+        verify(model, golden)
 
 
 def test_the_likeliest_one_s_probability_counts_too():
@@ -88,7 +92,7 @@ def test_the_likeliest_one_s_probability_counts_too():
     golden = model.record()
     model.odd_row, model.odd_answer = 5, TokenLogprobs(model.value, [5], [-1.0])
     with pytest.raises(GoldenTokensDiffer, match="after 6 golden tokens"):
-        verify_golden(model.execute, golden)
+        verify(model, golden)
 
 
 def test_a_number_that_became_none_differs_and_one_that_was_none_stays_so():
@@ -96,5 +100,5 @@ def test_a_number_that_became_none_differs_and_one_that_was_none_stays_so():
     golden = model.record()
     model.value = math.nan
     with pytest.raises(GoldenTokensDiffer, match="to nan"):
-        verify_golden(model.execute, golden)
-    verify_golden(model.execute, model.record())
+        verify(model, golden)
+    verify(model, model.record())

@@ -42,6 +42,7 @@ class Part:
     def __init__(self, name, tag, size, memory):
         self.name, self.tag, self.wake_bytes, self.memory = name, tag, size, memory
         self.state, self.level, self.saved_level, self.held_bytes = "awake", 0, 0, size
+        self.has_arrived = False
 
     @property
     def is_asleep(self):
@@ -82,9 +83,19 @@ class Part:
         except BaseException:
             self.cancel()
             raise
-        self.state = "restored"
+        self.state, self.has_arrived = "restored", False
+
+    @property
+    def is_arriving(self):
+        return self.state == "restored" and not self.has_arrived
+
+    def arrive(self):
+        assert self.state == "restored"
+        self.memory.call(f"arrive {self.name}")
+        self.has_arrived = True
 
     def settle(self):
+        assert self.state != "restored" or self.has_arrived
         if self.state == "restored":
             self.state, self.level = "awake", 0
 
@@ -125,7 +136,7 @@ def test_all_are_reserved_before_any_is_restored_and_settled_at_the_end(cycle, m
     sleep(cycle)
     memory.calls.clear()
     assert wake(cycle) == ["reserve", WEIGHTS, KV_CACHE]
-    assert memory.calls == [f"{verb} {name}" for verb in ("reserve", "restore") for name in SIZES]
+    assert memory.calls == [f"{verb} {name}" for verb in ("reserve", "restore", "arrive") for name in SIZES]
     assert memory.states == [("awake", 0, 60), ("awake", 0, 30), ("awake", 0, 10)]
 
 
@@ -141,7 +152,7 @@ def test_a_save_that_fails_leaves_everything_awake(cycle, memory, name):
 
 
 @pytest.mark.parametrize("error", [OSError("injected"), KeyboardInterrupt("injected"), InsufficientMemory("injected")])
-@pytest.mark.parametrize("verb", ["reserve", "restore"])
+@pytest.mark.parametrize("verb", ["reserve", "restore", "arrive"])
 @pytest.mark.parametrize("name", SIZES)
 def test_a_wake_that_fails_leaves_everything_asleep(cycle, memory, name, verb, error):
     sleep(cycle, level=2)
@@ -193,7 +204,7 @@ def test_what_is_prepared_is_held_until_the_wake(cycle, memory):
     assert memory.calls == []
     assert "reserved=('weights', 'kv_cache')" in repr(cycle)
     wake(cycle)
-    assert memory.calls == [f"restore {name}" for name in SIZES]
+    assert memory.calls == [f"{verb} {name}" for verb in ("restore", "arrive") for name in SIZES]
 
 
 def test_a_sleep_gives_what_is_prepared_back(cycle, memory):

@@ -89,14 +89,17 @@ class Allocation:
         return self._cycle.prepare(tags)
 
     def wake(self, tags: Collection[str], verify: Callable[[], None], watch: Stopwatch) -> None:
-        """See `SleepCycle.wake`. Once nothing sleeps any more, `verify` may compute; it may write to any block."""
+        """See `SleepCycle.wake`. Once nothing sleeps any more, `verify` may compute; it may write to any block.
+
+        Weights may still be arriving then; `verify` counts its time itself.
+        """
 
         def finish() -> None:
             if self.sleeping_tags:
                 return
             with watch.phase("verify"):
                 self._start_runner()
-                verify()
+            verify()
             with watch.phase(KV_CACHE):
                 self._cache.put_back()
 

@@ -13,6 +13,7 @@ from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.engine.executor import SleepReport, WakeReport
 from dormouse_worker.errors import Damaged, Internal, InvalidArgument
 from dormouse_worker.executor.allocation import Allocation
+from dormouse_worker.executor.golden_check import GoldenCheck
 from dormouse_worker.executor.memory_errors import memory_errors
 from dormouse_worker.executor.recording import Recording, record
 from dormouse_worker.executor.worker_base import WorkerBase
@@ -21,7 +22,6 @@ from dormouse_worker.ipc import LEVELS, TAGS, MemoryReport, ModelInfo
 from dormouse_worker.model.attention.interface import AttentionBackend, BackendSizes, is_graph_backend
 from dormouse_worker.model.attention.select import check_setting, select_backend
 from dormouse_worker.model.device.device import Device
-from dormouse_worker.model.golden import GoldenTokens, record_golden, verify_golden
 from dormouse_worker.model.graphs import DecodeGraphs, GraphMaker, graph_sizes
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.loader import LoadedModel, load
@@ -50,7 +50,7 @@ class RankWorker(WorkerBase):
         self._model: LoadedModel | None = None
         self._report: MemoryReport | None = None
         self._allocation: Allocation | None = None
-        self._golden: GoldenTokens | None = None
+        self._golden: GoldenCheck | None = None
         self._graphs: DecodeGraphs | None = None
         self.recording: Recording | None = None  # what recording the graphs took
 
@@ -64,6 +64,10 @@ class RankWorker(WorkerBase):
 
     def make_graph_maker(self) -> GraphMaker | None:
         """Return who records decode steps; None where nothing can."""
+        return None
+
+    def nvml_own_bytes(self) -> int | None:
+        """Return what the device's driver counts as this process's; None where it does not tell."""
         return None
 
     @property
@@ -83,13 +87,14 @@ class RankWorker(WorkerBase):
         check_setting(self.settings.attention_backend)
         torch.set_num_threads(self.host.num_threads(self.settings.threads))
         self._device = self.make_device()
-        self._meter = make_meter(self._device, self.host, self.settings)
+        self._meter = make_meter(self._device, self.host, self.settings, self.nvml_own_bytes)
         self._meter.open()
 
     def load_model(self) -> None:
         """See `WorkerBase`."""
         self._model = load(self.settings, self.device)
         self._backend = self._select_backend(self._model)
+        self._golden = GoldenCheck(self._model, self.device, self.settings.block_size)
 
     def get_model_info(self) -> ModelInfo:
         """See `WorkerBase`."""
@@ -132,7 +137,7 @@ class RankWorker(WorkerBase):
             with memory_errors(what):
                 self._allocation = Allocation(self.device, spec, counts, model.weights, self._make_runner)
                 self._record_graphs(self._allocation)
-                self._check_golden()
+                self._check_golden(Stopwatch())
         except BaseException:
             self._free_cache()
             raise
@@ -170,7 +175,7 @@ class RankWorker(WorkerBase):
             return WakeReport({})
         try:
             with memory_errors("the wake is taken back"):
-                allocation.wake(tags, self._check_golden, watch)
+                allocation.wake(tags, lambda: self._check_golden(watch), watch)
         except Damaged:  # for good: hold nothing
             self.shutdown()
             raise
@@ -194,7 +199,7 @@ class RankWorker(WorkerBase):
         self._free_cache()
         if self._model is not None:
             self._model.weights.close()
-        self._model = None
+        self._model = self._golden = None
         thaw_garbage_collector()
         if self._meter is not None:
             self._meter.release_unused()
@@ -255,6 +260,10 @@ class RankWorker(WorkerBase):
         self._graphs = recorded
         allocation.restart()
 
+    def _check_golden(self, watch: Stopwatch) -> None:
+        assert self._golden is not None, "load_model comes first"
+        self._golden.check(self.execute_model, watch)
+
     def _run_profile(self, batches: Sequence[Batch]) -> None:
         """Run batches on a cache of one block, so that nothing but activations is added."""
         spec = self._loaded().cache_spec
@@ -262,25 +271,6 @@ class RankWorker(WorkerBase):
         runner = self._make_runner(cache, host_cache)
         for batch in batches:
             runner.execute(batch)
-
-    def _check_golden(self) -> None:
-        """Record the golden tokens, or verify them if they are recorded.
-
-        A GPU's weights crossed a bus: they are compared first, at the speed of its memory.
-        """
-        if self._golden is not None:
-            if self.device.capability is not None:
-                self._loaded().weights.check_integrity()
-            verify_golden(self.execute_model, self._golden)
-            return
-        model = self._loaded()
-        self._golden = record_golden(
-            self.execute_model,
-            vocab_size=model.vocab_size,
-            max_model_len=model.max_model_len,
-            block_size=self.settings.block_size,
-            num_groups=len(model.cache_spec.groups),
-        )
 
 
 def _check_sleep(level: int, tags: Collection[str], kept_blocks: Sequence[int]) -> None:

@@ -80,6 +80,12 @@ def cache_of(worker: RankWorker) -> KVCache:
     return worker._allocation._cache.cache  # noqa: SLF001
 
 
+def host_copy_bytes(worker: RankWorker) -> int:
+    """Return the host memory that holds a copy of the weights now."""
+    assert worker._model is not None  # noqa: SLF001  # the kit looks inside
+    return worker._model.weights.host_copy_bytes  # noqa: SLF001
+
+
 def generate(worker: RankWorker, prompt: Sequence[int] = (5, 6, 7), num_tokens: int = 1, **sampling: Any) -> list[int]:
     """Return the tokens that follow a prompt, computed alone, in blocks from 3 on."""
     num_groups = len(worker.layer_windows())

@@ -100,7 +100,7 @@ async def begin(worker: Worker, model: Model, request: pb.GenerateRequest, calle
     if resumed is not None:
         streams[0].begin_with(resumed)
     if streams[0].is_finished:
-        worker.metrics.on_end(streams[0], "stop")
+        worker.metrics.on_end(streams[0], streams[0].finish_reason or "stop")
     else:
         order = Order(prompt, list(request.resume.output_token_ids), request.priority, caller.cache_salt)
         generation.open(order, samplings, caller.time_limit)
@@ -131,11 +131,15 @@ async def _resume(model: Model, request: pb.GenerateRequest, sampling: Sampling,
     """Feed the resumed tokens to the text. Raises CallError if the caller can not have so many bytes of it."""
     resume, ends = request.resume, frozenset(sampling.stop_token_ids)
     try:
-        return await model.in_thread(
+        resumed = await model.in_thread(
             lambda: assembly.resume(resume.output_token_ids, ends, emitted_utf8_bytes=resume.emitted_utf8_bytes)
         )
     except ValueError as error:
         validation.refuse("resume.emitted_utf8_bytes", str(resume.emitted_utf8_bytes), str(error))
+    if resumed.finish_reason is None and len(resume.output_token_ids) == sampling.max_tokens:
+        # the first worker died between the last token and the message that ends a full piece
+        return resumed._replace(text=resumed.text + assembly.flush(), finish_reason="length")
+    return resumed
 
 
 def _text_rules(request: pb.GenerateRequest, model: Model, prompt: list[int]) -> TextRules:

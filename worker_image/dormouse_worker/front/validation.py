@@ -156,10 +156,10 @@ def check_choosable(sampling: Sampling, vocab_size: int) -> None:
 
 
 def check_continuable(request: pb.GenerateRequest, sampling: Sampling) -> None:
-    """A resumed sequence has room for a token, and its random numbers are known. Raises CallError INVALID_ARGUMENT."""
+    """A resumed sequence fits, and its random numbers are known. Raises CallError INVALID_ARGUMENT."""
     num_resumed = len(request.resume.output_token_ids)
-    if num_resumed >= sampling.max_tokens:
-        refuse("resume.output_token_ids", f"{num_resumed} tokens", f"fewer than max_tokens, {sampling.max_tokens}")
+    if num_resumed > sampling.max_tokens:
+        refuse("resume.output_token_ids", f"{num_resumed} tokens", f"at most max_tokens, {sampling.max_tokens}")
     if sampling.temperature > 0 and not request.sampling_params.HasField("seed"):
         refuse("sampling_params.seed", "missing", "the seed that the first message told, as resume is set")
 

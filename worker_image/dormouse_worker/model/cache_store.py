@@ -127,6 +127,11 @@ class CacheStore:
             raise
         self.is_asleep = False
 
+    is_arriving = False
+
+    def arrive(self) -> None:
+        """See `SleepPart`: everything is back at once."""
+
     def put_back(self) -> None:
         """Return what is kept to its blocks; nothing happens if nothing is."""
         if self._kept is not None:

@@ -41,11 +41,45 @@ def combine(parts: list[int]) -> int:
     return sum(parts) % _MODULUS
 
 
+class Checksum:
+    """Sums up memory of the host while it comes, block by block; what is summed up is mixed once, in the end."""
+
+    def __init__(self, first_block: int = 0) -> None:
+        """`first_block` is the first one's place in the whole."""
+        self._first_block = first_block
+        self._sums: list[Any] = []  # of each whole block, int64 [_SUMS_PER_BLOCK]
+        self._rest: torch.Tensor | None = None
+
+    def __repr__(self) -> str:
+        return f"Checksum({len(self._sums)} blocks from {self._first_block} on)"
+
+    def add(self, block: torch.Tensor) -> None:
+        """Take the next block; only the last may be shorter, and must stay as it is. numpy starts no threads for it."""
+        assert self._rest is None, "a short block was the last"
+        if len(block) < BLOCK_BYTES:
+            self._rest = block
+            return
+        words: Any = block.numpy().view(np.int64).reshape(_ROWS, _LANES)
+        sums = np.empty(_SUMS_PER_BLOCK, np.int64)
+        words.sum(1, out=sums[:_ROWS])
+        words.sum(0, out=sums[_ROWS:])  # the second look finds it in the processor's cache
+        self._sums.append(sums)
+
+    @property
+    def value(self) -> int:
+        """Return the checksum of all blocks."""
+        places = np.arange(len(self._sums) * _SUMS_PER_BLOCK) + self._first_block * _SUMS_PER_BLOCK
+        total = int(_mix(np.concatenate([np.empty(0, np.int64), *self._sums]) + places * _KEY).sum())
+        if self._rest is not None:
+            total += _of_rest(self._rest, self._first_block + len(self._sums))
+        return total % _MODULUS
+
+
 def _of_host(data: torch.Tensor, first_block: int) -> int:
-    """Sum up block by block: the second look finds it in the processor's cache. numpy starts no threads for it."""
-    words: Any = data.numpy().view(np.int64).reshape(-1, 1, _ROWS, _LANES)
-    keys = np.arange(_SUMS_PER_BLOCK)[None]
-    return sum(_mixed(block, (keys + (first_block + i) * _SUMS_PER_BLOCK) * _KEY) for i, block in enumerate(words))
+    whole = Checksum(first_block)
+    for start in range(0, len(data), BLOCK_BYTES):
+        whole.add(data[start : start + BLOCK_BYTES])
+    return whole.value
 
 
 def _of_device(data: torch.Tensor, first_block: int) -> int:

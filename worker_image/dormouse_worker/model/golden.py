@@ -8,7 +8,7 @@ one pass proves the weights, and its shape is the recorded one, so that every bi
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dormouse_worker.engine.batch import Batch, BlockIds, ModelOutput, NewSequence, SampledToken, single
@@ -55,12 +55,13 @@ def record_golden(
     return GoldenTokens(tuple(known), block_ids, _one_pass(execute, known, block_ids))
 
 
-def verify_golden(execute: Execute, recorded: GoldenTokens) -> None:
-    """Repeat the one pass. Raises GoldenTokensDiffer at the first row that is not the recorded one, bit for bit.
+def repeat_golden(execute: Execute, recorded: GoldenTokens) -> tuple[TokenLogprobs, ...]:
+    """Repeat the one pass; return its rows. Overwrites the first `recorded.num_blocks` blocks of the cache."""
+    return _one_pass(execute, list(recorded.token_ids), recorded.block_ids)
 
-    Overwrites the first `recorded.num_blocks` blocks of the cache.
-    """
-    rows = _one_pass(execute, list(recorded.token_ids), recorded.block_ids)
+
+def compare_golden(recorded: GoldenTokens, rows: Sequence[TokenLogprobs]) -> None:
+    """Raise GoldenTokensDiffer at the first row that is not the recorded one, bit for bit."""
     for number, (before, now) in enumerate(zip(recorded.rows, rows, strict=True)):
         if before.top_ids != now.top_ids:
             raise GoldenTokensDiffer(

@@ -20,6 +20,7 @@ from dormouse_worker.model.device.check import check_device
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.foreign import foreign_errors
 from dormouse_worker.model.kv_cache import CacheSpec
+from dormouse_worker.model.lean.arriving import arriving
 from dormouse_worker.model.lean.build import build_lean
 from dormouse_worker.model.lean.decoder import LeanDecoder
 from dormouse_worker.model.weights.loading import LoadedWeights, load_weights
@@ -60,13 +61,23 @@ class LoadedModel:
 
         Attention is answered by the forward context, in which every call must lie.
         """
-        if self.lean is not None:
-            return self.lean.forward(token_ids, positions, rows)
+        lean = self._ready()
+        if lean is not None:
+            return lean.forward(token_ids, positions, rows)
         output = self.module(
             input_ids=token_ids[None], position_ids=positions[None], use_cache=False, logits_to_keep=rows
         )
         logits: torch.Tensor = output.logits[0]
         return logits
+
+    def _ready(self) -> LeanDecoder | None:
+        """Return our own forward pass, which waits layer by layer while weights arrive; others wait here for all."""
+        if not self.weights.is_arriving:
+            return self.lean
+        if self.lean is None:
+            self.weights.arrive()
+            return None
+        return arriving(self.lean, self.weights.wait_for)
 
     @property
     def info(self) -> ModelInfo:

@@ -82,7 +82,8 @@ class ModelRunner:
 
     def _forward(self, packed: PackedInput, wanted: LogitRows) -> torch.Tensor:
         """Return logits [number of wanted rows, V]."""
-        if self._graphs is not None and self._graphs.fits(packed, wanted.rows):
+        can_replay = self._graphs is not None and not self._model.weights.is_arriving  # a graph waits for nobody
+        if self._graphs is not None and can_replay and self._graphs.fits(packed, wanted.rows):
             return self._graphs.run(packed)
         device = self._model.device
         arrays = (packed.token_ids, packed.positions, wanted.rows)

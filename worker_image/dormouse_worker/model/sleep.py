@@ -4,6 +4,7 @@ What can fail is done while everything can still be taken back:
 
     sleep   save every part (copies out, host memory)         -> then drop every part, which can not fail
     wake    reserve every part (all physical memory or none)  -> restore every part -> finish (verify) -> settle
+            what a copy engine restores may go on while `finish` computes with what is there already
 
 A failure at any point leaves every part as it was before the call, and nothing is held twice.
 """
@@ -63,7 +64,17 @@ class SleepPart(Protocol):
         """Take `reserve` back; nothing happens where nothing is reserved."""
 
     def restore(self) -> None:
-        """Bring the contents back. Any error leaves the part asleep, with nothing reserved, and able to try again."""
+        """Bring the contents back, or begin to, see `arrive`.
+
+        Any error leaves the part asleep, with nothing reserved, and able to try again.
+        """
+
+    @property
+    def is_arriving(self) -> bool:
+        """Return whether `restore` goes on beside its caller; who needs the contents may wait for parts of them."""
+
+    def arrive(self) -> None:
+        """Wait until all contents are back. Raises what `restore` would raise; `drop` comes next then."""
 
     def settle(self) -> None:
         """Let go of what was only kept in case the wake fails. Must not fail; nothing happens to a part long awake."""
@@ -135,6 +146,9 @@ class SleepCycle:
                 with watch.phase(part.tag):
                     part.restore()
             finish()
+            for part in parts:
+                with watch.phase(part.tag):
+                    part.arrive()
         except BaseException:
             _cancel_all([part for part in parts if part.is_asleep])
             for part in parts:

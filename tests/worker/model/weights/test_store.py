@@ -129,7 +129,19 @@ def test_level_2_leaves_nothing_and_reads_again(make_kit, keeps_host_copy):
     assert kit.held == (0, 0, True)
     assert kit.store.wake_bytes == WHOLE
     kit.wake()
-    assert kit.held == (WHOLE, WHOLE if keeps_host_copy else 0, False)
+    assert kit.held == (WHOLE, 0, False)
+    kit.assert_awake()
+    assert kit.source.num_opened == 2
+
+
+def test_the_first_sleep_at_level_1_after_one_at_level_2_makes_the_host_copy_again(make_kit):
+    kit = make_kit()
+    kit.sleep(2)
+    kit.wake()
+    assert kit.sleep(1) == WHOLE
+    assert kit.held == (0, WHOLE, True)
+    kit.wake()
+    assert kit.held == (WHOLE, WHOLE, False)
     kit.assert_awake()
     assert kit.source.num_opened == 2
 
@@ -267,16 +279,16 @@ def test_level_1_is_refused_where_the_copy_does_not_fit_and_level_2_is_not(make_
     kit.assert_awake()
 
 
-def test_a_wake_without_room_for_the_copy_leaves_it_asleep(make_kit):
+def test_a_wake_needs_no_room_for_a_copy_but_for_what_is_read(make_kit):
     host = SmallHost()
     kit = make_kit(FakeDevice(host=host))
     kit.sleep(2)
-    host.left_bytes = 4 * MIB
-    with pytest.raises(InsufficientMemory, match="keepHostCopy: false"):
-        kit.store.reserve()
+    host.left_bytes = MIB
+    with pytest.raises(InsufficientMemory, match=r"reading the weights takes 8\.0 MiB of host memory, 1\.0 MiB are"):
+        kit.wake()
     assert kit.held == (0, 0, True)
     assert kit.device.memory.used_bytes == 0
-    host.left_bytes = 1 << 40
+    host.left_bytes = 8 * MIB
     kit.wake()
     kit.assert_awake()
 
@@ -320,16 +332,51 @@ def test_addresses_never_change(make_kit):
         assert {name: kit.store.tensor(name).data_ptr() for name in ALL} == addresses
 
 
-def test_progress_is_told_in_the_order_of_the_arena(make_kit):
-    kit = make_kit(unit_bytes=MIB)
-    for level in (1, 2):
-        kit.sleep(level)
-        ends = []
-        kit.store.on_progress = ends.append
-        kit.wake()
-        assert ends == sorted(ends)
-        assert len(ends) > 2 or level == 1  # where nothing is read the steps are longer
-        assert ends[-1] == kit.store.num_bytes
+class CopyEngine(FakeDevice):
+    """Copies beside whoever asked for it."""
+
+    has_copy_engine = True
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_where_a_copy_engine_copies_views_can_be_waited_for(make_kit, level):
+    kit = make_kit(CopyEngine(), unit_bytes=MIB)
+    kit.sleep(level)
+    kit.store.reserve()
+    kit.store.restore()
+    assert kit.store.is_arriving
+    for name, view in kit.views.items():
+        kit.store.wait_for([view, torch.ones(3)])
+        assert torch.equal(view, ALL[name])
+    kit.store.arrive()
+    kit.store.settle()
+    assert not kit.store.is_arriving
+    kit.assert_awake()
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_what_is_still_arriving_can_be_dropped(make_kit, level):
+    kit = make_kit(CopyEngine(), unit_bytes=MIB)
+    kit.sleep(level)
+    asleep = kit.held
+    kit.store.restore()
+    assert kit.store.drop() == WHOLE
+    assert kit.held == asleep
+    kit.store.restore()
+    kit.store.arrive()
+    kit.store.settle()
+    kit.assert_awake()
+
+
+def test_a_load_that_fails_while_it_arrives_holds_nothing():
+    store, source = make_store(CopyEngine(), TENSORS)
+    source.failure = ModelNotFound("gone")
+    with pytest.raises(ModelNotFound, match="gone"):
+        store.load("auto")
+    assert (store._arena.size_bytes, store.host_copy_bytes, store.is_asleep) == (0, 0, True)
+    source.failure = None
+    store.load("auto")
+    store.close()
 
 
 def test_damaged_memory_is_found(make_kit):

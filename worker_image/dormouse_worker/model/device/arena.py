@@ -121,6 +121,11 @@ class Arena:
         assert end <= self.size_bytes, f"{self.tag}: a view up to {end} passes the mapped {self.size_bytes} bytes"
         return self._base[offset:end].view(dtype).view(*shape)
 
+    def end_of(self, view: torch.Tensor) -> int:
+        """Return where a contiguous view ends, in bytes into the range; 0 for a tensor that lies elsewhere."""
+        start = view.data_ptr() - self._address
+        return start + view.nbytes if 0 <= start < self.reserved_bytes else 0
+
     def _destroy(self) -> None:
         for chunk, _ in self._chunks:
             self._driver.destroy(chunk)

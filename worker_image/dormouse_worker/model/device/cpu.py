@@ -15,6 +15,7 @@ class CpuDevice:
     torch_device = torch.device("cpu")
     capability = None
     copies = None
+    has_copy_engine = False
 
     def __init__(self, host: Host) -> None:
         self.memory = HostDriver(host.available_bytes)

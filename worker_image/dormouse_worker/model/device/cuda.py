@@ -36,7 +36,6 @@ class StreamQueue:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device=device)  # type: ignore[no-untyped-call]  # torch's
-        self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch's
 
     def __repr__(self) -> str:
         return f"StreamQueue({self._stream!r})"
@@ -48,12 +47,13 @@ class StreamQueue:
 
     def wait(self) -> None:
         """See `CopyQueue`. Waits for this stream only: whatever else the device computes goes on."""
-        self._done.record(self._stream)
-        self._done.synchronize()
+        self._stream.record_event().synchronize()  # an event of its own: several threads may wait
 
 
 class CudaDevice:
     """Implements `Device`."""
+
+    has_copy_engine = True
 
     def __init__(self, memory: CudaDriver, copies: PinnedDriver, queue: CopyQueue, context: Change) -> None:
         """See `open_cuda_device` for how they are made; `context` is what the context costs."""

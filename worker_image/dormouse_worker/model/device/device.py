@@ -35,10 +35,14 @@ class Device(Protocol):
         With one memory the arena is the only copy: there is nothing to keep beside it.
         """
 
+    @property
+    def has_copy_engine(self) -> bool:
+        """Return whether copies run beside what is computed, and take nothing from it."""
+
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Copy bytes between an arena and a host copy, either way, in slices; returns when they are there.
 
-        Both are uint8 [n].
+        Both are uint8 [n]. Several threads may copy at once.
         """
 
     def synchronize(self) -> None:

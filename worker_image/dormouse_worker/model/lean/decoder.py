@@ -7,6 +7,7 @@ layer computes only the rows whose logits somebody asked for.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -128,7 +129,7 @@ class LeanDecoder:
 
     embedding: torch.Tensor  # [V, hidden size]
     rotary: Rotary
-    layers: tuple[Layer, ...]
+    layers: Sequence[Layer]
     norm: RMSNorm
     head: Linear
 

@@ -51,7 +51,7 @@ def load_weights(config: Any, settings: EngineSettings, device: Device, files: M
     """Load into the device's memory. Raises WorkerError, or whatever transformers does; nothing is held then."""
     plan = _plan(config, settings, files)
     module = plan.module.eval().requires_grad_(requires_grad=False)
-    tensors = list(iter_tensors(module))
+    tensors = sorted(iter_tensors(module), key=lambda named: named[0] not in plan.extras)  # what all layers need first
     layout = plan_layout(tensors, joined_parameters(module) if settings.model_impl != "transformers" else ())
     try:
         store = WeightStore(device, Contents(layout, plan.source, plan.extras), keeps_host_copy=settings.keep_host_copy)

@@ -12,13 +12,13 @@ from typing import Literal, Protocol
 
 import torch
 
-from dormouse_worker.model.checksum import BLOCK_BYTES, checksum, combine
+from dormouse_worker.model.checksum import BLOCK_BYTES, Checksum, combine
 from dormouse_worker.model.weights.layout import Slot, WeightLayout
 from dormouse_worker.model.weights.windows import Piece, Window
 
 Read = Callable[[Slot, int, int, torch.Tensor], None]
 NUM_THREADS = max(2, min(8, os.cpu_count() or 2))  # one thread is bound by its core, and leaves a disk idle
-DEPTH = NUM_THREADS + 2  # windows under way at a time: every thread has one while finished ones are copied on
+DEPTH = NUM_THREADS + 2  # windows under way at a time: no thread waits for its next one
 
 
 class WeightSource(Protocol):
@@ -87,28 +87,35 @@ def stream(
     read: Read,
     place: Callable[[int, Window], torch.Tensor],
     deliver: Callable[[Window, torch.Tensor], None],
+    tell: Callable[[int], None],
 ) -> dict[str, int]:
-    """Read all windows and deliver each, in order; return the checksum of each tensor by its name.
+    """Read and deliver all windows; return the checksum of each tensor by its name.
 
     `place(i, window)` says where in host memory the i-th window is read to; it may give the same memory to two windows
-    that are DEPTH or more apart. When this raises, no thread writes any more.
+    that are DEPTH or more apart. `deliver` is called by the thread that read, which still has the bytes in its
+    processor's cache: by several at a time, in any order. `tell(end)` is called in order, by this thread: all windows
+    up to `end` are delivered. When this raises, no thread writes any more.
     """
     sums: dict[str, list[int]] = {}
-    under_way: deque[tuple[Window, torch.Tensor, Future[list[int]]]] = deque()
+    under_way: deque[tuple[Window, Future[list[int]]]] = deque()
 
     def finish() -> None:
-        window, target, future = under_way.popleft()
+        window, future = under_way.popleft()
         for piece, part in zip(window.pieces, future.result(), strict=True):
             sums.setdefault(piece.slot.name, []).append(part)
+        tell(window.end)
+
+    def bring(window: Window, target: torch.Tensor) -> list[int]:
+        parts = _read_window(read, window, target)
         deliver(window, target)
+        return parts
 
     pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="weights")
     try:
         for i, window in enumerate(windows):
             if len(under_way) == DEPTH:
                 finish()
-            target = place(i, window)
-            under_way.append((window, target, pool.submit(_read_window, read, window, target)))
+            under_way.append((window, pool.submit(bring, window, place(i, window))))
         while under_way:
             finish()
     finally:
@@ -124,10 +131,10 @@ def _read_window(read: Read, window: Window, target: torch.Tensor) -> list[int]:
 
 def _read_piece(read: Read, piece: Piece, target: torch.Tensor) -> int:
     """Read and sum up block by block: each is still in the processor's cache when it is summed up."""
-    parts = []
+    sums = Checksum(piece.start // BLOCK_BYTES)
     for start in range(piece.start, piece.end, BLOCK_BYTES):
         end = min(start + BLOCK_BYTES, piece.end)
         block = target[start - piece.start : end - piece.start]
         read(piece.slot, start, end, block)
-        parts.append(checksum(block, start // BLOCK_BYTES))
-    return combine(parts)
+        sums.add(block)
+    return sums.value

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
-from dormouse_worker.errors import InsufficientMemory, ModelChanged, WeightsDamaged
+from dormouse_worker.errors import InsufficientMemory, WeightsDamaged
 from dormouse_worker.ipc import WEIGHTS
 from dormouse_worker.model.checksum import checksum
 from dormouse_worker.model.device.arena import Arena
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
 from dormouse_worker.model.memory import gib
+from dormouse_worker.model.weights.arrival import Arrival, Tell
+from dormouse_worker.model.weights.filling import Filling, bytes_of
 from dormouse_worker.model.weights.layout import Slot
-from dormouse_worker.model.weights.source import DEPTH, Contents, LoadReport, stream, with_extras
-from dormouse_worker.model.weights.windows import WINDOW_BYTES, Window, cut_windows
+from dormouse_worker.model.weights.source import Contents, LoadReport
+from dormouse_worker.model.weights.windows import WINDOW_BYTES, Window
 
-WINDOWS_PER_COPY = 8  # copies that nobody reads for are longer: each begins and ends with all threads waiting
+SLICE_BYTES = 256 << 20  # copies that nobody reads for are longer: each begins and ends with all threads waiting
 
 
 class WeightStore:
@@ -29,6 +31,8 @@ class WeightStore:
     level 1      host copy                                  arena: there is nowhere else to keep it
     level 2      nothing; read from the source again        nothing; read from the source again
 
+    A wake from level 2 reads through a few windows of host memory and leaves no host copy: taking the memory for one,
+    and on CUDA pinning it, costs more than the copy to the device. The next sleep at level 1 copies out and keeps that.
     The small tensors that no source has stay in host memory all the time.
     """
 
@@ -41,19 +45,19 @@ class WeightStore:
         *,
         keeps_host_copy: bool,
         window_bytes: int = WINDOW_BYTES,
+        slice_bytes: int = SLICE_BYTES,
         chunk_bytes: int | None = None,
     ) -> None:
         """Reserve address ranges, which costs no memory; `load` comes next. Raises OSError."""
         self.layout = contents.layout
         self.is_asleep = True
-        self.on_progress: Callable[[int], None] = _ignore  # told, in order, that so many of the first bytes are there
         self._device = device
         self._contents = contents
         self._slots = {slot.name: slot for slot in self.layout.slots}
-        self._checksums: Mapping[str, int] = {}
         self._level = 2  # the deepest level since it was awake
         self._next_level = 0  # what `save` announced
         self._is_fresh_copy = False  # the host copy was made by the last `save`
+        self._arrival: Arrival | None = None  # of what `restore` began
         self._arena = Arena(WEIGHTS, device.memory, self.num_bytes, chunk_bytes=chunk_bytes)
         try:
             self._copy = None
@@ -63,8 +67,8 @@ class WeightStore:
             self._arena.close()
             raise
         self._keeps_copy = keeps_host_copy and self._copy is not None
-        self._window_bytes = window_bytes
-        self._windows = cut_windows(self.layout, window_bytes)
+        self._window_bytes, self._slice_bytes = window_bytes, slice_bytes
+        self._filling = Filling(device, contents, window_bytes)
 
     def __repr__(self) -> str:
         state = f"asleep at level {self._level}" if self.is_asleep else "awake"
@@ -97,6 +101,11 @@ class WeightStore:
         """
         started_s = clock()
         self.restore()
+        try:
+            self.arrive()
+        except BaseException:
+            self.drop()
+            raise
         self.settle()
         return LoadReport(self.num_bytes, clock() - started_s, load_format, self._contents.source.path)
 
@@ -109,18 +118,18 @@ class WeightStore:
         """Yield every window with its contents in host memory, uint8, valid until the next. Only while awake."""
         host = self._arena if self._copy is None else self._copy
         staging = torch.empty(0 if host.is_mapped else self._window_bytes, dtype=torch.uint8)
-        for window in self._windows:
+        for window in self._filling.windows:
             if host.is_mapped:
-                yield window, _bytes(host, window.start, window.end)
+                yield window, bytes_of(host, window.start, window.end)
             else:
                 contents = staging[: window.end - window.start]
-                self._device.copy(contents, _bytes(self._arena, window.start, window.end))
+                self._device.copy(contents, bytes_of(self._arena, window.start, window.end))
                 yield window, contents
 
     def check_integrity(self) -> None:
         """Compare what lies on the device with what was loaded. Raises WeightsDamaged naming the first that differs."""
         for name in self._slots:
-            if self._checksum(name) != self._checksums[name]:
+            if self._checksum(name) != self._filling.checksums[name]:
                 raise WeightsDamaged(
                     f"{name} is not what was loaded: the device's memory is damaged; restart the worker"
                 )
@@ -131,7 +140,7 @@ class WeightStore:
             self._take_copy("use level 2")
             self._is_fresh_copy = True
             try:
-                self._copy_all(self._copy, self._arena)
+                self._copy_all(self._copy, self._arena, _ignore)
             except BaseException:
                 self.forget()
                 raise
@@ -145,6 +154,7 @@ class WeightStore:
 
     def drop(self) -> int:
         """See `SleepPart`."""
+        self._stop_arriving()
         self._level, self._next_level = max(self._level, self._next_level), 0
         self._is_fresh_copy = False
         self.is_asleep = True
@@ -160,7 +170,7 @@ class WeightStore:
             return
         self._arena.prepare(self.num_bytes)
         try:
-            if self._keeps_copy:
+            if self._keeps_copy and not self._filling.checksums:  # the first time
                 self._take_copy("set keepHostCopy: false")
         except BaseException:
             self._arena.cancel()
@@ -174,17 +184,21 @@ class WeightStore:
             self._drop_copy()
 
     def restore(self) -> None:
-        """See `SleepPart`. Raises InsufficientMemory, or ModelChanged and what else the source raises."""
+        """See `SleepPart`. Raises InsufficientMemory, or ModelChanged and what else the source raises.
+
+        Where a copy engine copies, only the memory is there when this returns: see `wait_for` and `arrive`.
+        """
         if self._arena.is_mapped:
             self.is_asleep = False
             return
         try:
             self.reserve()
             self._arena.map()
-            if self._level == 2:
-                self._read()
-            elif self._copy is not None:
-                self._copy_all(self._arena, self._copy)
+            if self._device.has_copy_engine:
+                self._arrival = Arrival(self._fill)
+                self._arrival.start()
+            else:
+                self._fill(_ignore)
         except DeviceOutOfMemory as error:
             self._fall_back()
             raise InsufficientMemory(
@@ -196,6 +210,22 @@ class WeightStore:
             raise
         self.is_asleep = False
 
+    @property
+    def is_arriving(self) -> bool:
+        """See `SleepPart`."""
+        return self._arrival is not None
+
+    def wait_for(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Return when the contents of these views are there. Raises what `arrive` would."""
+        if self._arrival is not None:
+            self._arrival.wait_for(max(map(self._arena.end_of, tensors), default=0))
+
+    def arrive(self) -> None:
+        """See `SleepPart`."""
+        arrival, self._arrival = self._arrival, None
+        if arrival is not None:
+            arrival.finish()
+
     def settle(self) -> None:
         """See `SleepPart`."""
         if self.is_asleep:
@@ -206,9 +236,15 @@ class WeightStore:
 
     def close(self) -> None:
         """Give memory and ranges back; the module must not be used any more."""
+        self._stop_arriving()
         self._arena.close()
         if self._copy is not None:
             self._copy.close()
+
+    def _stop_arriving(self) -> None:
+        arrival, self._arrival = self._arrival, None
+        if arrival is not None:
+            arrival.stop()
 
     def _fall_back(self) -> None:
         self._arena.unmap()
@@ -233,47 +269,17 @@ class WeightStore:
         if self._copy is not None:
             self._copy.unmap()
 
-    def _copy_all(self, target: Arena, source: Arena) -> None:
-        slice_bytes = self._window_bytes * WINDOWS_PER_COPY
-        for start in range(0, self.num_bytes, slice_bytes):
-            end = min(start + slice_bytes, self.num_bytes)
-            self._device.copy(_bytes(target, start, end), _bytes(source, start, end))
-            self.on_progress(end)
+    def _fill(self, tell: Tell) -> None:
+        if self._level == 2:
+            self._filling.read(self._arena, self._copy if self.host_copy_bytes else None, tell)
+        elif self._copy is not None:
+            self._copy_all(self._arena, self._copy, tell)
 
-    def _read(self) -> None:
-        """Read everything from the source; the first time remember its checksums, later compare them."""
-        staging = None
-        if self._copy is not None and not self._keeps_copy:
-            assert self._device.copies is not None
-            num_bytes = min(DEPTH, len(self._windows)) * self._window_bytes
-            staging = Arena("staging", self._device.copies, num_bytes)
-        try:
-            checksums = self._stream(staging)
-        finally:
-            if staging is not None:
-                staging.close()
-        for name, before in self._checksums.items():
-            if checksums[name] != before:
-                raise ModelChanged(f"{name} is not what was loaded before the sleep; restart the worker")
-        self._checksums = checksums
-
-    def _stream(self, staging: Arena | None) -> dict[str, int]:
-        if staging is not None:
-            staging.prepare(staging.reserved_bytes)
-            staging.map()
-
-        def place(i: int, window: Window) -> torch.Tensor:
-            if staging is not None:
-                return staging.tensor(i % DEPTH * self._window_bytes, (window.end - window.start,), torch.uint8)
-            return _bytes(self._copy or self._arena, window.start, window.end)
-
-        def deliver(window: Window, read: torch.Tensor) -> None:
-            if self._copy is not None:
-                self._device.copy(_bytes(self._arena, window.start, window.end), read)
-            self.on_progress(window.end)
-
-        with self._contents.source.open() as read:
-            return stream(self._windows, with_extras(read, self._contents.extras), place, deliver)
+    def _copy_all(self, target: Arena, source: Arena, tell: Tell) -> None:
+        for start in range(0, self.num_bytes, self._slice_bytes):
+            end = min(start + self._slice_bytes, self.num_bytes)
+            self._device.copy(bytes_of(target, start, end), bytes_of(source, start, end))
+            tell(end)
 
     def _checksum(self, name: str) -> int:
         slot = self._slots[name]
@@ -282,7 +288,3 @@ class WeightStore:
 
 def _ignore(_: int) -> None:
     """Nobody waits for a part."""
-
-
-def _bytes(arena: Arena, start: int, end: int) -> torch.Tensor:
-    return arena.tensor(start, (end - start,), torch.uint8)

@@ -46,11 +46,11 @@ def make_store(
 ) -> tuple[WeightStore, TensorSource]:
     """Return a store of these tensors and of extras, not loaded yet, and its source.
 
-    Windows and chunks are so small that there are several of them.
+    Windows, slices and chunks are so small that there are several of them.
     """
     extras = extras or {}
     source = TensorSource(tensors)
     layout = plan_layout([*tensors.items(), *extras.items()])
     contents = Contents(layout, source, extras)
-    units = {"window_bytes": unit_bytes, "chunk_bytes": unit_bytes}
+    units = {"window_bytes": unit_bytes, "slice_bytes": unit_bytes, "chunk_bytes": unit_bytes}
     return WeightStore(device, contents, keeps_host_copy=keeps_host_copy, **units), source

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from dormouse_worker.model.checksum import BLOCK_BYTES
 from dormouse_worker.model.weights.layout import Slot, WeightLayout
 
-WINDOW_BYTES = 32 << 20  # enough for a copy at full speed; a few of them in flight cost little host memory
+WINDOW_BYTES = (
+    4 << 20
+)  # enough for a GPU's copies at full speed, several being under way; a few fit a processor's cache
 
 
 @dataclass(frozen=True, slots=True)

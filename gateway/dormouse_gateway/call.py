@@ -1,0 +1,45 @@
+"""A request on its way: what is sent, to whichever worker."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from dormouse_gateway.errors import WorkerFailure
+from dormouse_gateway.holder import Wait
+from dormouse_gateway.model import Deployment, Endpoint, EndpointId
+from dormouse_gateway.requests import Metadata, Method
+
+Write = Callable[[bytes], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request that is ready to be sent, the same to whichever worker."""
+
+    method: Method
+    deployment: Deployment
+    body: bytes
+    metadata: Metadata
+    deadline: float  # by the proxy's clock
+    wait: Wait  # for a worker
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Which workers will do."""
+
+    tried: frozenset[EndpointId] = frozenset()  # not these
+    like: Endpoint | None = None  # only those that run the same
+    is_again: bool = False  # a worker had the call before
+    may_leave: Callable[[], bool] = lambda: False  # whether the call could go on elsewhere once it is at a worker
+
+    def after(self, failure: WorkerFailure) -> Where:
+        """Return the same without the worker that failed. What failed before it may do again if it got on."""
+        tried = frozenset() if failure.messages else self.tried
+        return replace(self, tried=tried | {failure.endpoint.id}, is_again=True)
+
+
+# Sends a call to the best worker that will do; returns how that one failed, None after success. Raises CallError if
+# there is none.
+Attempt = Callable[[Call, Write, Where], Awaitable[WorkerFailure | None]]

@@ -1,0 +1,297 @@
+"""Finds a worker for a request: at once where one has room, else after it waited in line. Owns line, timers, doubts.
+
+All doors (gRPC, HTTP) call `lease`; nothing here knows how they speak. The decisions stand in `hold`, `room` and
+`pool`; here they are made whenever something changed (`review`), and carried out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from dormouse_api.status import CallError
+from dormouse_gateway import refusals
+from dormouse_gateway.hold import Held, HoldFull, HoldQueue, HoldSettings, Regime, Terms
+from dormouse_gateway.model import Deployment, Endpoint, EndpointId
+from dormouse_gateway.room import Batch
+from dormouse_gateway.router import Lease, Router
+from dormouse_kube.reflector import ObjectKey
+
+FAILING_LIMIT_S = 10.0  # the kubelet starts a crashed worker again: if it comes up then, nobody needs to be refused
+DOUBT_S = 0.5  # a worker that refused a request says within this time that it drains, if it does
+SILENT_DOUBT_S = 10.0  # one that can not be heard either is given so long until its pod is seen to fail
+_TICK_S = 1.0  # everything is told; should something not be, the line moves on all the same
+
+
+class Start(StrEnum):
+    """From where the worker that took a request had to come."""
+
+    WARM = "warm"
+    LEVEL1 = "level1"
+    LEVEL2 = "level2"
+    COLD = "cold"
+
+
+class Wakes(Protocol):
+    """Who asks for a deployment to wake."""
+
+    def want(self, key: ObjectKey) -> None:
+        """Have it woken; called again while it is still wanted."""
+        ...
+
+    def unwant(self, key: ObjectKey, *, is_met: bool) -> None:
+        """Want it no more: it is awake, or everyone has gone."""
+        ...
+
+
+OnHeld = Callable[[float], Awaitable[None]]
+
+
+async def _tell_nobody(_limit_s: float) -> None:
+    """Have nobody to tell that the request is held."""
+
+
+@dataclass(slots=True)
+class Wait:
+    """One request's way to a worker: what its door knows before, and what it may tell its client after."""
+
+    num_bytes: int
+    deadline_s: float  # on the holder's clock
+    on_held: OnHeld = _tell_nobody  # called once it must wait, with the seconds that it may be held at most
+    start: Start = Start.WARM
+    hold_s: float = 0.0
+    wake_s: float = 0.0  # of these, until a worker took requests
+
+
+@dataclass(eq=False, slots=True)
+class _Request(Held):
+    """A request in line. `granted` gets a lease, which whoever waits takes, or the refusal."""
+
+    wait: Wait
+    granted: asyncio.Future[Lease] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class Holder:
+    """Leads requests to workers."""
+
+    def __init__(
+        self,
+        router: Router,
+        settings: HoldSettings,
+        *,
+        wakes: Wakes,
+        on_first: Callable[[ObjectKey], None] = lambda _: None,
+        on_end: Callable[[str, float], None] = lambda _name, _seconds: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take who wakes, who hears that a line begins or ends, and who counts how long a request was held."""
+        self._router = router
+        self._settings = settings
+        self._wakes = wakes
+        self._on_first = on_first
+        self._on_end = on_end
+        self._clock = clock
+        self._queue: HoldQueue[_Request] = HoldQueue(settings.limits)
+        self._levels: dict[ObjectKey, int] = {}  # how deep what is asleep or waking slept
+        self._timers: dict[ObjectKey, asyncio.TimerHandle] = {}
+        self._doubts: dict[EndpointId, asyncio.TimerHandle] = {}
+        self._is_closed = False
+        router.on_change = self.review
+
+    def __repr__(self) -> str:
+        """Show who waits."""
+        return f"Holder({self._queue!r})"
+
+    def __len__(self) -> int:
+        """Return how many requests wait."""
+        return len(self._queue)
+
+    def check_integrity(self) -> None:
+        """Recount everything. Raises AssertionError."""
+        self._queue.check_integrity()
+        assert self._timers.keys() == set(self._queue.lines()), f"timers for {sorted(self._timers)}, {self!r}"
+
+    async def lease(self, deployment: Deployment, wait: Wait, *, tried: Iterable[EndpointId] = ()) -> Lease:
+        """Return a worker for one request, as soon as there is one; the lease must be entered.
+
+        `tried` are left out if another has room now. Raises CallError: UNAVAILABLE by order or after the time for a
+        cold start, RESOURCE_EXHAUSTED when the line is full or the workers stay busy, DEADLINE_EXCEEDED.
+        """
+        if not self._queue.count(deployment.key):
+            lease = self._router.try_lease(deployment.key, self._batch(deployment), tried=tried)
+            if lease:
+                return lease
+        request = self._enter(deployment.key, wait)
+        is_taken = False
+        try:
+            async with asyncio.timeout(max(0.0, wait.deadline_s - self._clock())):
+                terms = self._queue.terms(deployment.key)
+                if terms and not request.granted.done():
+                    await wait.on_held(terms.limit_s)
+                lease = await request.granted
+                is_taken = True
+        except TimeoutError:
+            raise refusals.held_past_deadline(deployment) from None
+        else:
+            return lease
+        finally:
+            self._end(request, deployment, is_taken=is_taken)
+
+    def review(self, key: ObjectKey) -> None:
+        """Let go whom a change of the deployment, of its workers or of the time lets go."""
+        deployment = self._router.catalogue.get(key)
+        is_awake = self._router.pool.is_ready(key)
+        self._note_level(key, deployment, is_awake=is_awake)
+        if not self._queue.count(key):
+            return
+        refusal = _refusal(key, deployment, is_awake=is_awake)
+        if refusal or deployment is None:
+            self._refuse(self._queue.take_all(key), refusal)
+        else:
+            terms, now_s = self._terms(deployment, is_awake=is_awake), self._clock()
+            self._queue.turn(key, terms, now_s)
+            self._grant(key, self._batch(deployment), now_s)
+            self._refuse(self._queue.take_overdue(key, now_s), refusals.held_too_long(deployment, terms))
+        self._settle(key)
+
+    def doubt(self, endpoint: Endpoint) -> None:
+        """Give a worker nothing for a moment after it failed a request before it began."""
+        self._router.pool.doubt(endpoint)
+        self._trust_after(DOUBT_S, endpoint, is_last=False)
+
+    def hand_back(self) -> None:
+        """Refuse everyone who waits, and from now on everyone who would have to."""
+        self._is_closed = True
+        for key in self._queue.lines():
+            self._refuse(self._queue.take_all(key), refusals.ending())
+            self._settle(key)
+
+    def aclose(self) -> None:
+        """Hand back what waits and stop all timers."""
+        self.hand_back()
+        for handle in self._doubts.values():
+            handle.cancel()
+
+    def _enter(self, key: ObjectKey, wait: Wait) -> _Request:
+        """Put the request in line. Raises CallError if it may not wait."""
+        deployment = self._router.catalogue.get(key)
+        is_awake = self._router.pool.is_ready(key)
+        refusal = refusals.ending() if self._is_closed else _refusal(key, deployment, is_awake=is_awake)
+        if refusal or deployment is None:
+            raise refusal or refusals.deleted(key.name)
+        wait.start = Start.WARM if is_awake else self._start(deployment)
+        request = _Request(key, wait.num_bytes, self._clock(), wait)
+        try:
+            self._queue.enter(request, self._terms(deployment, is_awake=is_awake), max_requests=deployment.max_held)
+        except HoldFull as error:
+            raise refusals.hold_full(deployment, str(error)) from error
+        self.review(key)
+        return request
+
+    def _end(self, request: _Request, deployment: Deployment, *, is_taken: bool) -> None:
+        """Forget the request, whichever way it went; a lease that nobody took goes back."""
+        request.wait.hold_s = self._clock() - request.arrived_s
+        self._on_end(deployment.full_name, request.wait.hold_s)
+        if self._queue.leave(request):
+            self._settle(request.key)
+        granted = request.granted
+        if granted.cancel() or granted.cancelled() or is_taken:
+            return
+        if granted.exception() is None:  # asked in any case: asyncio logs what nobody asked for
+            granted.result().give_back()
+
+    def _grant(self, key: ObjectKey, batch: Batch, now_s: float) -> None:
+        """Give the first in line a worker, and the next, as long as one has room."""
+        while request := self._queue.first(key):
+            if request.granted.cancelled():  # its client has just gone
+                self._queue.leave(request)
+                continue
+            lease = self._router.try_lease(key, batch)
+            if lease is None:
+                return
+            if request.wait.start is not Start.WARM:
+                request.wait.wake_s = max(0.0, self._queue.since_s(key) - request.arrived_s)
+            request.wait.hold_s = now_s - request.arrived_s
+            self._queue.leave(request)
+            request.granted.set_result(lease)
+
+    def _refuse(self, requests: Iterable[_Request], error: CallError | None) -> None:
+        for request in requests:
+            if not request.granted.cancelled():
+                request.granted.set_exception(error or refusals.deleted(request.key.name))
+
+    def _settle(self, key: ObjectKey) -> None:
+        """Bring what others see and what runs in line with the line."""
+        held, deployment = self._queue.count(key), self._router.catalogue.get(key)
+        activity = self._router.activity.activity(key)
+        was_held = activity.held if activity else 0
+        self._router.activity.note_held(key, held)
+        self._set_timer(key)
+        terms = self._queue.terms(key)
+        is_cold = terms is not None and terms.regime is not Regime.SATURATED
+        if is_cold and deployment and deployment.desired_state == "Auto":
+            self._wakes.want(key)
+        else:
+            self._wakes.unwant(key, is_met=self._router.pool.is_ready(key))
+        if bool(was_held) != bool(held):
+            self._on_first(key)
+
+    def _set_timer(self, key: ObjectKey) -> None:
+        """Look at the line again when its first is due, and once a second."""
+        due_s, handle = self._queue.due_s(key), self._timers.pop(key, None)
+        if handle:
+            handle.cancel()
+        if due_s is not None:
+            delay_s = min(_TICK_S, max(0.0, due_s - self._clock()))
+            self._timers[key] = asyncio.get_running_loop().call_later(delay_s, self.review, key)
+
+    def _trust_after(self, delay_s: float, endpoint: Endpoint, *, is_last: bool) -> None:
+        handle = self._doubts.pop(endpoint.id, None)
+        if handle:
+            handle.cancel()
+        loop = asyncio.get_running_loop()
+        self._doubts[endpoint.id] = loop.call_later(delay_s, self._trust, endpoint, is_last)
+
+    def _trust(self, endpoint: Endpoint, is_last: bool) -> None:  # noqa: FBT001  # call_later takes no keywords
+        """End a doubt, if the worker can be heard or was silent long enough."""
+        del self._doubts[endpoint.id]
+        room = self._router.pool.room_of(endpoint)
+        if room and room.told is None and not is_last:
+            self._trust_after(SILENT_DOUBT_S, endpoint, is_last=True)
+            return
+        self._router.pool.doubt(endpoint, is_doubted=False)
+        self.review(endpoint.deployment)
+
+    def _note_level(self, key: ObjectKey, deployment: Deployment | None, *, is_awake: bool) -> None:
+        """Remember how deep a model slept: once it wakes, nothing says so any more."""
+        if deployment is None or is_awake:
+            self._levels.pop(key, None)
+        elif deployment.sleep_level:
+            self._levels[key] = deployment.sleep_level
+
+    def _start(self, deployment: Deployment) -> Start:
+        if not self._router.pool.endpoints_of(deployment.key):
+            return Start.COLD
+        level = self._levels.get(deployment.key, 1 if deployment.phase == "Waking" else 0)
+        return {0: Start.COLD, 1: Start.LEVEL1}.get(level, Start.LEVEL2)
+
+    def _terms(self, deployment: Deployment, *, is_awake: bool) -> Terms:
+        if is_awake:
+            return Terms(Regime.SATURATED, self._settings.saturated_timeout_s)
+        if deployment.phase == "Failed":
+            return Terms(Regime.FAILING, min(FAILING_LIMIT_S, deployment.hold_timeout_s))
+        return Terms(Regime.COLD, deployment.hold_timeout_s)
+
+    def _batch(self, deployment: Deployment) -> Batch:
+        return Batch(deployment.max_num_seqs, self._settings.worker_queue)
+
+
+def _refusal(key: ObjectKey, deployment: Deployment | None, *, is_awake: bool) -> CallError | None:
+    """Return why nobody waits for the deployment, None if they do."""
+    if deployment is None:
+        return refusals.deleted(f"{key.namespace}/{key.name}")
+    return None if is_awake else refusals.not_held(deployment)

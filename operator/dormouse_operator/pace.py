@@ -1,0 +1,48 @@
+"""When a changed status is written: at once where somebody waits for it, else at most once a second. Pure.
+
+A start changes the status a dozen times within moments. What is put off is not lost: the pass comes again when its
+time has come, and writes what holds then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dormouse_operator.actions import Action, WorkerAction
+from dormouse_operator.model import RecordedStatus
+
+PERIOD_S = 1.0
+BURST = 3  # so many that are due at once may follow each other; over time it is one in a period
+_AWAITED = ("Accepted", "Ready", "Asleep", "BlocksAgreed")
+
+
+def put_off_s(
+    before: RecordedStatus, after: Mapping[str, Any], actions: Sequence[Action], *, writes: Sequence[float], now: float
+) -> float:
+    """Return for how many seconds to put the write off; 0: write now. `writes` are the times of the last ones."""
+    allowed = BURST if is_urgent(before, after, actions) else 1
+    recent = sorted(time for time in writes if now - time < allowed * PERIOD_S)
+    if len(recent) < allowed:
+        return 0.0
+    return recent[-allowed] + allowed * PERIOD_S - now
+
+
+def is_urgent(before: RecordedStatus, after: Mapping[str, Any], actions: Sequence[Action]) -> bool:
+    """Tell whether somebody waits: for the answer to a spec, for a promise before it is kept, for being served."""
+    if any(is_command(action) for action in actions):
+        return True
+    if before.observed_generation != after.get("observedGeneration"):
+        return True
+    conditions = {item["type"]: (item["status"], item["reason"]) for item in after["conditions"]}
+    return any(_recorded(before, name) != conditions.get(name) for name in _AWAITED)
+
+
+def is_command(action: Action) -> bool:
+    """Tell whether a worker is told to do something: what it is told stands in the status before."""
+    return isinstance(action, WorkerAction)
+
+
+def _recorded(before: RecordedStatus, name: str) -> tuple[str, str] | None:
+    found = before.conditions.get(name)
+    return (found.condition.status, found.condition.reason) if found else None

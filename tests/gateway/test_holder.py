@@ -1,0 +1,235 @@
+"""A request's way to a worker without any wire: order, limits, and that nothing leaks whichever way it goes."""
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dormouse_api.status import CallError
+from dormouse_gateway.activity import WorkerLoad
+from dormouse_gateway.hold import HoldLimits, HoldSettings
+from dormouse_gateway.holder import DOUBT_S, SILENT_DOUBT_S, Holder, Start, Wait
+from dormouse_gateway.router import Router
+from dormouse_gateway.testing import NAMESPACE, infd, pod
+from dormouse_kube.reflector import ObjectKey
+
+TINY, POD = ObjectKey(NAMESPACE, "tiny"), ObjectKey(NAMESPACE, "tiny-0")
+READY, ASLEEP = WorkerLoad(0, 0, 0.0, is_ready=True), WorkerLoad(0, 0, 0.0, is_ready=False)
+SETTINGS = HoldSettings(
+    limits=HoldLimits(max_bytes=1000, max_total_requests=100, max_total_bytes=1000),
+    saturated_timeout_s=30.0,
+    worker_queue=0,
+)
+
+
+class Wakes:
+    """Remembers who is to wake."""
+
+    def __init__(self):
+        self.wanted = set()
+        self.met = set()
+
+    def want(self, key):
+        self.wanted.add(key)
+
+    def unwant(self, key, *, is_met):
+        self.wanted.discard(key)
+        if is_met:
+            self.met.add(key)
+
+
+class World:
+    """A model with one worker, which sleeps, and who waits for it."""
+
+    def __init__(self, max_num_seqs=2):
+        self.wakes, self.ends = Wakes(), []
+        self.router = Router(on_close=lambda _: None)
+        self.router.is_synced = True
+        self.holder = Holder(self.router, SETTINGS, wakes=self.wakes, on_end=lambda *end: self.ends.append(end))
+        self.put_deployment(engine={"maxNumSeqs": max_num_seqs})
+        self.put_pod()
+        self.endpoint = self.router.pool.endpoint_of(POD)
+        self.tell(ASLEEP)
+        self.got = []  # who got a worker, in order
+
+    def put_deployment(self, **spec):
+        obj = infd("tiny", **spec)
+        obj["metadata"] |= {"uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
+        self.router.on_deployment(TINY, obj)
+
+    def put_pod(self):
+        obj = pod("tiny-0", "tiny", ready=False)
+        obj["metadata"]["uid"] = "p"
+        self.router.on_pod(POD, obj)
+
+    def tell(self, load):
+        self.router.note_load(self.endpoint, load)
+
+    def ask(self, name, *, seconds=60.0, until=None):
+        """Return a task that asks for a worker and keeps it until the event is set."""
+        return asyncio.create_task(self._ask(name, seconds, until or asyncio.Event()))
+
+    async def _ask(self, name, seconds, until):
+        wait = Wait(10, asyncio.get_running_loop().time() + seconds)
+        with await self.holder.lease(self.router.catalogue.get(TINY), wait):
+            self.got.append(name)
+            await until.wait()
+        return wait
+
+    def outstanding(self):
+        return self.router.pool.in_flight().total()
+
+    def check(self):
+        self.holder.check_integrity()
+        line = self.holder._queue
+        assert self.router.activity.activity(TINY) is None or (
+            self.router.activity.activity(TINY).held == line.count(TINY)
+        )
+
+
+async def settled():
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def ended(*tasks):
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_requests_get_the_worker_in_the_order_of_their_arrival_and_newcomers_stand_behind():
+    world, done = World(), asyncio.Event()
+    tasks = [world.ask(number, until=done) for number in range(5)]
+    await settled()
+    assert (repr(world.holder), world.wakes.wanted) == (
+        "Holder(HoldQueue(5 requests of 50 bytes, default/tiny cold: 5 of 50 bytes))",
+        {TINY},
+    )
+    world.tell(READY)
+    tasks.append(world.ask("late", until=done))
+    await settled()
+    assert (world.got, world.wakes.wanted, world.outstanding()) == ([0, 1], set(), 2)
+    assert world.wakes.met == {TINY}
+    assert "saturated: 4" in repr(world.holder)
+    done.set()
+    waits = await asyncio.gather(*tasks)
+    assert world.got == [0, 1, 2, 3, 4, "late"]
+    assert [wait.start for wait in waits] == [Start.COLD] * 5 + [Start.WARM]
+    assert len(world.ends) == 6
+    world.check()
+    assert world.outstanding() == 0
+
+
+async def test_a_client_that_goes_at_the_moment_it_gets_a_worker_gives_it_to_the_next():
+    world = World(max_num_seqs=1)
+    first, second = world.ask("first"), world.ask("second")
+    await settled()
+    world.tell(READY)
+    first.cancel()
+    await settled()
+    assert (world.got, world.outstanding()) == (["second"], 1)
+    await ended(second)
+    assert world.outstanding() == 0
+    world.check()
+
+
+async def test_a_client_that_has_just_gone_gets_no_worker():
+    world = World(max_num_seqs=1)
+    first, second = world.ask("first"), world.ask("second")
+    await settled()
+    first.cancel()
+    world.tell(READY)
+    await settled()
+    assert (world.got, world.outstanding()) == (["second"], 1)
+    await ended(second)
+
+
+async def test_a_worker_in_doubt_is_tried_again_soon_if_it_can_be_heard_and_late_if_not(monkeypatch):
+    delays = []
+    loop = asyncio.get_running_loop()
+    world = World()
+    world.tell(READY)
+    later = loop.call_later
+
+    def soon(delay_s, *what):
+        delays.append(delay_s)
+        return later(0.0 if delay_s in {DOUBT_S, SILENT_DOUBT_S} else delay_s, *what)
+
+    monkeypatch.setattr(loop, "call_later", soon)
+    world.holder.doubt(world.endpoint)
+    task = world.ask("it")
+    await settled()
+    await asyncio.sleep(0.01)
+    assert (world.got, SILENT_DOUBT_S in delays) == (["it"], False)
+    await ended(task)
+    world.router.on_pod(POD, _ready_pod())
+    world.tell(None)
+    world.holder.doubt(world.endpoint)
+    task = world.ask("again")
+    await asyncio.sleep(0.01)
+    assert (world.got, SILENT_DOUBT_S in delays) == (["it", "again"], True)
+    await ended(task)
+    world.holder.aclose()
+
+
+def _ready_pod():
+    obj = pod("tiny-0", "tiny")
+    obj["metadata"]["uid"] = "p"
+    return obj
+
+
+async def test_after_the_last_call_nobody_waits_and_who_finds_a_free_worker_still_gets_it():
+    world = World()
+    waiting = world.ask("held")
+    await settled()
+    world.holder.aclose()
+    with pytest.raises(CallError, match="shutting down"):
+        await waiting
+    with pytest.raises(CallError, match="shutting down"):
+        await world.ask("new")
+    world.tell(READY)
+    task = world.ask("free")
+    await settled()
+    assert world.got == ["free"]
+    await ended(task)
+
+
+STEPS = st.sampled_from(["ask", "ask", "ask", "cancel", "end", "wake", "sleep", "lose", "order", "serve", "delete"])
+
+
+@given(st.lists(st.tuples(STEPS, st.integers(0, 20), st.booleans()), max_size=40))
+@settings(max_examples=100, deadline=None)
+def test_whatever_happens_no_request_and_no_worker_leaks(steps):
+    asyncio.run(_play(steps))
+
+
+async def _play(steps):
+    world, tasks, num_asked = World(), [], 0
+    for step, which, is_settled in steps:
+        if step == "ask" and world.router.catalogue.get(TINY):
+            done = asyncio.Event()
+            tasks.append((world.ask(num_asked, until=done), done))
+            num_asked += 1
+            await settled()  # it has arrived
+        elif step in {"cancel", "end"} and tasks:
+            task, done = tasks[which % len(tasks)]
+            task.cancel() if step == "cancel" else done.set()
+        elif step in {"wake", "sleep", "lose"}:
+            world.tell({"wake": READY, "sleep": ASLEEP, "lose": None}[step])
+        elif step in {"order", "serve"}:
+            state = "Asleep" if step == "order" else "Auto"
+            world.put_deployment(engine={"maxNumSeqs": 2}, lifecycle={"desiredState": state})
+        elif step == "delete":
+            world.router.on_deployment(TINY, None)
+        if is_settled:
+            await settled()
+        world.check()
+        assert world.outstanding() <= 2
+    await settled()
+    assert world.got == sorted(world.got), "in the order of arrival"
+    await ended(*(task for task, _ in tasks))
+    assert (len(world.holder), world.outstanding(), world.wakes.wanted) == (0, 0, set())
+    assert len(world.ends) <= num_asked
+    world.check()

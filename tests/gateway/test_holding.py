@@ -1,0 +1,334 @@
+"""Requests for models that sleep or start: held, woken, answered; and every other way out. Over real sockets."""
+
+import asyncio
+
+import grpc
+import pytest
+
+from dormouse_api.names import ANNOTATION_WAKE
+from dormouse_api.status import retry_after_s
+from dormouse_gateway.testing import NAMESPACE, infd, pod, unavailable
+from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
+from dormouse_kube.errors import Unavailable
+from dormouse_kube.reflector import ObjectKey
+from tests.gateway.kit import ask, refusal_of, tokens_of
+
+TINY = ObjectKey(NAMESPACE, "tiny")
+ASLEEP = {
+    "phase": "Asleep",
+    "conditions": [
+        {
+            "type": "Asleep",
+            "status": "True",
+            "reason": "Asleep",
+            "message": "1 of 1 workers are asleep at level 2; freed 1.00 GiB",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+    ],
+}
+
+
+async def add_asleep(house, worker, **lifecycle):
+    """Add a model whose one worker sleeps at level 2."""
+    worker.tell_load(ready=False)
+    house.kube.put(INFERENCE_DEPLOYMENTS, infd("tiny", lifecycle=lifecycle) | {"status": ASLEEP})
+    house.kube.put(PODS, pod("tiny-w0", "tiny", worker.address, ready=False))
+    await house.until(lambda: house.gateway.router.pool.endpoints_of(TINY))
+    await house.until(lambda: house.gateway.router.catalogue.find("tiny"))
+
+
+def set_status(house, **status):
+    house.kube.edit(INFERENCE_DEPLOYMENTS, NAMESPACE, "tiny", lambda obj: obj.update(status=status))
+
+
+def held(house):
+    house.gateway.holder.check_integrity()
+    return len(house.gateway.holder)
+
+
+def wakes(house):
+    return [call for call in house.kube.calls if call.verb == "apply"]
+
+
+def intent(house):
+    found = house.kube.peek(INFERENCE_DEPLOYMENTS, NAMESPACE, "tiny")
+    return (found["metadata"].get("annotations") or {}).get(ANNOTATION_WAKE)
+
+
+def rejected(house, reason):
+    return house.gateway.metrics.value("dormouse_rejected_total", reason=reason)
+
+
+async def metadata_of(call):
+    return {key: value for key, value in await call.trailing_metadata() or () if key.startswith("dormouse-")}
+
+
+async def test_a_request_for_a_sleeping_model_wakes_it_and_is_answered_and_told_how(house, workers):
+    await add_asleep(house, workers[0], holdTimeoutSeconds=120)
+    call = ask(house)
+    initial = dict(await call.initial_metadata())
+    assert (initial["dormouse-held"], initial["dormouse-hold-timeout-seconds"]) == ("true", "120")
+    activity = house.gateway.router.activity.activity(TINY)
+    assert (activity.held, activity.in_flight) == (1, 1)
+    assert house.gateway.metrics.value("dormouse_held_requests", model="default/tiny") == 1
+    await house.until(lambda: intent(house))
+    workers[0].tell_load(ready=True)
+    assert await tokens_of(call) == [1, 2, 3]
+    told = await metadata_of(call)
+    assert told["dormouse-start"] == "level2"
+    assert 0 < float(told["dormouse-wake-seconds"]) <= float(told["dormouse-hold-seconds"])
+    assert (held(house), house.gateway.router.activity.activity(TINY).held) == (0, 0)
+    assert house.gateway.metrics.value("dormouse_hold_seconds_count", model="default/tiny") == 1
+
+
+async def test_a_request_that_needs_not_wait_says_warm_at_the_end(house, workers):
+    await house.add("tiny", workers[:1])
+    call = ask(house)
+    assert await tokens_of(call) == [1, 2, 3]
+    told = await metadata_of(call)
+    assert told == {"dormouse-start": "warm", "dormouse-hold-seconds": "0.000000", "dormouse-wake-seconds": "0.000000"}
+    assert "dormouse-held" not in dict(await call.initial_metadata())
+    assert wakes(house) == []
+
+
+async def test_a_thousand_requests_in_one_wake_are_answered_in_order_with_one_intent(house, workers):
+    await add_asleep(house, workers[0])
+    calls = []
+    for number in range(1000):
+        call = ask(house, request_id=f"{number:04}", timeout=120)
+        calls.append(call)
+        if number % 50 == 49:  # one connection has its limits, and its own order
+            await house.until(lambda: held(house) == len(calls))
+    workers[0].tell_load(ready=True)
+    for call in calls:
+        assert await tokens_of(call) == [1, 2, 3]
+    order = [seen.request.request_id for seen in workers[0].seen]
+    assert sorted(order) == [f"{number:04}" for number in range(1000)], "each once"
+    late = max(abs(int(request_id) - place) for place, request_id in enumerate(order))
+    assert late < 100, "those that are under way together may overtake each other, the line does not"
+    assert len(wakes(house)) == 1
+    assert held(house) == 0
+
+
+async def test_a_fresh_worker_gets_a_few_at_first(house, workers):
+    await add_asleep(house, workers[0])
+    workers[0].is_gated = True
+    calls = [ask(house) for _ in range(20)]
+    await house.until(lambda: held(house) == 20)
+    workers[0].tell_load(ready=True)
+    await house.until(lambda: len(workers[0].seen) == 8)
+    assert held(house) == 12
+    workers[0].tell_load(ready=True, running_requests=8)
+    await house.until(lambda: len(workers[0].seen) == 16)
+    workers[0].gate.set()
+    for call in calls:
+        assert await tokens_of(call) == [1, 2, 3]
+
+
+async def test_a_model_without_any_pod_is_a_cold_start(house, workers):
+    house.kube.put(INFERENCE_DEPLOYMENTS, infd("tiny") | {"status": {"phase": "Zero"}})
+    await house.until(lambda: house.gateway.router.catalogue.find("tiny"))
+    call = ask(house)
+    await house.until(lambda: intent(house))
+    house.kube.put(PODS, pod("tiny-w0", "tiny", workers[0].address, ready=False))
+    assert await tokens_of(call) == [1, 2, 3], "its worker says so before the kubelet does"
+    assert (await metadata_of(call))["dormouse-start"] == "cold"
+
+
+async def test_a_request_that_comes_while_the_model_wakes_knows_how_deep_it_slept(house, workers):
+    await add_asleep(house, workers[0])
+    first = ask(house)
+    await house.until(lambda: held(house) == 1)
+    set_status(house, phase="Waking")
+    await house.until(lambda: house.gateway.router.catalogue.find("tiny").phase == "Waking")
+    second = ask(house)
+    await house.until(lambda: held(house) == 2)
+    workers[0].tell_load(ready=True)
+    for call in (first, second):
+        await tokens_of(call)
+        assert (await metadata_of(call))["dormouse-start"] == "level2"
+
+
+async def test_a_model_that_is_ordered_to_serve_is_waited_for_and_not_asked_to_wake(house, workers):
+    await house.add("tiny", workers[:1], ready=False, lifecycle={"desiredState": "Active"})
+    call = ask(house)
+    await house.until(lambda: held(house) == 1)
+    workers[0].tell_load(ready=True)
+    assert await tokens_of(call) == [1, 2, 3]
+    assert wakes(house) == []
+
+
+async def test_a_client_that_goes_leaves_the_line_and_the_wake_goes_on(house, workers):
+    await add_asleep(house, workers[0])
+    house.kube.fail("apply", INFERENCE_DEPLOYMENTS, Unavailable("the API server is away"), times=1)
+    gone, stays = ask(house), ask(house)
+    await house.until(lambda: held(house) == 2)
+    gone.cancel()
+    await house.until(lambda: held(house) == 1)
+    stays.cancel()
+    await house.until(lambda: held(house) == 0)
+    assert house.gateway.router.activity.activity(TINY).in_flight == 0
+    await house.until(lambda: intent(house))
+    workers[0].tell_load(ready=True)
+    assert await tokens_of(ask(house)) == [1, 2, 3]
+    assert len(workers[0].seen) == 1
+
+
+async def test_a_clients_own_deadline_wins(house, workers):
+    await add_asleep(house, workers[0])
+    error = await refusal_of(ask(house, timeout=0.2))
+    assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    await house.until(lambda: held(house) == 0)
+
+
+async def test_a_request_without_a_deadline_is_held_no_longer_than_the_servers(make_house, workers):
+    async with make_house(default_deadline_s=0.1) as house:
+        await add_asleep(house, workers[0])
+        error = await refusal_of(ask(house, timeout=None))
+        assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert "waited for a worker of default/tiny (phase Asleep)" in error.details()
+        assert (held(house), rejected(house, "deadline")) == (0, 1)
+
+
+async def test_a_wake_that_never_comes_ends_with_the_reason(house, workers):
+    await add_asleep(house, workers[0], holdTimeoutSeconds=0.2)
+    ready = {"type": "Ready", "status": "True", "reason": "Asleep", "message": ""}
+    short = {"type": "Degraded", "status": "True", "reason": "WakeRefused", "message": "1 GiB is missing"}
+    set_status(house, phase="Waking", conditions=[ready, short])
+    await house.until(lambda: house.gateway.router.catalogue.find("tiny").phase == "Waking")
+    errors = await asyncio.gather(*(refusal_of(ask(house)) for _ in range(3)))
+    for error in errors:
+        assert (error.code(), retry_after_s(error)) == (grpc.StatusCode.UNAVAILABLE, 5.0)
+        assert error.details() == (
+            "default/tiny has no ready worker (phase Waking); the request was held for 0.2 s; "
+            "WakeRefused: 1 GiB is missing"
+        )
+    assert (held(house), rejected(house, "hold_timeout")) == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"lifecycle": {"desiredState": "Asleep"}}, "spec.lifecycle.desiredState is Asleep"),
+        ({"lifecycle": {"desiredState": "Zero"}}, "spec.lifecycle.desiredState is Zero"),
+        ({"replicas": 0}, "spec.replicas is 0"),
+    ],
+)
+async def test_an_order_refuses_what_is_held_and_what_comes_and_wakes_nothing(house, workers, spec, words):
+    await add_asleep(house, workers[0])
+    call = ask(house)
+    await house.until(lambda: held(house) == 1)
+    before = len(wakes(house))
+    house.kube.edit(INFERENCE_DEPLOYMENTS, NAMESPACE, "tiny", lambda obj: obj["spec"].update(spec))
+    for refused in (call, ask(house)):
+        error = await refusal_of(refused)
+        assert (error.code(), retry_after_s(error)) == (grpc.StatusCode.UNAVAILABLE, 30.0)
+        assert words in error.details()
+    assert (held(house), len(wakes(house)) - before) == (0, 0)
+
+
+async def test_a_spec_that_is_not_accepted_is_not_waited_for(house, workers):
+    await add_asleep(house, workers[0])
+    set_status(house, phase="Rejected")
+    await house.until(lambda: house.gateway.router.catalogue.find("tiny").phase == "Rejected")
+    assert (await refusal_of(ask(house))).code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_deployment_that_is_deleted_refuses_what_it_held(house, workers):
+    await add_asleep(house, workers[0])
+    call = ask(house)
+    await house.until(lambda: held(house) == 1)
+    await house.kube.delete(INFERENCE_DEPLOYMENTS, NAMESPACE, "tiny")
+    error = await refusal_of(call)
+    assert error.code() is grpc.StatusCode.NOT_FOUND
+    assert error.details() == "default/tiny was deleted while the request waited for a worker"
+    assert held(house) == 0
+
+
+async def test_beyond_the_limit_requests_are_refused_and_the_others_stay(house, workers):
+    await add_asleep(house, workers[0], maxHeldRequests=2)
+    calls = [ask(house), ask(house)]
+    await house.until(lambda: held(house) == 2)
+    errors = await asyncio.gather(*(refusal_of(ask(house)) for _ in range(20)))
+    assert {error.code() for error in errors} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+    assert retry_after_s(errors[0]) == 5.0
+    assert errors[0].details() == (
+        "default/tiny has no worker for this request now, and "
+        "2 requests wait already; the limit is 2 (spec.lifecycle.maxHeldRequests)"
+    )
+    assert (held(house), rejected(house, "hold_full")) == (2, 20)
+    workers[0].tell_load(ready=True)
+    for call in calls:
+        assert await tokens_of(call) == [1, 2, 3]
+
+
+async def test_while_all_workers_are_busy_requests_wait_in_order_and_are_refused_after_a_short_time(
+    make_house, workers
+):
+    async with make_house(saturated_timeout_s=0.3, worker_queue=0) as house:
+        await house.add("tiny", workers[:1], engine={"maxNumSeqs": 2})
+        workers[0].is_gated = True
+        running = [ask(house), ask(house)]
+        await house.until(lambda: len(workers[0].seen) == 2)
+        error = await refusal_of(ask(house))
+        assert (error.code(), retry_after_s(error)) == (grpc.StatusCode.RESOURCE_EXHAUSTED, 5.0)
+        assert error.details() == "all workers of default/tiny are busy; the request was held for 0.3 s"
+        waits = ask(house)
+        await house.until(lambda: held(house) == 1)
+        workers[0].gate.set()
+        for call in (*running, waits):
+            assert await tokens_of(call) == [1, 2, 3]
+        assert (await metadata_of(waits))["dormouse-start"] == "warm"
+        assert (wakes(house), rejected(house, "saturated")) == ([], 1)
+
+
+async def test_a_worker_that_drains_gets_nothing_and_what_comes_is_held_until_it_is_back(house, workers):
+    await house.add("tiny", workers[:1])
+    await house.until(lambda: workers[0].watchers == 1)
+    assert await tokens_of(ask(house)) == [1, 2, 3]
+    workers[0].tell_load(ready=False, draining=True)
+    await house.until(lambda: house.gateway.router.activity.activity(TINY).awake_workers == 0)
+    call = ask(house)
+    await house.until(lambda: held(house) == 1)
+    await house.until(lambda: intent(house))
+    assert len(workers[0].seen) == 1
+    workers[0].tell_load(ready=True)
+    assert await tokens_of(call) == [1, 2, 3]
+
+
+async def test_a_request_that_met_a_worker_on_its_way_to_sleep_is_held_and_answered_after_the_wake(house, workers):
+    await house.add("tiny", workers[:1])
+    await house.until(lambda: workers[0].watchers == 1)
+    workers[0].fail_before = unavailable("the worker is asleep")
+    call = ask(house)
+    await house.until(lambda: len(workers[0].seen) == 1)
+    workers[0].tell_load(ready=False)
+    await house.until(lambda: intent(house))
+    workers[0].fail_before = None
+    workers[0].tell_load(ready=True)
+    assert await tokens_of(call) == [1, 2, 3]
+
+
+async def test_at_the_end_held_requests_are_answered_while_there_is_time(house, workers):
+    await add_asleep(house, workers[0])
+    call = ask(house)
+    await house.until(lambda: held(house) == 1)
+    house.stop.set()
+    await house.until(lambda: not house.gateway._is_ready)
+    workers[0].tell_load(ready=True)
+    assert await tokens_of(call) == [1, 2, 3]
+    await house.running
+
+
+async def test_what_is_still_held_at_the_end_of_the_drain_is_handed_back(make_house, workers):
+    async with make_house(drain_timeout_s=0.4) as house:
+        await add_asleep(house, workers[0])
+        calls = [ask(house) for _ in range(10)]
+        await house.until(lambda: held(house) == 10)
+        house.stop.set()
+        for call in calls:
+            error = await refusal_of(call)
+            assert (error.code(), retry_after_s(error)) == (grpc.StatusCode.UNAVAILABLE, 1.0)
+            assert error.details() == "this gateway is shutting down; the request was not sent to any worker"
+        await house.running
+        assert (held(house), rejected(house, "shutting_down")) == (0, 10)

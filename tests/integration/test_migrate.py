@@ -1,0 +1,239 @@
+"""Real workers that die or stop in the middle of real streams: what comes through the gateway is as if nothing had."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+from grpc import aio
+from transformers import AutoTokenizer
+
+from dormouse_api.names import Role
+from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_api.v1 import inference_pb2_grpc as rpc
+from dormouse_api.v1 import worker_control_pb2 as control
+from dormouse_gateway.server import Gateway
+from dormouse_gateway.settings import Settings, Tokens
+from dormouse_gateway.testing import infd, pod, set_ready
+from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
+from dormouse_kube.testing import FakeKube
+from tests.gateway.conftest import until
+from tests.integration.conftest import EPOCH, TOKENS
+from tests.integration.test_processes import engine_of
+
+pytestmark = pytest.mark.timeout(240)
+
+PROMPT = list(range(300, 340))
+PENALTIES = {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.7}
+BEFORE = 12  # messages of each stream before something happens: a small part of it
+LONG = 200  # tokens
+
+
+@dataclass
+class Choice:
+    """One choice as the client got it."""
+
+    tokens: list[int] = field(default_factory=list)
+    text: str = ""
+    logprobs: list[float] = field(default_factory=list)
+    end: tuple[int, str] = (0, "")
+    migrated: bool = False
+
+
+@dataclass
+class Answer:
+    """One stream as the client got it."""
+
+    choices: dict[int, Choice] = field(default_factory=dict)
+    prompt_logprobs: list[float] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+    usages: list[tuple[int, int]] = field(default_factory=list)
+
+    def take(self, message: pb.GenerateResponse) -> None:
+        """Add a message."""
+        choice = self.choices.setdefault(message.choice_index, Choice())
+        choice.tokens += message.token_ids
+        choice.text += message.text
+        for part in message.logprobs:
+            choice.logprobs += [part.sampled.logprob, *(top.logprob for top in part.top)]
+        if message.finish_reason:
+            choice.end, choice.migrated = (message.finish_reason, message.matched_stop), message.migrated
+        if not message.token_ids:
+            assert not message.logprobs
+        else:
+            assert message.completion_tokens == len(choice.tokens)
+        self.prompt_logprobs += [part.sampled.logprob for part in message.prompt_logprobs]
+        self.seeds += [message.seed] if message.HasField("seed") else []
+        if message.HasField("usage"):
+            self.usages.append((message.usage.prompt_tokens, message.usage.completion_tokens))
+
+
+def check_same(told, whole):
+    """Compare with the run to which nothing happened, but for whether it moved."""
+    assert sorted(told.choices) == sorted(whole.choices)
+    for index, choice in whole.choices.items():
+        other = told.choices[index]
+        assert other.tokens == choice.tokens
+        assert other.text == choice.text
+        assert other.logprobs == pytest.approx(choice.logprobs, abs=1e-4)
+        assert other.end == choice.end
+    assert told.prompt_logprobs == pytest.approx(whole.prompt_logprobs, abs=1e-4)
+    assert (told.seeds, told.usages) == (whole.seeds, whole.usages)
+
+
+@pytest.fixture(scope="module")
+def pair(start_worker, tiny_model):
+    """Two workers of the same model, one with other chunks and blocks."""
+    flags = ("--engine-restart-window", "0")
+    made = [start_worker(tiny_model, *flags), start_worker(tiny_model, *flags, "--max-num-batched-tokens", "16")]
+    for worker in made:
+        worker.start()
+    return made
+
+
+@pytest.fixture(scope="module")
+def byte_tokens(tiny_model):
+    """The tokens of single bytes from which characters of one to three bytes can be made, in any order."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    return sorted({token for char in "aé日" for token in tokenizer(char, add_special_tokens=False)["input_ids"]})
+
+
+@asynccontextmanager
+async def gateway_of(workers):
+    """Run a gateway that knows these workers; only the first is ready. Yield a stub, and the API server."""
+    kube = FakeKube()
+    kube.put(INFERENCE_DEPLOYMENTS, infd("tiny"))
+    for index, worker in enumerate(workers):
+        kube.put(PODS, pod(f"w{index}", "tiny", f"127.0.0.1:{worker.port}", ready=index == 0))
+    settings = Settings(host="127.0.0.1", port=0, control_port=0, metrics_port=0, lame_duck_s=0, drain_timeout_s=5)
+    gateway = Gateway(settings, Tokens(TOKENS[Role.GATEWAY], ""), kube, rng=random.Random(1))
+    ports, stop = await gateway.start(), asyncio.Event()
+    running = asyncio.create_task(gateway.run(stop))
+    async with aio.insecure_channel(f"127.0.0.1:{ports.inference}") as channel:
+        try:
+            await until(lambda: gateway.router.is_synced and ready_pods(gateway) == ["w0"])
+            yield SimpleNamespace(stub=rpc.InferenceStub(channel), kube=kube, gateway=gateway)
+        finally:
+            stop.set()
+            await running
+
+
+def ready_pods(gateway):
+    pool = gateway.router.pool
+    (deployment,) = gateway.router.catalogue.deployments()
+    return sorted(endpoint.pod.name for endpoint in pool.endpoints_of(deployment.key) if endpoint.ready)
+
+
+async def show_ready(house, *names):
+    """Have only these pods ready, and wait until the gateway knows."""
+    for name in ("w0", "w1"):
+        set_ready(house.kube, name, ready=name in names)
+    await until(lambda: ready_pods(house.gateway) == sorted(names))
+
+
+class Reader:
+    """Reads one stream, in two parts."""
+
+    def __init__(self, house, params):
+        request = pb.GenerateRequest(model="tiny", token_ids=pb.TokenIds(ids=PROMPT), sampling_params=params)
+        self.call = house.stub.Generate(request, timeout=120)
+        self.answer = Answer()
+
+    async def read(self, most=None):
+        """Read so many messages, or all."""
+        count = 0
+        while count != most and (message := await self.call.read()) is not aio.EOF:
+            self.answer.take(message)
+            count += 1
+        return self.answer
+
+
+async def read_all(house, asked):
+    return await asyncio.gather(*(Reader(house, params).read() for params in asked))
+
+
+async def begin_all(house, asked):
+    readers = [Reader(house, params) for params in asked]
+    await asyncio.gather(*(reader.read(BEFORE) for reader in readers))
+    return readers
+
+
+async def end_all(readers):
+    return await asyncio.gather(*(reader.read() for reader in readers))
+
+
+async def requests_to_test(house, byte_tokens):
+    """Return requests of every kind, and what is said to them where nothing happens."""
+    bytewise = {"temperature": 50.0, "allowed_token_ids": byte_tokens, "logprobs": 2, "max_tokens": LONG}
+    (whole,) = await read_all(house, [pb.SamplingParams(seed=5, **bytewise)])
+    text = whole.choices[0].text
+    late = len(text) * 3 // 4
+    stop = text[late : late + 12]
+    assert text.index(stop) == late
+    asked = [
+        pb.SamplingParams(temperature=0, seed=1, max_tokens=LONG, ignore_eos=True, logprobs=0, **PENALTIES),
+        pb.SamplingParams(seed=5, stop=[stop], **bytewise),
+        pb.SamplingParams(temperature=0.9, seed=9, n=2, logprobs=1, ignore_eos=True, max_tokens=LONG, top_p=0.95),
+        pb.SamplingParams(seed=6, n=2, prompt_logprobs=1, **bytewise, **PENALTIES),
+    ]
+    wholes = await read_all(house, asked)
+    assert wholes[1].choices[0].end == (pb.FINISH_REASON_STOP, stop)
+    assert "�" in wholes[3].choices[0].text or any(ord(char) > 127 for char in wholes[3].choices[0].text)
+    assert not any(choice.migrated for whole in wholes for choice in whole.choices.values())
+    return asked, wholes
+
+
+def check_all(told, wholes):
+    for answer, whole in zip(told, wholes, strict=True):
+        check_same(answer, whole)
+        assert all(choice.migrated for choice in answer.choices.values())
+
+
+async def test_streams_go_on_when_their_workers_engine_or_the_whole_worker_is_killed(
+    pair, start_worker, tiny_model, byte_tokens
+):
+    """First the engine of one, which the worker survives and tells of; when it serves again, all of the other."""
+    survivor, doomed = pair[0], start_worker(tiny_model, "--max-num-batched-tokens", "32")
+    await asyncio.to_thread(doomed.start)
+    async with gateway_of([survivor, doomed]) as house:
+        asked, wholes = await requests_to_test(house, byte_tokens)
+        readers = await begin_all(house, asked)
+        await show_ready(house, "w0", "w1")
+        os.kill(engine_of(survivor.process.pid), signal.SIGKILL)
+        check_all(await end_all(readers), wholes)
+
+        await asyncio.to_thread(survivor.start)
+        await show_ready(house, "w1")
+        readers = await begin_all(house, asked)
+        await show_ready(house, "w0", "w1")
+        doomed.process.kill()
+        check_all(await end_all(readers), wholes)
+        assert house.gateway.metrics.value("dormouse_migrated_total", outcome="done") == 2 * len(asked)
+        assert house.gateway.mover.room.used_bytes == 0
+
+
+async def test_streams_go_on_when_worker_after_worker_gives_up_what_it_has(pair, byte_tokens):
+    async with gateway_of(pair) as house:
+        asked, wholes = await requests_to_test(house, byte_tokens)
+        readers = await begin_all(house, asked)
+        counts = [worker.status().request_counter for worker in pair]
+        for here, there in ((0, 1), (1, 0)):
+            await show_ready(house, f"w{there}")
+            await asyncio.to_thread(give_up, pair[here])
+            await asyncio.gather(*(reader.read(BEFORE) for reader in readers))
+        check_all(await end_all(readers), wholes)
+    num_choices = sum(len(whole.choices) for whole in wholes)
+    assert [worker.status().request_counter for worker in pair] == [count + num_choices for count in counts]
+
+
+def give_up(worker):
+    """Have the worker end what it has, as before a sleep in a hurry, and take requests again."""
+    prepare = control.PrepareSleepRequest(epoch=EPOCH, level=1, mode=control.DRAIN_MODE_ABORT)
+    worker.operate("PrepareSleep", prepare)
+    worker.operate("WakeUp", control.WakeUpRequest(epoch=EPOCH))

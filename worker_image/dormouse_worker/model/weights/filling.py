@@ -1,0 +1,87 @@
+"""Fills the weights' arena from storage, through a host copy or a few windows of host memory, and knows its checksums.
+
+storage --read, summed up--> host copy | staging | the arena itself (one memory) --copied while still cached--> arena
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+
+import torch
+
+from dormouse_worker.errors import InsufficientMemory, ModelChanged
+from dormouse_worker.model.device.arena import Arena
+from dormouse_worker.model.device.device import Device
+from dormouse_worker.model.device.driver import DeviceOutOfMemory, MemoryDriver
+from dormouse_worker.model.memory import gib
+from dormouse_worker.model.weights.arrival import Tell
+from dormouse_worker.model.weights.source import DEPTH, Contents, stream, with_extras
+from dormouse_worker.model.weights.windows import Window, cut_windows
+
+Place = Callable[[int, Window], torch.Tensor]  # where in host memory the i-th window is read to
+
+
+class Filling:
+    """Owns the windows, and the checksum of each tensor as it was read for the first time."""
+
+    def __init__(self, device: Device, contents: Contents, window_bytes: int) -> None:
+        self._device, self._contents, self._window_bytes = device, contents, window_bytes
+        self.windows = cut_windows(contents.layout, window_bytes)
+        self.checksums: Mapping[str, int] = {}  # {} = nothing was read yet
+
+    def __repr__(self) -> str:
+        return f"Filling({len(self.windows)} windows, {len(self.checksums)} checksums)"
+
+    def read(self, arena: Arena, copy: Arena | None, tell: Tell) -> None:
+        """Read everything into the mapped arena, and into `copy` if that is given.
+
+        Raises ModelChanged for a tensor that is not what was read the first time, InsufficientMemory for lack of host
+        memory, and what the source raises.
+        """
+        if copy is not None:
+            checksums = self._stream(arena, lambda _, window: bytes_of(copy, window.start, window.end), tell)
+        elif self._device.copies is None:
+            checksums = self._stream(arena, lambda _, window: bytes_of(arena, window.start, window.end), tell)
+        else:
+            checksums = self._read_staged(arena, self._device.copies, tell)
+        for name, before in self.checksums.items():
+            if checksums[name] != before:
+                raise ModelChanged(f"{name} is not what was loaded before the sleep; restart the worker")
+        self.checksums = checksums
+
+    def _read_staged(self, arena: Arena, memory: MemoryDriver, tell: Tell) -> dict[str, int]:
+        """Read through room for the windows that are under way."""
+        with closing(Arena("staging", memory, min(DEPTH, len(self.windows)) * self._window_bytes)) as staging:
+            _take(staging)
+
+            def place(i: int, window: Window) -> torch.Tensor:
+                start = i % DEPTH * self._window_bytes
+                return bytes_of(staging, start, start + window.end - window.start)
+
+            return self._stream(arena, place, tell)
+
+    def _stream(self, arena: Arena, place: Place, tell: Tell) -> dict[str, int]:
+        def deliver(window: Window, read: torch.Tensor) -> None:
+            target = bytes_of(arena, window.start, window.end)
+            if read.data_ptr() != target.data_ptr():
+                self._device.copy(target, read)
+
+        with self._contents.source.open() as read:
+            return stream(self.windows, with_extras(read, self._contents.extras), place, deliver, tell)
+
+
+def bytes_of(arena: Arena, start: int, end: int) -> torch.Tensor:
+    """Return the bytes [start, end) of a mapped arena, uint8."""
+    return arena.tensor(start, (end - start,), torch.uint8)
+
+
+def _take(staging: Arena) -> None:
+    try:
+        staging.prepare(staging.reserved_bytes)
+        staging.map()
+    except DeviceOutOfMemory as error:
+        raise InsufficientMemory(
+            f"reading the weights takes {gib(error.wanted_bytes)} of host memory, {gib(error.free_bytes)} are free; "
+            "raise the memory limit"
+        ) from error
