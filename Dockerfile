@@ -80,7 +80,7 @@ LABEL org.opencontainers.image.title="dormouse gateway" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.url="https://dormouse.dev"
 USER 65532:65532
-EXPOSE 50051 50052 8080
+EXPOSE 8000 50051 50052 8080
 ENTRYPOINT ["python", "-m", "dormouse_gateway"]
 
 FROM worker-env AS worker

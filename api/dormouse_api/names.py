@@ -12,6 +12,7 @@ API_VERSION = f"{GROUP}/{VERSION}"
 
 INFERENCE_PORT = 50051  # workers and gateway: dormouse.v1.Inference, health, reflection
 CONTROL_PORT = 50052  # workers: WorkerControl; gateway: GatewayControl
+HTTP_PORT = 8000  # gateway: the OpenAI-compatible API
 METRICS_PORT = 8080  # every part: /metrics, /healthz, /readyz over HTTP
 
 INFERENCE_SERVICE = "dormouse.v1.Inference"

@@ -26,7 +26,7 @@ def main() -> None:
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         uvloop.run(_run(settings, tokens))
-    except (KubeError, OSError, RuntimeError) as error:
+    except (BadSetting, KubeError, OSError, RuntimeError) as error:
         sys.exit(_complain(error))
 
 

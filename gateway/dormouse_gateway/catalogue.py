@@ -56,20 +56,21 @@ class Catalogue:
 
     def names(self) -> list[str]:
         """Return one name per deployment, sorted: the short one where it holds it."""
-        return sorted(self._shortest(deployment) for deployment in self._deployments.values())
+        return sorted(self.shortest(deployment) for deployment in self._deployments.values())
 
     def deployments(self) -> list[Deployment]:
         """Return all deployments, by key."""
         return [self._deployments[key] for key in sorted(self._deployments)]
+
+    def shortest(self, deployment: Deployment) -> str:
+        """Return the model name if the deployment holds it, else namespace/name."""
+        return deployment.model_name if self.find(deployment.model_name) is deployment else deployment.full_name
 
     def _holder(self, model_name: str) -> Deployment | None:
         """Return the oldest of those that claim the name."""
         claimants = [self._deployments[key] for key in self._claims.get(model_name, ())]
         return min(claimants, key=lambda deployment: deployment.seniority, default=None)
 
-    def _shortest(self, deployment: Deployment) -> str:
-        return deployment.model_name if self.find(deployment.model_name) is deployment else deployment.full_name
-
     def _by_name(self) -> dict[str, Deployment]:
         full = {deployment.full_name: deployment for deployment in self._deployments.values()}
-        return {self._shortest(deployment): deployment for deployment in full.values()} | full
+        return {self.shortest(deployment): deployment for deployment in full.values()} | full

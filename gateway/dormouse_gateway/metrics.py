@@ -18,6 +18,7 @@ UNKNOWN_MODEL = "unknown"  # the label of requests for models that do not exist,
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _REASONS = {
     grpc.StatusCode.INVALID_ARGUMENT: "invalid_argument",
+    grpc.StatusCode.UNAUTHENTICATED: "unauthenticated",
     grpc.StatusCode.NOT_FOUND: "unknown_model",
     grpc.StatusCode.UNAVAILABLE: "none_ready",
     grpc.StatusCode.RESOURCE_EXHAUSTED: "full",
@@ -50,6 +51,12 @@ class Metrics:
             ["reason"],
             registry=self._registry,
         )
+        self._http = Counter(
+            "dormouse_gateway_http_responses",
+            "Responses of the OpenAI-compatible API, refusals before any worker was asked included.",
+            ["path", "status"],
+            registry=self._registry,
+        )
         self._held = Histogram(
             "dormouse_hold_seconds",
             "How long requests waited in the gateway for a worker, those that needed not wait left out.",
@@ -74,9 +81,13 @@ class Metrics:
         self._requests.labels(model, code.name, method).inc()
         self._seconds.labels(model, method).observe(seconds)
 
+    def responded(self, path: str, status: int) -> None:
+        """Count a response of the HTTP API; the path is one of its own, or "other"."""
+        self._http.labels(path, str(status)).inc()
+
     def rejected(self, error: CallError) -> None:
         """Count a request that never reached a worker."""
-        reason = error.reason if isinstance(error, Refusal) else _REASONS[error.code]
+        reason = error.reason if isinstance(error, Refusal) else _REASONS.get(error.code, error.code.name.lower())
         self._rejected.labels(reason).inc()
 
     def held(self, model: str, seconds: float) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import random
 import uuid
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +26,7 @@ from dormouse_gateway.channels import Channels
 from dormouse_gateway.departures import Stay
 from dormouse_gateway.errors import WorkerFailure, WorkerStopped, read_failure, status_of, stopped
 from dormouse_gateway.holder import Holder, Wait
+from dormouse_gateway.keys import Caller, Keyring
 from dormouse_gateway.metrics import UNKNOWN_MODEL, Metrics
 from dormouse_gateway.migrate import Mover
 from dormouse_gateway.requests import METHODS, Method
@@ -34,6 +36,8 @@ _LOG = logging.getLogger(__name__)
 
 Context = Any  # aio.ServicerContext, whose stubs lack abort_with_status
 _END: Any = aio.EOF  # type: ignore[attr-defined]  # missing in the stubs
+
+Admit = Callable[[Any], AbstractContextManager[Caller]]  # metadata → who calls, as long as the request runs
 
 
 @dataclass(slots=True)
@@ -47,7 +51,7 @@ class _Record:
 class InferenceProxy:
     """Serves the Inference service from the workers' ones."""
 
-    def __init__(  # noqa: PLR0913  # five parts that it composes, two settings, two sources of truth for tests
+    def __init__(  # noqa: PLR0913  # six parts that it composes, two settings, two sources of truth for tests
         self,
         router: Router,
         channels: Channels,
@@ -56,33 +60,33 @@ class InferenceProxy:
         *,
         mover: Mover,
         token: str = "",
+        keys: Keyring | None = None,
         default_deadline_s: float = 600.0,
         rng: random.Random | None = None,
     ) -> None:
-        """Take the gateway's role token ("" = prove nothing) and the deadline of requests that bring none."""
+        """Take the role token ("" = prove nothing), the clients' keys, the deadline of requests that bring none."""
         self._router = router
         self._channels = channels
         self._metrics = metrics
         self._mover = mover
         self._holder = holder
         self._token = token
+        self._keys = keys or Keyring()
         self._default_deadline_s = default_deadline_s
         self._rng = rng or random.SystemRandom()
         self._clock = mover.clock
 
     def handler(self) -> grpc.GenericRpcHandler[Any, Any]:
         """Return the service, to be added to a server. Neither requests nor responses are parsed by gRPC."""
-        methods = {
-            method.name: grpc.unary_stream_rpc_method_handler(partial(self._serve, method)) for method in METHODS
-        }
+        methods = {method.name: grpc.unary_stream_rpc_method_handler(partial(self.serve, method)) for method in METHODS}
         methods["WatchLoad"] = grpc.unary_stream_rpc_method_handler(_refuse_watch_load)
         return grpc.method_handlers_generic_handler(INFERENCE_SERVICE, methods)
 
-    async def _serve(self, method: Method, raw: bytes, context: Context) -> None:
-        """Serve one request, and count it however it ends."""
+    async def serve(self, method: Method, raw: bytes, context: Context, admit: Admit | None = None) -> None:
+        """Serve one request, and count it however it ends. Who has been admitted already brings `admit`."""
         record, started = _Record(), self._clock()
         try:
-            status = await self._answer(method, raw, context, record)
+            status = await self._answer(method, raw, context, record, admit or self._keys.admit)
         except asyncio.CancelledError:
             record.code = _why_cancelled(context)
             raise
@@ -91,12 +95,15 @@ class InferenceProxy:
         if status:
             await context.abort_with_status(status)
 
-    async def _answer(self, method: Method, raw: bytes, context: Context, record: _Record) -> grpc.Status | None:
+    async def _answer(
+        self, method: Method, raw: bytes, context: Context, record: _Record, admit: Admit
+    ) -> grpc.Status | None:
         """Route and forward; return the status to end with, None after success."""
         try:
-            call = self._prepare(method, raw, context, record)
-            with self._counted(call), announce.told_at_the_end(context, call.wait, is_told=method.need_ready):
-                await self._mover.go(call, context.write, self._try)
+            with admit(context.invocation_metadata()) as caller:
+                call = self._prepare(method, raw, context, record, caller)
+                with self._counted(call), announce.told_at_the_end(context, call.wait, is_told=method.need_ready):
+                    await self._mover.go(call, context.write, self._try)
         except CallError as error:
             record.code = error.code
             self._metrics.rejected(error)
@@ -116,12 +123,12 @@ class InferenceProxy:
         """Count the call as activity of its deployment; what sleeping workers answer too is none."""
         return self._router.activity.request(call.deployment.key) if call.method.need_ready else nullcontext()
 
-    def _prepare(self, method: Method, raw: bytes, context: Context, record: _Record) -> Call:
+    def _prepare(self, method: Method, raw: bytes, context: Context, record: _Record, caller: Caller) -> Call:
         """Read, check and route the request. Raises CallError."""
         remaining_s = context.time_remaining()
         deadline = self._clock() + (self._default_deadline_s if remaining_s is None else remaining_s)
         request = requests.parse(method, raw)
-        deployment = self._router.resolve(request.model)
+        deployment = self._router.resolve(request.model, caller)
         record.model = deployment.full_name
         body = requests.prepare(request, model_name=deployment.model_name, rng=self._rng)
         metadata = requests.forwarded_metadata(context.invocation_metadata(), token=self._token)

@@ -14,6 +14,7 @@ from typing import TypeVar
 from dormouse_gateway import refusals
 from dormouse_gateway.activity import ActivityLog, WorkerLoad
 from dormouse_gateway.catalogue import Catalogue
+from dormouse_gateway.keys import ANYBODY, Caller
 from dormouse_gateway.model import Deployment, Endpoint, EndpointId, parse_deployment, parse_endpoint
 from dormouse_gateway.pool import EndpointPool, Slot
 from dormouse_gateway.room import Batch
@@ -93,14 +94,22 @@ class Router:
         self.pool.tell(endpoint, load)
         self.on_change(endpoint.deployment)
 
-    def resolve(self, model: str) -> Deployment:
-        """Return the deployment that the name means. Raises CallError UNAVAILABLE before the first sync, NOT_FOUND."""
+    def resolve(self, model: str, caller: Caller = ANYBODY) -> Deployment:
+        """Return the deployment that the name means. Raises CallError UNAVAILABLE before the first sync, NOT_FOUND.
+
+        What the caller may not use is not there for him: the refusal neither tells nor lists it.
+        """
         if not self.is_synced:
             raise refusals.not_synced()
         deployment = self.catalogue.find(model)
-        if deployment is None:
-            raise refusals.unknown_model(model, self.catalogue.names())
+        if deployment is None or not caller.may_use(deployment, self.catalogue.shortest(deployment)):
+            raise refusals.unknown_model(model, sorted(self.models(caller)))
         return deployment
+
+    def models(self, caller: Caller = ANYBODY) -> dict[str, Deployment]:
+        """Return what the caller may use, sleeping ones too, by the shortest name under which it answers."""
+        named = {self.catalogue.shortest(deployment): deployment for deployment in self.catalogue.deployments()}
+        return {name: deployment for name, deployment in named.items() if caller.may_use(deployment, name)}
 
     def lease(
         self,

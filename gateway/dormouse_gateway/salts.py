@@ -1,7 +1,7 @@
 """Whose cached prefixes a call may share: the cache salt, derived from the API key that the client presents. Pure.
 
-Keys are not verified here, nor anywhere yet: a salt keeps callers with different keys apart and gives no rights.
-Whoever presents somebody else's key shares that key's prefixes; whoever presents none shares those of all who do so.
+Keys are not verified here (see keys.py): a salt keeps callers with different keys apart and gives no rights. Whoever
+presents none shares the prefixes of all who do so.
 """
 
 from __future__ import annotations
@@ -26,12 +26,17 @@ def cache_salt(given: Any) -> str:
     The same key always gives the same salt, in every gateway, and the key can not be read from it. What is no
     `authorization: Bearer KEY` is no key. Raises CallError INVALID_ARGUMENT if the client presents more than one.
     """
+    key = presented_key(given)
+    return hashlib.sha256(_DOMAIN + key).hexdigest() if key else NO_KEY
+
+
+def presented_key(given: Any) -> bytes:
+    """Return the API key that a call with this metadata presents; empty if none. Raises CallError for two."""
     entries = [value for key, value in given or () if key.lower() == _KEY_ENTRY]
     if len(entries) > 1:
         message = f"{_KEY_ENTRY} is given {len(entries)} times; it may be given once"
         raise CallError(grpc.StatusCode.INVALID_ARGUMENT, message)
-    key = _bearer_key(entries[0]) if entries else b""
-    return hashlib.sha256(_DOMAIN + key).hexdigest() if key else NO_KEY
+    return _bearer_key(entries[0]) if entries else b""
 
 
 def _bearer_key(entry: str | bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""The gateway as one thing: two gRPC ports, one HTTP port, two watches. Owns their start, their order and their end."""
+"""The gateway as one thing: two gRPC ports, two HTTP ports, two watches. Owns their start and end."""
 
 from __future__ import annotations
 
@@ -23,14 +23,18 @@ from dormouse_api.v1 import inference_pb2
 from dormouse_gateway.channels import Channels
 from dormouse_gateway.control import GatewayControl
 from dormouse_gateway.departures import Departures
+from dormouse_gateway.files import watch_files
 from dormouse_gateway.holder import Holder
 from dormouse_gateway.http import HttpDoor
 from dormouse_gateway.loads import LoadWatch
 from dormouse_gateway.metrics import Metrics
 from dormouse_gateway.migrate import Mover
+from dormouse_gateway.openai.app import make_app
+from dormouse_gateway.openai.door import OpenAIDoor
+from dormouse_gateway.openai.generating import Generating
 from dormouse_gateway.proxy import InferenceProxy
 from dormouse_gateway.router import Router
-from dormouse_gateway.settings import Settings, Tokens, hold_settings
+from dormouse_gateway.settings import Settings, Tokens, hold_settings, read_identity, read_keys
 from dormouse_gateway.wakes import WakeWriter
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS, KubeApi, Resource
 from dormouse_kube.reflector import ObjectKey, Reflector
@@ -39,6 +43,7 @@ _LOG = logging.getLogger(__name__)
 
 GATEWAY_CONTROL_SERVICE = "dormouse.v1.GatewayControl"
 _CONTROL_GRACE_S = 1.0  # the streams there have been told to end
+_WAITING_S = 10.0  # between two comments to an HTTP client whose request is held
 _HAND_BACK_S = 1.0  # so long before the end of the drain: time for the refusals to reach the clients
 _SPARE_BYTES = 1 << 20  # so far beyond the limit gRPC lets a message in, to be refused with a sentence of ours
 
@@ -52,14 +57,17 @@ class Ports:
     inference: int
     control: int
     http: int
+    openai: int
 
 
 class Gateway:
     """Everything composed. Use: start, then run until stopped."""
 
     def __init__(self, settings: Settings, tokens: Tokens, api: KubeApi, *, rng: random.Random | None = None) -> None:
-        """Take the API server to learn from. Needs a running event loop."""
+        """Take the API server to learn from. Needs a running event loop. Raises BadSetting."""
         self._settings = settings
+        self._keys = read_keys(settings)
+        self._identity = read_identity(settings)
         self.metrics = Metrics()
         self.channels = Channels()
         self.router = Router(on_close=self.channels.discard, on_forget=self.metrics.forget)
@@ -84,6 +92,7 @@ class Gateway:
             self.holder,
             mover=self.mover,
             token=tokens.gateway_token,
+            keys=self._keys,
             default_deadline_s=settings.default_deadline_s,
             rng=rng,
         )
@@ -96,6 +105,7 @@ class Gateway:
         self._activity = GatewayControl(self.router.activity, is_synced=lambda: self.router.is_synced)
         control_rpc.add_GatewayControlServicer_to_server(self._activity, self._control)
         self._http = HttpDoor(metrics=self.metrics.text, is_ready=lambda: self._is_ready)
+        self._openai = self._openai_door(proxy)
         self._reflectors = self._watches(api)
 
     def __repr__(self) -> str:
@@ -107,13 +117,14 @@ class Gateway:
         host = self._settings.host
         await self._tell(health_pb2.HealthCheckResponse.NOT_SERVING)
         ports = Ports(
-            self._inference.add_insecure_port(f"{host}:{self._settings.port}"),
+            self._add_port(self._inference, f"{host}:{self._settings.port}"),
             self._control.add_insecure_port(f"{host}:{self._settings.control_port}"),
             await self._http.start(host, self._settings.metrics_port),
+            await self._openai.start(host, self._settings.http_port),
         )
         await self._inference.start()
         await self._control.start()
-        _LOG.info("listening: inference %d, control %d, http %d", ports.inference, ports.control, ports.http)
+        _LOG.info("listening: %s", ports)
         return ports
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -134,6 +145,7 @@ class Gateway:
         async with asyncio.TaskGroup() as tasks:
             for reflector in self._reflectors:
                 tasks.create_task(reflector.run())
+            self._watch_files(tasks)
             for reflector in self._reflectors:
                 await reflector.synced.wait()
             self.router.is_synced = True
@@ -166,7 +178,7 @@ class Gateway:
         timeout_s = self._settings.drain_timeout_s
         last_call_s = max(0.0, timeout_s - min(_HAND_BACK_S, timeout_s / 4))
         handle = asyncio.get_running_loop().call_later(last_call_s, self.holder.hand_back)
-        await self._inference.stop(timeout_s)
+        await asyncio.gather(self._inference.stop(timeout_s), self._openai.stop(timeout_s))
         handle.cancel()
 
     async def _tell(self, status: Any) -> None:
@@ -181,6 +193,27 @@ class Gateway:
         if self._settings.enable_reflection:
             reflection.enable_server_reflection((service, HEALTH_SERVICE, reflection.SERVICE_NAME), server)
         return server
+
+    def _add_port(self, server: aio.Server, address: str) -> int:
+        """Let clients in: with TLS, where there is a certificate."""
+        if self._identity:
+            return server.add_secure_port(address, self._identity.credentials())
+        return server.add_insecure_port(address)
+
+    def _openai_door(self, proxy: InferenceProxy) -> OpenAIDoor:
+        timeout_s = self._settings.http_timeout_s
+        generating = Generating(proxy.serve, self._keys, timeout_s, waiting_s=_WAITING_S)
+        app = make_app(self.router, generating, self.metrics.responded)
+        tls = self._identity.context if self._identity else None
+        return OpenAIDoor(app, timeout_s=timeout_s, max_connections=self._settings.http_max_connections, tls=tls)
+
+    def _watch_files(self, tasks: asyncio.TaskGroup) -> None:
+        """Follow the clients' keys and the certificate, where there are files of them."""
+        every_s = self._settings.reload_interval_s
+        if self._keys.directory:
+            tasks.create_task(watch_files((self._keys.directory,), self._keys.reload, every_s=every_s))
+        if self._identity:
+            tasks.create_task(watch_files(self._identity.files, self._identity.reload, every_s=every_s))
 
     def _watches(self, api: KubeApi) -> Sequence[Reflector]:
         namespaces = self._settings.watch_namespaces

@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dormouse_api.names import CONTROL_PORT, INFERENCE_PORT, METRICS_PORT
+from dormouse_api.names import CONTROL_PORT, HTTP_PORT, INFERENCE_PORT, METRICS_PORT
 from dormouse_gateway.hold import HoldLimits, HoldSettings
+from dormouse_gateway.key_files import BadKeyFile
+from dormouse_gateway.keys import Keyring
 from dormouse_gateway.migrate import MovingLimits
+from dormouse_gateway.tls import Identity
 
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 _MANY = 10**15
@@ -30,10 +33,27 @@ class Settings:
     tokens_dir: Path | None = None
     # DORMOUSE_HOST: address to listen on. The default is every one, IPv6 where the machine has it.
     host: str = "[::]"
-    # DORMOUSE_PORT, DORMOUSE_CONTROL_PORT, DORMOUSE_METRICS_PORT: 0 = any free one, for tests.
+    # DORMOUSE_PORT, DORMOUSE_CONTROL_PORT, DORMOUSE_METRICS_PORT, DORMOUSE_HTTP_PORT (the OpenAI-compatible API):
+    # 0 = any free one, for tests.
     port: int = INFERENCE_PORT
     control_port: int = CONTROL_PORT
     metrics_port: int = METRICS_PORT
+    http_port: int = HTTP_PORT
+    # DORMOUSE_API_KEYS_DIR: one file for each client's key (see keys.py). None = everybody may call everything. Read
+    # again when the files change; at the start a bad one stops the program.
+    api_keys_dir: Path | None = None
+    # DORMOUSE_TLS_CERT_FILE, DORMOUSE_TLS_KEY_FILE: PEM, both or none. With them the gRPC and the HTTP API speak TLS
+    # only, control and metrics stay plain (they are for the cluster). Read again when the files change.
+    tls_cert_file: Path | None = None
+    tls_key_file: Path | None = None
+    # DORMOUSE_RELOAD_INTERVAL, seconds: how often it is looked whether those files changed. The kubelet itself takes up
+    # to a minute to bring a Secret's change.
+    reload_interval_s: float = 5.0
+    # DORMOUSE_HTTP_MAX_CONNECTIONS: of clients of the HTTP API; more are closed at once. Each costs some 50 KiB.
+    http_max_connections: int = 2048
+    # DORMOUSE_HTTP_TIMEOUT, seconds: for a request's headers, for its body, and for a client to take what is sent to
+    # it. Who is slower is sent away, so that slow clients can not hold all connections.
+    http_timeout_s: float = 30.0
     # DORMOUSE_LOG_LEVEL: debug, info, warning or error.
     log_level: str = "info"
     # DORMOUSE_DRAIN_TIMEOUT, seconds: how long running requests may take to end after SIGTERM. With the lame-duck time
@@ -81,14 +101,22 @@ class Settings:
         given = {name: value.strip() for name, value in env.items() if value.strip()}
         read = _Reader(given)
         namespaces = given.get("DORMOUSE_WATCH_NAMESPACES", "").split(",")
-        tokens_dir = given.get("DORMOUSE_TOKENS_DIR")
+        if ("DORMOUSE_TLS_CERT_FILE" in given) != ("DORMOUSE_TLS_KEY_FILE" in given):
+            raise BadSetting("DORMOUSE_TLS_CERT_FILE and DORMOUSE_TLS_KEY_FILE: one is given; allowed are both or none")
         return cls(
             watch_namespaces=tuple(name.strip() for name in namespaces if name.strip()),
-            tokens_dir=Path(tokens_dir) if tokens_dir else None,
+            tokens_dir=read.path("DORMOUSE_TOKENS_DIR"),
             host=given.get("DORMOUSE_HOST", cls.host),
             port=read.port("DORMOUSE_PORT", cls.port),
             control_port=read.port("DORMOUSE_CONTROL_PORT", cls.control_port),
             metrics_port=read.port("DORMOUSE_METRICS_PORT", cls.metrics_port),
+            http_port=read.port("DORMOUSE_HTTP_PORT", cls.http_port),
+            api_keys_dir=read.path("DORMOUSE_API_KEYS_DIR"),
+            tls_cert_file=read.path("DORMOUSE_TLS_CERT_FILE"),
+            tls_key_file=read.path("DORMOUSE_TLS_KEY_FILE"),
+            reload_interval_s=read.seconds("DORMOUSE_RELOAD_INTERVAL", cls.reload_interval_s, least=0.1),
+            http_max_connections=read.positive("DORMOUSE_HTTP_MAX_CONNECTIONS", cls.http_max_connections),
+            http_timeout_s=read.seconds("DORMOUSE_HTTP_TIMEOUT", cls.http_timeout_s, least=0.1),
             log_level=read.choice("DORMOUSE_LOG_LEVEL", cls.log_level),
             drain_timeout_s=read.seconds("DORMOUSE_DRAIN_TIMEOUT", cls.drain_timeout_s, least=0),
             lame_duck_s=read.seconds("DORMOUSE_LAME_DUCK", cls.lame_duck_s, least=0),
@@ -135,6 +163,17 @@ class _Reader:
             raise BadSetting(f"{name} is {text!r}; allowed are whole numbers from 0 to {most}")
         return int(text)
 
+    def positive(self, name: str, default: int) -> int:
+        """Return a number from 1 to a million."""
+        text = self.given.get(name, str(default))
+        if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 1_000_000):
+            raise BadSetting(f"{name} is {text!r}; allowed are whole numbers from 1 to 1000000")
+        return int(text)
+
+    def path(self, name: str) -> Path | None:
+        """Return a path, None if none is given. Whether anything is there shows later."""
+        return Path(self.given[name]) if name in self.given else None
+
     def seconds(self, name: str, default: float, *, least: float) -> float:
         """Return a time from `least` to a day."""
         text = self.given.get(name, str(default))
@@ -178,6 +217,25 @@ def read_tokens(directory: Path | None) -> Tokens:
     if directory is None:
         return Tokens()
     return Tokens(_token(directory / "gateway-token"), _token(directory / "operator-token-sha256"))
+
+
+def read_keys(settings: Settings) -> Keyring:
+    """Read the clients' keys. Raises BadSetting."""
+    try:
+        return Keyring(settings.api_keys_dir)
+    except (BadKeyFile, OSError) as error:
+        raise BadSetting(f"DORMOUSE_API_KEYS_DIR: {error}") from error
+
+
+def read_identity(settings: Settings) -> Identity | None:
+    """Read certificate and key, if there are any. Raises BadSetting."""
+    if settings.tls_cert_file is None or settings.tls_key_file is None:
+        return None
+    try:
+        return Identity(settings.tls_cert_file, settings.tls_key_file)
+    except OSError as error:
+        where = f"{settings.tls_cert_file} and {settings.tls_key_file}"
+        raise BadSetting(f"DORMOUSE_TLS_CERT_FILE, DORMOUSE_TLS_KEY_FILE: {where}: {error}") from error
 
 
 def _token(path: Path) -> str:

@@ -48,6 +48,25 @@ def test_the_gateway_understands_its_environment(render: Render, level: str):
     assert settings.log_level == level
 
 
+def test_the_gateway_reads_the_secrets_where_they_are_mounted(render: Render):
+    gateway = container(render("gateway.apiKeys.secretName=keys", "gateway.tls.secretName=cert"), "gateway")
+    settings = GatewaySettings.from_env(environment(gateway))
+    mounts = {mount["name"]: mount["mountPath"] for mount in gateway["volumeMounts"]}
+    assert str(settings.api_keys_dir) == mounts["api-keys"]
+    assert [str(settings.tls_cert_file), str(settings.tls_key_file)] == [
+        f"{mounts['tls']}/tls.crt",
+        f"{mounts['tls']}/tls.key",
+    ]
+    assert "httpGet" in gateway["readinessProbe"], "the kubelet's gRPC probes speak no TLS"
+
+
+def test_without_secrets_the_gateway_is_open_and_plain(default: list[dict[str, Any]]):
+    gateway = container(default, "gateway")
+    settings = GatewaySettings.from_env(environment(gateway))
+    assert (settings.api_keys_dir, settings.tls_cert_file) == (None, None)
+    assert "grpc" in gateway["readinessProbe"]
+
+
 @pytest.mark.parametrize("grace_s", [1, 20, 600])
 def test_the_gateway_has_drained_before_its_pod_is_killed(render: Render, grace_s: int):
     manifests = render(f"gateway.terminationGracePeriodSeconds={grace_s}")
@@ -58,6 +77,6 @@ def test_the_gateway_has_drained_before_its_pod_is_killed(render: Render, grace_
 def test_the_parts_listen_where_the_pods_say(default: list[dict[str, Any]]):
     operator, gateway = container(default, "operator"), container(default, "gateway")
     settings = GatewaySettings.from_env(environment(gateway))
-    listening = [settings.port, settings.control_port, settings.metrics_port]
+    listening = [settings.port, settings.control_port, settings.metrics_port, settings.http_port]
     assert [port["containerPort"] for port in gateway["ports"]] == listening
     assert [port["containerPort"] for port in operator["ports"]] == [parse_settings(environment(operator)).metrics_port]

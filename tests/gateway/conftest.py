@@ -59,7 +59,7 @@ class House:
 async def running_house(kube, *, is_synced=True, **settings):
     """Run a gateway; end it in order unless the test did."""
     quick = {"lame_duck_s": 0.0, "drain_timeout_s": 5.0} | settings
-    plain = Settings(host="127.0.0.1", port=0, control_port=0, metrics_port=0, **quick)
+    plain = Settings(host="127.0.0.1", port=0, control_port=0, metrics_port=0, http_port=0, **quick)
     gateway = Gateway(plain, Tokens(GATEWAY_TOKEN, token_digest(OPERATOR_TOKEN)), kube, rng=random.Random(7))
     ports = await gateway.start()
     stop = asyncio.Event()

@@ -26,7 +26,9 @@ def start(tmp_path):
 
     def run(**env):
         plain = {name: value for name, value in os.environ.items() if not name.startswith(("DORMOUSE_", "KUBE"))}
-        ports = dict.fromkeys(("DORMOUSE_PORT", "DORMOUSE_CONTROL_PORT", "DORMOUSE_METRICS_PORT"), "0")
+        ports = dict.fromkeys(
+            ("DORMOUSE_PORT", "DORMOUSE_CONTROL_PORT", "DORMOUSE_METRICS_PORT", "DORMOUSE_HTTP_PORT"), "0"
+        )
         ours = {"KUBECONFIG": str(tmp_path / "config"), "DORMOUSE_HOST": "127.0.0.1", "PYTHONPATH": ":".join(sys.path)}
         process = subprocess.Popen(
             [sys.executable, "-m", "dormouse_gateway"],
@@ -59,6 +61,8 @@ def test_without_the_api_server_it_waits_and_sigterm_ends_it_with_0(start):
     [
         ({"DORMOUSE_PORT": "many"}, "DORMOUSE_PORT is 'many'"),
         ({"DORMOUSE_TOKENS_DIR": "/nowhere"}, "gateway-token"),
+        ({"DORMOUSE_API_KEYS_DIR": "/nowhere"}, "/nowhere"),
+        ({"DORMOUSE_TLS_CERT_FILE": "/nowhere", "DORMOUSE_TLS_KEY_FILE": "/nowhere"}, "DORMOUSE_TLS_CERT_FILE"),
         ({"KUBECONFIG": "/nowhere"}, "no credentials"),
         ({"DORMOUSE_HOST": "256.0.0.1"}, "256.0.0.1"),
     ],

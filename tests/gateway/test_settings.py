@@ -19,6 +19,13 @@ def test_every_setting_can_be_given():
         "DORMOUSE_PORT": "1",
         "DORMOUSE_CONTROL_PORT": "2",
         "DORMOUSE_METRICS_PORT": "3",
+        "DORMOUSE_HTTP_PORT": "4",
+        "DORMOUSE_API_KEYS_DIR": "/keys",
+        "DORMOUSE_TLS_CERT_FILE": "/tls/tls.crt",
+        "DORMOUSE_TLS_KEY_FILE": "/tls/tls.key",
+        "DORMOUSE_RELOAD_INTERVAL": "7",
+        "DORMOUSE_HTTP_MAX_CONNECTIONS": "5",
+        "DORMOUSE_HTTP_TIMEOUT": "6",
         "DORMOUSE_LOG_LEVEL": "DEBUG",
         "DORMOUSE_DRAIN_TIMEOUT": "4.5",
         "DORMOUSE_LAME_DUCK": "0",
@@ -41,6 +48,13 @@ def test_every_setting_can_be_given():
         port=1,
         control_port=2,
         metrics_port=3,
+        http_port=4,
+        api_keys_dir=Path("/keys"),
+        tls_cert_file=Path("/tls/tls.crt"),
+        tls_key_file=Path("/tls/tls.key"),
+        reload_interval_s=7.0,
+        http_max_connections=5,
+        http_timeout_s=6.0,
         log_level="debug",
         drain_timeout_s=4.5,
         lame_duck_s=0.0,
@@ -64,6 +78,7 @@ def test_every_setting_can_be_given():
         ("DORMOUSE_PORT", "65536", "65535"),
         ("DORMOUSE_PORT", "-1", "0"),
         ("DORMOUSE_METRICS_PORT", "http", "whole numbers"),
+        ("DORMOUSE_HTTP_MAX_CONNECTIONS", "0", "from 1"),
         ("DORMOUSE_MAX_MOVES", "101", "100"),
         ("DORMOUSE_MIGRATE_STREAM_BYTES", "-1", "whole numbers"),
         ("DORMOUSE_DRAIN_TIMEOUT", "soon", "seconds"),
@@ -78,6 +93,12 @@ def test_a_bad_value_names_the_variable_the_value_and_what_is_allowed(name, valu
     with pytest.raises(BadSetting) as caught:
         Settings.from_env({name: value})
     assert [word for word in (name, repr(value), allowed) if word not in str(caught.value)] == []
+
+
+@pytest.mark.parametrize("name", ["DORMOUSE_TLS_CERT_FILE", "DORMOUSE_TLS_KEY_FILE"])
+def test_a_certificate_needs_its_key_and_the_other_way_round(name):
+    with pytest.raises(BadSetting, match="allowed are both or none"):
+        Settings.from_env({name: "/somewhere"})
 
 
 def test_tokens_are_read_from_the_mounted_files_and_never_shown(tmp_path):

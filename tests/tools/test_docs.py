@@ -26,7 +26,15 @@ def expand(name: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "document",
-    ["README.md", "docs/architecture.md", "docs/gpu.md", "docs/progress.md", "docs/scaling.md", "docs/sleep.md"],
+    [
+        "README.md",
+        "docs/architecture.md",
+        "docs/gpu.md",
+        "docs/http.md",
+        "docs/progress.md",
+        "docs/scaling.md",
+        "docs/sleep.md",
+    ],
 )
 def test_every_file_that_a_document_names_exists(document):
     text = (ROOT / document).read_text("utf-8")

@@ -255,6 +255,14 @@ async def test_tokenize_detokenize_and_get_model_answer_while_loading(open_house
         assert (await house.inference.GetModel(pb.GetModelRequest())).num_parameters == 1234
 
 
+async def test_tokens_are_told_one_by_one_with_what_is_no_whole_character_marked(house):
+    tokens = (await house.tokenize("hé")).token_ids
+    asked = pb.DetokenizeRequest(token_ids=tokens, separately=True)
+    told = await house.inference.Detokenize(asked)
+    assert [text for text in told.token_texts if text][-3:] == ["h", "\ufffd", "\ufffd"]
+    assert (len(told.token_texts), told.text) == (len(tokens), "")
+
+
 async def test_a_broken_call_is_refused_though_other_calls_go_on(house):
     with pytest.raises(aio.AioRpcError) as caught:
         await house.inference.Detokenize(pb.DetokenizeRequest(token_ids=[260]))

@@ -77,8 +77,7 @@ class InferenceService(rpc.InferenceServicer):
         model = self._known_model(request.model)
         _check_size(request)
         validation.check_token_ids("token_ids", request.token_ids, model.card.vocab_size)
-        skip = request.skip_special_tokens if request.HasField("skip_special_tokens") else True
-        response = pb.DetokenizeResponse(text=await model.decode(list(request.token_ids), skip_special_tokens=skip))
+        response = await model.detokenize(request)
         size = response.ByteSize()
         if size > MAX_MESSAGE_BYTES:
             validation.refuse("token_ids", f"{size} bytes as text", f"at most {MAX_MESSAGE_BYTES} bytes of answer")

@@ -67,9 +67,14 @@ class Model:
             token_ids=await self.in_thread(lambda: self.codec.encode(request.text, add_special_tokens=add))
         )
 
-    async def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
-        """Return the text of these ids."""
-        return await self.in_thread(lambda: self.codec.decode(token_ids, skip_special_tokens=skip_special_tokens))
+    async def detokenize(self, request: pb.DetokenizeRequest) -> pb.DetokenizeResponse:
+        """Return the text of these ids, or of each by itself."""
+        ids = list(request.token_ids)
+        if request.separately:
+            return pb.DetokenizeResponse(token_texts=await self.in_thread(lambda: self._decode_each(ids)))
+        skip = request.skip_special_tokens if request.HasField("skip_special_tokens") else True
+        text = await self.in_thread(lambda: self.codec.decode(ids, skip_special_tokens=skip))
+        return pb.DetokenizeResponse(text=text)
 
     async def take_tokenizer(self, engine: EngineStatus) -> None:
         """Load what the engine made for a model without tokenizer.json. Raises ModelInvalid if it is broken."""
@@ -94,6 +99,9 @@ class Model:
             has_chat_template=bool(self.templates),
             eos_token_ids=card.eos_token_ids,
         )
+
+    def _decode_each(self, token_ids: Sequence[int]) -> list[str]:
+        return [self.codec.decode([token_id], skip_special_tokens=False) for token_id in token_ids]
 
     def _encode_chat(self, chat: pb.Chat, *, add_special_tokens: bool = False) -> tuple[str, list[int]]:
         text = render_chat(self.templates, chat)

@@ -1,0 +1,130 @@
+"""The paths of the API, and the one place where what went wrong becomes a response."""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from dormouse_api.status import CallError
+from dormouse_gateway import refusals
+from dormouse_gateway.model import Deployment
+from dormouse_gateway.openai.bodies import ClientGone
+from dormouse_gateway.openai.document import document
+from dormouse_gateway.openai.errors import ApiError, from_call_error
+from dormouse_gateway.openai.generating import CHAT_KIND, COMPLETION_KIND, Generating
+from dormouse_gateway.openai.headers import REQUEST_ID, check_size, request_id, to_metadata
+from dormouse_gateway.router import Router
+
+_LOG = logging.getLogger(__name__)
+_CLIENT_GONE = 499  # nobody gets it; nginx's number for what a log says of it
+
+Respond = Callable[[Request, str], Awaitable[Response]]
+OnResponse = Callable[[str, int], None]  # path, status
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One path and method. Every response carries the request's id."""
+
+    path: str
+    respond: Respond
+    on_response: OnResponse
+
+    async def __call__(self, request: Request) -> Response:
+        """Answer; whatever goes wrong becomes an error object."""
+        drawn = str(uuid.uuid4())
+        try:
+            check_size(request.headers.raw)
+            drawn = request_id(request.headers.raw) or drawn
+            response = await self.respond(request, drawn)
+        except ApiError as error:
+            response = _refusal(error)
+        except CallError as error:
+            response = _refusal(from_call_error(error))
+        except ClientGone:
+            response = Response(status_code=_CLIENT_GONE)
+        except Exception:  # noqa: BLE001  # the outermost layer: whatever it is becomes a response and a log line
+            _LOG.exception("error in request %s", drawn)
+            response = _refusal(ApiError(500, f"the gateway failed; look for {drawn} in its log", "server_error"))
+        response.headers[REQUEST_ID] = drawn
+        self.on_response(self.path, response.status_code)
+        return response
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """What can be asked for, sleeping or not."""
+
+    router: Router
+    generating: Generating
+
+    async def list(self, request: Request, _id: str) -> Response:
+        """Return all models that the key may use."""
+        found = self._found(request)
+        return JSONResponse({"object": "list", "data": [_model(name, each) for name, each in sorted(found.items())]})
+
+    async def get(self, request: Request, _id: str) -> Response:
+        """Return one model by any name under which it answers."""
+        name = request.path_params["model"]
+        caller = self.generating.keys.identify(to_metadata(request.headers.raw))
+        return JSONResponse(_model(name, self.router.resolve(name, caller)))
+
+    def _found(self, request: Request) -> dict[str, Deployment]:
+        caller = self.generating.keys.identify(to_metadata(request.headers.raw))
+        if not self.router.is_synced:
+            raise refusals.not_synced()
+        return self.router.models(caller)
+
+
+def make_app(router: Router, generating: Generating, on_response: OnResponse = lambda *_: None) -> Starlette:
+    """Return the API; each response is told to `on_response`."""
+    models = Models(router, generating)
+    described = json.dumps(document(), ensure_ascii=False).encode()
+
+    async def describe(_request: Request, _id: str) -> Response:
+        return Response(described, media_type="application/json")
+
+    async def missing(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return await Endpoint("other", partial(_refuse_path, error), on_response)(request)
+
+    def route(method: str, path: str, respond: Respond) -> Route:
+        serve = Endpoint(path.replace(":path", ""), respond, on_response).__call__  # a function, as starlette asks for
+        return Route(path, serve, methods=[method])
+
+    routes = [
+        route("GET", "/v1/models", models.list),
+        route("GET", "/v1/models/{model:path}", models.get),
+        route("POST", "/v1/completions", partial(generating.respond, COMPLETION_KIND)),
+        route("POST", "/v1/chat/completions", partial(generating.respond, CHAT_KIND)),
+        route("GET", "/openapi.json", describe),
+    ]
+    return Starlette(routes=routes, exception_handlers={HTTPException: missing})
+
+
+async def _refuse_path(error: HTTPException, request: Request, _id: str) -> Response:
+    words = f"{request.method} {request.url.path}: {error.detail}; /openapi.json tells what is there"
+    response = _refusal(ApiError(error.status_code, words))
+    response.headers.update(error.headers or {})
+    return response
+
+
+def _refusal(error: ApiError) -> Response:
+    return Response(error.encode(), error.status, error.headers)
+
+
+def _model(name: str, deployment: Deployment) -> dict[str, Any]:
+    created = int(datetime.fromisoformat(deployment.created).timestamp())
+    return {"id": name, "object": "model", "created": created, "owned_by": deployment.key.namespace}

@@ -1,0 +1,146 @@
+"""The OpenAPI document: what works, no more. The requests' schemas are those that are checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dormouse_gateway.openai.schemas import CHAT_REQUEST, COMPLETION_REQUEST
+
+Json = dict[str, Any]
+
+_TEXT = {"type": "string"}
+_NUMBER = {"type": "integer"}
+_LOGPROB = {"type": "number"}
+_NULL = {"type": "null"}
+
+
+def _object(**properties: Json) -> Json:
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def _array(items: Json) -> Json:
+    return {"type": "array", "items": items}
+
+
+def _or_null(schema: Json) -> Json:
+    return {"anyOf": [schema, _NULL]}
+
+
+_MODEL = _object(id=_TEXT, object={"const": "model"}, created=_NUMBER, owned_by=_TEXT)
+_ERROR = _object(error=_object(message=_TEXT, type=_TEXT, param=_or_null(_TEXT), code=_or_null(_TEXT)))
+_USAGE = _object(
+    prompt_tokens=_NUMBER,
+    completion_tokens=_NUMBER,
+    total_tokens=_NUMBER,
+    prompt_tokens_details=_object(cached_tokens=_NUMBER),
+)
+_FINISH = {"enum": ["stop", "length"]}
+_ENTRY = {"token": _TEXT, "logprob": _LOGPROB, "bytes": _or_null(_array(_NUMBER))}
+_CHAT_LOGPROBS = _object(content=_array(_object(**_ENTRY, top_logprobs=_array(_object(**_ENTRY)))), refusal=_NULL)
+_LOGPROBS = _object(
+    tokens=_array(_TEXT),
+    token_logprobs=_array(_or_null(_LOGPROB)),
+    top_logprobs=_array(_or_null({"type": "object", "additionalProperties": _LOGPROB})),
+    text_offset=_array(_NUMBER),
+)
+
+
+def _answer(name: str, choice: Json) -> Json:
+    head = {"id": _TEXT, "object": {"const": name}, "created": _NUMBER, "model": _TEXT}
+    return _object(**head, choices=_array(choice), usage=_USAGE)
+
+
+_CHAT_ANSWER = _answer(
+    "chat.completion",
+    _object(
+        index=_NUMBER,
+        message=_object(role={"const": "assistant"}, content=_TEXT, refusal=_NULL),
+        logprobs=_or_null(_CHAT_LOGPROBS),
+        finish_reason=_FINISH,
+    ),
+)
+_COMPLETION_ANSWER = _answer(
+    "text_completion", _object(index=_NUMBER, text=_TEXT, logprobs=_or_null(_LOGPROBS), finish_reason=_FINISH)
+)
+_REQUEST_ID: Json = {"x-request-id": {"description": "The client's, else drawn.", "schema": _TEXT}}
+_RETRY: Json = {"retry-after": {"description": "Seconds.", "schema": _NUMBER, "required": True}}
+_REFUSALS: dict[str, tuple[str, bool]] = {  # status → what it means, whether it says when to come again
+    "400": ("A field is wrong or not supported; the message names it.", False),
+    "401": ("The API key is missing or wrong.", False),
+    "403": ("The key may not do that.", False),
+    "404": ("No such model; the message lists those that the key may use.", False),
+    "408": ("The body came too slowly.", False),
+    "413": ("The body is too large.", False),
+    "415": ("The body is no application/json.", False),
+    "429": ("The key's limits are reached, or a queue is full.", True),
+    "431": ("The headers are too large.", False),
+    "500": ("The gateway or the worker failed; its log knows the request's id.", False),
+    "503": ("The model is asleep, starting or draining.", True),
+    "504": ("The answer took too long.", False),
+}
+
+
+def _responses(ok: Json, *statuses: str, events: str | None = None) -> Json:
+    content: Json = {"application/json": {"schema": ok}}
+    if events:
+        event = {"type": "object", "properties": {"data": _TEXT}, "required": ["data"], "description": events}
+        content["text/event-stream"] = {"schema": event}
+    found: Json = {"200": {"description": "The answer.", "headers": _REQUEST_ID, "content": content}}
+    return found | {status: _refused(*_REFUSALS[status]) for status in statuses}
+
+
+def _refused(description: str, says_when: bool) -> Json:  # noqa: FBT001  # a column of the table
+    headers = _REQUEST_ID | (_RETRY if says_when else {})
+    return {"description": description, "headers": headers, "content": {"application/json": {"schema": _ERROR}}}
+
+
+def _get(name: str, summary: str, ok: Json, *statuses: str, parameters: list[Json] | None = None) -> Json:
+    about = {"operationId": name, "summary": summary, "responses": _responses(ok, *statuses)}
+    return {"get": about | ({"parameters": parameters} if parameters else {})}
+
+
+def _post(name: str, summary: str, body: Json, ok: Json, events: str) -> Json:
+    return {
+        "post": {
+            "operationId": name,
+            "summary": summary,
+            "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+            "responses": _responses(ok, *_REFUSALS, events=events),
+        }
+    }
+
+
+def document() -> Json:
+    """Return it."""
+    parameter = {"name": "model", "in": "path", "required": True, "schema": _TEXT | {"minLength": 1}}
+    list_of_models = _object(object={"const": "list"}, data=_array(_MODEL))
+    events = "With stream: events of {}, each with a part of the answer; then data: [DONE]. Comments while it waits."
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Dormouse", "version": "1", "description": "Text of models that sleep when nobody calls."},
+        "security": [{}, {"key": []}],
+        "paths": {
+            "/v1/models": _get(
+                "listModels", "List all models, sleeping ones too.", list_of_models, "400", "401", "503"
+            ),
+            "/v1/models/{model}": _get(
+                "getModel", "Describe a model.", _MODEL, "400", "401", "404", "503", parameters=[parameter]
+            ),
+            "/v1/completions": _post(
+                "createCompletion",
+                "Go on with a text.",
+                COMPLETION_REQUEST,
+                _COMPLETION_ANSWER,
+                events.format("text_completion"),
+            ),
+            "/v1/chat/completions": _post(
+                "createChatCompletion",
+                "Answer in a conversation.",
+                CHAT_REQUEST,
+                _CHAT_ANSWER,
+                events.format("chat.completion.chunk"),
+            ),
+            "/openapi.json": _get("describe", "This document.", {"type": "object"}, "400"),
+        },
+        "components": {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+    }

@@ -1,0 +1,83 @@
+"""The port of the OpenAI-compatible API: listens, serves, and ends in order. Owns uvicorn."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from dormouse_gateway.openai.headers import MAX_HEADER_BYTES
+from dormouse_gateway.openai.protocol import bounded
+
+_EVERYWHERE = {"[::]", "0.0.0.0"}  # noqa: S104  # compared, not bound
+
+
+class _Server(uvicorn.Server):
+    """Signals are the program's."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave them alone."""
+        yield
+
+
+class OpenAIDoor:
+    """Serves an ASGI application on one port."""
+
+    def __init__(self, app: ASGIApp, *, timeout_s: float, max_connections: int, tls: ssl.SSLContext | None) -> None:
+        """Take what to serve, how long clients may take, how many there may be, and what to prove the name with."""
+        config = uvicorn.Config(
+            _unless_cut_off(app),
+            http=bounded(timeout_s, max_connections),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="error",  # what is no HTTP is the client's business
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+            ssl_context_factory=(lambda *_: tls) if tls else None,
+        )
+        self._server = _Server(config)
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; return the port. Raises OSError."""
+        listener = _listen(host, port)
+        self._serving = asyncio.create_task(self._server.serve([listener]), name="openai")
+        while not self._server.started and not self._serving.done():  # noqa: ASYNC110  # uvicorn has no event
+            await asyncio.sleep(0)
+        return int(listener.getsockname()[1])
+
+    async def stop(self, timeout_s: float) -> None:
+        """Take no more requests, let running ones end, cut off what runs for longer."""
+        self._server.config.timeout_graceful_shutdown = timeout_s  # type: ignore[assignment]  # any number does
+        self._server.should_exit = True
+        if self._serving:
+            await self._serving
+
+
+def _unless_cut_off(app: ASGIApp) -> ASGIApp:
+    """Return the application, which ends quietly when it has run for longer than the drain may take."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(asyncio.CancelledError):
+            await app(scope, receive, send)
+
+    return serve
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a bound socket; [::] and 0.0.0.0 are every address, IPv6 where the machine has it."""
+    if host in _EVERYWHERE:
+        dual = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if dual else socket.AF_INET
+        return socket.create_server(("", port), family=family, dualstack_ipv6=dual)
+    address = host.strip("[]")
+    return socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)

@@ -1,0 +1,49 @@
+"""What of a request's headers goes on to the worker, and under which id a request runs. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from dormouse_api.limits import MAX_REQUEST_ID_CHARS
+from dormouse_gateway.openai.errors import ApiError
+from dormouse_gateway.requests import Metadata
+
+MAX_HEADER_BYTES = 16 << 10
+REQUEST_ID = "x-request-id"
+_TRACE = {  # W3C trace context: what is malformed is not passed on, as the standard wants it
+    "traceparent": re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?"),
+    "tracestate": re.compile(r"[ -~]{1,512}"),
+}
+_ID = re.compile(rf"[!-~]{{1,{MAX_REQUEST_ID_CHARS}}}")
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+def check_size(headers: Headers) -> None:
+    """Refuse too many bytes of headers: h11 counts only what comes in several parts. Raises ApiError."""
+    size = sum(len(name) + len(value) + 4 for name, value in headers)
+    if size > MAX_HEADER_BYTES:
+        raise ApiError(431, f"the headers have {size} bytes; the limit is {MAX_HEADER_BYTES}")
+
+
+def to_metadata(headers: Headers) -> Metadata:
+    """Return the key (which decides about rights and cached prefixes, and goes no further) and the trace context."""
+    decoded = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in headers]
+    return tuple(
+        (name, value)
+        for name, value in decoded
+        if name == "authorization" or (name in _TRACE and _TRACE[name].fullmatch(value))
+    )
+
+
+def request_id(headers: Headers) -> str | None:
+    """Return the client's id for the request, None if it gave none. Raises ApiError."""
+    given = [value.decode("latin-1") for name, value in headers if name.lower() == REQUEST_ID.encode()]
+    if not given or not given[0]:
+        return None
+    if not _ID.fullmatch(given[0]):
+        raise ApiError(
+            400, f"{REQUEST_ID} has to be 1 to {MAX_REQUEST_ID_CHARS} printable ASCII characters", param=REQUEST_ID
+        )
+    return given[0]

@@ -1,0 +1,71 @@
+"""A worker that talks: what tests of the HTTP API stand on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_gateway.testing import FakeWorker
+
+PROMPT_TOKENS = 5
+WORDS = {1: "Hello", 2: " dor", 3: "mouse", 7: "\N{REPLACEMENT CHARACTER}", 8: 4096 * "z"}
+
+
+def word(token_id: int) -> str:
+    """Return a token's text."""
+    return WORDS.get(token_id, f"<{token_id}>")
+
+
+class TalkingWorker(FakeWorker):
+    """Says the words of `tokens`, each choice as all others; knows usage and, where asked for, log-probabilities."""
+
+    async def Generate(  # noqa: N802  # the name on the wire
+        self, request: pb.GenerateRequest, context: Any
+    ) -> AsyncIterator[pb.GenerateResponse]:
+        """Stream one message per token; the last one of each choice says why it ended."""
+        params, num_choices = request.sampling_params, request.sampling_params.n or 1
+        said = self.tokens[: params.max_tokens] if params.max_tokens else self.tokens
+        async for message in super().Generate(request, context):
+            if message.finish_reason:
+                break
+            if message.completion_tokens > len(said):
+                continue
+            for choice in range(num_choices):
+                yield self._message(message.token_ids[0], choice, request, is_first=message.completion_tokens == 1)
+        reason = pb.FINISH_REASON_LENGTH if len(said) == params.max_tokens else pb.FINISH_REASON_STOP
+        for choice in range(num_choices):
+            is_last = choice == num_choices - 1
+            usage = pb.Usage(prompt_tokens=PROMPT_TOKENS, completion_tokens=len(said) * num_choices, cached_tokens=2)
+            yield pb.GenerateResponse(finish_reason=reason, choice_index=choice, usage=usage if is_last else None)
+
+    async def Tokenize(self, request: pb.TokenizeRequest, context: Any) -> pb.TokenizeResponse:  # noqa: N802
+        """Every text is the tokens 1 and 2."""
+        await self._note("Tokenize", request, context)
+        return pb.TokenizeResponse(token_ids=[1, 2])
+
+    async def Detokenize(self, request: pb.DetokenizeRequest, context: Any) -> pb.DetokenizeResponse:  # noqa: N802
+        """Return the words."""
+        await self._note("Detokenize", request, context)
+        words = [word(token_id) for token_id in request.token_ids]
+        if request.separately:
+            return pb.DetokenizeResponse(token_texts=words)
+        return pb.DetokenizeResponse(text="".join(words))
+
+    def _message(
+        self, token_id: int, choice: int, request: pb.GenerateRequest, *, is_first: bool
+    ) -> pb.GenerateResponse:
+        params = request.sampling_params
+        message = pb.GenerateResponse(text=word(token_id), token_ids=[token_id], choice_index=choice)
+        if params.HasField("logprobs"):
+            message.logprobs.append(_position(token_id, params.logprobs))
+        if params.HasField("prompt_logprobs") and is_first:
+            positions = [_position(token, params.prompt_logprobs) for token in request.token_ids.ids[1:]]
+            message.prompt_logprobs.extend(positions)
+        return message
+
+
+def _position(token_id: int, count: int) -> pb.PositionLogprobs:
+    """Return a position whose likeliest token is the sampled one, and the next ones less likely."""
+    top = [pb.TokenLogprob(token_id=token_id + rank, logprob=-0.25 - rank) for rank in range(count)]
+    return pb.PositionLogprobs(sampled=pb.TokenLogprob(token_id=token_id, logprob=-0.25), top=top)

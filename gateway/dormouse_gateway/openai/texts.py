@@ -1,0 +1,42 @@
+"""What tokens look like: asked of a worker, once for each token of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_gateway.keys import Caller
+from dormouse_gateway.openai.calls import Serve, ask
+from dormouse_gateway.requests import Metadata
+
+
+@dataclass(slots=True)
+class WorkerTexts:
+    """Asks the model's workers on behalf of one request; remembers for as long."""
+
+    serve: Serve
+    model: str
+    metadata: Metadata
+    caller: Caller
+    _known: dict[int, str] = field(default_factory=dict)
+
+    async def of(self, token_ids: Iterable[int]) -> dict[int, str]:
+        """Return the text of each of these tokens, and of others. Raises CallError."""
+        new = sorted(set(token_ids) - self._known.keys())
+        if new:
+            asked = pb.DetokenizeRequest(model=self.model, token_ids=new, separately=True)
+            told = pb.DetokenizeResponse.FromString(await ask(self.serve, asked, self.metadata, self.caller))
+            self._known |= zip(new, told.token_texts, strict=True)
+        return self._known
+
+    async def joined(self, token_ids: Iterable[int]) -> str:
+        """Return the text of all of them together. Raises CallError."""
+        asked = pb.DetokenizeRequest(model=self.model, token_ids=token_ids)
+        return pb.DetokenizeResponse.FromString(await ask(self.serve, asked, self.metadata, self.caller)).text
+
+    async def token_ids(self, text: str) -> list[int]:
+        """Return the text as the model reads it. Raises CallError."""
+        asked = pb.TokenizeRequest(model=self.model, text=text)
+        told = pb.TokenizeResponse.FromString(await ask(self.serve, asked, self.metadata, self.caller))
+        return list(told.token_ids)

@@ -1,0 +1,37 @@
+"""The whole gateway, a worker that talks, and OpenAI's own client."""
+
+import pytest
+from openai import AsyncOpenAI
+
+from dormouse_gateway.openai.testing import TalkingWorker
+
+
+@pytest.fixture
+async def worker():
+    """One worker."""
+    made = TalkingWorker(name="talker")
+    await made.start()
+    yield made
+    await made.stop()
+
+
+@pytest.fixture
+async def open_client():
+    """Make clients; close them with the test."""
+    made = []
+
+    def make(house, key="none", **how):
+        base = f"http://127.0.0.1:{house.ports.openai}/v1"
+        made.append(AsyncOpenAI(api_key=key, base_url=base, max_retries=0, timeout=30, **how))
+        return made[-1]
+
+    yield make
+    for client in made:
+        await client.close()
+
+
+@pytest.fixture
+async def client(house, worker, open_client):
+    """A client of a gateway that serves the model tiny."""
+    await house.add("tiny", [worker])
+    return open_client(house)

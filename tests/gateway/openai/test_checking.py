@@ -1,0 +1,93 @@
+"""What bodies may say: the checker agrees with JSON Schema's own, and names what is wrong."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from dormouse_gateway.openai.checking import check
+from dormouse_gateway.openai.errors import ApiError
+from dormouse_gateway.openai.mapping import to_chat, to_completion
+from dormouse_gateway.openai.reading import read_body
+from dormouse_gateway.openai.schemas import CHAT_REQUEST, COMPLETION_REQUEST
+
+PLAIN = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 70),
+    st.integers(-(2**66), 2**66),
+    st.floats(-200, 200),
+    st.text(st.characters(codec="utf-8"), max_size=5),
+    st.sampled_from(["text", "function", "auto", "none", "12"]),
+)
+NAMES = (
+    "type",
+    "role",
+    "content",
+    "text",
+    "function",
+    "name",
+    "arguments",
+    "tool_calls",
+    "include_usage",
+    "12",
+    "refusal",
+)
+JSON = st.recursive(
+    PLAIN,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=4),
+    max_leaves=12,
+)
+GOOD = {"model": "tiny", "prompt": "a", "messages": [{"role": "user", "content": "a"}]}
+SCHEMAS = {"chat": CHAT_REQUEST, "completion": COMPLETION_REQUEST}
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+@given(data=st.data())
+def test_it_takes_what_json_schema_takes_and_nothing_else(kind, data):
+    schema = SCHEMAS[kind]
+    body = {name: value for name, value in GOOD.items() if name in schema["properties"]}
+    body[data.draw(st.sampled_from(sorted(schema["properties"])))] = data.draw(JSON)
+    try:
+        check(body, schema)
+    except ApiError:
+        assert not Draft202012Validator(schema).is_valid(body)
+    else:
+        assert Draft202012Validator(schema).is_valid(body)
+        given_fields = {name: value for name, value in body.items() if value is not None}
+        (to_chat if kind == "chat" else to_completion)(given_fields, "id")
+
+
+@pytest.mark.parametrize(("kind", "schema"), SCHEMAS.items())
+def test_the_schemas_are_schemas(kind, schema):
+    Draft202012Validator.check_schema(schema)
+    assert kind
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n": 0}, "n is 0; allowed: from 1 to 16"),
+        ({"top_p": 0}, "top_p is 0; allowed: above 0 to 1"),
+        ({"stop": 5 * ["a"]}, "stop is 5 items; allowed: 0 to 4"),
+        ({"stop": ""}, "stop is 0 characters; allowed: 1 to 64"),
+        ({"stop": {}}, "stop is {}; allowed: a string or an array or null"),
+        ({"logit_bias": {"a": 1}}, 'logit_bias.a is "a"; allowed: what matches ^[0-9]{1,9}$'),
+        ({"logit_bias": {"1": 101}}, "logit_bias.1 is 101; allowed: from -100 to 100"),
+        ({"seed": -1}, "seed is -1; allowed: from 0 to 18446744073709551615"),
+        ({"model": ""}, "model is 0 characters; allowed: 1 to 256"),
+        ({"tool_choice": "required"}, 'tool_choice is "required"; allowed: "auto", "none"'),
+        ({"messages": []}, "messages is 0 items; allowed: 1 to 1024"),
+        ({"messages": [{"content": "a"}]}, "messages[0].role is missing; allowed: As the model's template"),
+        ({"audio": {}}, "audio is not supported"),
+    ],
+)
+def test_a_refusal_names_field_value_and_limit(changes, message):
+    with pytest.raises(ApiError) as caught:
+        check({"model": "tiny", "messages": GOOD["messages"]} | changes, CHAT_REQUEST)
+    assert str(caught.value).startswith(message)
+
+
+def test_null_is_as_good_as_nothing():
+    raw = b'{"model": "tiny", "prompt": "a", "stop": null, "n": null, "stream_options": null}'
+    assert read_body(raw, COMPLETION_REQUEST) == {"model": "tiny", "prompt": "a"}

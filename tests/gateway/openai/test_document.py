@@ -1,0 +1,45 @@
+"""The OpenAPI document is right about everything that a machine can try."""
+
+import copy
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis import openapi
+
+from dormouse_gateway.openai.document import document
+from tests.gateway.openai.in_thread import running_in_thread
+
+EXAMPLES = 25
+
+
+def described():
+    """Return the document with the one model that is there, so that some requests get past its name."""
+    found = copy.deepcopy(document())
+    for path in ("/v1/completions", "/v1/chat/completions"):
+        body = found["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        body["properties"]["model"] = {"enum": ["tiny", "none"]}
+        if "echo" in body["properties"]:
+            body["properties"]["echo"] = {"enum": [False]}  # what it does not go together with is told in words only
+    return found
+
+
+@pytest.fixture(scope="module")
+def url():
+    with running_in_thread() as made:
+        yield made
+
+
+schema = openapi.from_dict(described())
+
+
+@schema.parametrize()
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+def test_nothing_is_found(case, url):
+    case.call_and_validate(base_url=url)
