@@ -1,4 +1,4 @@
-"""The demo: from nothing to a streamed answer, a comparison with transformers, a sleep and a wake.
+"""The demo: from nothing to a streamed answer, a comparison with transformers, sleeps, wakes, and a request that wakes.
 
 Every step does its own set-up and takes no time when there is nothing to do. The cluster stays up afterwards.
 """
@@ -15,6 +15,7 @@ import grpc
 from rich.console import Console
 from rich.table import Table
 
+from dormouse_api.names import METADATA_HOLD_SECONDS, METADATA_START
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
 from tools import reference
@@ -30,6 +31,8 @@ EXAMPLE = ROOT / "examples" / "demo"
 QUESTION = "What does sleep do?"
 CONTINUED = ("def sleep(self, seconds):", "class Dormouse(object):", "Return the number of")
 MAX_TOKENS = 48
+SHORT_NIGHT = {"desiredState": "Auto", "level1AfterSeconds": 2, "level2AfterSeconds": 4, "minActiveSeconds": 0}
+NIGHT_IS_OVER = {"desiredState": "Auto", "level1AfterSeconds": 600, "level2AfterSeconds": None, "minActiveSeconds": 60}
 ONE_CORE = {"OMP_NUM_THREADS": "1"}  # building images keeps another core busy; threads that wait for it would spin
 
 
@@ -60,7 +63,7 @@ def remove() -> None:
 
 def run_demo(console: Console) -> None:
     """Do the steps in order and show what each brought about."""
-    progress = Progress(total=9, console=console)
+    progress = Progress(total=10, console=console)
     with begun(tool_command("tools.train_model"), {**tool_env(), **ONE_CORE}) as training:
         with progress.step("Start Kubernetes on this machine") as step:
             stream(tool_command("tools.testcluster", "up"), step, tool_env())
@@ -89,7 +92,11 @@ def run_demo(console: Console) -> None:
             sleep_and_wake(console, cluster)
             again = chat(console, stub)
         console.print(f"  the same answer after the sleep: {'yes' if again == tokens else 'NO'}")
-    if not (agreeing and tokens == again):
+        with progress.step("Let it fall asleep by itself, then ask it: the request waits and wakes it"):
+            fall_asleep(console, cluster)
+            woken = chat(console, stub)
+            order(cluster, **NIGHT_IS_OVER)
+    if not (agreeing and tokens == again == woken):
         sys.exit("the answers differ: this is a bug")
     console.print(f"\nDone in {progress.elapsed_s:.0f} s. The cluster stays up. Try next:")
     for command in next_commands(cluster):
@@ -115,12 +122,17 @@ def chat(console: Console, stub: rpc.InferenceStub) -> list[int]:
     started = time.monotonic()
     first_s = 0.0
     tokens: list[int] = []
-    for response in stub.Generate(greedy_request(), timeout=120):
+    call = stub.Generate(greedy_request(), timeout=120)
+    for response in call:
         first_s = first_s or time.monotonic() - started
         tokens.extend(response.token_ids)
         console.print(response.text, end="", highlight=False, markup=False)
     total_s = time.monotonic() - started
     console.print(f"\n  {len(tokens)} tokens, the first after {first_s * 1000:.0f} ms, all in {total_s:.2f} s")
+    told = {key: value for key, value in call.trailing_metadata() or () if isinstance(value, str)}
+    if told.get(METADATA_START, "warm") != "warm":
+        held_s = float(told[METADATA_HOLD_SECONDS])
+        console.print(f"  it slept ({told[METADATA_START]}): the request was held for {held_s:.2f} s while it woke")
     return tokens
 
 
@@ -172,6 +184,15 @@ def sleep_and_wake(console: Console, cluster: Cluster) -> None:
     cluster.wait("infd/tiny", "jsonpath={.status.phase}=Active", NAMESPACE)
     actuation = cluster.get("infd", "tiny", NAMESPACE)["status"]["lastActuation"]
     console.print(f"  woken ({actuation['path']}) in {actuation['seconds']:.2f} s", highlight=False)
+
+
+def fall_asleep(console: Console, cluster: Cluster) -> None:
+    """Shorten the delays of the ladder, and wait until nobody has called for long enough."""
+    order(cluster, **SHORT_NIGHT)
+    cluster.wait("infd/tiny", "jsonpath={.status.lifecycle.rung}=Level2", NAMESPACE)
+    cluster.wait("infd/tiny", "condition=Asleep", NAMESPACE)
+    console.print(cluster.kubectl("get", "infd", "-n", NAMESPACE), highlight=False, markup=False)
+    console.print(f"  {condition_message(cluster, 'Asleep')}", highlight=False)
 
 
 def condition_message(cluster: Cluster, condition: str) -> str:

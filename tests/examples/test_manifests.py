@@ -1,0 +1,29 @@
+"""The manifests under examples/ say what this version understands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dormouse_operator.parse import parse_deployment
+
+ROOT = Path(__file__).resolve().parents[2]
+MANIFESTS = sorted((ROOT / "examples").glob("*/inferencedeployment.yaml"))
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.parent.name)
+def test_a_manifest_is_read_as_it_stands(path):
+    manifest = yaml.safe_load(path.read_text())
+    manifest["metadata"] |= {"namespace": "team", "uid": "u"}
+    deployment = parse_deployment(manifest)
+    schema = yaml.safe_load((ROOT / "crds/inferencedeployments.yaml").read_text())
+    fields = schema["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    assert manifest["spec"].keys() <= fields.keys()
+    assert manifest["spec"].get("lifecycle", {}).keys() <= fields["lifecycle"]["properties"].keys()
+    assert deployment.engine.device == "cpu"
+
+
+def test_there_are_examples():
+    assert {path.parent.name for path in MANIFESTS} >= {"demo", "scale-to-zero"}
