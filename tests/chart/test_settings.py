@@ -48,6 +48,33 @@ def test_the_gateway_understands_its_environment(render: Render, level: str):
     assert settings.log_level == level
 
 
+def test_the_chart_gives_the_gateway_the_limits_that_it_would_choose_itself(render: Render):
+    settings = GatewaySettings.from_env(environment(container(render(), "gateway")))
+    own = GatewaySettings()
+    names = ["saturated_timeout_s", "worker_queue", "max_held_bytes", "max_held_total", "max_held_total_bytes"]
+    names += ["max_moves", "migrate_stream_bytes", "migrate_total_bytes", "migrate_after_s"]
+    assert {name: getattr(settings, name) for name in names} == {name: getattr(own, name) for name in names}
+
+
+@pytest.mark.parametrize(
+    ("value", "name", "expected"),
+    [
+        ("hold.saturatedTimeoutSeconds=15", "saturated_timeout_s", 15),
+        ("hold.workerQueue=0", "worker_queue", 0),
+        ("hold.maxBytes=1000000000", "max_held_bytes", 10**9),
+        ("hold.maxTotal=7", "max_held_total", 7),
+        ("hold.maxTotalBytes=123456789012", "max_held_total_bytes", 123456789012),
+        ("migrate.maxMoves=0", "max_moves", 0),
+        ("migrate.streamBytes=5", "migrate_stream_bytes", 5),
+        ("migrate.totalBytes=6", "migrate_total_bytes", 6),
+        ("migrate.afterSeconds=5", "migrate_after_s", 5),
+    ],
+)
+def test_a_limit_of_the_chart_reaches_the_gateway(render: Render, value: str, name: str, expected: float):
+    settings = GatewaySettings.from_env(environment(container(render(f"gateway.{value}"), "gateway")))
+    assert getattr(settings, name) == expected
+
+
 def test_the_gateway_reads_the_secrets_where_they_are_mounted(render: Render):
     gateway = container(render("gateway.apiKeys.secretName=keys", "gateway.tls.secretName=cert"), "gateway")
     settings = GatewaySettings.from_env(environment(gateway))
