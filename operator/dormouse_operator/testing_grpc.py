@@ -16,7 +16,7 @@ from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2_grpc as rpc
 from dormouse_operator.errors import WorkerRefused
 from dormouse_operator.model import Worker
-from dormouse_operator.testing import FakeWorker
+from dormouse_operator.testing_workers import FakeWorker
 
 Find = Callable[[Any], Awaitable[FakeWorker]]  # the worker that a call is for, from the call's context
 

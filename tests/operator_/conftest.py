@@ -22,8 +22,9 @@ from dormouse_operator.observe import Observer
 from dormouse_operator.reconcile import PassFailed, Reconciler
 from dormouse_operator.scaler import Scaler
 from dormouse_operator.statuses import AskedStatuses
-from dormouse_operator.testing import FakeNode, FakeWorker, FakeWorkers, SteppedClock
+from dormouse_operator.testing import FakeNode, SteppedClock
 from dormouse_operator.testing_feed import CachePump
+from dormouse_operator.testing_workers import FakeWorker, FakeWorkers
 from dormouse_operator.writes import Writer
 
 

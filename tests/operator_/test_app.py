@@ -23,9 +23,9 @@ from dormouse_operator.metrics import Metrics
 from dormouse_operator.model import Key
 from dormouse_operator.resync import find_unseen
 from dormouse_operator.settings import Tokens, parse_settings
-from dormouse_operator.testing import FakeWorkers
 from dormouse_operator.testing_feed import FakeWatch
 from dormouse_operator.testing_gateways import FakeGateways
+from dormouse_operator.testing_workers import FakeWorkers
 from dormouse_operator.watch import build_registry, build_settings
 from dormouse_operator.watch_session import WatchSessions
 

@@ -10,8 +10,8 @@ import pytest
 from dormouse_operator.errors import WorkerRefused
 from dormouse_operator.model import Container, Key, Pod, WorkerState
 from dormouse_operator.statuses import AskedStatuses, FollowedStatuses
-from dormouse_operator.testing import FakeWorker, FakeWorkers
 from dormouse_operator.testing_grpc import serve
+from dormouse_operator.testing_workers import FakeWorker, FakeWorkers
 from dormouse_operator.workers import GrpcWorkerControl
 
 KEY = Key("team", "tiny")

@@ -6,8 +6,8 @@ import pytest
 
 from dormouse_operator.errors import GroupRefused, RequestCameIn, WorkerRefused
 from dormouse_operator.model import WorkerState
-from dormouse_operator.testing import FakeWorker, FakeWorkers
 from dormouse_operator.testing_nouns import a_pod
+from dormouse_operator.testing_workers import FakeWorker, FakeWorkers
 from dormouse_operator.two_phase import TwoPhase
 
 PODS = (a_pod(0), a_pod(1))

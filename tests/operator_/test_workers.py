@@ -6,8 +6,8 @@ import pytest
 
 from dormouse_operator.errors import WorkerRefused, WorkerUnreachable
 from dormouse_operator.model import WorkerState
-from dormouse_operator.testing import FakeWorker, FakeWorkers
 from dormouse_operator.testing_grpc import serve
+from dormouse_operator.testing_workers import FakeWorker, FakeWorkers
 from dormouse_operator.workers import GrpcWorkerControl
 
 ADDRESS = "127.0.0.1"

@@ -1,0 +1,245 @@
+"""For tests: workers with a memory, which `testing_grpc` puts behind the real protocol. Nothing here sleeps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+
+from dormouse_operator.errors import WorkerError, WorkerRefused, WorkerUnreachable
+from dormouse_operator.model import Failure, Report, Worker, WorkerState
+
+GIB = 2**30
+
+
+@dataclass(slots=True)
+class FakeWorker:
+    """One worker: obeys the state machine of the wire contract, remembers commands, fails on order."""
+
+    pod_uid: str
+    settings_digest: str
+    num_gpu_blocks: int = 2000  # what its profile will report
+    state: WorkerState = WorkerState.LOADING
+    first_digest: str = ""  # that of the container's arguments, if a restart goes back to it
+    epoch: int = 0
+    allocated: int = 0
+    kept: int = 0  # the count that a wake brings back
+    sleep_level: int = 0
+    residual_bytes: int = GIB // 4  # what it keeps asleep
+    missing_bytes: int = 0  # what a wake would need and has not
+    running_requests: int = 0
+    request_counter: int = 0  # requests accepted since its start
+    failure: Failure | None = None
+    has_report: bool = False  # in FAILED: whether it had measured before
+    commands: list[str] = field(default_factory=list)
+    arguments: tuple[str, ...] = ()  # of the last swap
+    swapping_to: str = ""  # digest of the engine that starts beside this one
+    swap_failure: str = ""  # why a new engine does not start
+    refuse_next: list[WorkerError] = field(default_factory=list)  # raised by the next commands, one each
+
+    def finish_loading(self) -> None:
+        """Load and profile."""
+        self.state = WorkerState.PROFILED
+
+    def fail(self, reason: str, message: str, *, has_report: bool = False) -> None:
+        """Enter FAILED."""
+        self.state, self.failure, self.allocated = WorkerState.FAILED, Failure(reason, message), 0
+        self.has_report = has_report
+
+    def restart(self) -> None:
+        """Start anew, as after a crash of the container."""
+        self.state, self.failure, self.allocated, self.kept = WorkerState.LOADING, None, 0, 0
+        self.epoch, self.sleep_level, self.has_report, self.request_counter = 0, 0, False, 0
+        self.settings_digest = self.first_digest or self.settings_digest
+
+    def status(self) -> Worker:
+        """Return what it says of itself."""
+        is_early = self.state in {WorkerState.STARTING, WorkerState.LOADING, WorkerState.FAILED}
+        is_asleep = self.state is WorkerState.ASLEEP
+        report = Report(rank=0, num_gpu_blocks=self.num_gpu_blocks, num_cpu_blocks=0, block_size=16, device="cpu")
+        return Worker(
+            state=self.state,
+            pod_uid=self.pod_uid,
+            settings_digest=self.settings_digest,
+            epoch=self.epoch,
+            running_requests=self.running_requests,
+            report=report if self.has_report or not is_early else None,
+            num_gpu_blocks=self.allocated,
+            residual_bytes=self.residual_bytes if is_asleep else 0,
+            freed_bytes=GIB if is_asleep else 0,
+            failure=self.failure,
+            last_sleep_s=0.5 if self.kept else 0.0,
+            last_wake_s=0.25 if self.kept else 0.0,
+            sleep_level=self.sleep_level,
+            request_counter=self.request_counter,
+            swapping_to=self.swapping_to,
+        )
+
+    def initialize_cache(self, epoch: int, count: int) -> None:
+        """Allocate, if the state and the number allow it."""
+        self._begin("initialize_cache", epoch)
+        if self.state is WorkerState.READY and self.allocated == count:
+            return
+        self._require(WorkerState.PROFILED, WorkerState.READY, WorkerState.DRAINING)
+        if not 0 < count <= self.num_gpu_blocks:
+            raise WorkerRefused(f"INVALID_ARGUMENT: num_gpu_blocks is {count}; reported are {self.num_gpu_blocks}")
+        self._require_idle()
+        self.state, self.allocated = WorkerState.READY, count
+
+    def drain(self, epoch: int) -> int:
+        """Refuse new requests."""
+        self._begin("drain", epoch)
+        self._require(WorkerState.READY, WorkerState.DRAINING)
+        self.state = WorkerState.DRAINING
+        return self.running_requests
+
+    def prepare_sleep(self, epoch: int, *, abort: bool, request_counter: int | None = None) -> None:
+        """Close, and be idle."""
+        self._begin("abort" if abort else "prepare_sleep", epoch)
+        if self.state is WorkerState.ASLEEP:
+            return
+        self._require(WorkerState.READY, WorkerState.DRAINING)
+        if request_counter not in {None, self.request_counter}:
+            words = f"request_counter is {request_counter}, this worker has accepted {self.request_counter} requests"
+            raise WorkerRefused(f"FAILED_PRECONDITION: {words}")
+        if abort:
+            self.running_requests = 0
+        self._require_idle()
+        self.state = WorkerState.DRAINING
+
+    def sleep(self, epoch: int, *, level: int, abort: bool) -> None:
+        """Give the memory back."""
+        self._begin(f"sleep {level}", epoch)
+        if self.state is WorkerState.ASLEEP:
+            self.sleep_level = max(self.sleep_level, level)
+            return
+        self._require(WorkerState.READY, WorkerState.DRAINING)
+        if abort:
+            self.running_requests = 0
+        self._require_idle()
+        self.state, self.kept, self.allocated = WorkerState.ASLEEP, self.allocated, 0
+        self.sleep_level = level
+
+    def prepare_wake_up(self, epoch: int) -> None:
+        """Reserve the memory."""
+        self._begin("prepare_wake_up", epoch)
+        self._require(WorkerState.ASLEEP, WorkerState.READY)
+
+    def wake_up(self, epoch: int) -> None:
+        """Bring the memory back, or end a drain."""
+        self._begin("wake_up", epoch)
+        self.sleep_level = 0
+        if self.state is WorkerState.READY:
+            return
+        self._require(WorkerState.ASLEEP, WorkerState.DRAINING)
+        if self.state is WorkerState.ASLEEP:
+            self.allocated = self.kept
+        self.state = WorkerState.READY
+
+    def swap_engine(self, epoch: int, digest: str, arguments: Sequence[str]) -> None:
+        """Start another engine in the place of this one, or fail to and serve on as before."""
+        self._begin("swap_engine", epoch)
+        if self.settings_digest == digest:
+            self.swapping_to = ""  # taken back
+            return
+        self._require(WorkerState.READY, WorkerState.DRAINING, WorkerState.ASLEEP)
+        self._require_idle()
+        if self.swap_failure:
+            self.state = WorkerState.READY if self.state is WorkerState.DRAINING else self.state
+            raise WorkerRefused(f"FAILED_PRECONDITION: {self.swap_failure}; the old engine serves again")
+        self.state, self.settings_digest, self.arguments = WorkerState.PROFILED, digest, tuple(arguments)
+        self.allocated = self.kept = 0
+
+    def _begin(self, command: str, epoch: int) -> None:
+        self.commands.append(command)
+        if self.refuse_next:
+            raise self.refuse_next.pop(0)
+        if epoch < self.epoch:
+            raise WorkerRefused(f"FAILED_PRECONDITION: epoch {epoch} is older than {self.epoch}")
+        self.epoch = epoch
+
+    def _require(self, *states: WorkerState) -> None:
+        if self.state not in states:
+            raise WorkerRefused(f"FAILED_PRECONDITION: needs {' or '.join(states)}; the worker is {self.state}")
+
+    def _require_idle(self) -> None:
+        if self.running_requests:
+            raise WorkerRefused(f"FAILED_PRECONDITION: {self.running_requests} requests are unfinished")
+
+
+@dataclass(slots=True)
+class FakeWorkers:
+    """WorkerControl over fake workers, by address."""
+
+    workers: dict[str, FakeWorker] = field(default_factory=dict)
+    asked: Counter[str] = field(default_factory=Counter)  # GetStatus calls, by address
+    watching: Counter[str] = field(default_factory=Counter)  # open streams, by address
+
+    def at(self, address: str) -> FakeWorker:
+        """Return the worker there. Raises WorkerUnreachable."""
+        if address not in self.workers:
+            raise WorkerUnreachable("it does not accept connections")
+        return self.workers[address]
+
+    async def get_status(self, address: str) -> Worker:
+        """See WorkerControl."""
+        await asyncio.sleep(0)
+        self.asked[address] += 1
+        return self.at(address).status()
+
+    async def watch_status(self, address: str) -> AsyncIterator[Worker]:
+        """See WorkerControl. Looks at the worker whenever the loop turns; breaks when the worker is gone."""
+        self.watching[address] += 1
+        told = None
+        try:
+            while True:
+                await asyncio.sleep(0)
+                status = self.at(address).status()
+                if status != told:
+                    told = status
+                    yield status
+        finally:
+            self.watching[address] -= 1
+
+    async def initialize_cache(self, address: str, *, epoch: int, num_gpu_blocks: int, num_cpu_blocks: int) -> Worker:
+        """See WorkerControl."""
+        assert num_cpu_blocks >= 0, "counts are never negative"
+        return self._do(address, lambda worker: worker.initialize_cache(epoch, num_gpu_blocks))
+
+    async def drain(self, address: str, *, epoch: int) -> int:
+        """See WorkerControl."""
+        return self.at(address).drain(epoch)
+
+    async def prepare_sleep(
+        self, address: str, *, epoch: int, level: int, abort: bool, request_counter: int | None = None
+    ) -> None:
+        """See WorkerControl."""
+        assert level > 0, "0 is awake"
+        self._do(address, lambda worker: worker.prepare_sleep(epoch, abort=abort, request_counter=request_counter))
+
+    async def sleep(self, address: str, *, epoch: int, level: int, abort: bool) -> Worker:
+        """See WorkerControl."""
+        return self._do(address, lambda worker: worker.sleep(epoch, level=level, abort=abort))
+
+    async def prepare_wake_up(self, address: str, *, epoch: int) -> None:
+        """See WorkerControl."""
+        self._do(address, lambda worker: worker.prepare_wake_up(epoch))
+        if missing := self.at(address).missing_bytes:
+            raise WorkerRefused(f"{missing / GIB:.2f} GiB of memory are missing to wake up")
+
+    async def wake_up(self, address: str, *, epoch: int) -> Worker:
+        """See WorkerControl."""
+        return self._do(address, lambda worker: worker.wake_up(epoch))
+
+    async def swap_engine(
+        self, address: str, *, epoch: int, arguments: Sequence[str], settings_digest: str, timeout_s: float
+    ) -> Worker:
+        """See WorkerControl."""
+        assert timeout_s > 0, "a swap has a deadline"
+        return self._do(address, lambda worker: worker.swap_engine(epoch, settings_digest, arguments))
+
+    def _do(self, address: str, command: Callable[[FakeWorker], None]) -> Worker:
+        worker = self.at(address)
+        command(worker)
+        return worker.status()
