@@ -5,6 +5,7 @@ The generated models of the client library are left out: they refuse unknown fie
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -202,40 +203,30 @@ class KubeClient:
         self, kind: Kind, namespace: str, name: str, status: Mapping[str, Any], *, resource_version: str = ""
     ) -> Resource:
         """See KubeApi."""
-        condition = {"metadata": {"resourceVersion": resource_version}} if resource_version else {}
-        return await self._call(
-            _Request(
-                verb="patch",
-                method="PATCH",
-                kind=kind,
-                namespace=namespace,
-                name=name,
-                subresource="status",
-                content_type=_MERGE,
-                body={**condition, "status": dict(status)},
-            )
+        request = _Request(
+            verb="patch", method="PATCH", kind=kind, namespace=namespace, name=name, subresource="status"
         )
+        return await self._merge(request, {"status": dict(status)}, resource_version)
 
     async def patch_scale(
         self, kind: Kind, namespace: str, name: str, *, replicas: int, field_manager: str, resource_version: str = ""
     ) -> Resource:
         """See KubeApi."""
-        body: dict[str, Any] = {"spec": {"replicas": replicas}}
-        if resource_version:
-            body["metadata"] = {"resourceVersion": resource_version}
-        return await self._call(
-            _Request(
-                verb="patch",
-                method="PATCH",
-                kind=kind,
-                namespace=namespace,
-                name=name,
-                subresource="scale",
-                query=(("fieldManager", field_manager),),
-                content_type=_MERGE,
-                body=body,
-            )
+        request = _Request(
+            verb="patch",
+            method="PATCH",
+            kind=kind,
+            namespace=namespace,
+            name=name,
+            subresource="scale",
+            query=(("fieldManager", field_manager),),
         )
+        return await self._merge(request, {"spec": {"replicas": replicas}}, resource_version)
+
+    async def _merge(self, request: _Request, body: Mapping[str, Any], resource_version: str) -> Resource:
+        """Send a JSON merge patch, of the given version only unless that is ""."""
+        condition = {"metadata": {"resourceVersion": resource_version}} if resource_version else {}
+        return await self._call(dataclasses.replace(request, content_type=_MERGE, body={**condition, **body}))
 
     async def delete(
         self, kind: Kind, namespace: str, name: str, *, uid: str | None = None, grace_period_s: int | None = None

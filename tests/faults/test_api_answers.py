@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from functools import partial
 
@@ -51,6 +52,23 @@ async def test_a_storm_of_refusals_ends_no_process(world: World) -> None:
         await world.serves("a", replicas=2)
         await world.serves("b")
         assert operator.exit_codes == []
+
+
+async def test_retry_after_is_honoured(world: World) -> None:
+    """F4: nobody calls the same thing again before the time that the server asked for; the lease has its own pace."""
+    async with world.gate() as (gate, url), world.operator(url=url, resync_seconds=1):
+        await world.apply("a")
+        await world.serves("a")
+        storm = Storm(gate, 429, "TooManyRequests", retry_after_s=3)
+        await world.apply("a", replicas=2)
+        await world.until(lambda: storm.count >= 12)
+        gate.reset()
+        early = {
+            call: [later - earlier for earlier, later in itertools.pairwise(times) if later - earlier < 2.9]
+            for call, times in storm.came.items()
+            if "/leases" not in call[1]
+        }
+        assert not any(early.values()), early
 
 
 @pytest.mark.slow
