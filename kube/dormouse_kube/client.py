@@ -16,11 +16,11 @@ import aiohttp
 from kubernetes.aio import client as kubernetes_client
 from kubernetes.aio import config as kubernetes_config
 
+from dormouse_kube import applied
 from dormouse_kube.answers import error_of, events, foreign_errors
 from dormouse_kube.api import Kind, Resource, ResourceList, WatchEvent
 from dormouse_kube.errors import KubeError, NotFound
 
-_APPLY = "application/apply-patch+yaml"  # JSON is YAML
 _MERGE = "application/merge-patch+json"
 _JSON = "application/json"
 
@@ -50,7 +50,7 @@ class _Request:
     subresource: str = ""
     query: tuple[tuple[str, str], ...] = ()
     content_type: str = _JSON
-    body: Resource | None = None
+    body: Resource | str | None = None  # a str is sent as it is
 
     def __str__(self) -> str:
         """Return what errors call it."""
@@ -186,8 +186,8 @@ class KubeClient:
                 name=metadata["name"],
                 subresource=subresource,
                 query=(("fieldManager", field_manager), ("force", "true"), ("fieldValidation", "Strict")),
-                content_type=_APPLY,
-                body={"apiVersion": kind.api_version, "kind": kind.kind, **obj},
+                content_type=applied.CONTENT_TYPE,
+                body=applied.as_yaml({"apiVersion": kind.api_version, "kind": kind.kind, **obj}),
             )
         )
 

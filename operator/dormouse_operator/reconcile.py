@@ -25,8 +25,8 @@ from dormouse_operator.metrics import Metrics
 from dormouse_operator.model import Key, Observed
 from dormouse_operator.observe import Observer, Refusals, Sighting
 from dormouse_operator.occurrences import occurrences
-from dormouse_operator.parse import SpecError, format_time, parse_status
-from dormouse_operator.status import build_status, status_patch
+from dormouse_operator.parse import SpecError, parse_status
+from dormouse_operator.status import build_status, rejected_status, status_patch
 from dormouse_operator.writes import Authority, Writer
 
 _LOG = logging.getLogger(__name__)
@@ -220,22 +220,16 @@ class Reconciler:
             _LOG.warning("%s: event %s was not written: %s", deployment.key, occurrence.reason, error)
 
     async def _reject(self, key: Key, snapshot: Snapshot, error: SpecError) -> None:
-        """Say in the status what our schema would have refused; only a cluster without it lets such a spec pass."""
+        """Say in the status what no schema can refuse: a bad cron line, or anything in a cluster without our schema."""
         recorded = parse_status(snapshot.deployment.get("status") or {}).conditions.get("Accepted")
         if recorded and (recorded.condition.reason, recorded.condition.message) == ("InvalidSpec", str(error)):
             return
-        condition = {
-            "type": "Accepted",
-            "status": "False",
-            "reason": "InvalidSpec",
-            "message": str(error),
-            "lastTransitionTime": format_time(datetime.now(UTC)),
-        }
         _LOG.warning("%s: %s", key, error)
         for follower in self._followers:
             follower.forget(key)
-        status = {"phase": "Rejected", "conditions": [condition]}
-        await self._patch(key, status, snapshot.deployment["metadata"]["resourceVersion"])
+        metadata = snapshot.deployment["metadata"]
+        status = rejected_status(str(error), generation=metadata.get("generation", 1), now=datetime.now(UTC))
+        await self._patch(key, status, metadata["resourceVersion"])
 
     def _forget(self, key: Key) -> None:
         """Drop what is kept of an object that is gone."""

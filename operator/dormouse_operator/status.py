@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Literal
 
 from dormouse_operator import capacity
@@ -199,6 +200,23 @@ def _write_actuation(actuation: Actuation | None) -> dict[str, Any] | None:
         "reason": actuation.reason,
         "time": actuation.time,
     }
+
+
+def rejected_status(words: str, *, generation: int, now: datetime) -> dict[str, Any]:
+    """Return the status of an object whose spec can not be read: nothing else can be told of it."""
+    verdicts = {"Accepted": "False", "Ready": "False", "Degraded": "True"}
+    conditions = [
+        {
+            "type": type_,
+            "status": status,
+            "reason": "InvalidSpec",
+            "message": words[:4096],
+            "lastTransitionTime": format_time(now),
+            "observedGeneration": generation,
+        }
+        for type_, status in verdicts.items()
+    ]
+    return {"phase": "Rejected", "observedGeneration": generation, "conditions": conditions}
 
 
 def status_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:

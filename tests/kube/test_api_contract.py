@@ -16,6 +16,12 @@ def config_map(server: Any, name: str = "thing", **data: str) -> dict[str, Any]:
     return {"metadata": {"name": name, "namespace": server.namespace, "labels": {"side": "left"}}, "data": data}
 
 
+async def test_any_text_can_be_applied(server):
+    text = '\U0001f600 \x7f \x85 \x9f \u2028 \ufeff \\ud83d \\ " é \t\n'
+    applied = await server.api.apply(CONFIG_MAPS, config_map(server, a=text), field_manager="mine")
+    assert applied["data"]["a"] == text
+
+
 async def test_what_is_created_can_be_read(server):
     made = await server.api.create(CONFIG_MAPS, config_map(server, a="1"))
     read = await server.api.get(CONFIG_MAPS, server.namespace, "thing")

@@ -1,7 +1,7 @@
 """What goes wrong is told in the words of who knows, and is tried again where that can help."""
 
 from dormouse_kube.api import EVENTS, INFERENCE_DEPLOYMENTS, PODS, SERVICES
-from dormouse_kube.errors import Conflict, Forbidden, Unavailable
+from dormouse_kube.errors import Conflict, Forbidden, Invalid, Unavailable
 from dormouse_operator.errors import WorkerRefused, WorkerUnreachable
 
 
@@ -157,3 +157,13 @@ async def test_conflicts_and_outages_of_the_api_server_only_delay(rig):
     await rig.until_profiled()
     await rig.settle()
     assert rig.status["phase"] == "Active"
+
+
+async def test_a_service_that_the_server_does_not_take_is_told_in_its_words(rig):
+    rig.kube.fail("apply", SERVICES, Invalid("Service tiny is invalid: spec.ports"), times=2)
+    rig.apply()
+    await rig.reconcile()
+    await rig.reconcile()
+    assert rig.condition("Scheduled")[1:] == ("ChildRejected", "Service tiny is invalid: spec.ports")
+    await rig.settle()
+    assert rig.condition("Scheduled")[0] == "True"

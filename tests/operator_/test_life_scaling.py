@@ -193,6 +193,8 @@ async def test_a_spec_that_can_not_be_read_is_not_scaled(rig):
     await rig.reconcile()
     assert repr(rig.scaler) == "Scaler()"
     assert rig.condition("Accepted")[:2] == ("False", "InvalidSpec")
+    assert rig.condition("Ready")[:2] == ("False", "InvalidSpec")
+    assert rig.condition("Degraded")[:2] == ("True", "InvalidSpec")
 
 
 async def test_an_operator_that_starts_anew_takes_nothing_away_at_once(rig):

@@ -17,6 +17,7 @@ REMEDIES: Mapping[str, str] = {
     "Zero": "nothing: a request brings pods back; if it is ordered, set spec.lifecycle.desiredState to Auto or Active",
     # pods and nodes
     "PodRejected": "the message is the API server's: quota, admission policy, Pod Security or a field of the template",
+    "ChildRejected": "the message is the API server's about the Service, the disruption budget or the claim",
     "PodsMissing": "wait; if it lasts, see the operator's log",
     "PodEnded": "wait: the pod is replaced",
     "WaitingForNode": "wait for the scheduler",

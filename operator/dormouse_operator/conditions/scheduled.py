@@ -19,6 +19,8 @@ def evaluate(observed: Observed) -> Condition:
         return off
     if refused := _refused_pod(observed):
         return failed(TYPE, "PodRejected", refused)
+    if words := observed.refusals.get(""):
+        return failed(TYPE, "ChildRejected", words)
     if ended := next((pod for pod in there if pod.has_ended), None):
         return not_yet(TYPE, "PodEnded", f"pod {ended.name} ended: {ended.end_message or 'no reason given'}")
     if len(there) < wanted:
