@@ -54,6 +54,7 @@ async def test_a_storm_of_refusals_ends_no_process(world: World) -> None:
         assert operator.exit_codes == []
 
 
+@pytest.mark.slow  # it measures pauses
 async def test_retry_after_is_honoured(world: World) -> None:
     """F4: nobody calls the same thing again before the time that the server asked for; the lease has its own pace."""
     async with world.gate() as (gate, url), world.operator(url=url, resync_seconds=1):

@@ -45,6 +45,7 @@ async def test_a_lease_that_is_deleted_while_nobody_leads_does_not_begin_below_w
         assert await world.epoch() > seen
 
 
+@pytest.mark.slow  # it measures how long a hand-over takes
 async def test_a_leader_that_ends_gracefully_hands_over_at_once(world: World) -> None:
     """SIGTERM: the lease is given back, and the other one acts without waiting for it to run out."""
     async with world.operator("operator-a") as first:
