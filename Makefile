@@ -64,6 +64,7 @@ integration: install model ## Real processes, real models, no cluster
 
 .PHONY: faults
 faults: prepare ## What the operator survives, quick part: real API server, real process, broken network (2-3 minutes)
+	$(PY) -m localkube.extras
 	$(PY) -m pytest -m "not slow" tests/faults --durations=10
 
 .PHONY: cluster
@@ -79,7 +80,8 @@ test: prepare lint typecheck unit integration faults e2e ## All set-up, then eve
 
 .PHONY: test-long
 test-long: prepare ## Every fault, thousands of resources; writes a record to tests/records/
-	DORMOUSE_RECORD=faults $(PY) -m pytest tests/faults --durations=0
+	DORMOUSE_RECORD=faults $(PY) -m localkube.extras
+	$(PY) -m pytest tests/faults --durations=0
 
 .PHONY: mutate
 mutate: install ## Change what decides in small ways, print those that no test notices (6 minutes)

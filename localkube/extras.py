@@ -13,6 +13,7 @@ from localkube.gotool import find_go
 from localkube.lock import machine_lock
 from localkube.progress import Progress
 from localkube.spec import Paths
+from tools.bootstrap import cache_root
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +66,12 @@ def _build(paths: Paths, extra: Extra, final: Path, progress: Progress) -> None:
     building.rename(final.parent)
     subprocess.run([str(go), "clean", "-cache", "-modcache"], cwd=TOOLS_DIR, env=env, capture_output=True, check=False)
     shutil.rmtree(caches, ignore_errors=True)
+
+
+def main() -> None:
+    """Build what only some tests need, so that none of them waits for it: `python -m localkube.extras`."""
+    ensure(Paths(cache_root().resolve() / "localkube"), TOXIPROXY, Progress())
+
+
+if __name__ == "__main__":
+    main()
