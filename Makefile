@@ -80,8 +80,8 @@ test: prepare lint typecheck unit integration faults e2e ## All set-up, then eve
 
 .PHONY: test-long
 test-long: prepare ## Every fault, thousands of resources; writes a record to tests/records/
-	DORMOUSE_RECORD=faults $(PY) -m localkube.extras
-	$(PY) -m pytest tests/faults --durations=0
+	$(PY) -m localkube.extras
+	DORMOUSE_RECORD=faults $(PY) -m pytest tests/faults --durations=0
 
 .PHONY: mutate
 mutate: install ## Change what decides in small ways, print those that no test notices (6 minutes)
