@@ -64,7 +64,6 @@ class Metrics:
             buckets=_BUCKETS_S,
             registry=self._registry,
         )
-
         self._migrated = Counter(
             "dormouse_migrated",
             "Streams that lost their worker after they had begun, by how that went: done = ended elsewhere.",

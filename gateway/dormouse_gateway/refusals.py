@@ -16,8 +16,6 @@ MAX_REASON_CHARS = 500
 
 SOON_S = 1.0  # something is starting or moving by itself
 LATER_S = 30.0  # somebody must change the spec first
-
-
 _FULL_S = 5.0  # a queue is full: some of it must go first
 
 

@@ -115,7 +115,9 @@ class Settings:
             tls_cert_file=read.path("DORMOUSE_TLS_CERT_FILE"),
             tls_key_file=read.path("DORMOUSE_TLS_KEY_FILE"),
             reload_interval_s=read.seconds("DORMOUSE_RELOAD_INTERVAL", cls.reload_interval_s, least=0.1),
-            http_max_connections=read.positive("DORMOUSE_HTTP_MAX_CONNECTIONS", cls.http_max_connections),
+            http_max_connections=read.number(
+                "DORMOUSE_HTTP_MAX_CONNECTIONS", cls.http_max_connections, least=1, most=1_000_000
+            ),
             http_timeout_s=read.seconds("DORMOUSE_HTTP_TIMEOUT", cls.http_timeout_s, least=0.1),
             log_level=read.choice("DORMOUSE_LOG_LEVEL", cls.log_level),
             drain_timeout_s=read.seconds("DORMOUSE_DRAIN_TIMEOUT", cls.drain_timeout_s, least=0),
@@ -156,18 +158,11 @@ class _Reader:
         """Return a port from 0 to 65535."""
         return self.number(name, default, most=65535)
 
-    def number(self, name: str, default: int, *, most: int = _MANY) -> int:
-        """Return a whole number from 0 to `most`."""
+    def number(self, name: str, default: int, *, least: int = 0, most: int = _MANY) -> int:
+        """Return a whole number from `least` to `most`."""
         text = self.given.get(name, str(default))
-        if not (text.isascii() and text.isdigit() and len(text) <= len(str(_MANY)) and int(text) <= most):
-            raise BadSetting(f"{name} is {text!r}; allowed are whole numbers from 0 to {most}")
-        return int(text)
-
-    def positive(self, name: str, default: int) -> int:
-        """Return a number from 1 to a million."""
-        text = self.given.get(name, str(default))
-        if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 1_000_000):
-            raise BadSetting(f"{name} is {text!r}; allowed are whole numbers from 1 to 1000000")
+        if not (text.isascii() and text.isdigit() and len(text) <= len(str(_MANY)) and least <= int(text) <= most):
+            raise BadSetting(f"{name} is {text!r}; allowed are whole numbers from {least} to {most}")
         return int(text)
 
     def path(self, name: str) -> Path | None:

@@ -115,7 +115,6 @@ class WakeUp:
 
 
 ReplicaAction = SetGate | InitializeCache | Drain | EndRequests | PutToSleep | WakeUp
-RolloutAction = RemovePod | SwapEngine | Relabel
 ClusterAction = (
     ApplyService | ApplyDisruptionBudget | DeleteDisruptionBudget | CreatePod | DeletePod | Relabel | SetGate
 )

@@ -20,6 +20,7 @@ from dormouse_operator.actions import (
 from dormouse_operator.children import free_name
 from dormouse_operator.manifests import (
     FIELD_MANAGER,
+    GRACE_AFTER_DRAIN_S,
     WorkerDefaults,
     budget_manifest,
     claim_manifest,
@@ -33,7 +34,6 @@ from dormouse_operator.model import Observed, Pod
 from dormouse_operator.writes import Writer
 
 _REVISION_MANAGER = f"{FIELD_MANAGER}-revision"
-_GRACE_AFTER_DRAIN_S = 15  # for the end of the processes; the requests have had their time
 
 
 class ClusterEffects:
@@ -70,7 +70,7 @@ class ClusterEffects:
     async def delete_drained(self, observed: Observed, pod: Pod) -> None:
         """Delete a pod whose requests have ended or had their time."""
         namespace = observed.deployment.key.namespace
-        await self._kube.delete(PODS, namespace, pod.name, uid=pod.uid, grace_period_s=_GRACE_AFTER_DRAIN_S)
+        await self._kube.delete(PODS, namespace, pod.name, uid=pod.uid, grace_period_s=GRACE_AFTER_DRAIN_S)
 
     async def _create_pod(self, observed: Observed, index: int) -> None:
         """Create what the pod mounts, then the pod: one without its claim would wait for it unseen.

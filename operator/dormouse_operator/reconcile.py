@@ -9,33 +9,30 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
-from dormouse_kube.api import EVENTS, INFERENCE_DEPLOYMENTS
-from dormouse_kube.errors import Conflict, Forbidden, KubeError, NotFound, Unavailable
+from dormouse_kube.api import INFERENCE_DEPLOYMENTS
+from dormouse_kube.errors import Conflict, Forbidden, NotFound, Unavailable
 from dormouse_operator import pace, planner
 from dormouse_operator.actions import POLL_S, Plan
 from dormouse_operator.cache import Snapshot
 from dormouse_operator.conditions.steps import evaluate_all
 from dormouse_operator.execute import Executor, Outcome
-from dormouse_operator.manifests import Occurrence, event_manifest
 from dormouse_operator.metrics import Metrics
 from dormouse_operator.model import Key, Observed
 from dormouse_operator.observe import Observer, Refusals, Sighting
 from dormouse_operator.occurrences import occurrences
 from dormouse_operator.parse import SpecError, parse_status
 from dormouse_operator.status import build_status, rejected_status, status_patch
+from dormouse_operator.tell import tell
 from dormouse_operator.writes import Authority, Writer
 
 _LOG = logging.getLogger(__name__)
 
 _TOLD_POLL_S = 15.0  # in place of polling where workers tell by themselves: in case they do not
 _STRANGER_S = 30.0  # until a name that is somebody else's is tried again
-_STALE_S = (
-    0.5  # what was written to is newer than what was observed: the watch will tell; look again at the latest then
-)
+_STALE_S = 0.5  # what was written to is newer than what was observed: look again then, if the watch told nothing
 
 
 class Leader(Authority, Protocol):
@@ -189,7 +186,14 @@ class Reconciler:
         self._metrics.count_actuation(deployment.recorded, status)
         for occurrence in occurrences(observed, {condition.type: condition for condition in evaluated}):
             self._metrics.count_occurrence(observed, occurrence)
-            await self._tell(observed, occurrence)
+            await tell(
+                self._writer,
+                occurrence,
+                key=deployment.key,
+                uid=deployment.uid,
+                now=observed.now,
+                reporter=self._reporter,
+            )
         return _Published()
 
     async def _patch(self, key: Key, patch: Mapping[str, object], resource_version: str) -> bool:
@@ -205,19 +209,6 @@ class Reconciler:
                 self._refusals[key] = known._replace(forbidden=str(error))
             raise
         return True
-
-    async def _tell(self, observed: Observed, occurrence: Occurrence) -> None:
-        """Write an Event; one that can not be written is logged and forgotten."""
-        deployment = observed.deployment
-        _LOG.info("%s: %s: %s", deployment.key, occurrence.reason, occurrence.message)
-        manifest = event_manifest(
-            occurrence, key=deployment.key, uid=deployment.uid, now=observed.now, reporter=self._reporter
-        )
-        try:
-            with suppress(Conflict):  # told already
-                await self._writer.create(EVENTS, manifest)
-        except KubeError as error:
-            _LOG.warning("%s: event %s was not written: %s", deployment.key, occurrence.reason, error)
 
     async def _reject(self, key: Key, snapshot: Snapshot, error: SpecError) -> None:
         """Say in the status what no schema can refuse: a bad cron line, or anything in a cluster without our schema."""

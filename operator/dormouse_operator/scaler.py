@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from dormouse_kube.api import EVENTS, INFERENCE_DEPLOYMENTS, KubeApi, Resource
+from dormouse_kube.api import INFERENCE_DEPLOYMENTS, KubeApi, Resource
 from dormouse_kube.errors import Conflict, KubeError, NotFound
-from dormouse_operator.manifests import Occurrence, event_manifest
+from dormouse_operator.manifests import Occurrence
 from dormouse_operator.model import Activity, Deployment, Key, Observed, Scaling
 from dormouse_operator.scaling import Decision, History, decide
+from dormouse_operator.tell import tell
 from dormouse_operator.writes import Authority
 
 _LOG = logging.getLogger(__name__)
@@ -108,17 +109,9 @@ class Scaler:
             INFERENCE_DEPLOYMENTS, *key, replicas=decision.replicas, field_manager=SCALER, resource_version=version
         )
         words = f"replicas {scaled.replicas} → {decision.replicas}: {decision.reason}"
-        _LOG.info("%s: %s", key, words)
         scaled.replicas = decision.replicas
-        await self._tell(key, scaled.uid, Occurrence("Normal", "Scaled", words))
-
-    async def _tell(self, key: Key, uid: str, occurrence: Occurrence) -> None:
-        """Write an Event; one that can not be written is logged and forgotten."""
-        manifest = event_manifest(occurrence, key=key, uid=uid, now=self._now(), reporter=self._reporter)
-        try:
-            await self._kube.create(EVENTS, manifest)
-        except KubeError as error:
-            _LOG.warning("%s: event %s was not written: %s", key, occurrence.reason, error)
+        scaling = Occurrence("Normal", "Scaled", words)
+        await tell(self._kube, scaling, key=key, uid=scaled.uid, now=self._now(), reporter=self._reporter)
 
 
 def _is_still(scaled: _Scaled, stored: Resource) -> bool:

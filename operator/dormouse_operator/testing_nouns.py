@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from dormouse_operator.model import (
+    AWAKE,
     Condition,
     Container,
     Deployment,
@@ -76,7 +77,7 @@ def a_worker(state: WorkerState = WorkerState.READY, *, blocks: int = 2000, **fi
         "pod_uid": "",
         "settings_digest": REVISION,
         "report": None if state in {WorkerState.STARTING, WorkerState.LOADING} else a_report(blocks),
-        "num_gpu_blocks": blocks if state in {WorkerState.READY, WorkerState.DRAINING} else 0,
+        "num_gpu_blocks": blocks if state in AWAKE else 0,
     }
     return Worker(**(defaults | fields))
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dormouse_operator.conditions.ladder import failed, holds, idle_words, no_replicas, not_yet
-from dormouse_operator.model import Condition, Observed, Pod, Worker, WorkerState
+from dormouse_operator.model import WAKEABLE, Condition, Observed, Pod, Worker, WorkerState
 
 TYPE = "Asleep"
 WAKING = "Waking"
 WAKE_REFUSED = "WakeRefused"
 AWAKE = "Awake"
 GOING_TO_SLEEP = "GoingToSleep"
-_SETTLED = {WorkerState.READY, WorkerState.DRAINING, WorkerState.ASLEEP}
 
 
 def evaluate(observed: Observed) -> Condition:
@@ -29,7 +28,7 @@ def evaluate(observed: Observed) -> Condition:
     if not observed.wants_sleep:
         return _awake(observed)
     if len(sleeping) < observed.deployment.replicas:
-        is_settled = there and all(observed.state(pod) in _SETTLED for pod in there)
+        is_settled = there and all(observed.state(pod) in WAKEABLE for pod in there)
         return not_yet(TYPE, GOING_TO_SLEEP if is_settled else "Starting", words)
     at_level = f"{words} at level {_level(observed, sleeping)}"
     return holds(TYPE, TYPE, f"{at_level}; {_savings(list(observed.workers.values()))}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dormouse_operator import capacity
 from dormouse_operator.conditions.ladder import failed, first_failed, holds, no_replicas, not_yet, unknown
-from dormouse_operator.model import Condition, Observed, WorkerState
+from dormouse_operator.model import AWAKE, Condition, Observed, WorkerState
 
 TYPE = "CacheAllocated"
 
@@ -28,8 +28,7 @@ def evaluate(observed: Observed) -> Condition:
     holding = [
         pod
         for pod in there
-        if observed.state(pod) in {WorkerState.READY, WorkerState.DRAINING}
-        and observed.allocated_gpu_blocks(pod) == agreement.num_gpu_blocks
+        if observed.state(pod) in AWAKE and observed.allocated_gpu_blocks(pod) == agreement.num_gpu_blocks
     ]
     words = f"{len(holding)} of {observed.deployment.replicas} workers hold {agreement.num_gpu_blocks} blocks"
     if len(holding) < observed.deployment.replicas:

@@ -13,11 +13,10 @@ from dormouse_operator.conditions import (
 )
 from dormouse_operator.conditions.accepted import rejection
 from dormouse_operator.conditions.ladder import failed, holds, idle_words, not_yet
-from dormouse_operator.model import Condition, Observed, Pod, WorkerState
+from dormouse_operator.model import WAKEABLE, Condition, Observed, Pod
 from dormouse_operator.rollout.standing import is_available, is_rolling_out, muster
 
 TYPE = "Ready"
-_WAKEABLE = {WorkerState.READY, WorkerState.DRAINING, WorkerState.ASLEEP}
 _EARLIER = (accepted, scheduled, model_loaded, memory_profiled, blocks_agreed, cache_allocated)
 
 
@@ -39,7 +38,7 @@ def evaluate(observed: Observed) -> Condition:
         return holds(TYPE, "Zero", f"{idle_words(observed.ladder)}: no pod; a request brings them back")
     if observed.wants_no_pod:
         return holds(TYPE, "Zero", "no pod, by order; spec.lifecycle.desiredState brings them back")
-    if observed.wants_sleep and len(there) == wanted > 0 and all(observed.state(pod) in _WAKEABLE for pod in there):
+    if observed.wants_sleep and len(there) == wanted > 0 and all(observed.state(pod) in WAKEABLE for pod in there):
         why, how = (idle_words(observed.ladder), "a request wakes them") if observed.ladder else ("by order", "")
         words = f"{wanted} of {wanted} replicas sleep or are about to, {why}; {how or 'they can be woken'}"
         return holds(TYPE, "Asleep", words)

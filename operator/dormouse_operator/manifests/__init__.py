@@ -1,6 +1,12 @@
 """What the operator writes to the cluster: pods, the Service, the readiness gate, Events. Pure."""
 
-from dormouse_operator.manifests.common import FIELD_MANAGER, Manifest, selector_labels, selector_text
+from dormouse_operator.manifests.common import (
+    FIELD_MANAGER,
+    GRACE_AFTER_DRAIN_S,
+    Manifest,
+    selector_labels,
+    selector_text,
+)
 from dormouse_operator.manifests.disruption import budget_manifest, parse_budget
 from dormouse_operator.manifests.download import claim_manifest, claim_name
 from dormouse_operator.manifests.event import Occurrence, event_manifest
@@ -17,6 +23,7 @@ from dormouse_operator.manifests.template import template_complaint
 
 __all__ = [
     "FIELD_MANAGER",
+    "GRACE_AFTER_DRAIN_S",
     "Manifest",
     "Occurrence",
     "WorkerDefaults",

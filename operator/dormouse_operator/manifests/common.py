@@ -9,6 +9,7 @@ from dormouse_api.names import API_VERSION, COMPONENT_WORKER, KIND, LABEL_COMPON
 from dormouse_operator.model import Deployment
 
 FIELD_MANAGER = "dormouse-operator"
+GRACE_AFTER_DRAIN_S = 15  # for the end of the processes once the requests are done or had their time
 
 Manifest = dict[str, Any]
 

@@ -15,7 +15,7 @@ from dormouse_api.names import (
     METRICS_PORT,
     READINESS_GATE,
 )
-from dormouse_operator.manifests.common import Manifest, labels_of, metadata_of
+from dormouse_operator.manifests.common import GRACE_AFTER_DRAIN_S, Manifest, labels_of, metadata_of
 from dormouse_operator.manifests.download import cache_mount, cache_volume, download_container
 from dormouse_operator.manifests.resources import resources_of
 from dormouse_operator.manifests.revision import pod_digest_of, pod_name, revision_of
@@ -24,7 +24,6 @@ from dormouse_operator.model import Deployment, Pod
 from dormouse_operator.parse import CONTAINER, MODELS_ROOT, format_time
 
 _USER = 65532  # nobody's, as in the images
-_GRACE_AFTER_DRAIN_S = 15  # for the end of the processes once the requests are done
 _SHM_SIZE = "1Gi"  # most that /dev/shm may hold, out of the memory limit; a runtime's own 64Mi starves CUDA's libraries
 
 
@@ -62,7 +61,7 @@ def pod_manifest(
             "restartPolicy": "Always",
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "terminationGracePeriodSeconds": deployment.lifecycle.drain_timeout_s + _GRACE_AFTER_DRAIN_S,
+            "terminationGracePeriodSeconds": deployment.lifecycle.drain_timeout_s + GRACE_AFTER_DRAIN_S,
             "readinessGates": [{"conditionType": READINESS_GATE}],
             "securityContext": {
                 "runAsNonRoot": True,

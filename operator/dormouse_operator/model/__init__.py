@@ -12,7 +12,7 @@ from dormouse_operator.model.recorded import (
     RecordedRollout,
     RecordedStatus,
 )
-from dormouse_operator.model.running import AWAKE, Container, Failure, Pod, Report, Worker, WorkerState
+from dormouse_operator.model.running import AWAKE, WAKEABLE, Container, Failure, Pod, Report, Worker, WorkerState
 from dormouse_operator.model.wanted import (
     Deployment,
     DesiredState,
@@ -32,6 +32,7 @@ from dormouse_operator.model.wanted import (
 
 __all__ = [
     "AWAKE",
+    "WAKEABLE",
     "Activity",
     "Actuation",
     "BudgetState",

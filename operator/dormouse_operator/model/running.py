@@ -22,6 +22,7 @@ class WorkerState(StrEnum):
 
 
 AWAKE = frozenset({WorkerState.READY, WorkerState.DRAINING})  # with a cache
+WAKEABLE = AWAKE | {WorkerState.ASLEEP}  # or can have it back
 
 
 @dataclass(frozen=True, slots=True)

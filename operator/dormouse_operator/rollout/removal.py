@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dormouse_operator.actions import DeletePod, RemovePod, SetGate
 from dormouse_operator.draining import is_late
-from dormouse_operator.model import Observed, Pod, WorkerState
+from dormouse_operator.model import AWAKE, Observed, Pod
 from dormouse_operator.rollout.standing import LEAVING
 
 
@@ -30,4 +30,4 @@ def _may_have_requests(observed: Observed, pod: Pod) -> bool:
         return False
     state = observed.state(pod)
     is_cut_off = state is None and pod.can_be_asked and bool(pod.gate_reason)
-    return is_cut_off or state in {WorkerState.READY, WorkerState.DRAINING}
+    return is_cut_off or state in AWAKE

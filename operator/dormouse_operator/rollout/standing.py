@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dormouse_operator.model import Observed, Pod, WorkerState
+from dormouse_operator.model import WAKEABLE, Observed, Pod, WorkerState
 from dormouse_operator.rollout.change import Change, change_of
 
 LEAVING = "Leaving"  # reason of the gate of a pod that is drained to be deleted
 SWAPPING = "Swapping"  # reason of the gate of a pod that is drained to get another engine
-_WAKEABLE = {WorkerState.READY, WorkerState.DRAINING, WorkerState.ASLEEP}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ def is_available(observed: Observed, pod: Pod) -> bool:
     """Tell whether the pod is as it is ordered to be: serves, or sleeps or is about to."""
     state = observed.state(pod)
     if observed.wants_sleep:
-        return state in _WAKEABLE
+        return state in WAKEABLE
     return pod.is_ready and pod.gate_open and state is WorkerState.READY
 
 
@@ -45,7 +44,7 @@ def is_rolling_out(observed: Observed, standing: Standing) -> bool:
 def is_swapping(observed: Observed, pod: Pod) -> bool:
     """Tell whether the pod is out of the Service for another engine, or gets it now."""
     worker = observed.worker(pod)
-    can_be_swapped = _is_marked(pod) and observed.state(pod) in _WAKEABLE
+    can_be_swapped = _is_marked(pod) and observed.state(pod) in WAKEABLE
     return can_be_swapped or bool(worker and worker.swapping_to)
 
 
