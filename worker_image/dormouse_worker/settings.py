@@ -17,6 +17,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     model: str  # directory with config.json, tokenizer and *.safetensors
     device: str = "cpu"  # cpu | cuda
     dtype: str = "auto"  # auto = the model's own; float32 | bfloat16 | float16
+    tensor_parallel_size: int = 1  # ranks that share every layer; all in one pod
+    pipeline_parallel_size: int = 1  # stages that share the layers; a pod each
     max_model_len: int = 0  # tokens; 0 = the model's own limit
     max_num_seqs: int = 64  # sequences in one batch
     max_num_batched_tokens: int = 2048  # tokens of one forward pass: chunked prefill cuts longer prompts
