@@ -27,5 +27,5 @@ def test_every_place_is_taken_once_and_one_rank_samples(tensor: int, pipeline: i
 
 @pytest.mark.parametrize(("tensor", "pipeline", "rank"), [(0, 1, 0), (1, 0, 0), (2, 2, 4), (2, 2, -1)])
 def test_a_place_that_is_not_there_is_refused_with_the_numbers(tensor: int, pipeline: int, rank: int) -> None:
-    with pytest.raises(ValueError, match="must be at least 1|a group of 4 has 0 to 3"):
+    with pytest.raises(ValueError, match=r"must be at least 1|a group of 4 has 0 to 3"):
         Layout(tensor, pipeline, rank)
