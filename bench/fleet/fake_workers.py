@@ -72,7 +72,7 @@ async def serve(kubeconfig: str, ready: Path) -> None:
     workers = Workers()
     async with (
         await KubeClient.connect(kubeconfig=kubeconfig) as kube,
-        serve_found(workers.find, OPERATOR_TOKEN, f"0.0.0.0:{CONTROL_PORT}"),
+        serve_found(workers.find, OPERATOR_TOKEN, f"0.0.0.0:{CONTROL_PORT}", look_s=None),
     ):
         ready.touch()  # noqa: ASYNC240  # once, before anything is served
         await follow(kube, PODS, workers.see, label_selector=LABEL_DEPLOYMENT)

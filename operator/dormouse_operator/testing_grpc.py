@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import grpc
@@ -24,9 +24,11 @@ Find = Callable[[Any], Awaitable[FakeWorker]]  # the worker that a call is for, 
 class _Servicer(rpc.WorkerControlServicer):
     """Fake workers behind the real protocol."""
 
-    def __init__(self, find: Find) -> None:
-        """Take what tells whose call it is."""
+    def __init__(self, find: Find, look_s: float | None) -> None:
+        """Take what tells whose call it is, and how often a worker that is followed is looked at."""
         self._find = find
+        self._look_s = look_s
+        self._commanded: dict[str, asyncio.Event] = {}  # by pod UID: set once, when a command was given
 
     async def SwapEngine(self, request: pb.SwapEngineRequest, context: Any) -> pb.WorkerStatus:  # noqa: N802
         """See the contract."""
@@ -43,11 +45,13 @@ class _Servicer(rpc.WorkerControlServicer):
         """See the contract."""
         worker, told = await self._find(context), None
         while True:
+            commanded = self._commanded.setdefault(worker.pod_uid, asyncio.Event())
             status = worker.status()
             if status != told:
                 told = status
                 yield _to_message(status)
-            await asyncio.sleep(0.005)  # the worker is changed by hand and tells nobody
+            with suppress(TimeoutError):
+                await asyncio.wait_for(commanded.wait(), self._look_s)
 
     async def InitializeCache(self, request: pb.InitializeCacheRequest, context: Any) -> pb.WorkerStatus:  # noqa: N802
         """See the contract."""
@@ -88,6 +92,7 @@ class _Servicer(rpc.WorkerControlServicer):
         except WorkerRefused as error:
             name, _, words = str(error).partition(": ")
             await context.abort(grpc.StatusCode[name], words)
+        self._commanded.pop(worker.pod_uid, asyncio.Event()).set()
         return _to_message(worker.status())
 
 
@@ -132,11 +137,17 @@ async def serve(worker: FakeWorker, operator_token: str, address: str = "127.0.0
 
 
 @asynccontextmanager
-async def serve_found(find: Find, operator_token: str, address: str) -> AsyncIterator[int]:
-    """Serve, at one address, the fake workers that `find` knows; yields the port."""
+async def serve_found(
+    find: Find, operator_token: str, address: str, look_s: float | None = 0.005
+) -> AsyncIterator[int]:
+    """Serve, at one address, the fake workers that `find` knows; yields the port.
+
+    Streams tell of commands at once. Workers that are changed by hand tell nobody: streams look every `look_s`
+    seconds; None = they need not.
+    """
     tokens = RoleTokens({Role.OPERATOR: token_digest(operator_token)})
     server = aio.server(interceptors=[RequireRole(tokens, {CONTROL_SERVICE: Role.OPERATOR})])
-    rpc.add_WorkerControlServicer_to_server(_Servicer(find), server)  # type: ignore[abstract]  # the rest: UNIMPLEMENTED
+    rpc.add_WorkerControlServicer_to_server(_Servicer(find, look_s), server)  # type: ignore[abstract]  # the rest: UNIMPLEMENTED
     port = server.add_insecure_port(address)
     await server.start()
     try:
