@@ -4,5 +4,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 UV=.venv/bin/uv
 C="$UV pip compile pyproject.toml --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -q"
-$C --extra operator --extra gateway --extra worker --extra cli --extra dev -o requirements/dev.txt
-for p in operator gateway worker cli; do $C --extra $p -c requirements/dev.txt -o requirements/$p.txt; done
+$C --extra operator --extra gateway --extra worker --extra cli --extra tracing --extra dev -o requirements/dev.txt
+for p in operator cli; do $C --extra $p -c requirements/dev.txt -o requirements/$p.txt; done
+for p in gateway worker; do $C --extra $p --extra tracing -c requirements/dev.txt -o requirements/$p.txt; done
