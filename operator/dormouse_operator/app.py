@@ -113,7 +113,10 @@ class App:
         )
         writer = Writer(kube, self.cache, candidate)
         defaults = WorkerDefaults(
-            settings.worker_image_pull_policy, tokens.operator_token_sha256, tokens.gateway_token_sha256
+            settings.worker_image_pull_policy,
+            tokens.operator_token_sha256,
+            tokens.gateway_token_sha256,
+            node_loss_s=settings.node_loss_seconds,
         )
         self._listening = [ActivityWatch(gateways, self.activities).run] if gateways else []
         self.scaler = Scaler(kube, self.activities, authority=candidate, clock=clock, reporter=settings.pod_name)
