@@ -73,15 +73,21 @@ cluster: prepare ## Start the local Kubernetes (or check the one of DORMOUSE_CON
 
 .PHONY: e2e
 e2e: install model cluster images ## Tests on the real cluster
-	$(PY) -m pytest -m cluster tests --durations=10
+	$(PY) -m pytest -m "cluster and not slow" tests --durations=10
+
+.PHONY: e2e-nodes
+e2e-nodes: install model images ## Two nodes: one is drained, one is lost under load (4 minutes)
+	$(PY) -m localkube up --nodes 2
+	DORMOUSE_RECORD=nodes $(PY) -m pytest -m "cluster and slow" tests/e2e --durations=0
 
 .PHONY: test
 test: prepare lint typecheck unit integration faults e2e ## All set-up, then every test but the slow ones
 
 .PHONY: test-long
-test-long: prepare ## Every fault, thousands of resources; writes a record to tests/records/
+test-long: prepare ## Every fault, a lost node; writes records to tests/records/
 	$(PY) -m localkube.extras
 	DORMOUSE_RECORD=faults $(PY) -m pytest tests/faults --durations=0
+	$(MAKE) e2e-nodes
 
 .PHONY: mutate
 mutate: install ## Change what decides in small ways, print those that no test notices (6 minutes)

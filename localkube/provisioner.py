@@ -35,7 +35,7 @@ def volume_for(claim: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Return the volume for a claim; its name follows from the claim's uid, so a repeated try makes no second one."""
     metadata, wanted = claim["metadata"], claim["spec"]
     name = f"pvc-{metadata['uid']}"
-    node = {"key": "kubernetes.io/hostname", "operator": "In", "values": [spec.NODE_NAME]}
+    node = {"key": "kubernetes.io/hostname", "operator": "In", "values": [spec.NODE_NAME, spec.SECOND_NAME]}
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",

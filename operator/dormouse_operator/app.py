@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from dormouse_kube.api import KubeApi
 from dormouse_kube.client import KubeClient
-from dormouse_operator import logs
+from dormouse_operator import logs, memory
 from dormouse_operator.activity import ActivityBook, ActivityWatch
 from dormouse_operator.cache import Cache
 from dormouse_operator.election import Leadership
@@ -113,7 +113,10 @@ class App:
         )
         writer = Writer(kube, self.cache, candidate)
         defaults = WorkerDefaults(
-            settings.worker_image_pull_policy, tokens.operator_token_sha256, tokens.gateway_token_sha256
+            settings.worker_image_pull_policy,
+            tokens.operator_token_sha256,
+            tokens.gateway_token_sha256,
+            node_loss_s=settings.node_loss_seconds,
         )
         self._listening = [ActivityWatch(gateways, self.activities).run] if gateways else []
         self.scaler = Scaler(kube, self.activities, authority=candidate, clock=clock, reporter=settings.pod_name)
@@ -179,10 +182,11 @@ class App:
             return await self.reconciler.reconcile(key)
 
     async def _resync(self) -> None:
-        """Mark, now and then, what was missed."""
+        """Mark, now and then, what was missed, and give back the memory that what came before has left."""
         while True:
             await asyncio.sleep(self._settings.resync_seconds)
             self.worklist.sweep(find_unseen(self.cache, self.reconciler.seen))
+            await asyncio.to_thread(memory.trim)
 
 
 async def run(settings: Settings, tokens: Tokens) -> int:

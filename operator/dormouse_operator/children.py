@@ -40,6 +40,9 @@ def creations(observed: Observed, filled: Collection[int]) -> list[CreatePod]:
 
 
 def free_name(observed: Observed, index: int) -> str:
-    """Return the name of the pod to create at a place. Where a pod has it whose engine was swapped, another one."""
-    swapped = {pod.name for pod in observed.pods if pod.revision != observed.revision}
-    return pod_name(observed.deployment.key.name, observed.revision, index, swapped)
+    """Return the name of the pod to create at a place.
+
+    Another one where the name is not to be had: its pod's engine was swapped, or its pod is on a node that is lost.
+    """
+    kept = {pod.name for pod in observed.pods if pod.revision != observed.revision or observed.is_given_up(pod)}
+    return pod_name(observed.deployment.key.name, observed.revision, index, kept)

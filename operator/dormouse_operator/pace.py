@@ -13,7 +13,7 @@ from dormouse_operator.actions import Action, WorkerAction
 from dormouse_operator.model import RecordedStatus
 
 PERIOD_S = 1.0
-BURST = 3  # so many that are due at once may follow each other; over time it is one in a period
+BURST = 5  # so many that are due at once may follow each other: as many as a start has. Over time one in a period
 _AWAITED = ("Accepted", "Ready", "Asleep", "BlocksAgreed")
 
 

@@ -20,7 +20,7 @@ from datetime import datetime
 from dormouse_operator import capacity, children, sleep
 from dormouse_operator.actions import POLL_S, Action, Plan, pods_of
 from dormouse_operator.conditions.accepted import rejection
-from dormouse_operator.model import Observed, Pod, WorkerState
+from dormouse_operator.model import STUCK_AFTER, Observed, Pod, WorkerState
 from dormouse_operator.replica import next_step
 from dormouse_operator.rollout import plan as rollout
 from dormouse_operator.rollout.standing import Standing, muster
@@ -61,7 +61,12 @@ def _requeue_after_s(observed: Observed, standing: Standing) -> float | None:
     asked = [pod for pod in observed.pods if pod.can_be_asked and pod.owner_uid == observed.deployment.uid]
     if any(observed.state(pod) in _CHANGING or observed.state(pod) is None for pod in asked):
         return POLL_S
-    times = (_waiting_ends(observed), _progress_ends(observed, standing), observed.ladder_due)
+    times = (
+        _waiting_ends(observed),
+        _progress_ends(observed, standing),
+        observed.ladder_due,
+        _next_stuck(observed),
+    )
     ends = [end for end in times if end]
     return max(0.0, (min(ends) - observed.now).total_seconds()) if ends else None
 
@@ -78,3 +83,9 @@ def _progress_ends(observed: Observed, standing: Standing) -> datetime | None:
         return None
     ends = progress_ends(observed, standing)
     return ends if ends > observed.now else None
+
+
+def _next_stuck(observed: Observed) -> datetime | None:
+    """Return when the next pod that is being deleted is to be called stuck."""
+    times = [pod.ends_by + STUCK_AFTER for pod in observed.pods if pod.ends_by and not observed.is_stuck(pod)]
+    return min(times, default=None)

@@ -33,6 +33,7 @@ class Settings:
     gateway_address: str  # DORMOUSE_GATEWAY_ADDRESS: host:port for status.url; empty = not shown
     gateway_control: str  # DORMOUSE_GATEWAY_CONTROL: host:port under which all gateways are found; empty = load unknown
     agreement_seconds: float  # DORMOUSE_AGREEMENT_SECONDS: how long a first report waits for those of the other pods
+    node_loss_seconds: int  # DORMOUSE_NODE_LOSS_SECONDS: how long a worker's pod stays on a node that does not answer
     resync_seconds: (
         float  # DORMOUSE_RESYNC_SECONDS: how often the cache is compared with what was seen, in case of a miss
     )
@@ -61,6 +62,7 @@ def parse_settings(env: Mapping[str, str]) -> Settings:
         gateway_address=_text(env, "GATEWAY_ADDRESS", ""),
         gateway_control=_host_port(env, "GATEWAY_CONTROL"),
         agreement_seconds=_number(env, "AGREEMENT_SECONDS", 10.0, 0.0, 600.0),
+        node_loss_seconds=int(_number(env, "NODE_LOSS_SECONDS", 30, 0, 86400)),
         resync_seconds=_number(env, "RESYNC_SECONDS", 30.0, 1.0, 3600.0),
         max_concurrent_reconciles=int(_number(env, "MAX_CONCURRENT_RECONCILES", 32, 1, 1000)),
     )

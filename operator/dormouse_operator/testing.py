@@ -39,11 +39,14 @@ class FakeNode:
     clock: Callable[[], datetime]
     blocks: dict[str, int] = field(default_factory=dict)  # by replica label: what its worker will report
     is_full: bool = False  # no pod gets a node
+    lost: set[str] = field(default_factory=set)  # pods whose kubelet is gone
     started: int = 0  # pods so far; none gets the address of an earlier one
 
     def tick(self) -> None:
         """Let the kubelet come round once."""
         for pod in self.kube.everything(PODS):
+            if pod["metadata"]["name"] in self.lost:
+                continue
             if "deletionTimestamp" in pod["metadata"]:
                 self._end(pod)
             elif not pod.get("status", {}).get("podIP"):
@@ -55,6 +58,13 @@ class FakeNode:
         """Return the worker of a pod."""
         pod = next(pod for pod in self.kube.everything(PODS) if pod["metadata"]["name"] == name)
         return self.workers.workers[pod["status"]["podIP"]]
+
+    def lose(self, name: str) -> None:
+        """Let the node of a pod fall silent, as the control plane sees it first: the pod is no longer ready."""
+        self.lost.add(name)
+        pod = next(pod for pod in self.kube.everything(PODS) if pod["metadata"]["name"] == name)
+        self.workers.workers.pop(pod["status"]["podIP"])
+        self._edit(pod["metadata"], lambda obj: _set_ready(obj, is_ready=False))
 
     def crash(self, name: str, *, exit_code: int, message: str = "", restarts: bool = True) -> None:
         """End the container of a pod; it starts anew at once, or backs off."""

@@ -6,8 +6,13 @@ from collections.abc import Iterable
 
 from dormouse_operator.conditions.ladder import failed, not_yet
 from dormouse_operator.model import Condition, Observed
+from dormouse_operator.parse import format_time
 
 TYPE = "Degraded"
+_FREE = (
+    "another takes its place. If its node will not come back: kubectl taint node NODE "
+    "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+)
 
 
 def evaluate(observed: Observed, others: Iterable[Condition]) -> Condition:
@@ -17,11 +22,19 @@ def evaluate(observed: Observed, others: Iterable[Condition]) -> Condition:
         return _is(failed(TYPE, "Forbidden", f"the API server does not allow it: {observed.forbidden}"))
     if failure := next((condition for condition in others if condition.is_failure), None):
         return _is(failed(TYPE, failure.reason, failure.message))
+    if stuck := _stuck_pod(observed):
+        return _is(failed(TYPE, "PodStuck", stuck))
     if observed.name_owner:
         name = observed.deployment.model.served_name
         words = f"{observed.name_owner} is older and serves the model name {name!r}; this one answers to {key} only"
         return _is(failed(TYPE, "NameTaken", f"{words}. Set another spec.model.name"))
     return not_yet(TYPE, "AsExpected", "nothing needs attention")
+
+
+def _stuck_pod(observed: Observed) -> str:
+    """Name a pod that does not end, and what helps; "" if there is none."""
+    late = ((pod.name, pod.ends_by) for pod in observed.pods if pod.ends_by and observed.is_stuck(pod))
+    return next((f"pod {name} was to be gone by {format_time(end)}; {_FREE}" for name, end in late), "")
 
 
 def _is(condition: Condition) -> Condition:

@@ -20,6 +20,7 @@ REMEDIES: Mapping[str, str] = {
     "ChildRejected": "the message is the API server's about the Service, the disruption budget or the claim",
     "PodsMissing": "wait; if it lasts, see the operator's log",
     "PodEnded": "wait: the pod is replaced",
+    "PodStuck": "start the pod's node again; if it is off for good, taint it as the message says, or delete the Node",
     "WaitingForNode": "wait for the scheduler",
     "Unschedulable": "the message is the scheduler's: add a node, free its resource, or ask for less",
     "Scheduled": NOTHING,

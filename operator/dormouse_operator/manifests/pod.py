@@ -24,6 +24,7 @@ from dormouse_operator.model import Deployment, Pod
 from dormouse_operator.parse import CONTAINER, MODELS_ROOT, format_time
 
 _USER = 65532  # nobody's, as in the images
+_NODE_LOSS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _SHM_SIZE = "1Gi"  # most that /dev/shm may hold, out of the memory limit; a runtime's own 64Mi starves CUDA's libraries
 
 
@@ -34,6 +35,7 @@ class WorkerDefaults:
     image_pull_policy: str
     operator_token_sha256: str
     gateway_token_sha256: str
+    node_loss_s: int = 30  # how long a pod stays on a node that does not answer
 
 
 def pod_manifest(
@@ -76,7 +78,19 @@ def pod_manifest(
     }
     if hub := deployment.model.hub:
         pod["spec"]["initContainers"] = [download_container(deployment, hub, common=_common(image, defaults))]
-    return merge_template(pod, deployment.placement.template)
+    return _with_node_loss(merge_template(pod, deployment.placement.template), defaults.node_loss_s)
+
+
+def _with_node_loss(pod: Manifest, seconds: int) -> Manifest:
+    """Return the pod with how long it stays on a lost node, unless the user's template says so itself."""
+    own = pod["spec"].get("tolerations") or []
+    said = {item.get("key") for item in own if item.get("effect", "NoExecute") == "NoExecute"}
+    added = [
+        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
+        for key in _NODE_LOSS
+        if not said & {key, None}
+    ]
+    return {**pod, "spec": {**pod["spec"], "tolerations": [*own, *added]}} if added else pod
 
 
 def _volume_group(deployment: Deployment) -> Manifest:

@@ -72,7 +72,7 @@ def _images(pods: Iterable[Pod]) -> list[str]:
 
 
 def pod_name(deployment: str, revision: str, index: int, taken: Collection[str] = ()) -> str:
-    """Return the name of a worker pod. `taken` are names that it can not have: of pods whose engine was swapped."""
+    """Return the name of a worker pod. `taken` are names that it can not have."""
     name = f"{deployment}-{revision}-{index}"
     if name not in taken:
         return name

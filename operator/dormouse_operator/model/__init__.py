@@ -2,7 +2,7 @@
 
 from dormouse_operator.model.activity import Activity
 from dormouse_operator.model.ladder import Ladder, Rung
-from dormouse_operator.model.observed import BudgetState, Observed, ServiceState
+from dormouse_operator.model.observed import STUCK_AFTER, BudgetState, Observed, ServiceState
 from dormouse_operator.model.recorded import (
     Actuation,
     Condition,
@@ -32,6 +32,7 @@ from dormouse_operator.model.wanted import (
 
 __all__ = [
     "AWAKE",
+    "STUCK_AFTER",
     "WAKEABLE",
     "Activity",
     "Actuation",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from dormouse_operator.model.ladder import Ladder, Rung
 from dormouse_operator.model.running import AWAKE, Pod, Worker, WorkerState
 from dormouse_operator.model.wanted import Deployment, SleepLevel
+
+STUCK_AFTER = timedelta(seconds=60)  # beyond the time that a pod is given to end: a kubelet that lives needs less
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,14 @@ class Observed:
         """Tell whether the pod belongs to this very object, and to its present revision and scale."""
         is_ours = pod.owner_uid == self.deployment.uid
         return is_ours and pod.revision == self.revision and 0 <= pod.index < self.deployment.replicas
+
+    def is_stuck(self, pod: Pod) -> bool:
+        """Tell whether a pod that is being deleted should have been gone long ago."""
+        return pod.ends_by is not None and self.now >= pod.ends_by + STUCK_AFTER
+
+    def is_given_up(self, pod: Pod) -> bool:
+        """Tell whether nobody waits for the end of a pod that is being deleted: its node may never answer again."""
+        return pod.is_deleting and (pod.has_lost_node or self.is_stuck(pod))
 
     def worker(self, pod: Pod) -> Worker | None:
         """Return what is known of the pod's worker."""

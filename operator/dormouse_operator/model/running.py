@@ -58,6 +58,8 @@ class Pod:
     has_ended: bool = False  # phase Failed or Succeeded: it will never run again
     end_message: str = ""
     is_deleting: bool = False
+    ends_by: datetime | None = None  # when it should be gone if it is being deleted
+    has_lost_node: bool = False  # it is being deleted as its node is tainted: nobody may be there to end it
     is_ready: bool = False
     gate_open: bool = False
     gate_reason: str = ""  # "" = the gate was never written

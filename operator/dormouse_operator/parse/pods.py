@@ -9,6 +9,7 @@ from dormouse_operator.model import Container, Pod
 from dormouse_operator.parse.values import Raw, parse_time
 
 CONTAINER = "worker"
+_BY_TAINT = "DeletionByTaintManager"  # why the control plane deletes a pod of a node that does not answer
 DOWNLOADER = "download"  # the init container that fetches a model of a hub
 
 
@@ -19,6 +20,7 @@ def parse_pod(raw: Raw) -> Pod:
     index = labels.get(LABEL_REPLICA, "")
     conditions = {item["type"]: item for item in status.get("conditions") or ()}
     scheduled, gate = conditions.get("PodScheduled", {}), conditions.get(READINESS_GATE, {})
+    target = conditions.get("DisruptionTarget", {})
     is_scheduled = scheduled.get("status") == "True"
     return Pod(
         name=metadata["name"],
@@ -37,6 +39,8 @@ def parse_pod(raw: Raw) -> Pod:
         has_ended=status.get("phase") in {"Failed", "Succeeded"},
         end_message=status.get("message", "") or status.get("reason", ""),
         is_deleting="deletionTimestamp" in metadata,
+        ends_by=parse_time(metadata.get("deletionTimestamp")),
+        has_lost_node="deletionTimestamp" in metadata and target.get("reason") == _BY_TAINT,
         is_ready=conditions.get("Ready", {}).get("status") == "True",
         gate_open=gate.get("status") == "True",
         gate_reason=gate.get("reason", ""),

@@ -69,7 +69,7 @@ def muster(observed: Observed) -> Standing:
         swappable=swappable,
         old=old,
         ending=tuple(pod for pod in observed.pods if not pod.is_deleting and pod.name not in staying),
-        num_deleting=sum(pod.is_deleting for pod in ours),
+        num_deleting=sum(pod.is_deleting and not observed.is_given_up(pod) for pod in ours),
     )
 
 
