@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import logging
 import os
@@ -19,7 +20,7 @@ from dormouse_kube.errors import KubeError
 def main() -> None:
     """Run the gateway; end with 0 after a drain, with 2 when it can not start."""
     try:
-        settings = Settings.from_env(os.environ)
+        settings = Settings.from_env({**os.environ, **_flags()})
         tokens = read_tokens(settings.tokens_dir)
     except BadSetting as error:
         sys.exit(_complain(error))
@@ -28,6 +29,14 @@ def main() -> None:
         uvloop.run(_run(settings, tokens))
     except (BadSetting, KubeError, OSError, RuntimeError) as error:
         sys.exit(_complain(error))
+
+
+def _flags() -> dict[str, str]:
+    """Return what the command line sets, by the variable that it stands in for. Ends the program if it is bad."""
+    parser = argparse.ArgumentParser("dormouse-gateway", description="Everything else is set by variables: DORMOUSE_….")
+    parser.add_argument("--router-policy", dest="DORMOUSE_ROUTER_POLICY", metavar="NAME")
+    parser.add_argument("--affinity-bound", dest="DORMOUSE_AFFINITY_BOUND", metavar="FACTOR")
+    return {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
 
 
 async def _run(settings: Settings, tokens: Tokens) -> None:

@@ -9,6 +9,7 @@ from dormouse_gateway.errors import WorkerFailure
 from dormouse_gateway.holder import Wait
 from dormouse_gateway.model import Deployment, Endpoint, EndpointId
 from dormouse_gateway.requests import Metadata, Method
+from dormouse_gateway.routing.policy import NOTHING, Demand
 
 Write = Callable[[bytes], Awaitable[None]]
 
@@ -23,6 +24,7 @@ class Call:
     metadata: Metadata
     deadline: float  # by the proxy's clock
     wait: Wait  # for a worker
+    demand: Demand = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +33,12 @@ class Where:
 
     tried: frozenset[EndpointId] = frozenset()  # not these
     like: Endpoint | None = None  # only those that run the same
-    is_again: bool = False  # a worker had the call before
     may_leave: Callable[[], bool] = lambda: False  # whether the call could go on elsewhere once it is at a worker
 
     def after(self, failure: WorkerFailure) -> Where:
         """Return the same without the worker that failed. What failed before it may do again if it got on."""
         tried = frozenset() if failure.messages else self.tried
-        return replace(self, tried=tried | {failure.endpoint.id}, is_again=True)
+        return replace(self, tried=tried | {failure.endpoint.id})
 
 
 # Sends a call to the best worker that will do; returns how that one failed, None after success. Raises CallError if

@@ -10,11 +10,14 @@ from grpc import aio
 
 from dormouse_api.status import CallError, to_grpc_status
 from dormouse_gateway.model import Endpoint
+from dormouse_gateway.routing.breaker import Verdict
 
 _DETAILS_KEY = "grpc-status-details-bin"  # every status that a worker sends on purpose carries it
 _RETRY_AFTER_S = 1.0
 # What a connection that breaks in the middle looks like: never said by a worker on purpose, as that comes with details.
 _BREAKS = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.CANCELLED}
+# What a worker says that failed; every other status is about the request, its time, or the worker's queue.
+_FAULTS = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS}
 
 Trailers = tuple[tuple[str, str | bytes], ...]
 
@@ -29,6 +32,7 @@ class WorkerFailure(Exception):
     trailers: Trailers
     messages: int  # that the client had got of it by then
     then: str = ""  # why the call could not go on elsewhere
+    is_stop: bool = False  # it ended what it had on purpose, or we did
 
     @property
     def is_break(self) -> bool:
@@ -61,7 +65,7 @@ class WorkerStopped(Exception):
 
 def stopped(endpoint: Endpoint, *, why: str, messages: int) -> WorkerFailure:
     """Return the failure of a worker that can not go on with a call, or shall not."""
-    return WorkerFailure(endpoint, grpc.StatusCode.UNAVAILABLE, why, (), messages)
+    return WorkerFailure(endpoint, grpc.StatusCode.UNAVAILABLE, why, (), messages, is_stop=True)
 
 
 def read_failure(error: aio.AioRpcError, *, endpoint: Endpoint, messages: int) -> WorkerFailure:
@@ -69,6 +73,17 @@ def read_failure(error: aio.AioRpcError, *, endpoint: Endpoint, messages: int) -
     given: Any = error.trailing_metadata() or ()  # pairs, which the stubs do not know
     trailers: Trailers = tuple((key, value) for key, value in given if key == _DETAILS_KEY)
     return WorkerFailure(endpoint, error.code(), error.details() or "", trailers, messages)
+
+
+def verdict_on(failure: WorkerFailure | None) -> Verdict:
+    """Return what a call's end says about its worker; None = it was answered."""
+    if failure is None:
+        return Verdict.GOOD
+    if failure.may_go_elsewhere:
+        return Verdict.REFUSED
+    if failure.is_stop:
+        return Verdict.NOTHING
+    return Verdict.FAILED if failure.is_break or failure.code in _FAULTS else Verdict.NOTHING
 
 
 def status_of(failure: WorkerFailure) -> grpc.Status:

@@ -1,4 +1,4 @@
-"""Finds a worker for a request: at once where one has room, else after it waited in line. Owns line, timers, doubts.
+"""Finds a worker for a request: at once where one has room, else after it waited in line. Owns line and timers.
 
 All doors (gRPC, HTTP) call `lease`; nothing here knows how they speak. The decisions stand in `hold`, `room` and
 `pool`; here they are made whenever something changed (`review`), and carried out.
@@ -16,14 +16,13 @@ from typing import Protocol
 from dormouse_api.status import CallError
 from dormouse_gateway import refusals
 from dormouse_gateway.hold import Held, HoldFull, HoldQueue, HoldSettings, Regime, Terms
-from dormouse_gateway.model import Deployment, Endpoint, EndpointId
+from dormouse_gateway.model import Deployment, EndpointId
 from dormouse_gateway.room import Batch
 from dormouse_gateway.router import Lease, Router
+from dormouse_gateway.routing.policy import NOTHING, Demand
 from dormouse_kube.reflector import ObjectKey
 
 FAILING_LIMIT_S = 10.0  # the kubelet starts a crashed worker again: if it comes up then, nobody needs to be refused
-DOUBT_S = 0.5  # a worker that refused a request says within this time that it drains, if it does
-SILENT_DOUBT_S = 10.0  # one that can not be heard either is given so long until its pod is seen to fail
 _TICK_S = 1.0  # everything is told; should something not be, the line moves on all the same
 
 
@@ -72,6 +71,7 @@ class _Request(Held):
     """A request in line. `granted` gets a lease, which whoever waits takes, or the refusal."""
 
     wait: Wait
+    demand: Demand
     granted: asyncio.Future[Lease] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
@@ -98,7 +98,6 @@ class Holder:
         self._queue: HoldQueue[_Request] = HoldQueue(settings.limits)
         self._levels: dict[ObjectKey, int] = {}  # how deep what is asleep or waking slept
         self._timers: dict[ObjectKey, asyncio.TimerHandle] = {}
-        self._doubts: dict[EndpointId, asyncio.TimerHandle] = {}
         self._is_closed = False
         router.on_change = self.review
 
@@ -115,17 +114,19 @@ class Holder:
         self._queue.check_integrity()
         assert self._timers.keys() == set(self._queue.lines()), f"timers for {sorted(self._timers)}, {self!r}"
 
-    async def lease(self, deployment: Deployment, wait: Wait, *, tried: Iterable[EndpointId] = ()) -> Lease:
+    async def lease(
+        self, deployment: Deployment, wait: Wait, *, demand: Demand = NOTHING, tried: Iterable[EndpointId] = ()
+    ) -> Lease:
         """Return a worker for one request, as soon as there is one; the lease must be entered.
 
         `tried` are left out if another has room now. Raises CallError: UNAVAILABLE by order or after the time for a
         cold start, RESOURCE_EXHAUSTED when the line is full or the workers stay busy, DEADLINE_EXCEEDED.
         """
         if not self._queue.count(deployment.key):
-            lease = self._router.try_lease(deployment.key, self._batch(deployment), tried=tried)
+            lease = self._router.try_lease(deployment.key, self._batch(deployment), tried=tried, demand=demand)
             if lease:
                 return lease
-        request = self._enter(deployment.key, wait)
+        request = self._enter(deployment.key, wait, demand)
         is_taken = False
         try:
             async with asyncio.timeout(max(0.0, wait.deadline_s - self._clock())):
@@ -158,11 +159,6 @@ class Holder:
             self._refuse(self._queue.take_overdue(key, now_s), refusals.held_too_long(deployment, terms))
         self._settle(key)
 
-    def doubt(self, endpoint: Endpoint) -> None:
-        """Give a worker nothing for a moment after it failed a request before it began."""
-        self._router.pool.doubt(endpoint)
-        self._trust_after(DOUBT_S, endpoint, is_last=False)
-
     def hand_back(self) -> None:
         """Refuse everyone who waits, and from now on everyone who would have to."""
         self._is_closed = True
@@ -170,13 +166,7 @@ class Holder:
             self._refuse(self._queue.take_all(key), refusals.ending())
             self._settle(key)
 
-    def aclose(self) -> None:
-        """Hand back what waits and stop all timers."""
-        self.hand_back()
-        for handle in self._doubts.values():
-            handle.cancel()
-
-    def _enter(self, key: ObjectKey, wait: Wait) -> _Request:
+    def _enter(self, key: ObjectKey, wait: Wait, demand: Demand) -> _Request:
         """Put the request in line. Raises CallError if it may not wait."""
         deployment = self._router.catalogue.get(key)
         is_awake = self._router.pool.is_ready(key)
@@ -184,7 +174,7 @@ class Holder:
         if refusal or deployment is None:
             raise refusal or refusals.deleted(key.name)
         wait.start = Start.WARM if is_awake else self._start(deployment)
-        request = _Request(key, wait.num_bytes, self._clock(), wait)
+        request = _Request(key, wait.num_bytes, self._clock(), wait, demand)
         try:
             self._queue.enter(request, self._terms(deployment, is_awake=is_awake), max_requests=deployment.max_held)
         except HoldFull as error:
@@ -210,7 +200,7 @@ class Holder:
             if request.granted.cancelled():  # its client has just gone
                 self._queue.leave(request)
                 continue
-            lease = self._router.try_lease(key, batch)
+            lease = self._router.try_lease(key, batch, demand=request.demand)
             if lease is None:
                 return
             if request.wait.start is not Start.WARM:
@@ -242,30 +232,14 @@ class Holder:
             self._on_first(key)
 
     def _set_timer(self, key: ObjectKey) -> None:
-        """Look at the line again when its first is due, and once a second."""
+        """Look at the line again when its first is due, when a breaker lets one in, and once a second."""
         due_s, handle = self._queue.due_s(key), self._timers.pop(key, None)
         if handle:
             handle.cancel()
         if due_s is not None:
-            delay_s = min(_TICK_S, max(0.0, due_s - self._clock()))
+            probe_in_s = self._router.pool.probe_in_s(key)
+            delay_s = min(_TICK_S, max(0.0, due_s - self._clock()), _TICK_S if probe_in_s is None else probe_in_s)
             self._timers[key] = asyncio.get_running_loop().call_later(delay_s, self.review, key)
-
-    def _trust_after(self, delay_s: float, endpoint: Endpoint, *, is_last: bool) -> None:
-        handle = self._doubts.pop(endpoint.id, None)
-        if handle:
-            handle.cancel()
-        loop = asyncio.get_running_loop()
-        self._doubts[endpoint.id] = loop.call_later(delay_s, self._trust, endpoint, is_last)
-
-    def _trust(self, endpoint: Endpoint, is_last: bool) -> None:  # noqa: FBT001  # call_later takes no keywords
-        """End a doubt, if the worker can be heard or was silent long enough."""
-        del self._doubts[endpoint.id]
-        room = self._router.pool.room_of(endpoint)
-        if room and room.told is None and not is_last:
-            self._trust_after(SILENT_DOUBT_S, endpoint, is_last=True)
-            return
-        self._router.pool.doubt(endpoint, is_doubted=False)
-        self.review(endpoint.deployment)
 
     def _note_level(self, key: ObjectKey, deployment: Deployment | None, *, is_awake: bool) -> None:
         """Remember how deep a model slept: once it wakes, nothing says so any more."""

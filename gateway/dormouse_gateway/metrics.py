@@ -13,6 +13,9 @@ from dormouse_api.status import CallError
 from dormouse_gateway.model import Deployment
 from dormouse_gateway.refusals import Refusal
 from dormouse_gateway.router import Router
+from dormouse_gateway.routing.breaker import State
+from dormouse_gateway.routing.policy import Affinity
+from dormouse_kube.reflector import ObjectKey
 
 UNKNOWN_MODEL = "unknown"  # the label of requests for models that do not exist, and of unreadable ones
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -24,6 +27,7 @@ _REASONS = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: "full",
     grpc.StatusCode.DEADLINE_EXCEEDED: "deadline",
 }
+_BREAKER_VALUES = {State.CLOSED: 0, State.HALF_OPEN: 1, State.OPEN: 2}
 
 
 class Metrics:
@@ -71,6 +75,13 @@ class Metrics:
             registry=self._registry,
         )
 
+        self._affinity = Counter(
+            "dormouse_gateway_prefix_affinity",
+            "Requests with a prefix: hit = given to the worker that keeps it, spilled = that one had too much to do.",
+            ["model", "outcome"],
+            registry=self._registry,
+        )
+
     def watch(self, router: Router) -> None:
         """Show this router's endpoints and running requests, too."""
         self._registry.register(_RouterCollector(router))
@@ -97,9 +108,13 @@ class Metrics:
         """Count a stream that had to move; see `migrate.Outcome`."""
         self._migrated.labels(outcome).inc()
 
+    def chosen(self, deployment: ObjectKey, affinity: Affinity) -> None:
+        """Count that a request with a prefix was given to a worker."""
+        self._affinity.labels(f"{deployment.namespace}/{deployment.name}", affinity).inc()
+
     def forget(self, deployment: Deployment) -> None:
         """Drop what was counted for a deployment that is gone, so that names do not pile up."""
-        for family in (self._requests, self._seconds, self._held):
+        for family in (self._requests, self._seconds, self._held, self._affinity):
             family.remove_by_labels({"model": deployment.full_name})
 
     def value(self, name: str, **labels: str) -> float | None:
@@ -119,7 +134,7 @@ class _RouterCollector(Collector):
         self._router = router
 
     def collect(self) -> Iterator[Metric]:
-        """Yield running requests and endpoints of every known deployment."""
+        """Yield running requests and endpoints of every known deployment, and every endpoint's breaker."""
         in_flight = GaugeMetricFamily(
             "dormouse_gateway_in_flight", "Requests that a worker is answering now.", labels=["model"]
         )
@@ -131,6 +146,11 @@ class _RouterCollector(Collector):
         held = GaugeMetricFamily(
             "dormouse_held_requests", "Requests that wait in the gateway for a worker.", labels=["model"]
         )
+        breakers = GaugeMetricFamily(
+            "dormouse_gateway_breaker",
+            "The circuit breaker of each worker pod that there is: 0 closed, 1 half open (lets one in), 2 open.",
+            labels=["model", "pod"],
+        )
         running, states = self._router.pool.in_flight(), self._router.pool.states()
         for deployment in self._router.catalogue.deployments():
             in_flight.add_metric([deployment.full_name], running[deployment.key])
@@ -138,6 +158,9 @@ class _RouterCollector(Collector):
                 endpoints.add_metric([deployment.full_name, state], states[deployment.key, state])
             activity = self._router.activity.activity(deployment.key)
             held.add_metric([deployment.full_name], activity.held if activity else 0)
+            for endpoint, breaker in self._router.pool.breakers(deployment.key):
+                breakers.add_metric([deployment.full_name, endpoint.pod.name], _BREAKER_VALUES[breaker])
         yield in_flight
         yield held
         yield endpoints
+        yield breakers

@@ -25,7 +25,6 @@ from dormouse_gateway.departures import Departures
 from dormouse_gateway.errors import WorkerFailure, WorkerStopped
 from dormouse_gateway.history import History, Room
 from dormouse_gateway.progress import Choice, Gap, Progress, Splice
-from dormouse_gateway.waiting import WaitForWorker, nobody_comes
 
 _LOG = logging.getLogger(__name__)
 
@@ -80,14 +79,12 @@ class Mover:
         limits: MovingLimits,
         departures: Departures,
         *,
-        wait_for_worker: WaitForWorker = nobody_comes,
         clock: Callable[[], float] = time.monotonic,
         count: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Take the limits, who knows when workers must go, the clock of deadlines, and who counts outcomes."""
         self.room = Room(total_bytes=limits.total_bytes, stream_bytes=limits.stream_bytes)
         self.departures = departures
-        self.wait_for_worker = wait_for_worker
         self.clock = clock
         self._max_moves = limits.max_moves
         self._count = count
@@ -176,14 +173,14 @@ async def _continue(move: _Move, choice: Choice, where: Where, failure: WorkerFa
     body = progress.resumed(move.call.body, choice)
     if len(body) > MAX_MESSAGE_BYTES:
         raise _Stuck(Outcome.TOO_LARGE, failure, f"prompt and output together exceed {MAX_MESSAGE_BYTES} bytes")
-    splice = Splice(move.progress, choice)
+    demand, splice = move.call.demand.rest(len(choice.token_ids)), Splice(move.progress, choice)
 
     async def join(raw: bytes) -> None:
         async with move.lock:
             await move.write(splice.join(raw))
 
     try:
-        return await move.attempt(replace(move.call, body=body), _until_stopped(move.call, join), where)
+        return await move.attempt(replace(move.call, body=body, demand=demand), _until_stopped(move.call, join), where)
     except CallError as error:
         raise _Stuck(Outcome.NOBODY, failure, "no other worker that runs the same can go on") from error
     except Gap as gap:

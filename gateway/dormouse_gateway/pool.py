@@ -1,4 +1,4 @@
-"""Which endpoint takes a request: the one with the fewest outstanding. Owns the endpoints and their counts.
+"""Which endpoints may take a request, of which a policy chooses one. Owns the endpoints and their counts.
 
 Everything here is synchronous: it decides, and returns the endpoints whose connections the caller must close.
 An endpoint that goes away while requests run on it is *retired*: it is given nothing new, and is handed back for
@@ -7,44 +7,29 @@ closing when its last request has ended, so that a worker that drains can finish
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
 from dormouse_gateway.activity import WorkerLoad
 from dormouse_gateway.model import Endpoint, EndpointId
 from dormouse_gateway.room import Batch, Room
+from dormouse_gateway.routing.breaker import Breaker, State
+from dormouse_gateway.routing.built_in import PrefixAffinity
+from dormouse_gateway.routing.demand import ASSUMED_OUTPUT_TOKENS
+from dormouse_gateway.routing.policy import NOTHING, Demand, RouterPolicy
+from dormouse_gateway.slot import Slot, Ticket
 from dormouse_kube.reflector import ObjectKey
-
-
-@dataclass(slots=True)
-class Slot:
-    """An endpoint and its counts. Whoever acquired it gives it back to `EndpointPool.release` exactly once."""
-
-    endpoint: Endpoint
-    total: int  # requests given to it; a newcomer starts with the least of its peers, so that it is not flooded
-    outstanding: int = 0
-    last_turn: int = 0  # when it was last chosen; breaks ties in turn
-    is_retired: bool = False
-    is_doubted: bool = False  # it has just failed; whoever said so takes it back
-    room: Room = field(default_factory=Room)
-
-    @property
-    def is_ready(self) -> bool:
-        """Tell whether it takes requests: as the worker itself says, else as its pod does."""
-        return self.endpoint.ready if self.room.told is None else self.room.is_open
-
-    @property
-    def rank(self) -> tuple[int, int, int]:
-        """Return what orders slots: the lowest is next."""
-        return (self.outstanding + self.room.others, self.total, self.last_turn)
 
 
 @dataclass(slots=True)
 class EndpointPool:
     """The endpoints of all deployments."""
 
+    policy: RouterPolicy = field(default_factory=PrefixAffinity)
+    clock: Callable[[], float] = time.monotonic
     _slots: dict[ObjectKey, Slot] = field(default_factory=dict)  # by pod
     _by_deployment: dict[ObjectKey, dict[ObjectKey, Slot]] = field(default_factory=dict)
     _retired: dict[EndpointId, Slot] = field(default_factory=dict)
@@ -52,8 +37,8 @@ class EndpointPool:
 
     def __repr__(self) -> str:
         """Show every endpoint with its state and its counts."""
-        slots = [*(self._slots[pod] for pod in sorted(self._slots)), *self._retired.values()]
-        return f"EndpointPool({', '.join(_show(slot) for slot in slots)})"
+        slots, now_s = [*(self._slots[pod] for pod in sorted(self._slots)), *self._retired.values()], self.clock()
+        return f"EndpointPool({', '.join(_show(slot, now_s) for slot in slots)})"
 
     def put(self, endpoint: Endpoint) -> list[EndpointId]:
         """Add or update the endpoint of a pod; return what must be closed: the pod's former address."""
@@ -101,30 +86,36 @@ class EndpointPool:
 
     def has_peer(self, endpoint: Endpoint) -> bool:
         """Tell whether another ready endpoint runs the same engine, so that streams can move there."""
-        others = (slot for slot in self._by_deployment.get(endpoint.deployment, {}).values())
+        now_s = self.clock()
         return any(
-            slot.is_ready and not slot.is_doubted and endpoint.runs_the_same(slot.endpoint)
-            for slot in others
+            slot.is_ready and slot.state(now_s) is not State.OPEN and endpoint.runs_the_same(slot.endpoint)
+            for slot in self._slots_of(endpoint.deployment)
             if slot.endpoint.id != endpoint.id
         )
 
     def is_ready(self, deployment: ObjectKey) -> bool:
-        """Tell whether any endpoint takes requests, full and doubted ones included."""
-        return any(slot.is_ready for slot in self._by_deployment.get(deployment, {}).values())
+        """Tell whether any endpoint takes requests, full ones and those with an open breaker included."""
+        return any(slot.is_ready for slot in self._slots_of(deployment))
+
+    def probe_in_s(self, deployment: ObjectKey) -> float | None:
+        """Return when the first open breaker of a ready endpoint will let one in; None if no breaker is open."""
+        now_s = self.clock()
+        left_s = (slot.probe_in_s(now_s) for slot in self._slots_of(deployment) if slot.is_ready)
+        return min((seconds for seconds in left_s if seconds > 0), default=None)
+
+    def breakers(self, deployment: ObjectKey) -> list[tuple[Endpoint, State]]:
+        """Return the deployment's endpoints and the state of their breakers, retired ones left out."""
+        now_s = self.clock()
+        return [(slot.endpoint, slot.state(now_s)) for slot in self._slots_of(deployment)]
 
     def tell(self, endpoint: Endpoint, load: WorkerLoad | None) -> None:
         """Take what the worker there tells, None when it can not be heard. Safe if the endpoint has gone."""
         slot = self._slots.get(endpoint.pod)
         if slot and slot.endpoint.id == endpoint.id:
-            was_ready = slot.room.is_open
+            was_open = slot.room.is_open
             slot.room.tell(load, slot.outstanding)
-            slot.is_doubted = slot.is_doubted and (was_ready or not slot.room.is_open)
-
-    def doubt(self, endpoint: Endpoint, *, is_doubted: bool = True) -> None:
-        """Give the endpoint nothing that needs it ready until it is trusted again, or says anew that it is ready."""
-        slot = self._slots.get(endpoint.pod)
-        if slot and slot.endpoint.id == endpoint.id:
-            slot.is_doubted = is_doubted
+            if slot.room.is_open and not was_open:  # as good as another worker: it woke, its engine was started again
+                slot.breaker = Breaker()
 
     def room_of(self, endpoint: Endpoint) -> Room | None:
         """Return what the worker there told of its room, None if the endpoint has gone."""
@@ -139,31 +130,27 @@ class EndpointPool:
         tried: Iterable[EndpointId] = (),
         like: Endpoint | None = None,
         batch: Batch | None = None,
-    ) -> Slot | None:
+        demand: Demand = NOTHING,
+    ) -> Ticket | None:
         """Choose an endpoint and count the request; None if there is none. Ready ones go first where both will do.
 
         With `like`, only endpoints that run the same will do; with `batch`, those that have room for one more.
         """
         excluded = frozenset(tried)
-        slots = [slot for slot in self._by_deployment.get(deployment, {}).values() if slot.endpoint.id not in excluded]
+        slots = [slot for slot in self._slots_of(deployment) if slot.endpoint.id not in excluded]
         if like is not None:
             slots = [slot for slot in slots if like.runs_the_same(slot.endpoint)]
-        ready = [slot for slot in slots if slot.is_ready and not slot.is_doubted]
+        ready = self._admitting(slots, is_last_resort=like is not None)
         if batch:
             ready = [slot for slot in ready if slot.room.takes(slot.outstanding, batch)]
-        candidates = ready if ready or need_ready else slots
-        chosen = min(candidates, key=lambda slot: slot.rank, default=None)
-        if chosen:
-            chosen.outstanding += 1
-            chosen.total += 1
-            chosen.last_turn = next(self._turns)
-        return chosen
+        if ready or need_ready:
+            return self._choose(ready, demand, is_probe_in=True)
+        return self._choose(slots, demand, is_probe_in=False)
 
-    def release(self, slot: Slot) -> list[EndpointId]:
+    def release(self, ticket: Ticket) -> list[EndpointId]:
         """Count the end of a request; return what must be closed now."""
-        assert slot.outstanding > 0, "a slot is released once per acquire"
-        slot.outstanding -= 1
-        slot.room.end()
+        slot = ticket.slot
+        ticket.end(self.clock())
         if slot.outstanding or not slot.is_retired:
             return []
         del self._retired[slot.endpoint.id]
@@ -180,6 +167,31 @@ class EndpointPool:
         """Return the number of endpoints per deployment and state: ready, running (but not ready), retired."""
         return Counter((slot.endpoint.deployment, _state(slot)) for slot in self._all())
 
+    def _admitting(self, slots: Sequence[Slot], *, is_last_resort: bool) -> Sequence[Slot]:
+        """Return who is ready and lets one in. A stream that lost its worker probes none if it can go on elsewhere."""
+        now_s = self.clock()
+        admitting = [slot for slot in slots if slot.admits(now_s)]
+        if not is_last_resort:
+            return admitting
+        closed = [slot for slot in admitting if slot.state(now_s) is State.CLOSED]
+        return closed or admitting or [slot for slot in slots if slot.is_ready]
+
+    def _choose(self, slots: Sequence[Slot], demand: Demand, *, is_probe_in: bool) -> Ticket | None:
+        """Have the policy choose, and count the request. Breakers that are not closed let it in as their probe."""
+        if not slots:
+            return None
+        tokens_of_others = _mean_tokens(slots)
+        workers = [slot.view(tokens_of_others) for slot in slots]
+        choice = self.policy.choose(demand, workers)
+        if choice is None:
+            return None
+        slot = slots[workers.index(choice.worker)]
+        is_probe = is_probe_in and slot.breaker.opened_s is not None
+        return slot.begin(demand, choice.affinity, is_probe=is_probe, turn=next(self._turns))
+
+    def _slots_of(self, deployment: ObjectKey) -> Iterable[Slot]:
+        return self._by_deployment.get(deployment, {}).values()
+
     def _all(self) -> list[Slot]:
         return [*self._slots.values(), *self._retired.values()]
 
@@ -194,7 +206,14 @@ def _state(slot: Slot) -> str:
     return "ready" if slot.is_ready else "running"
 
 
-def _show(slot: Slot) -> str:
-    endpoint = slot.endpoint
+def _mean_tokens(slots: Sequence[Slot]) -> float:
+    """Return what our requests at these still cost in the mean: as much do those of other gateways, more or less."""
+    outstanding = sum(slot.outstanding for slot in slots)
+    return sum(slot.tokens for slot in slots) / outstanding if outstanding else float(ASSUMED_OUTPUT_TOKENS)
+
+
+def _show(slot: Slot, now_s: float) -> str:
+    endpoint, breaker = slot.endpoint, slot.state(now_s)
     counts = f"{slot.outstanding} outstanding of {slot.total}"
+    counts += "" if breaker is State.CLOSED else f", breaker {breaker}"
     return f"{endpoint.pod.namespace}/{endpoint.pod.name} {_state(slot)} at {endpoint.id.address}: {counts}"

@@ -24,13 +24,14 @@ from dormouse_gateway import announce, requests
 from dormouse_gateway.call import Call, Where, Write
 from dormouse_gateway.channels import Channels
 from dormouse_gateway.departures import Stay
-from dormouse_gateway.errors import WorkerFailure, WorkerStopped, read_failure, status_of, stopped
+from dormouse_gateway.errors import WorkerFailure, WorkerStopped, read_failure, status_of, stopped, verdict_on
 from dormouse_gateway.holder import Holder, Wait
 from dormouse_gateway.keys import Caller, Keyring
 from dormouse_gateway.metrics import UNKNOWN_MODEL, Metrics
 from dormouse_gateway.migrate import Mover
 from dormouse_gateway.requests import METHODS, Method
 from dormouse_gateway.router import Lease, Router
+from dormouse_gateway.routing.demand import read_demand
 
 _LOG = logging.getLogger(__name__)
 
@@ -133,14 +134,15 @@ class InferenceProxy:
         body = requests.prepare(request, model_name=deployment.model_name, rng=self._rng)
         metadata = requests.forwarded_metadata(context.invocation_metadata(), token=self._token)
         wait = Wait(len(body), deadline, partial(announce.tell_held, context))
-        return Call(method, deployment, body, metadata, deadline, wait)
+        demand = read_demand(request, num_bytes=len(body), salt=requests.sent_salt(metadata))
+        return Call(method, deployment, body, metadata, deadline, wait, demand)
 
     async def _try(self, call: Call, write: Write, where: Where) -> WorkerFailure | None:
         """See `call.Attempt`."""
         with await self._lease(call, where) as lease:
             failure = await self._send(call, lease, write, where)
-        if failure and failure.may_go_elsewhere:  # one that broke later may be who goes on with its streams
-            self._holder.doubt(failure.endpoint)
+            if failure or call.method.need_ready:  # what it answers asleep, too, says nothing good
+                lease.report(verdict_on(failure))
         return failure
 
     async def _lease(self, call: Call, where: Where) -> Lease:
@@ -149,15 +151,14 @@ class InferenceProxy:
         What sleeping workers answer too is not held. A stream that was begun goes on at once or not at all.
         """
         if call.method.need_ready and where.like is None:
-            return await self._holder.lease(call.deployment, call.wait, tried=where.tried)
-        need_ready = call.method.need_ready
-        try:
-            return self._router.lease(call.deployment, need_ready=need_ready, tried=where.tried, like=where.like)
-        except CallError:
-            if not where.is_again or not await self._mover.wait_for_worker(call.deployment, call.deadline):
-                raise
-        # whoever failed before may be who came back
-        return self._router.lease(call.deployment, need_ready=need_ready, like=where.like)
+            return await self._holder.lease(call.deployment, call.wait, demand=call.demand, tried=where.tried)
+        return self._router.lease(
+            call.deployment,
+            need_ready=call.method.need_ready,
+            tried=where.tried,
+            like=where.like,
+            demand=call.demand,
+        )
 
     async def _send(self, call: Call, lease: Lease, write: Write, where: Where) -> WorkerFailure | None:
         """Send the call to this worker and pass its messages on, each when the client took the one before."""
@@ -172,6 +173,8 @@ class InferenceProxy:
                 while (message := await stream.read()) is not _END:
                     await write(message)
                     messages += 1
+                    if call.method.need_ready:
+                        lease.advance()
             except aio.AioRpcError as error:
                 return read_failure(error, endpoint=endpoint, messages=messages)
             except WorkerStopped:

@@ -97,6 +97,11 @@ def forwarded_metadata(given: Any, *, token: str) -> Metadata:
     return (*kept, *ours)
 
 
+def sent_salt(metadata: Metadata) -> str:
+    """Return the cache salt that workers get with this forwarded metadata, "" if none."""
+    return next((str(value) for key, value in metadata if key == METADATA_CACHE_SALT), "")
+
+
 def _is_forwarded(key: str) -> bool:
     return not key.startswith((_OURS, *_HOP_BY_HOP)) and key not in _NOT_FORWARDED
 

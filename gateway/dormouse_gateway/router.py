@@ -6,9 +6,9 @@ Synchronous: no method waits. What is to be closed is told to `on_close`, which 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
 from dormouse_gateway import refusals
@@ -16,8 +16,12 @@ from dormouse_gateway.activity import ActivityLog, WorkerLoad
 from dormouse_gateway.catalogue import Catalogue
 from dormouse_gateway.keys import ANYBODY, Caller
 from dormouse_gateway.model import Deployment, Endpoint, EndpointId, parse_deployment, parse_endpoint
-from dormouse_gateway.pool import EndpointPool, Slot
+from dormouse_gateway.pool import EndpointPool
 from dormouse_gateway.room import Batch
+from dormouse_gateway.routing.breaker import Verdict
+from dormouse_gateway.routing.built_in import PrefixAffinity
+from dormouse_gateway.routing.policy import NOTHING, Affinity, Demand, RouterPolicy
+from dormouse_gateway.slot import Ticket
 from dormouse_kube.api import Resource
 from dormouse_kube.reflector import ObjectKey
 
@@ -28,31 +32,58 @@ _T = TypeVar("_T")
 
 OnClose = Callable[[EndpointId], None]
 OnForget = Callable[[Deployment], None]
+OnChoice = Callable[[ObjectKey, Affinity], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Lease:
-    """An endpoint for the time of one request, given back however the request ends."""
+    """A worker for the time of one request, given back however the request ends."""
 
-    endpoint: Endpoint
-    give_back: Callable[[], None]
+    ticket: Ticket
+    router: Router
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Return the worker."""
+        return self.ticket.endpoint
+
+    def advance(self) -> None:
+        """Count a message of the answer."""
+        if self.ticket.advance():
+            self.router.on_change(self.endpoint.deployment)
+
+    def report(self, verdict: Verdict) -> None:
+        """Say how it went with the worker; without this, nothing is said about it."""
+        self.ticket.verdict = verdict
+
+    def give_back(self) -> None:
+        """End the request."""
+        self.router.give_back(self.ticket)
 
     def __enter__(self) -> Lease:
         """Return the lease."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give the endpoint back."""
+        """Give the worker back."""
         self.give_back()
 
 
 class Router:
     """Knows which deployments there are and which endpoints serve them."""
 
-    def __init__(self, *, on_close: OnClose, on_forget: OnForget = lambda _: None) -> None:
-        """Take who closes connections, and who is told that a deployment is gone."""
+    def __init__(
+        self,
+        *,
+        on_close: OnClose,
+        on_forget: OnForget = lambda _: None,
+        on_choice: OnChoice = lambda _key, _affinity: None,
+        policy: RouterPolicy | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take who closes connections, who is told that a deployment is gone, who counts choices, and who chooses."""
         self.catalogue = Catalogue()
-        self.pool = EndpointPool()
+        self.pool = EndpointPool(policy or PrefixAffinity(), clock)
         self.activity = ActivityLog()
         self.is_synced = False  # set once by the program, when everything was listed
         self.on_change: Callable[[ObjectKey], None] = lambda _: (
@@ -60,6 +91,7 @@ class Router:
         )  # told of all that may let a deployment's requests go
         self._on_close = on_close
         self._on_forget = on_forget
+        self._on_choice = on_choice
 
     def __repr__(self) -> str:
         """Show everything."""
@@ -118,27 +150,33 @@ class Router:
         need_ready: bool,
         tried: Iterable[EndpointId] = (),
         like: Endpoint | None = None,
+        demand: Demand = NOTHING,
     ) -> Lease:
         """Choose an endpoint for one request. Raises CallError UNAVAILABLE. The lease must be entered.
 
         Whoever asks for one that does not need to be ready gets a ready one all the same, where there is one.
         """
-        slot = self.pool.acquire(deployment.key, need_ready=need_ready, tried=tried, like=like)
-        if slot is None:
+        ticket = self.pool.acquire(deployment.key, need_ready=need_ready, tried=tried, like=like, demand=demand)
+        if ticket is None:
             raise refusals.none_ready(deployment) if need_ready else refusals.no_pod(deployment)
-        return self._lease(slot)
+        return self._lease(ticket)
 
-    def try_lease(self, key: ObjectKey, batch: Batch, *, tried: Iterable[EndpointId] = ()) -> Lease | None:
+    def try_lease(
+        self, key: ObjectKey, batch: Batch, *, tried: Iterable[EndpointId] = (), demand: Demand = NOTHING
+    ) -> Lease | None:
         """Choose an endpoint that takes requests and has room for one more; None if there is none."""
-        slot = self.pool.acquire(key, need_ready=True, tried=tried, batch=batch)
-        return self._lease(slot) if slot else None
+        ticket = self.pool.acquire(key, need_ready=True, tried=tried, batch=batch, demand=demand)
+        return self._lease(ticket) if ticket else None
 
-    def _lease(self, slot: Slot) -> Lease:
-        return Lease(slot.endpoint, partial(self._give_back, slot))
+    def give_back(self, ticket: Ticket) -> None:
+        """Take the end of a request; see `Lease`."""
+        self._close(self.pool.release(ticket))
+        self.on_change(ticket.endpoint.deployment)
 
-    def _give_back(self, slot: Slot) -> None:
-        self._close(self.pool.release(slot))
-        self.on_change(slot.endpoint.deployment)
+    def _lease(self, ticket: Ticket) -> Lease:
+        if ticket.affinity is not Affinity.NONE:
+            self._on_choice(ticket.endpoint.deployment, ticket.affinity)
+        return Lease(ticket, self)
 
     def _close(self, endpoints: Iterable[EndpointId]) -> None:
         for endpoint in endpoints:

@@ -34,7 +34,7 @@ from dormouse_gateway.openai.door import OpenAIDoor
 from dormouse_gateway.openai.generating import Generating
 from dormouse_gateway.proxy import InferenceProxy
 from dormouse_gateway.router import Router
-from dormouse_gateway.settings import Settings, Tokens, hold_settings, read_identity, read_keys
+from dormouse_gateway.settings import Settings, Tokens, hold_settings, read_identity, read_keys, read_policy
 from dormouse_gateway.wakes import WakeWriter
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS, KubeApi, Resource
 from dormouse_kube.reflector import ObjectKey, Reflector
@@ -70,7 +70,12 @@ class Gateway:
         self._identity = read_identity(settings)
         self.metrics = Metrics()
         self.channels = Channels()
-        self.router = Router(on_close=self.channels.discard, on_forget=self.metrics.forget)
+        self.router = Router(
+            on_close=self.channels.discard,
+            on_forget=self.metrics.forget,
+            on_choice=self.metrics.chosen,
+            policy=read_policy(settings),
+        )
         self.departures = Departures(self.router.pool.has_peer, after_s=settings.migrate_after_s)
         self.loads = LoadWatch(self.router, self.channels, on_draining=self.departures.note_draining)
         self.mover = Mover(settings.moving, self.departures, count=self.metrics.migrated)
@@ -165,7 +170,7 @@ class Gateway:
         watching.cancel()
         (outcome,) = await asyncio.gather(watching, return_exceptions=True)
         self.departures.close()
-        self.holder.aclose()
+        self.holder.hand_back()
         await self.wakes.aclose()
         await self.loads.aclose()
         await self.channels.aclose()

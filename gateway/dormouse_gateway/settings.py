@@ -11,6 +11,9 @@ from dormouse_gateway.hold import HoldLimits, HoldSettings
 from dormouse_gateway.key_files import BadKeyFile
 from dormouse_gateway.keys import Keyring
 from dormouse_gateway.migrate import MovingLimits
+from dormouse_gateway.routing.built_in import DEFAULT_BOUND
+from dormouse_gateway.routing.policy import PolicyOptions, RouterPolicy
+from dormouse_gateway.routing.registry import DEFAULT_POLICY, BadPolicy, make_policy
 from dormouse_gateway.tls import Identity
 
 _LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -75,6 +78,12 @@ class Settings:
     # DORMOUSE_MIGRATE_AFTER, seconds: how long a worker that drains, or that is deleted, may take to finish its streams
     # itself before they are continued on others. Moving costs a prompt's computation each.
     migrate_after_s: float = 10.0
+    # DORMOUSE_ROUTER_POLICY, or --router-policy: who chooses among the workers that may have a request
+    # (docs/routing.md): prefix-affinity, least-tokens, round-robin, or one of an installed package.
+    router_policy: str = DEFAULT_POLICY
+    # DORMOUSE_AFFINITY_BOUND, or --affinity-bound: with prefix-affinity a worker gets the requests of its prefixes
+    # until it has so many times the mean of outstanding tokens. 1 = spread evenly; more finds more in prefix caches.
+    affinity_bound: float = DEFAULT_BOUND
     # DORMOUSE_SATURATED_TIMEOUT, seconds: how long a request waits at most while all ready workers of its model are
     # busy. Short, because another place may be free; for a model that must wake it is lifecycle.holdTimeoutSeconds.
     saturated_timeout_s: float = 30.0
@@ -127,6 +136,8 @@ class Settings:
             migrate_stream_bytes=read.number("DORMOUSE_MIGRATE_STREAM_BYTES", cls.migrate_stream_bytes, most=1 << 40),
             migrate_total_bytes=read.number("DORMOUSE_MIGRATE_TOTAL_BYTES", cls.migrate_total_bytes, most=1 << 40),
             migrate_after_s=read.seconds("DORMOUSE_MIGRATE_AFTER", cls.migrate_after_s, least=0),
+            router_policy=given.get("DORMOUSE_ROUTER_POLICY", cls.router_policy),
+            affinity_bound=read.factor("DORMOUSE_AFFINITY_BOUND", cls.affinity_bound),
             saturated_timeout_s=read.seconds("DORMOUSE_SATURATED_TIMEOUT", cls.saturated_timeout_s, least=0),
             worker_queue=read.number("DORMOUSE_WORKER_QUEUE", cls.worker_queue),
             max_held_bytes=read.number("DORMOUSE_MAX_HELD_BYTES", cls.max_held_bytes),
@@ -171,14 +182,24 @@ class _Reader:
 
     def seconds(self, name: str, default: float, *, least: float) -> float:
         """Return a time from `least` to a day."""
-        text = self.given.get(name, str(default))
-        try:
-            value = float(text)
-        except ValueError:
-            value = float("nan")
+        value = self._decimal(name, default)
         if not least <= value <= 86400:
-            raise BadSetting(f"{name} is {text!r}; allowed are seconds from {least:g} to 86400")
+            raise BadSetting(f"{name} is {self.given[name]!r}; allowed are seconds from {least:g} to 86400")
         return value
+
+    def factor(self, name: str, default: float) -> float:
+        """Return a number from 1 to 100."""
+        value = self._decimal(name, default)
+        if not 1 <= value <= 100:
+            raise BadSetting(f"{name} is {self.given[name]!r}; allowed are numbers from 1 to 100")
+        return value
+
+    def _decimal(self, name: str, default: float) -> float:
+        """Return a number; one that is none is within no limits."""
+        try:
+            return float(self.given.get(name, default))
+        except ValueError:
+            return float("nan")
 
     def choice(self, name: str, default: str) -> str:
         """Return a log level."""
@@ -212,6 +233,14 @@ def read_tokens(directory: Path | None) -> Tokens:
     if directory is None:
         return Tokens()
     return Tokens(_token(directory / "gateway-token"), _token(directory / "operator-token-sha256"))
+
+
+def read_policy(settings: Settings) -> RouterPolicy:
+    """Make the router policy. Raises BadSetting."""
+    try:
+        return make_policy(settings.router_policy, PolicyOptions(affinity_bound=settings.affinity_bound))
+    except BadPolicy as error:
+        raise BadSetting(f"DORMOUSE_ROUTER_POLICY: {error}") from error
 
 
 def read_keys(settings: Settings) -> Keyring:

@@ -53,6 +53,7 @@ def test_the_chart_gives_the_gateway_the_limits_that_it_would_choose_itself(rend
     own = GatewaySettings()
     names = ["saturated_timeout_s", "worker_queue", "max_held_bytes", "max_held_total", "max_held_total_bytes"]
     names += ["max_moves", "migrate_stream_bytes", "migrate_total_bytes", "migrate_after_s"]
+    names += ["router_policy", "affinity_bound"]
     assert {name: getattr(settings, name) for name in names} == {name: getattr(own, name) for name in names}
 
 
@@ -68,9 +69,11 @@ def test_the_chart_gives_the_gateway_the_limits_that_it_would_choose_itself(rend
         ("migrate.streamBytes=5", "migrate_stream_bytes", 5),
         ("migrate.totalBytes=6", "migrate_total_bytes", 6),
         ("migrate.afterSeconds=5", "migrate_after_s", 5),
+        ("routing.policy=least-tokens", "router_policy", "least-tokens"),
+        ("routing.affinityBound=2", "affinity_bound", 2),
     ],
 )
-def test_a_limit_of_the_chart_reaches_the_gateway(render: Render, value: str, name: str, expected: float):
+def test_a_limit_of_the_chart_reaches_the_gateway(render: Render, value: str, name: str, expected: float | str):
     settings = GatewaySettings.from_env(environment(container(render(f"gateway.{value}"), "gateway")))
     assert getattr(settings, name) == expected
 

@@ -1,6 +1,7 @@
 """A request's way to a worker without any wire: order, limits, and that nothing leaks whichever way it goes."""
 
 import asyncio
+import math
 
 import pytest
 from hypothesis import given, settings
@@ -9,10 +10,12 @@ from hypothesis import strategies as st
 from dormouse_api.status import CallError
 from dormouse_gateway.activity import WorkerLoad
 from dormouse_gateway.hold import HoldLimits, HoldSettings
-from dormouse_gateway.holder import DOUBT_S, SILENT_DOUBT_S, Holder, Start, Wait
+from dormouse_gateway.holder import Holder, Start, Wait
 from dormouse_gateway.router import Router
+from dormouse_gateway.routing.breaker import Verdict
 from dormouse_gateway.testing import NAMESPACE, infd, pod
 from dormouse_kube.reflector import ObjectKey
+from tests.gateway.conftest import until
 
 TINY, POD = ObjectKey(NAMESPACE, "tiny"), ObjectKey(NAMESPACE, "tiny-0")
 READY, ASLEEP = WorkerLoad(0, 0, 0.0, is_ready=True), WorkerLoad(0, 0, 0.0, is_ready=False)
@@ -146,45 +149,54 @@ async def test_a_client_that_has_just_gone_gets_no_worker():
     await ended(second)
 
 
-async def test_a_worker_in_doubt_is_tried_again_soon_if_it_can_be_heard_and_late_if_not(monkeypatch):
-    delays = []
-    loop = asyncio.get_running_loop()
+async def test_a_request_waits_for_the_pause_of_a_worker_that_refused_and_is_then_let_in():
     world = World()
+    clock = world.router.pool.clock = Clock()
     world.tell(READY)
-    later = loop.call_later
-
-    def soon(delay_s, *what):
-        delays.append(delay_s)
-        return later(0.0 if delay_s in {DOUBT_S, SILENT_DOUBT_S} else delay_s, *what)
-
-    monkeypatch.setattr(loop, "call_later", soon)
-    world.holder.doubt(world.endpoint)
+    with await world.holder.lease(world.router.catalogue.get(TINY), Wait(10, math.inf)) as lease:
+        lease.report(Verdict.REFUSED)
     task = world.ask("it")
     await settled()
-    await asyncio.sleep(0.01)
-    assert (world.got, SILENT_DOUBT_S in delays) == (["it"], False)
+    assert (world.got, len(world.holder), world.router.pool.probe_in_s(TINY)) == ([], 1, 0.5)
+    looks_again_s = world.holder._timers[TINY].when() - asyncio.get_running_loop().time()
+    assert looks_again_s <= 0.5, "when the pause ends, not at the next tick"
+    clock.now_s = 0.5
+    await until(lambda: world.got == ["it"])
     await ended(task)
-    world.router.on_pod(POD, _ready_pod())
-    world.tell(None)
-    world.holder.doubt(world.endpoint)
-    task = world.ask("again")
-    await asyncio.sleep(0.01)
-    assert (world.got, SILENT_DOUBT_S in delays) == (["it", "again"], True)
-    await ended(task)
-    world.holder.aclose()
+    world.check()
 
 
-def _ready_pod():
-    obj = pod("tiny-0", "tiny")
-    obj["metadata"]["uid"] = "p"
-    return obj
+async def test_when_a_probe_begins_to_answer_those_who_wait_are_let_in():
+    world = World()
+    clock = world.router.pool.clock = Clock()
+    world.tell(READY)
+    with await world.holder.lease(world.router.catalogue.get(TINY), Wait(10, math.inf)) as lease:
+        lease.report(Verdict.REFUSED)
+    clock.now_s = 0.5
+    with await world.holder.lease(world.router.catalogue.get(TINY), Wait(10, math.inf)) as probe:
+        task = world.ask("it")
+        await settled()
+        assert (world.got, len(world.holder)) == ([], 1)
+        probe.advance()
+        await settled()
+        assert (world.got, len(world.holder)) == (["it"], 0)
+    await ended(task)
+
+
+class Clock:
+    """A clock that stands still."""
+
+    now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
 
 
 async def test_after_the_last_call_nobody_waits_and_who_finds_a_free_worker_still_gets_it():
     world = World()
     waiting = world.ask("held")
     await settled()
-    world.holder.aclose()
+    world.holder.hand_back()
     with pytest.raises(CallError, match="shutting down"):
         await waiting
     with pytest.raises(CallError, match="shutting down"):

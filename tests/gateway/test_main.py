@@ -24,14 +24,14 @@ def start(tmp_path):
     (tmp_path / "config").write_text(json.dumps(CONFIG))
     started = []
 
-    def run(**env):
+    def run(*flags, **env):
         plain = {name: value for name, value in os.environ.items() if not name.startswith(("DORMOUSE_", "KUBE"))}
         ports = dict.fromkeys(
             ("DORMOUSE_PORT", "DORMOUSE_CONTROL_PORT", "DORMOUSE_METRICS_PORT", "DORMOUSE_HTTP_PORT"), "0"
         )
         ours = {"KUBECONFIG": str(tmp_path / "config"), "DORMOUSE_HOST": "127.0.0.1", "PYTHONPATH": ":".join(sys.path)}
         process = subprocess.Popen(
-            [sys.executable, "-m", "dormouse_gateway"],
+            [sys.executable, "-m", "dormouse_gateway", *flags],
             env=plain | ports | ours | {"DORMOUSE_LAME_DUCK": "0"} | env,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -54,6 +54,17 @@ def test_without_the_api_server_it_waits_and_sigterm_ends_it_with_0(start):
     process.send_signal(signal.SIGTERM)
     _, log = process.communicate(timeout=60)
     assert process.returncode == 0, log
+
+
+@pytest.mark.parametrize(
+    ("flag", "named"),
+    [("--router-policy=mine", "no router policy is called 'mine'"), ("--affinity-bound=0", "AFFINITY_BOUND is '0'")],
+)
+def test_a_flag_goes_before_its_variable(start, flag, named):
+    process = start(flag, DORMOUSE_ROUTER_POLICY="round-robin", DORMOUSE_AFFINITY_BOUND="2")
+    _, log = process.communicate(timeout=60)
+    assert process.returncode == 2, log
+    assert named in log
 
 
 @pytest.mark.parametrize(

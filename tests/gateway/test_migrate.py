@@ -103,20 +103,6 @@ async def test_many_streams_of_a_worker_that_dies_all_go_on(house):
             check_whole(answer, len(STORIES))
 
 
-async def test_a_call_that_lost_its_worker_waits_for_the_one_that_comes_back(house):
-    async with narrators(1, dies_after=4) as workers:
-        await house.add("tiny", workers)
-        waited = []
-
-        async def wait(deployment, deadline):
-            waited.append((deployment.full_name, deadline > house.gateway.mover.clock()))
-            return True
-
-        house.gateway.mover.wait_for_worker = wait
-        check_whole(await answer_of(ask(house, sampling_params=ONE)), 1)
-    assert waited == [("default/tiny", True)]
-
-
 async def test_a_long_stream_leaves_a_worker_that_goes_away_when_another_is_ready(make_house, kube):
     async with make_house(migrate_after_s=0.0) as house, narrators(2) as workers:
         await house.add("tiny", workers[:1])

@@ -10,6 +10,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from dormouse_gateway.activity import WorkerLoad
 from dormouse_gateway.pool import EndpointPool
 from dormouse_gateway.room import Batch
+from dormouse_gateway.routing.breaker import State, Verdict
+from dormouse_gateway.routing.policy import Affinity, Choice, Demand
 from dormouse_gateway.testing import endpoint
 from dormouse_kube.reflector import ObjectKey
 
@@ -232,28 +234,165 @@ def test_a_worker_without_room_is_passed_over_only_by_those_who_need_room():
     assert pick(pool) == "a"
 
 
-def test_a_worker_in_doubt_gets_nothing_until_it_is_trusted_or_says_anew_that_it_is_ready():
-    pool = pool_of(endpoint("a"))
+def fail(pool, verdict=Verdict.REFUSED, **how):
+    """Have a request end like this; return where it was."""
+    ticket = pool.acquire(TINY, need_ready=True, **how)
+    ticket.verdict = verdict
+    pool.release(ticket)
+    return ticket.endpoint.pod.name
+
+
+def timed_pool(*endpoints):
+    made = pool_of(*endpoints)
+    made.clock = Clock()
+    return made
+
+
+class Clock:
+    """A clock that stands still."""
+
+    now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+def test_a_worker_that_refused_gets_nothing_for_a_pause_then_one_request_and_all_again_once_that_one_begins():
+    pool = timed_pool(endpoint("a"))
     pool.tell(endpoint("a"), told())
-    pool.doubt(endpoint("a"))
-    pool.tell(endpoint("a"), told(running=1))
-    assert (pick(pool), pool.is_ready(TINY)) == (None, True)
-    pool.doubt(endpoint("a"), is_doubted=False)
-    assert pick(pool) == "a"
-    pool.doubt(endpoint("a"))
-    pool.tell(endpoint("a"), None)
+    assert fail(pool) == "a"
+    assert (pick(pool), pool.is_ready(TINY), pool.probe_in_s(TINY)) == (None, True, 0.5)
+    assert "0 outstanding of 1, breaker open" in repr(pool)
+    pool.clock.now_s = 0.5
+    assert pool.breakers(TINY) == [(endpoint("a"), State.HALF_OPEN)]
+    assert pool.probe_in_s(TINY) is None
+    probe = pool.acquire(TINY, need_ready=True)
+    assert pick(pool) is None, "one at a time"
+    assert probe.advance()
+    assert (probe.advance(), pick(pool), pool.breakers(TINY)[0][1]) == (False, "a", State.CLOSED)
+
+
+def test_a_probe_whose_client_goes_makes_room_for_the_next():
+    pool = timed_pool(endpoint("a"))
+    pool.tell(endpoint("a"), told())
+    fail(pool)
+    pool.clock.now_s = 0.5
+    assert fail(pool, Verdict.NOTHING) == "a"
+    assert fail(pool, Verdict.REFUSED) == "a"
+    assert (pick(pool), pool.probe_in_s(TINY)) == (None, 1.0), "the second pause in a row"
+
+
+def test_a_worker_that_refused_and_can_not_be_heard_gets_nothing_for_long():
+    pool = timed_pool(endpoint("a"))
+    fail(pool)
+    pool.clock.now_s = 9.9
     assert pick(pool) is None
+    pool.clock.now_s = 10.0
+    assert pick(pool) == "a"
+
+
+def test_a_worker_that_says_anew_that_it_is_ready_is_trusted_at_once():
+    pool = timed_pool(endpoint("a"))
+    pool.tell(endpoint("a"), told())
+    fail(pool)
+    pool.tell(endpoint("a"), told(running=1))
+    assert pick(pool) is None
+    pool.tell(endpoint("a"), told(ready=False))
     pool.tell(endpoint("a"), told())
     assert pick(pool) == "a"
-    pool.doubt(endpoint("b"))
+
+
+def test_an_open_breaker_leaves_out_its_own_worker_only():
+    pool = timed_pool(endpoint("a"), endpoint("b"))
+    assert fail(pool) == "a"
+    assert [pick(pool) for _ in range(3)] == ["b"] * 3
+    assert (pool.has_peer(endpoint("b")), pool.has_peer(endpoint("a"))) == (False, True)
+
+
+def test_failures_count_and_what_the_request_brought_on_itself_does_not():
+    pool = timed_pool(endpoint("a"))
+    for verdict in [Verdict.NOTHING] * 5 + [Verdict.FAILED] * 2 + [Verdict.GOOD] + [Verdict.FAILED] * 3:
+        assert fail(pool, verdict) == "a"
+    assert pick(pool) is None
+
+
+def test_a_stream_that_lost_its_worker_takes_a_doubtful_one_only_where_there_is_no_other():
+    pool = timed_pool(endpoint("a"), endpoint("b"))
+    fail(pool, tried=[endpoint("b").id])
+    pool.clock.now_s = 10.0
+    like = endpoint("gone")
+    assert [pick(pool, like=like) for _ in range(3)] == ["b"] * 3, "and probes no half open one"
+    fail(pool, tried=[endpoint("a").id])
+    assert pick(pool, like=like, tried=[endpoint("a").id]) == "b", "rather an open one than to end"
+    pool.put(endpoint("b", ready=False))
+    assert pick(pool, like=like, tried=[endpoint("a").id]) is None
+
+
+def test_who_needs_no_ready_worker_gets_one_that_refused_rather_than_none():
+    pool = timed_pool(endpoint("a"))
+    fail(pool)
+    assert pick(pool, need_ready=False) == "a"
+    assert pool.breakers(TINY)[0][1] is State.OPEN
+
+
+def test_work_is_weighed_in_tokens_not_in_requests():
+    pool = pool_of(endpoint("a"), endpoint("b"))
+    assert pick(pool, demand=Demand(3000, 500)) == "a"
+    assert [pick(pool, demand=Demand(500, 500)) for _ in range(3)] == ["b"] * 3
+    assert pick(pool, demand=Demand(500, 500)) == "b", "3000 so far"
+    assert pick(pool, demand=Demand(500, 500)) == "a"
+
+
+def test_what_is_answered_counts_no_more():
+    pool = pool_of(endpoint("a"), endpoint("b"))
+    long = pool.acquire(TINY, need_ready=True, demand=Demand(3000, 100, tokens_per_message=40))
+    other = pool.acquire(TINY, need_ready=True, demand=Demand(0, 120))
+    long.advance()
+    assert pick(pool, demand=Demand(0, 1)) == "a", "its prompt is computed: 100 are left"
+    for _ in range(5):
+        other.advance()
+    assert (long.tokens_left, other.tokens_left) == (100, 116)
+    for _ in range(5):
+        long.advance()
+    assert long.tokens_left == 0, "more was said than was expected"
+    pool.release(long)
+    pool.release(other)
+    assert {slot.tokens for slot in pool._slots.values()} == {0, 1}
+
+
+def test_requests_of_other_gateways_weigh_as_ours_do_in_the_mean():
+    pool = pool_of(endpoint("a"), endpoint("b"))
+    pool.tell(endpoint("a"), told(running=2))
+    pool.tell(endpoint("b"), told())
+    assert [pick(pool, demand=Demand(100, 100)) for _ in range(3)] == ["b", "b", "a"]
+
+
+def test_the_policy_chooses_and_may_choose_nobody():
+    seen = []
+
+    class Last:
+        def choose(self, demand, workers):
+            seen.append((demand, [worker.name for worker in workers]))
+            return Choice(workers[-1], Affinity.HIT) if demand.prefix else None
+
+    pool = EndpointPool(policy=Last())
+    for name in "ab":
+        pool.put(endpoint(name))
+    assert pick(pool) is None
+    ticket = pool.acquire(TINY, need_ready=True, demand=Demand(prefix=1))
+    assert (ticket.endpoint.pod.name, ticket.affinity) == ("b", Affinity.HIT)
+    assert seen == [(Demand(), ["default/a", "default/b"]), (Demand(prefix=1), ["default/a", "default/b"])]
 
 
 def test_releasing_twice_is_our_own_mistake():
     pool = pool_of(endpoint("a"))
     slot = pool.acquire(TINY, need_ready=True)
     pool.release(slot)
-    with pytest.raises(AssertionError, match="once per acquire"):
+    with pytest.raises(AssertionError, match="released once"):
         pool.release(slot)
+
+
+DEMANDS = st.builds(Demand, st.integers(0, 50), st.integers(0, 50), st.integers(1, 3), st.integers(1, 9))
 
 
 class Traffic(RuleBasedStateMachine):
@@ -279,21 +418,25 @@ class Traffic(RuleBasedStateMachine):
         self.known.pop(pod, None)
         self.close(self.pool.remove(ObjectKey("default", pod)))
 
-    @rule(target=slots, of=st.sampled_from(["t", "o"]), need_ready=st.booleans())
-    def acquire(self, of, need_ready):
+    @rule(target=slots, of=st.sampled_from(["t", "o"]), need_ready=st.booleans(), demand=DEMANDS)
+    def acquire(self, of, need_ready, demand):
         candidates = {e.id for e in self.known.values() if e.deployment.name == of and (e.ready or not need_ready)}
         ready = {e.id for e in self.known.values() if e.deployment.name == of and e.ready}
-        outstanding = {e: sum(1 for s in self.held if s.endpoint.id == e) for e in candidates}
-        slot = self.pool.acquire(ObjectKey("default", of), need_ready=need_ready)
+        outstanding = {e: sum(s.tokens_left for s in self.held if s.endpoint.id == e) for e in candidates}
+        slot = self.pool.acquire(ObjectKey("default", of), need_ready=need_ready, demand=demand)
         if not candidates:
             assert slot is None
             return multiple()
         pool = ready or candidates
         assert slot.endpoint.id in pool
-        assert outstanding[slot.endpoint.id] == min(outstanding[e] for e in pool), "least outstanding"
+        assert outstanding[slot.endpoint.id] == min(outstanding[e] for e in pool), "least tokens"
         self.held.append(slot)
         self.opened.add(slot.endpoint.id)
         return slot
+
+    @rule(slot=slots)
+    def advance(self, slot):
+        slot.advance()
 
     @rule(slot=consumes(slots))
     def release(self, slot):
@@ -309,6 +452,11 @@ class Traffic(RuleBasedStateMachine):
     @invariant()
     def every_running_request_is_counted_once(self):
         assert self.pool.in_flight().total() == len(self.held)
+
+    @invariant()
+    def every_token_is_counted_once(self):
+        counted = sum(slot.tokens for slot in self.pool._all())
+        assert counted == sum(ticket.tokens_left for ticket in self.held)
 
     @invariant()
     def no_connection_is_left_behind(self):

@@ -6,12 +6,15 @@ from datetime import UTC, datetime
 import grpc
 import pytest
 
-from dormouse_api.status import retry_after_s
+from dormouse_api.status import CallError, retry_after_s
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.testing import NAMESPACE, pod, set_ready
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
 from dormouse_kube.errors import Unavailable
+from dormouse_kube.reflector import ObjectKey
 from tests.gateway.kit import ask, refusal_of, tokens_of
+
+TINY = ObjectKey(NAMESPACE, "tiny")
 
 
 async def test_a_request_reaches_a_ready_worker_and_its_answer_comes_back(house, workers):
@@ -51,6 +54,66 @@ async def test_requests_go_to_the_worker_with_the_fewest_outstanding(house, work
     for worker in workers:
         worker.gate.set()
     assert await asyncio.gather(*calls) == [[1, 2, 3]] * 6
+
+
+async def test_prompts_that_begin_alike_go_to_one_worker_and_that_is_counted(house, workers):
+    await house.add("tiny", workers)
+    for number in range(6):
+        beginning = "".join(f"{number}" * 2000)
+        before = [len(worker.seen) for worker in workers]
+        for end in "abc":
+            await tokens_of(house.stub.Generate(pb.GenerateRequest(model="tiny", text=beginning + end), timeout=30))
+        gained = [len(worker.seen) - seen for worker, seen in zip(workers, before, strict=True)]
+        assert sorted(gained) == [0, 3], number
+    assert all(worker.seen for worker in workers), "six prefixes, two workers: both keep some"
+    hits = {"model": "default/tiny", "outcome": "hit"}
+    assert house.gateway.metrics.value("dormouse_gateway_prefix_affinity_total", **hits) == 18
+
+
+async def test_callers_with_different_keys_share_no_prefix_and_so_need_share_no_worker(house, workers):
+    await house.add("tiny", workers)
+    request = pb.GenerateRequest(model="tiny", text="a" * 2000)
+    for number in range(12):
+        bearer = (("authorization", f"Bearer key {number}"),)
+        await tokens_of(house.stub.Generate(request, timeout=30, metadata=bearer))
+    assert all(worker.seen for worker in workers)
+
+
+async def test_a_worker_that_keeps_failing_is_left_out_and_the_metrics_say_so(house, workers):
+    now_s = 0.0
+    house.gateway.router.pool.clock = lambda: now_s
+    await house.add("tiny", workers)
+    await house.until(lambda: house.gateway.router.activity.activity(TINY).awake_workers == 2)
+    broken, well = workers
+    broken.fail_before = CallError(grpc.StatusCode.INTERNAL, "look for id=1")
+    failures = 0
+    for _ in range(12):
+        try:
+            await tokens_of(ask(house))
+        except grpc.RpcError:
+            failures += 1
+    assert (failures, len(broken.seen), len(well.seen)) == (3, 3, 9)
+
+    def breaker(name):
+        return house.gateway.metrics.value("dormouse_gateway_breaker", model="default/tiny", pod=f"tiny-{name}")
+
+    assert (breaker("w0"), breaker("w1")) == (2, 0)
+    broken.fail_before, now_s = None, 0.5
+    assert breaker("w0") == 1
+    for _ in range(8):
+        await tokens_of(ask(house))
+    assert (breaker("w0"), breaker("w1")) == (0, 0)
+    assert len(broken.seen) > 3
+
+
+async def test_requests_that_are_wrong_themselves_close_no_worker(house, workers):
+    await house.add("tiny", workers[:1])
+    workers[0].fail_before = CallError(grpc.StatusCode.INVALID_ARGUMENT, "temperature is -1; it must be at least 0")
+    for _ in range(5):
+        assert (await refusal_of(ask(house))).code() is grpc.StatusCode.INVALID_ARGUMENT
+    workers[0].fail_before = None
+    assert await tokens_of(ask(house)) == [1, 2, 3]
+    assert len(house.gateway.holder) == 0
 
 
 async def test_an_unknown_model_is_not_found_and_the_known_ones_are_named(house, workers):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dormouse_gateway.settings import BadSetting, Settings, Tokens, read_tokens
+from dormouse_gateway.settings import BadSetting, Settings, Tokens, read_policy, read_tokens
 
 
 def test_an_empty_environment_gives_the_defaults():
@@ -35,6 +35,8 @@ def test_every_setting_can_be_given():
         "DORMOUSE_MIGRATE_TOTAL_BYTES": "6",
         "DORMOUSE_MIGRATE_AFTER": "7",
         "DORMOUSE_ENABLE_REFLECTION": "false",
+        "DORMOUSE_ROUTER_POLICY": "round-robin",
+        "DORMOUSE_AFFINITY_BOUND": "1.5",
         "DORMOUSE_SATURATED_TIMEOUT": "5",
         "DORMOUSE_WORKER_QUEUE": "6",
         "DORMOUSE_MAX_HELD_BYTES": "7",
@@ -64,6 +66,8 @@ def test_every_setting_can_be_given():
         migrate_total_bytes=6,
         migrate_after_s=7.0,
         enable_reflection=False,
+        router_policy="round-robin",
+        affinity_bound=1.5,
         saturated_timeout_s=5.0,
         worker_queue=6,
         max_held_bytes=7,
@@ -84,6 +88,8 @@ def test_every_setting_can_be_given():
         ("DORMOUSE_DRAIN_TIMEOUT", "soon", "seconds"),
         ("DORMOUSE_DRAIN_TIMEOUT", "nan", "86400"),
         ("DORMOUSE_DEFAULT_DEADLINE", "0", "from 1"),
+        ("DORMOUSE_AFFINITY_BOUND", "0.9", "from 1 to 100"),
+        ("DORMOUSE_AFFINITY_BOUND", "much", "from 1 to 100"),
         ("DORMOUSE_WORKER_QUEUE", "-1", "whole numbers"),
         ("DORMOUSE_LOG_LEVEL", "loud", "debug, info, warning, error"),
         ("DORMOUSE_ENABLE_REFLECTION", "maybe", "true and false"),
@@ -93,6 +99,11 @@ def test_a_bad_value_names_the_variable_the_value_and_what_is_allowed(name, valu
     with pytest.raises(BadSetting) as caught:
         Settings.from_env({name: value})
     assert [word for word in (name, repr(value), allowed) if word not in str(caught.value)] == []
+
+
+def test_an_unknown_router_policy_is_named_with_those_that_there_are():
+    with pytest.raises(BadSetting, match=r"ROUTER_POLICY: .*'mine'; known are prefix-affinity, least-tokens, round"):
+        read_policy(Settings(router_policy="mine"))
 
 
 @pytest.mark.parametrize("name", ["DORMOUSE_TLS_CERT_FILE", "DORMOUSE_TLS_KEY_FILE"])

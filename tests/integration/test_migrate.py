@@ -18,6 +18,7 @@ from dormouse_api.names import Role
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
 from dormouse_api.v1 import worker_control_pb2 as control
+from dormouse_gateway.routing import policy
 from dormouse_gateway.server import Gateway
 from dormouse_gateway.settings import Settings, Tokens
 from dormouse_gateway.testing import infd, pod
@@ -126,14 +127,23 @@ async def gateway_of(workers):
             await running
 
 
+@dataclass(frozen=True)
+class Only:
+    """Has only these workers get requests."""
+
+    names: tuple[str, ...]
+
+    def choose(self, _demand, workers):
+        return next((policy.Choice(worker) for worker in workers if worker.name.split("/")[1] in self.names), None)
+
+
 async def only(house, *names):
-    """Have only these workers get requests. All must have said that they take some: that ends every doubt."""
+    """Have only these workers get requests. All must have said that they take some: that closes every breaker."""
     pool = house.gateway.router.pool
     (deployment,) = house.gateway.router.catalogue.deployments()
     endpoints = pool.endpoints_of(deployment.key)
     await until(lambda: len(endpoints) == 2 and all(pool.room_of(endpoint).is_open for endpoint in endpoints))
-    for endpoint in endpoints:
-        pool.doubt(endpoint, is_doubted=endpoint.pod.name not in names)
+    pool.policy = Only(names)
 
 
 class Reader:

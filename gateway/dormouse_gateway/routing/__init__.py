@@ -1,0 +1,1 @@
+"""Which worker a request goes to: what it will cost, the policies that choose, the breakers that leave workers out."""

@@ -1,0 +1,70 @@
+"""From a request to what it will cost and with what its prompt begins. Pure, and cheap for the longest prompt.
+
+The gateway has no tokenizer: what is no list of token ids is estimated from its bytes. Only the beginning of a prompt
+is hashed. Of a chat that is what stays the same from turn to turn: the tools and the first messages, up to the user's
+first. The cache salt is part of the hash, as workers share no block between salts.
+"""
+
+from __future__ import annotations
+
+from array import array
+from hashlib import blake2b
+
+from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_gateway.routing.policy import NOTHING, Demand
+
+BYTES_PER_TOKEN = 4  # of English text and of code, about
+ASSUMED_OUTPUT_TOKENS = 256  # of a request that names no limit
+MAX_OUTPUT_TOKENS = 4096  # counted for a choice: limits are often set far beyond what is said
+MAX_CHOICES = 16  # as many as workers allow
+PREFIX_TOKENS = 256  # what prompts must share to count as beginning alike, unless they are shorter: 16 blocks of 16
+PREFIX_CHARS = PREFIX_TOKENS * BYTES_PER_TOKEN
+MIN_PREFIX_TOKENS = 16  # less is no full block of a worker's cache
+MIN_PREFIX_CHARS = MIN_PREFIX_TOKENS * BYTES_PER_TOKEN
+
+
+def read_demand(request: object, *, num_bytes: int, salt: str) -> Demand:
+    """Return what the request costs; its whole message has `num_bytes`. What does not generate costs nothing."""
+    if not isinstance(request, pb.GenerateRequest):
+        return NOTHING
+    params = request.sampling_params
+    is_counted = request.WhichOneof("prompt") == "token_ids"
+    return Demand(
+        prompt_tokens=len(request.token_ids.ids) if is_counted else num_bytes // BYTES_PER_TOKEN,
+        output_tokens=min(params.max_tokens or ASSUMED_OUTPUT_TOKENS, MAX_OUTPUT_TOKENS),
+        num_choices=min(params.n or 1, MAX_CHOICES),
+        tokens_per_message=request.stream_interval or 1,
+        prefix=_hashed(_beginning(request), salt),
+    )
+
+
+def _beginning(request: pb.GenerateRequest) -> bytes:
+    """Return what prompts that begin alike have in common; empty if it is too short to matter."""
+    kind = request.WhichOneof("prompt")
+    if kind == "token_ids":
+        first = request.token_ids.ids[:PREFIX_TOKENS]
+        return array("I", first).tobytes() if len(first) >= MIN_PREFIX_TOKENS else b""
+    text = _beginning_of_chat(request.chat) if kind == "chat" else request.text[:PREFIX_CHARS]
+    return text.encode() if len(text) >= MIN_PREFIX_CHARS else b""
+
+
+def _beginning_of_chat(chat: pb.Chat) -> str:
+    """Return tools and messages up to the user's first, and as many more as it takes to be long enough."""
+    text = ""
+    for tool in chat.tools:
+        text += tool.SerializeToString(deterministic=True).decode("latin-1")
+        if len(text) >= PREFIX_CHARS:
+            return text[:PREFIX_CHARS]
+    has_asked = False
+    for message in chat.messages:
+        text += f"\0{message.role}\0{message.content[:PREFIX_CHARS]}"
+        has_asked = has_asked or message.role == "user"
+        if len(text) >= (MIN_PREFIX_CHARS if has_asked else PREFIX_CHARS):
+            break
+    return text[:PREFIX_CHARS]
+
+
+def _hashed(beginning: bytes, salt: str) -> int | None:
+    if not beginning:
+        return None
+    return int.from_bytes(blake2b(b"%s\0%s" % (salt.encode(), beginning), digest_size=8).digest(), "big")
