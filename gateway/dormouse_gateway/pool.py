@@ -213,7 +213,7 @@ def _mean_tokens(slots: Sequence[Slot]) -> float:
 
 
 def _show(slot: Slot, now_s: float) -> str:
-    endpoint, breaker = slot.endpoint, slot.state(now_s)
+    breaker = slot.state(now_s)
     counts = f"{slot.outstanding} outstanding of {slot.total}"
     counts += "" if breaker is State.CLOSED else f", breaker {breaker}"
-    return f"{endpoint.pod.namespace}/{endpoint.pod.name} {_state(slot)} at {endpoint.id.address}: {counts}"
+    return f"{slot.name} {_state(slot)} at {slot.endpoint.id.address}: {counts}"

@@ -22,6 +22,11 @@ class Slot:
     is_retired: bool = False
     breaker: Breaker = field(default_factory=Breaker)
     room: Room = field(default_factory=Room)
+    name: str = field(init=False)  # namespace/pod, which never changes
+
+    def __post_init__(self) -> None:
+        """Name it."""
+        self.name = f"{self.endpoint.pod.namespace}/{self.endpoint.pod.name}"
 
     @property
     def is_ready(self) -> bool:
@@ -39,7 +44,9 @@ class Slot:
 
     def admits(self, now_s: float) -> bool:
         """Tell whether it is ready and its breaker lets one more request in."""
-        return self.is_ready and self.breaker.admits(now_s, is_heard=self.is_heard)
+        breaker = self.breaker
+        is_closed = breaker.opened_s is None  # nearly always, and asked of each worker for each request
+        return self.is_ready and (is_closed or breaker.admits(now_s, is_heard=self.is_heard))
 
     def probe_in_s(self, now_s: float) -> float:
         """Return how long its breaker stays open yet; 0 if it is not."""
@@ -57,15 +64,10 @@ class Slot:
 
     def view(self, tokens_of_others: float) -> Worker:
         """Return what policies see; one request from elsewhere counts as so many tokens."""
-        pod, others = self.endpoint.pod, self.room.others
-        return Worker(
-            name=f"{pod.namespace}/{pod.name}",
-            tokens=self.tokens + others * tokens_of_others,
-            requests=self.outstanding + others,
-            kv_cache_usage=self.room.told.kv_cache_usage if self.room.told else 0.0,
-            total=self.total,
-            last_turn=self.last_turn,
-        )
+        room = self.room
+        usage = room.told.kv_cache_usage if room.told else 0.0
+        tokens, requests = self.tokens + room.others * tokens_of_others, self.outstanding + room.others
+        return Worker(self.name, tokens, requests, usage, self.total, self.last_turn)
 
 
 @dataclass(eq=False, slots=True)

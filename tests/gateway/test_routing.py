@@ -179,6 +179,7 @@ async def test_of_two_deployments_with_one_model_name_the_older_keeps_it(house, 
 
 async def test_a_worker_that_joins_or_becomes_ready_is_used(house, workers):
     await house.add("tiny", workers[:1])
+    await house.until(lambda: house.gateway.router.activity.activity(TINY).awake_workers == 1)
     workers[1].tell_load(ready=False)
     house.kube.put(PODS, pod("tiny-w1", "tiny", workers[1].address, ready=False))
     states = {"model": "default/tiny", "state": "running"}

@@ -79,8 +79,10 @@ class Breaker:
 
     def admits(self, now_s: float, *, is_heard: bool) -> bool:
         """Tell whether one more request is let in."""
+        if self.opened_s is None:
+            return True
         state = self.state(now_s, is_heard=is_heard)
-        return state is State.CLOSED or (state is State.HALF_OPEN and not self.is_probing)
+        return state is State.HALF_OPEN and not self.is_probing
 
     def probed(self) -> Breaker:
         """Return the breaker after its one request was let in; it must be half open."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,7 @@ class Demand:
 NOTHING = Demand()
 
 
-@dataclass(frozen=True, slots=True)
-class Worker:
+class Worker(NamedTuple):  # one is made for each worker and request: a frozen dataclass costs three times as much
     """A worker that may be given the request: it takes requests, has room, and its breaker lets one in."""
 
     name: str  # namespace/pod
