@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from dormouse_kube.api import DISRUPTION_BUDGETS, SERVICES, KubeApi
 from dormouse_kube.errors import Unavailable
-from dormouse_operator import idle
+from dormouse_operator import idle, spare
 from dormouse_operator.cache import Cache, Snapshot
 from dormouse_operator.manifests import choose_image, parse_budget, parse_service, pod_digest_of, revision_of
 from dormouse_operator.model import Activity, Deployment, Key, Observed, Pod, Rung, Worker, WorkerState
@@ -77,20 +77,22 @@ class Observer:
         """Return what there is. `refusals` are of the last actions."""
         deployment = parse_deployment(snapshot.deployment)
         pods = tuple(parse_pod(item) for item in snapshot.pods)
-        evidence = idle.gather(deployment, self._activities.get(deployment.key), self._clock())
+        activity = self._activities.get(deployment.key)
+        evidence = idle.gather(deployment, activity, self._clock(), pods=pods)
         decision = idle.decide(evidence)
         may_rest = decision.rung is Rung.ACTIVE
         answers, unreachable, is_told = await self._ask_all(deployment, pods, may_rest=may_rest)
         workers, strangers = _sort_by_settings(pods, answers)
         if not may_rest and idle.stirred(deployment.recorded, workers):
             decision = idle.decide(replace(evidence, is_stirred=True))
-        if decision.rung is Rung.ZERO:
-            deployment = replace(deployment, replicas=0)
+        num_away = deployment.replicas - decision.num_present(deployment.replicas)
+        deployment = replace(deployment, replicas=deployment.replicas - num_away)
         raw_service = snapshot.service or await self._kube.get(SERVICES, *deployment.key)
         raw_budget = snapshot.budget
         if raw_budget is None and deployment.replicas > 1:
             raw_budget = await self._kube.get(DISRUPTION_BUDGETS, *deployment.key)
         service = parse_service(raw_service, deployment)
+        spares = spare.choose(decision.ladder, _own(deployment, pods), workers, refusals.by_pod)
         image = choose_image(deployment, pods, self._default_image)
         observed = Observed(
             deployment=deployment,
@@ -104,12 +106,14 @@ class Observer:
             forbidden=refusals.forbidden,
             service=service,
             name_owner=str(snapshot.rival) if snapshot.rival else "",
-            budget=parse_budget(raw_budget, deployment),
+            budget=parse_budget(raw_budget, deployment, len(spares)),
             agreement_timeout_s=self._agreement_timeout_s,
             pod_digest=pod_digest_of(deployment, image),
             strangers=strangers,
             ladder=decision.ladder,
             ladder_due=decision.due,
+            spares=spares,
+            num_away=num_away,
         )
         return Sighting(
             observed,
@@ -144,6 +148,10 @@ class Observer:
             else:
                 known[pod.name] = answer
         return known, unreachable, is_told
+
+
+def _own(deployment: Deployment, pods: Iterable[Pod]) -> list[Pod]:
+    return [pod for pod in pods if pod.owner_uid == deployment.uid and not pod.has_ended]
 
 
 def _sort_by_settings(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from dormouse_operator import capacity
 from dormouse_operator.conditions import asleep, blocks_agreed, model_loaded, ready
+from dormouse_operator.conditions.ladder import spare_words
 from dormouse_operator.manifests import Occurrence
 from dormouse_operator.model import Observed, Rung
 from dormouse_operator.status import Conditions, actuation_of, is_brought_back, is_woken, wake_seconds, woken_from
@@ -71,7 +72,8 @@ def _brought_back(observed: Observed, conditions: Conditions) -> Occurrence | No
 def _woke(observed: Observed, conditions: Conditions) -> Occurrence | None:
     if not is_woken(observed, conditions):
         return None
-    return Occurrence("Normal", "Woke", f"awake from level {woken_from(observed)} in {wake_seconds(observed):.2f} s")
+    words = f"awake from level {woken_from(observed)} in {wake_seconds(observed):.2f} s{spare_words(observed)}"
+    return Occurrence("Normal", "Woke", words)
 
 
 def _failures(observed: Observed, conditions: Conditions) -> list[Occurrence]:

@@ -37,7 +37,7 @@ def _initialize(observed: Observed, pod: Pod, agreement: Agreement | None) -> In
 def _towards_service(observed: Observed, pod: Pod, agreement: Agreement | None) -> ReplicaAction | None:
     state = observed.state(pod)
     if state is WorkerState.ASLEEP:
-        return WakeUp((pod,))
+        return None if observed.is_spare(pod) else WakeUp((pod,))
     if state not in AWAKE or agreement is None:
         return None
     if observed.allocated_gpu_blocks(pod) != agreement.num_gpu_blocks:

@@ -49,9 +49,16 @@ def _exchange(observed: Observed, standing: Standing, limits: Limits) -> list[Ac
     if step.verb == "create":
         filled = {pod.index for pod in (*standing.new, *standing.swappable)}
         return list[Action](children.creations(observed, filled)[: step.count])
-    prey = sorted(standing.old, key=lambda pod: (is_available(observed, pod), _is_present(observed, pod), -pod.index))
+    prey = sorted(standing.old, key=lambda pod: (_worth(observed, pod), _is_present(observed, pod), -pod.index))
     steps = (removal.next_step(observed, pod) for pod in prey[: step.count])
     return [found for found in steps if found]
+
+
+def _worth(observed: Observed, pod: Pod) -> int:
+    """Return how much would be lost with the pod: one that serves is more than one that sleeps as it should."""
+    if not is_available(observed, pod):
+        return 0
+    return 1 if observed.is_spare(pod) else 2
 
 
 def _is_present(observed: Observed, pod: Pod) -> bool:
