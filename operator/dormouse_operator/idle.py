@@ -30,7 +30,7 @@ from dormouse_operator.model import (
     Scaling,
     Worker,
 )
-from dormouse_operator.model.ladder import IDLE, LOAD, PREWARM, REQUEST
+from dormouse_operator.model.ladder import IDLE, LOAD, PRESSURE, PREWARM, REQUEST
 from dormouse_operator.prewarm import last_firing, next_firing
 
 _FOLLOW = timedelta(seconds=5)  # how often the load is looked at while it may ask for more replicas
@@ -51,6 +51,7 @@ class Evidence:
     replicas: int = 1  # of the spec
     num_places: int = 0  # up to the highest replica that has a pod
     measures: Scaling = field(default_factory=lambda: Scaling(max_replicas=1))  # what asks for more of them
+    is_pressed: bool = False  # its copy in host memory has to go
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,7 @@ def gather(
     now: datetime,
     *,
     pods: Sequence[Pod] = (),
+    is_pressed: bool = False,
 ) -> Evidence:
     """Return what the object and the gateways tell; what workers tell comes later, as they are asked on demand."""
     there = [pod for pod in pods if pod.owner_uid == deployment.uid and not (pod.is_deleting or pod.has_ended)]
@@ -91,6 +93,7 @@ def gather(
         replicas=deployment.replicas,
         num_places=max((pod.index + 1 for pod in there), default=0),
         measures=measures_of(deployment),
+        is_pressed=is_pressed,
     )
 
 
@@ -200,6 +203,8 @@ def _stay_or_leave(evidence: Evidence, ladder: Ladder | None) -> Decision:
 
 def _asleep(evidence: Evidence, ladder: Ladder) -> Decision:
     """Stay on the rung, or go deeper once the time has come. Time never makes it shallower."""
+    if evidence.is_pressed and ladder.rung is Rung.LEVEL1:
+        return _asleep(evidence, replace(ladder, rung=Rung.LEVEL2, since=evidence.now, reason=PRESSURE))
     delays = _delays(evidence.lifecycle)
     deeper = [
         ladder.idle_since + delays[rung] for rung in delays if rung.depth > ladder.rung.depth and ladder.idle_since

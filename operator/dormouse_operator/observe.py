@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from dormouse_kube.api import DISRUPTION_BUDGETS, SERVICES, KubeApi
 from dormouse_kube.errors import Unavailable
@@ -26,6 +26,14 @@ from dormouse_operator.statuses import Answer, Statuses
 
 _NOT_OURS = "it answers for another pod or other settings"
 _SETTLED = {WorkerState.ASLEEP, WorkerState.FAILED}  # nothing changes there without a command or a new container
+
+
+class HostMemory(Protocol):
+    """Who watches over the host memory of copies that sleep."""
+
+    def pressure_on(self, key: Key) -> str:
+        """Return why a deployment's copies have to go, "" if they may stay."""
+        ...
 
 
 class Refusals(NamedTuple):
@@ -47,7 +55,7 @@ class Sighting(NamedTuple):
 class Observer:
     """Makes Observed. Raises SpecError, KubeError, and Unavailable before the cache was filled."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # two worlds, two settings, and whom it asks
         self,
         kube: KubeApi,
         cache: Cache,
@@ -57,8 +65,13 @@ class Observer:
         agreement_timeout_s: float,
         clock: Callable[[], datetime],
         activities: Mapping[Key, Activity] | None = None,
+        host_memory: HostMemory | None = None,
     ) -> None:
-        """Take the worlds, what Observed carries of the settings, and the load (what is missing is not known)."""
+        """Take the worlds, what Observed carries of the settings, and the load (what is missing is not known).
+
+        Without `host_memory` copies that sleep may take what they need.
+        """
+        self._host_memory = host_memory
         self._activities = activities if activities is not None else {}
         self._kube = kube
         self._cache = cache
@@ -77,8 +90,9 @@ class Observer:
         """Return what there is. `refusals` are of the last actions."""
         deployment = parse_deployment(snapshot.deployment)
         pods = tuple(parse_pod(item) for item in snapshot.pods)
+        pressure = self._host_memory.pressure_on(deployment.key) if self._host_memory else ""
         activity = self._activities.get(deployment.key)
-        evidence = idle.gather(deployment, activity, self._clock(), pods=pods)
+        evidence = idle.gather(deployment, activity, self._clock(), pods=pods, is_pressed=bool(pressure))
         decision = idle.decide(evidence)
         may_rest = decision.rung is Rung.ACTIVE
         answers, unreachable, is_told = await self._ask_all(deployment, pods, may_rest=may_rest)
@@ -114,6 +128,7 @@ class Observer:
             ladder_due=decision.due,
             spares=spares,
             num_away=num_away,
+            pressure=pressure,
         )
         return Sighting(
             observed,

@@ -322,3 +322,13 @@ def test_pods_of_this_object_that_are_there_count_up_to_the_highest_place():
     pods = [a_pod(0, is_deleting=True), a_pod(1), a_pod(2, has_ended=True), a_pod(3, owner_uid="other")]
     assert gather(deployment, None, NOW, pods=pods).num_places == 2
     assert gather(deployment, None, NOW).num_places == 0
+
+
+def test_a_copy_that_has_to_go_is_a_step_to_level_2_unless_somebody_calls():
+    pressed = evidence(ladder=on(Rung.LEVEL1, idle_s=700), activity=None, is_pressed=True)
+    ladder = decide(pressed).ladder
+    assert (ladder.rung, ladder.reason, ladder.since, ladder.idle_since) == (Rung.LEVEL2, "pressure", NOW, ago(700))
+    assert decide(replace(pressed, ladder=ladder)).ladder == ladder
+    assert decide(replace(pressed, activity=quiet(700))).due == NOW + timedelta(seconds=6500)
+    assert decide(replace(pressed, wake_intent="x")).rung is Rung.ACTIVE
+    assert decide(replace(pressed, ladder=on(Rung.ZERO, idle_s=9000))).rung is Rung.ZERO

@@ -32,6 +32,7 @@ happenings = st.one_of(
     st.tuples(st.just("outage"), st.integers(1, 3)),
     st.tuples(st.just("spec"), st.integers(1, 3)),
     st.tuples(st.just("refusal"), st.integers(0, 2)),
+    st.tuples(st.just("crowd"), st.just(0)),
 )
 
 
@@ -114,6 +115,13 @@ class Night:
         workers = list(self.rig.workers.workers.values())
         if workers:
             workers[place % len(workers)].refuse_next.append(WorkerRefused("FAILED_PRECONDITION: no memory"))
+
+    def crowd(self, _=None):
+        """Have sleeping models take more host memory than they may, from now on."""
+        self.rig.host_limit_bytes = 1
+        for worker in self.rig.workers.workers.values():
+            worker.host_copy_bytes = 2**30
+        self.rig.restart_operator()
 
     def change(self, **spec):
         """Change the spec: from now on pods may go, and end what outlasts its drain."""

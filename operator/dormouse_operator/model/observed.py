@@ -53,6 +53,7 @@ class Observed:
     ladder_due: datetime | None = None  # when time alone may change that
     spares: frozenset[str] = frozenset()  # names of pods that sleep on while others serve: see `spare`
     num_away: int = 0  # replicas of the spec that have no pod for now: nobody calls, or the load asks for fewer
+    pressure: str = ""  # why its copies in host memory have to go; "" = they may stay
 
     @property
     def rung(self) -> Rung:
