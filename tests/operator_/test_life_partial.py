@@ -224,10 +224,15 @@ async def test_the_scaler_takes_over_once_all_replicas_are_awake(rig):
     assert rig.kube.peek(INFERENCE_DEPLOYMENTS, *rig.key)["spec"]["replicas"] == 6
 
 
-@pytest.mark.parametrize("strategy", ["Surge", "SleepSwap"])
-async def test_a_new_spec_rolls_out_while_replicas_sleep_and_who_serves_goes_last(rig, strategy):
-    await woken(rig, rollout={"strategy": strategy})
-    first = rig.worker(0)
+@pytest.mark.parametrize(("strategy", "place"), [("Surge", 3), ("SleepSwap", 0)])
+async def test_a_new_spec_rolls_out_while_replicas_sleep_and_who_serves_goes_last(rig, strategy, place):
+    await asleep(rig, rollout={"strategy": strategy})
+    for other in range(place):
+        rig.worker(other).missing_bytes = 2**30
+    call(rig)
+    await rig.settle()
+    first = rig.worker(place)
+    assert first.state is WorkerState.READY
     rig.apply(engine={"device": "cpu", "maxNumSeqs": 3})
     for _ in range(60):
         rig.node.tick()
@@ -235,6 +240,7 @@ async def test_a_new_spec_rolls_out_while_replicas_sleep_and_who_serves_goes_las
             if worker.state is WorkerState.LOADING:
                 worker.finish_loading()
         await rig.reconcile()
+        assert strategy == "SleepSwap" or rig.condition("Ready")[0] == "True"
         others = [worker for worker in rig.workers.workers.values() if worker is not first]
         if not any(worker.state is WorkerState.READY for worker in others):
             assert first.state is WorkerState.READY
