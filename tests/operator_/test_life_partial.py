@@ -224,9 +224,17 @@ async def test_the_scaler_takes_over_once_all_replicas_are_awake(rig):
     assert rig.kube.peek(INFERENCE_DEPLOYMENTS, *rig.key)["spec"]["replicas"] == 6
 
 
-@pytest.mark.parametrize(("strategy", "place"), [("Surge", 3), ("SleepSwap", 0)])
-async def test_a_new_spec_rolls_out_while_replicas_sleep_and_who_serves_goes_last(rig, strategy, place):
-    await asleep(rig, rollout={"strategy": strategy})
+@pytest.mark.parametrize(
+    ("rollout", "place"),
+    [
+        ({"strategy": "Surge"}, 3),
+        ({"strategy": "Surge", "maxSurge": 0, "maxUnavailable": 1}, 3),
+        ({"strategy": "SleepSwap"}, 0),
+    ],
+    ids=["surge", "one less", "swap"],
+)
+async def test_a_new_spec_rolls_out_while_replicas_sleep_and_who_serves_goes_last(rig, rollout, place):
+    await asleep(rig, rollout=rollout)
     for other in range(place):
         rig.worker(other).missing_bytes = 2**30
     call(rig)
@@ -240,7 +248,7 @@ async def test_a_new_spec_rolls_out_while_replicas_sleep_and_who_serves_goes_las
             if worker.state is WorkerState.LOADING:
                 worker.finish_loading()
         await rig.reconcile()
-        assert strategy == "SleepSwap" or rig.condition("Ready")[0] == "True"
+        assert rollout != {"strategy": "Surge"} or rig.condition("Ready")[0] == "True"
         others = [worker for worker in rig.workers.workers.values() if worker is not first]
         if not any(worker.state is WorkerState.READY for worker in others):
             assert first.state is WorkerState.READY
