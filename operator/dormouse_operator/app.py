@@ -23,6 +23,7 @@ from dormouse_operator.errors import NotLeading
 from dormouse_operator.execute import Executor
 from dormouse_operator.feed import Feed
 from dormouse_operator.gateways import Gateways, GrpcGateways
+from dormouse_operator.host_memory import HostMemoryBook
 from dormouse_operator.http import serve_http
 from dormouse_operator.lease_thread import LeaseThread, Pulse
 from dormouse_operator.manifests import WorkerDefaults
@@ -102,6 +103,7 @@ class App:
         self.statuses = FollowedStatuses(workers, self.worklist.mark)
         clock = asyncio.get_running_loop().time
         self.activities = ActivityBook(clock, self._mark_all)
+        self.host_memory = self._watch_host_memory(settings.max_sleeping_host_bytes)
         observer = Observer(
             kube,
             self.cache,
@@ -110,6 +112,7 @@ class App:
             agreement_timeout_s=settings.agreement_seconds,
             clock=utc_now,
             activities=self.activities,
+            host_memory=self.host_memory,
         )
         writer = Writer(kube, self.cache, candidate)
         defaults = WorkerDefaults(
@@ -128,11 +131,15 @@ class App:
             metrics=metrics,
             url=settings.gateway_address,
             reporter=settings.pod_name,
-            followers=(self.scaler,),
+            followers=(self.scaler, *([self.host_memory] if self.host_memory else [])),
         )
         metrics.follow_lease(lambda: candidate.epoch, lambda: candidate.leads)
         metrics.follow_queue(lambda: self.worklist.waiting_s)
         metrics.follow_watches(self.feed.ages_s)
+
+    def _watch_host_memory(self, limit_bytes: int) -> HostMemoryBook | None:
+        """Return who watches over the copies of sleeping models, None if they may take what they need."""
+        return HostMemoryBook(limit_bytes, clock=utc_now, mark=self._mark) if limit_bytes else None
 
     @property
     def is_ready(self) -> bool:

@@ -75,17 +75,17 @@ def block_size_of(observed: Observed) -> int | None:
     return sizes.most_common(1)[0][0] if sizes else None
 
 
-def counting_report(observed: Observed, pod: Pod) -> Report | None:
-    """Return the pod's report if it counts."""
+def counting_report(observed: Observed, pod: Pod, block_size: int | None) -> Report | None:
+    """Return the pod's report if it counts, where this size of blocks does."""
     report = possible_report(observed, pod)
-    return report if report and report.block_size == block_size_of(observed) else None
+    return report if report and report.block_size == block_size else None
 
 
 def reports(observed: Observed) -> list[tuple[Pod, Report]]:
     """Return the reports that count, by replica."""
     size = block_size_of(observed)
-    found = ((pod, possible_report(observed, pod)) for pod in observed.replicas)
-    return [(pod, report) for pod, report in found if report and report.block_size == size]
+    found = ((pod, counting_report(observed, pod, size)) for pod in observed.replicas)
+    return [(pod, report) for pod, report in found if report]
 
 
 def missing(observed: Observed) -> list[Pod]:

@@ -51,7 +51,9 @@ class ClusterEffects:
             case ApplyService():
                 await self._kube.apply(SERVICES, service_manifest(deployment), field_manager=FIELD_MANAGER)
             case ApplyDisruptionBudget():
-                await self._kube.apply(DISRUPTION_BUDGETS, budget_manifest(deployment), field_manager=FIELD_MANAGER)
+                await self._kube.apply(
+                    DISRUPTION_BUDGETS, budget_manifest(deployment, len(observed.spares)), field_manager=FIELD_MANAGER
+                )
             case DeleteDisruptionBudget(uid):
                 await self._kube.delete(DISRUPTION_BUDGETS, *deployment.key, uid=uid)
             case CreatePod(index):

@@ -7,18 +7,33 @@ What makes it hard: (1) silence is no evidence: while one gateway is not heard o
 may arrive at the instant of the decision: what is in flight, what is held, what a worker has taken in since, and any
 wake intent that was not there when the rung began, wake. (3) an operator that starts anew knows the status and nothing
 else: the rung, since when it holds and since when nothing was asked stand there, and change only with the rung.
+
+What wakes wakes in part: one replica, and more as the load asks for (`following`). From Zero only so many get a pod.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from dormouse_operator.model import AWAKE, Activity, Deployment, Ladder, Lifecycle, RecordedStatus, Rung, Worker
-from dormouse_operator.model.ladder import IDLE, PREWARM, REQUEST
+from dormouse_operator.following import measures_of, wanted_awake
+from dormouse_operator.model import (
+    AWAKE,
+    Activity,
+    Deployment,
+    Ladder,
+    Lifecycle,
+    Pod,
+    RecordedStatus,
+    Rung,
+    Scaling,
+    Worker,
+)
+from dormouse_operator.model.ladder import IDLE, LOAD, PRESSURE, PREWARM, REQUEST
 from dormouse_operator.prewarm import last_firing, next_firing
 
+_FOLLOW = timedelta(seconds=5)  # how often the load is looked at while it may ask for more replicas
 _CLOCKS_DIFFER = timedelta(seconds=60)  # an intent from further ahead tells nothing of when it was written
 
 
@@ -33,6 +48,10 @@ class Evidence:
     activity: Activity | None  # None = not known
     is_stirred: bool = False  # a worker runs a request, or took one in since it was to sleep
     wake_intent: str = ""  # the annotation, as it is
+    replicas: int = 1  # of the spec
+    num_places: int = 0  # up to the highest replica that has a pod
+    measures: Scaling = field(default_factory=lambda: Scaling(max_replicas=1))  # what asks for more of them
+    is_pressed: bool = False  # its copy in host memory has to go
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +66,23 @@ class Decision:
         """Return the rung."""
         return self.ladder.rung if self.ladder else Rung.ACTIVE
 
+    def num_present(self, replicas: int) -> int:
+        """Return how many of so many replicas should have a pod."""
+        if self.ladder is None or self.ladder.present is None:
+            return 0 if self.rung is Rung.ZERO else replicas
+        return min(replicas, self.ladder.present)
 
-def gather(deployment: Deployment, activity: Activity | None, now: datetime) -> Evidence:
+
+def gather(
+    deployment: Deployment,
+    activity: Activity | None,
+    now: datetime,
+    *,
+    pods: Sequence[Pod] = (),
+    is_pressed: bool = False,
+) -> Evidence:
     """Return what the object and the gateways tell; what workers tell comes later, as they are asked on demand."""
+    there = [pod for pod in pods if pod.owner_uid == deployment.uid and not (pod.is_deleting or pod.has_ended)]
     return Evidence(
         now=now,
         lifecycle=deployment.lifecycle,
@@ -57,6 +90,10 @@ def gather(deployment: Deployment, activity: Activity | None, now: datetime) -> 
         serving_since=_serving_since(deployment.recorded),
         activity=activity,
         wake_intent=deployment.wake_intent,
+        replicas=deployment.replicas,
+        num_places=max((pod.index + 1 for pod in there), default=0),
+        measures=measures_of(deployment),
+        is_pressed=is_pressed,
     )
 
 
@@ -90,7 +127,7 @@ def decide(evidence: Evidence) -> Decision:
     if evidence.ladder is None or evidence.ladder.rung is Rung.ACTIVE:
         return _awake(evidence, evidence.ladder)
     if reason := _reason_to_wake(evidence, evidence.ladder):
-        woken = Ladder(rung=Rung.ACTIVE, since=evidence.now, reason=reason, wake_intent=evidence.wake_intent)
+        woken = _woken(evidence, evidence.ladder, reason)
         return _awake(replace(evidence, ladder=woken, serving_since=None), woken)
     return _asleep(evidence, evidence.ladder)
 
@@ -106,7 +143,47 @@ def _reason_to_wake(evidence: Evidence, ladder: Ladder) -> str:
     return PREWARM if fired and fired >= ladder.since else ""
 
 
+def _woken(evidence: Evidence, ladder: Ladder, reason: str) -> Ladder:
+    """Return where a deployment is that was just woken. Pods that are still there stay."""
+    is_empty = ladder.rung is Rung.ZERO
+    least = max(1, evidence.num_places) if is_empty else 1
+    awake = wanted_awake(least, evidence.replicas, evidence.measures, evidence.activity)
+    return Ladder(
+        rung=Rung.ACTIVE,
+        since=evidence.now,
+        reason=reason,
+        wake_intent=evidence.wake_intent,
+        awake=awake,
+        present=_present(least if is_empty else ladder.present, awake),
+    )
+
+
+def _present(known: int | None, awake: int | None) -> int | None:
+    """Return how many replicas have a pod, given how many had one; None is all."""
+    return None if known is None or awake is None else max(known, awake)
+
+
 def _awake(evidence: Evidence, ladder: Ladder | None) -> Decision:
+    """Stay awake, with as many replicas as the load asks for, or leave for the ladder."""
+    if ladder is None or ladder.awake is None:
+        return _stay_or_leave(evidence, ladder)
+    followed = _follow(evidence, ladder, ladder.awake)
+    decision = _stay_or_leave(evidence, followed)
+    if decision.rung is not Rung.ACTIVE or followed.awake is None or evidence.activity is None:
+        return decision
+    return replace(decision, due=_earliest(decision.due, evidence.now + _FOLLOW))
+
+
+def _follow(evidence: Evidence, ladder: Ladder, least: int) -> Ladder:
+    """Return the same rung with as many replicas awake as the load asks for; `least` are."""
+    awake = wanted_awake(least, evidence.replicas, evidence.measures, evidence.activity)
+    if awake == least:
+        return ladder
+    reason = LOAD if least < evidence.replicas else ladder.reason  # there may just be fewer replicas
+    return replace(ladder, awake=awake, present=_present(ladder.present, awake), reason=reason)
+
+
+def _stay_or_leave(evidence: Evidence, ladder: Ladder | None) -> Decision:
     """Stay awake, or leave for the deepest rung whose time has come."""
     activity, delays = evidence.activity, _delays(evidence.lifecycle)
     if activity is None or not delays:
@@ -121,11 +198,13 @@ def _awake(evidence: Evidence, ladder: Ladder | None) -> Decision:
     due = max(may_leave, idle_since + least)
     if evidence.now < due:
         return Decision(ladder, due)
-    return _settle(evidence, idle_since)
+    return _settle(evidence, idle_since, ladder)
 
 
 def _asleep(evidence: Evidence, ladder: Ladder) -> Decision:
     """Stay on the rung, or go deeper once the time has come. Time never makes it shallower."""
+    if evidence.is_pressed and ladder.rung is Rung.LEVEL1:
+        return _asleep(evidence, replace(ladder, rung=Rung.LEVEL2, since=evidence.now, reason=PRESSURE))
     delays = _delays(evidence.lifecycle)
     deeper = [
         ladder.idle_since + delays[rung] for rung in delays if rung.depth > ladder.rung.depth and ladder.idle_since
@@ -133,17 +212,19 @@ def _asleep(evidence: Evidence, ladder: Ladder) -> Decision:
     if evidence.activity is None or not deeper or ladder.idle_since is None:
         return Decision(ladder, next_firing(evidence.lifecycle.prewarm, evidence.now))
     if evidence.now >= min(deeper):
-        return _settle(evidence, ladder.idle_since)
+        return _settle(evidence, ladder.idle_since, ladder)
     return Decision(ladder, _earliest(min(deeper), next_firing(evidence.lifecycle.prewarm, evidence.now)))
 
 
-def _settle(evidence: Evidence, idle_since: datetime) -> Decision:
+def _settle(evidence: Evidence, idle_since: datetime, before: Ladder | None) -> Decision:
     """Go to the deepest rung whose time has come."""
     delays = _delays(evidence.lifecycle)
     reached = max((rung for rung in delays if idle_since + delays[rung] <= evidence.now), key=lambda rung: rung.depth)
     ladder = Ladder(
         rung=reached, since=evidence.now, reason=IDLE, idle_since=idle_since, wake_intent=evidence.wake_intent
     )
+    if before and reached is not Rung.ZERO:
+        ladder = replace(ladder, present=before.present)
     later = [idle_since + delays[rung] for rung in delays if rung.depth > reached.depth]
     return Decision(ladder, _earliest(*later, next_firing(evidence.lifecycle.prewarm, evidence.now)))
 

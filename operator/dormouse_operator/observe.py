@@ -12,11 +12,11 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from dormouse_kube.api import DISRUPTION_BUDGETS, SERVICES, KubeApi
 from dormouse_kube.errors import Unavailable
-from dormouse_operator import idle
+from dormouse_operator import idle, spare
 from dormouse_operator.cache import Cache, Snapshot
 from dormouse_operator.manifests import choose_image, parse_budget, parse_service, pod_digest_of, revision_of
 from dormouse_operator.model import Activity, Deployment, Key, Observed, Pod, Rung, Worker, WorkerState
@@ -26,6 +26,14 @@ from dormouse_operator.statuses import Answer, Statuses
 
 _NOT_OURS = "it answers for another pod or other settings"
 _SETTLED = {WorkerState.ASLEEP, WorkerState.FAILED}  # nothing changes there without a command or a new container
+
+
+class HostMemory(Protocol):
+    """Who watches over the host memory of copies that sleep."""
+
+    def pressure_on(self, key: Key) -> str:
+        """Return why a deployment's copies have to go, "" if they may stay."""
+        ...
 
 
 class Refusals(NamedTuple):
@@ -47,7 +55,7 @@ class Sighting(NamedTuple):
 class Observer:
     """Makes Observed. Raises SpecError, KubeError, and Unavailable before the cache was filled."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # two worlds, two settings, and whom it asks
         self,
         kube: KubeApi,
         cache: Cache,
@@ -57,8 +65,13 @@ class Observer:
         agreement_timeout_s: float,
         clock: Callable[[], datetime],
         activities: Mapping[Key, Activity] | None = None,
+        host_memory: HostMemory | None = None,
     ) -> None:
-        """Take the worlds, what Observed carries of the settings, and the load (what is missing is not known)."""
+        """Take the worlds, what Observed carries of the settings, and the load (what is missing is not known).
+
+        Without `host_memory` copies that sleep may take what they need.
+        """
+        self._host_memory = host_memory
         self._activities = activities if activities is not None else {}
         self._kube = kube
         self._cache = cache
@@ -77,20 +90,23 @@ class Observer:
         """Return what there is. `refusals` are of the last actions."""
         deployment = parse_deployment(snapshot.deployment)
         pods = tuple(parse_pod(item) for item in snapshot.pods)
-        evidence = idle.gather(deployment, self._activities.get(deployment.key), self._clock())
+        pressure = self._host_memory.pressure_on(deployment.key) if self._host_memory else ""
+        activity = self._activities.get(deployment.key)
+        evidence = idle.gather(deployment, activity, self._clock(), pods=pods, is_pressed=bool(pressure))
         decision = idle.decide(evidence)
         may_rest = decision.rung is Rung.ACTIVE
         answers, unreachable, is_told = await self._ask_all(deployment, pods, may_rest=may_rest)
         workers, strangers = _sort_by_settings(pods, answers)
         if not may_rest and idle.stirred(deployment.recorded, workers):
             decision = idle.decide(replace(evidence, is_stirred=True))
-        if decision.rung is Rung.ZERO:
-            deployment = replace(deployment, replicas=0)
+        num_away = deployment.replicas - decision.num_present(deployment.replicas)
+        deployment = replace(deployment, replicas=deployment.replicas - num_away)
         raw_service = snapshot.service or await self._kube.get(SERVICES, *deployment.key)
         raw_budget = snapshot.budget
         if raw_budget is None and deployment.replicas > 1:
             raw_budget = await self._kube.get(DISRUPTION_BUDGETS, *deployment.key)
         service = parse_service(raw_service, deployment)
+        spares = spare.choose(decision.ladder, _own(deployment, pods), workers, refusals.by_pod)
         image = choose_image(deployment, pods, self._default_image)
         observed = Observed(
             deployment=deployment,
@@ -104,12 +120,15 @@ class Observer:
             forbidden=refusals.forbidden,
             service=service,
             name_owner=str(snapshot.rival) if snapshot.rival else "",
-            budget=parse_budget(raw_budget, deployment),
+            budget=parse_budget(raw_budget, deployment, len(spares)),
             agreement_timeout_s=self._agreement_timeout_s,
             pod_digest=pod_digest_of(deployment, image),
             strangers=strangers,
             ladder=decision.ladder,
             ladder_due=decision.due,
+            spares=spares,
+            num_away=num_away,
+            pressure=pressure,
         )
         return Sighting(
             observed,
@@ -144,6 +163,10 @@ class Observer:
             else:
                 known[pod.name] = answer
         return known, unreachable, is_told
+
+
+def _own(deployment: Deployment, pods: Iterable[Pod]) -> list[Pod]:
+    return [pod for pod in pods if pod.owner_uid == deployment.uid and not pod.has_ended]
 
 
 def _sort_by_settings(

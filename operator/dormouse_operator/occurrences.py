@@ -9,8 +9,10 @@ from collections.abc import Callable
 
 from dormouse_operator import capacity
 from dormouse_operator.conditions import asleep, blocks_agreed, model_loaded, ready
+from dormouse_operator.conditions.ladder import spare_words
 from dormouse_operator.manifests import Occurrence
 from dormouse_operator.model import Observed, Rung
+from dormouse_operator.model.ladder import PRESSURE
 from dormouse_operator.status import Conditions, actuation_of, is_brought_back, is_woken, wake_seconds, woken_from
 
 
@@ -22,6 +24,7 @@ def occurrences(observed: Observed, conditions: Conditions) -> list[Occurrence]:
         _serving,
         _slept,
         _emptied,
+        _evicted,
         _woke,
         _brought_back,
     ]
@@ -61,6 +64,17 @@ def _emptied(observed: Observed, conditions: Conditions) -> Occurrence | None:
     return Occurrence("Normal", "Slept", condition.message) if is_news else None
 
 
+def _evicted(observed: Observed, _conditions: Conditions) -> Occurrence | None:
+    """Tell that copies in host memory have to go, when it is decided; of replicas that sleep on, when it is done."""
+    ladder, recorded = observed.ladder, observed.deployment.recorded
+    if observed.pressure and ladder and ladder.reason == PRESSURE and ladder != recorded.ladder:
+        return Occurrence("Normal", "Evicted", f"goes to sleep level 2: {observed.pressure}")
+    levels = [(recorded.rank_of(pod.name), observed.worker(pod)) for pod in observed.replicas if observed.is_spare(pod)]
+    emptied = [worker for rank, worker in levels if rank and worker and rank.sleep_level == 1 < worker.sleep_level]
+    words = f"{len(emptied)} replicas that sleep went to level 2: copies of sleeping models took too much host memory"
+    return Occurrence("Normal", "Evicted", words) if emptied else None
+
+
 def _brought_back(observed: Observed, conditions: Conditions) -> Occurrence | None:
     actuation = actuation_of(observed, conditions)
     if actuation is None or actuation.path != "cold" or not is_brought_back(observed):
@@ -71,7 +85,8 @@ def _brought_back(observed: Observed, conditions: Conditions) -> Occurrence | No
 def _woke(observed: Observed, conditions: Conditions) -> Occurrence | None:
     if not is_woken(observed, conditions):
         return None
-    return Occurrence("Normal", "Woke", f"awake from level {woken_from(observed)} in {wake_seconds(observed):.2f} s")
+    words = f"awake from level {woken_from(observed)} in {wake_seconds(observed):.2f} s{spare_words(observed)}"
+    return Occurrence("Normal", "Woke", words)
 
 
 def _failures(observed: Observed, conditions: Conditions) -> list[Occurrence]:

@@ -69,7 +69,7 @@ def replica_phase(observed: Observed, pod: Pod) -> Phase:
     if state is WorkerState.PROFILED:
         return Phase.AGREEING if capacity.agree(observed) is None else Phase.ALLOCATING
     if state is WorkerState.ASLEEP:
-        return Phase.ASLEEP if observed.wants_sleep else Phase.WAKING
+        return Phase.ASLEEP if observed.wants_sleep or observed.is_spare(pod) else Phase.WAKING
     if state is WorkerState.READY:
         return _phase_with_cache(observed, pod)
     return _BY_STATE[state]

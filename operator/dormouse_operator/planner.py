@@ -24,7 +24,7 @@ from dormouse_operator.model import STUCK_AFTER, Observed, Pod, WorkerState
 from dormouse_operator.replica import next_step
 from dormouse_operator.rollout import plan as rollout
 from dormouse_operator.rollout.standing import Standing, muster
-from dormouse_operator.rollout.stop import is_complete, progress_ends
+from dormouse_operator.rollout.stop import is_complete, progress_ends, stop_of
 
 _CHANGING = {
     WorkerState.STARTING,
@@ -40,10 +40,11 @@ def plan(observed: Observed) -> Plan:
     if observed.deployment.is_deleting or rejection(observed):
         return Plan()
     standing = muster(observed)
-    exchange = rollout.plan(observed, standing)
+    stop = stop_of(observed, standing)
+    exchange = rollout.plan(observed, standing, stop)
     busy = {pod.name for action in exchange for pod in pods_of(action)}
     actions: list[Action] = [*children.service(observed), *children.disruption_budget(observed), *exchange]
-    for view, pods in [(observed, standing.new), *rollout.older(observed, standing)]:
+    for view, pods in [(observed, standing.new), *rollout.older(observed, standing, stop)]:
         actions += _steps(view, [pod for pod in pods if pod.name not in busy])
     actions += sleep.steps(observed)
     return Plan(tuple(actions), _requeue_after_s(observed, standing))

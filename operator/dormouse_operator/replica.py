@@ -29,7 +29,7 @@ def next_step(observed: Observed, pod: Pod, agreement: Agreement | None) -> Repl
 
 
 def _initialize(observed: Observed, pod: Pod, agreement: Agreement | None) -> InitializeCache | None:
-    if agreement is None or capacity.counting_report(observed, pod) is None:
+    if agreement is None or capacity.counting_report(observed, pod, agreement.block_size) is None:
         return None
     return InitializeCache(pod, agreement.num_gpu_blocks, agreement.num_cpu_blocks)
 
@@ -37,7 +37,7 @@ def _initialize(observed: Observed, pod: Pod, agreement: Agreement | None) -> In
 def _towards_service(observed: Observed, pod: Pod, agreement: Agreement | None) -> ReplicaAction | None:
     state = observed.state(pod)
     if state is WorkerState.ASLEEP:
-        return WakeUp((pod,))
+        return None if observed.is_spare(pod) else WakeUp((pod,))
     if state not in AWAKE or agreement is None:
         return None
     if observed.allocated_gpu_blocks(pod) != agreement.num_gpu_blocks:
@@ -60,7 +60,7 @@ def _reinitialize(observed: Observed, pod: Pod, agreement: Agreement) -> Replica
 
 def _is_last_of_some(observed: Observed, pod: Pod) -> bool:
     """Tell whether nobody else serves yet, but somebody is about to: then the Service must not be left empty."""
-    others = [other for other in observed.replicas if other is not pod and capacity.counting_report(observed, other)]
+    others = [other for other, _ in capacity.reports(observed) if other is not pod]
     about_to_serve = {WorkerState.PROFILED, WorkerState.INITIALIZING, WorkerState.READY}
     serves = any(other.is_ready and other.gate_open for other in others)
     return not serves and any(observed.state(other) in about_to_serve for other in others)

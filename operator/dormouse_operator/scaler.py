@@ -63,7 +63,8 @@ class Scaler:
         """Take a deployment as it was just observed."""
         deployment = observed.deployment
         scaling = deployment.scaling
-        if scaling is None or observed.is_idle or not _may_scale(deployment):
+        is_partial = observed.num_away > 0  # `replicas` are not those of the spec
+        if scaling is None or observed.is_idle or is_partial or not _may_scale(deployment):
             self.forget(deployment.key)
             return
         known = self._scaled.get(deployment.key)

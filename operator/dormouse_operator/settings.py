@@ -10,6 +10,8 @@ from typing import cast
 from dormouse_api import __version__
 from dormouse_operator.logs import LogFormat
 
+_MAX_BYTES = 2**50
+
 
 class SettingsError(ValueError):
     """A setting is missing or bad; the message names the variable."""
@@ -34,6 +36,7 @@ class Settings:
     gateway_control: str  # DORMOUSE_GATEWAY_CONTROL: host:port under which all gateways are found; empty = load unknown
     agreement_seconds: float  # DORMOUSE_AGREEMENT_SECONDS: how long a first report waits for those of the other pods
     node_loss_seconds: int  # DORMOUSE_NODE_LOSS_SECONDS: how long a worker's pod stays on a node that does not answer
+    max_sleeping_host_bytes: int  # DORMOUSE_MAX_SLEEPING_HOST_BYTES: of copies at sleep level 1, per node; 0 = no limit
     resync_seconds: (
         float  # DORMOUSE_RESYNC_SECONDS: how often the cache is compared with what was seen, in case of a miss
     )
@@ -63,6 +66,7 @@ def parse_settings(env: Mapping[str, str]) -> Settings:
         gateway_control=_host_port(env, "GATEWAY_CONTROL"),
         agreement_seconds=_number(env, "AGREEMENT_SECONDS", 10.0, 0.0, 600.0),
         node_loss_seconds=int(_number(env, "NODE_LOSS_SECONDS", 30, 0, 86400)),
+        max_sleeping_host_bytes=int(_number(env, "MAX_SLEEPING_HOST_BYTES", 0, 0, _MAX_BYTES)),
         resync_seconds=_number(env, "RESYNC_SECONDS", 30.0, 1.0, 3600.0),
         max_concurrent_reconciles=int(_number(env, "MAX_CONCURRENT_RECONCILES", 32, 1, 1000)),
     )

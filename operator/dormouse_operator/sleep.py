@@ -13,13 +13,15 @@ from __future__ import annotations
 
 from dormouse_operator.actions import Drain, PutToSleep, ReplicaAction
 from dormouse_operator.draining import is_drained, is_late
-from dormouse_operator.model import AWAKE, Observed, Pod
+from dormouse_operator.model import AWAKE, Observed, Pod, SleepLevel
+
+_WITHOUT_COPY: SleepLevel = 2
 
 
 def steps(observed: Observed) -> list[ReplicaAction]:
     """Return what to do now towards a sleep."""
     if not observed.wants_sleep:
-        return []
+        return _give_copies_up(observed) if observed.pressure else []
     concerned = [pod for pod in observed.replicas if _must_fall_asleep(observed, pod)]
     if any(pod.gate_open for pod in concerned):
         return []
@@ -32,6 +34,13 @@ def steps(observed: Observed) -> list[ReplicaAction]:
     known = {pod.name: observed.counter_when_decided(pod) for pod in concerned}
     counters = {name: counter for name, counter in known.items() if counter is not None}
     return [PutToSleep(tuple(concerned), observed.sleep_level, must_abort, counters)]
+
+
+def _give_copies_up(observed: Observed) -> list[ReplicaAction]:
+    """Return what makes replicas that sleep while others serve keep no copy in host memory."""
+    workers = ((pod, observed.worker(pod)) for pod in observed.replicas if observed.is_spare(pod))
+    light = tuple(pod for pod, worker in workers if worker and worker.sleep_level < _WITHOUT_COPY)
+    return [PutToSleep(light, _WITHOUT_COPY, must_abort=False)] if light else []
 
 
 def _must_fall_asleep(observed: Observed, pod: Pod) -> bool:

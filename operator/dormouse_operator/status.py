@@ -50,12 +50,14 @@ def is_woken(observed: Observed, conditions: Conditions) -> bool:
 def woken_from(observed: Observed) -> int:
     """Return the deepest level from which a worker was just woken, as the recorded status tells it."""
     cache = observed.deployment.recorded.kv_cache
-    return max((rank.sleep_level for rank in cache.ranks), default=0) if cache else 0
+    woken = [rank for rank in cache.ranks if rank.pod not in observed.spares] if cache else []
+    return max((rank.sleep_level for rank in woken), default=0)
 
 
 def wake_seconds(observed: Observed) -> float:
-    """Return how long the slowest worker took for its last wake."""
-    return max((worker.last_wake_s for worker in observed.workers.values()), default=0.0)
+    """Return how long the slowest worker that is awake took for its last wake."""
+    awake = [worker for name, worker in observed.workers.items() if name not in observed.spares]
+    return max((worker.last_wake_s for worker in awake), default=0.0)
 
 
 def cold_start_seconds(observed: Observed) -> float | None:
@@ -120,7 +122,7 @@ def _rollout(observed: Observed) -> dict[str, Any]:
 
 
 def _ladder(ladder: Ladder | None) -> dict[str, Any] | None:
-    """Return where the deployment is on the ladder; it changes with the rung only."""
+    """Return where the deployment is on the ladder; it changes with the rung, and with how many should be awake."""
     if ladder is None:
         return None
     written = {
@@ -129,6 +131,8 @@ def _ladder(ladder: Ladder | None) -> dict[str, Any] | None:
         "reason": ladder.reason,
         "idleSince": format_time(ladder.idle_since) if ladder.idle_since else None,
         "wakeRequestedAt": ladder.wake_intent or None,
+        "awakeReplicas": ladder.awake,
+        "presentReplicas": ladder.present,
     }
     return {key: value for key, value in written.items() if value is not None}
 

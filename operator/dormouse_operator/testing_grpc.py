@@ -116,6 +116,7 @@ def _to_message(worker: Worker) -> pb.WorkerStatus:
         num_gpu_blocks=worker.num_gpu_blocks,
         residual_bytes=worker.residual_bytes,
         freed_bytes=worker.freed_bytes,
+        host_copy_bytes=worker.host_copy_bytes,
         failure=pb.Failure(reason=failure.reason, message=failure.message) if failure else None,
         last_sleep_seconds=worker.last_sleep_s,
         last_wake_seconds=worker.last_wake_s,

@@ -27,6 +27,7 @@ class FakeWorker:
     kept: int = 0  # the count that a wake brings back
     sleep_level: int = 0
     residual_bytes: int = GIB // 4  # what it keeps asleep
+    host_copy_bytes: int = 0  # what it keeps in host memory at level 1
     missing_bytes: int = 0  # what a wake would need and has not
     running_requests: int = 0
     request_counter: int = 0  # requests accepted since its start
@@ -68,6 +69,7 @@ class FakeWorker:
             num_gpu_blocks=self.allocated,
             residual_bytes=self.residual_bytes if is_asleep else 0,
             freed_bytes=GIB if is_asleep else 0,
+            host_copy_bytes=self.host_copy_bytes if is_asleep and self.sleep_level == 1 else 0,
             failure=self.failure,
             last_sleep_s=0.5 if self.kept else 0.0,
             last_wake_s=0.25 if self.kept else 0.0,

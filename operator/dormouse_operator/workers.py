@@ -197,6 +197,7 @@ def parse_worker(status: pb.WorkerStatus) -> Worker:
         num_cpu_blocks=status.num_cpu_blocks,
         residual_bytes=status.residual_bytes,
         freed_bytes=status.freed_bytes,
+        host_copy_bytes=status.host_copy_bytes,
         failure=Failure(failure.reason, failure.message) if failure else None,
         last_sleep_s=status.last_sleep_seconds,
         last_wake_s=status.last_wake_seconds,

@@ -29,7 +29,11 @@ def environment(container: dict[str, Any]) -> dict[str, str]:
 @pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
 def test_the_operator_understands_its_environment(render: Render, level: str):
     manifests = render(
-        f"operator.logLevel={level}", "operator.logFormat=json", "watch.namespaces={a,b}", "image.tag=0.1.0-x"
+        f"operator.logLevel={level}",
+        "operator.logFormat=json",
+        "operator.maxSleepingHostBytes=123456789012",
+        "watch.namespaces={a,b}",
+        "image.tag=0.1.0-x",
     )
     settings = parse_settings(environment(container(manifests, "operator")))
     assert settings.watch_namespaces == ("a", "b")
@@ -38,6 +42,7 @@ def test_the_operator_understands_its_environment(render: Render, level: str):
     assert settings.gateway_control == "r-dormouse-gateways.dormouse-system.svc:50052"
     assert settings.log_level.lower() == level
     assert settings.log_format == "json"
+    assert settings.max_sleeping_host_bytes == 123456789012
 
 
 @pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])

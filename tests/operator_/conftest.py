@@ -15,6 +15,7 @@ from dormouse_operator.activity import ActivityBook
 from dormouse_operator.cache import Cache
 from dormouse_operator.errors import NotLeading
 from dormouse_operator.execute import Executor
+from dormouse_operator.host_memory import HostMemoryBook
 from dormouse_operator.manifests import WorkerDefaults
 from dormouse_operator.metrics import Metrics
 from dormouse_operator.model import Key, WorkerState
@@ -54,6 +55,8 @@ class Rig:
     key: Key = field(default_factory=lambda: Key("team", "tiny"))
     seconds: float = 0.0  # of the clock by which writes are paced
     pause_s: float = 3.0  # between passes: nothing is put off
+    host_limit_bytes: int = 2**50  # of copies of sleeping models, per node
+    marked: list[Key] = field(default_factory=list)  # who is to be looked at for lack of host memory
 
     def __post_init__(self) -> None:
         self.kube = FakeKube(clock=self.clock)
@@ -67,6 +70,7 @@ class Rig:
         self.cache = Cache()
         self.pump = CachePump(self.kube, self.cache)
         self.activities = ActivityBook(lambda: self.clock().timestamp())
+        self.host_memory = HostMemoryBook(self.host_limit_bytes, clock=self.clock, mark=self.marked.append)
         observer = Observer(
             self.kube,
             self.cache,
@@ -75,6 +79,7 @@ class Rig:
             agreement_timeout_s=10.0,
             clock=self.clock,
             activities=self.activities,
+            host_memory=self.host_memory,
         )
         writer = Writer(self.kube, self.cache, self.leader)
         executor = Executor(
@@ -95,7 +100,7 @@ class Rig:
             leader=self.leader,
             metrics=self.metrics,
             url="gateway:50051",
-            followers=(self.scaler,),
+            followers=(self.scaler, self.host_memory),
             monotonic=lambda: self.seconds,
         )
 
@@ -125,10 +130,10 @@ class Rig:
     async def settle(self, *, passes: int = 40) -> None:
         """Act in turn until neither the node nor the operator changes anything more."""
         for _ in range(passes):
-            before = (self.kube.version, len(self.errors))
+            before = (self.kube.version, len(self.errors), len(self.marked))
             self.node.tick()
             after_s = await self.reconcile()
-            if (self.kube.version, len(self.errors)) == before and after_s != 0.0:
+            if (self.kube.version, len(self.errors), len(self.marked)) == before and after_s != 0.0:
                 return
         raise AssertionError(f"not settled after {passes} passes: {self.status}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,11 +21,12 @@ from dormouse_operator.errors import NotLeading
 from dormouse_operator.feed import Feed
 from dormouse_operator.http import serve_http
 from dormouse_operator.metrics import Metrics
-from dormouse_operator.model import Key
+from dormouse_operator.model import Key, Ladder, Rung, WorkerState
 from dormouse_operator.resync import find_unseen
 from dormouse_operator.settings import Tokens, parse_settings
 from dormouse_operator.testing_feed import FakeWatch
 from dormouse_operator.testing_gateways import FakeGateways
+from dormouse_operator.testing_nouns import a_worker, observed
 from dormouse_operator.testing_workers import FakeWorkers
 from dormouse_operator.watch import build_registry, build_settings
 from dormouse_operator.watch_session import WatchSessions
@@ -37,7 +39,7 @@ def deployment(name="tiny"):
     return {"metadata": {"namespace": "team", "name": name}, "spec": spec}
 
 
-def app_over(kube, metrics=None, gateways=None):
+def app_over(kube, metrics=None, gateways=None, **settings):
     leadership = Leadership(
         kube,
         namespace="system",
@@ -49,7 +51,7 @@ def app_over(kube, metrics=None, gateways=None):
         kube,
         FakeWorkers(),
         leadership,
-        settings=SETTINGS,
+        settings=replace(SETTINGS, **settings),
         tokens=Tokens("t", "aa", "bb"),
         metrics=metrics or Metrics(),
         watch=FakeWatch(kube),
@@ -93,6 +95,22 @@ async def test_a_leader_hears_what_goes_on_at_its_gateways_and_nobody_else_does(
     stop.set()
     await leading
     await until(lambda: not gateways.listeners)
+
+
+async def test_who_has_to_give_up_a_copy_is_looked_at_and_without_a_limit_nobody_watches():
+    kube, stop = FakeKube(), asyncio.Event()
+    kube.put(INFERENCE_DEPLOYMENTS, deployment())
+    assert app_over(kube).host_memory is None
+    app = app_over(kube, max_sleeping_host_bytes=1)
+    leading = asyncio.create_task(app.run(stop))
+    await until(lambda: kube.everything(PODS))
+    asleep = a_worker(WorkerState.ASLEEP, sleep_level=1, host_copy_bytes=2)
+    ladder = Ladder(rung=Rung.LEVEL1, since=datetime(2026, 1, 1, tzinfo=UTC), reason="idle")
+    app.host_memory.saw(observed(asleep, ladder=ladder))
+    assert repr(app.host_memory) == "HostMemoryBook(1 with copies, 1 to go)"
+    await until(lambda: repr(app.host_memory) == "HostMemoryBook(0 with copies, 0 to go)")
+    stop.set()
+    await leading
 
 
 async def test_a_held_request_brings_back_what_has_no_pod_though_no_intent_was_written():

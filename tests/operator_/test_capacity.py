@@ -75,7 +75,7 @@ def test_a_number_that_is_impossible_is_named_with_its_limit(report, flaw):
 def test_a_report_with_an_impossible_number_does_not_count_and_the_others_go_on():
     seen = holding(2000, a_worker(READY), a_worker(PROFILED, report=a_report(-5)))
     assert agreed(seen) == 2000
-    assert capacity.counting_report(seen, seen.pods[1]) is None
+    assert capacity.counting_report(seen, seen.pods[1], 16) is None
 
 
 def test_a_report_of_no_blocks_and_one_of_a_failed_worker_do_not_count():
@@ -87,8 +87,8 @@ def test_blocks_of_another_size_than_those_that_are_held_do_not_count():
     newcomers = [a_worker(PROFILED, report=a_report(100, block_size=32)) for _ in range(2)]
     seen = holding(2000, a_worker(READY), *newcomers)
     assert (agreed(seen), capacity.agree(seen).block_size) == (2000, 16)
-    assert capacity.counting_report(seen, seen.pods[0]) == a_report()
-    assert capacity.counting_report(seen, seen.pods[1]) is None
+    assert capacity.counting_report(seen, seen.pods[0], 16) == a_report()
+    assert capacity.counting_report(seen, seen.pods[1], 16) is None
 
 
 def test_among_newcomers_the_size_of_most_counts_and_the_lowest_index_in_a_tie():

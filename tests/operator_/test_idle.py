@@ -20,12 +20,14 @@ from dormouse_operator.model import (
     RecordedCondition,
     RecordedStatus,
     Rung,
+    Scaling,
     WorkerState,
 )
 from dormouse_operator.prewarm import last_firing, next_firing
-from dormouse_operator.testing_nouns import a_deployment, a_worker, recorded
+from dormouse_operator.testing_nouns import a_deployment, a_pod, a_worker, recorded
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+TEN = Scaling(max_replicas=8, target_outstanding=10)
 DELAYS = {Rung.LEVEL1: 600, Rung.LEVEL2: 1800, Rung.ZERO: 7200}
 LIFECYCLE = Lifecycle("Auto", 60, level1_after_s=600, level2_after_s=1800, zero_after_s=7200)
 
@@ -271,3 +273,62 @@ def test_whatever_happens_it_is_never_deeper_than_silence_allows_and_every_call_
     passes(world, 3000)
     deepest = [rung for rung, delay in zip([Rung.LEVEL1, Rung.LEVEL2, Rung.ZERO], after, strict=True) if delay]
     assert (world.ladder.rung if world.ladder else Rung.ACTIVE) is (deepest[-1] if deepest else Rung.ACTIVE)
+
+
+def test_a_wake_asks_for_one_replica_first_and_for_more_as_the_load_does():
+    sleeping = evidence(ladder=on(Rung.LEVEL1, idle_s=600), wake_intent="x", replicas=4)
+    woken = decide(sleeping)
+    assert (woken.ladder.awake, woken.ladder.present, woken.ladder.reason) == (1, None, "request")
+    assert woken.num_present(4) == 4
+    more = replace(sleeping, ladder=woken.ladder, measures=TEN, activity=quiet(in_flight=25))
+    followed = decide(more).ladder
+    assert (followed.awake, followed.reason, followed.since) == (3, "load", woken.ladder.since)
+    assert decide(replace(more, activity=quiet(in_flight=40))).ladder.awake is None
+    assert decide(replace(more, ladder=followed, activity=quiet(in_flight=1))).ladder == followed
+
+
+def test_while_replicas_sleep_the_load_is_looked_at_every_few_seconds_if_it_is_known():
+    woken = Ladder(rung=Rung.ACTIVE, since=ago(400), reason="request", awake=2)
+    partial = evidence(ladder=woken, replicas=4, serving_since=ago(300), activity=quiet(10))
+    assert decide(partial).due == NOW + timedelta(seconds=5)
+    assert decide(replace(partial, activity=None)).due is None
+    assert decide(
+        replace(partial, serving_since=ago(599), activity=quiet(10**6), ladder=replace(woken, since=ago(599)))
+    ).due == (NOW + timedelta(seconds=1))
+    assert decide(replace(partial, replicas=2)).ladder == replace(woken, awake=None), "fewer are wanted by the spec"
+
+
+def test_from_zero_as_many_have_a_pod_as_are_awake_or_still_there():
+    empty = evidence(ladder=on(Rung.ZERO, idle_s=7200), wake_intent="x", replicas=4)
+    assert decide(replace(empty, wake_intent="")).num_present(4) == 0
+    woken = decide(empty)
+    assert (woken.ladder.awake, woken.ladder.present, woken.num_present(4), woken.num_present(0)) == (1, 1, 1, 0)
+    assert decide(replace(empty, num_places=3)).ladder.present == 3
+    assert decide(replace(empty, num_places=4)).ladder.present is None
+    more = decide(replace(empty, ladder=woken.ladder, measures=TEN, activity=quiet(in_flight=25))).ladder
+    assert (more.awake, more.present) == (3, 3)
+    silent = decide(replace(empty, ladder=more, wake_intent="", activity=quiet(700))).ladder
+    assert silent.rung is Rung.ACTIVE, "it is awake for less than a minute"
+    asleep = decide(replace(empty, ladder=replace(more, since=ago(601)), wake_intent="", activity=quiet(601))).ladder
+    assert (asleep.rung, asleep.awake, asleep.present) == (Rung.LEVEL1, None, 3)
+    again = decide(replace(empty, ladder=asleep, wake_intent="y", activity=None)).ladder
+    assert (again.awake, again.present) == (1, 3)
+    deep = decide(replace(empty, ladder=replace(asleep, idle_since=ago(7200)), wake_intent="")).ladder
+    assert (deep.rung, deep.present) == (Rung.ZERO, None)
+
+
+def test_pods_of_this_object_that_are_there_count_up_to_the_highest_place():
+    deployment = a_deployment(replicas=4)
+    pods = [a_pod(0, is_deleting=True), a_pod(1), a_pod(2, has_ended=True), a_pod(3, owner_uid="other")]
+    assert gather(deployment, None, NOW, pods=pods).num_places == 2
+    assert gather(deployment, None, NOW).num_places == 0
+
+
+def test_a_copy_that_has_to_go_is_a_step_to_level_2_unless_somebody_calls():
+    pressed = evidence(ladder=on(Rung.LEVEL1, idle_s=700), activity=None, is_pressed=True)
+    ladder = decide(pressed).ladder
+    assert (ladder.rung, ladder.reason, ladder.since, ladder.idle_since) == (Rung.LEVEL2, "pressure", NOW, ago(700))
+    assert decide(replace(pressed, ladder=ladder)).ladder == ladder
+    assert decide(replace(pressed, activity=quiet(700))).due == NOW + timedelta(seconds=6500)
+    assert decide(replace(pressed, wake_intent="x")).rung is Rung.ACTIVE
+    assert decide(replace(pressed, ladder=on(Rung.ZERO, idle_s=9000))).rung is Rung.ZERO

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from dormouse_api.names import ANNOTATION_WAKE, READINESS_GATE
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
 from dormouse_kube.errors import Unavailable
+from dormouse_operator.errors import WorkerRefused
 from dormouse_operator.gateways import Told
 from dormouse_operator.model import WorkerState
 from dormouse_operator.testing_gateways import FakeGateways
@@ -20,7 +22,7 @@ happenings = st.one_of(
     st.tuples(st.just("pass"), st.integers(1, 4)),
     st.tuples(st.just("request"), st.integers(0, 2)),
     st.tuples(st.just("answer"), st.just(0)),
-    st.tuples(st.just("held"), st.integers(0, 1)),
+    st.tuples(st.just("held"), st.integers(0, 100)),
     st.tuples(st.just("intent"), st.just(0)),
     st.tuples(st.just("lose"), st.just(0)),
     st.tuples(st.just("restart"), st.just(0)),
@@ -29,6 +31,8 @@ happenings = st.one_of(
     st.tuples(st.just("scale"), st.integers(1, 3)),
     st.tuples(st.just("outage"), st.integers(1, 3)),
     st.tuples(st.just("spec"), st.integers(1, 3)),
+    st.tuples(st.just("refusal"), st.integers(0, 2)),
+    st.tuples(st.just("crowd"), st.just(0)),
 )
 
 
@@ -63,7 +67,9 @@ class Night:
             self.check()
 
     def check(self):
-        """Nobody who sleeps is in the Service, and no request was ended."""
+        """Nobody who sleeps is in the Service, no request was ended, and the status counts who is there."""
+        status = self.rig.status
+        assert status.get("readyReplicas", 0) + status.get("sleepingReplicas", 0) <= status.get("replicas", 0)
         for pod in self.rig.kube.everything(PODS):
             worker = self.rig.workers.workers.get(pod.get("status", {}).get("podIP", ""))
             conditions = {item["type"]: item["status"] for item in pod.get("status", {}).get("conditions", [])}
@@ -104,6 +110,19 @@ class Night:
     def spec(self, count):
         self.change(engine={"device": "cpu", "maxNumSeqs": count})
 
+    def refusal(self, place):
+        """Have one worker, if there is one, lack the memory to wake once."""
+        workers = list(self.rig.workers.workers.values())
+        if workers:
+            workers[place % len(workers)].refuse_next.append(WorkerRefused("FAILED_PRECONDITION: no memory"))
+
+    def crowd(self, _=None):
+        """Have sleeping models take more host memory than they may, from now on."""
+        self.rig.host_limit_bytes = 1
+        for worker in self.rig.workers.workers.values():
+            worker.host_copy_bytes = 2**30
+        self.rig.restart_operator()
+
     def change(self, **spec):
         """Change the spec: from now on pods may go, and end what outlasts its drain."""
         self.rig.apply(**spec)
@@ -140,8 +159,9 @@ class Night:
 
 
 @given(st.lists(happenings, max_size=14))
+@pytest.mark.timeout(300)  # some seconds on a machine of its own
 @settings(
-    max_examples=60,
+    max_examples=40,
     deadline=None,
     phases=(Phase.explicit, Phase.generate),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
@@ -152,7 +172,7 @@ def test_every_night_ends_with_an_answer_and_then_in_silence(rig, history):
 
 async def run_night(night, history):
     rig = night.rig
-    await rig.serving(lifecycle=LADDER, replicas=2)
+    await rig.serving(lifecycle=LADDER, replicas=3)
     night.tell()
     for kind, value in history:
         await night.happen(kind, value)
@@ -160,13 +180,22 @@ async def run_night(night, history):
     night.begun.clear()
     night.tell(in_flight=1, held=1)
     night.call()
-    for _ in range(60):
-        rig.clock.step(0.5)
+    for _ in range(30):
+        rig.clock.step(1)
         await night.passes(1)
     assert rig.status["phase"] == "Active", (history, rig.status)
+    assert rig.condition("Ready")[0] == "True", (history, rig.status)
+    assert rig.status["readyReplicas"] >= 1
+    assert rig.status["readyReplicas"] + rig.status["sleepingReplicas"] == len(rig.pods), (history, rig.status)
+    night.tell(in_flight=1000)
+    for _ in range(15):
+        rig.clock.step(1)
+        await night.passes(1)
+    replicas = rig.kube.peek(INFERENCE_DEPLOYMENTS, *rig.key)["spec"]["replicas"]
+    assert (rig.status["readyReplicas"], len(rig.pods)) == (replicas, replicas), (history, rig.status)
     night.tell()
-    for _ in range(120):
-        rig.clock.step(5)
+    for _ in range(60):
+        rig.clock.step(10)
         await night.passes(1)
     assert (rig.status["phase"], rig.pods) == ("Zero", []), (history, rig.status)
     version = rig.kube.version

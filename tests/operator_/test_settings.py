@@ -20,6 +20,8 @@ def test_the_chart_s_environment_is_understood():
     assert settings.watch_namespaces == ("a", "b")
     assert (settings.lease_name, settings.metrics_port) == ("r-operator", 0)
     assert settings.gateway_control == ""
+    assert settings.max_sleeping_host_bytes == 0
+    assert parse_settings({"DORMOUSE_MAX_SLEEPING_HOST_BYTES": str(2**40 + 1)}).max_sleeping_host_bytes == 2**40 + 1
     assert parse_settings({"DORMOUSE_GATEWAY_CONTROL": "gateways:50052"}).gateway_control == "gateways:50052"
 
 
@@ -34,6 +36,8 @@ def test_the_chart_s_environment_is_understood():
         ("DORMOUSE_GATEWAY_CONTROL", "gateway:70000"),
         ("DORMOUSE_AGREEMENT_SECONDS", "-1"),
         ("DORMOUSE_RESYNC_SECONDS", "nan"),
+        ("DORMOUSE_MAX_SLEEPING_HOST_BYTES", "-1"),
+        ("DORMOUSE_MAX_SLEEPING_HOST_BYTES", "64Gi"),
         ("DORMOUSE_WORKER_IMAGE_PULL_POLICY", "Sometimes"),
     ],
 )

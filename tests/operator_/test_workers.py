@@ -35,6 +35,11 @@ async def test_a_status_tells_who_answers_and_what_it_measured(control):
     assert status.failure is None
 
 
+async def test_a_worker_that_sleeps_says_what_it_keeps_in_host_memory(control, worker):
+    worker.state, worker.sleep_level, worker.host_copy_bytes = WorkerState.ASLEEP, 1, 3 * 2**30
+    assert (await control.get_status(ADDRESS)).host_copy_bytes == 3 * 2**30
+
+
 async def test_a_worker_that_still_loads_has_no_report(control, worker):
     worker.state = WorkerState.LOADING
     assert (await control.get_status(ADDRESS)).report is None

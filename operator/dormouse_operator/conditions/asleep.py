@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dormouse_operator.conditions.ladder import failed, holds, idle_words, no_replicas, not_yet
+from dormouse_operator.conditions.ladder import failed, holds, idle_words, no_replicas, not_yet, spare_words
 from dormouse_operator.model import WAKEABLE, Condition, Observed, Pod, Worker, WorkerState
 
 TYPE = "Asleep"
@@ -37,15 +37,15 @@ def evaluate(observed: Observed) -> Condition:
 def _awake(observed: Observed) -> Condition:
     words = f"spec.lifecycle.desiredState is {observed.deployment.lifecycle.desired_state}"
     awake = [pod for pod in observed.replicas if observed.state(pod) is WorkerState.READY]
-    if len(awake) == observed.deployment.replicas:
-        return not_yet(TYPE, AWAKE, words)
+    if len(awake) + observed.spare_replicas == observed.deployment.replicas:
+        return not_yet(TYPE, AWAKE, words + spare_words(observed))
     return not_yet(TYPE, "Starting", words)
 
 
 def _is_refused(observed: Observed, pod: Pod) -> bool:
     """Tell whether the pod's worker refused to fall asleep or to wake up."""
     unwilling = {WorkerState.READY, WorkerState.DRAINING} if observed.wants_sleep else {WorkerState.ASLEEP}
-    return pod.name in observed.refusals and observed.state(pod) in unwilling
+    return pod.name in observed.refusals and observed.state(pod) in unwilling and not observed.is_spare(pod)
 
 
 def _sleeps(observed: Observed, pod: Pod) -> bool:
@@ -59,7 +59,7 @@ def _level(observed: Observed, pods: list[Pod]) -> int:
 
 
 def _is_waking(observed: Observed, pod: Pod) -> bool:
-    return observed.state(pod) in {WorkerState.ASLEEP, WorkerState.WAKING}
+    return observed.state(pod) in {WorkerState.ASLEEP, WorkerState.WAKING} and not observed.is_spare(pod)
 
 
 def _savings(workers: list[Worker]) -> str:

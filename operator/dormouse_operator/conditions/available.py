@@ -15,7 +15,7 @@ def evaluate(observed: Observed) -> Condition:
     if off := no_replicas(TYPE, observed):
         return not_yet(TYPE, off.reason, off.message)
     if there:
-        return holds(TYPE, "Serving", f"{len(there)} of {wanted} replicas serve")
+        return holds(TYPE, "Serving", f"{len(there)} of {wanted + observed.num_away} replicas serve")
     if observed.ladder and observed.wants_sleep:
         return not_yet(TYPE, "Asleep", f"{idle_words(observed.ladder)}: asleep; a request wakes it")
     if observed.wants_sleep:

@@ -16,8 +16,9 @@ def evaluate(observed: Observed) -> Condition:
     counting = capacity.reports(observed)
     if not counting:
         return unknown(TYPE, "NoReports", "no worker has reported its blocks")
-    if other := next((pod for pod in observed.replicas if _has_other_blocks(observed, pod)), None):
-        return failed(TYPE, "BlockSizeDiffers", _other_words(observed, other))
+    size = counting[0][1].block_size
+    if other := next((pod for pod in observed.replicas if _has_other_blocks(observed, pod, size)), None):
+        return failed(TYPE, "BlockSizeDiffers", _other_words(observed, other, size))
     agreement = capacity.agree(observed)
     if agreement is None:
         awaited = ", ".join(pod.name for pod in capacity.missing(observed))
@@ -27,12 +28,12 @@ def evaluate(observed: Observed) -> Condition:
     return holds(TYPE, "Agreed", f"blocks agreed: {agreement}" + (f"; still without a report: {late}" if late else ""))
 
 
-def _has_other_blocks(observed: Observed, pod: Pod) -> bool:
+def _has_other_blocks(observed: Observed, pod: Pod, block_size: int) -> bool:
     report = capacity.possible_report(observed, pod)
-    return report is not None and report.block_size != capacity.block_size_of(observed)
+    return report is not None and report.block_size != block_size
 
 
-def _other_words(observed: Observed, pod: Pod) -> str:
+def _other_words(observed: Observed, pod: Pod, block_size: int) -> str:
     report = capacity.possible_report(observed, pod)
     size = report.block_size if report else 0
-    return f"pod {pod.name} reports blocks of {size} tokens, the others of {capacity.block_size_of(observed)}"
+    return f"pod {pod.name} reports blocks of {size} tokens, the others of {block_size}"

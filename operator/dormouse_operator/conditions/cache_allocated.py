@@ -23,7 +23,8 @@ def evaluate(observed: Observed) -> Condition:
     profiled = (pod for pod in there if observed.state(pod) is WorkerState.PROFILED)
     if refused := next((pod for pod in profiled if pod.name in observed.refusals), None):
         return failed(TYPE, "AllocationRefused", f"pod {refused.name}: {observed.refusals[refused.name]}")
-    if asleep := next((pod for pod in there if observed.state(pod) is WorkerState.ASLEEP), None):
+    sleeping = [pod for pod in there if observed.state(pod) is WorkerState.ASLEEP]
+    if asleep := next((pod for pod in sleeping if not observed.is_spare(pod)), None):
         return not_yet(TYPE, "Asleep", f"pod {asleep.name} is asleep and has given its cache back")
     holding = [
         pod
@@ -31,6 +32,6 @@ def evaluate(observed: Observed) -> Condition:
         if observed.state(pod) in AWAKE and observed.allocated_gpu_blocks(pod) == agreement.num_gpu_blocks
     ]
     words = f"{len(holding)} of {observed.deployment.replicas} workers hold {agreement.num_gpu_blocks} blocks"
-    if len(holding) < observed.deployment.replicas:
+    if len(holding) + observed.spare_replicas < observed.deployment.replicas:
         return not_yet(TYPE, "Allocating", words)
     return holds(TYPE, "Allocated", words)

@@ -40,6 +40,14 @@ def no_replicas(type_: str, observed: Observed) -> Condition | None:
     return unknown(type_, "NoReplicas", "spec.replicas is 0: no pod and no wake")
 
 
+def spare_words(observed: Observed) -> str:
+    """Return what the replicas do that the load does not ask for, "" if there are none."""
+    asleep, away = observed.spare_replicas, 0 if observed.wants_no_pod else observed.num_away
+    facts = [f"{asleep} sleep" if asleep else "", f"{away} have no pod" if away else ""]
+    told = " and ".join(fact for fact in facts if fact)
+    return f"; {told} until the load asks for more" if told else ""
+
+
 def idle_words(ladder: Ladder) -> str:
     """Return why a deployment sleeps that nobody calls."""
     return f"idle for {ladder.idle_s} s"

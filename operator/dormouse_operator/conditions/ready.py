@@ -1,4 +1,4 @@
-"""Ready: every replica serves, or sleeps as it should and can be woken. Pure."""
+"""Ready: every replica that is wanted awake serves, and the others sleep as they should and can be woken. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dormouse_operator.conditions import (
     scheduled,
 )
 from dormouse_operator.conditions.accepted import rejection
-from dormouse_operator.conditions.ladder import failed, holds, idle_words, not_yet
+from dormouse_operator.conditions.ladder import failed, holds, idle_words, not_yet, spare_words
 from dormouse_operator.model import WAKEABLE, Condition, Observed, Pod
 from dormouse_operator.rollout.standing import is_available, is_rolling_out, muster
 
@@ -26,7 +26,7 @@ def serving(observed: Observed) -> list[Pod]:
         pod
         for pod in observed.pods
         if pod.owner_uid == observed.deployment.uid
-        and not (pod.is_deleting or pod.has_ended or observed.wants_sleep)
+        and not (pod.is_deleting or pod.has_ended or observed.wants_sleep or observed.is_spare(pod))
         and is_available(observed, pod)
     ]
 
@@ -44,7 +44,9 @@ def evaluate(observed: Observed) -> Condition:
         return holds(TYPE, "Asleep", words)
     if (sleep := asleep.evaluate(observed)).reason in {asleep.WAKING, asleep.WAKE_REFUSED}:
         return not_yet(TYPE, sleep.reason, sleep.message)
-    words = f"{min(len(serving(observed)), wanted)} of {wanted} replicas serve"
+    words = (
+        f"{min(len(serving(observed)), wanted)} of {wanted + observed.num_away} replicas serve{spare_words(observed)}"
+    )
     if _is_rolled_out_around(observed):
         return holds(TYPE, "Serving", f"{words}; a roll-out is going on")
     for step in _EARLIER:
@@ -52,12 +54,12 @@ def evaluate(observed: Observed) -> Condition:
         if not missing.is_true:
             make = failed if missing.is_failure else not_yet
             return make(TYPE, missing.reason, missing.message)
-    if len(serving(observed)) < wanted:
+    if len(serving(observed)) + observed.spare_replicas < wanted:
         return not_yet(TYPE, "PodsNotReady", words)
     return holds(TYPE, "Serving", words)
 
 
 def _is_rolled_out_around(observed: Observed) -> bool:
     """Tell whether old and new pods together serve as many as are wanted: what is missing of the new, nobody misses."""
-    is_enough = len(serving(observed)) >= observed.deployment.replicas > 0
+    is_enough = len(serving(observed)) + len(observed.spares) >= observed.deployment.replicas > 0
     return is_enough and not rejection(observed) and is_rolling_out(observed, muster(observed))

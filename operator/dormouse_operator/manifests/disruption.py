@@ -9,25 +9,28 @@ from dormouse_operator.manifests.common import Manifest, labels_of, metadata_of,
 from dormouse_operator.model import BudgetState, Deployment
 
 
-def budget_manifest(deployment: Deployment) -> Manifest:
-    """Return the budget. A pod that is asleep or loads is not ready: AlwaysAllow lets it go, whatever the others do."""
+def budget_manifest(deployment: Deployment, num_spares: int = 0) -> Manifest:
+    """Return the budget. A pod that is asleep or loads is not ready: AlwaysAllow lets it go, whatever the others do.
+
+    `num_spares` sleep while others serve: they are no reason to keep those.
+    """
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": metadata_of(deployment, deployment.key.name, labels_of(deployment)),
         "spec": {
-            "maxUnavailable": 1,
+            "maxUnavailable": 1 + num_spares,
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
             "selector": {"matchLabels": selector_labels(deployment.key.name)},
         },
     }
 
 
-def parse_budget(raw: Mapping[str, Any] | None, deployment: Deployment) -> BudgetState | None:
+def parse_budget(raw: Mapping[str, Any] | None, deployment: Deployment, num_spares: int = 0) -> BudgetState | None:
     """Compare the budget of the deployment's name with what we would apply."""
     if raw is None:
         return None
-    wanted, metadata, spec = budget_manifest(deployment), raw["metadata"], raw.get("spec") or {}
+    wanted, metadata, spec = budget_manifest(deployment, num_spares), raw["metadata"], raw.get("spec") or {}
     return BudgetState(
         uid=metadata["uid"],
         is_ours=any(owner["uid"] == deployment.uid for owner in metadata.get("ownerReferences") or ()),

@@ -22,6 +22,8 @@ class Rung(StrEnum):
 
 
 IDLE, REQUEST, PREWARM = "idle", "request", "prewarm"  # why a deployment is on its rung
+LOAD = "load"  # awake, and more of its replicas are wanted than the first wake brought
+PRESSURE = "pressure"  # its copy in host memory had to go
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,8 @@ class Ladder:
     reason: str
     idle_since: datetime | None = None  # nothing was asked from then on; None while Active
     wake_intent: str = ""  # the one that was known when this rung began
+    awake: int | None = None  # while Active: so many replicas are woken, the rest sleeps on; None = all
+    present: int | None = None  # so many replicas have a pod since it came back from Zero; None = all
 
     @property
     def idle_s(self) -> int:

@@ -53,6 +53,9 @@ class Observed:
     agreement_timeout_s: float = 10.0
     ladder: Ladder | None = None  # where it should be, as decided from the evidence of now; None = awake
     ladder_due: datetime | None = None  # when time alone may change that
+    spares: frozenset[str] = frozenset()  # names of pods that sleep on while others serve: see `spare`
+    num_away: int = 0  # replicas of the spec that have no pod for now: nobody calls, or the load asks for fewer
+    pressure: str = ""  # why its copies in host memory have to go; "" = they may stay
 
     @property
     def rung(self) -> Rung:
@@ -103,6 +106,15 @@ class Observed:
     def is_given_up(self, pod: Pod) -> bool:
         """Tell whether nobody waits for the end of a pod that is being deleted: its node may never answer again."""
         return pod.is_deleting and (pod.has_lost_node or self.is_stuck(pod))
+
+    @property
+    def spare_replicas(self) -> int:
+        """Return how many of the wanted replicas sleep on while others serve."""
+        return sum(pod.name in self.spares for pod in self.replicas)
+
+    def is_spare(self, pod: Pod) -> bool:
+        """Tell whether the pod's worker sleeps on while others serve, because the load does not ask for it."""
+        return pod.name in self.spares
 
     def worker(self, pod: Pod) -> Worker | None:
         """Return what is known of the pod's worker."""

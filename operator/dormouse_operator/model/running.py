@@ -54,6 +54,7 @@ class Pod:
     created: datetime | None = None
     ip: str = ""
     is_scheduled: bool = False
+    node: str = ""  # "" = it has none yet
     unscheduled_message: str = ""  # the scheduler's words
     has_ended: bool = False  # phase Failed or Succeeded: it will never run again
     end_message: str = ""
@@ -110,6 +111,7 @@ class Worker:
     num_cpu_blocks: int = 0
     residual_bytes: int = 0
     freed_bytes: int = 0
+    host_copy_bytes: int = 0  # host memory that keeps weights or cache for a fast wake
     failure: Failure | None = None
     last_sleep_s: float = 0.0
     last_wake_s: float = 0.0

@@ -137,7 +137,7 @@ class Deployment:
     generation: int
     model: ModelSource
     image: str | None  # None: the operator chooses
-    replicas: int  # wanted now: spec.replicas, and 0 while desiredState is Zero or the ladder's last rung is reached
+    replicas: int  # wanted now: spec.replicas, fewer while the load asks for fewer pods, 0 where there should be none
     engine: Engine
     lifecycle: Lifecycle
     resources: Mapping[str, Any]  # Kubernetes ResourceRequirements, which win over what we derive

@@ -35,6 +35,7 @@ def parse_pod(raw: Raw) -> Pod:
         created=parse_time(metadata.get("creationTimestamp")),
         ip=status.get("podIP", ""),
         is_scheduled=is_scheduled,
+        node=(raw.get("spec") or {}).get("nodeName", ""),
         unscheduled_message="" if is_scheduled else scheduled.get("message", ""),
         has_ended=status.get("phase") in {"Failed", "Succeeded"},
         end_message=status.get("message", "") or status.get("reason", ""),

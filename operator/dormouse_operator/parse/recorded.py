@@ -43,6 +43,8 @@ def _parse_ladder(lifecycle: Raw | None) -> Ladder | None:
         reason=lifecycle.get("reason", ""),
         idle_since=parse_time(lifecycle.get("idleSince")),
         wake_intent=lifecycle.get("wakeRequestedAt", ""),
+        awake=lifecycle.get("awakeReplicas"),
+        present=lifecycle.get("presentReplicas"),
     )
 
 

@@ -11,12 +11,11 @@ from dormouse_operator.model import Observed, Pod
 from dormouse_operator.rollout import removal, surge, swapping
 from dormouse_operator.rollout.limits import Limits, in_place_limits, surge_limits
 from dormouse_operator.rollout.standing import Standing, is_available, is_swapping
-from dormouse_operator.rollout.stop import limits_of_stop, stop_of
+from dormouse_operator.rollout.stop import Stop, limits_of_stop
 
 
-def plan(observed: Observed, standing: Standing) -> list[Action]:
-    """Return what to do with pods as a whole. At most one action per pod."""
-    stop = stop_of(observed, standing)
+def plan(observed: Observed, standing: Standing, stop: Stop | None) -> list[Action]:
+    """Return what to do with pods as a whole. At most one action per pod. `stop` says why the roll-out stopped."""
     limits = limits_of_stop(_limits(observed), stop)
     actions: list[Action] = [*swapping.relabels(observed)]
     leaving = [removal.next_step(observed, pod) for pod in standing.ending]
@@ -25,13 +24,12 @@ def plan(observed: Observed, standing: Standing) -> list[Action]:
     return actions if stop else [*actions, *swapping.swaps(observed, standing, limits)]
 
 
-def older(observed: Observed, standing: Standing) -> Iterator[tuple[Observed, list[Pod]]]:
+def older(observed: Observed, standing: Standing, stop: Stop | None) -> Iterator[tuple[Observed, list[Pod]]]:
     """Yield the pods of other revisions that stay for now, with what each revision sees.
 
     They are agreed with among themselves: a new engine's report says nothing about an old one.
     """
-    is_stopped = stop_of(observed, standing) is not None
-    idle = [pod for pod in standing.swappable if is_stopped or not is_swapping(observed, pod)]
+    idle = [pod for pod in standing.swappable if stop or not is_swapping(observed, pod)]
     staying = [*idle, *standing.old]
     for revision in sorted({pod.revision for pod in staying} - {observed.revision}):
         view = replace(observed, revision=revision)
@@ -51,9 +49,16 @@ def _exchange(observed: Observed, standing: Standing, limits: Limits) -> list[Ac
     if step.verb == "create":
         filled = {pod.index for pod in (*standing.new, *standing.swappable)}
         return list[Action](children.creations(observed, filled)[: step.count])
-    prey = sorted(standing.old, key=lambda pod: (is_available(observed, pod), _is_present(observed, pod), -pod.index))
+    prey = sorted(standing.old, key=lambda pod: (_worth(observed, pod), _is_present(observed, pod), -pod.index))
     steps = (removal.next_step(observed, pod) for pod in prey[: step.count])
     return [found for found in steps if found]
+
+
+def _worth(observed: Observed, pod: Pod) -> int:
+    """Return how much would be lost with the pod: one that serves is more than one that sleeps as it should."""
+    if not is_available(observed, pod):
+        return 0
+    return 1 if observed.is_spare(pod) else 2
 
 
 def _is_present(observed: Observed, pod: Pod) -> bool:

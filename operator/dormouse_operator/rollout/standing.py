@@ -31,6 +31,8 @@ class Standing:
 def is_available(observed: Observed, pod: Pod) -> bool:
     """Tell whether the pod is as it is ordered to be: serves, or sleeps or is about to."""
     state = observed.state(pod)
+    if observed.is_spare(pod):
+        return True
     if observed.wants_sleep:
         return state in WAKEABLE
     return pod.is_ready and pod.gate_open and state is WorkerState.READY

@@ -34,7 +34,8 @@ def swaps(observed: Observed, standing: Standing, limits: Limits) -> list[SetGat
     under_way = [pod for pod in standing.swappable if is_swapping(observed, pod)]
     there = (*standing.new, *standing.swappable, *standing.old)
     ready = [pod for pod in there if is_available(observed, pod) and pod not in under_way]
-    candidates = [pod for pod in ready if pod in standing.swappable]
+    sleeping_first = sorted(standing.swappable, key=lambda pod: not observed.is_spare(pod))
+    candidates = [pod for pod in sleeping_first if pod in ready]
     counts = SwapCounts(wanted=observed.deployment.replicas, ready=len(ready), candidates=len(candidates))
     begun = candidates[: swaps_to_start(counts, limits)]
     steps = (_next_step(observed, pod) for pod in (*under_way, *begun))
