@@ -21,7 +21,7 @@ from dormouse_operator.testing_workers import FakeWorker
 Find = Callable[[Any], Awaitable[FakeWorker]]  # the worker that a call is for, from the call's context
 
 
-class _Servicer(rpc.WorkerControlServicer):
+class FakeControl(rpc.WorkerControlServicer):
     """Fake workers behind the real protocol."""
 
     def __init__(self, find: Find) -> None:
@@ -37,7 +37,7 @@ class _Servicer(rpc.WorkerControlServicer):
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Any) -> pb.WorkerStatus:  # noqa: N802, ARG002
         """See the contract."""
-        return _to_message((await self._find(context)).status())
+        return to_message((await self._find(context)).status())
 
     async def WatchStatus(self, request: pb.GetStatusRequest, context: Any) -> AsyncIterator[pb.WorkerStatus]:  # noqa: N802, ARG002
         """See the contract."""
@@ -46,7 +46,7 @@ class _Servicer(rpc.WorkerControlServicer):
             status = worker.status()
             if status != told:
                 told = status
-                yield _to_message(status)
+                yield to_message(status)
             await asyncio.sleep(0.005)  # the worker is changed by hand and tells nobody
 
     async def InitializeCache(self, request: pb.InitializeCacheRequest, context: Any) -> pb.WorkerStatus:  # noqa: N802
@@ -88,10 +88,11 @@ class _Servicer(rpc.WorkerControlServicer):
         except WorkerRefused as error:
             name, _, words = str(error).partition(": ")
             await context.abort(grpc.StatusCode[name], words)
-        return _to_message(worker.status())
+        return to_message(worker.status())
 
 
-def _to_message(worker: Worker) -> pb.WorkerStatus:
+def to_message(worker: Worker) -> pb.WorkerStatus:
+    """Return what goes over the wire."""
     report, failure = worker.report, worker.failure
     return pb.WorkerStatus(
         state=pb.WorkerState.Value(f"WORKER_STATE_{worker.state}"),
@@ -136,7 +137,7 @@ async def serve_found(find: Find, operator_token: str, address: str) -> AsyncIte
     """Serve, at one address, the fake workers that `find` knows; yields the port."""
     tokens = RoleTokens({Role.OPERATOR: token_digest(operator_token)})
     server = aio.server(interceptors=[RequireRole(tokens, {CONTROL_SERVICE: Role.OPERATOR})])
-    rpc.add_WorkerControlServicer_to_server(_Servicer(find), server)  # type: ignore[abstract]  # the rest: UNIMPLEMENTED
+    rpc.add_WorkerControlServicer_to_server(FakeControl(find), server)  # type: ignore[abstract]  # the rest: UNIMPLEMENTED
     port = server.add_insecure_port(address)
     await server.start()
     try:
