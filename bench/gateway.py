@@ -36,8 +36,8 @@ MODEL = "tiny"  # for its tokenizer
 NUM_STREAMS, NUM_HELD = 64, 1000
 RATE_PER_S = 200.0
 TURN_REQUESTS, NUM_TURNS = 200, 20  # of each kind, for a repetition: a second each
-PACED_TOKENS, PACED_STEP_S = 512, 0.02
-FAST_TOKENS, FAST_STEP_S = 1500, 0.002  # more than two cores can pass on
+PACED_TOKENS, PACED_STEP_S = 256, 0.02
+FAST_TOKENS, FAST_STEP_S = 800, 0.002  # more than two cores can pass on
 NUM_CORES = 2
 
 
