@@ -94,7 +94,7 @@ mutate: install ## Change what decides in small ways, print those that no test n
 	$(PY) -m tools.mutate
 
 .PHONY: bench
-bench: install ## Measure against transformers; one part with NAME=throughput, latency, prefix, startup or serve
+bench: install ## Measure against transformers; one part with NAME=throughput, latency, prefix, startup, serve, sleep, gateway or coldstart
 	$(PY) -m bench $(NAME)
 
 .PHONY: bench-operator

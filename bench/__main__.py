@@ -6,6 +6,8 @@
     startup     process start to first token
     serve       the front's cost per token message
     sleep       sleep and wake on the fake device; the residue; the profile's error
+    gateway     the gateway's cost beside direct calls; 1,000 requests that arrive during one wake (as root)
+    coldstart   wakes from both levels and from no pod at all, beyond the worker's own time (as root)
 
 The operator is measured by `python -m bench.fleet`, which needs root.
 
@@ -15,7 +17,7 @@ unless --out says where. Measure on a machine that does nothing else.
 
 from __future__ import annotations
 
-from bench import latency, prefix, serve, sleep, startup, throughput
+from bench import coldstart, gateway, latency, prefix, serve, sleep, startup, throughput
 from bench.options import Measure, end_children_on_sigterm, make_console, make_parser, run, to_options
 from bench.results import print_table
 
@@ -26,6 +28,8 @@ BENCHMARKS: dict[str, Measure] = {
     "startup": startup.measure,
     "serve": serve.measure,
     "sleep": sleep.measure,
+    "gateway": gateway.measure,
+    "coldstart": coldstart.measure,
 }
 
 

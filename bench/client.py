@@ -1,15 +1,14 @@
-"""A client of one worker in a process of its own: `python -m bench.client`, see `helpers`. Streams over gRPC."""
+"""A client of a worker or gateway as a process: `python -m bench.client`, see `helpers`. Streams over gRPC."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 
 import uvloop
 from grpc import aio
 
-from bench.helpers import answer_lines
+from bench.helpers import Job, answer_lines
 from bench.replies import Reply
 from bench.workload import Request
 from dormouse_api.limits import channel_options
@@ -19,11 +18,11 @@ from dormouse_api.v1 import inference_pb2_grpc as rpc
 TIMEOUT_S = 900.0
 
 
-def to_message(request: Request, stream_interval: int = 1) -> pb.GenerateRequest:
+def to_message(request: Request, stream_interval: int = 1, model: str = "") -> pb.GenerateRequest:
     """Return the message: greedy, exactly `max_tokens` tokens."""
     params = pb.SamplingParams(temperature=0, max_tokens=request.max_tokens, ignore_eos=True)
     prompt = pb.TokenIds(ids=request.prompt)
-    return pb.GenerateRequest(token_ids=prompt, sampling_params=params, stream_interval=stream_interval)
+    return pb.GenerateRequest(model=model, token_ids=prompt, sampling_params=params, stream_interval=stream_interval)
 
 
 async def stream(stub: rpc.InferenceAsyncStub, message: pb.GenerateRequest) -> Reply:
@@ -41,22 +40,32 @@ async def stream(stub: rpc.InferenceAsyncStub, message: pb.GenerateRequest) -> R
     return Reply(tokens, submitted_s, times_s[0], times_s[-1], len(times_s), usage.prompt_tokens, usage.cached_tokens)
 
 
-async def stream_all(port: int, requests: Sequence[Request], stream_interval: int = 1) -> list[Reply]:
-    """Submit everything at once and return the replies in order. Raises RuntimeError if tokens are missing."""
-    messages = [to_message(request, stream_interval) for request in requests]
-    async with aio.insecure_channel(f"127.0.0.1:{port}", options=channel_options()) as channel:
+async def stream_all(job: Job) -> list[Reply]:
+    """Submit everything and return the replies in order. Raises RuntimeError if tokens are missing."""
+    messages = [to_message(request, job.stream_interval, job.model) for request in job.requests]
+    async with aio.insecure_channel(f"127.0.0.1:{job.port}", options=channel_options()) as channel:
         await channel.channel_ready()
         stub: rpc.InferenceAsyncStub = rpc.InferenceStub(channel)
-        replies = await asyncio.gather(*(stream(stub, message) for message in messages))
-    for request, reply in zip(requests, replies, strict=True):
+        begin_s, pause_s = time.monotonic(), 1 / job.rate_per_s if job.rate_per_s else 0.0
+        replies = await asyncio.gather(
+            *(_stream_at(begin_s + number * pause_s, stub, message) for number, message in enumerate(messages))
+        )
+    for request, reply in zip(job.requests, replies, strict=True):
         if len(reply.tokens) != request.max_tokens:
             raise RuntimeError(f"request {request.id} got {len(reply.tokens)} tokens of {request.max_tokens}")
     return replies
 
 
+async def _stream_at(at_s: float, stub: rpc.InferenceAsyncStub, message: pb.GenerateRequest) -> Reply:
+    """Submit at this moment, or at once if it has passed."""
+    await asyncio.sleep(max(0.0, at_s - time.monotonic()))
+    return await stream(stub, message)
+
+
 def main() -> None:
     """Answer jobs until standard input ends."""
-    answer_lines(lambda job: uvloop.run(stream_all(job.port, job.requests, job.stream_interval)))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # one loop: gRPC is not made for several
+        answer_lines(lambda job: runner.run(stream_all(job)))
 
 
 if __name__ == "__main__":

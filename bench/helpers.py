@@ -17,10 +17,12 @@ from tools.bootstrap import ROOT, cache_root
 
 
 class Job(msgspec.Struct, frozen=True):
-    """Requests to submit all at once."""
+    """Requests to submit, all at once unless there is a rate."""
 
     requests: tuple[Request, ...]
-    port: int = 0  # of the worker, for a client
+    port: int = 0  # of the worker or gateway, for a client
+    model: str = ""  # as a gateway knows it, for a client; a worker needs none
+    rate_per_s: float = 0.0  # evenly, however long the answers take, for a client; 0 = all at once
     stream_interval: int = 1  # tokens in a message, for a client
     batch_size: int = 16  # for a peer that works in static batches
 
@@ -66,7 +68,7 @@ def environment() -> dict[str, str]:
     The programs' code is kept compiled, as it is in the images; the first start compiles it.
     """
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    path = os.pathsep.join(str(ROOT / part) for part in ("api", "worker_image", "."))
+    path = os.pathsep.join(str(ROOT / part) for part in ("api", "kube", "gateway", "worker_image", "."))
     compiled = str(cache_root() / "bytecode")
     ours = {"PYTHONPATH": path, "PYTHONPYCACHEPREFIX": compiled, "HF_HUB_OFFLINE": "1"}
     return {**inherited, **ours, "TOKENIZERS_PARALLELISM": "false"}

@@ -25,6 +25,7 @@ from tools.bootstrap import ROOT
 
 RESULTS_DIR = ROOT / "bench" / "results"
 DIGITS = 4  # significant ones; more is noise
+OTHERS_ROWS = {"gateway": ("lost or duplicated", "SIGKILL of")}  # how rows of `make e2e-ladder` in a result begin
 
 
 class Goal(Protocol):
@@ -134,14 +135,26 @@ def _rounded(what: str, whose: str, figure: float) -> float:
 
 
 def write_results(name: str, rows: Sequence[Row], directory: Path = RESULTS_DIR, *, where: str = "") -> Path:
-    """Write NAME.json and return its path. `where` replaces this machine's description."""
+    """Write NAME.json and return its path. `where` replaces this machine's description.
+
+    Rows that another program adds to the file stay as they are.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     head = {"machine": where or machine(), "commit": commit(), "date": now}
     path = directory / f"{name}.json"
-    content = {**head, "rows": [row.to_json() for row in rows]}
+    kept = _rows_of_others(path, OTHERS_ROWS.get(name, ()))
+    content = {**head, "rows": [*(row.to_json() for row in rows), *kept]}
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
     return path
+
+
+def _rows_of_others(path: Path, beginnings: tuple[str, ...]) -> list[dict[str, object]]:
+    """Return the rows in the file that begin so; none if there is no file yet."""
+    if not beginnings or not path.is_file():
+        return []
+    rows: list[dict[str, object]] = json.loads(path.read_text("utf-8"))["rows"]
+    return [row for row in rows if str(row["what"]).startswith(beginnings)]
 
 
 def print_table(rows: Iterable[Row], console: Console | None = None) -> None:

@@ -1,15 +1,18 @@
 """A worker whose engine computes nothing: `python -m bench.stand_in FLAGS` is the front as it is, over a paced engine.
 
-The engine gives every request one token per step, one step every STEP_PERIOD_S, all in one frame as the real one does;
-each request gets its own prompt over and over. With `--socket` this program is that engine.
+The engine gives every request one token per step, one step every STEP_PERIOD_S (or `--step-seconds`; 0 = at once), all
+in one frame as the real one does; each request gets its own prompt over and over. With `--socket` this program is that
+engine.
 """
 
 from __future__ import annotations
 
+import argparse
 import select
 import socket
 import sys
 import time
+from collections.abc import Sequence
 
 import msgspec
 
@@ -39,7 +42,7 @@ class LongEngine(FakeEngine):
         return [self.status if isinstance(message, EngineStatus) else message for message in loaded]
 
 
-def serve(connection: socket.socket, engine: FakeEngine) -> None:
+def serve(connection: socket.socket, engine: FakeEngine, step_s: float = STEP_PERIOD_S) -> None:
     """Step at the given pace until the front hangs up."""
     splitter = FrameSplitter()
     connection.sendall(encode_frame([*engine.begin(), *engine.load()]))
@@ -55,19 +58,29 @@ def serve(connection: socket.socket, engine: FakeEngine) -> None:
                 connection.sendall(encode_frame(answers))
         if engine.has_work and time.monotonic() >= next_step_s:
             connection.sendall(encode_frame(engine.step()))
-            next_step_s = max(next_step_s + STEP_PERIOD_S, time.monotonic())
+            next_step_s = max(next_step_s + step_s, time.monotonic())
 
 
-def run_engine(socket_path: str) -> None:
+def run_engine(socket_path: str, step_s: float) -> None:
     """Be the engine: settings on standard input, as `front.engine_spawn` gives them."""
     settings = msgspec.json.decode(sys.stdin.buffer.read(), type=EngineSettings)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.connect(socket_path)
-        serve(connection, LongEngine(settings.max_model_len))
+        serve(connection, LongEngine(settings.max_model_len), step_s)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Be the front, or with `--socket` its engine; what is not known here is a flag of the front."""
+    parser = argparse.ArgumentParser(prog="python -m bench.stand_in", allow_abbrev=False, add_help=False)
+    parser.add_argument("--step-seconds", type=float, default=STEP_PERIOD_S)
+    parser.add_argument("--socket")
+    own, flags = parser.parse_known_args(argv)
+    if own.socket:
+        run_engine(own.socket, own.step_seconds)
+        return
+    pace = ("--step-seconds", str(own.step_seconds))
+    run_front(flags, engine_argv=(sys.executable, "-m", "bench.stand_in", *pace))
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--socket"]:
-        run_engine(sys.argv[2])
-    else:
-        run_front(sys.argv[1:], engine_argv=(sys.executable, "-m", "bench.stand_in"))
+    main(sys.argv[1:])

@@ -52,11 +52,17 @@ class Cluster:
     paths: Paths
     binaries: Path  # localkube's
     kwok: Path
+    workers: str = "bench.fleet.fake_workers"  # the program that answers for the workers of all pods
 
     @property
     def operator_kubeconfig(self) -> Path:
         """Return what the operator logs in with."""
         return self.paths.state / "operator.kubeconfig"
+
+    @property
+    def gateway_kubeconfig(self) -> Path:
+        """Return what a gateway logs in with."""
+        return self.paths.state / "gateway.kubeconfig"
 
     @property
     def tokens(self) -> Path:
@@ -83,6 +89,7 @@ class Cluster:
         (self.paths.etc / "kwok.yaml").write_text(kwok_stages.configuration(), "utf-8")
         digest = token_digest(OPERATOR_TOKEN)
         secrets = {"operator-token": OPERATOR_TOKEN, "operator-token-sha256": digest, "gateway-token-sha256": digest}
+        secrets["gateway-token"] = OPERATOR_TOKEN  # one token for both roles
         for name, text in secrets.items():
             (self.tokens / name).write_text(text, "utf-8")
 
@@ -107,8 +114,8 @@ class Cluster:
 
     def _workers(self) -> Component:
         ready = self.paths.run / "workers.ready"
-        argv = (sys.executable, "-m", "bench.fleet.fake_workers", str(self.paths.pki / "admin.conf"), str(ready))
-        folders = (str(ROOT / part) for part in ("api", "kube", "operator", "."))
+        argv = (sys.executable, "-m", self.workers, str(self.paths.pki / "admin.conf"), str(ready))
+        folders = (str(ROOT / part) for part in ("api", "kube", "operator", "worker_image", "."))
         return Component("workers", argv, FileExists(ready), env={"PYTHONPATH": os.pathsep.join(folders)})
 
     def _provision(self, num_pods: int) -> None:
@@ -116,9 +123,14 @@ class Cluster:
         self._apply([*_namespaces(), *kwok_stages.nodes(num_pods, POD_CIDR)])
         self._kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
         self._apply(self._rights())
-        token = self._kubectl("create", "token", ACCOUNT, f"--namespace={NAMESPACE}", "--duration=24h").strip()
+        self._let_in(ACCOUNT, self.operator_kubeconfig)
+        self._let_in(f"{RELEASE}-gateway", self.gateway_kubeconfig)
+
+    def _let_in(self, account: str, kubeconfig: Path) -> None:
+        """Write a kubeconfig with which this account of the chart logs in."""
+        token = self._kubectl("create", "token", account, f"--namespace={NAMESPACE}", "--duration=24h").strip()
         admin = json.loads((self.paths.pki / "admin.conf").read_text("utf-8"))
-        self.operator_kubeconfig.write_text(with_token(admin, token), "utf-8")
+        kubeconfig.write_text(with_token(admin, token), "utf-8")
 
     def _rights(self) -> list[dict[str, Any]]:
         """Return the operator's account and rights as the chart renders them."""

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -44,14 +45,14 @@ def environment(cluster: Cluster, name: str, port: int) -> dict[str, str]:
 class Operator:
     """One operator process, started."""
 
-    def __init__(self, cluster: Cluster, number: int) -> None:
+    def __init__(self, cluster: Cluster, number: int, more_env: Mapping[str, str] | None = None) -> None:
         self.name = f"operator-{number}"
         self.port = FIRST_PORT + number
         self.log = cluster.paths.logs / f"{self.name}.log"
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "dormouse_operator"],
-                env=environment(cluster, self.name, self.port),
+                env={**environment(cluster, self.name, self.port), **(more_env or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -21,10 +21,10 @@ from dormouse_operator.testing_workers import FakeWorker
 Find = Callable[[Any], Awaitable[FakeWorker]]  # the worker that a call is for, from the call's context
 
 
-class _Servicer(rpc.WorkerControlServicer):
+class FakeControl(rpc.WorkerControlServicer):
     """Fake workers behind the real protocol."""
 
-    def __init__(self, find: Find, look_s: float | None) -> None:
+    def __init__(self, find: Find, look_s: float | None = 0.005) -> None:
         """Take what tells whose call it is, and how often a worker that is followed is looked at."""
         self._find = find
         self._look_s = look_s
@@ -39,7 +39,7 @@ class _Servicer(rpc.WorkerControlServicer):
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Any) -> pb.WorkerStatus:  # noqa: N802, ARG002
         """See the contract."""
-        return _to_message((await self._find(context)).status())
+        return to_message((await self._find(context)).status())
 
     async def WatchStatus(self, request: pb.GetStatusRequest, context: Any) -> AsyncIterator[pb.WorkerStatus]:  # noqa: N802, ARG002
         """See the contract."""
@@ -49,7 +49,7 @@ class _Servicer(rpc.WorkerControlServicer):
             status = worker.status()
             if status != told:
                 told = status
-                yield _to_message(status)
+                yield to_message(status)
             with suppress(TimeoutError):
                 await asyncio.wait_for(commanded.wait(), self._look_s)
 
@@ -93,10 +93,11 @@ class _Servicer(rpc.WorkerControlServicer):
             name, _, words = str(error).partition(": ")
             await context.abort(grpc.StatusCode[name], words)
         self._commanded.pop(worker.pod_uid, asyncio.Event()).set()
-        return _to_message(worker.status())
+        return to_message(worker.status())
 
 
-def _to_message(worker: Worker) -> pb.WorkerStatus:
+def to_message(worker: Worker) -> pb.WorkerStatus:
+    """Return what goes over the wire."""
     report, failure = worker.report, worker.failure
     return pb.WorkerStatus(
         state=pb.WorkerState.Value(f"WORKER_STATE_{worker.state}"),
@@ -148,7 +149,7 @@ async def serve_found(
     """
     tokens = RoleTokens({Role.OPERATOR: token_digest(operator_token)})
     server = aio.server(interceptors=[RequireRole(tokens, {CONTROL_SERVICE: Role.OPERATOR})])
-    rpc.add_WorkerControlServicer_to_server(_Servicer(find, look_s), server)  # type: ignore[abstract]  # the rest: UNIMPLEMENTED
+    rpc.add_WorkerControlServicer_to_server(FakeControl(find, look_s), server)  # type: ignore[abstract]  # the rest: UNIMPLEMENTED
     port = server.add_insecure_port(address)
     await server.start()
     try:

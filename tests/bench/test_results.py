@@ -121,3 +121,11 @@ def test_a_machine_without_git_measures_an_unknown_commit(monkeypatch, tmp_path)
 def test_the_result_can_name_another_machine_than_this_one(tmp_path):
     path = write_results("some", [], tmp_path, where="a large one")
     assert json.loads(path.read_text("utf-8"))["machine"] == "a large one"
+
+
+def test_rows_of_the_prober_outlive_another_run_of_the_benchmark(tmp_path):
+    write_results("gateway", [Row("SIGKILL of one of two gateways", 99.5, "%"), Row("old", 1.0, "ms")], tmp_path)
+    path = write_results("gateway", [Row("new", 2.0, "ms")], tmp_path)
+    path = write_results("gateway", [Row("new", 3.0, "ms")], tmp_path)
+    rows = json.loads(path.read_text("utf-8"))["rows"]
+    assert [(row["what"], row["ours"]) for row in rows] == [("new", 3.0), ("SIGKILL of one of two gateways", 99.5)]

@@ -1,0 +1,83 @@
+"""A gateway as it is, before one worker of this machine: `python -m bench.front_door MODEL PORT`.
+
+Kubernetes is in memory and says that there is an InferenceDeployment with one pod, the worker at this port of loopback.
+The gateway's port is the one line on standard output; it ends with standard input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import uvloop
+
+from bench.helpers import environment
+from dormouse_gateway.activity import Activity
+from dormouse_gateway.server import Gateway
+from dormouse_gateway.settings import Settings, Tokens
+from dormouse_gateway.testing import infd, pod
+from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
+from dormouse_kube.testing import FakeKube
+
+POLL_S = 0.02
+START_TIMEOUT_S = 60.0
+NAME = "stand-in"  # of the deployment
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """A gateway that serves."""
+
+    pid: int
+    port: int
+
+
+@contextmanager
+def open_door(model: str, worker_port: int) -> Iterator[Door]:
+    """A gateway before this worker, ended with the block. Raises RuntimeError if it does not start."""
+    command = [sys.executable, "-m", "bench.front_door", model, str(worker_port)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            line = process.stdout.readline()
+            if not line:
+                raise RuntimeError(f"the gateway ended with {process.wait()}: see its words above")
+            yield Door(process.pid, int(line))
+        finally:
+            process.stdin.close()
+
+
+async def serve(model: str, worker_port: int) -> None:
+    """Be the gateway until standard input ends. Raises TimeoutError if it does not hear of the worker."""
+    kube = FakeKube()
+    kube.put(INFERENCE_DEPLOYMENTS, infd(NAME, model=model))
+    kube.put(PODS, pod(f"{NAME}-0", NAME, f"127.0.0.1:{worker_port}"))
+    settings = Settings(host="127.0.0.1", port=0, control_port=0, metrics_port=0, http_port=0, lame_duck_s=0)
+    gateway, stop = Gateway(settings, Tokens(), kube), asyncio.Event()
+    ports = await gateway.start()
+    running = asyncio.create_task(gateway.run(stop))
+    async with asyncio.timeout(START_TIMEOUT_S):
+        while not any(load.awake_workers for load in _activities(gateway)):  # noqa: ASYNC110  # nobody tells of it
+            await asyncio.sleep(POLL_S)
+    print(ports.inference, flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    stop.set()
+    await running
+
+
+def _activities(gateway: Gateway) -> Iterator[Activity]:
+    for deployment in gateway.router.catalogue.deployments():
+        activity = gateway.router.activity.activity(deployment.key)
+        if activity:
+            yield activity
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING)
+    uvloop.run(serve(sys.argv[1], int(sys.argv[2])))
