@@ -75,13 +75,18 @@ cluster: prepare ## Start the local Kubernetes (or check the one of DORMOUSE_CON
 e2e: install model cluster images ## Tests on the real cluster
 	$(PY) -m pytest -m cluster tests --durations=10
 
+.PHONY: e2e-ladder
+e2e-ladder: install model cluster images ## Ask all the time while models sleep, wake, roll out, scale, restart and are killed: nothing may be lost
+	$(PY) -m tests.prober
+
 .PHONY: test
 test: prepare lint typecheck unit integration faults e2e ## All set-up, then every test but the slow ones
 
 .PHONY: test-long
-test-long: prepare ## Every fault, thousands of resources; writes a record to tests/records/
+test-long: prepare ## Every fault, thousands of resources, the ladder; writes records to tests/records/
 	$(PY) -m localkube.extras
 	DORMOUSE_RECORD=faults $(PY) -m pytest tests/faults --durations=0
+	$(MAKE) e2e-ladder
 
 .PHONY: mutate
 mutate: install ## Change what decides in small ways, print those that no test notices (6 minutes)
