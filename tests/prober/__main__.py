@@ -8,9 +8,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import secrets
+import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from bench.merge import merge_results
 from bench.results import Row, print_table
 from tests.prober import records, references, scenarios, summary
 from tests.prober.probe import Door, Manner, Prober
-from tests.prober.scenarios import Stage
+from tests.prober.scenarios import ALONE, BESIDE, STEADY, Scenario, Stage
 from tests.prober.world import open_world
 from tools.bootstrap import ROOT
 from tools.kubectl import Cluster, CommandFailed
@@ -43,6 +44,8 @@ def main() -> None:
         is_good = asyncio.run(run(cluster, arguments))
     except CommandFailed as error:
         sys.exit(str(error))
+    except asyncio.CancelledError:
+        sys.exit("ended by a signal")
     sys.exit(0 if is_good else 1)
 
 
@@ -50,12 +53,15 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.prober", description=__doc__)
     parser.add_argument("--seed", type=int, default=20, help="of loads, prompts and moments (default 20)")
     parser.add_argument("--cycles", type=int, default=50, help="how often models go to no pod and back (default 50)")
+    names = [scenario.__name__ for scenario in (*ALONE, *BESIDE)]
+    parser.add_argument("--only", choices=names, nargs="+", help="run these and the ladder alone; write nothing")
     return parser.parse_args()
 
 
 async def run(cluster: Cluster, arguments: argparse.Namespace) -> bool:
     """Make a release, run all scenarios, report; return whether all goals are reached."""
-    console = Console()
+    console = Console(width=max(160, Console().width))
+    end_in_order_at_sigterm()
     model = model_dir(Recipe())
     async with own_release(cluster, model) as release, open_world(cluster, release) as world:
         say("the release is installed")
@@ -64,41 +70,38 @@ async def run(cluster: Cluster, arguments: argparse.Namespace) -> bool:
         )
         say("the models serve")
         async with doors(await world.gateway_address()) as ways:
-            sampled = await references.sampled_cases(
-                ways[0].stub,
-                scenarios.STEADY,
-                [case.question.prompt for case in greedy],
-                first_seed=references.FIRST_SEED + arguments.seed,
-            )
-            stage = Stage(world, Prober([*greedy, *sampled]), Manner(ways), arguments.seed)
+            prompts = [case.question.prompt for case in greedy]
+            recorded = await references.recorded_cases(ways[0].stub, STEADY, prompts, seed=arguments.seed)
+            say(f"{len(greedy)} answers of transformers, {len(recorded)} of the quiet cluster")
+            stage = Stage(world, Prober([*greedy, *recorded]), Manner(ways), arguments.seed)
             try:
-                await perform(stage, arguments.cycles)
+                await perform(stage, arguments.cycles, arguments.only)
             finally:
                 await stage.prober.settle()
                 summary.print_lines(summary.lines_of(stage.prober.records), console)
                 for sentence in summary.failures(stage.prober.records):
                     print(sentence)
-    return report(stage, console)
+    return report(stage, console) if arguments.only is None else not summary.failures(stage.prober.records)
 
 
-async def perform(stage: Stage, cycles: int) -> None:
+async def perform(stage: Stage, cycles: int, only: Sequence[str] | None) -> None:
     """Run the scenarios in order: those that are timed alone, then all others beside the ladder."""
-    alone: list[Callable[[Stage], Awaitable[None]]] = [
-        scenarios.kill_a_worker,
-        scenarios.kill_a_gateway,
-        scenarios.take_the_api_server_away,
-    ]
-    for scenario in alone:
-        await scenario(stage)
-        say(f"{scenario.__name__}: {stage.prober!r}")
+    await one_by_one(stage, ALONE, only)
     async with asyncio.TaskGroup() as tasks:
         climbing = tasks.create_task(scenarios.climb_all(stage, cycles))
-        await scenarios.change_everything(stage)
-        say(f"change_everything: {stage.prober!r}, {stage.cycles} cycles")
-        async with stage.load("beside the ladder", scenarios.STEADY, scenarios.USUAL):
+        await one_by_one(stage, BESIDE, only)
+        async with stage.load("beside the ladder", STEADY, scenarios.USUAL):
             await climbing
     await stage.prober.settle()
     say(f"climb_all: {stage.prober!r}, {stage.cycles} cycles")
+
+
+async def one_by_one(stage: Stage, chosen: Sequence[Scenario], only: Sequence[str] | None) -> None:
+    """Run scenarios, of these only the named ones, and say when each is over."""
+    for scenario in chosen:
+        if only is None or scenario.__name__ in only:
+            await scenario(stage)
+            say(f"{scenario.__name__}: {stage.prober!r}, {stage.cycles} cycles")
 
 
 def report(stage: Stage, console: Console) -> bool:
@@ -155,6 +158,13 @@ def _remove(cluster: Cluster, release: Release) -> None:
     with suppress(CommandFailed):
         cluster.helm("uninstall", release.name, "--namespace", release.namespace, "--wait")
     cluster.kubectl("delete", "namespace", release.namespace, "--ignore-not-found", "--wait=false")
+
+
+def end_in_order_at_sigterm() -> None:
+    """Have SIGTERM do what Ctrl-C does: the API server comes back and the release goes."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
 
 def say(text: str) -> None:

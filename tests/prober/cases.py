@@ -6,23 +6,30 @@ from dataclasses import dataclass
 
 from dormouse_api.v1 import inference_pb2 as pb
 
-REFERENCE_TOKENS = 400  # of each case; shorter answers are their beginnings
+GREEDY_TOKENS = 64  # of each reference of a kind; shorter answers are its beginnings
+SAMPLED_TOKENS = 64
+LONG_TOKENS = 320
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A prompt and how it is continued: greedily, or with this seed and on beyond the end of the text."""
+    """A prompt and how it is continued: greedily, sampled by a seed, or greedily without an end and without loops.
+
+    What is sampled by inverse CDF hangs on a sum of rounded numbers for each token, so that long answers are greedy: of
+    so many tokens one or the other would depend on the shape of the batch, in float32, too.
+    """
 
     prompt: tuple[int, ...]
     seed: int | None = None
+    is_endless: bool = False
 
     def request(self, model: str, max_tokens: int, stream_interval: int = 0) -> pb.GenerateRequest:
         """Return it as a gateway takes it."""
         sampling = pb.SamplingParams(temperature=0, max_tokens=max_tokens)
+        if self.is_endless:
+            sampling.MergeFrom(pb.SamplingParams(ignore_eos=True, frequency_penalty=0.5))
         if self.seed is not None:
-            sampling = pb.SamplingParams(
-                temperature=0.9, top_p=0.95, seed=self.seed, max_tokens=max_tokens, ignore_eos=True
-            )
+            sampling.MergeFrom(pb.SamplingParams(temperature=0.9, top_p=0.95, seed=self.seed))
         prompt = pb.TokenIds(ids=self.prompt)
         return pb.GenerateRequest(
             model=model, token_ids=prompt, sampling_params=sampling, stream_interval=stream_interval
@@ -31,7 +38,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A question with its reference: transformers' greedy `generate`, or what the quiet cluster sampled."""
+    """A question with its reference: transformers' greedy `generate`, or what the quiet cluster answered."""
 
     question: Question
     reference: tuple[int, ...]

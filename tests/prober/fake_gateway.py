@@ -36,10 +36,12 @@ class FakeGateway(rpc.InferenceServicer):
         self.is_open.set()
         self.arrived: asyncio.Queue[pb.GenerateRequest] = asyncio.Queue()
         self.start = "warm"
+        self.last = pb.GenerateRequest()  # that arrived
 
     async def Generate(self, request: pb.GenerateRequest, context: Any) -> AsyncIterator[pb.GenerateResponse]:  # noqa: N802
         """See the .proto."""
         self.arrived.put_nowait(request)
+        self.last = request
         await self.is_open.wait()
         if self.refusals:
             await context.abort(self.refusals.pop(0), "refused")

@@ -1,4 +1,4 @@
-"""The cases of a run: prompts, transformers' greedy answers to them, and what the quiet cluster samples by seed."""
+"""The cases of a run: prompts, transformers' greedy answers to them, and what the quiet cluster answers to others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.prober.cases import REFERENCE_TOKENS, Case, Question
+from tests.prober.cases import GREEDY_TOKENS, LONG_TOKENS, SAMPLED_TOKENS, Case, Question
 
 TEXTS = (
     "def sleep(self, seconds):",
@@ -20,7 +20,7 @@ TEXTS = (
     "    for key, value in",
     "x",
 )
-FIRST_SEED = 1000
+NUM_RECORDED = 4  # prompts that are asked in the other ways, too
 
 
 def greedy_cases(model: Path) -> list[Case]:
@@ -29,32 +29,40 @@ def greedy_cases(model: Path) -> list[Case]:
 
     from tools import reference
 
-    kept = model.parent / f"{model.name}-greedy-{REFERENCE_TOKENS}.json"
+    kept = model.parent / f"{model.name}-greedy-{GREEDY_TOKENS}.json"
     tokenizer: Any = Tokenizer.from_file(str(model / "tokenizer.json"))
     prompts = [tuple(tokenizer.encode(text).ids) for text in TEXTS]
     if not kept.exists():
-        answers = [reference.greedy_tokens(model, list(prompt), REFERENCE_TOKENS) for prompt in prompts]
+        answers = [reference.greedy_tokens(model, list(prompt), GREEDY_TOKENS) for prompt in prompts]
         kept.write_text(json.dumps(answers), "utf-8")
     answers = json.loads(kept.read_text("utf-8"))
     return [Case(Question(prompt), tuple(answer)) for prompt, answer in zip(prompts, answers, strict=True)]
 
 
-async def sampled_cases(stub: Any, model: str, prompts: Sequence[tuple[int, ...]], *, first_seed: int) -> list[Case]:
-    """Record what the cluster samples, one request at a time while nothing else runs, each twice.
+async def recorded_cases(stub: Any, model: str, prompts: Sequence[tuple[int, ...]], *, seed: int) -> list[Case]:
+    """Record what the cluster answers while nothing else runs: each question by itself, and once more all together.
 
-    Raises AssertionError if the two differ: then there is nothing to compare with.
+    A sampled answer that differs is left out: a number on the edge between two tokens falls now here, now there. Raises
+    AssertionError if a greedy one differs, or no sampled one is left: then there is nothing to compare with.
     """
-    questions = [Question(prompt, first_seed + index) for index, prompt in enumerate(prompts)]
-    first = [await _answer(stub, model, question) for question in questions]
-    again = await asyncio.gather(*(_answer(stub, model, question) for question in questions))
-    for question, one, other in zip(questions, first, again, strict=True):
-        assert one == other, f"seed {question.seed} gave two answers on a quiet cluster: {one} and {other}"
-    return [Case(question, answer) for question, answer in zip(questions, first, strict=True)]
+    some = prompts[:NUM_RECORDED]
+    endless = await _record(stub, model, [Question(prompt, is_endless=True) for prompt in some], LONG_TOKENS)
+    assert len(endless) == len(some), "a greedy answer is another one in company"
+    sampled = [Question(prompt, seed + index) for index, prompt in enumerate(some)]
+    kept = await _record(stub, model, sampled, SAMPLED_TOKENS)
+    assert kept, "every sampled answer is another one in company"
+    return [*endless, *kept]
 
 
-async def _answer(stub: Any, model: str, question: Question) -> tuple[int, ...]:
-    request = question.request(model, REFERENCE_TOKENS, stream_interval=64)
+async def _record(stub: Any, model: str, questions: Sequence[Question], max_tokens: int) -> list[Case]:
+    """Return the cases of those questions that have the same answer alone and in company."""
+    alone = [await _answer(stub, model, question, max_tokens) for question in questions]
+    together = await asyncio.gather(*(_answer(stub, model, question, max_tokens) for question in questions))
+    answers = zip(questions, alone, together, strict=True)
+    return [Case(question, one) for question, one, other in answers if one == other]
+
+
+async def _answer(stub: Any, model: str, question: Question, max_tokens: int) -> tuple[int, ...]:
+    request = question.request(model, max_tokens, stream_interval=64)
     call = stub.Generate(request, timeout=120, wait_for_ready=True)
-    tokens = tuple([token async for response in call for token in response.token_ids])
-    assert len(tokens) == REFERENCE_TOKENS, f"seed {question.seed}: {len(tokens)} of {REFERENCE_TOKENS} tokens"
-    return tokens
+    return tuple([token async for response in call for token in response.token_ids])

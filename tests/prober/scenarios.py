@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from tests.prober.blows import kill, without_api_server
+from tests.prober.cases import LONG_TOKENS
 from tests.prober.loads import Load
 from tests.prober.probe import Door, Manner, Prober, Record
 from tests.prober.summary import GATEWAY_KILL, LEAST_STREAMS, WORKER_KILL
@@ -20,12 +21,16 @@ BEFORE_S, AFTER_S = 1.0, 2.0  # of every load: nothing happens yet, and nothing 
 
 ENGINE = {"maxNumSeqs": 64, "maxNumBatchedTokens": 512, "kvCacheMemory": "128Mi"}
 SMALL = {"kvCacheMemory": "32Mi"}
-NIGHTS = (  # how the ladders fall: straight to no pod, or by a sleep before it
-    {"level1AfterSeconds": None, "zeroAfterSeconds": 1},
-    {"level1AfterSeconds": 1, "zeroAfterSeconds": 3},
+RESOURCES = {  # a limit of one core is one thread: on few cores many workers would wait for each other's
+    "requests": {"cpu": "50m", "memory": "256Mi"},
+    "limits": {"cpu": "1", "memory": "1536Mi"},
+}
+NIGHTS = (  # how the ladders fall: hardly asleep they go, or they stay asleep for a while
+    {"level1AfterSeconds": 1, "zeroAfterSeconds": 2},
+    {"level1AfterSeconds": 1, "zeroAfterSeconds": 4},
 )
 
-STREAMS = Load(rate=60, seconds=1.2, tokens=(360, 400), is_fixed=True, is_long=True, intervals=(1, 4))
+STREAMS = Load(rate=60, seconds=1.2, tokens=(300, LONG_TOKENS), is_fixed=True, is_long=True, intervals=(1, 4))
 CONVERSATIONS = Load(rate=40, seconds=10, tokens=(20, 60))
 OUTAGE = Load(rate=50)
 USUAL = Load(rate=32)
@@ -103,6 +108,7 @@ async def kill_a_gateway(stage: Stage) -> None:
             assert kill(pods[:1]), "the gateway's pod has no process here"
             await asyncio.sleep(4)
         await stage.prober.settle()
+    await stage.world.wait_for_pods("gateway")
 
 
 async def take_the_api_server_away(stage: Stage) -> None:
@@ -194,26 +200,27 @@ async def climb_all(stage: Stage, cycles: int) -> None:
     stage.notes["ladder 0-1-0"] = round(stage.prober.now_s - begin_s, 1)
 
 
-async def change_everything(stage: Stage) -> None:
-    """Do what users and upgrades do, one after the other."""
-    for scenario in (
-        restart_the_operator,
-        roll_out_beside,
-        roll_out_inside,
-        restart_the_gateways,
-        scale_down,
-        restart_a_worker,
-    ):
-        await scenario(stage)
+Scenario = Callable[[Stage], Awaitable[None]]
+ALONE: tuple[Scenario, ...] = (kill_a_worker, kill_a_gateway, take_the_api_server_away)  # the first two are timed
+BESIDE: tuple[Scenario, ...] = (  # what users and upgrades do, one after the other, while the ladders are climbed
+    restart_the_operator,
+    roll_out_beside,
+    roll_out_inside,
+    restart_the_gateways,
+    scale_down,
+    restart_a_worker,
+)
 
 
 async def make_deployments(world: World) -> None:
     """Apply the models of all scenarios and wait until they serve."""
-    asleep = {"desiredState": "Auto", "minActiveSeconds": 0}
-    await world.apply(STEADY, replicas=2, engine=ENGINE, lifecycle={"desiredState": "Active"})
-    await world.apply(SWAPPED, engine=SMALL, lifecycle={"desiredState": "Active"}, rollout={"strategy": "SleepSwap"})
+    awake, auto = {"desiredState": "Active"}, {"desiredState": "Auto", "minActiveSeconds": 0}
+    inside = {"strategy": "SleepSwap"}
+    await world.apply(STEADY, replicas=2, engine=ENGINE, lifecycle=awake, resources=RESOURCES)
+    await world.apply(SWAPPED, engine=SMALL, lifecycle=awake, resources=RESOURCES, rollout=inside)
     for index, name in enumerate(LADDERS):
-        await world.apply(name, engine=SMALL, lifecycle={**asleep, **NIGHTS[index % len(NIGHTS)]})
+        night = {**auto, **NIGHTS[index % len(NIGHTS)]}
+        await world.apply(name, engine=SMALL, lifecycle=night, resources=RESOURCES)
     await world.until(STEADY, lambda seen: seen.serves(2))
     await world.until(SWAPPED, lambda seen: seen.serves(1))
     for name in LADDERS:

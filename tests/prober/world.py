@@ -106,9 +106,14 @@ class World:
 
     async def restart(self, component: str) -> None:
         """Restart the operator's or the gateway's pods as a user would, and wait until that is done."""
-        name, place = f"deployment/{fullname(self.release.name)}-{component}", ("-n", self.release.namespace)
-        await self.kubectl("rollout", "restart", name, *place)
-        await self.kubectl("rollout", "status", name, *place, "--timeout=180s")
+        name = f"deployment/{fullname(self.release.name)}-{component}"
+        await self.kubectl("rollout", "restart", name, "-n", self.release.namespace)
+        await self.wait_for_pods(component)
+
+    async def wait_for_pods(self, component: str) -> None:
+        """Wait until all pods of the operator or the gateway are ready, and none of another revision is left."""
+        name = f"deployment/{fullname(self.release.name)}-{component}"
+        await self.kubectl("rollout", "status", name, "-n", self.release.namespace, "--timeout=180s")
 
     async def gateways(self) -> list[Resource]:
         """Return the gateway's pods, those that end left out."""
