@@ -11,7 +11,7 @@ PURE := capacity children claims conditions draining following idle manifests mo
 
 .PHONY: help
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
 
 .PHONY: install
 install: ## Make the Python environment (hash-pinned, shared by all clones)
@@ -76,17 +76,23 @@ e2e: install model cluster images ## Tests on the real cluster
 	$(PY) -m pytest -m "cluster and not slow" tests --durations=10
 
 .PHONY: e2e-nodes
-e2e-nodes: install model images ## Two nodes: one is drained, one is lost under load (4 minutes)
+e2e-nodes: prepare model ## Two nodes: one is drained, one is lost under load (4 minutes)
 	$(PY) -m localkube up --nodes 2
+	$(PY) -m tools.images
 	DORMOUSE_RECORD=nodes $(PY) -m pytest -m "cluster and slow" tests/e2e --durations=0
+
+.PHONY: e2e-ladder
+e2e-ladder: install model cluster images ## Ask all the time while models sleep, wake, roll out, scale, restart and are killed: nothing may be lost
+	$(PY) -m tests.prober
 
 .PHONY: test
 test: prepare lint typecheck unit integration faults e2e ## All set-up, then every test but the slow ones
 
 .PHONY: test-long
-test-long: prepare ## Every fault, a lost node; writes records to tests/records/
+test-long: prepare ## Every fault, the ladder, a lost node; writes records to tests/records/ (an hour)
 	$(PY) -m localkube.extras
 	DORMOUSE_RECORD=faults $(PY) -m pytest tests/faults --durations=0
+	$(MAKE) e2e-ladder
 	$(MAKE) e2e-nodes
 
 .PHONY: mutate
