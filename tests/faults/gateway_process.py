@@ -107,7 +107,16 @@ class Client:
         """Close the connection; what still runs is cancelled."""
         await self.channel.close(None)
 
-    def ask(self, model: str, request_id: str = "", *, text: str = "a", **how: Any) -> Any:
+    def ask(
+        self,
+        model: str,
+        request_id: str = "",
+        *,
+        text: str = "a",
+        sampling: Mapping[str, Any] | None = None,
+        **how: Any,
+    ) -> Any:
         """Return a Generate call that is under way."""
-        request = pb.GenerateRequest(model=model, text=text, request_id=request_id)
+        params = pb.SamplingParams(**(sampling or {}))
+        request = pb.GenerateRequest(model=model, text=text, request_id=request_id, sampling_params=params)
         return self.stub.Generate(request, **({"timeout": 60} | how))

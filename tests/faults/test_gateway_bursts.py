@@ -7,6 +7,7 @@ from typing import Any
 
 import aiohttp
 import grpc
+import pytest
 
 from dormouse_api.status import retry_after_s
 from tests.faults.gateway_process import ANSWER, Client
@@ -69,6 +70,7 @@ async def test_beyond_the_limit_all_are_refused_and_the_others_are_answered_in_o
         assert town.writes() == ["patch inferencedeployments sleeper 200"], "one wake"
 
 
+@pytest.mark.slow
 async def test_what_waits_is_bounded_by_its_bytes_and_burst_after_burst_costs_no_more_memory(town: Town) -> None:
     """Prompts of 64 KiB, where 2 MiB may wait: 31 of the first burst do, of the next bursts none."""
     worker = await town.worker()

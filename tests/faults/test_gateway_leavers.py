@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.openai.testing import TalkingWorker
+from tests.faults import metrics
 from tests.faults.gateway_process import ANSWER, GatewayProcess
 from tests.faults.town import Town
 from tests.gateway.kit import tokens_of
+from tests.integration.conftest import Worker
 
 SOON_S = 10.0  # one second is meant; as a deadline it has to hold on a machine that does much else
 ONE = {"device": "cpu", "maxNumSeqs": 1}
@@ -120,6 +124,7 @@ class Chatterbox(TalkingWorker):
             yield message
 
 
+@pytest.mark.slow
 async def test_who_reads_nothing_of_his_stream_slows_his_worker_down_and_fills_no_memory(town: Town) -> None:
     """Of 400 MB no more than some MiB leave the worker, and nobody else waits for that."""
     box, worker = await town.worker(Chatterbox), await town.worker()
@@ -144,3 +149,28 @@ async def test_who_reads_nothing_of_his_stream_slows_his_worker_down_and_fills_n
             return await gateway.metric("dormouse_gateway_in_flight") == 0
 
         await town.eventually(is_free, timeout_s=SOON_S)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+async def test_a_real_engine_stops_and_frees_its_blocks_when_its_clients_go(
+    town: Town, tiny_model: Path, tmp_path: Path
+) -> None:
+    """Eight streams of 400 tokens each fill its batch; their clients close the connection after the first tokens."""
+    with (tmp_path / "worker.log").open("wb") as log, closing(Worker(tiny_model, log)) as worker:
+        await asyncio.to_thread(worker.start)
+        await town.model("tiny", f"127.0.0.1:{worker.port}")
+
+        async def figure(name: str) -> float:
+            return await metrics.read(worker.metrics_port, name)
+
+        async def is_idle() -> bool:
+            return await figure("vllm:num_requests_running") == 0 == await figure("vllm:kv_cache_usage_perc")
+
+        async with town.gateway() as gateway:
+            client = gateway.client()
+            calls = [client.ask("tiny", sampling={"max_tokens": 400, "ignore_eos": True}) for _ in range(8)]
+            await asyncio.gather(*(call.read() for call in calls))
+            await client.channel.close(None)
+            await town.eventually(is_idle, timeout_s=SOON_S)
+            assert 8 <= await figure("vllm:generation_tokens_total") < 8 * 400, "it stopped before the end"

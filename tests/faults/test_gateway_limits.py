@@ -85,7 +85,7 @@ async def test_a_full_disk_stops_neither_answers_nor_wakes(town: Town) -> None:
     sleeper.tell_load(ready=False)
     await town.model("m", worker.address)
     await town.model("sleeper", sleeper.address, is_asleep=True)
-    async with town.gateway(prefix=("prlimit", "--fsize=0")) as gateway, gateway.client() as client:
+    async with town.gateway(prefix=("prlimit", "--fsize=0"), lame_duck=0) as gateway, gateway.client() as client:
         url = f"http://127.0.0.1:{gateway.http_port}/v1/completions"
         held = asyncio.create_task(tokens_of(client.ask("sleeper")))
         assert await tokens_of(client.ask("m", text="x" * (1 << 19))) == ANSWER
@@ -106,7 +106,7 @@ async def test_a_full_disk_stops_neither_answers_nor_wakes(town: Town) -> None:
         assert await gateway.ended(60) == 0
 
 
-@pytest.mark.parametrize("door", ["port", "http_port"])
+@pytest.mark.parametrize("door", [pytest.param("port", marks=pytest.mark.slow), "http_port"])
 async def test_with_few_file_descriptors_more_connections_are_refused_and_the_others_served(
     town: Town, door: str
 ) -> None:

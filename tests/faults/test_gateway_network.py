@@ -42,6 +42,7 @@ async def begin_on(client: Client, far: FakeWorker, near: FakeWorker, count: int
     return apart
 
 
+@pytest.mark.slow
 async def test_a_slow_network_makes_nothing_but_time(town: Town) -> None:
     """F29, latency of a second with jitter, in each direction: every answer is right, and every request ran once."""
     worker = await town.worker()
@@ -160,6 +161,7 @@ async def test_a_minute_without_the_api_server_costs_no_request(town: Town) -> N
     await outlast_api_server(town, 60.0)
 
 
+@pytest.mark.slow
 async def test_a_gateway_that_starts_without_the_api_server_says_so_until_it_is_there(town: Town) -> None:
     worker = await town.worker()
     await town.model("m", worker.address)
