@@ -63,7 +63,7 @@ integration: install model ## Real processes, real models, no cluster
 	$(PY) -m pytest -m "not cluster and not gpu" tests/integration --durations=10
 
 .PHONY: faults
-faults: prepare ## What the operator survives, quick part: real API server, real process, broken network (2-3 minutes)
+faults: prepare ## What operator and gateway survive, quick part: real API server, real processes, broken network (2-3 minutes)
 	$(PY) -m localkube.extras
 	$(PY) -m pytest -m "not slow" tests/faults --durations=10
 

@@ -42,7 +42,7 @@ def server_options() -> list[GrpcOption]:
         ("grpc.max_concurrent_streams", 1024),
         ("grpc.keepalive_time_ms", _KEEPALIVE_TIME_MS),
         ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
+        ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
         ("grpc.server_handshake_timeout_ms", 5_000),
         ("grpc.so_reuseport", 0),  # by default a second server takes half of the traffic without an error
     ]

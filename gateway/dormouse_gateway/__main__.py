@@ -11,6 +11,7 @@ import sys
 
 import uvloop
 
+from dormouse_gateway.descriptors import raise_limit
 from dormouse_gateway.server import Gateway
 from dormouse_gateway.settings import BadSetting, Settings, Tokens, read_tokens
 from dormouse_kube.client import KubeClient
@@ -25,6 +26,7 @@ def main() -> None:
     except BadSetting as error:
         sys.exit(_complain(error))
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    raise_limit()
     try:
         uvloop.run(_run(settings, tokens))
     except (BadSetting, KubeError, OSError, RuntimeError) as error:

@@ -11,6 +11,15 @@ from dormouse_gateway.model import EndpointId
 
 _SPARE_BYTES = 64 << 10  # what the gateway adds to a request of the largest size; the worker then names the limit
 _CONNECT_TIMEOUT_MS = 2_000  # gRPC's own is 20 s: too long on the way to a node that is gone
+# A worker that falls silent is noticed within 17 s, however long it had nothing to say. gRPC by itself asks for two
+# signs of life in a row and then for one a minute; and for one to measure the way, for which it waits a minute without
+# asking for another: hence the third line. Workers take offence at more than one in 10 s.
+_KEEPALIVE = {
+    "grpc.keepalive_time_ms": 12_000,
+    "grpc.keepalive_timeout_ms": 5_000,
+    "grpc.http2.ping_timeout_ms": 5_000,
+    "grpc.http2.max_pings_without_data": 0,
+}
 
 
 class Channels:
@@ -51,5 +60,6 @@ def _options() -> list[tuple[str, int]]:
     ours = {
         "grpc.max_send_message_length": MAX_MESSAGE_BYTES + _SPARE_BYTES,
         "grpc.min_reconnect_backoff_ms": _CONNECT_TIMEOUT_MS,
+        **_KEEPALIVE,
     }
     return list((dict(channel_options()) | ours).items())

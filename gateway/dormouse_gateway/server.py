@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from dormouse_api.v1 import inference_pb2
 from dormouse_gateway.channels import Channels
 from dormouse_gateway.control import GatewayControl
 from dormouse_gateway.departures import Departures
+from dormouse_gateway.descriptors import limit, share
 from dormouse_gateway.files import watch_files
 from dormouse_gateway.holder import Holder
 from dormouse_gateway.http import HttpDoor
@@ -66,6 +67,7 @@ class Gateway:
     def __init__(self, settings: Settings, tokens: Tokens, api: KubeApi, *, rng: random.Random | None = None) -> None:
         """Take the API server to learn from. Needs a running event loop. Raises BadSetting."""
         self._settings = settings
+        self._shares = share(limit(), settings.http_max_connections)
         self._keys = read_keys(settings)
         self._identity = read_identity(settings)
         self.metrics = Metrics()
@@ -104,7 +106,8 @@ class Gateway:
         guard = RequireRole(
             RoleTokens({Role.OPERATOR: tokens.operator_token_sha256}), {GATEWAY_CONTROL_SERVICE: Role.OPERATOR}
         )
-        self._inference = self._server(guard, INFERENCE_SERVICE)
+        most = {"grpc.max_allowed_incoming_connections": self._shares.grpc}
+        self._inference = self._server(guard, INFERENCE_SERVICE, most)
         self._inference.add_generic_rpc_handlers((proxy.handler(),))
         self._control = self._server(guard, GATEWAY_CONTROL_SERVICE)
         self._activity = GatewayControl(self.router.activity, is_synced=lambda: self.router.is_synced)
@@ -190,9 +193,10 @@ class Gateway:
         for service in ("", INFERENCE_SERVICE, GATEWAY_CONTROL_SERVICE):
             await self._health.set(service, status)
 
-    def _server(self, guard: RequireRole, service: str) -> aio.Server:
-        """Return a server with health and, if wished, reflection, and with the guard."""
-        options = dict(server_options()) | {"grpc.max_receive_message_length": MAX_MESSAGE_BYTES + _SPARE_BYTES}
+    def _server(self, guard: RequireRole, service: str, most: Mapping[str, int] | None = None) -> aio.Server:
+        """Return a server with health and, if wished, reflection, and with the guard; `most` are limits of its own."""
+        roomy = {"grpc.max_receive_message_length": MAX_MESSAGE_BYTES + _SPARE_BYTES}
+        options = dict(server_options()) | roomy | dict(most or {})
         server = aio.server(interceptors=[guard], options=list(options.items()))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         if self._settings.enable_reflection:
@@ -210,7 +214,7 @@ class Gateway:
         generating = Generating(proxy.serve, self._keys, timeout_s, waiting_s=_WAITING_S)
         app = make_app(self.router, generating, self.metrics.responded)
         tls = self._identity.context if self._identity else None
-        return OpenAIDoor(app, timeout_s=timeout_s, max_connections=self._settings.http_max_connections, tls=tls)
+        return OpenAIDoor(app, timeout_s=timeout_s, max_connections=self._shares.http, tls=tls)
 
     def _watch_files(self, tasks: asyncio.TaskGroup) -> None:
         """Follow the clients' keys and the certificate, where there are files of them."""

@@ -53,6 +53,7 @@ class Settings:
     # to a minute to bring a Secret's change.
     reload_interval_s: float = 5.0
     # DORMOUSE_HTTP_MAX_CONNECTIONS: of clients of the HTTP API; more are closed at once. Each costs some 50 KiB.
+    # It is at most half of the files that the process may open.
     http_max_connections: int = 2048
     # DORMOUSE_HTTP_TIMEOUT, seconds: for a request's headers, for its body, and for a client to take what is sent to
     # it. Who is slower is sent away, so that slow clients can not hold all connections.

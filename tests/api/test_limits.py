@@ -7,7 +7,7 @@ from dormouse_api import limits
 
 def test_a_ping_of_our_own_clients_never_comes_too_often_for_our_servers():
     server, channel = dict(limits.server_options()), dict(limits.channel_options())
-    assert server["grpc.http2.min_recv_ping_interval_without_data_ms"] < channel["grpc.keepalive_time_ms"]
+    assert server["grpc.http2.min_ping_interval_without_data_ms"] < channel["grpc.keepalive_time_ms"]
 
 
 def test_both_sides_agree_on_the_message_size():

@@ -15,6 +15,7 @@ from localkube.progress import Progress
 from localkube.spec import Paths
 from tests.faults.connections import end_connections
 from tests.faults.control_plane import ADMIN, ControlPlane, render_rights
+from tests.faults.town import Town
 from tests.faults.world import World, install
 from tools.bootstrap import ROOT, cache_root
 from tools.release import CHART
@@ -70,3 +71,19 @@ async def world(
     world = World(plane, kube, namespace, tmp_path, toxiproxy)
     async with world.watching(), world.kubelet.running():
         yield world
+
+
+@pytest.fixture
+async def town(
+    plane: ControlPlane, kube: KubeClient, toxiproxy: Path, binaries: Path, tmp_path: Path
+) -> AsyncIterator[Town]:
+    """A namespace with the chart's rights for gateways; models, workers and gateways are the test's."""
+    namespace = f"test-{next(_NAMES)}"
+    await install(kube, (ROOT / "crds" / "inferencedeployments.yaml").read_text("utf-8"))
+    await kube.apply(_NAMESPACES, {"metadata": {"name": namespace}}, field_manager="tests")
+    await install(kube, render_rights(binaries / "helm", CHART, namespace, component="gateway"), ("gateway",))
+    town = Town(plane, kube, namespace, tmp_path, toxiproxy)
+    try:
+        yield town
+    finally:
+        await town.end()

@@ -10,9 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import aiohttp
-from prometheus_client.parser import text_string_to_metric_families
-
+from tests.faults import metrics
 from tests.faults.programs import Program
 
 
@@ -69,14 +67,7 @@ class OperatorProcess:
 
     async def metric(self, sample: str, **labels: str) -> float:
         """Return the sum of a metric's samples with these labels, 0 while the process does not answer."""
-        url = f"http://127.0.0.1:{self._env['DORMOUSE_METRICS_PORT']}/metrics"
-        try:
-            async with aiohttp.ClientSession() as session, session.get(url) as answer:
-                text = await answer.text()
-        except (aiohttp.ClientError, OSError):
-            return 0.0
-        samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
-        return sum(s.value for s in samples if s.name == sample and labels.items() <= s.labels.items())
+        return await metrics.read(int(self._env["DORMOUSE_METRICS_PORT"]), sample, **labels)
 
     def _start(self) -> Program:
         return Program([sys.executable, "-m", "dormouse_operator"], log=self.log, env=self._env)
@@ -84,7 +75,7 @@ class OperatorProcess:
     async def _supervise(self) -> None:
         """Wait for the end and start anew."""
         while True:
-            code = await _ended(self.program)
+            code = await ended(self.program)
             self.exit_codes.append(code)
             self._on_change()
             if not self._wanted:
@@ -92,7 +83,7 @@ class OperatorProcess:
             self.program = self._start()
 
 
-async def _ended(program: Program) -> int:
+async def ended(program: Program) -> int:
     """Return the exit code once there is one; the kernel tells through a pidfd."""
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     descriptor = os.pidfd_open(program.pid)

@@ -1,4 +1,4 @@
-"""toxiproxy between an operator and the API server: the network refuses, falls silent, or is slow."""
+"""toxiproxy between two programs: the network refuses, cuts, falls silent, or is slow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Toxiproxy:
     """One proxy of one toxiproxy server."""
 
     def __init__(self, session: aiohttp.ClientSession, control: str, port: int) -> None:
-        """Take the control address and the port where the operator connects."""
+        """Take the control address and the port where clients connect."""
         self._session = session
         self._control = control
         self.port = port
@@ -50,14 +50,32 @@ class Toxiproxy:
     async def fall_silent(self) -> None:
         """Let no byte through in either direction and close nothing, as a broken route does."""
         for stream in ("upstream", "downstream"):
-            toxic = {"name": f"silence-{stream}", "type": "timeout", "stream": stream, "attributes": {"timeout": 0}}
-            await self._post(f"/proxies/{_NAME}/toxics", toxic)
+            await self.lose(stream)
 
     async def speak(self) -> None:
         """End the silence. toxiproxy then closes the connections that lost bytes."""
         for stream in ("upstream", "downstream"):
             async with self._session.delete(f"{self._control}/proxies/{_NAME}/toxics/silence-{stream}") as answer:
                 answer.raise_for_status()
+
+    async def delay(self, latency_ms: int, jitter_ms: int = 0) -> None:
+        """Let every byte take so long, in both directions."""
+        for stream in ("upstream", "downstream"):
+            attributes = {"latency": latency_ms, "jitter": jitter_ms}
+            await self._add({"name": f"delay-{stream}", "type": "latency", "stream": stream, "attributes": attributes})
+
+    async def reset(self) -> None:
+        """Cut every connection, new ones too, by a reset as soon as something is sent."""
+        await self._add({"name": "reset", "type": "reset_peer", "stream": "upstream", "attributes": {"timeout": 0}})
+
+    async def lose(self, stream: str) -> None:
+        """Let nothing through in one direction ("upstream", "downstream"), and close nothing."""
+        await self._add(
+            {"name": f"silence-{stream}", "type": "timeout", "stream": stream, "attributes": {"timeout": 0}}
+        )
+
+    async def _add(self, toxic: dict[str, Any]) -> None:
+        await self._post(f"/proxies/{_NAME}/toxics", toxic)
 
     async def _post(self, path: str, body: dict[str, Any]) -> None:
         async with self._session.post(f"{self._control}{path}", json=body) as answer:
