@@ -6,6 +6,7 @@ Each pass plans at most one step per replica, and every step can be repeated wit
     to sleep:        close the gate → drain → all replicas sleep together     (by order, or as `idle` decides)
     to wake:         wake up → open the gate
     not wanted:      close the gate → endpoints gone → drain → delete        (`rollout`, which decides how many at once)
+    of several pods: make the followers, end all when one is gone            (`groups`; all else is the leader's)
 
 What makes it hard: (1) a worker that serves must not lose its requests because a newcomer reported less: such workers
 are taken out of the Service one at a time, and re-initialised when idle. (2) names of pods are deterministic, so a new
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from dormouse_operator import capacity, children, sleep
+from dormouse_operator import capacity, children, groups, sleep
 from dormouse_operator.actions import POLL_S, Action, Plan, pods_of
 from dormouse_operator.conditions.accepted import rejection
 from dormouse_operator.model import Observed, Pod, WorkerState
@@ -41,8 +42,9 @@ def plan(observed: Observed) -> Plan:
         return Plan()
     standing = muster(observed)
     exchange = rollout.plan(observed, standing)
+    exchange += groups.steps(observed, standing.new)
     busy = {pod.name for action in exchange for pod in pods_of(action)}
-    actions: list[Action] = [*children.service(observed), *children.disruption_budget(observed), *exchange]
+    actions: list[Action] = [*children.services(observed), *children.disruption_budget(observed), *exchange]
     for view, pods in [(observed, standing.new), *rollout.older(observed, standing)]:
         actions += _steps(view, [pod for pod in pods if pod.name not in busy])
     actions += sleep.steps(observed)
@@ -61,7 +63,8 @@ def _requeue_after_s(observed: Observed, standing: Standing) -> float | None:
     asked = [pod for pod in observed.pods if pod.can_be_asked and pod.owner_uid == observed.deployment.uid]
     if any(observed.state(pod) in _CHANGING or observed.state(pod) is None for pod in asked):
         return POLL_S
-    times = (_waiting_ends(observed), _progress_ends(observed, standing), observed.ladder_due)
+    deadline = groups.next_deadline(observed)
+    times = (_waiting_ends(observed), _progress_ends(observed, standing), deadline, observed.ladder_due)
     ends = [end for end in times if end]
     return max(0.0, (min(ends) - observed.now).total_seconds()) if ends else None
 

@@ -22,6 +22,7 @@ REMEDIES: Mapping[str, str] = {
     "PodEnded": "wait: the pod is replaced",
     "WaitingForNode": "wait for the scheduler",
     "Unschedulable": "the message is the scheduler's: add a node, free its resource, or ask for less",
+    "GroupBroken": "wait: the pods of a group end together, and a new group begins; the message names the first",
     "Scheduled": NOTHING,
     # the worker and its model
     "WaitingForPods": "wait",
@@ -58,6 +59,7 @@ REMEDIES: Mapping[str, str] = {
     "InsufficientMemory": "lower maxModelLen, maxNumSeqs or maxNumBatchedTokens, or give the worker more memory",
     "MaxModelLenTooLarge": "lower maxModelLen to what the message says, or give the worker more memory",
     "ReportOutOfBounds": "report it: a worker measured what can not be",
+    "RankMissing": "see the log of the pod that the message names; it is tried again",
     "NoReports": "wait",
     "WaitingForReports": "wait: it ends by itself",
     "BlockSizeDiffers": "use one worker image for all pods; delete the pod that the message names",

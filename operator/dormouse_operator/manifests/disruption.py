@@ -5,21 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dormouse_api.names import COMPONENT_FOLLOWER, COMPONENT_WORKER, LABEL_COMPONENT, LABEL_DEPLOYMENT
 from dormouse_operator.manifests.common import Manifest, labels_of, metadata_of, selector_labels
 from dormouse_operator.model import BudgetState, Deployment
 
 
 def budget_manifest(deployment: Deployment) -> Manifest:
-    """Return the budget. A pod that is asleep or loads is not ready: AlwaysAllow lets it go, whatever the others do."""
+    """Return the budget. A pod that is asleep or loads is not ready: AlwaysAllow lets it go, whatever the others do.
+
+    Whoever takes a pod of a group takes the group. So where there are groups all pods but one have to stay: the next
+    eviction is for when the group of the last one is whole again.
+    """
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": metadata_of(deployment, deployment.key.name, labels_of(deployment)),
-        "spec": {
-            "maxUnavailable": 1,
-            "unhealthyPodEvictionPolicy": "AlwaysAllow",
-            "selector": {"matchLabels": selector_labels(deployment.key.name)},
-        },
+        "spec": {"unhealthyPodEvictionPolicy": "AlwaysAllow", **_least(deployment)},
+    }
+
+
+def _least(deployment: Deployment) -> Manifest:
+    name = deployment.key.name
+    if not deployment.parallelism.is_grouped:
+        return {"maxUnavailable": 1, "selector": {"matchLabels": selector_labels(name)}}
+    components = {"key": LABEL_COMPONENT, "operator": "In", "values": [COMPONENT_WORKER, COMPONENT_FOLLOWER]}
+    return {
+        "minAvailable": deployment.replicas * deployment.parallelism.pipeline - 1,
+        "selector": {"matchLabels": {LABEL_DEPLOYMENT: name}, "matchExpressions": [components]},
     }
 
 
