@@ -112,11 +112,11 @@ def test_a_group_goes_by_its_leaders_uid_so_that_a_later_one_of_the_same_names_i
     assert names.index("DORMOUSE_POD_UID") < names.index("DORMOUSE_GROUP_ID"), "the kubelet expands what it knows"
 
 
-def test_clients_never_reach_a_follower_and_the_kubelet_asks_whether_it_lives():
+def test_clients_never_reach_a_follower_and_the_kubelet_asks_whether_its_ranks_were_welcomed():
     pod = follower(deployment(pipeline=2))
     labels = pod["metadata"]["labels"]
     assert not selector_labels("tiny").items() <= labels.items()
-    assert pod["spec"]["containers"][0]["readinessProbe"]["httpGet"]["path"] == "/healthz"
+    assert pod["spec"]["containers"][0]["readinessProbe"]["httpGet"]["path"] == "/readyz"
 
 
 def test_followers_stay_near_their_leader_where_a_topology_is_named():

@@ -174,6 +174,8 @@ async def test_a_follower_that_is_lost_ends_its_group_and_no_other(rig, end):
     assert len(uids(rig) - before) == 2, "both pods of the group are new"
     assert (rig.status["phase"], rig.status["readyReplicas"]) == ("Active", 2)
     assert rig.node.worker_of(leaders(rig)[0]).commands == ["initialize_cache"], "it profiled and agreed anew"
+    [told] = [event for event in rig.events if event.startswith("GroupBroken")]
+    assert lost in told
 
 
 async def test_a_leader_that_is_lost_takes_its_followers_along(rig):

@@ -9,6 +9,7 @@ from dormouse_operator.groups import scheduling_ends
 from dormouse_operator.model import Condition, Group, Observed, Pod, follower_name
 
 TYPE = "Scheduled"
+GROUP_BROKEN = "GroupBroken"
 
 
 def evaluate(observed: Observed) -> Condition:
@@ -27,7 +28,7 @@ def evaluate(observed: Observed) -> Condition:
     if broken := next(
         (why for pod in observed.pods if observed.is_wanted(pod) and (why := _breach(observed, pod))), ""
     ):
-        return not_yet(TYPE, "GroupBroken", broken)
+        return not_yet(TYPE, GROUP_BROKEN, broken)
     if len(there) < wanted:
         return not_yet(TYPE, "PodsMissing", f"{len(there)} of {wanted} pods exist{_still_ending(observed)}")
     return _groups(observed) if observed.deployment.parallelism.is_grouped else _pods(observed)

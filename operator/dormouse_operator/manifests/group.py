@@ -105,10 +105,10 @@ def _group_id(pod: Manifest, deployment: Deployment, leader: Pod | None) -> str:
 
 
 def _follow(pod: Manifest, deployment: Deployment, leader: Pod) -> None:
-    """Keep clients and gateways away, and stay near the leader. It is ready as long as its processes run."""
+    """Keep clients and gateways away, and stay near the leader. It is ready while its ranks are the leader's."""
     labels, container = pod["metadata"]["labels"], pod["spec"]["containers"][0]
     labels |= {LABEL_COMPONENT: COMPONENT_FOLLOWER, LABEL_LEADER_UID: leader.uid}
-    http = {"httpGet": {"path": "/healthz", "port": METRICS_PORT}}
+    http = {"httpGet": {"path": "/readyz", "port": METRICS_PORT}}
     container["readinessProbe"] = {**http, "periodSeconds": 2, "timeoutSeconds": 2, "failureThreshold": 2}
     if key := deployment.parallelism.topology_key:
         beside = {
