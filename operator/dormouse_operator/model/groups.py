@@ -42,6 +42,8 @@ class Group:
     @property
     def breach(self) -> str:
         """Return why the group can not live on, "" if it can. What becomes of the leader itself is no breach."""
+        if self.leader.group_size == 1:  # nearly all: nothing to look through
+            return ""
         for pod in self.followers:
             if pod.has_ended:
                 return f"pod {pod.name} ended: {pod.end_message or 'no reason given'}"
