@@ -6,8 +6,10 @@ from dataclasses import replace
 from datetime import timedelta
 
 from dormouse_operator import groups, planner
-from dormouse_operator.actions import CreateFollower, PutToSleep
+from dormouse_operator.actions import CreateFollower, DeletePod, PutToSleep
 from dormouse_operator.model import Lifecycle, Parallelism, WorkerState
+from dormouse_operator.rollout import removal
+from dormouse_operator.rollout.standing import muster
 from dormouse_operator.testing_nouns import NOW, a_deployment, a_pod, a_worker, observed
 
 PAIR = Parallelism(pipeline=2, scheduling_deadline_s=60)
@@ -50,3 +52,15 @@ def test_a_follower_that_is_missing_is_made_until_the_group_was_whole_once_and_e
     assert seen(formed).group(formed).breach == f"pod {FOLLOWER.name} is gone"
     assert not [step for step in groups.steps(seen(formed), [formed]) if isinstance(step, CreateFollower)]
     assert not formed.has_opened
+
+
+def test_a_group_of_an_older_revision_that_never_opened_has_nothing_to_keep_it():
+    formed = replace(LEADER, revision="0000ffff", gate_open=False, gate_reason="GroupFormed")
+    loading = seen(formed, FOLLOWER)
+    assert muster(loading).ending == (formed,)
+    assert removal.next_step(loading, formed) == DeletePod(formed), "nobody can have called it"
+
+
+def test_a_group_of_which_only_followers_are_left_still_holds_its_devices():
+    left = observed(pods=(), deployment=a_deployment(parallelism=PAIR), followers={"gone": (FOLLOWER, FOLLOWER)})
+    assert muster(left).num_deleting == 1
