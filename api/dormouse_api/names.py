@@ -14,6 +14,7 @@ INFERENCE_PORT = 50051  # workers and gateway: dormouse.v1.Inference, health, re
 CONTROL_PORT = 50052  # workers: WorkerControl; gateway: GatewayControl
 HTTP_PORT = 8000  # gateway: the OpenAI-compatible API
 METRICS_PORT = 8080  # every part: /metrics, /healthz, /readyz over HTTP
+GROUP_PORT = 29500  # leaders of groups: where the ranks of the group meet
 
 INFERENCE_SERVICE = "dormouse.v1.Inference"
 CONTROL_SERVICE = "dormouse.v1.WorkerControl"
@@ -22,8 +23,13 @@ LABEL_DEPLOYMENT = f"{GROUP}/deployment"  # on every child: the name of its Infe
 LABEL_REPLICA = f"{GROUP}/replica"  # on worker pods: "0", "1", …
 LABEL_REVISION = f"{GROUP}/revision"  # on worker pods: digest of the pod-relevant part of the spec
 LABEL_POD_DIGEST = f"{GROUP}/pod-digest"  # on worker pods: digest of what only another pod can change
+LABEL_RANKS = f"{GROUP}/ranks"  # on pods of replicas with several ranks: how many the replica has
+LABEL_GROUP_SIZE = f"{GROUP}/group-size"  # on pods of replicas with several pods: how many
+LABEL_WORKER_INDEX = f"{GROUP}/worker-index"  # beside it: "0" leads; the replica's own number is LABEL_REPLICA
+LABEL_LEADER_UID = f"{GROUP}/leader-uid"  # on followers: the very pod that they were made for
 LABEL_COMPONENT = "app.kubernetes.io/component"
-COMPONENT_WORKER = "worker"
+COMPONENT_WORKER = "worker"  # can be called
+COMPONENT_FOLLOWER = "follower"  # computes for the leader of its group, and is called by nobody else
 
 READINESS_GATE = "dormouse.dev/cache-allocated"  # pod condition, True while the agreed cache is allocated and open
 

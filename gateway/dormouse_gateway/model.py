@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from dormouse_api.names import ANNOTATION_WAKE, INFERENCE_PORT, LABEL_DEPLOYMENT, LABEL_REVISION
+from dormouse_api.names import (
+    ANNOTATION_WAKE,
+    COMPONENT_FOLLOWER,
+    INFERENCE_PORT,
+    LABEL_COMPONENT,
+    LABEL_DEPLOYMENT,
+    LABEL_REVISION,
+)
 from dormouse_kube.api import Resource
 from dormouse_kube.reflector import ObjectKey
 
@@ -108,14 +115,15 @@ def parse_deployment(obj: Resource) -> Deployment:
 
 
 def parse_endpoint(obj: Resource) -> Endpoint | None:
-    """Read a worker pod; None when it can not be called: not running, without address, or on its way out.
+    """Read a worker pod; None when it can not be called: not running, without address, a follower, on its way out.
 
     Raises KeyError, TypeError or ValueError if it is not a pod of ours.
     """
     metadata, status = obj["metadata"], obj.get("status") or {}
     address = status.get("podIP")
     is_leaving = "deletionTimestamp" in metadata
-    if is_leaving or not address or status.get("phase") != "Running":
+    is_follower = metadata["labels"].get(LABEL_COMPONENT) == COMPONENT_FOLLOWER
+    if is_leaving or is_follower or not address or status.get("phase") != "Running":
         return None
     return Endpoint(
         id=EndpointId(metadata["uid"], _host_port(address, _grpc_port(obj["spec"]))),

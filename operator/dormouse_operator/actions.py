@@ -16,6 +16,11 @@ class ApplyService:
 
 
 @dataclass(frozen=True, slots=True)
+class ApplyRanksService:
+    """Make the Service under which the pods of groups find each other what it should be."""
+
+
+@dataclass(frozen=True, slots=True)
 class ApplyDisruptionBudget:
     """Make the PodDisruptionBudget what it should be."""
 
@@ -32,6 +37,14 @@ class CreatePod:
     """Create the pod of a replica, and before it the claim that keeps its hub's model, if that is ours to make."""
 
     index: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreateFollower:
+    """Create a pod of the group of this leader."""
+
+    leader: Pod
+    ordinal: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +129,15 @@ class WakeUp:
 
 ReplicaAction = SetGate | InitializeCache | Drain | EndRequests | PutToSleep | WakeUp
 ClusterAction = (
-    ApplyService | ApplyDisruptionBudget | DeleteDisruptionBudget | CreatePod | DeletePod | Relabel | SetGate
+    ApplyService
+    | ApplyRanksService
+    | ApplyDisruptionBudget
+    | DeleteDisruptionBudget
+    | CreatePod
+    | CreateFollower
+    | DeletePod
+    | Relabel
+    | SetGate
 )
 WorkerAction = InitializeCache | Drain | EndRequests | PutToSleep | WakeUp | SwapEngine
 Action = ClusterAction | WorkerAction | RemovePod
@@ -125,7 +146,9 @@ Action = ClusterAction | WorkerAction | RemovePod
 def pods_of(action: Action) -> tuple[Pod, ...]:
     """Return the pods that an action is about; one that is still to be created is none."""
     match action:
-        case ApplyService() | ApplyDisruptionBudget() | DeleteDisruptionBudget() | CreatePod():
+        case ApplyService() | ApplyRanksService() | ApplyDisruptionBudget() | DeleteDisruptionBudget():
+            return ()
+        case CreatePod() | CreateFollower():
             return ()
         case PutToSleep(pods) | WakeUp(pods):
             return pods

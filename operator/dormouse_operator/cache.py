@@ -14,15 +14,16 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from dormouse_api.names import COMPONENT_WORKER, LABEL_COMPONENT, LABEL_DEPLOYMENT
+from dormouse_api.names import LABEL_COMPONENT, LABEL_DEPLOYMENT
 from dormouse_kube.api import DISRUPTION_BUDGETS, INFERENCE_DEPLOYMENTS, PODS, SERVICES, Kind, Resource
 from dormouse_operator.claims import Claims
+from dormouse_operator.manifests import ranks_service_name
 from dormouse_operator.model import Key
 
 # What is watched, and the labels that select it.
 SELECTORS: dict[Kind, str] = {
     INFERENCE_DEPLOYMENTS: "",
-    PODS: f"{LABEL_DEPLOYMENT},{LABEL_COMPONENT}={COMPONENT_WORKER}",
+    PODS: f"{LABEL_DEPLOYMENT},{LABEL_COMPONENT}",  # workers and followers
     SERVICES: LABEL_DEPLOYMENT,
     DISRUPTION_BUDGETS: LABEL_DEPLOYMENT,
 }
@@ -38,6 +39,7 @@ class Snapshot(NamedTuple):
     deployment: Resource
     pods: tuple[Resource, ...]
     service: Resource | None  # the one of the deployment's name
+    ranks_service: Resource | None  # the one under which the pods of groups find each other
     budget: Resource | None  # the disruption budget of the deployment's name
     rival: Key | None  # the older deployment that answers to its model name
     version: int  # of the copies: another one means that something changed
@@ -93,10 +95,12 @@ class Cache:
         entries = sorted(group.entries.items())
         pods = tuple(_unpack(entry) for (plural, _), entry in entries if plural == PODS.plural)
         service, budget = (group.entries.get((kind.plural, key.name)) for kind in (SERVICES, DISRUPTION_BUDGETS))
+        ranks_service = group.entries.get((SERVICES.plural, ranks_service_name(key.name)))
         return Snapshot(
             deployment=_unpack(group.entries[INFERENCE_DEPLOYMENTS.plural, key.name]),
             pods=pods,
             service=_unpack(service) if service else None,
+            ranks_service=_unpack(ranks_service) if ranks_service else None,
             budget=_unpack(budget) if budget else None,
             rival=self._claims.rival_of(key),
             version=group.version,

@@ -3,10 +3,10 @@
     first:   the minimum of the reports that count
     then:    lowered at once by a smaller report; raised only if every replica could follow and it is worth a tenth
 
-A report counts when the worker has not failed, its numbers are possible, and its blocks have the size of the others'.
-(That it is of this pod and of these settings is checked where workers are asked.) Raising interrupts workers that
-serve, one after the other, so it must be worth it. At the first start everybody who has a node is waited for, but only
-so long: a replica without a node, or a late one, joins later.
+A replica of several ranks reports as one (`ranks`). A report counts when the worker has not failed, its numbers are
+possible, and its blocks have the size of the others'. (That it is of this pod and of these settings is checked where
+workers are asked.) Raising interrupts workers that serve, one after the other, so it must be worth it. At the first
+start everybody who has a node is waited for, but only so long: a replica without a node, or a late one, joins later.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from dormouse_operator import ranks
 from dormouse_operator.model import Observed, Pod, Report, Worker, WorkerState
 
 BLOCKS_AGREED = "BlocksAgreed"
 WAITING_FOR_REPORTS = "WaitingForReports"
 WORTH_RAISING = 1.1  # a larger count is taken from this multiple of the present one on
-MAX_BLOCKS = 2**31 - 1  # numbers of blocks are 32-bit integers in the block tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,7 @@ class Agreement:
     reported: tuple[int, ...]  # by replica
     limiting_pod: str
     limiting_rank: int
+    limiter: str  # who that is, for people
 
     def __str__(self) -> str:
         """Return the sentence that users read."""
@@ -41,30 +42,17 @@ class Agreement:
         if self.num_gpu_blocks < least:
             return f"{self.num_gpu_blocks}, as allocated already; reported are {list(self.reported)}"
         if len(self.reported) == 1:
-            return f"{self.num_gpu_blocks}, as pod {self.limiting_pod} reported"
-        return f"{self.num_gpu_blocks}, the minimum of {list(self.reported)}, limited by pod {self.limiting_pod}"
-
-
-def flaw_of(report: Report) -> str:
-    """Return which number of a report is impossible, "" if none is. No block at all is a small memory, not a flaw."""
-    if not 0 <= report.num_gpu_blocks <= MAX_BLOCKS:
-        return f"numGpuBlocks is {report.num_gpu_blocks}; possible are 0 to {MAX_BLOCKS}"
-    if not 0 <= report.num_cpu_blocks <= MAX_BLOCKS:
-        return f"numCpuBlocks is {report.num_cpu_blocks}; possible are 0 to {MAX_BLOCKS}"
-    if report.block_size <= 0:
-        return f"blockSize is {report.block_size}; possible is 1 token or more"
-    if report.num_gpu_blocks * report.block_bytes > report.total_bytes > 0:
-        needed = report.num_gpu_blocks * report.block_bytes
-        return f"{report.num_gpu_blocks} blocks need {needed} bytes; the device has {report.total_bytes}"
-    return ""
+            return f"{self.num_gpu_blocks}, as {self.limiter} reported"
+        return f"{self.num_gpu_blocks}, the minimum of {list(self.reported)}, limited by {self.limiter}"
 
 
 def possible_report(observed: Observed, pod: Pod) -> Report | None:
-    """Return the pod's report unless the worker failed or a number in it is impossible."""
+    """Return what the replica reports unless it failed or something in it can not be; of several ranks the least."""
     worker = observed.worker(pod)
-    if worker is None or worker.report is None or worker.state is WorkerState.FAILED:
+    report = ranks.whole(worker) if worker and worker.state is not WorkerState.FAILED else None
+    if worker is None or report is None:
         return None
-    return None if flaw_of(worker.report) or worker.report.num_gpu_blocks == 0 else worker.report
+    return None if ranks.flaw_of(observed.group(pod), worker) or report.num_gpu_blocks == 0 else report
 
 
 def block_size_of(observed: Observed) -> int | None:
@@ -90,11 +78,12 @@ def reports(observed: Observed) -> list[tuple[Pod, Report]]:
 
 def missing(observed: Observed) -> list[Pod]:
     """Return the pods that have a node and may still report."""
-    return [pod for pod in observed.replicas if pod.is_scheduled and _may_report(observed.worker(pod))]
+    scheduled = (pod for pod in observed.replicas if observed.group(pod).is_scheduled)
+    return [pod for pod in scheduled if _may_report(observed.worker(pod))]
 
 
 def _may_report(worker: Worker | None) -> bool:
-    return worker is None or (worker.report is None and worker.state is not WorkerState.FAILED)
+    return worker is None or (not ranks.reports_of(worker) and worker.state is not WorkerState.FAILED)
 
 
 def agree(observed: Observed) -> Agreement | None:
@@ -103,6 +92,7 @@ def agree(observed: Observed) -> Agreement | None:
     if not counting or _must_wait(observed):
         return None
     limiting_pod, least = min(counting, key=lambda entry: (entry[1].num_gpu_blocks, entry[0].index))
+    group = observed.group(limiting_pod)
     return Agreement(
         num_gpu_blocks=_agreed(
             observed, least.num_gpu_blocks, is_complete=len(counting) == observed.deployment.replicas
@@ -110,8 +100,9 @@ def agree(observed: Observed) -> Agreement | None:
         num_cpu_blocks=min(report.num_cpu_blocks for _, report in counting),
         block_size=least.block_size,
         reported=tuple(report.num_gpu_blocks for _, report in counting),
-        limiting_pod=limiting_pod.name,
+        limiting_pod=group.pod_name(least.rank),
         limiting_rank=least.rank,
+        limiter=f"pod {limiting_pod.name}" if limiting_pod.num_ranks == 1 else ranks.where(group, least.rank),
     )
 
 

@@ -7,14 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from dormouse_operator.actions import Action, ApplyDisruptionBudget, ApplyService, CreatePod, DeleteDisruptionBudget
+from dormouse_operator.actions import (
+    Action,
+    ApplyDisruptionBudget,
+    ApplyRanksService,
+    ApplyService,
+    CreatePod,
+    DeleteDisruptionBudget,
+)
 from dormouse_operator.manifests import pod_name
-from dormouse_operator.model import Observed
+from dormouse_operator.model import Observed, leader_name
 
 
-def service(observed: Observed) -> list[Action]:
-    """Return what makes the Service what it should be."""
-    return [] if observed.service and observed.service.is_current else [ApplyService()]
+def services(observed: Observed) -> list[Action]:
+    """Return what makes the Services what they should be. That of the ranks goes with the deployment."""
+    own: list[Action] = [] if observed.service and observed.service.is_current else [ApplyService()]
+    if not observed.deployment.parallelism.is_grouped or (observed.ranks_service and observed.ranks_service.is_current):
+        return own
+    return [*own, ApplyRanksService()]
 
 
 def disruption_budget(observed: Observed) -> list[Action]:
@@ -33,8 +43,11 @@ def disruption_budget(observed: Observed) -> list[Action]:
 
 
 def creations(observed: Observed, filled: Collection[int]) -> list[CreatePod]:
-    """Return the pods that are missing and whose names are free. `filled` are the places that have a pod."""
-    taken = {pod.name for pod in observed.pods}
+    """Return the pods that are missing and whose names are free. `filled` are the places that have a pod.
+
+    A group begins when nothing is left of the one before.
+    """
+    taken = {pod.name for pod in observed.pods} | {leader_name(pod.name) for pod in observed.orphans}
     missing = [(index, free_name(observed, index)) for index in range(observed.deployment.replicas)]
     return [CreatePod(index) for index, name in missing if index not in filled and name not in taken]
 

@@ -9,8 +9,10 @@ from dormouse_kube.api import CLAIMS, DISRUPTION_BUDGETS, PODS, SERVICES
 from dormouse_kube.errors import Conflict
 from dormouse_operator.actions import (
     ApplyDisruptionBudget,
+    ApplyRanksService,
     ApplyService,
     ClusterAction,
+    CreateFollower,
     CreatePod,
     DeleteDisruptionBudget,
     DeletePod,
@@ -27,6 +29,7 @@ from dormouse_operator.manifests import (
     claim_name,
     gate_manifest,
     pod_manifest,
+    ranks_service_manifest,
     revision_manifest,
     service_manifest,
 )
@@ -50,6 +53,8 @@ class ClusterEffects:
         match action:
             case ApplyService():
                 await self._kube.apply(SERVICES, service_manifest(deployment), field_manager=FIELD_MANAGER)
+            case ApplyRanksService():
+                await self._kube.apply(SERVICES, ranks_service_manifest(deployment), field_manager=FIELD_MANAGER)
             case ApplyDisruptionBudget():
                 await self._kube.apply(
                     DISRUPTION_BUDGETS, budget_manifest(deployment, len(observed.spares)), field_manager=FIELD_MANAGER
@@ -58,6 +63,8 @@ class ClusterEffects:
                 await self._kube.delete(DISRUPTION_BUDGETS, *deployment.key, uid=uid)
             case CreatePod(index):
                 await self._create_pod(observed, index)
+            case CreateFollower(leader, ordinal):
+                await self._create_follower(observed, leader, ordinal)
             case DeletePod(pod):
                 await self._kube.delete(PODS, deployment.key.namespace, pod.name, uid=pod.uid)
             case Relabel(pod, revision):
@@ -84,4 +91,15 @@ class ClusterEffects:
             with suppress(Conflict):
                 await self._kube.create(CLAIMS, claim_manifest(deployment))
         pod = pod_manifest(deployment, image=observed.image, index=index, defaults=self._defaults, name=name)
+        await self._kube.apply(PODS, pod, field_manager=FIELD_MANAGER)
+
+    async def _create_follower(self, observed: Observed, leader: Pod, ordinal: int) -> None:
+        pod = pod_manifest(
+            observed.deployment,
+            image=observed.image,
+            index=leader.index,
+            defaults=self._defaults,
+            leader=leader,
+            ordinal=ordinal,
+        )
         await self._kube.apply(PODS, pod, field_manager=FIELD_MANAGER)

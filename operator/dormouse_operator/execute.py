@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dormouse_kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound
-from dormouse_operator.actions import POLL_S, Action, ClusterAction, CreatePod, RemovePod, pods_of
+from dormouse_operator.actions import POLL_S, Action, ClusterAction, CreateFollower, CreatePod, RemovePod, pods_of
 from dormouse_operator.children import free_name
 from dormouse_operator.cluster_effects import ClusterEffects
 from dormouse_operator.errors import GroupRefused, RequestCameIn, WorkerError, WorkerRefused
 from dormouse_operator.manifests import WorkerDefaults
-from dormouse_operator.model import Observed
+from dormouse_operator.model import Observed, follower_name
 from dormouse_operator.worker_effects import WorkerEffects
 from dormouse_operator.workers import WorkerControl
 from dormouse_operator.writes import Authority, Writer
@@ -91,4 +91,6 @@ def _subject(observed: Observed, action: Action) -> str:
     """Return the name of the pod that the action is about, "" for none."""
     if isinstance(action, CreatePod):
         return free_name(observed, action.index)
+    if isinstance(action, CreateFollower):
+        return follower_name(action.leader.name, action.ordinal)
     return next((pod.name for pod in pods_of(action)), "")

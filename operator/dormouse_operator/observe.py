@@ -14,13 +14,21 @@ from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
-from dormouse_kube.api import DISRUPTION_BUDGETS, SERVICES, KubeApi
+from dormouse_kube.api import DISRUPTION_BUDGETS, SERVICES, KubeApi, Resource
 from dormouse_kube.errors import Unavailable
 from dormouse_operator import idle, spare
 from dormouse_operator.cache import Cache, Snapshot
-from dormouse_operator.manifests import choose_image, parse_budget, parse_service, pod_digest_of, revision_of
+from dormouse_operator.manifests import (
+    choose_image,
+    parse_budget,
+    parse_ranks_service,
+    parse_service,
+    pod_digest_of,
+    ranks_service_name,
+    revision_of,
+)
 from dormouse_operator.model import Activity, Deployment, Key, Observed, Pod, Rung, Worker, WorkerState
-from dormouse_operator.parse import parse_deployment, parse_pod
+from dormouse_operator.parse import parse_deployment, parse_pods
 from dormouse_operator.rest import worker_at_rest
 from dormouse_operator.statuses import Answer, Statuses
 
@@ -89,7 +97,7 @@ class Observer:
     async def observe(self, snapshot: Snapshot, refusals: Refusals) -> Sighting:
         """Return what there is. `refusals` are of the last actions."""
         deployment = parse_deployment(snapshot.deployment)
-        pods = tuple(parse_pod(item) for item in snapshot.pods)
+        pods, followers = parse_pods(snapshot.pods)
         pressure = self._host_memory.pressure_on(deployment.key) if self._host_memory else ""
         activity = self._activities.get(deployment.key)
         evidence = idle.gather(deployment, activity, self._clock(), pods=pods, is_pressed=bool(pressure))
@@ -106,6 +114,7 @@ class Observer:
         if raw_budget is None and deployment.replicas > 1:
             raw_budget = await self._kube.get(DISRUPTION_BUDGETS, *deployment.key)
         service = parse_service(raw_service, deployment)
+        ranks_service = parse_ranks_service(await self._ranks_service(snapshot, deployment), deployment)
         spares = spare.choose(decision.ladder, _own(deployment, pods), workers, refusals.by_pod)
         image = choose_image(deployment, pods, self._default_image)
         observed = Observed(
@@ -114,11 +123,13 @@ class Observer:
             image=image,
             revision=revision_of(deployment, image),
             pods=pods,
+            followers=followers,
             workers=workers,
             unreachable={**dict.fromkeys(strangers, _NOT_OURS), **unreachable},
             refusals=refusals.by_pod,
             forbidden=refusals.forbidden,
             service=service,
+            ranks_service=ranks_service,
             name_owner=str(snapshot.rival) if snapshot.rival else "",
             budget=parse_budget(raw_budget, deployment, len(spares)),
             agreement_timeout_s=self._agreement_timeout_s,
@@ -134,8 +145,15 @@ class Observer:
             observed,
             resource_version=snapshot.deployment["metadata"]["resourceVersion"],
             is_told=is_told,
-            meets_stranger=snapshot.service is None and service is not None,
+            meets_stranger=(snapshot.service is None and service is not None)
+            or (snapshot.ranks_service is None and ranks_service is not None),
         )
+
+    async def _ranks_service(self, snapshot: Snapshot, deployment: Deployment) -> Resource | None:
+        """Return the Service under which the pods of groups find each other; not looked for where there are none."""
+        if snapshot.ranks_service or not deployment.parallelism.is_grouped:
+            return snapshot.ranks_service
+        return await self._kube.get(SERVICES, deployment.key.namespace, ranks_service_name(deployment.key.name))
 
     def refresh(self, key: Key) -> None:
         """Note that workers were given commands."""

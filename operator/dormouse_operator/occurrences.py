@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dormouse_operator import capacity
-from dormouse_operator.conditions import asleep, blocks_agreed, model_loaded, ready
+from dormouse_operator.conditions import asleep, blocks_agreed, model_loaded, ready, scheduled
 from dormouse_operator.conditions.ladder import spare_words
 from dormouse_operator.manifests import Occurrence
 from dormouse_operator.model import Observed, Rung
@@ -20,6 +20,7 @@ def occurrences(observed: Observed, conditions: Conditions) -> list[Occurrence]:
     """Return what happened since the recorded status was written."""
     tellers: list[Callable[[Observed, Conditions], Occurrence | None]] = [
         _downloading,
+        _regrouped,
         _agreed,
         _serving,
         _slept,
@@ -36,6 +37,13 @@ def _downloading(observed: Observed, conditions: Conditions) -> Occurrence | Non
     condition, before = conditions[model_loaded.TYPE], observed.deployment.recorded.reason(model_loaded.TYPE)
     is_news = condition.reason == model_loaded.DOWNLOADING != before
     return Occurrence("Normal", condition.reason, condition.message) if is_news else None
+
+
+def _regrouped(observed: Observed, conditions: Conditions) -> Occurrence | None:
+    """Tell that a group ends because it lost a pod: time cures it, so it is no failure, but somebody lost requests."""
+    condition, before = conditions[scheduled.TYPE], observed.deployment.recorded.reason(scheduled.TYPE)
+    is_news = condition.reason == scheduled.GROUP_BROKEN != before
+    return Occurrence("Warning", condition.reason, condition.message) if is_news else None
 
 
 def _agreed(observed: Observed, _conditions: Conditions) -> Occurrence | None:

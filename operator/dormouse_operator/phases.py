@@ -60,9 +60,9 @@ REPLICA_PHASES = (
 def replica_phase(observed: Observed, pod: Pod) -> Phase:
     """Return where the replica of this pod is in its life."""
     state = observed.state(pod)
-    if pod.has_ended or _has_crashed(pod):
+    if pod.has_ended or _has_crashed(pod) or observed.group(pod).looping:
         return Phase.FAILED
-    if not pod.is_scheduled:
+    if not observed.group(pod).is_scheduled:
         return Phase.PENDING
     if state is None:
         return Phase.STARTING

@@ -6,6 +6,7 @@ Each pass plans at most one step per replica, and every step can be repeated wit
     to sleep:        close the gate → drain → all replicas sleep together     (by order, or as `idle` decides)
     to wake:         wake up → open the gate
     not wanted:      close the gate → endpoints gone → drain → delete        (`rollout`, which decides how many at once)
+    of several pods: make the followers, end all when one is gone            (`groups`; all else is the leader's)
 
 What makes it hard: (1) a worker that serves must not lose its requests because a newcomer reported less: such workers
 are taken out of the Service one at a time, and re-initialised when idle. (2) names of pods are deterministic, so a new
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from dormouse_operator import capacity, children, sleep
+from dormouse_operator import capacity, children, groups, sleep
 from dormouse_operator.actions import POLL_S, Action, Plan, pods_of
 from dormouse_operator.conditions.accepted import rejection
 from dormouse_operator.model import STUCK_AFTER, Observed, Pod, WorkerState
@@ -41,9 +42,9 @@ def plan(observed: Observed) -> Plan:
         return Plan()
     standing = muster(observed)
     stop = stop_of(observed, standing)
-    exchange = rollout.plan(observed, standing, stop)
+    exchange = [*rollout.plan(observed, standing, stop), *groups.steps(observed, standing.new)]
     busy = {pod.name for action in exchange for pod in pods_of(action)}
-    actions: list[Action] = [*children.service(observed), *children.disruption_budget(observed), *exchange]
+    actions: list[Action] = [*children.services(observed), *children.disruption_budget(observed), *exchange]
     for view, pods in [(observed, standing.new), *rollout.older(observed, standing, stop)]:
         actions += _steps(view, [pod for pod in pods if pod.name not in busy])
     actions += sleep.steps(observed)
@@ -65,6 +66,7 @@ def _requeue_after_s(observed: Observed, standing: Standing) -> float | None:
     times = (
         _waiting_ends(observed),
         _progress_ends(observed, standing),
+        groups.next_deadline(observed),
         observed.ladder_due,
         _next_stuck(observed),
     )

@@ -7,7 +7,7 @@ to deployments where nothing happens.
 
 from __future__ import annotations
 
-from dormouse_operator.model import Deployment, Pod, Report, Worker, WorkerState
+from dormouse_operator.model import Deployment, KvCache, Pod, Report, Worker, WorkerState, follower_name
 
 
 def worker_at_rest(deployment: Deployment, pod: Pod) -> Worker | None:
@@ -18,19 +18,33 @@ def worker_at_rest(deployment: Deployment, pod: Pod) -> Worker | None:
         return None
     if rank is None or cache is None or not 0 < rank.allocated_gpu_blocks == cache.num_gpu_blocks:
         return None
+    reports = _reports_of(cache, pod)
+    if len(reports) != pod.num_ranks:
+        return None
     return Worker(
         state=WorkerState.READY,
         pod_uid=pod.uid,
         settings_digest=pod.revision,
-        report=Report(
+        report=reports[0],
+        rank_reports=reports if pod.num_ranks > 1 else (),
+        num_gpu_blocks=rank.allocated_gpu_blocks,
+        num_cpu_blocks=cache.num_cpu_blocks,
+        is_at_rest=True,
+    )
+
+
+def _reports_of(cache: KvCache, leader: Pod) -> tuple[Report, ...]:
+    """Return what the ranks of a replica reported, as recorded."""
+    names = {leader.name, *(follower_name(leader.name, ordinal) for ordinal in range(1, leader.group_size))}
+    return tuple(
+        Report(
             rank=rank.rank,
             num_gpu_blocks=rank.num_gpu_blocks,
             num_cpu_blocks=rank.num_cpu_blocks,
             block_size=cache.block_size,
             device=rank.gpu_uuid or "cpu",
             limited_by=rank.limited_by,
-        ),
-        num_gpu_blocks=rank.allocated_gpu_blocks,
-        num_cpu_blocks=cache.num_cpu_blocks,
-        is_at_rest=True,
+        )
+        for rank in cache.ranks
+        if rank.pod in names
     )

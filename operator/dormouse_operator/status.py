@@ -10,9 +10,10 @@ from dormouse_operator import capacity
 from dormouse_operator.conditions import asleep, ready
 from dormouse_operator.conditions.ready import serving
 from dormouse_operator.manifests import selector_text
-from dormouse_operator.model import Actuation, Condition, Ladder, Observed, Rank, Rung, WorkerState
+from dormouse_operator.model import Actuation, Condition, Ladder, Observed, Pod, Rank, Report, Rung, WorkerState
 from dormouse_operator.parse import format_time, parse_time
 from dormouse_operator.phases import deployment_phase
+from dormouse_operator.ranks import reports_of
 
 Conditions = Mapping[str, Condition]
 
@@ -156,25 +157,25 @@ def _kv_cache(observed: Observed) -> dict[str, Any] | None:
 
 
 def ranks_of(observed: Observed) -> list[Rank]:
-    """Return what each rank reported and holds."""
-    ranks = []
-    for pod, report in capacity.reports(observed):
-        worker = observed.workers[pod.name]
-        ranks.append(
-            Rank(
-                rank=report.rank,
-                pod=pod.name,
-                num_gpu_blocks=report.num_gpu_blocks,
-                num_cpu_blocks=report.num_cpu_blocks,
-                allocated_gpu_blocks=observed.allocated_gpu_blocks(pod),
-                gpu_uuid="" if report.device == "cpu" else report.device,
-                residual_bytes=worker.residual_bytes if worker.state is WorkerState.ASLEEP else 0,
-                limited_by=report.limited_by,
-                sleep_level=worker.sleep_level,
-                request_counter=observed.counter_when_decided(pod),
-            )
-        )
-    return ranks
+    """Return what each rank reported and holds. What a replica says as a whole stands at its first."""
+    replicas = ((pod, reports_of(observed.workers[pod.name])) for pod, _ in capacity.reports(observed))
+    return [_rank_of(observed, pod, report, is_first=report is told[0]) for pod, told in replicas for report in told]
+
+
+def _rank_of(observed: Observed, leader: Pod, report: Report, *, is_first: bool) -> Rank:
+    worker = observed.workers[leader.name]
+    return Rank(
+        rank=report.rank,
+        pod=observed.group(leader).pod_name(report.rank),
+        num_gpu_blocks=report.num_gpu_blocks,
+        num_cpu_blocks=report.num_cpu_blocks,
+        allocated_gpu_blocks=observed.allocated_gpu_blocks(leader),
+        gpu_uuid="" if report.device == "cpu" else report.device,
+        residual_bytes=worker.residual_bytes if worker.state is WorkerState.ASLEEP and is_first else 0,
+        limited_by=report.limited_by,
+        sleep_level=worker.sleep_level,
+        request_counter=observed.counter_when_decided(leader) if is_first else None,
+    )
 
 
 def _write_rank(rank: Rank) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from dormouse_api.names import CONTROL_SERVICE, Role
 from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2_grpc as rpc
 from dormouse_operator.errors import WorkerRefused
-from dormouse_operator.model import Worker
+from dormouse_operator.model import Report, Worker
 from dormouse_operator.testing_workers import FakeWorker
 
 Find = Callable[[Any], Awaitable[FakeWorker]]  # the worker that a call is for, from the call's context
@@ -105,15 +105,8 @@ def to_message(worker: Worker) -> pb.WorkerStatus:
         settings_digest=worker.settings_digest,
         epoch=worker.epoch,
         running_requests=worker.running_requests,
-        report=pb.MemoryReport(
-            rank=report.rank,
-            num_gpu_blocks=report.num_gpu_blocks,
-            num_cpu_blocks=report.num_cpu_blocks,
-            block_size=report.block_size,
-            device=report.device,
-        )
-        if report
-        else None,
+        report=_to_report(report) if report else None,
+        ranks=[pb.RankStatus(rank=report.rank, report=_to_report(report)) for report in worker.rank_reports],
         num_gpu_blocks=worker.num_gpu_blocks,
         residual_bytes=worker.residual_bytes,
         freed_bytes=worker.freed_bytes,
@@ -124,6 +117,16 @@ def to_message(worker: Worker) -> pb.WorkerStatus:
         sleep_level=worker.sleep_level,
         request_counter=worker.request_counter,
         swapping_to=worker.swapping_to,
+    )
+
+
+def _to_report(report: Report) -> pb.MemoryReport:
+    return pb.MemoryReport(
+        rank=report.rank,
+        num_gpu_blocks=report.num_gpu_blocks,
+        num_cpu_blocks=report.num_cpu_blocks,
+        block_size=report.block_size,
+        device=report.device,
     )
 
 

@@ -38,10 +38,21 @@ class FakeWorker:
     swapping_to: str = ""  # digest of the engine that starts beside this one
     swap_failure: str = ""  # why a new engine does not start
     refuse_next: list[WorkerError] = field(default_factory=list)  # raised by the next commands, one each
+    num_ranks: int = 1
+    rank_blocks: dict[int, int | None] = field(default_factory=dict)  # by rank, where it differs; None = no report
+    is_whole: bool = True  # all pods of its group run
 
     def finish_loading(self) -> None:
-        """Load and profile."""
-        self.state = WorkerState.PROFILED
+        """Load and profile, unless a rank is missing."""
+        if self.is_whole:
+            self.state = WorkerState.PROFILED
+
+    def see_group(self, *, is_whole: bool) -> None:
+        """Know whether all pods of the group run; without one of them nothing goes on."""
+        if self.is_whole and not is_whole and self.state is not WorkerState.FAILED:
+            self.restart()
+            self.running_requests = 0
+        self.is_whole = is_whole
 
     def fail(self, reason: str, message: str, *, has_report: bool = False) -> None:
         """Enter FAILED."""
@@ -58,14 +69,16 @@ class FakeWorker:
         """Return what it says of itself."""
         is_early = self.state in {WorkerState.STARTING, WorkerState.LOADING, WorkerState.FAILED}
         is_asleep = self.state is WorkerState.ASLEEP
-        report = Report(rank=0, num_gpu_blocks=self.num_gpu_blocks, num_cpu_blocks=0, block_size=16, device="cpu")
+        has_report = self.has_report or not is_early
+        reports = self._reports() if has_report else ()
         return Worker(
             state=self.state,
             pod_uid=self.pod_uid,
             settings_digest=self.settings_digest,
             epoch=self.epoch,
             running_requests=self.running_requests,
-            report=report if self.has_report or not is_early else None,
+            report=reports[0] if reports else None,
+            rank_reports=reports if self.num_ranks > 1 else (),
             num_gpu_blocks=self.allocated,
             residual_bytes=self.residual_bytes if is_asleep else 0,
             freed_bytes=GIB if is_asleep else 0,
@@ -78,13 +91,21 @@ class FakeWorker:
             swapping_to=self.swapping_to,
         )
 
+    def _reports(self) -> tuple[Report, ...]:
+        counts = {rank: self.rank_blocks.get(rank, self.num_gpu_blocks) for rank in range(self.num_ranks)}
+        return tuple(
+            Report(rank=rank, num_gpu_blocks=count, num_cpu_blocks=0, block_size=16, device="cpu")
+            for rank, count in counts.items()
+            if count is not None
+        )
+
     def initialize_cache(self, epoch: int, count: int) -> None:
         """Allocate, if the state and the number allow it."""
         self._begin("initialize_cache", epoch)
         if self.state is WorkerState.READY and self.allocated == count:
             return
         self._require(WorkerState.PROFILED, WorkerState.READY, WorkerState.DRAINING)
-        if not 0 < count <= self.num_gpu_blocks:
+        if not 0 < count <= min(report.num_gpu_blocks for report in self._reports()):
             raise WorkerRefused(f"INVALID_ARGUMENT: num_gpu_blocks is {count}; reported are {self.num_gpu_blocks}")
         self._require_idle()
         self.state, self.allocated = WorkerState.READY, count

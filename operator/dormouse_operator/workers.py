@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 import grpc
@@ -193,6 +194,9 @@ def parse_worker(status: pb.WorkerStatus) -> Worker:
         epoch=status.epoch,
         running_requests=status.running_requests,
         report=_parse_report(status.report) if status.HasField("report") else None,
+        rank_reports=tuple(
+            replace(_parse_report(rank.report), rank=rank.rank) for rank in status.ranks if rank.HasField("report")
+        ),
         num_gpu_blocks=status.num_gpu_blocks,
         num_cpu_blocks=status.num_cpu_blocks,
         residual_bytes=status.residual_bytes,

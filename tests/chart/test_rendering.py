@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from dormouse_api.names import COMPONENT_FOLLOWER, COMPONENT_WORKER, GROUP_PORT
 from dormouse_operator.manifests.common import labels_of
 from dormouse_operator.parse import parse_deployment
 from tools.bootstrap import ROOT
@@ -179,7 +180,11 @@ def test_the_operator_finds_every_gateway_by_itself_also_those_that_start_or_end
 
 def callers(policy: Manifest, port: int) -> list[Manifest | None]:
     """Return who may open connections to a port; None is everybody."""
-    rules = [rule for rule in policy["spec"]["ingress"] if port in {item["port"] for item in rule["ports"]}]
+    rules = [
+        rule
+        for rule in policy["spec"]["ingress"]
+        if any(item["port"] <= port <= item.get("endPort", item["port"]) for item in rule["ports"])
+    ]
     return [peer for rule in rules for peer in rule.get("from", [None])]
 
 
@@ -198,7 +203,8 @@ def test_only_operator_and_gateway_reach_the_control_port_of_workers(render: Ren
     ours = [pod["metadata"]["labels"] for pod in pods(manifests)]
     for policy in workers:
         assert policy["spec"]["podSelector"]["matchLabels"].items() <= WORKER_LABELS.items()
-        assert callers(policy, 50051) == callers(policy, 8080) == [None]
+        assert callers(policy, 50051) == [None]
+        assert None in callers(policy, 8080)
         peers = [peer for peer in callers(policy, 50052) if peer]
         assert {peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"] for peer in peers} == {
             NAMESPACE
@@ -206,6 +212,16 @@ def test_only_operator_and_gateway_reach_the_control_port_of_workers(render: Ren
         selected = [peer["podSelector"]["matchLabels"] for peer in peers]
         assert all(any(labels.items() <= pod.items() for pod in ours) for labels in selected)
         assert sorted(labels["app.kubernetes.io/component"] for labels in selected) == ["gateway", "operator"]
+
+
+def test_ranks_reach_each_other_at_any_port_and_nobody_else_does(default: list[Manifest]):
+    (policy,) = [policy for policy in of_kind(default, "NetworkPolicy") if "workers" in policy["metadata"]["name"]]
+    for port in (GROUP_PORT, GROUP_PORT + 1, 40000, 60000):
+        (peer,) = callers(policy, port)
+        assert peer.keys() == {"podSelector"}, "of the same namespace"
+        assert peer["podSelector"] == policy["spec"]["podSelector"]
+    (components,) = policy["spec"]["podSelector"]["matchExpressions"]
+    assert components["values"] == [COMPONENT_WORKER, COMPONENT_FOLLOWER]
 
 
 def test_only_the_operator_reaches_the_gateways_control_port(default: list[Manifest]):

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dormouse_api.names import ANNOTATION_WAKE
+from dormouse_api.names import ANNOTATION_WAKE, COMPONENT_FOLLOWER, LABEL_COMPONENT, LABEL_DEPLOYMENT
 from dormouse_gateway.model import parse_deployment, parse_endpoint
 from dormouse_gateway.router import Router
 from dormouse_gateway.testing import deployment, endpoint, infd, pod
@@ -87,12 +87,17 @@ def test_without_a_port_called_grpc_it_is_the_usual_one_and_ipv6_stands_in_brack
     assert not parsed.ready, "without a condition it is not ready"
 
 
+LABELS = {LABEL_DEPLOYMENT: "tiny", LABEL_COMPONENT: COMPONENT_FOLLOWER}
+FOLLOWER = pod("a", "tiny")["metadata"] | STORED | {"labels": LABELS}
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"status": {"phase": "Pending", "podIP": "10.0.0.1"}},
         {"status": {"phase": "Running"}},
         {"status": None},
+        {"metadata": FOLLOWER},
         {"metadata": pod("a", "tiny")["metadata"] | STORED | {"deletionTimestamp": "2026-01-01T00:00:00Z"}},
     ],
 )

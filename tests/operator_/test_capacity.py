@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dormouse_operator import capacity
+from dormouse_operator import capacity, ranks
 from dormouse_operator.model import Rank, RecordedStatus, WorkerState
 from dormouse_operator.testing_nouns import NOW, a_deployment, a_pod, a_report, a_worker, observed, recorded
 
@@ -32,7 +32,7 @@ def agreed(seen):
     return agreement.num_gpu_blocks if agreement else None
 
 
-@given(st.lists(st.integers(1, capacity.MAX_BLOCKS), min_size=1, max_size=8))
+@given(st.lists(st.integers(1, ranks.MAX_BLOCKS), min_size=1, max_size=8))
 def test_the_first_agreement_is_the_minimum_of_all_reports(counts):
     seen = observed(*(a_worker(PROFILED, blocks=count) for count in counts))
     agreement = capacity.agree(seen)
@@ -69,7 +69,7 @@ def test_without_any_report_nothing_is_agreed():
     ],
 )
 def test_a_number_that_is_impossible_is_named_with_its_limit(report, flaw):
-    assert capacity.flaw_of(report) == flaw
+    assert ranks.impossible(report) == flaw
 
 
 def test_a_report_with_an_impossible_number_does_not_count_and_the_others_go_on():

@@ -40,6 +40,14 @@ async def test_a_worker_that_sleeps_says_what_it_keeps_in_host_memory(control, w
     assert (await control.get_status(ADDRESS)).host_copy_bytes == 3 * 2**30
 
 
+async def test_a_leader_tells_of_every_rank_that_reported(control, worker):
+    worker.num_ranks, worker.rank_blocks = 4, {1: 1500, 3: None}
+    status = await control.get_status(ADDRESS)
+    assert [(report.rank, report.num_gpu_blocks) for report in status.rank_reports] == [(0, 2000), (1, 1500), (2, 2000)]
+    worker.num_ranks = 1
+    assert (await control.get_status(ADDRESS)).rank_reports == ()
+
+
 async def test_a_worker_that_still_loads_has_no_report(control, worker):
     worker.state = WorkerState.LOADING
     assert (await control.get_status(ADDRESS)).report is None

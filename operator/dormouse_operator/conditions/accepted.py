@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dormouse_operator.conditions.ladder import failed, holds
-from dormouse_operator.manifests import template_complaint
+from dormouse_operator.manifests import ranks_complaint, ranks_service_name, template_complaint
 from dormouse_operator.model import Condition, Observed
 
 TYPE = "Accepted"
@@ -19,6 +19,12 @@ def rejection(observed: Observed) -> Condition | None:
         name = deployment.key.name
         words = f"a Service {name} exists that does not belong to this object; remove it or choose another name"
         return failed(TYPE, "ServiceNameTaken", words)
+    if observed.ranks_service and not observed.ranks_service.is_ours:
+        name = ranks_service_name(deployment.key.name)
+        words = f"a Service {name}, by which the pods of a group find each other, exists that does not belong to this"
+        return failed(TYPE, "ServiceNameTaken", f"{words} object; remove it or choose another name")
+    if complaint := ranks_complaint(deployment):
+        return failed(TYPE, "InvalidSpec", complaint)
     return None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dormouse_operator import capacity
+from dormouse_operator import capacity, ranks
 from dormouse_operator.conditions import model_loaded
 from dormouse_operator.conditions.ladder import failed, first_failed, holds, no_replicas, not_yet, unknown
 from dormouse_operator.model import Condition, Observed, Pod
@@ -19,11 +19,11 @@ def evaluate(observed: Observed) -> Condition:
         return failed(TYPE, failure.reason, f"pod {pod.name}: {failure.message}")
     if not model_loaded.evaluate(observed).is_true:
         return unknown(TYPE, "WaitingForModel", "not all workers have loaded the model")
-    if odd := next((pod for pod in observed.replicas if flaw_of(observed, pod)), None):
-        return failed(TYPE, "ReportOutOfBounds", f"pod {odd.name}: {flaw_of(observed, odd)}")
+    if flaw := next((told for pod in observed.replicas if (told := _flawed(observed, pod))), None):
+        return flaw
     if empty := next((pod for pod in observed.replicas if _reports_nothing(observed, pod)), None):
-        words = f"pod {empty.name} reports 0 blocks; give it more memory, or lower maxNumSeqs or maxNumBatchedTokens"
-        return failed(TYPE, "InsufficientMemory", words)
+        remedy = "give it more memory, or lower maxNumSeqs or maxNumBatchedTokens"
+        return failed(TYPE, "InsufficientMemory", f"{_subject(observed, empty)} reports 0 blocks; {remedy}")
     counting = capacity.reports(observed)
     if len(counting) < len(observed.replicas):
         return not_yet(TYPE, "Profiling", f"{len(counting)} of {len(observed.replicas)} workers have reported")
@@ -33,12 +33,20 @@ def evaluate(observed: Observed) -> Condition:
     return holds(TYPE, "Profiled", f"reported blocks: {counts}{because}")
 
 
-def flaw_of(observed: Observed, pod: Pod) -> str:
-    """Return which number of the pod's report is impossible, "" if none is."""
+def _flawed(observed: Observed, pod: Pod) -> Condition | None:
+    """Return what is wrong with what the replica reports, None if nothing is."""
     worker = observed.worker(pod)
-    return capacity.flaw_of(worker.report) if worker and worker.report else ""
+    flaw = ranks.flaw_of(observed.group(pod), worker) if worker else None
+    return failed(TYPE, flaw.reason, f"pod {pod.name}: {flaw.words}") if flaw else None
 
 
 def _reports_nothing(observed: Observed, pod: Pod) -> bool:
     worker = observed.worker(pod)
-    return worker is not None and worker.report is not None and worker.report.num_gpu_blocks == 0
+    report = ranks.whole(worker) if worker else None
+    return report is not None and report.num_gpu_blocks == 0
+
+
+def _subject(observed: Observed, pod: Pod) -> str:
+    """Return who reports the least of the replica."""
+    report = ranks.whole(observed.workers[pod.name])
+    return ranks.where(observed.group(pod), report.rank) if report and pod.num_ranks > 1 else f"pod {pod.name}"

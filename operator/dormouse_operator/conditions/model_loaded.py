@@ -19,13 +19,14 @@ def evaluate(observed: Observed) -> Condition:
         return off
     if not there:
         return unknown(TYPE, "WaitingForPods", "no pod exists yet")
-    containers = [(pod, container) for pod in there for container in (pod.downloader, pod.container)]
+    everybody = [pod for leader in there for pod in observed.group(leader).members]
+    containers = [(pod, container) for pod in everybody for container in (pod.downloader, pod.container)]
     if pulling := next((both for both in containers if both[1].waiting_reason in _PULLING), None):
         return failed(TYPE, "ImagePullFailed", f"pod {pulling[0].name}: {_pull_words(pulling[1])}")
     if stuck := next((both for both in containers if both[1].waiting_reason not in _NORMAL_WAITS), None):
         words = f"pod {stuck[0].name}: {stuck[1].waiting_reason}: {stuck[1].waiting_message}"
         return failed(TYPE, "ContainerNotStarted", words)
-    if downloading := next((told for pod in there if (told := _download(observed, pod))), None):
+    if downloading := next((told for pod in everybody if (told := _download(observed, pod))), None):
         return downloading
     if ended := next((pod for pod in there if _has_ended(pod)), None):
         words = f"pod {ended.name}: {_last_end(ended.container)}"
@@ -33,12 +34,21 @@ def evaluate(observed: Observed) -> Condition:
         return (
             failed(TYPE, "WorkerCrashed", words) if ended.container.exit_code else not_yet(TYPE, "WorkerEnded", words)
         )
+    if looping := next((words for pod in there if (words := _looping(observed, pod))), ""):
+        return failed(TYPE, "WorkerCrashed", looping)
     if found := first_failed(observed, "loading"):
         pod, failure = found
         return failed(TYPE, failure.reason, f"pod {pod.name}: {failure.message}")
     if behind := next((pod for pod in there if observed.state(pod) in _UNLOADED), None):
         return _progress(observed, behind)
     return holds(TYPE, "Loaded", f"{len(there)} of {len(there)} workers have loaded the model")
+
+
+def _looping(observed: Observed, leader: Pod) -> str:
+    """Return of which follower the kubelet starts the container again and again, and its ranks; "" of none."""
+    group = observed.group(leader)
+    pod = group.looping
+    return f"pod {pod.name} ({group.ranks_of(pod)}): {_last_end(pod.container)}" if pod else ""
 
 
 def _download(observed: Observed, pod: Pod) -> Condition | None:

@@ -39,6 +39,9 @@ def _moving(observed: Observed, standing: Standing, words: str) -> Condition:
     """Tell how the exchange is done, and why not otherwise."""
     if observed.deployment.rollout.strategy == "Surge":
         return holds(TYPE, "Surging", words)
+    if group := next((pod for pod in standing.old if pod.group_size > 1), None):
+        why = f"SleepSwap can not exchange the engine of a group of {group.group_size} pods"
+        return holds(TYPE, RECREATING, f"{why}: each group is deleted first, then created; {words}")
     if any(change_of(observed, pod) is Change.POD for pod in standing.old):
         why = "SleepSwap can not change image, device, resources or volumes of a pod"
         return holds(TYPE, RECREATING, f"{why}: each pod is deleted first, then created; {words}")

@@ -27,6 +27,7 @@ def serving(observed: Observed) -> list[Pod]:
         for pod in observed.pods
         if pod.owner_uid == observed.deployment.uid
         and not (pod.is_deleting or pod.has_ended or observed.wants_sleep or observed.is_spare(pod))
+        and not observed.group(pod).breach
         and is_available(observed, pod)
     ]
 

@@ -23,6 +23,7 @@ REMEDIES: Mapping[str, str] = {
     "PodStuck": "start the pod's node again; if it is off for good, taint it as the message says, or delete the Node",
     "WaitingForNode": "wait for the scheduler",
     "Unschedulable": "the message is the scheduler's: add a node, free its resource, or ask for less",
+    "GroupBroken": "wait: the pods of a group end together, and a new group begins; the message names the first",
     "Scheduled": NOTHING,
     # the worker and its model
     "WaitingForPods": "wait",
@@ -51,6 +52,11 @@ REMEDIES: Mapping[str, str] = {
     "WrongState": "wait; report it if it lasts",
     "InvalidArgument": "report it: the operator sent what the worker can not do",
     "ProfileNotWritten": "make the directory of --profiler-dir writable",
+    "RankMissing": "wait, a new try begins by itself; if it lasts, see the log of the pod that the message names",
+    "RankLost": "wait: the group's engines start anew; if it lasts, see the log of the pod that the message names",
+    "RankHung": "wait: the group's engines start anew; if it lasts, check that pod's device and its network",
+    "RanksDisagree": "use one worker image for all pods; the message names the rank and what differs",
+    "GroupPortTaken": "end what listens there in the leader's pod: a sidecar, or with hostNetwork the node's",
     "Internal": "see the worker's log and report it",
     # memory and blocks
     "WaitingForModel": "wait",

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dormouse_operator.children import free_name
 from dormouse_operator.conditions.accepted import rejection
 from dormouse_operator.conditions.ladder import failed, holds, no_replicas, not_yet, unknown
-from dormouse_operator.model import Condition, Observed, Pod
+from dormouse_operator.groups import scheduling_ends
+from dormouse_operator.model import Condition, Group, Observed, Pod, follower_name
 
 TYPE = "Scheduled"
+GROUP_BROKEN = "GroupBroken"
 
 
 def evaluate(observed: Observed) -> Condition:
@@ -23,13 +25,54 @@ def evaluate(observed: Observed) -> Condition:
         return failed(TYPE, "ChildRejected", words)
     if ended := next((pod for pod in there if pod.has_ended), None):
         return not_yet(TYPE, "PodEnded", f"pod {ended.name} ended: {ended.end_message or 'no reason given'}")
+    if broken := next(
+        (why for pod in observed.pods if observed.is_wanted(pod) and (why := _breach(observed, pod))), ""
+    ):
+        return not_yet(TYPE, GROUP_BROKEN, broken)
     if len(there) < wanted:
         return not_yet(TYPE, "PodsMissing", f"{len(there)} of {wanted} pods exist{_still_ending(observed)}")
+    return _groups(observed) if observed.deployment.parallelism.is_grouped else _pods(observed)
+
+
+def _pods(observed: Observed) -> Condition:
+    """Tell of replicas that are one pod each."""
+    there = observed.replicas
     if stuck := next((pod for pod in there if pod.unscheduled_message), None):
         return failed(TYPE, "Unschedulable", f"pod {stuck.name}: {stuck.unscheduled_message}")
     if waiting := next((pod for pod in there if not pod.is_scheduled), None):
         return not_yet(TYPE, "WaitingForNode", f"pod {waiting.name} has no node yet")
-    return holds(TYPE, "Scheduled", f"{len(there)} of {wanted} pods have a node")
+    return holds(TYPE, "Scheduled", f"{len(there)} of {observed.deployment.replicas} pods have a node")
+
+
+def _groups(observed: Observed) -> Condition:
+    """Tell of groups that are not whole: the one whose time is over first, else the first."""
+    groups = [observed.group(pod) for pod in observed.replicas]
+    wanted = observed.deployment.replicas * observed.deployment.parallelism.pipeline
+    there = sum(len(group.members) for group in groups)
+    if there < wanted:
+        return not_yet(TYPE, "PodsMissing", f"{there} of {wanted} pods exist")
+    waiting = [group for group in groups if not group.is_scheduled]
+    if late := next((group for group in waiting if observed.now >= scheduling_ends(observed, group.leader)), None):
+        limit_s = observed.deployment.parallelism.scheduling_deadline_s
+        words = f"{_without_node(late)} after {limit_s} s; its other pods wait, other groups go on"
+        return failed(TYPE, "Unschedulable", words)
+    if waiting:
+        return not_yet(TYPE, "WaitingForNode", f"{_without_node(waiting[0])} yet")
+    return holds(TYPE, "Scheduled", f"{there} of {wanted} pods have a node")
+
+
+def _without_node(group: Group) -> str:
+    """Name the pods of a group without a node, and what the scheduler says of the first that it speaks of."""
+    pods = [pod for pod in group.members if not pod.is_scheduled]
+    told = next((f" ({pod.name}: {pod.unscheduled_message})" for pod in pods if pod.unscheduled_message), "")
+    names = ", ".join(pod.name for pod in pods)
+    return f"group {group.leader.index}: no node for {len(pods)} of {len(group.members)} pods, {names}{told}"
+
+
+def _breach(observed: Observed, leader: Pod) -> str:
+    """Return why a group begins anew, "" if it does not."""
+    breach = observed.group(leader).breach
+    return f"group {leader.index} ends and begins anew: {breach}" if breach else ""
 
 
 def _refused_pod(observed: Observed) -> str:
@@ -39,7 +82,9 @@ def _refused_pod(observed: Observed) -> str:
         pod = free_name(observed, index)
         if pod not in present and pod in observed.refusals:
             return f"pod {pod}: {observed.refusals[pod]}"
-    return ""
+    forming = (observed.group(leader) for leader in observed.replicas)
+    absent = (follower_name(group.leader.name, ordinal) for group in forming for ordinal in group.missing)
+    return next((f"pod {pod}: {observed.refusals[pod]}" for pod in absent if pod in observed.refusals), "")
 
 
 def _still_ending(observed: Observed) -> str:

@@ -10,6 +10,7 @@ from dormouse_operator.manifests.common import (
 from dormouse_operator.manifests.disruption import budget_manifest, parse_budget
 from dormouse_operator.manifests.download import claim_manifest, claim_name
 from dormouse_operator.manifests.event import Occurrence, event_manifest
+from dormouse_operator.manifests.group import ranks_complaint, ranks_service_manifest, ranks_service_name
 from dormouse_operator.manifests.pod import (
     WorkerDefaults,
     gate_manifest,
@@ -18,7 +19,7 @@ from dormouse_operator.manifests.pod import (
     worker_arguments,
 )
 from dormouse_operator.manifests.revision import choose_image, pod_digest_of, pod_name, revision_of
-from dormouse_operator.manifests.service import parse_service, service_manifest
+from dormouse_operator.manifests.service import parse_ranks_service, parse_service, service_manifest
 from dormouse_operator.manifests.template import template_complaint
 
 __all__ = [
@@ -34,10 +35,14 @@ __all__ = [
     "event_manifest",
     "gate_manifest",
     "parse_budget",
+    "parse_ranks_service",
     "parse_service",
     "pod_digest_of",
     "pod_manifest",
     "pod_name",
+    "ranks_complaint",
+    "ranks_service_manifest",
+    "ranks_service_name",
     "revision_manifest",
     "revision_of",
     "selector_labels",

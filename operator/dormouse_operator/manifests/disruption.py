@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dormouse_api.names import COMPONENT_FOLLOWER, COMPONENT_WORKER, LABEL_COMPONENT, LABEL_DEPLOYMENT
 from dormouse_operator.manifests.common import Manifest, labels_of, metadata_of, selector_labels
 from dormouse_operator.model import BudgetState, Deployment
 
@@ -12,17 +13,26 @@ from dormouse_operator.model import BudgetState, Deployment
 def budget_manifest(deployment: Deployment, num_spares: int = 0) -> Manifest:
     """Return the budget. A pod that is asleep or loads is not ready: AlwaysAllow lets it go, whatever the others do.
 
-    `num_spares` sleep while others serve: they are no reason to keep those.
+    `num_spares` replicas sleep while others serve: they are no reason to keep those.
+    Whoever takes a pod of a group takes the group. So where there are groups all pods but one have to stay: the next
+    eviction is for when the group of the last one is whole again.
     """
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": metadata_of(deployment, deployment.key.name, labels_of(deployment)),
-        "spec": {
-            "maxUnavailable": 1 + num_spares,
-            "unhealthyPodEvictionPolicy": "AlwaysAllow",
-            "selector": {"matchLabels": selector_labels(deployment.key.name)},
-        },
+        "spec": {"unhealthyPodEvictionPolicy": "AlwaysAllow", **_limit(deployment, num_spares)},
+    }
+
+
+def _limit(deployment: Deployment, num_spares: int) -> Manifest:
+    name = deployment.key.name
+    if not deployment.parallelism.is_grouped:
+        return {"maxUnavailable": 1 + num_spares, "selector": {"matchLabels": selector_labels(name)}}
+    components = {"key": LABEL_COMPONENT, "operator": "In", "values": [COMPONENT_WORKER, COMPONENT_FOLLOWER]}
+    return {
+        "minAvailable": (deployment.replicas - num_spares) * deployment.parallelism.pipeline - 1,
+        "selector": {"matchLabels": {LABEL_DEPLOYMENT: name}, "matchExpressions": [components]},
     }
 
 

@@ -10,6 +10,7 @@ from dormouse_api.names import (
     INFERENCE_PORT,
     INFERENCE_SERVICE,
     LABEL_POD_DIGEST,
+    LABEL_RANKS,
     LABEL_REPLICA,
     LABEL_REVISION,
     METRICS_PORT,
@@ -17,6 +18,7 @@ from dormouse_api.names import (
 )
 from dormouse_operator.manifests.common import GRACE_AFTER_DRAIN_S, Manifest, labels_of, metadata_of
 from dormouse_operator.manifests.download import cache_mount, cache_volume, download_container
+from dormouse_operator.manifests.group import join_group
 from dormouse_operator.manifests.resources import resources_of
 from dormouse_operator.manifests.revision import pod_digest_of, pod_name, revision_of
 from dormouse_operator.manifests.template import merge_template
@@ -39,11 +41,18 @@ class WorkerDefaults:
 
 
 def pod_manifest(
-    deployment: Deployment, *, image: str, index: int, defaults: WorkerDefaults, name: str | None = None
+    deployment: Deployment,
+    *,
+    image: str,
+    index: int,
+    defaults: WorkerDefaults,
+    name: str | None = None,
+    leader: Pod | None = None,
+    ordinal: int = 0,
 ) -> Manifest:
     """Return one worker pod, allowed under Pod Security 'restricted', with the user's template merged over it.
 
-    Without a name it has the usual one.
+    Without a name it has the usual one. With a leader it is the follower of this ordinal.
     """
     revision = revision_of(deployment, image)
     labels = {
@@ -52,6 +61,8 @@ def pod_manifest(
         LABEL_REVISION: revision,
         LABEL_POD_DIGEST: pod_digest_of(deployment, image),
     }
+    if deployment.parallelism.num_ranks > 1:
+        labels[LABEL_RANKS] = str(deployment.parallelism.num_ranks)
     metadata = metadata_of(deployment, name or pod_name(deployment.key.name, revision, index), labels)
     # a worker has no state that a move would lose
     metadata["annotations"] = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
@@ -78,6 +89,8 @@ def pod_manifest(
     }
     if hub := deployment.model.hub:
         pod["spec"]["initContainers"] = [download_container(deployment, hub, common=_common(image, defaults))]
+    if deployment.parallelism.is_grouped:
+        join_group(pod, deployment, leader, ordinal)
     return _with_node_loss(merge_template(pod, deployment.placement.template), defaults.node_loss_s)
 
 
@@ -150,6 +163,8 @@ def worker_arguments(deployment: Deployment) -> list[str]:
         "--served-model-name": deployment.model.served_name,
         "--device": engine.device,
         "--dtype": engine.dtype,
+        "--tensor-parallel-size": _unless_one(deployment.parallelism.tensor),
+        "--pipeline-parallel-size": _unless_one(deployment.parallelism.pipeline),
         "--max-model-len": engine.max_model_len,
         "--max-num-seqs": engine.max_num_seqs,
         "--max-num-batched-tokens": engine.max_num_batched_tokens,
@@ -169,6 +184,11 @@ def worker_arguments(deployment: Deployment) -> list[str]:
     }
     arguments = [f"{flag}={value}" for flag, value in flags.items() if value is not None]
     return arguments + [switch for switch, is_set in switches.items() if is_set]
+
+
+def _unless_one(size: int) -> int | None:
+    """Return the size, None for the worker's default: pods of before stay as they are."""
+    return size if size > 1 else None
 
 
 def _volumes(deployment: Deployment) -> list[Manifest]:

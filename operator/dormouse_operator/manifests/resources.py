@@ -1,4 +1,4 @@
-"""Which compute resources a worker asks for: the user's, one GPU, and memory derived from the model's size. Pure.
+"""Which compute resources a worker asks for: the user's, a GPU for each rank, memory by the model's size. Pure.
 
 What the worker keeps in memory (decision 0010):
 
@@ -28,7 +28,7 @@ def resources_of(deployment: Deployment) -> Manifest:
     limits, requests = (dict(given.get(name) or {}) for name in ("limits", "requests"))
     gpu = deployment.placement.gpu_resource
     if gpu is not None and gpu not in limits:
-        limits[gpu] = requests.get(gpu, 1)
+        limits[gpu] = requests.get(gpu, deployment.parallelism.tensor)
     if "memory" not in limits and "memory" not in requests and (memory := memory_bytes(deployment)):
         limits["memory"] = requests["memory"] = f"{math.ceil(memory / _MIB)}Mi"
     named = {"limits": limits, "requests": requests}

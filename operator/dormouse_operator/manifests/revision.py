@@ -2,7 +2,7 @@
 
 Three kinds of fields, by what a change of them takes:
 
-    another pod      image, resources, volumes, device            in `pod_digest_of` and in `revision_of`
+    another pod      image, resources, volumes, device, ranks     in `pod_digest_of` and in `revision_of`
     another engine   the model's path and name, `engine`          in `revision_of` only
     nothing          replicas, scaling, lifecycle, rollout        in neither; pods keep their drain timeout
 
@@ -35,6 +35,9 @@ def pod_digest_of(deployment: Deployment, image: str) -> str:
 
 
 def _pod_part(deployment: Deployment, image: str) -> Mapping[str, Any]:
+    """Return what decides a pod. Ranks are named only where there are several: pods of before keep their digests."""
+    shared = deployment.parallelism
+    ranks = {"parallelism": [shared.tensor, shared.pipeline, shared.topology_key]} if shared.num_ranks > 1 else {}
     return {
         "image": image,
         "claim": deployment.model.claim,
@@ -42,6 +45,7 @@ def _pod_part(deployment: Deployment, image: str) -> Mapping[str, Any]:
         "resources": deployment.resources,
         "placement": asdict(deployment.placement),
         "hub": asdict(deployment.model.hub) if deployment.model.hub else None,
+        **ranks,
     }
 
 

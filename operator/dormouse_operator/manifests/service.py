@@ -7,7 +7,10 @@ from typing import Any
 
 from dormouse_api.names import INFERENCE_PORT
 from dormouse_operator.manifests.common import Manifest, labels_of, metadata_of, selector_labels
+from dormouse_operator.manifests.group import ranks_service_manifest
 from dormouse_operator.model import Deployment, ServiceState
+
+_EARLY = "publishNotReadyAddresses"
 
 
 def service_manifest(deployment: Deployment) -> Manifest:
@@ -34,13 +37,22 @@ def service_manifest(deployment: Deployment) -> Manifest:
 
 def parse_service(raw: Mapping[str, Any] | None, deployment: Deployment) -> ServiceState | None:
     """Compare the Service of the deployment's name with what we would apply."""
+    return _compare(raw, service_manifest(deployment), deployment)
+
+
+def parse_ranks_service(raw: Mapping[str, Any] | None, deployment: Deployment) -> ServiceState | None:
+    """Compare the Service under which the pods of groups find each other with what we would apply."""
+    return _compare(raw, ranks_service_manifest(deployment), deployment)
+
+
+def _compare(raw: Mapping[str, Any] | None, wanted: Manifest, deployment: Deployment) -> ServiceState | None:
     if raw is None:
         return None
-    wanted = service_manifest(deployment)
     owners = raw["metadata"].get("ownerReferences") or ()
     return ServiceState(
         is_ours=any(owner["uid"] == deployment.uid for owner in owners),
-        is_current=raw["spec"].get("selector") == wanted["spec"]["selector"]
+        is_current=bool(raw["spec"].get(_EARLY)) == bool(wanted["spec"].get(_EARLY))
+        and raw["spec"].get("selector") == wanted["spec"]["selector"]
         and [_port(port) for port in raw["spec"].get("ports") or ()] == [_port(p) for p in wanted["spec"]["ports"]]
         and wanted["metadata"]["labels"].items() <= (raw["metadata"].get("labels") or {}).items(),
     )

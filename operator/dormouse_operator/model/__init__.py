@@ -1,6 +1,7 @@
 """The operator's nouns: what was read from the cluster and from workers, frozen. Pure; parsing stands in `parse`."""
 
 from dormouse_operator.model.activity import Activity
+from dormouse_operator.model.groups import Group, follower_name, leader_name
 from dormouse_operator.model.ladder import Ladder, Rung
 from dormouse_operator.model.observed import STUCK_AFTER, BudgetState, Observed, ServiceState
 from dormouse_operator.model.recorded import (
@@ -12,7 +13,18 @@ from dormouse_operator.model.recorded import (
     RecordedRollout,
     RecordedStatus,
 )
-from dormouse_operator.model.running import AWAKE, WAKEABLE, Container, Failure, Pod, Report, Worker, WorkerState
+from dormouse_operator.model.running import (
+    AWAKE,
+    CRASH_LOOP,
+    FORMED,
+    WAKEABLE,
+    Container,
+    Failure,
+    Pod,
+    Report,
+    Worker,
+    WorkerState,
+)
 from dormouse_operator.model.wanted import (
     Deployment,
     DesiredState,
@@ -21,6 +33,7 @@ from dormouse_operator.model.wanted import (
     Key,
     Lifecycle,
     ModelSource,
+    Parallelism,
     Placement,
     Prewarm,
     Rollout,
@@ -32,6 +45,8 @@ from dormouse_operator.model.wanted import (
 
 __all__ = [
     "AWAKE",
+    "CRASH_LOOP",
+    "FORMED",
     "STUCK_AFTER",
     "WAKEABLE",
     "Activity",
@@ -43,6 +58,7 @@ __all__ = [
     "DesiredState",
     "Engine",
     "Failure",
+    "Group",
     "Hub",
     "Key",
     "KvCache",
@@ -50,6 +66,7 @@ __all__ = [
     "Lifecycle",
     "ModelSource",
     "Observed",
+    "Parallelism",
     "Placement",
     "Pod",
     "Prewarm",
@@ -67,4 +84,6 @@ __all__ = [
     "Strategy",
     "Worker",
     "WorkerState",
+    "follower_name",
+    "leader_name",
 ]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from dormouse_operator.model.groups import Group
 from dormouse_operator.model.ladder import Ladder, Rung
 from dormouse_operator.model.running import AWAKE, Pod, Worker, WorkerState
 from dormouse_operator.model.wanted import Deployment, SleepLevel
@@ -38,12 +39,14 @@ class Observed:
     now: datetime
     image: str  # the worker image in use
     revision: str  # of the pods that are wanted
-    pods: tuple[Pod, ...] = ()
+    pods: tuple[Pod, ...] = ()  # one for each replica: of several pods the leader
+    followers: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)  # by UID of the leader, whether it is there
     workers: Mapping[str, Worker] = field(default_factory=dict)  # by pod name; absent = no answer that counts
     unreachable: Mapping[str, str] = field(default_factory=dict)  # by pod name: why it did not answer
     refusals: Mapping[str, str] = field(default_factory=dict)  # by pod name: why the last action on it failed
     forbidden: str = ""  # the API server's words about the right that the last pass lacked, verb and resource in them
     service: ServiceState | None = None
+    ranks_service: ServiceState | None = None  # under which the pods of groups find each other
     budget: BudgetState | None = None
     name_owner: str = ""  # the older deployment, as NAMESPACE/NAME, that serves under the same model name
     pod_digest: str = ""  # of the pods that are wanted: what only another pod can change
@@ -90,9 +93,19 @@ class Observed:
 
     @property
     def replicas(self) -> tuple[Pod, ...]:
-        """Return the pods that are wanted and there, by index."""
+        """Return the pods that are wanted and there, by index. A group that lost a pod ends: it is not there."""
         wanted = [pod for pod in self.pods if self.is_wanted(pod) and not pod.is_deleting]
-        return tuple(sorted(wanted, key=lambda pod: pod.index))
+        return tuple(sorted((pod for pod in wanted if not self.group(pod).breach), key=lambda pod: pod.index))
+
+    @property
+    def orphans(self) -> tuple[Pod, ...]:
+        """Return the followers whose leader is gone."""
+        leaders = {pod.uid for pod in self.pods}
+        return tuple(pod for uid, pods in self.followers.items() if uid not in leaders for pod in pods)
+
+    def group(self, leader: Pod) -> Group:
+        """Return all pods of the replica that this pod leads."""
+        return Group(leader, self.followers.get(leader.uid, ()))
 
     def is_wanted(self, pod: Pod) -> bool:
         """Tell whether the pod belongs to this very object, and to its present revision and scale."""

@@ -25,6 +25,10 @@ AWAKE = frozenset({WorkerState.READY, WorkerState.DRAINING})  # with a cache
 WAKEABLE = AWAKE | {WorkerState.ASLEEP}  # or can have it back
 
 
+FORMED = "GroupFormed"  # reason of the gate of a leader whose pods were all there once; it never opened yet
+CRASH_LOOP = "CrashLoopBackOff"
+
+
 @dataclass(frozen=True, slots=True)
 class Container:
     """The worker's container as the kubelet sees it."""
@@ -42,7 +46,7 @@ class Container:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """One worker pod."""
+    """One worker pod; of a replica of several pods the leader, or a follower."""
 
     name: str
     uid: str
@@ -67,11 +71,20 @@ class Pod:
     gate_since: datetime | None = None  # when it last opened or closed
     container: Container = Container()
     downloader: Container = Container()  # the init container that fetches a model of a hub; never there without one
+    num_ranks: int = 1  # of the replica
+    group_size: int = 1  # pods of the replica
+    ordinal: int = 0  # within the group; 0 leads
+    leader_uid: str = ""  # of a follower: the very pod that it was made for
 
     @property
     def can_be_asked(self) -> bool:
         """Tell whether a worker may answer there."""
         return bool(self.ip) and self.container.is_running and not self.is_deleting
+
+    @property
+    def has_opened(self) -> bool:
+        """Tell whether its gate was ever open: else no request reached it."""
+        return self.gate_reason not in {"", FORMED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +120,10 @@ class Worker:
     epoch: int = 0
     running_requests: int = 0
     report: Report | None = None
+    rank_reports: tuple[Report, ...] = ()  # of all ranks, where there are several
     num_gpu_blocks: int = 0
     num_cpu_blocks: int = 0
-    residual_bytes: int = 0
+    residual_bytes: int = 0  # of all its ranks
     freed_bytes: int = 0
     host_copy_bytes: int = 0  # host memory that keeps weights or cache for a fast wake
     failure: Failure | None = None

@@ -83,6 +83,26 @@ class Engine:
     seed: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parallelism:
+    """How many ranks share one replica's model: `pipeline` pods with `tensor` ranks each."""
+
+    tensor: int = 1  # ranks that share every layer; each has a GPU of the pod
+    pipeline: int = 1  # stages that share the layers; each is a pod
+    topology_key: str = ""  # node label that all pods of a group have alike; "" = any nodes
+    scheduling_deadline_s: int = 600  # for all pods of a group to get a node
+
+    @property
+    def num_ranks(self) -> int:
+        """Return how many ranks a replica has."""
+        return self.tensor * self.pipeline
+
+    @property
+    def is_grouped(self) -> bool:
+        """Tell whether a replica is several pods."""
+        return self.pipeline > 1
+
+
 @dataclass(frozen=True, slots=True)
 class Prewarm:
     """A repeated time at which a deployment that sleeps by the ladder is woken."""
@@ -143,6 +163,7 @@ class Deployment:
     resources: Mapping[str, Any]  # Kubernetes ResourceRequirements, which win over what we derive
     recorded: RecordedStatus
     placement: Placement = Placement()
+    parallelism: Parallelism = Parallelism()
     rollout: Rollout = Rollout()
     is_deleting: bool = False
     scaling: Scaling | None = None  # None: others write `replicas`

@@ -1,6 +1,6 @@
 """Turns Kubernetes' mappings into the operator's nouns, once, at the edge. Pure. Raises only SpecError."""
 
-from dormouse_operator.parse.pods import CONTAINER, DOWNLOADER, parse_pod
+from dormouse_operator.parse.pods import CONTAINER, DOWNLOADER, Pods, parse_pod, parse_pods
 from dormouse_operator.parse.recorded import parse_status
 from dormouse_operator.parse.spec import CACHE_ROOT, MODELS_ROOT, parse_deployment
 from dormouse_operator.parse.values import Raw, SpecError, format_time, parse_bytes, parse_time
@@ -10,12 +10,14 @@ __all__ = [
     "CONTAINER",
     "DOWNLOADER",
     "MODELS_ROOT",
+    "Pods",
     "Raw",
     "SpecError",
     "format_time",
     "parse_bytes",
     "parse_deployment",
     "parse_pod",
+    "parse_pods",
     "parse_status",
     "parse_time",
 ]

@@ -2,15 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
-from dormouse_api.names import LABEL_POD_DIGEST, LABEL_REPLICA, LABEL_REVISION, READINESS_GATE
+from dormouse_api.names import (
+    COMPONENT_FOLLOWER,
+    COMPONENT_WORKER,
+    LABEL_COMPONENT,
+    LABEL_GROUP_SIZE,
+    LABEL_LEADER_UID,
+    LABEL_POD_DIGEST,
+    LABEL_RANKS,
+    LABEL_REPLICA,
+    LABEL_REVISION,
+    LABEL_WORKER_INDEX,
+    READINESS_GATE,
+)
 from dormouse_operator.model import Container, Pod
 from dormouse_operator.parse.values import Raw, parse_time
 
 CONTAINER = "worker"
 _BY_TAINT = "DeletionByTaintManager"  # why the control plane deletes a pod of a node that does not answer
 DOWNLOADER = "download"  # the init container that fetches a model of a hub
+
+
+class Pods(NamedTuple):
+    """The pods that can be called, and those that compute for them, by UID of their leader."""
+
+    leaders: tuple[Pod, ...]
+    followers: Mapping[str, tuple[Pod, ...]]
+
+
+def parse_pods(items: Iterable[Raw]) -> Pods:
+    """Return a deployment's pods. What is neither worker nor follower is none of ours."""
+    leaders: list[Pod] = []
+    followers: dict[str, tuple[Pod, ...]] = {}
+    for raw in items:
+        component = (raw["metadata"].get("labels") or {}).get(LABEL_COMPONENT)
+        if component == COMPONENT_WORKER:
+            leaders.append(parse_pod(raw))
+        elif component == COMPONENT_FOLLOWER:
+            pod = parse_pod(raw)
+            followers[pod.leader_uid] = (*followers.get(pod.leader_uid, ()), pod)
+    return Pods(tuple(leaders), followers)
 
 
 def parse_pod(raw: Raw) -> Pod:
@@ -48,7 +82,15 @@ def parse_pod(raw: Raw) -> Pod:
         gate_since=parse_time(gate.get("lastTransitionTime")),
         container=_parse_container(status.get("containerStatuses") or (), CONTAINER),
         downloader=_parse_container(status.get("initContainerStatuses") or (), DOWNLOADER),
+        num_ranks=_count(labels.get(LABEL_RANKS, "")),
+        group_size=_count(labels.get(LABEL_GROUP_SIZE, "")),
+        ordinal=_count(labels.get(LABEL_WORKER_INDEX, ""), default=0),
+        leader_uid=labels.get(LABEL_LEADER_UID, ""),
     )
+
+
+def _count(text: str, default: int = 1) -> int:
+    return int(text) if text.isdecimal() else default
 
 
 def _image_of(raw: Raw) -> str:

@@ -9,6 +9,7 @@ from dormouse_operator.model import (
     Hub,
     Key,
     ModelSource,
+    Parallelism,
     Placement,
     Rollout,
     Scaling,
@@ -23,6 +24,7 @@ MODELS_ROOT = "/models"  # claims are mounted below it
 CACHE_ROOT = f"{MODELS_ROOT}/cache"  # what hubs served; a directory for each repository and revision
 _ALLOWED_URIS = "hf://ORG/NAME, pvc://CLAIM/PATH and file:///PATH"
 _DEFAULT_GPU = "nvidia.com/gpu"
+MOST_RANKS = 64  # along each of the two ways to share a model
 
 
 def parse_deployment(raw: Raw) -> Deployment:
@@ -43,6 +45,7 @@ def parse_deployment(raw: Raw) -> Deployment:
         rollout=_parse_rollout(spec.get("rollout") or {}),
         recorded=parse_status(raw.get("status") or {}),
         placement=_parse_placement(spec),
+        parallelism=_parse_parallelism(spec.get("parallelism") or {}),
         is_deleting="deletionTimestamp" in metadata,
         scaling=_parse_scaling(spec.get("scaling")),
         wake_intent=(metadata.get("annotations") or {}).get(ANNOTATION_WAKE, ""),
@@ -89,6 +92,19 @@ def _parse_placement(spec: Raw) -> Placement:
     device = (spec.get("engine") or {}).get("device", "cuda")
     resource = (spec.get("gpu") or {}).get("resourceName", _DEFAULT_GPU)
     return Placement(gpu_resource=resource if device == "cuda" else None, template=spec.get("template") or {})
+
+
+def _parse_parallelism(parallelism: Raw) -> Parallelism:
+    """Return how many ranks share the model of a replica."""
+    sizes = {name: parallelism.get(name, 1) for name in ("tensor", "pipeline")}
+    for name, size in sizes.items():
+        if not 1 <= size <= MOST_RANKS:
+            raise SpecError(f"spec.parallelism.{name} is {size}; allowed are 1 to {MOST_RANKS}")
+    return Parallelism(
+        **sizes,
+        topology_key=parallelism.get("topologyKey", ""),
+        scheduling_deadline_s=parallelism.get("schedulingDeadlineSeconds", 600),
+    )
 
 
 def _parse_scaling(scaling: Raw | None) -> Scaling | None:

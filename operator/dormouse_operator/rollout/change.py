@@ -23,4 +23,5 @@ def change_of(observed: Observed, pod: Pod) -> Change:
     """Return what has to be exchanged for the pod to be as the spec wants it."""
     if pod.revision == observed.revision:
         return Change.NOTHING
-    return Change.ENGINE if pod.pod_digest == observed.pod_digest else Change.POD
+    is_group = pod.group_size > 1  # its engines are in several pods, none of which can be without the others
+    return Change.POD if is_group or pod.pod_digest != observed.pod_digest else Change.ENGINE

@@ -29,5 +29,5 @@ def _may_have_requests(observed: Observed, pod: Pod) -> bool:
     if pod.has_ended or pod.owner_uid != observed.deployment.uid:
         return False
     state = observed.state(pod)
-    is_cut_off = state is None and pod.can_be_asked and bool(pod.gate_reason)
+    is_cut_off = state is None and pod.can_be_asked and pod.has_opened
     return is_cut_off or state in AWAKE

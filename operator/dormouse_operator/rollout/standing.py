@@ -19,7 +19,10 @@ SWAPPING = "Swapping"  # reason of the gate of a pod that is drained to get anot
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The pods of a deployment by what becomes of them. Pods that are being deleted are in none."""
+    """The pods of a deployment by what becomes of them. Pods that are being deleted are in none.
+
+    Of groups the leaders stand here for all their pods; one that lost a pod is ending.
+    """
 
     new: tuple[Pod, ...]  # as wanted
     swappable: tuple[Pod, ...]  # get another engine where they are
@@ -59,7 +62,7 @@ def is_exchanging(observed: Observed, standing: Standing) -> bool:
 def muster(observed: Observed) -> Standing:
     """Return who is where."""
     ours = [pod for pod in observed.pods if pod.owner_uid == observed.deployment.uid]
-    alive = [pod for pod in ours if not pod.is_deleting and not pod.has_ended]
+    alive = [pod for pod in ours if not (pod.is_deleting or pod.has_ended or observed.group(pod).breach)]
     new = _one_per_index(pod for pod in alive if observed.is_wanted(pod))
     swappable = _one_per_index(pod for pod in alive if _is_swappable(observed, pod, {pod.index for pod in new}))
     kept = {pod.name for pod in (*new, *swappable)}
@@ -71,7 +74,14 @@ def muster(observed: Observed) -> Standing:
         swappable=swappable,
         old=old,
         ending=tuple(pod for pod in observed.pods if not pod.is_deleting and pod.name not in staying),
-        num_deleting=sum(pod.is_deleting and not observed.is_given_up(pod) for pod in ours),
+        num_deleting=_num_waited_for(observed, ours),
+    )
+
+
+def _num_waited_for(observed: Observed, ours: Iterable[Pod]) -> int:
+    """Return how many replicas are gone soon and hold their devices until then."""
+    return sum(pod.is_deleting and not observed.is_given_up(pod) for pod in ours) + len(
+        {pod.leader_uid for pod in observed.orphans}
     )
 
 
@@ -100,5 +110,5 @@ def _is_marked(pod: Pod) -> bool:
 def _is_lost(observed: Observed, pod: Pod) -> bool:
     """Tell whether the pod of another revision leaves already, or never served and never will."""
     has_failed = observed.state(pod) is WorkerState.FAILED
-    never_served = not pod.gate_reason and not is_available(observed, pod)
+    never_served = not pod.has_opened and not is_available(observed, pod)
     return has_failed or never_served or (pod.gate_reason == LEAVING and not pod.gate_open)

@@ -98,6 +98,8 @@ def _failing_worker(observed: Observed, standing: Standing) -> Stop | None:
     """Return the first new worker that failed or crashed."""
     for pod in standing.new:
         worker, container = observed.worker(pod), pod.container
+        if (looping := observed.group(pod).looping) and not is_available(observed, pod):
+            return Stop(WORKER_FAILED, f"pod {looping.name} ended with exit code {looping.container.exit_code}")
         if worker and worker.state is WorkerState.FAILED:
             words = f": {worker.failure.message}" if worker.failure else ""
             return Stop(WORKER_FAILED, f"pod {pod.name} has failed{words}")
