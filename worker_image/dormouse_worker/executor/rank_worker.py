@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import torch
@@ -169,13 +169,20 @@ class RankWorker(WorkerBase):
 
     def wake_up(self, tags: Collection[str]) -> WakeReport:
         """See `WorkerBase`."""
+        return self._wake(tags, self._check_golden)
+
+    def undo_sleep(self, tags: Collection[str]) -> None:
+        """See `WorkerBase`."""
+        self._wake(tags, lambda _: self._loaded().weights.arrive())
+
+    def _wake(self, tags: Collection[str], verify: Callable[[Stopwatch], None]) -> WakeReport:
         _check_tags(tags)
         allocation, watch = self._allocated(), Stopwatch()
         if not set(tags) & set(allocation.sleeping_tags):
             return WakeReport({})
         try:
             with memory_errors("the wake is taken back"):
-                allocation.wake(tags, lambda: self._check_golden(watch), watch)
+                allocation.wake(tags, lambda: verify(watch), watch)
         except Damaged:  # for good: hold nothing
             self.shutdown()
             raise

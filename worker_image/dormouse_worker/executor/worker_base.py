@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from dormouse_worker.engine.batch import Batch, ModelOutput
+from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.engine.executor import SleepReport, WakeReport
 from dormouse_worker.executor.trace_profiler import TraceProfiler
 from dormouse_worker.ipc import MemoryReport, ModelInfo
@@ -63,6 +63,13 @@ class WorkerBase(ABC):
     def execute_model(self, batch: Batch) -> ModelOutput:
         """Compute one batch; return one token per sequence that samples, in order."""
 
+    def append_sampled(self, sampled: Sequence[SampledToken]) -> None:
+        """Remember tokens that another rank of the group has sampled; comes before the next `execute_model`.
+
+        By default there is no room for them: such a worker computes alone.
+        """
+        raise NotImplementedError(f"{len(sampled)} tokens of another rank can not be taken")
+
     @abstractmethod
     def sleep(self, level: int, tags: Collection[str], kept_blocks: Sequence[int] = ()) -> SleepReport:
         """See `Executor.sleep`."""
@@ -74,6 +81,13 @@ class WorkerBase(ABC):
     @abstractmethod
     def wake_up(self, tags: Collection[str]) -> WakeReport:
         """See `Executor.wake_up`; awake already = nothing happens."""
+
+    def undo_sleep(self, tags: Collection[str]) -> None:
+        """Wake what has just been put to sleep, because another rank of the group could not.
+
+        One that verifies by computing together with the other ranks must not do so here: not all of them take part.
+        """
+        self.wake_up(tags)
 
     @abstractmethod
     def save_sharded_state(self, directory: str) -> None:
