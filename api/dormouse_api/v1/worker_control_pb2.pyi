@@ -177,6 +177,9 @@ class WorkerStatus(_message.Message):
     LAST_WAKE_PHASES_FIELD_NUMBER: _builtins.int
     HOST_COPY_BYTES_FIELD_NUMBER: _builtins.int
     SWAPPING_TO_FIELD_NUMBER: _builtins.int
+    RANKS_FIELD_NUMBER: _builtins.int
+    LAST_ENGINE_FAILURE_FIELD_NUMBER: _builtins.int
+    NODE_RANK_FIELD_NUMBER: _builtins.int
     state: Global___WorkerState.ValueType
     pod_uid: _builtins.str
     """which pod this is; a report of another UID is stale"""
@@ -206,6 +209,8 @@ class WorkerStatus(_message.Message):
     """host memory that holds a copy of weights or cache"""
     swapping_to: _builtins.str
     """settings digest of the engine that a SwapEngine starts beside this one; "" = none"""
+    node_rank: _builtins.int
+    """which pod of its group this is; 0 = it leads, and serves"""
     @_builtins.property
     def report(self) -> Global___MemoryReport:
         """unset until profiled"""
@@ -225,6 +230,14 @@ class WorkerStatus(_message.Message):
     @_builtins.property
     def last_wake_phases(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """seconds by phase: reserve, weights, kv_cache, verify"""
+
+    @_builtins.property
+    def ranks(self) -> _containers.RepeatedCompositeFieldContainer[Global___RankStatus]:
+        """of a group, by rank: all of them in the leader's status, a follower tells its own"""
+
+    @_builtins.property
+    def last_engine_failure(self) -> Global___Failure:
+        """why the engine, or a follower's ranks, ended the last time; unset = never did"""
 
     def __init__(
         self,
@@ -252,14 +265,46 @@ class WorkerStatus(_message.Message):
         last_wake_phases: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         host_copy_bytes: _builtins.int = ...,
         swapping_to: _builtins.str = ...,
+        ranks: _abc.Iterable[Global___RankStatus] | None = ...,
+        last_engine_failure: Global___Failure | None = ...,
+        node_rank: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "report", b"report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "last_engine_failure", b"last_engine_failure", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "failure", b"failure", "freed_bytes", b"freed_bytes", "host_copy_bytes", b"host_copy_bytes", "last_sleep_phases", b"last_sleep_phases", "last_sleep_seconds", b"last_sleep_seconds", "last_wake_phases", b"last_wake_phases", "last_wake_seconds", b"last_wake_seconds", "model_digest", b"model_digest", "num_cpu_blocks", b"num_cpu_blocks", "num_gpu_blocks", b"num_gpu_blocks", "pod_uid", b"pod_uid", "report", b"report", "request_counter", b"request_counter", "residual_bytes", b"residual_bytes", "running_requests", b"running_requests", "settings_digest", b"settings_digest", "sleep_level", b"sleep_level", "sleeping_tags", b"sleeping_tags", "state", b"state", "swapping_to", b"swapping_to", "version", b"version", "waiting_requests", b"waiting_requests"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "failure", b"failure", "freed_bytes", b"freed_bytes", "host_copy_bytes", b"host_copy_bytes", "last_engine_failure", b"last_engine_failure", "last_sleep_phases", b"last_sleep_phases", "last_sleep_seconds", b"last_sleep_seconds", "last_wake_phases", b"last_wake_phases", "last_wake_seconds", b"last_wake_seconds", "model_digest", b"model_digest", "node_rank", b"node_rank", "num_cpu_blocks", b"num_cpu_blocks", "num_gpu_blocks", b"num_gpu_blocks", "pod_uid", b"pod_uid", "ranks", b"ranks", "report", b"report", "request_counter", b"request_counter", "residual_bytes", b"residual_bytes", "running_requests", b"running_requests", "settings_digest", b"settings_digest", "sleep_level", b"sleep_level", "sleeping_tags", b"sleeping_tags", "state", b"state", "swapping_to", b"swapping_to", "version", b"version", "waiting_requests", b"waiting_requests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WorkerStatus: _TypeAlias = WorkerStatus  # noqa: Y015
+
+@_typing.final
+class RankStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: _builtins.int
+    POD_FIELD_NUMBER: _builtins.int
+    REPORT_FIELD_NUMBER: _builtins.int
+    rank: _builtins.int
+    pod: _builtins.str
+    """name of the pod in which it runs"""
+    @_builtins.property
+    def report(self) -> Global___MemoryReport:
+        """unset until profiled, and in a follower's status"""
+
+    def __init__(
+        self,
+        *,
+        rank: _builtins.int = ...,
+        pod: _builtins.str = ...,
+        report: Global___MemoryReport | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pod", b"pod", "rank", b"rank", "report", b"report"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RankStatus: _TypeAlias = RankStatus  # noqa: Y015
 
 @_typing.final
 class Failure(_message.Message):
