@@ -32,7 +32,7 @@ FIXED: Mapping[str, str] = MappingProxyType(
         "enable_reflection": "--enable-reflection",
         "profiler_dir": "--profiler-dir",
         "log_level": "--log-level",
-        "place": "the place in a group (--pipeline-parallel-size, --node-rank, --master-addr, --master-port, …)",
+        "place": "--master-port",  # and the other flags of a group: the values that are told name them all
     }
 )
 
