@@ -66,7 +66,7 @@ def test_a_group_of_several_pods_can_not_change_at_all():
     """The ranks of other pods keep what they were started with."""
     flags = ["--pipeline-parallel-size=2", "--master-addr=leader", "--master-port=29500"]
     present, _ = parse_settings(["--model=/models/old", *flags], ENVIRON)
-    with pytest.raises(CallError, match="the group has 2 pods, .* only new pods"):
+    with pytest.raises(CallError, match=r"the group has 2 pods, .* only new pods"):
         settings_of(["--model=/models/new", *flags], "new", present)
 
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dormouse_worker.exit_codes import EXIT_GPU_UNHEALTHY, EXIT_LEADER_GONE
-from dormouse_worker.front.rank_keeper import FIRST_DELAY_S, MAX_DELAY_S, RankKeeper
+from dormouse_worker.front.rank_keeper import FIRST_DELAY_S, MAX_DELAY_S, WATCH_PERIOD_S, RankKeeper
 from dormouse_worker.front.testing import VirtualTime
 from dormouse_worker.ipc import State
 
@@ -19,6 +19,7 @@ class FakeRankProcess:
         self.rank = rank
         self.exit = asyncio.get_running_loop().create_future()
         self.joined = asyncio.Event()
+        self.silence_s = 0.0
 
     async def wait(self):
         return await asyncio.shield(self.exit)
@@ -43,7 +44,7 @@ class Pod:
     def __init__(self):
         self.time = VirtualTime()
         self.generations = []
-        self.keeper = RankKeeper(range(2, 4), self.spawn, sleep=self.time.sleep)
+        self.keeper = RankKeeper(range(2, 4), self.spawn, rank_timeout_s=20.0, sleep=self.time.sleep)
         self.running = asyncio.create_task(self.keeper.run())
 
     async def spawn(self, rank):
@@ -111,6 +112,19 @@ async def test_ranks_that_never_join_are_started_less_and_less_often(pod):
     await pod.join()
     pod.ranks[0].end(1)
     await pod.time.until_nap(FIRST_DELAY_S)
+
+
+async def test_a_rank_that_shows_no_life_is_killed(pod):
+    """A stopped one does not see that its leader has gone. Once may be a front that was held up itself."""
+    await pod.join()
+    pod.ranks[1].silence_s = 21.0
+    await pod.time.until_nap(WATCH_PERIOD_S)
+    pod.time.advance(WATCH_PERIOD_S)
+    await pod.time.until_nap(WATCH_PERIOD_S)
+    assert not pod.ranks[1].exit.done()
+    pod.time.advance(WATCH_PERIOD_S)
+    await pod.time.until_nap(FIRST_DELAY_S)
+    assert "rank 3 was killed by signal 9" in pod.keeper.last_failure.message
 
 
 async def test_on_a_device_that_is_ill_nothing_is_started_again(pod):

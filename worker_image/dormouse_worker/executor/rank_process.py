@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from pathlib import Path
@@ -31,7 +32,7 @@ from dormouse_worker.executor.rank_environment import (
     visible_device,
 )
 from dormouse_worker.executor.rank_hello import make_hello
-from dormouse_worker.executor.rank_line import LeaderGone, LeaderLine, connect_tcp, connect_unix
+from dormouse_worker.executor.rank_line import BEAT_PERIOD_S, LeaderGone, LeaderLine, connect_tcp, connect_unix
 from dormouse_worker.executor.rank_messages import Answer, Call, Hello, Refusal, Step, Welcome, encode_value
 from dormouse_worker.executor.worker_wrapper import WorkerWrapper, worker_class_of
 from dormouse_worker.exit_codes import EXIT_LEADER_GONE, EXIT_REFUSED
@@ -44,7 +45,8 @@ from dormouse_worker.settings import EngineSettings
 
 logger = logging.getLogger(__name__)
 
-JOINED = "joined"  # the line on standard output once the leader has welcomed us
+# Lines on standard output, to the front of a pod that follows: that the leader has welcomed us, and signs of life
+JOINED, BEAT = "joined", "beat"
 BEFORE_BUILT = {"get_memory_report": None, "check_health": None, "end_profile": None, "shutdown": None}
 
 
@@ -155,6 +157,8 @@ def main(argv: list[str] | None = None) -> int:
     )
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the front drains and then ends us
     die_with_parent()
+    if flags.address:
+        threading.Thread(target=_show_life, name="front-beat", daemon=True).start()
     settings = msgspec.json.decode(sys.stdin.buffer.read(), type=EngineSettings)
     layout = Layout(settings.tensor_parallel_size, settings.pipeline_parallel_size, flags.rank)
     rank, hello = Rank(settings, layout, os.environ, Host()), make_hello(flags.rank, settings, os.environ)
@@ -183,6 +187,21 @@ def _connect(flags: argparse.Namespace) -> socket.socket:
     return connect_tcp(host, int(port), flags.connect_timeout, clock=time.monotonic, sleep=time.sleep)
 
 
+def _show_life() -> None:
+    """Let the front know a stopped process from one that waits; a front that is gone ends us."""
+    while True:
+        try:
+            _tell_front(BEAT)
+        except OSError:
+            os._exit(EXIT_LEADER_GONE)
+        time.sleep(BEAT_PERIOD_S)
+
+
+def _tell_front(line: str) -> None:
+    """Write a line at once, whole: two threads do. Raises OSError when the front is gone."""
+    os.write(sys.stdout.fileno(), f"{line}\n".encode())
+
+
 def _join(connection: socket.socket, variables: Mapping[str, str]) -> None:
     """Take the group's variables; a rank of another pod listens on its own interface and tells its front."""
     os.environ.update(variables)
@@ -190,7 +209,7 @@ def _join(connection: socket.socket, variables: Mapping[str, str]) -> None:
         return
     own = interface_of(connection.getsockname()[0])
     os.environ.update(meeting_variables(variables["MASTER_ADDR"], int(variables["MASTER_PORT"]), own))
-    print(JOINED, flush=True)
+    _tell_front(JOINED)
 
 
 @contextlib.contextmanager

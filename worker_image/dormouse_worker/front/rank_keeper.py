@@ -14,6 +14,7 @@ from dormouse_worker.ipc import State
 logger = logging.getLogger(__name__)
 
 FIRST_DELAY_S = 0.5  # the leader needs longer than that to begin anew
+WATCH_PERIOD_S = 0.75  # between two looks for signs of life
 MAX_DELAY_S = 8.0  # reached by doubling, while the ranks end without having joined
 
 
@@ -21,13 +22,19 @@ class RankKeeper:
     """Owns the rank processes and the state that follows from them: STARTING, READY once all have joined, FAILED."""
 
     def __init__(
-        self, ranks: Sequence[int], spawn: SpawnRank, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+        self,
+        ranks: Sequence[int],
+        spawn: SpawnRank,
+        *,
+        rank_timeout_s: float,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.ranks = ranks
         self.changes = Changes()
         self.state = State.STARTING
         self.last_failure: Failure | None = None
         self._spawn = spawn
+        self._rank_timeout_s = rank_timeout_s
         self._sleep = sleep
         self._processes: list[RankProcess] = []
 
@@ -51,15 +58,14 @@ class RankKeeper:
         """Start all, wait until one ends, end the others; return whether all had joined."""
         for rank in self.ranks:
             self._processes.append(await self._spawn(rank))  # one by one: what has started is known if the next can not
-        joining = asyncio.create_task(self._await_joined())
+        tasks = asyncio.create_task(self._await_joined()), asyncio.create_task(self._watch())
         waits = [asyncio.create_task(process.wait()) for process in self._processes]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            joining.cancel()
-            for wait in waits:
-                if not wait.done():
-                    wait.cancel()
+            for task in (*tasks, *waits):
+                if not task.done():
+                    task.cancel()
         first = next(index for index, wait in enumerate(waits) if wait.done() and not wait.cancelled())
         had_joined = self.state is State.READY
         self._note_end(self.ranks[first], self._processes[first], waits[first].result())
@@ -70,6 +76,18 @@ class RankKeeper:
         for process in self._processes:
             await process.until_joined()
         self._enter(State.READY)
+
+    async def _watch(self) -> None:
+        """End a rank that is found silent at two looks in a row: a stopped one does not see its leader go."""
+        was_silent: set[int] = set()
+        while True:
+            await self._sleep(WATCH_PERIOD_S)
+            known = zip(self.ranks, self._processes, strict=True)
+            silent = {rank: process for rank, process in known if process.silence_s > self._rank_timeout_s}
+            for rank in was_silent & silent.keys():
+                logger.error("rank is killed", extra={"fields": {"rank": rank, "silent for (s)": self._rank_timeout_s}})
+                silent[rank].kill()
+            was_silent = set(silent)
 
     def _note_end(self, rank: int, process: RankProcess, exit_code: int) -> None:
         end = f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -15,11 +16,15 @@ from dormouse_worker.group import GroupPlace
 from dormouse_worker.settings import EngineSettings
 
 RANK_ARGV: tuple[str, ...] = (sys.executable, "-m", "dormouse_worker.executor.rank_process")
-JOINED = b"joined"  # the line that a rank writes once its leader has welcomed it
+JOINED = b"joined"  # the line that a rank writes once its leader has welcomed it; any line is a sign of life
 
 
 class RankProcess(EngineProcess, Protocol):
     """A started rank."""
+
+    @property
+    def silence_s(self) -> float:
+        """Return the seconds since its last sign of life."""
 
     async def until_joined(self) -> None:
         """Return when the leader has welcomed it; never, if it ends before."""
@@ -34,7 +39,13 @@ class SubprocessRank(SubprocessEngine):
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         super().__init__(process)
         self._joined = asyncio.Event()
+        self._heard_s = time.monotonic()
         self._reading = asyncio.create_task(self._read_stdout(process))
+
+    @property
+    def silence_s(self) -> float:
+        """See `RankProcess`."""
+        return time.monotonic() - self._heard_s
 
     async def until_joined(self) -> None:
         """See `RankProcess`."""
@@ -43,6 +54,7 @@ class SubprocessRank(SubprocessEngine):
     async def _read_stdout(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None, "started with a pipe"
         async for line in process.stdout:
+            self._heard_s = time.monotonic()
             if line.strip() == JOINED:
                 self._joined.set()
 
