@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import socket
+import urllib.request
 from pathlib import Path
 
 import grpc
@@ -47,6 +48,11 @@ def until(worker, holds):
     status = next(status for status in call if holds(status))
     call.cancel()
     return status
+
+
+def page(worker, path):
+    with urllib.request.urlopen(f"http://127.0.0.1:{worker.metrics_port}/{path}", timeout=WAIT_S) as answer:
+        return answer.read().decode()
 
 
 def has_state(state):
@@ -125,6 +131,8 @@ def test_two_pods_serve_as_one_and_the_leader_tells_of_all_ranks(group):
     assert (follower.state, follower.node_rank, [rank.rank for rank in follower.ranks]) == (READY, 1, [1])
     assert group.follower.health(INFERENCE_SERVICE) == 2, "NOT_SERVING: nobody sends requests there"
     assert group.follower.health("") == 1
+    assert page(group.follower, "readyz") == "ok\n"
+    assert "dormouse_ranks_joined 1.0" in page(group.follower, "metrics")
 
 
 def test_a_follower_takes_no_commands(group):

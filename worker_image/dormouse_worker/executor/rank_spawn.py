@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import subprocess
 import sys
@@ -49,8 +50,9 @@ class LocalRanks:
             process = subprocess.Popen(argv, stdin=subprocess.PIPE, env=dict(env))
             self._processes[rank] = process
             assert process.stdin is not None, "started with a pipe"
-            process.stdin.write(words)
-            process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):  # it has ended already: `check` tells
+                process.stdin.write(words)
+                process.stdin.close()
 
     def check(self) -> None:
         """See `Children`."""
