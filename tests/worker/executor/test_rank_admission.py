@@ -12,6 +12,7 @@ from dormouse_worker.errors import InsufficientMemory, RanksDisagree
 from dormouse_worker.executor.rank_admission import Expected, refusal_of
 from dormouse_worker.executor.rank_agreement import (
     RankFailed,
+    culprit,
     fewest_blocks,
     group_report,
     group_sleep,
@@ -69,6 +70,12 @@ def test_an_error_keeps_its_class_and_gets_the_ranks_name():
     assert str(error) == "rank 1: no room"
     assert str(to_error("rank 1", Answer(1, error="KeyError", message="'x'"))) == "rank 1: KeyError: 'x'"
     assert isinstance(to_error("rank 1", Answer(1, error="Path")), RankFailed)
+
+
+def test_who_failed_by_itself_is_the_culprit_not_who_was_let_down():
+    failed = {0: Answer(1, error="PeerFailed"), 1: Answer(1, error="RankLost"), 2: Answer(1, error="ModelChanged")}
+    assert culprit(failed) == 2
+    assert culprit({1: failed[1], 0: failed[0]}) == 0
 
 
 def test_a_batch_survives_the_way_to_a_rank():

@@ -1,4 +1,4 @@
-"""What one rank sees of its pod: its variables, its device, its share of cores and memory."""
+"""What one rank sees of its pod: its variables, its device, its share of cores."""
 
 from __future__ import annotations
 
@@ -15,20 +15,14 @@ from dormouse_worker.executor.rank_environment import (
 from dormouse_worker.layout import Layout
 from dormouse_worker.settings import EngineSettings
 
-SETTINGS = EngineSettings(model="m", tensor_parallel_size=2, threads=6, memory_limit_bytes=1000)
+SETTINGS = EngineSettings(model="m", tensor_parallel_size=2, threads=6)
 
 
 class TwoCores:
-    """A machine of two cores and 900 bytes, 800 of which its container may use."""
+    """A machine of two cores."""
 
     def num_threads(self, wanted):
         return wanted or 2
-
-    def memory_limit_bytes(self):
-        return 800
-
-    def memory_total_bytes(self):
-        return 900
 
 
 def test_a_rank_knows_where_it_stands():
@@ -43,11 +37,10 @@ def test_a_rank_sees_only_the_device_that_is_its_own(visible, rank, device):
     assert visible_device(Layout(2, 2, rank), visible) == device
 
 
-def test_ranks_of_one_pod_share_its_cores_and_on_the_cpu_its_memory():
-    share = rank_share(SETTINGS, TwoCores())
-    assert (share.threads, share.memory_limit_bytes) == (3, 400)
+def test_ranks_of_one_pod_share_its_cores():
+    assert rank_share(SETTINGS, TwoCores()).threads == 3
+    assert rank_share(msgspec.structs.replace(SETTINGS, threads=0), TwoCores()).threads == 1
     assert rank_share(msgspec.structs.replace(SETTINGS, threads=1), TwoCores()).threads == 1
-    assert rank_share(msgspec.structs.replace(SETTINGS, device="cuda"), TwoCores()).memory_limit_bytes == 1000
 
 
 def test_a_rank_alone_in_its_pod_has_all_of_it():

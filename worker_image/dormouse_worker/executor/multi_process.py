@@ -58,7 +58,7 @@ class MultiProcessExecutor:
         self._sampler = next(r for r in range(layout.world_size) if Layout(layout.tensor, layout.pipeline, r).samples)
         self._group: RankGroup | None = None
         self._reports: dict[int, MemoryReport] = {}
-        self._untold: list[SampledToken] = []  # of the last batch; ranks that do not sample hear of it with the next
+        self._untold: list[SampledToken] = []  # of the last batch; all ranks hear of it with the next one
         self._asleep: tuple[int, frozenset[str]] = (0, frozenset())  # level and tags
 
     def __repr__(self) -> str:
@@ -118,7 +118,7 @@ class MultiProcessExecutor:
     def execute_model(self, batch: Batch) -> ModelOutput:
         """See `Executor`. A batch that some ranks compute and others do not breaks the group."""
         told, self._untold = self._untold, []
-        replies = self._ready().step(batch, told, self._sampler)
+        replies = self._ready().step(batch, told)
         if replies.failed and (replies.silent or replies.done):
             raise self._out_of_step(replies)
         self._raise_failed(replies)
@@ -226,8 +226,9 @@ class MultiProcessExecutor:
         return replies
 
     def _raise_failed(self, replies: Replies) -> None:
-        for rank, answer in sorted(replies.failed.items()):
-            raise to_error(self._name(rank), answer)
+        if replies.failed:
+            rank = agreement.culprit(replies.failed)
+            raise to_error(self._name(rank), replies.failed[rank])
 
     def _take_back(self, replies: Replies, method: str, *args: Any) -> None:
         """Undo what some ranks did and others refused, then raise what these said."""
@@ -244,7 +245,8 @@ class MultiProcessExecutor:
             raise RanksDisagree(f"{self._name(rank)}: can not go back by {method}: {answer.error}: {answer.message}")
 
     def _out_of_step(self, replies: Replies) -> RanksDisagree:
-        (rank, answer), *_ = sorted(replies.failed.items())
+        rank = agreement.culprit(replies.failed)
+        answer = replies.failed[rank]
         others = "others succeeded" if replies.done else "others wait for it"
         return RanksDisagree(f"{self._name(rank)}: {answer.error}: {answer.message}; {others}")
 

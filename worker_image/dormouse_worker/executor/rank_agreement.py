@@ -14,6 +14,7 @@ from dormouse_worker.executor.rank_messages import Answer
 from dormouse_worker.ipc import MemoryReport, ModelInfo
 
 T = TypeVar("T")
+ECHOES = ("PeerFailed", "RankLost")  # what a rank raises that another one let down
 
 
 class RankFailed(Exception):
@@ -26,6 +27,11 @@ def to_error(name: str, answer: Answer) -> Exception:
     if isinstance(known, type) and issubclass(known, WorkerError):
         return known(f"{name}: {answer.message}")
     return RankFailed(f"{name}: {answer.error}: {answer.message}")
+
+
+def culprit(failed: Mapping[int, Answer]) -> int:
+    """Return the first rank that failed by itself, not because of another; the first of all if none did."""
+    return min(failed, key=lambda rank: (failed[rank].error in ECHOES, rank))
 
 
 def require_same(values: Mapping[str, T], what: str) -> T:

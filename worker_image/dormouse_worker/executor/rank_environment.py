@@ -1,8 +1,9 @@
-"""The variables of one rank's process, and its share of what the ranks of its pod divide among them."""
+"""The variables of one rank's process, and its share of the cores of its pod."""
 
 from __future__ import annotations
 
 import fcntl
+import math
 import socket
 import struct
 from collections.abc import Mapping
@@ -42,19 +43,20 @@ def visible_device(layout: Layout, visible_devices: str | None) -> str:
 
 
 def rank_share(settings: EngineSettings, host: Host) -> EngineSettings:
-    """Return the settings with this rank's share of the pod's cores and, on the CPU, of its memory.
+    """Return the settings with this rank's share of the pod's cores; the libraries read it before the worker is there.
 
-    Ranks of one pod have equal shares. `kv_cache_memory_bytes` and `swap_space_bytes` are each rank's own.
+    Memory is shared out where it is measured. `kv_cache_memory_bytes` and `swap_space_bytes` are each rank's own.
     """
     num_ranks = settings.tensor_parallel_size
     if num_ranks == 1:
         return settings
     threads = max(1, host.num_threads(settings.threads) // num_ranks)
-    if settings.device != "cpu":
-        return msgspec.structs.replace(settings, threads=threads)
-    known = (settings.memory_limit_bytes, host.memory_limit_bytes(), host.memory_total_bytes())
-    limit_bytes = min(size for size in known if size)
-    return msgspec.structs.replace(settings, threads=threads, memory_limit_bytes=limit_bytes // num_ranks)
+    return msgspec.structs.replace(settings, threads=threads)
+
+
+def timeout_variables(rank_timeout_s: float) -> dict[str, str]:
+    """Return how long a rank waits for the others in one exchange; `model.parallel.start` reads it."""
+    return {"DORMOUSE_GROUP_TIMEOUT_S": str(math.ceil(rank_timeout_s))}
 
 
 def meeting_variables(master_addr: str, master_port: int, interface: str) -> Mapping[str, str]:

@@ -14,7 +14,7 @@ from dormouse_worker.errors import GroupPortTaken, RankMissing
 from dormouse_worker.executor.rank_admission import Expected
 from dormouse_worker.executor.rank_connection import RankConnection
 from dormouse_worker.executor.rank_door import RankDoor, listen_tcp, listen_unix
-from dormouse_worker.executor.rank_environment import interface_of, meeting_variables
+from dormouse_worker.executor.rank_environment import interface_of, meeting_variables, timeout_variables
 from dormouse_worker.executor.rank_hello import make_hello
 from dormouse_worker.executor.rank_messages import Welcome
 from dormouse_worker.executor.rank_spawn import LocalRanks
@@ -55,7 +55,10 @@ def gather(
     finally:
         door.close()
         shutil.rmtree(directory, ignore_errors=True)
-    variables = dict(meeting_variables(meeting.address, meeting.port, interface_of(meeting.address)))
+    variables = {
+        **timeout_variables(place.rank_timeout_s),
+        **meeting_variables(meeting.address, meeting.port, interface_of(meeting.address)),
+    }
     for connection in connections.values():
         connection.say(Welcome(variables))
     return connections

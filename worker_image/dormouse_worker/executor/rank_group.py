@@ -82,12 +82,12 @@ class RankGroup:
             self._connections[rank].send(frame)
         return self._collect(call_id, asked, timeout_s=None)
 
-    def step(self, batch: Batch, sampled: list[SampledToken], sampler: int) -> Replies:
-        """Have all ranks compute a batch; the others hear of the tokens that the sampler gave before."""
+    def step(self, batch: Batch, sampled: list[SampledToken]) -> Replies:
+        """Have all ranks compute a batch; with it they hear of the tokens that the batch before gave."""
         call_id = next(self._call_ids)
-        told = encode(Step(call_id, batch, sampled))
-        for rank, connection in self._connections.items():
-            connection.send(encode(Step(call_id, batch)) if rank == sampler and sampled else told)
+        frame = encode(Step(call_id, batch, sampled))
+        for connection in self._connections.values():
+            connection.send(frame)
         return self._collect(call_id, tuple(self._connections), timeout_s=self._rank_timeout_s)
 
     def check_alive(self) -> None:

@@ -51,7 +51,7 @@ class Call(msgspec.Struct, frozen=True, tag=True):
 
 
 class Step(msgspec.Struct, frozen=True, tag=True):
-    """One batch, and the tokens that the batch before gave, for ranks that do not sample."""
+    """One batch, and the tokens that the batch before gave: no rank has noted them yet."""
 
     call_id: int
     batch: Batch

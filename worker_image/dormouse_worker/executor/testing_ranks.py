@@ -64,7 +64,7 @@ def group_settings(directory: Path, tensor: int = 2, pipeline: int = 1, **overri
 class FakeRankWorker(WorkerBase):
     """Every rank computes the next token by itself from what its own cache holds; only the sampling one tells it.
 
-    The others must hear of exactly this token, or they raise: so a wrong, missing or late one is found out.
+    All must hear of exactly this token with the next batch, or they raise: so a wrong or missing one is found out.
     """
 
     def __init__(self, settings: EngineSettings, rank: int) -> None:
@@ -180,10 +180,8 @@ class FakeRankWorker(WorkerBase):
         if self._expected:
             raise AssertionError(f"never told of {self._expected}")
         output = self._fake.execute_model(batch)
-        if self._layout.samples:
-            return output
         self._expected = output.sampled
-        return ModelOutput([])
+        return output if self._layout.samples else ModelOutput([])
 
     def _verb(self, name: str, act: Callable[[], T]) -> T:
         order = self._order()

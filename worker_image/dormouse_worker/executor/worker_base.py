@@ -64,11 +64,11 @@ class WorkerBase(ABC):
         """Compute one batch; return one token per sequence that samples, in order."""
 
     def append_sampled(self, sampled: Sequence[SampledToken]) -> None:
-        """Remember tokens that another rank of the group has sampled; comes before the next `execute_model`.
+        """Note tokens of the batch before; called on every rank of a group, before the `execute_model` that needs them.
 
         By default there is no room for them: such a worker computes alone.
         """
-        raise NotImplementedError(f"{len(sampled)} tokens of another rank can not be taken")
+        raise NotImplementedError(f"{len(sampled)} tokens of a group can not be taken")
 
     @abstractmethod
     def sleep(self, level: int, tags: Collection[str], kept_blocks: Sequence[int] = ()) -> SleepReport:
