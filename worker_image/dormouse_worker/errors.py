@@ -88,5 +88,13 @@ class GoldenTokensDiffer(Damaged):
     """After a wake the model did not repeat the tokens recorded at its first start."""
 
 
+class RankLost(WorkerError):
+    """Another rank of the group ended, or did not answer in time; the whole group must start again."""
+
+
+class PeerFailed(WorkerError):
+    """Another rank of the group could not do its part of a command; this one took its own back."""
+
+
 class Internal(WorkerError):
     """An error that nobody foresaw; the log of the engine has the traceback."""
