@@ -97,7 +97,7 @@ class RankMissing(GroupBroken):
 
 
 class RankLost(GroupBroken):
-    """A rank ended, or its connection did."""
+    """A rank ended, or its connection did, or others did not hear of it in time."""
 
 
 class RankHung(GroupBroken):
@@ -110,6 +110,10 @@ class RanksDisagree(GroupBroken):
 
 class GroupPortTaken(GroupBroken):
     """The leader can not listen where the ranks of its group look for it."""
+
+
+class PeerFailed(WorkerError):
+    """Another rank of the group could not do its part of a command; this one took its own back."""
 
 
 class Internal(WorkerError):

@@ -54,7 +54,7 @@ class MultiProcessExecutor:
         self._place = place
         self._clock = clock
         self.local = local or LocalRanks()
-        layout = Layout(settings.tensor_parallel_size, settings.pipeline_parallel_size)
+        self._layout = layout = Layout(settings.tensor_parallel_size, settings.pipeline_parallel_size)
         self._sampler = next(r for r in range(layout.world_size) if Layout(layout.tensor, layout.pipeline, r).samples)
         self._group: RankGroup | None = None
         self._reports: dict[int, MemoryReport] = {}
@@ -68,7 +68,7 @@ class MultiProcessExecutor:
         """See `Executor`. Looks at the model's files first, starts the ranks of this pod and waits for the others."""
         check_settings(self._settings)
         worker_class_of(self._settings)
-        check_model_files(self._settings.model_path, self._settings.load_format)
+        check_model_files(self._settings.model_path, self._settings.load_format, self._layout)
         connections = gather(self._settings, self._environ, self._place, self.local, self._clock)
         timeout_s = self._place.rank_timeout_s
         self._group = RankGroup(connections, self.local, self._clock, rank_timeout_s=timeout_s)

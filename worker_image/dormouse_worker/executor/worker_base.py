@@ -61,14 +61,17 @@ class WorkerBase(ABC):
 
     @abstractmethod
     def execute_model(self, batch: Batch) -> ModelOutput:
-        """Compute one batch; return one token per sequence that samples, in order."""
+        """Compute one batch; return one token per sequence that samples, in order.
 
-    def append_sampled(self, sampled: Sequence[SampledToken]) -> None:
-        """Note tokens of the batch before; called on every rank of a group, before the `execute_model` that needs them.
-
-        By default there is no room for them: such a worker computes alone.
+        In a group all ranks compute the same batch, and those that do not sample return nothing.
         """
-        raise NotImplementedError(f"{len(sampled)} tokens of a group can not be taken")
+
+    @abstractmethod
+    def append_sampled(self, tokens: Sequence[SampledToken]) -> None:
+        """Note tokens of an earlier batch; called on every rank of a group, before a batch that goes on from them.
+
+        A rank that is alone knows what it sampled. Tokens of sequences that were released since are ignored.
+        """
 
     @abstractmethod
     def sleep(self, level: int, tags: Collection[str], kept_blocks: Sequence[int] = ()) -> SleepReport:
