@@ -229,4 +229,6 @@ def watched_gpu(settings: EngineSettings, layout: Layout) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_code = main()
+    logging.shutdown()
+    os._exit(exit_code)  # the interpreter's own end takes seconds with torch, and its leader waits for it
