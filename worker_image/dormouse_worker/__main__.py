@@ -12,8 +12,12 @@ import uvloop
 
 from dormouse_worker.front.app import Front
 from dormouse_worker.front.engine_spawn import ENGINE_ARGV, subprocess_spawner
+from dormouse_worker.front.follower import FollowerFront
 from dormouse_worker.front.logs import set_up_logging
+from dormouse_worker.front.rank_keeper import RankKeeper
+from dormouse_worker.front.rank_spawn import RANK_ARGV, rank_spawner
 from dormouse_worker.front.settings import FrontSettings, parse_settings
+from dormouse_worker.group import identity_of
 from dormouse_worker.settings import EngineSettings
 
 EXIT_CAN_NOT_START = 2
@@ -34,13 +38,28 @@ async def _run(front_settings: FrontSettings, engine_settings: EngineSettings, e
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    front = Front(front_settings, engine_settings, subprocess_spawner(engine_argv, os.environ))
+    front = _make_front(front_settings, engine_settings, engine_argv)
     try:
         await front.start()
     except BaseException:
         await front.close()
         raise
     return await front.run(stop)
+
+
+def _make_front(
+    front_settings: FrontSettings, engine_settings: EngineSettings, engine_argv: Sequence[str]
+) -> Front | FollowerFront:
+    """Return the front of a pod that serves, or of one that follows another."""
+    place, num_ranks = front_settings.place, engine_settings.tensor_parallel_size
+    if place.leads:
+        is_group = num_ranks * place.num_nodes > 1
+        argv = [*engine_argv, *(place.arguments() if is_group else ())]
+        return Front(front_settings, engine_settings, subprocess_spawner(argv, os.environ))
+    ranks = range(place.node_rank * num_ranks, (place.node_rank + 1) * num_ranks)
+    spawn = rank_spawner(RANK_ARGV, os.environ, engine_settings, place)
+    _, pod = identity_of(os.environ)
+    return FollowerFront(front_settings, RankKeeper(ranks, spawn, rank_timeout_s=place.rank_timeout_s), pod)
 
 
 if __name__ == "__main__":

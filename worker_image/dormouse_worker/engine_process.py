@@ -7,7 +7,6 @@ dies with its parent.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import logging
 import os
 import select
@@ -16,24 +15,28 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from typing import NoReturn
 
 import msgspec
 
 from dormouse_worker.engine.controller import Controller
+from dormouse_worker.engine.executor import Executor
 from dormouse_worker.engine.loop import EngineBroken, EngineLoop
+from dormouse_worker.errors import GroupBroken
 from dormouse_worker.executor.gpu_watch import GpuWatch, explain_failure
+from dormouse_worker.executor.multi_process import MultiProcessExecutor
+from dormouse_worker.executor.rank_spawn import GpuRankUnhealthy
 from dormouse_worker.executor.single_process import SingleProcessExecutor
-from dormouse_worker.exit_codes import EXIT_BROKEN, EXIT_GPU_UNHEALTHY
+from dormouse_worker.exit_codes import EXIT_BROKEN, EXIT_GPU_UNHEALTHY, EXIT_GROUP_BROKEN
+from dormouse_worker.group import GroupPlace, add_group_arguments, place_of
 from dormouse_worker.host import Host
 from dormouse_worker.ipc import EngineMessage, FrameSplitter, FrontMessage, decode_front, encode_frame
 from dormouse_worker.model.gpu_health import GpuFault, GpuLost, HealthCheck, Nvml
 from dormouse_worker.model.nvml import open_nvml
+from dormouse_worker.processes import die_with_parent, end_unhealthy
 from dormouse_worker.settings import EngineSettings
 
 logger = logging.getLogger(__name__)
 
-PR_SET_PDEATHSIG = 1
 RECEIVE_BYTES = 1 << 16
 
 
@@ -72,14 +75,16 @@ class SocketTransport:
 
 
 def open_gpu(settings: EngineSettings) -> Nvml | None:
-    """Return the device to watch, None on the CPU and without NVML. Raises GpuLost."""
-    return open_nvml(os.environ.get("CUDA_VISIBLE_DEVICES")) if settings.device == "cuda" else None
+    """Return the device to watch; None on the CPU, without NVML, and of a group, whose ranks watch. Raises GpuLost."""
+    is_group = settings.tensor_parallel_size * settings.pipeline_parallel_size > 1
+    return open_nvml(os.environ.get("CUDA_VISIBLE_DEVICES")) if settings.device == "cuda" and not is_group else None
 
 
 def main(argv: list[str] | None = None, *, open_gpu: Callable[[EngineSettings], Nvml | None] = open_gpu) -> int:
     """Run one engine; return 0 when the front closed the socket or asked for the end, else one of `exit_codes`."""
     parser = argparse.ArgumentParser(prog="dormouse_worker.engine_process", description=__doc__)
     parser.add_argument("--socket", required=True, help="path of the unix socket on which the front listens")
+    add_group_arguments(parser)
     arguments = parser.parse_args(argv)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the front drains and then ends us
@@ -91,16 +96,19 @@ def main(argv: list[str] | None = None, *, open_gpu: Callable[[EngineSettings], 
             gpu = open_gpu(settings)
         except GpuLost as error:
             end_unhealthy(GpuFault(f"CUDA device {os.environ.get('CUDA_VISIBLE_DEVICES') or 0}", str(error)))
-        return _serve_watched(settings, SocketTransport(connection), gpu)
+        return _serve_watched(settings, place_of(arguments), SocketTransport(connection), gpu)
 
 
-def _serve_watched(settings: EngineSettings, transport: SocketTransport, gpu: Nvml | None) -> int:
+def _serve_watched(settings: EngineSettings, place: GroupPlace, transport: SocketTransport, gpu: Nvml | None) -> int:
     check = HealthCheck(gpu) if gpu is not None else None
     watch = GpuWatch(check, end_unhealthy) if check else None
     if watch:
         watch.start()
     try:
-        _serve(settings, transport)
+        _serve(settings, place, transport)
+    except GroupBroken as error:  # what is left of the group dies with us
+        logger.critical("%s: %s", error.reason, error)
+        return EXIT_GPU_UNHEALTHY if isinstance(error, GpuRankUnhealthy) else EXIT_GROUP_BROKEN
     except EngineBroken as error:
         if check and (fault := explain_failure(check, time.sleep)):
             end_unhealthy(fault)
@@ -112,28 +120,22 @@ def _serve_watched(settings: EngineSettings, transport: SocketTransport, gpu: Nv
     return 0
 
 
-def end_unhealthy(fault: GpuFault) -> NoReturn:
-    """End this process at once, from any thread; the last line is what the front repeats.
-
-    Nothing is tidied up: on a device that is gone every call may hang.
-    """
-    os.write(sys.stderr.fileno(), f"{fault}\n".encode())
-    os._exit(EXIT_GPU_UNHEALTHY)
-
-
-def _serve(settings: EngineSettings, transport: SocketTransport) -> None:
-    executor = SingleProcessExecutor(settings, os.environ, Host())
+def _serve(settings: EngineSettings, place: GroupPlace, transport: SocketTransport) -> None:
+    executor = _make_executor(settings, place)
     controller = Controller(settings, executor, send=transport.send, clock=time.monotonic)
-    EngineLoop(transport, controller).run()
+    try:
+        EngineLoop(transport, controller).run()
+    except (EngineBroken, GroupBroken):
+        executor.abandon()
+        raise
     executor.shutdown()  # not after EngineBroken: a device that does not compute may hang in it
 
 
-def die_with_parent() -> None:
-    """Ask the kernel for SIGKILL when the thread that started us ends.
-
-    A front that died before this line is noticed by `connect`, or by the closed socket at the first `receive`.
-    """
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def _make_executor(settings: EngineSettings, place: GroupPlace) -> Executor:
+    """Return who drives the ranks: a group's are processes of their own, a single one computes here."""
+    if settings.tensor_parallel_size * settings.pipeline_parallel_size > 1:
+        return MultiProcessExecutor(settings, os.environ, place)
+    return SingleProcessExecutor(settings, os.environ, Host())
 
 
 if __name__ == "__main__":

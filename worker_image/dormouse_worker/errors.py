@@ -88,5 +88,33 @@ class GoldenTokensDiffer(Damaged):
     """After a wake the model did not repeat the tokens recorded at its first start."""
 
 
+class GroupBroken(WorkerError):
+    """The ranks of a group can not go on together: a new group has to begin. The kinds follow; each names the rank."""
+
+
+class RankMissing(GroupBroken):
+    """A rank did not come in time, or not one that fits."""
+
+
+class RankLost(GroupBroken):
+    """A rank ended, or its connection did, or others did not hear of it in time."""
+
+
+class RankHung(GroupBroken):
+    """A rank gives no sign of life, or does not answer in time."""
+
+
+class RanksDisagree(GroupBroken):
+    """Ranks that must be alike are not: in what they are, or in what became of a command."""
+
+
+class GroupPortTaken(GroupBroken):
+    """The leader can not listen where the ranks of its group look for it."""
+
+
+class PeerFailed(WorkerError):
+    """Another rank of the group could not do its part of a command; this one took its own back."""
+
+
 class Internal(WorkerError):
     """An error that nobody foresaw; the log of the engine has the traceback."""

@@ -1,4 +1,7 @@
-"""What the exit code of an engine process says to the front, beside 0 (asked to end) and 1 (a crash)."""
+"""What the exit code of an engine or rank process says to the front, beside 0 (asked to end) and 1 (a crash)."""
 
 EXIT_BROKEN = 4  # forward passes fail: a new process may compute again, so the front starts one
 EXIT_GPU_UNHEALTHY = 5  # the device is ill, as its last words say: the front starts nothing on the same device
+EXIT_GROUP_BROKEN = 6  # a rank is gone, hangs or disagrees: the front starts a new group
+EXIT_LEADER_GONE = 7  # of a rank process: its leader hung up
+EXIT_REFUSED = 8  # of a rank process: the leader does not want it, as its last words say

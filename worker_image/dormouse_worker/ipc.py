@@ -103,6 +103,14 @@ class MemoryReport(msgspec.Struct, frozen=True):
     measured_by: str = ""
 
 
+class RankStatus(msgspec.Struct, frozen=True):
+    """One rank of a group, as its leader knows it."""
+
+    rank: int
+    pod: str = ""  # the name of the pod in which it runs
+    report: MemoryReport | None = None  # None before its profile
+
+
 class ModelInfo(msgspec.Struct, frozen=True):
     """What the engine knows of the model once its weights are loaded; completes what the front read from files."""
 
@@ -132,6 +140,7 @@ class EngineStatus(msgspec.Struct, frozen=True, tag=True):
     failure_reason: str = ""  # CamelCase, in FAILED
     failure_message: str = ""
     tokenizer_path: str = ""  # the tokenizer.json that the engine made for a model that has none
+    ranks: tuple[RankStatus, ...] = ()  # of a group; empty where one rank is all there is
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -192,7 +201,11 @@ _engine_decoder = msgspec.msgpack.Decoder(list[EngineMessage])
 
 def encode_frame(messages: list[FrontMessage] | list[EngineMessage]) -> bytes:
     """Return one frame, ready to be written."""
-    payload = _encoder.encode(messages)
+    return frame(_encoder.encode(messages))
+
+
+def frame(payload: bytes) -> bytes:
+    """Return the payload with its length before it."""
     return _LENGTH.pack(len(payload)) + payload
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dormouse_worker.errors import CustomCodeRefused, ModelInvalid, ModelNotFound, PickleRefused
+from dormouse_worker.layout import Layout
 from dormouse_worker.safetensors_files import StoredTensor, read_safetensors
 from dormouse_worker.sharded_files import read_shard
 
@@ -30,8 +31,11 @@ class ModelFiles:
     tensors: Mapping[str, StoredTensor] = field(default_factory=dict)  # of all weight files
 
 
-def check_model_files(path: Path, load_format: str) -> ModelFiles:
-    """Return the directory's files. Raises ModelNotFound, ModelInvalid, CustomCodeRefused or PickleRefused."""
+def check_model_files(path: Path, load_format: str, layout: Layout | None = None) -> ModelFiles:
+    """Return the directory's files; of a sharded state the rank's alone.
+
+    Raises ModelNotFound, ModelInvalid, CustomCodeRefused or PickleRefused.
+    """
     if not path.is_dir():
         raise ModelNotFound(f"{path}: no such directory; check spec.model.uri and that its volume holds the model")
     config = _read_object(path / "config.json")
@@ -43,7 +47,8 @@ def check_model_files(path: Path, load_format: str) -> ModelFiles:
     if load_format == "dummy":
         return ModelFiles(path, config, ())
     if load_format == "sharded_state":
-        shard = read_shard(path, rank=0, world_size=1)
+        place = layout or Layout()
+        shard = read_shard(path, rank=place.rank, world_size=place.world_size)
         return ModelFiles(path, config, tuple({tensor.file for tensor in shard.values()}), shard)
     weight_files = _find_weight_files(path)
     tensors = {name: tensor for file in weight_files for name, tensor in read_safetensors(file).tensors.items()}

@@ -5,7 +5,8 @@ import pytest
 from dormouse_worker.engine.controller import Controller
 from dormouse_worker.engine.loop import HEARTBEAT_S, EngineBroken, EngineLoop
 from dormouse_worker.engine.testing import FakeExecutor, ListTransport, ManualClock, make_add
-from dormouse_worker.ipc import Command, EngineStatus, Heartbeat, StepOutputs
+from dormouse_worker.errors import RankHung, RankLost, RankMissing, RanksDisagree
+from dormouse_worker.ipc import Command, EngineStatus, Heartbeat, RankStatus, StepOutputs
 from dormouse_worker.settings import EngineSettings
 
 INITIALIZE = Command(1, "initialize_cache", {"num_gpu_blocks": 10})
@@ -78,3 +79,59 @@ def test_a_lost_block_ends_the_process_rather_than_serve_from_it():
     controller._engine._scheduler.tables.pool.allocate(1)
     with pytest.raises(RuntimeError, match="blocks are wrong"):
         loop.turn()
+
+
+def test_a_broken_group_ends_the_process_and_its_requests_are_not_told_that_they_failed():
+    """They can be continued elsewhere."""
+    transport, clock = ListTransport([[INITIALIZE], [make_add("a")]]), ManualClock()
+    executor = FakeExecutor(clock=clock)
+    controller = Controller(EngineSettings(model="m", block_size=4), executor, send=transport.send, clock=clock)
+    loop = EngineLoop(transport, controller)
+    controller.start()
+    assert loop.turn()
+    executor.fail_once["execute_model"] = RankLost("rank 1: gone")
+    with pytest.raises(RankLost, match="rank 1"):
+        loop.turn()
+    assert not [message for message in transport.sent if isinstance(message, StepOutputs)]
+
+
+def test_an_idle_group_that_breaks_ends_the_process():
+    transport, clock = ListTransport([[], []]), ManualClock()
+    executor = FakeExecutor(clock=clock)
+    loop = EngineLoop(transport, Controller(EngineSettings(model="m"), executor, send=transport.send, clock=clock))
+    assert loop.turn()
+    executor.fail_once["check_ranks"] = RankHung("rank 1: silent")
+    with pytest.raises(RankHung, match="rank 1"):
+        loop.turn()
+
+
+@pytest.mark.parametrize("method", ["sleep", "check_health"])
+def test_a_command_that_breaks_the_group_is_answered_by_the_reason_before_the_end(method):
+    transport, clock = ListTransport([[INITIALIZE], [Command(2, method)]]), ManualClock()
+    executor = FakeExecutor(clock=clock)
+    controller = Controller(EngineSettings(model="m", block_size=4), executor, send=transport.send, clock=clock)
+    loop = EngineLoop(transport, controller)
+    controller.start()
+    assert loop.turn()
+    executor.fail_once[method] = RanksDisagree("rank 1: no")
+    with pytest.raises(RanksDisagree):
+        loop.turn()
+    assert (transport.sent[-1].error_reason, transport.sent[-1].error_message) == ("RanksDisagree", "rank 1: no")
+
+
+def test_a_group_that_never_came_together_is_told_and_ends_the_process():
+    transport, clock = ListTransport([[]]), ManualClock()
+    executor = FakeExecutor(clock=clock)
+    executor.fail_once["init_device"] = RankMissing("ranks 2, 3 did not come")
+    loop = EngineLoop(transport, Controller(EngineSettings(model="m"), executor, send=transport.send, clock=clock))
+    with pytest.raises(RankMissing):
+        loop.run()
+    assert transport.sent[-1].failure_reason == "RankMissing"
+
+
+def test_what_is_known_of_ranks_is_told_before_and_after_the_profile():
+    transport, clock = ListTransport([]), ManualClock()
+    executor = FakeExecutor(clock=clock)
+    executor.ranks = (RankStatus(0, "pod-0"), RankStatus(1, "pod-1"))
+    Controller(EngineSettings(model="m"), executor, send=transport.send, clock=clock).start()
+    assert [len(message.ranks) for message in transport.sent] == [0, 2, 2]

@@ -33,6 +33,7 @@ OTHERWISE = {
     "--enable-reflection": None,
     "--profiler-dir": "/traces",
     "--log-level": "DEBUG",
+    "--master-port": "8",
 }
 ENVIRONMENTAL = {"pod_uid", "settings_digest", "operator_token_sha256", "gateway_token_sha256"}
 FOLLOWING = {
@@ -59,6 +60,14 @@ def test_what_the_process_started_with_can_not_change(flag):
     argument = flag if value is None else f"{flag}={value}"
     with pytest.raises(CallError, match=f"arguments: {flag} is .* only a new pod"):
         settings_of(["--model=/models/new", argument], "new", PRESENT)
+
+
+def test_a_group_of_several_pods_can_not_change_at_all():
+    """The ranks of other pods keep what they were started with."""
+    flags = ["--pipeline-parallel-size=2", "--master-addr=leader", "--master-port=29500"]
+    present, _ = parse_settings(["--model=/models/old", *flags], ENVIRON)
+    with pytest.raises(CallError, match=r"the group has 2 pods, .* only new pods"):
+        settings_of(["--model=/models/new", *flags], "new", present)
 
 
 def test_the_rest_follows_and_the_environment_stays():

@@ -17,7 +17,7 @@ from dormouse_worker.engine.profiling import ProfileCommands
 from dormouse_worker.engine.slumber import SleepOrder, integer, tags_of
 from dormouse_worker.engine.status import StatusTeller
 from dormouse_worker.engine.validation import check_block_counts
-from dormouse_worker.errors import Damaged, Internal, InvalidArgument, WorkerError, WrongState
+from dormouse_worker.errors import Damaged, GroupBroken, Internal, InvalidArgument, WorkerError, WrongState
 from dormouse_worker.ipc import (
     AbortRequests,
     AddRequest,
@@ -56,6 +56,7 @@ class Controller:
         self._engine: Engine | None = None
         self._agreed = (0, 0)  # block counts on the device and in host memory; kept over a sleep
         self.is_shut_down = False
+        self._broken: GroupBroken | None = None
         profile = ProfileCommands(executor, lambda: self.state)
         self._commands: dict[str, Callable[[Command], int | str | None]] = {
             "initialize_cache": self._initialize_cache,
@@ -89,15 +90,24 @@ class Controller:
         """Return whether only a new process can compute again: what the failures left behind is unknown."""
         return self._engine is not None and self._engine.num_failures_in_a_row >= MAX_FAILURES_IN_A_ROW
 
+    def check_group(self) -> None:
+        """Raise GroupBroken, naming the rank, if a group of ranks can not go on: whoever asked has been told."""
+        if self._broken is not None:
+            raise self._broken
+        self._executor.check_ranks()
+
     def start(self) -> None:
         """Load and profile. Ends in PROFILED, or in FAILED with the reason; raises nothing."""
         try:
             self._teller.change(State.LOADING)
             self._executor.init_device()
+            if ranks := self._executor.get_rank_statuses():
+                self._teller.change(State.LOADING, ranks=ranks)
             self._executor.load_model()
             self._teller.note(model=self._executor.get_model_info(), tokenizer_path=self._executor.convert_tokenizer())
             self._executor.determine_num_available_blocks()
-            self._teller.change(State.PROFILED, report=self._executor.get_memory_report())
+            report, ranks = self._executor.get_memory_report(), self._executor.get_rank_statuses()
+            self._teller.change(State.PROFILED, report=report, ranks=ranks)
         except Exception as error:  # noqa: BLE001  the pod stays up and says why
             self._fail(error)
 
@@ -138,6 +148,7 @@ class Controller:
         try:
             value = self._commands.get(command.method, self._refuse_unknown)(command)
         except WorkerError as error:
+            self._note_broken(error)
             logger.warning("%s refused: %s", command.method, error)
             return CommandResult(command.command_id, error.reason, str(error))
         except Exception as error:
@@ -252,4 +263,10 @@ class Controller:
     def _fail(self, error: Exception) -> None:
         """Enter FAILED; requests that were running can not be there in any state that leads here."""
         self._engine = None
+        self._note_broken(error)
+        self._teller.note(ranks=self._executor.get_rank_statuses())
         self._teller.fail(error, self._executor.get_memory_report())
+
+    def _note_broken(self, error: Exception) -> None:
+        if isinstance(error, GroupBroken):
+            self._broken = error

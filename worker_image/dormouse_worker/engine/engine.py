@@ -10,6 +10,7 @@ from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.engine.executor import ModelExecutor
 from dormouse_worker.engine.request import Request
 from dormouse_worker.engine.scheduler import Counters, Progress, Scheduler
+from dormouse_worker.errors import GroupBroken
 from dormouse_worker.ipc import AddRequest, StepOutputs, TokenLogprobs, TokenOutput
 
 logger = logging.getLogger(__name__)
@@ -73,12 +74,14 @@ class Engine:
         return self.abort(self._scheduler.request_ids)
 
     def step(self) -> StepOutputs | None:
-        """Run one forward pass; None if there is nothing to do. Never raises for a failing forward pass."""
+        """Run one forward pass; None if there is nothing to do. A failing forward pass raises only GroupBroken."""
         batch = self._scheduler.schedule()
         if batch is None:
             return None
         try:
             output = self._executor.execute_model(batch)
+        except GroupBroken:  # the requests go on elsewhere: nobody is told that they failed
+            raise
         except Exception as error:  # noqa: BLE001  whatever a model raises may cost its own batch only
             return self._fail(batch, error)
         self.num_failures_in_a_row = 0

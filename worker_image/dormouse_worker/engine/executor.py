@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dormouse_worker.engine.batch import Batch, ModelOutput
-from dormouse_worker.ipc import MemoryReport, ModelInfo
+from dormouse_worker.ipc import MemoryReport, ModelInfo, RankStatus
 
 
 class ModelExecutor(Protocol):
@@ -19,7 +19,8 @@ class ModelExecutor(Protocol):
     def execute_model(self, batch: Batch) -> ModelOutput:
         """Compute the batch; remember its sequences and what was sampled.
 
-        Any exception fails the requests of this batch and no others; the next batch is a fresh one then.
+        Any exception fails the requests of this batch and no others; the next batch is a fresh one then. But for
+        GroupBroken: this process can not go on then, and its requests are to be continued elsewhere.
         """
 
 
@@ -94,8 +95,17 @@ class Executor(ModelExecutor, Protocol):
     def save_sharded_state(self, directory: str) -> None:
         """Write this rank's weights as `load_format=sharded_state` reads them. Raises InvalidArgument, WorkerError."""
 
+    def get_rank_statuses(self) -> tuple[RankStatus, ...]:
+        """Return what is known of each rank of a group, by rank; empty where one rank is all there is."""
+
+    def check_ranks(self) -> None:
+        """Raise GroupBroken, naming the rank, if the group can not go on. Cheap: called whenever nothing runs."""
+
     def check_health(self) -> None:
         """Raise if the worker can not compute."""
 
     def shutdown(self) -> None:
         """Free everything; the worker is not used again."""
+
+    def abandon(self) -> None:
+        """End other processes that compute for us, without waiting for anything that may hang; for a failed end."""

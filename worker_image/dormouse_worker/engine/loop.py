@@ -32,7 +32,7 @@ class EngineLoop:
         self._controller = controller
 
     def run(self) -> None:
-        """Load, profile, serve. Raises EngineBroken when the device does not compute any more."""
+        """Load, profile, serve. Raises EngineBroken when the device does not compute any more, GroupBroken."""
         self._controller.start()
         while self.turn():
             pass
@@ -47,6 +47,7 @@ class EngineLoop:
             self._controller.handle(message)
         if self._controller.is_shut_down:
             return False
+        self._controller.check_group()
         if not messages and not busy:
             self._rest()
         self._controller.step()

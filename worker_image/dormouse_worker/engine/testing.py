@@ -15,6 +15,7 @@ from dormouse_worker.ipc import (
     FrontMessage,
     MemoryReport,
     ModelInfo,
+    RankStatus,
     Sampling,
     TokenLogprobs,
 )
@@ -107,6 +108,7 @@ class FakeExecutor:
         self.missing_bytes = 0  # what the next preparation of a wake lacks
         self.calls: list[str] = []
         self.tokenizer_path = ""
+        self.ranks: tuple[RankStatus, ...] = ()
         self.batches: list[Batch] = []
         self.fail_once: dict[str, Exception] = {}
         self._windows = windows
@@ -208,6 +210,15 @@ class FakeExecutor:
         del directory
         self._called("save_sharded_state")
 
+    def get_rank_statuses(self) -> tuple[RankStatus, ...]:
+        """See `Executor`."""
+        return self.ranks
+
+    def check_ranks(self) -> None:
+        """See `Executor`; not recorded, for it is called whenever nothing runs."""
+        if "check_ranks" in self.fail_once:
+            raise self.fail_once.pop("check_ranks")
+
     def check_health(self) -> None:
         """See `Executor`."""
         self._called("check_health")
@@ -215,6 +226,10 @@ class FakeExecutor:
     def shutdown(self) -> None:
         """See `Executor`."""
         self._called("shutdown")
+
+    def abandon(self) -> None:
+        """See `Executor`."""
+        self._called("abandon")
 
     def _called(self, method: str) -> None:
         self.calls.append(method)

@@ -11,7 +11,10 @@ from dormouse_worker.settings import EngineSettings
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 LOAD_FORMATS = ("auto", "dummy", "sharded_state")
 MODEL_IMPLS = ("auto", "lean", "transformers")
-POSITIVE = ("max_num_seqs", "max_num_batched_tokens", "block_size")
+POSITIVE = (
+    *("max_num_seqs", "max_num_batched_tokens", "block_size"),
+    *("tensor_parallel_size", "pipeline_parallel_size"),
+)
 QUALIFIED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")  # of a class in a module
 NOT_NEGATIVE = ("max_model_len", "memory_limit_bytes", "kv_cache_memory_bytes", "swap_space_bytes", "threads")
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import torch
 
-from dormouse_worker.engine.batch import Batch, ModelOutput
+from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.ipc import KV_CACHE
 from dormouse_worker.model.cache_store import CacheStore
 from dormouse_worker.model.device.device import Device
@@ -76,6 +76,11 @@ class Allocation:
         assert self._runner is not None, f"{self.sleeping_tags} sleep"
         return self._runner.execute(batch)
 
+    def append_sampled(self, tokens: Sequence[SampledToken]) -> None:
+        """See `ModelRunner.append_sampled`; after a sleep began there is nobody to know them."""
+        if self._runner is not None:
+            self._runner.append_sampled(tokens)
+
     def sleep(self, level: int, tags: Collection[str], kept_blocks: Sequence[int], watch: Stopwatch) -> None:
         """See `SleepCycle.sleep`. The device has finished with everything. Raises InvalidArgument on a wrong block."""
         if KV_CACHE in tags:
@@ -88,13 +93,18 @@ class Allocation:
         """See `SleepCycle.prepare`."""
         return self._cycle.prepare(tags)
 
-    def wake(self, tags: Collection[str], verify: Callable[[], None], watch: Stopwatch) -> None:
+    def wake(
+        self, tags: Collection[str], agree: Callable[[], None], verify: Callable[[], None], watch: Stopwatch
+    ) -> None:
         """See `SleepCycle.wake`. Once nothing sleeps any more, `verify` may compute; it may write to any block.
+
+        Before that `agree` returns if the wake shall go on; what it raises takes the wake back.
 
         Weights may still be arriving then; `verify` counts its time itself.
         """
 
         def finish() -> None:
+            agree()
             if self.sleeping_tags:
                 return
             with watch.phase("verify"):

@@ -45,4 +45,5 @@ class GoldenCheck:
             max_model_len=self._model.max_model_len,
             block_size=self._block_size,
             num_groups=len(self._model.cache_spec.groups),
+            generates=self._model.layout.world_size == 1,
         )

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 
-from dormouse_worker.engine.batch import Batch, ModelOutput
+from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.engine.executor import SleepReport, WakeReport
-from dormouse_worker.errors import Damaged, Internal, InvalidArgument
+from dormouse_worker.errors import Damaged, Internal, InvalidSettings
 from dormouse_worker.executor.allocation import Allocation
 from dormouse_worker.executor.golden_check import GoldenCheck
+from dormouse_worker.executor.meeting import Meeting
 from dormouse_worker.executor.memory_errors import memory_errors
 from dormouse_worker.executor.recording import Recording, record
+from dormouse_worker.executor.sleep_orders import check_sleep, check_tags
 from dormouse_worker.executor.worker_base import WorkerBase
 from dormouse_worker.host import Host, freeze_garbage_collector, thaw_garbage_collector
-from dormouse_worker.ipc import LEVELS, TAGS, MemoryReport, ModelInfo
+from dormouse_worker.ipc import MemoryReport, ModelInfo
+from dormouse_worker.layout import Layout
 from dormouse_worker.model.attention.interface import AttentionBackend, BackendSizes, is_graph_backend
 from dormouse_worker.model.attention.select import check_setting, select_backend
 from dormouse_worker.model.device.device import Device
@@ -27,6 +31,8 @@ from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.loader import LoadedModel, load
 from dormouse_worker.model.memory import estimate_graph_bytes, require_fit
 from dormouse_worker.model.meters import Meter, make_meter
+from dormouse_worker.model.parallel.communicator import ALONE, Alone, Communicator
+from dormouse_worker.model.parallel.start import connect_from_environment
 from dormouse_worker.model.profile_run import ProfiledModel, ProfiledRank, profile_memory
 from dormouse_worker.model.runner import ForwardPass, ModelRunner
 from dormouse_worker.model.stopwatch import Stopwatch
@@ -41,8 +47,18 @@ LOGIT_BYTES = 4  # of the widest dtype that logits have
 class RankWorker(WorkerBase):
     """Implements `WorkerBase`; a subclass says which device it is and how that one's memory is measured."""
 
-    def __init__(self, settings: EngineSettings, rank: int, host: Host | None = None) -> None:
+    def __init__(
+        self,
+        settings: EngineSettings,
+        rank: int,
+        host: Host | None = None,
+        *,
+        communicator: Communicator | None = None,
+    ) -> None:
+        """`communicator` is the way to the other ranks; None = there are none, or `init_device` connects to them."""
         super().__init__(settings, rank)
+        self.layout = _make_layout(settings, rank)
+        self.communicator = communicator
         self.host = host or Host()
         self._device: Device | None = None
         self._meter: Meter | None = None
@@ -85,14 +101,17 @@ class RankWorker(WorkerBase):
     def init_device(self) -> None:
         """See `WorkerBase`."""
         check_setting(self.settings.attention_backend)
-        torch.set_num_threads(self.host.num_threads(self.settings.threads))
+        torch.set_num_threads(self._num_threads())
         self._device = self.make_device()
+        if self.communicator is None:
+            is_alone = self.layout.world_size == 1
+            self.communicator = ALONE if is_alone else connect_from_environment(self.layout, self._device.torch_device)
         self._meter = make_meter(self._device, self.host, self.settings, self.nvml_own_bytes)
         self._meter.open()
 
     def load_model(self) -> None:
         """See `WorkerBase`."""
-        self._model = load(self.settings, self.device)
+        self._model = load(self.settings, self.device, self.layout)
         self._backend = self._select_backend(self._model)
         self._golden = GoldenCheck(self._model, self.device, self.settings.block_size)
 
@@ -105,7 +124,7 @@ class RankWorker(WorkerBase):
         model = self._loaded()
         self._report = profile_memory(
             self.settings,
-            ProfiledRank(self.rank, self.device.name, torch.get_num_threads()),
+            ProfiledRank(self.rank, self.device.name, torch.get_num_threads(), self.layout),
             ProfiledModel(
                 weights_bytes=model.weights_bytes,
                 block_bytes=model.cache_spec.block_bytes,
@@ -134,9 +153,10 @@ class RankWorker(WorkerBase):
         spec, counts = model.cache_spec, (num_gpu_blocks, num_cpu_blocks)
         what = f"{num_gpu_blocks} + {num_cpu_blocks} blocks of {spec.block_bytes} bytes can not be allocated"
         try:
-            with memory_errors(what):
+            with Meeting(self._group(), "initialize_cache") as meeting, memory_errors(what):
                 self._allocation = Allocation(self.device, spec, counts, model.weights, self._make_runner)
                 self._record_graphs(self._allocation)
+                meeting.meet()
                 self._check_golden(Stopwatch())
         except BaseException:
             self._free_cache()
@@ -147,9 +167,14 @@ class RankWorker(WorkerBase):
         """See `WorkerBase`."""
         return self._allocated().execute(batch)
 
+    def append_sampled(self, tokens: Sequence[SampledToken]) -> None:
+        """See `WorkerBase`."""
+        if self.layout.world_size > 1:
+            self._allocated().append_sampled(tokens)
+
     def sleep(self, level: int, tags: Collection[str], kept_blocks: Sequence[int] = ()) -> SleepReport:
         """See `WorkerBase`. Blocks are kept at level 1 only. Raises InvalidArgument or InsufficientMemory."""
-        _check_sleep(level, tags, kept_blocks)
+        check_sleep(level, tags, kept_blocks)
         allocation, watch = self._allocated(), Stopwatch()
         before_bytes = self.meter.own_bytes()
         self.device.synchronize()
@@ -163,19 +188,27 @@ class RankWorker(WorkerBase):
 
     def prepare_wake_up(self, tags: Collection[str]) -> int:
         """See `WorkerBase`."""
-        _check_tags(tags)
+        check_tags(tags)
         with memory_errors("the wake can not be prepared"):
             return self._allocated().prepare(tags)
 
     def wake_up(self, tags: Collection[str]) -> WakeReport:
         """See `WorkerBase`."""
-        _check_tags(tags)
+        return self._wake(tags, Meeting(self._group(), "wake_up"), self._check_golden)
+
+    def undo_sleep(self, tags: Collection[str]) -> None:
+        """See `WorkerBase`. Neither meets the others nor computes with them: not all of them take part."""
+        self._wake(tags, None, lambda _: self._loaded().weights.arrive())
+
+    def _wake(self, tags: Collection[str], meeting: Meeting | None, verify: Callable[[Stopwatch], None]) -> WakeReport:
+        check_tags(tags)
         allocation, watch = self._allocated(), Stopwatch()
         if not set(tags) & set(allocation.sleeping_tags):
             return WakeReport({})
+        agree = meeting.meet if meeting is not None else _nobody_to_meet
         try:
-            with memory_errors("the wake is taken back"):
-                allocation.wake(tags, lambda: self._check_golden(watch), watch)
+            with meeting or nullcontext(), memory_errors("the wake is taken back"):
+                allocation.wake(tags, agree, lambda: verify(watch), watch)
         except Damaged:  # for good: hold nothing
             self.shutdown()
             raise
@@ -186,7 +219,12 @@ class RankWorker(WorkerBase):
 
     def save_sharded_state(self, directory: str) -> None:
         """See `WorkerBase`."""
-        save_sharded_state(self._loaded().weights, self.settings.model_path, Path(directory), rank=self.rank)
+        save_sharded_state(
+            self._loaded().weights,
+            self.settings.model_path,
+            Path(directory),
+            communicator=self._group(),
+        )
 
     def check_health(self) -> None:
         """See `WorkerBase`. Computes one small sum, which fails if torch does."""
@@ -196,6 +234,8 @@ class RankWorker(WorkerBase):
 
     def shutdown(self) -> None:
         """See `WorkerBase`."""
+        if self.communicator is not None:
+            self.communicator.close()
         self._free_cache()
         if self._model is not None:
             self._model.weights.close()
@@ -208,6 +248,10 @@ class RankWorker(WorkerBase):
         assert self._model is not None, "load_model comes first"
         return self._model
 
+    def _group(self) -> Communicator:
+        assert self.communicator is not None, "init_device comes first"
+        return self.communicator
+
     def _allocated(self) -> Allocation:
         assert self._allocation is not None, "initialize_cache comes first"
         return self._allocation
@@ -218,11 +262,23 @@ class RankWorker(WorkerBase):
             self._allocation.close()
             self._allocation = None
 
-    def _make_runner(self, cache: KVCache, host_cache: KVCache) -> ModelRunner:
+    def _num_threads(self) -> int:
+        """Return how many this rank computes with: the ranks of a stage share a pod's cores."""
+        threads = self.host.num_threads(self.settings.threads)
+        return threads if self.settings.threads else max(1, threads // self.layout.tensor)
+
+    def _make_runner(
+        self, cache: KVCache, host_cache: KVCache, communicator: Communicator | None = None
+    ) -> ModelRunner:
         assert self._backend is not None, "load_model comes first"
-        max_num_seqs = self.settings.max_num_seqs
         return ModelRunner(
-            self._loaded(), cache, host_cache, self._backend, max_num_seqs=max_num_seqs, graphs=self._graphs
+            self._loaded(),
+            cache,
+            host_cache,
+            self._backend,
+            max_num_seqs=self.settings.max_num_seqs,
+            graphs=self._graphs,
+            communicator=communicator or self._group(),
         )
 
     def _select_backend(self, model: LoadedModel) -> AttentionBackend:
@@ -241,7 +297,8 @@ class RankWorker(WorkerBase):
         )
 
     def _graph_sizes(self) -> tuple[int, ...]:
-        has_graphs = self.settings.cuda_graphs and self.make_graph_maker() is not None
+        is_alone = self.layout.world_size == 1  # what ranks exchange is not recorded
+        has_graphs = is_alone and self.settings.cuda_graphs and self.make_graph_maker() is not None
         return graph_sizes(self.settings.max_num_seqs) if has_graphs else ()
 
     def _estimate_graph_bytes(self, model: LoadedModel) -> int:
@@ -265,23 +322,23 @@ class RankWorker(WorkerBase):
         self._golden.check(self.execute_model, watch)
 
     def _run_profile(self, batches: Sequence[Batch]) -> None:
-        """Run batches on a cache of one block, so that nothing but activations is added."""
+        """Run batches on a cache of one block, so that nothing but activations is added.
+
+        As if alone: what was measured at an earlier start may save one rank the run, and not another.
+        """
         spec = self._loaded().cache_spec
         cache, host_cache = (KVCache(spec, count, self.device.torch_device) for count in (1, 0))
-        runner = self._make_runner(cache, host_cache)
+        runner = self._make_runner(cache, host_cache, Alone(self.layout))
         for batch in batches:
             runner.execute(batch)
 
 
-def _check_sleep(level: int, tags: Collection[str], kept_blocks: Sequence[int]) -> None:
-    _check_tags(tags)
-    if level not in LEVELS:
-        raise InvalidArgument(f"level is {level}; allowed are 1 and 2")
-    if kept_blocks and level != 1:
-        raise InvalidArgument(f"{len(kept_blocks)} blocks shall be kept at level {level}; only level 1 keeps any")
+def _nobody_to_meet() -> None:
+    """Go on at once."""
 
 
-def _check_tags(tags: Collection[str]) -> None:
-    unknown = sorted(set(tags) - set(TAGS))
-    if unknown:
-        raise InvalidArgument(f"tags has {unknown[0]!r}; allowed are {' and '.join(TAGS)}")
+def _make_layout(settings: EngineSettings, rank: int) -> Layout:
+    try:
+        return Layout(settings.tensor_parallel_size, settings.pipeline_parallel_size, rank)
+    except ValueError as error:
+        raise InvalidSettings(str(error)) from error

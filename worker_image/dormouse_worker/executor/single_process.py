@@ -12,10 +12,11 @@ from typing import Any
 from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.engine.executor import SleepReport, WakeReport
 from dormouse_worker.engine.validation import check_settings
-from dormouse_worker.errors import InvalidSettings, WorkerError
-from dormouse_worker.executor.worker_wrapper import WORKER_CLASSES, WorkerWrapper
+from dormouse_worker.errors import WorkerError
+from dormouse_worker.executor.rank_environment import library_variables
+from dormouse_worker.executor.worker_wrapper import WorkerWrapper, worker_class_of
 from dormouse_worker.host import Host
-from dormouse_worker.ipc import MemoryReport, ModelInfo
+from dormouse_worker.ipc import MemoryReport, ModelInfo, RankStatus
 from dormouse_worker.model_files import check_model_files
 from dormouse_worker.settings import EngineSettings
 
@@ -35,7 +36,7 @@ class SingleProcessExecutor:
     def init_device(self) -> None:
         """See `Executor`. Looks at the model's files first: what is wrong there needs no torch to be told."""
         check_settings(self._settings)
-        worker_class = self._worker_class()
+        worker_class = worker_class_of(self._settings)
         check_model_files(self._settings.model_path, self._settings.load_format)
         wrapper = WorkerWrapper(self._settings, rank=0, worker_class=worker_class)
         wrapper.update_environment(self._environ, self._variables())
@@ -54,18 +55,7 @@ class SingleProcessExecutor:
 
     def convert_tokenizer(self) -> str:
         """See `Executor`. What can not be converted is logged: token ids can be served all the same."""
-        model_path = self._settings.model_path
-        if (model_path / "tokenizer.json").is_file():
-            return ""
-        from dormouse_worker.model.tokenizer import convert
-
-        default = Path(tempfile.gettempdir(), f"dormouse-tokenizers-{os.getuid()}")
-        try:
-            made = convert(model_path, Path(self._settings.tokenizer_cache or default))
-        except (WorkerError, OSError) as error:
-            logger.warning("no text without a tokenizer: %s", error)
-            return ""
-        return "" if made is None else str(made)
+        return converted_tokenizer(self._settings)
 
     def determine_num_available_blocks(self) -> tuple[int, int]:
         """See `Executor`."""
@@ -122,6 +112,13 @@ class SingleProcessExecutor:
         """See `Executor`."""
         self._built().execute_method("save_sharded_state", directory)
 
+    def get_rank_statuses(self) -> tuple[RankStatus, ...]:
+        """See `Executor`."""
+        return ()
+
+    def check_ranks(self) -> None:
+        """See `Executor`."""
+
     def check_health(self) -> None:
         """See `Executor`. Without a worker there is nothing that could be ill."""
         if self._wrapper is not None:
@@ -134,6 +131,9 @@ class SingleProcessExecutor:
             wrapper.execute_method("end_profile")
             wrapper.execute_method("shutdown")
 
+    def abandon(self) -> None:
+        """See `Executor`; whatever there is ends with this process."""
+
     def collective_rpc(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Call a method of every rank's worker by name, also one of its extension; return the answers by rank.
 
@@ -141,23 +141,25 @@ class SingleProcessExecutor:
         """
         return [self._built().execute_method(method, *args, **kwargs)]
 
-    def _worker_class(self) -> str:
-        if self._settings.worker_cls != "auto":
-            return self._settings.worker_cls
-        worker_class = WORKER_CLASSES.get(self._settings.device)
-        if worker_class is None:
-            raise InvalidSettings(f"device is {self._settings.device!r}; this version has {', '.join(WORKER_CLASSES)}")
-        return worker_class
-
     def _built(self) -> WorkerWrapper:
         assert self._wrapper is not None, "init_device comes first"
         return self._wrapper
 
     def _variables(self) -> dict[str, str]:
-        threads = str(self._host.num_threads(self._settings.threads))
-        return {
-            "OMP_NUM_THREADS": threads,
-            "MKL_NUM_THREADS": threads,
-            "HF_HUB_OFFLINE": "1",
-            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # so that an index means the same device to CUDA and to NVML
-        }
+        return library_variables(self._host.num_threads(self._settings.threads))
+
+
+def converted_tokenizer(settings: EngineSettings) -> str:
+    """See `Executor.convert_tokenizer`."""
+    model_path = settings.model_path
+    if (model_path / "tokenizer.json").is_file():
+        return ""
+    from dormouse_worker.model.tokenizer import convert
+
+    default = Path(tempfile.gettempdir(), f"dormouse-tokenizers-{os.getuid()}")
+    try:
+        made = convert(model_path, Path(settings.tokenizer_cache or default))
+    except (WorkerError, OSError) as error:
+        logger.warning("no text without a tokenizer: %s", error)
+        return ""
+    return "" if made is None else str(made)

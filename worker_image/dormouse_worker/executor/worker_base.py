@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from dormouse_worker.engine.batch import Batch, ModelOutput
+from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.engine.executor import SleepReport, WakeReport
 from dormouse_worker.executor.trace_profiler import TraceProfiler
 from dormouse_worker.ipc import MemoryReport, ModelInfo
@@ -61,7 +61,17 @@ class WorkerBase(ABC):
 
     @abstractmethod
     def execute_model(self, batch: Batch) -> ModelOutput:
-        """Compute one batch; return one token per sequence that samples, in order."""
+        """Compute one batch; return one token per sequence that samples, in order.
+
+        In a group all ranks compute the same batch, and those that do not sample return nothing.
+        """
+
+    @abstractmethod
+    def append_sampled(self, tokens: Sequence[SampledToken]) -> None:
+        """Note tokens of an earlier batch; called on every rank of a group, before a batch that goes on from them.
+
+        A rank that is alone knows what it sampled. Tokens of sequences that were released since are ignored.
+        """
 
     @abstractmethod
     def sleep(self, level: int, tags: Collection[str], kept_blocks: Sequence[int] = ()) -> SleepReport:
@@ -74,6 +84,13 @@ class WorkerBase(ABC):
     @abstractmethod
     def wake_up(self, tags: Collection[str]) -> WakeReport:
         """See `Executor.wake_up`; awake already = nothing happens."""
+
+    def undo_sleep(self, tags: Collection[str]) -> None:
+        """Wake what has just been put to sleep, because another rank of the group could not.
+
+        One that verifies by computing together with the other ranks must not do so here: not all of them take part.
+        """
+        self.wake_up(tags)
 
     @abstractmethod
     def save_sharded_state(self, directory: str) -> None:

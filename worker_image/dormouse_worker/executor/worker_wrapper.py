@@ -23,6 +23,16 @@ WORKER_CLASSES = {
 }
 
 
+def worker_class_of(settings: EngineSettings) -> str:
+    """Return the qualified name of the worker's class. Raises InvalidSettings for a device that has none."""
+    if settings.worker_cls != "auto":
+        return settings.worker_cls
+    worker_class = WORKER_CLASSES.get(settings.device)
+    if worker_class is None:
+        raise InvalidSettings(f"device is {settings.device!r}; this version has {', '.join(WORKER_CLASSES)}")
+    return worker_class
+
+
 class WorkerWrapper:
     """One rank: nothing but names until `init_worker`."""
 

@@ -31,6 +31,7 @@ from dormouse_worker.front.engine_link import SpawnFor
 from dormouse_worker.front.http import METRICS_TYPE, Answer, HttpDoor
 from dormouse_worker.front.inference import InferenceService
 from dormouse_worker.front.keeper import EngineKeeper
+from dormouse_worker.front.listening import listen, plain_host, port_error
 from dormouse_worker.front.model import load_model
 from dormouse_worker.front.parsing import add_inference
 from dormouse_worker.front.restarts import RestartLimits
@@ -107,9 +108,9 @@ class Front:
         host = self._settings.host
         await self._tell_health(State.STARTING)
         ports = Ports(
-            _listen(self._inference, host, self._settings.port, "--port"),
-            _listen(self._control, host, self._settings.control_port, "--control-port"),
-            await self._listen_http(_plain_host(host)),
+            listen(self._inference, host, self._settings.port, "--port"),
+            listen(self._control, host, self._settings.control_port, "--control-port"),
+            await self._listen_http(plain_host(host)),
         )
         if self.worker.board.failure is None:
             await self._keeper.start()
@@ -169,7 +170,7 @@ class Front:
         try:
             return await self._http.start(host, port)
         except OSError as error:
-            raise _port_error("--metrics-port", port, error) from error
+            raise port_error("--metrics-port", port, error) from error
 
     def _ends(self, stop: asyncio.Event) -> tuple[asyncio.Event, ...]:
         return stop, self.worker.died, self.worker.end_wanted
@@ -254,20 +255,3 @@ class Front:
         if board.state is State.READY and not self.worker.is_ending:
             return Answer(200, b"ok\n")
         return Answer(503, f"the worker is {describe(board.state, board.engine.sleep_level)}\n".encode())
-
-
-def _listen(server: aio.Server, host: str, port: int, flag: str) -> int:
-    """Bind. Raises RuntimeError naming the flag."""
-    try:
-        return server.add_insecure_port(f"{host}:{port}")
-    except RuntimeError as error:
-        raise _port_error(flag, port, error) from error
-
-
-def _port_error(flag: str, port: int, error: Exception) -> RuntimeError:
-    return RuntimeError(f"{flag} {port}: can not listen there; is it taken? ({error})")
-
-
-def _plain_host(host: str) -> str | None:
-    """Return the host as asyncio wants it; None = every address, of both families."""
-    return None if host in {"[::]", "0.0.0.0"} else host.strip("[]")  # noqa: S104  compared, not bound

@@ -32,6 +32,7 @@ FIXED: Mapping[str, str] = MappingProxyType(
         "enable_reflection": "--enable-reflection",
         "profiler_dir": "--profiler-dir",
         "log_level": "--log-level",
+        "place": "--master-port",  # and the other flags of a group: the values that are told name them all
     }
 )
 
@@ -94,6 +95,9 @@ def settings_of(arguments: Sequence[str], digest: str, present: FrontSettings) -
         if new != old:
             message = f"arguments: {flag} is {new!r}, but this process runs with {old!r}; only a new pod can change it"
             raise CallError(grpc.StatusCode.INVALID_ARGUMENT, message)
+    if present.place.num_nodes > 1:
+        message = f"arguments: the group has {present.place.num_nodes} pods, and each keeps what it started with"
+        raise CallError(grpc.StatusCode.INVALID_ARGUMENT, f"{message}; only new pods can change it")
     front = replace(
         parsed,
         pod_uid=present.pod_uid,

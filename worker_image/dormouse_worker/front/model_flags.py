@@ -15,6 +15,8 @@ def engine_settings(flags: argparse.Namespace) -> EngineSettings:
         model=flags.model,
         device=flags.device,
         dtype=flags.dtype,
+        tensor_parallel_size=flags.tensor_parallel_size,
+        pipeline_parallel_size=flags.pipeline_parallel_size,
         max_model_len=flags.max_model_len,
         max_num_seqs=flags.max_num_seqs,
         max_num_batched_tokens=flags.max_num_batched_tokens,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,12 +12,16 @@ from dormouse_api.names import CONTROL_PORT, INFERENCE_PORT, METRICS_PORT
 from dormouse_worker.front import flag_types
 from dormouse_worker.front.developer_flags import add_developer_flags
 from dormouse_worker.front.engine_flags import add_engine_care_flags
+from dormouse_worker.front.group_flags import add_group_flags, check_group_flags, place_of_flags
 from dormouse_worker.front.model_flags import add_engine_flags, add_model_flags, engine_settings
+from dormouse_worker.group import GroupPlace
 from dormouse_worker.settings import EngineSettings
 
 EPILOG = """
 Sizes are bytes, or a number with Ki, Mi, Gi or Ti.
 Environment: DORMOUSE_POD_UID and DORMOUSE_SETTINGS_DIGEST are echoed in the status;
+DORMOUSE_GROUP_ID names the group of ranks, and only ranks that bring the same one may join it;
+DORMOUSE_POD_NAME is the name by which its ranks are told (default: HOSTNAME);
 DORMOUSE_OPERATOR_TOKEN_SHA256 and DORMOUSE_GATEWAY_TOKEN_SHA256 are the digests of the tokens by which these two
 roles are known (none = nobody has the role).
 
@@ -54,6 +58,9 @@ class FrontSettings:
     settings_digest: str  # what the operator calls these settings; their own digest if it named none
     operator_token_sha256: str
     gateway_token_sha256: str
+    place: GroupPlace = field(
+        default_factory=GroupPlace
+    )  # of this pod in its group; one pod that is all there is leads itself
 
 
 class FlagsRefused(Exception):
@@ -87,6 +94,7 @@ def _parse(
             f" --max-timeout-seconds, {flags.max_timeout_seconds:g}"
         )
     engine = engine_settings(flags)
+    check_group_flags(parser, flags)
     front = FrontSettings(
         served_model_names=tuple(flags.served_model_name or (Path(flags.model).name,)),
         host=flags.host,
@@ -112,6 +120,7 @@ def _parse(
         settings_digest=environ.get("DORMOUSE_SETTINGS_DIGEST") or engine.digest(),
         operator_token_sha256=environ.get("DORMOUSE_OPERATOR_TOKEN_SHA256", ""),
         gateway_token_sha256=environ.get("DORMOUSE_GATEWAY_TOKEN_SHA256", ""),
+        place=place_of_flags(flags),
     )
     return front, engine
 
@@ -129,6 +138,7 @@ def _parser() -> argparse.ArgumentParser:
 def _with_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     add_model_flags(parser.add_argument_group("model"))
     add_engine_flags(parser.add_argument_group("engine"))
+    add_group_flags(parser.add_argument_group("group of ranks"))
     add_developer_flags(parser.add_argument_group("for developers"))
     _add_front_flags(parser.add_argument_group("serving"))
     return parser

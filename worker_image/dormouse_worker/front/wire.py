@@ -10,9 +10,9 @@ import grpc
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2 as control
-from dormouse_worker.front.board import StatusBoard
+from dormouse_worker.front.board import Failure, StatusBoard
 from dormouse_worker.front.streams import Piece, Times
-from dormouse_worker.ipc import CommandResult, MemoryReport, TokenLogprobs
+from dormouse_worker.ipc import CommandResult, MemoryReport, RankStatus, TokenLogprobs
 
 FINISH_REASONS = {
     "stop": pb.FINISH_REASON_STOP,
@@ -82,6 +82,16 @@ def to_report(report: MemoryReport) -> control.MemoryReport:
     return control.MemoryReport(**{name: getattr(report, name) for name in report.__struct_fields__})
 
 
+def to_rank(rank: RankStatus) -> control.RankStatus:
+    """Return what is known of one rank of a group."""
+    return control.RankStatus(rank=rank.rank, pod=rank.pod, report=to_report(rank.report) if rank.report else None)
+
+
+def to_failure(failure: Failure) -> control.Failure:
+    """Return the failure."""
+    return control.Failure(reason=failure.reason, message=failure.message)
+
+
 def to_status(board: StatusBoard, identity: Identity, counts: Counts) -> control.WorkerStatus:
     """Return everything that holds now."""
     engine, failure = board.engine, board.failure
@@ -99,7 +109,7 @@ def to_status(board: StatusBoard, identity: Identity, counts: Counts) -> control
         sleep_level=engine.sleep_level,
         residual_bytes=engine.residual_bytes,
         freed_bytes=engine.freed_bytes,
-        failure=control.Failure(reason=failure.reason, message=failure.message) if failure else None,
+        failure=to_failure(failure) if failure else None,
         last_sleep_seconds=engine.last_sleep_seconds,
         last_wake_seconds=engine.last_wake_seconds,
         model_digest=identity.model_digest,
@@ -108,6 +118,7 @@ def to_status(board: StatusBoard, identity: Identity, counts: Counts) -> control
         last_sleep_phases=engine.sleep_phases,
         last_wake_phases=engine.wake_phases,
         host_copy_bytes=engine.host_copy_bytes,
+        ranks=[to_rank(rank) for rank in engine.ranks],
     )
 
 

@@ -13,19 +13,20 @@ import grpc
 
 from dormouse_api.status import CallError
 from dormouse_api.v1 import worker_control_pb2 as control
-from dormouse_worker.exit_codes import EXIT_GPU_UNHEALTHY
-from dormouse_worker.front.board import Changes, StatusBoard
+from dormouse_worker.exit_codes import EXIT_GPU_UNHEALTHY, EXIT_GROUP_BROKEN
+from dormouse_worker.front.board import Changes, Failure, StatusBoard
 from dormouse_worker.front.edition import Edition, Served
 from dormouse_worker.front.engine_link import EngineLink, EngineLost, Spawn
 from dormouse_worker.front.metrics import WorkerMetrics
 from dormouse_worker.front.overdue import Pursuit, overdue
 from dormouse_worker.front.requests import RequestTable
 from dormouse_worker.front.settings import FrontSettings
-from dormouse_worker.front.wire import Counts, to_error, to_status
+from dormouse_worker.front.wire import Counts, to_error, to_failure, to_status
 from dormouse_worker.ipc import EngineStatus, FrontMessage, State, StepOutputs
 from dormouse_worker.lifecycle import RETRY_AFTER_S, describe
 
 logger = logging.getLogger(__name__)
+REASONS = {EXIT_GPU_UNHEALTHY: "GPUUnhealthy", EXIT_GROUP_BROKEN: "GroupBroken"}  # of an engine's end
 IDLE = StepOutputs([], running=0, waiting=0, kv_cache_usage=0.0)
 
 
@@ -47,6 +48,7 @@ class Worker:
         self.swapping_to = ""  # settings digest of the engine that starts beside ours; "" = none does
         self.is_ending = False
         self.is_gpu_unhealthy = False  # the engine ended because of its device, and is not started again
+        self.last_failure: Failure | None = None  # why it ended then
         self.last_death = ""  # how the engine ended when nobody had asked it to
         self.died = asyncio.Event()  # it died, and is not started again
         self.end_wanted = asyncio.Event()  # Shutdown was called
@@ -85,6 +87,8 @@ class Worker:
         counts = Counts(self.epoch, self.requests.num_accepted, self.requests.num_running, self.requests.num_waiting)
         status = to_status(self.board, self.served.edition.identity, counts)
         status.swapping_to = self.swapping_to
+        if self.last_failure is not None:
+            status.last_engine_failure.CopyFrom(to_failure(self.last_failure))
         return status
 
     def check_admission(self) -> None:
@@ -191,6 +195,8 @@ class Worker:
         if self.link.why_killed:
             end = f"was killed: {self.link.why_killed}"
         self.note_death(f"the engine process {end}; its last words: {last_words or 'none'}")
+        self.last_failure = Failure(REASONS.get(exit_code, "EngineDied"), self.last_death)
+        self.changes.notify()
 
     def note_death(self, words: str) -> None:
         """Remember and log how the engine ended."""

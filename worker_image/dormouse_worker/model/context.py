@@ -1,17 +1,21 @@
 """The forward context: how attention inside a transformers model finds our cache. The one module global, on purpose.
 
 Arguments would be dropped on the way down by some models, so the runner sets the context around each forward pass and
-the registered attention function reads it. One engine process runs one pass at a time, in one thread.
+the registered attention function reads it. So do the modules that need other ranks. A thread runs one pass at a time;
+an engine process has one that does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+
+from dormouse_worker.model.parallel.communicator import ALONE, Communicator
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +36,29 @@ class ForwardContext(Protocol):
         """Take query [T, Hq, D], key [T, Hkv, D] and value [T, Hkv, Dv] of the packed batch; return [T, Hq, Dv]."""
 
 
-_current: ForwardContext | None = None
+_current: ContextVar[tuple[ForwardContext, Communicator] | None] = ContextVar("_current", default=None)
 
 
 @contextmanager
-def forward_context(context: ForwardContext) -> Iterator[None]:
-    """Answer attention by `context` inside the block; blocks do not nest."""
-    global _current  # noqa: PLW0603  see the module's first lines
-    assert _current is None, "forward passes do not nest"
-    _current = context
+def forward_context(context: ForwardContext, communicator: Communicator = ALONE) -> Iterator[None]:
+    """Answer attention by `context` and reach other ranks by `communicator` inside the block; blocks do not nest."""
+    assert _current.get() is None, "forward passes do not nest"
+    token = _current.set((context, communicator))
     try:
         yield
     finally:
-        _current = None
+        _current.reset(token)
 
 
 def current_context() -> ForwardContext:
     """Return the context of the running forward pass."""
-    assert _current is not None, "attention was called outside a forward pass of ours"
-    return _current
+    current = _current.get()
+    assert current is not None, "attention was called outside a forward pass of ours"
+    return current[0]
+
+
+def current_communicator() -> Communicator:
+    """Return the running forward pass's way to the other ranks."""
+    current = _current.get()
+    assert current is not None, "another rank was asked for outside a forward pass of ours"
+    return current[1]

@@ -3,6 +3,9 @@
 At the first start the tokens are generated one by one, as for a user. Then prompt and tokens go through one forward
 pass of their own, and what the model says at each of its rows is recorded. After a wake that pass alone is repeated:
 one pass proves the weights, and its shape is the recorded one, so that every bit must be the same.
+
+In a group of ranks nothing is generated, as a token would have to travel: the prompt is longer instead. All ranks
+compute the pass, the one that samples records and compares it, and the others have no rows.
 """
 
 from __future__ import annotations
@@ -11,12 +14,13 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dormouse_worker.engine.batch import Batch, BlockIds, ModelOutput, NewSequence, SampledToken, single
+from dormouse_worker.engine.batch import Batch, BlockIds, ModelOutput, NewSequence, single
 from dormouse_worker.errors import GoldenTokensDiffer
 from dormouse_worker.ipc import Sampling, TokenLogprobs
 
 NUM_PROMPT_TOKENS = 8
 NUM_TOKENS = 16
+_NAME = "golden"
 _GREEDY = Sampling(temperature=0, top_p=1, top_k=0, min_p=0, seed=0, max_tokens=NUM_TOKENS)
 _ALL_ROWS = Sampling(
     temperature=0, top_p=1, top_k=0, min_p=0, seed=0, max_tokens=1, logprobs=1, prompt_logprobs=1
@@ -31,7 +35,7 @@ class GoldenTokens:
 
     token_ids: tuple[int, ...]  # prompt and generated tokens; 24 unless the model length is shorter
     block_ids: BlockIds  # the tables of the layer groups follow each other
-    rows: tuple[TokenLogprobs, ...]  # one for each token
+    rows: tuple[TokenLogprobs, ...]  # one for each token; none where another rank samples
 
     @property
     def num_blocks(self) -> int:
@@ -40,18 +44,28 @@ class GoldenTokens:
 
 
 def record_golden(
-    execute: Execute, *, vocab_size: int, max_model_len: int, block_size: int, num_groups: int = 1
+    execute: Execute,
+    *,
+    vocab_size: int,
+    max_model_len: int,
+    block_size: int,
+    num_groups: int = 1,
+    generates: bool = True,
 ) -> GoldenTokens:
-    """Generate greedily, alone, in the first blocks of an otherwise unused cache; then record the one pass."""
+    """Generate greedily, alone, in the first blocks of an otherwise unused cache; then record the one pass.
+
+    Where nothing is generated, the prompt has as many tokens as both would have.
+    """
     width = -(-min(max_model_len, NUM_PROMPT_TOKENS + NUM_TOKENS) // block_size)
     block_ids = tuple(list(range(group * width, (group + 1) * width)) for group in range(num_groups))
     num_prompt = max(1, min(NUM_PROMPT_TOKENS, max_model_len - NUM_TOKENS))
-    known = [(7 * i + 3) % vocab_size for i in range(num_prompt)]
+    num_tokens = min(max_model_len, num_prompt + NUM_TOKENS)
+    known = [(7 * i + 3) % vocab_size for i in range(num_prompt if generates else num_tokens)]
     start = 0
-    while len(known) < min(max_model_len, num_prompt + NUM_TOKENS):
-        token_id = _execute(execute, known, _GREEDY, block_ids, start=start)[0].token_id
+    while len(known) < num_tokens:
+        (sampled,) = _execute(execute, known, _GREEDY, block_ids, start=start).sampled
         start = len(known)
-        known.append(token_id)
+        known.append(sampled.token_id)
     return GoldenTokens(tuple(known), block_ids, _one_pass(execute, known, block_ids))
 
 
@@ -76,17 +90,15 @@ def compare_golden(recorded: GoldenTokens, rows: Sequence[TokenLogprobs]) -> Non
 
 
 def _one_pass(execute: Execute, token_ids: list[int], block_ids: BlockIds) -> tuple[TokenLogprobs, ...]:
-    sampled, prompt = _execute(execute, token_ids, _ALL_ROWS, block_ids)
-    assert sampled.logprobs is not None, "they were asked for"
-    return (*prompt, sampled.logprobs)
+    output = _execute(execute, token_ids, _ALL_ROWS, block_ids)
+    last = [token.logprobs for token in output.sampled if token.logprobs is not None]
+    return (*output.prompt_logprobs.get(_NAME, []), *last)
 
 
 def _execute(
     execute: Execute, token_ids: list[int], sampling: Sampling, block_ids: BlockIds, *, start: int = 0
-) -> tuple[SampledToken, list[TokenLogprobs]]:
-    output = execute(single(NewSequence("golden", token_ids, [], sampling), block_ids, start=start))
-    (sampled,) = output.sampled
-    return sampled, output.prompt_logprobs.get("golden", [])
+) -> ModelOutput:
+    return execute(single(NewSequence(_NAME, token_ids, [], sampling), block_ids, start=start))
 
 
 def _bits(row: TokenLogprobs) -> bytes:

@@ -74,8 +74,10 @@ class InputBatch:
                 self._append_blocks(scheduled)
 
     def append(self, request_id: str, token_id: int) -> None:
-        """Note the token that was sampled for a sequence."""
-        sequence = self._sequences[request_id]
+        """Note the token that was sampled for a sequence; nothing happens if it was released meanwhile."""
+        sequence = self._sequences.get(request_id)
+        if sequence is None:
+            return
         self._token_ids[sequence.row, sequence.num_tokens] = token_id
         sequence.output_token_ids.append(token_id)
 

@@ -34,12 +34,20 @@ class CacheSpec:
 
     layers: tuple[LayerSpec, ...]
     block_size: int
-    groups: tuple[LayerGroup, ...]
+    groups: tuple[LayerGroup, ...]  # of places in `layers`
+    first_layer: int = 0  # of the model's; not 0 where a pipeline's earlier stages hold some
 
     @classmethod
-    def of(cls, layers: tuple[LayerSpec, ...], block_size: int, windows: tuple[int | None, ...] = ()) -> CacheSpec:
+    def of(
+        cls,
+        layers: tuple[LayerSpec, ...],
+        block_size: int,
+        windows: tuple[int | None, ...] = (),
+        *,
+        first_layer: int = 0,
+    ) -> CacheSpec:
         """Return the spec of layers with these windows; () = none has one."""
-        return cls(layers, block_size, group_layers(layers, windows or (None,) * len(layers)))
+        return cls(layers, block_size, group_layers(layers, windows or (None,) * len(layers)), first_layer)
 
     @property
     def block_bytes(self) -> int:
@@ -88,14 +96,15 @@ class KVCache:
         self.num_blocks = num_blocks
         tensors = iter(_views(spec, num_blocks, arena) if arena else _zeros(spec, num_blocks, device))
         self.pools = [LayerCache(key, value) for key, value in zip(tensors, tensors, strict=True)]
-        self._places = {layer: place for group in spec.groups for place, layer in enumerate(group.layers)}
-        self._group_of = {layer: index for index, group in enumerate(spec.groups) for layer in group.layers}
+        first = spec.first_layer
+        self._places = {first + layer: place for group in spec.groups for place, layer in enumerate(group.layers)}
+        self._group_of = {first + layer: index for index, group in enumerate(spec.groups) for layer in group.layers}
 
     def __repr__(self) -> str:
         return f"KVCache({self.num_blocks} blocks × {self.spec.block_bytes} bytes, {len(self.spec.layers)} layers)"
 
     def layer(self, layer: int) -> LayerCache:
-        """Return the pool of a layer."""
+        """Return the pool of one of the model's layers."""
         return self.pools[self._places[layer]]
 
     def group_of(self, layer: int) -> int:

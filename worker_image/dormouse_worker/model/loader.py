@@ -12,6 +12,7 @@ from transformers.utils import logging as transformers_logging
 
 from dormouse_worker.errors import InvalidSettings, ModelInvalid, WorkerError
 from dormouse_worker.ipc import ModelInfo
+from dormouse_worker.layout import Layout
 from dormouse_worker.model.architecture import check_architecture, check_forward, find_position_limit
 from dormouse_worker.model.attention.hook import DiscoveryContext
 from dormouse_worker.model.attention.interface import AttentionShape
@@ -23,6 +24,9 @@ from dormouse_worker.model.kv_cache import CacheSpec
 from dormouse_worker.model.lean.arriving import arriving
 from dormouse_worker.model.lean.build import build_lean
 from dormouse_worker.model.lean.decoder import LeanDecoder
+from dormouse_worker.model.parallel.communicator import Alone
+from dormouse_worker.model.parallel.shards import Vocabulary
+from dormouse_worker.model.parallel.stages import send_stage
 from dormouse_worker.model.weights.loading import LoadedWeights, load_weights
 from dormouse_worker.model.weights.source import LoadReport
 from dormouse_worker.model.weights.store import WeightStore
@@ -34,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model on its device, ready for packed forward passes."""
+    """A model, or a rank's part of it, on its device, ready for packed forward passes."""
 
     module: Any  # a transformers causal language model
     lean: LeanDecoder | None  # computes instead of the module, with the same weights, where it fits
@@ -45,6 +49,8 @@ class LoadedModel:
     weights: WeightStore  # owns the memory of all of the module's tensors
     load_report: LoadReport
     attention_shapes: tuple[AttentionShape, ...]  # what its layers ask of a backend
+    layout: Layout  # which part of the model it is
+    num_parameters: int  # of the whole model
 
     @property
     def weights_bytes(self) -> int:
@@ -59,15 +65,16 @@ class LoadedModel:
     def compute_logits(self, token_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """Return logits [len(rows), V] of a packed batch: token_ids and positions [T], rows of it that are wanted.
 
-        Attention is answered by the forward context, in which every call must lie.
+        Attention is answered by the forward context, in which every call must lie. What is not the last stage sends its
+        hidden states to the next one instead, and returns nobody's logits, [0, …].
         """
         lean = self._ready()
         if lean is not None:
             return lean.forward(token_ids, positions, rows)
-        output = self.module(
-            input_ids=token_ids[None], position_ids=positions[None], use_cache=False, logits_to_keep=rows
-        )
-        logits: torch.Tensor = output.logits[0]
+        arguments = {"input_ids": token_ids[None], "position_ids": positions[None], "use_cache": False}
+        if not self.layout.is_last_stage:
+            return send_stage(self.module, arguments)[0, :0]
+        logits: torch.Tensor = self.module(**arguments, logits_to_keep=rows).logits[0]
         return logits
 
     def _ready(self) -> LeanDecoder | None:
@@ -82,49 +89,55 @@ class LoadedModel:
     @property
     def info(self) -> ModelInfo:
         """Return what the front can not read from files."""
-        num_parameters = sum(parameter.numel() for parameter in self.module.parameters())
         dtype = str(self.module.dtype).removeprefix("torch.")
-        return ModelInfo(num_parameters, dtype, self.load_report.num_bytes, self.load_report.seconds)
+        return ModelInfo(self.num_parameters, dtype, self.load_report.num_bytes, self.load_report.seconds)
 
 
-def load(settings: EngineSettings, device: Device) -> LoadedModel:
-    """Load from the settings' directory. Raises ModelNotFound, ModelInvalid, …Refused, InvalidSettings, …Memory.
+def load(settings: EngineSettings, device: Device, layout: Layout | None = None) -> LoadedModel:
+    """Load a rank's part from the settings' directory; no other rank is asked.
 
-    The same settings load the same weights, random ones (`load_format=dummy`) included.
+    Raises ModelNotFound, ModelInvalid, …Refused, InvalidSettings, …Memory. The same settings load the same weights,
+    random ones (`load_format=dummy`) included.
     """
     transformers_logging.disable_progress_bar()
-    files = check_model_files(settings.model_path, settings.load_format)
+    layout = layout or Layout()
+    files = check_model_files(settings.model_path, settings.load_format, layout)
     with foreign_errors(files.path):
         config = AutoConfig.from_pretrained(files.path, local_files_only=True, trust_remote_code=False)
         check_device(device.name, device.capability, settings.dtype, files.config)
         check_architecture(config)
         max_model_len = resolve_max_model_len(config, settings.max_model_len)
-        weights = load_weights(config, settings, device, files)
+        weights = load_weights(config, settings, device, files, layout)
     logger.info("%s: %s", files.path, weights.report)
     try:
-        return _complete(weights, settings, device.torch_device, max_model_len)
+        return _complete(weights, settings, device.torch_device, max_model_len, layout)
     except BaseException:
         weights.store.close()
         raise
 
 
 def _complete(
-    weights: LoadedWeights, settings: EngineSettings, device: torch.device, max_model_len: int
+    weights: LoadedWeights, settings: EngineSettings, device: torch.device, max_model_len: int, layout: Layout
 ) -> LoadedModel:
     module = weights.module
-    discovered = _discover(module, settings, device)
+    discovered = _discover(module, settings, device, layout)
     layers = sorted(discovered.layers.items())
     windows = tuple(discovered.calls[layer].window for layer, _ in layers)
+    specs, first_layer = tuple(spec for _, spec in layers), layers[0][0]
+    if layout.pipeline > 1:  # all stages share one set of tables, whatever windows the layers of each have
+        windows = ()
     return LoadedModel(
         module=module,
-        lean=_choose_lean(module, discovered, settings),
-        cache_spec=CacheSpec.of(tuple(spec for _, spec in layers), settings.block_size, windows),
+        lean=_choose_lean(module, discovered, settings, layout),
+        cache_spec=CacheSpec.of(specs, settings.block_size, windows, first_layer=first_layer),
         device=device,
         max_model_len=max_model_len,
         vocab_size=int(module.config.get_text_config().vocab_size),
         weights=weights.store,
         load_report=weights.report,
         attention_shapes=discovered.shapes(settings.block_size),
+        layout=layout,
+        num_parameters=weights.num_parameters,
     )
 
 
@@ -138,11 +151,14 @@ def resolve_max_model_len(config: Any, wanted: int) -> int:
     return wanted or limit or 0
 
 
-def _choose_lean(module: Any, discovered: DiscoveryContext, settings: EngineSettings) -> LeanDecoder | None:
+def _choose_lean(
+    module: Any, discovered: DiscoveryContext, settings: EngineSettings, layout: Layout
+) -> LeanDecoder | None:
     """Return our own forward pass if the settings allow it and the model fits. Raises InvalidSettings."""
     if settings.model_impl == "transformers":
         return None
-    lean = build_lean(module, discovered.calls)
+    vocabulary = Vocabulary(int(module.config.get_text_config().vocab_size), layout) if layout.tensor > 1 else None
+    lean = build_lean(module, discovered.calls, vocabulary)
     if isinstance(lean, LeanDecoder):
         return lean
     if settings.model_impl == "lean":
@@ -151,28 +167,31 @@ def _choose_lean(module: Any, discovered: DiscoveryContext, settings: EngineSett
     return None
 
 
-def _discover(module: Any, settings: EngineSettings, device: torch.device) -> DiscoveryContext:
-    """Run one token through the model and look at what each layer brings. Raises ModelInvalid."""
+def _discover(module: Any, settings: EngineSettings, device: torch.device, layout: Layout) -> DiscoveryContext:
+    """Run one token through the model and look at what each layer brings; as if alone. Raises ModelInvalid."""
     check_forward(module)
     config = module.config.get_text_config()
     context = DiscoveryContext()
     token = torch.zeros(1, 1, dtype=torch.long, device=device)
     try:
-        with torch.inference_mode(), forward_context(context):
-            module(input_ids=token, position_ids=token, use_cache=False)
+        with torch.inference_mode(), forward_context(context, Alone(layout)):
+            if layout.is_last_stage:
+                module(input_ids=token, position_ids=token, use_cache=False)
+            else:
+                send_stage(module, {"input_ids": token, "position_ids": token, "use_cache": False})
     except WorkerError:
         raise
     except Exception as error:  # models that bring their own attention expect what we do not give
         raise ModelInvalid(
             f"{settings.model}: {type(module).__name__} does not run on a paged cache: {error}"
         ) from error
-    num_layers = int(config.num_hidden_layers)
-    if sorted(context.layers) != list(range(num_layers)):
+    wanted = layout.layers(int(config.num_hidden_layers))
+    if sorted(context.layers) != list(wanted):
         raise ModelInvalid(
-            f"{settings.model}: {len(context.layers)} of {num_layers} layers use transformers' attention interface; "
+            f"{settings.model}: {len(context.layers)} of {len(wanted)} layers use transformers' attention interface; "
             "one that does not reads no paged cache"
         )
     for layer, kind in enumerate(getattr(config, "layer_types", None) or []):
-        if kind == "sliding_attention" and context.calls[layer].window is None:
+        if kind == "sliding_attention" and layer in wanted and context.calls[layer].window is None:
             raise ModelInvalid(f"{settings.model}: layer {layer} hides its sliding window from the attention interface")
     return context

@@ -6,6 +6,7 @@ import functools
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -84,8 +85,9 @@ class ResidentMeter:
         self._baseline_bytes = self._host.resident_bytes()
 
     def limit(self) -> Limit:
-        """See `Meter`."""
-        return choose_limit(self._settings, self._host.memory_limit_bytes(), self._host.memory_total_bytes())
+        """See `Meter`. The ranks of a stage share a pod, and each has its part of that one's memory."""
+        limit = choose_limit(self._settings, self._host.memory_limit_bytes(), self._host.memory_total_bytes())
+        return replace(limit, total_bytes=limit.total_bytes // self._settings.tensor_parallel_size)
 
     def measure(self, weights_bytes: int, *, warm_up: Run, peak: Run, graph_bytes: int = 0) -> Measured:
         """See `Meter`."""

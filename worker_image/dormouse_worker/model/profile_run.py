@@ -6,11 +6,12 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dormouse_worker.engine.batch import Batch
 from dormouse_worker.ipc import MemoryReport
+from dormouse_worker.layout import Layout
 from dormouse_worker.model.memory import Limit, Measured, make_report
 from dormouse_worker.model.meters import Meter
 from dormouse_worker.model.profile import profile_batches
@@ -46,6 +47,7 @@ class ProfiledRank:
     rank: int
     device: str  # the report's name of it
     threads: int  # of computation on the CPU
+    layout: Layout = field(default_factory=Layout)  # its place in its group
 
 
 def profile_memory(
@@ -91,7 +93,7 @@ def profile_memory(
 
 def make_key(settings: EngineSettings, rank: ProfiledRank) -> ProfileKey:
     """Return the name of this worker's profile. Reads the headers of the model's files."""
-    files = check_model_files(settings.model_path, settings.load_format)
+    files = check_model_files(settings.model_path, settings.load_format, rank.layout)
     return ProfileKey(
         model_digest=digest_model(files),
         settings_digest=settings.digest(),

@@ -16,6 +16,7 @@ from dormouse_worker.model.input_batch import InputBatch, PackedInput
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.loader import LoadedModel
 from dormouse_worker.model.logit_rows import LogitRows, choose_logit_rows
+from dormouse_worker.model.parallel.communicator import ALONE, Communicator
 from dormouse_worker.model.sampler import SamplingRow, prompt_logprobs, sample
 
 
@@ -25,12 +26,13 @@ class ForwardPass:
 
     model: LoadedModel
     cache: KVCache
+    communicator: Communicator = ALONE
 
     def __call__(
         self, token_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor, plans: Sequence[AttentionPlan]
     ) -> torch.Tensor:
         """See `graphs.Forward`."""
-        with forward_context(PagedContext(self.cache, plans)):
+        with forward_context(PagedContext(self.cache, plans), self.communicator):
             return self.model.compute_logits(token_ids, positions, rows)
 
 
@@ -46,14 +48,18 @@ class ModelRunner:
         *,
         max_num_seqs: int,
         graphs: DecodeGraphs | None = None,
+        communicator: Communicator = ALONE,
     ) -> None:
-        """`graphs` were recorded over this very model and cache; steps that fit them are replayed."""
+        """`graphs` were recorded over this very model and cache; steps that fit them are replayed.
+
+        With a communicator to others, all ranks execute the same batches, and one of them samples.
+        """
         self._model = model
         self.cache = cache
         self._host_cache = host_cache
         self._backend = backend
         self._graphs = graphs
-        self._compute = ForwardPass(model, cache)
+        self._compute = ForwardPass(model, cache, communicator)
         self._input = InputBatch(
             max_num_seqs=max_num_seqs,
             max_model_len=model.max_model_len,
@@ -65,7 +71,10 @@ class ModelRunner:
         return f"ModelRunner({self.cache!r}, {self._input!r}, backend={self._backend.name})"
 
     def execute(self, batch: Batch) -> ModelOutput:
-        """Compute the batch; return one token per sequence that samples, in order. See `Batch` for the order."""
+        """Compute the batch; return one token per sequence that samples, in order. See `Batch` for the order.
+
+        In a group only the rank that samples returns any, and none is noted before `append_sampled` brings it.
+        """
         self._input.update(batch)
         with torch.inference_mode():
             self._host_cache.copy_blocks(self.cache, batch.swap_out)
@@ -73,12 +82,21 @@ class ModelRunner:
             packed = self._input.pack(batch)
             wanted = choose_logit_rows(batch, packed, self._input)
             logits = self._forward(packed, wanted)
+            if not self._model.layout.samples:
+                return ModelOutput([])
             prompt = {
                 part.request_id: prompt_logprobs(logits[part.rows], part.token_ids, part.num_top)
                 for part in wanted.prompt_parts
             }
             sampled = self._sample(batch, logits[wanted.sampled])
+        if self._model.layout.world_size == 1:
+            self.append_sampled(sampled)
         return ModelOutput(sampled, prompt)
+
+    def append_sampled(self, tokens: Sequence[SampledToken]) -> None:
+        """Note what was sampled for sequences of an earlier batch; for those that were released since, nothing."""
+        for token in tokens:
+            self._input.append(token.request_id, token.token_id)
 
     def _forward(self, packed: PackedInput, wanted: LogitRows) -> torch.Tensor:
         """Return logits [number of wanted rows, V]."""
@@ -95,13 +113,10 @@ class ModelRunner:
         if not sampling:
             return []
         choices = sample(logits, [self._sampling_row(sequence) for sequence in sampling])
-        tokens = [
+        return [
             SampledToken(sequence.request_id, choice.token_id, choice.logprobs)
             for sequence, choice in zip(sampling, choices, strict=True)
         ]
-        for token in tokens:
-            self._input.append(token.request_id, token.token_id)
-        return tokens
 
     def _sampling_row(self, scheduled: ScheduledSequence) -> SamplingRow:
         sequence = self._input.sequence(scheduled.request_id)

@@ -13,6 +13,8 @@ from transformers.activations import SiLUActivation
 
 from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.lean.decoder import Attention, GatedMLP, Layer, LeanDecoder, Linear, RMSNorm, Rotary
+from dormouse_worker.model.parallel.shards import Vocabulary
+from dormouse_worker.model.parallel.stages import is_here
 
 # Classes whose forward methods were compared with ours; others of the same build multiply, clip or rotate differently,
 # which their modules do not show. Who adds one adds it to the tests of `tests/worker/model/test_lean.py`.
@@ -47,29 +49,38 @@ def joined_parameters(module: Any) -> list[list[str]]:
     """Return groups of parameters, by name, that must lie behind each other; none if the decoder does not fit."""
     if next(_misfits(module), None) is not None:
         return []
-    groups = [parts for layer in module.model.layers for parts in _fused(layer)]
+    groups = [parts for _, layer in _layers(module) for parts in _fused(layer)]
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     weights = [[names[id(part.weight)] for part in parts] for parts in groups]
     biases = [[names[id(part.bias)] for part in parts] for parts in groups if parts[0].bias is not None]
     return weights + biases
 
 
-def build_lean(module: Any, calls: Mapping[int, AttentionCall]) -> LeanDecoder | Unfit:
+def build_lean(
+    module: Any, calls: Mapping[int, AttentionCall], vocabulary: Vocabulary | None = None
+) -> LeanDecoder | Unfit:
     """Return the decoder, or why there is none; `calls` is how each layer calls attention, seen in a pass.
 
-    It computes with views of the module's own tensors: no memory is added, and both compute the same after a sleep.
+    Of a module that was cut for a rank it is the rank's part; `vocabulary` is its part of embedding and head. It
+    computes with views of the module's own tensors: no memory is added, and both compute the same after a sleep.
     """
     reason = next(chain(_misfits(module), _gaps(module)), None)
     if reason is not None:
         return Unfit(reason)
     model = module.model
     return LeanDecoder(
-        embedding=model.embed_tokens.weight.data,
+        embedding=model.embed_tokens.weight.data if is_here(model.embed_tokens) else None,
         rotary=Rotary(model.rotary_emb.inv_freq.float(), float(model.rotary_emb.attention_scaling)),
-        layers=tuple(_layer(layer, calls[i]) for i, layer in enumerate(model.layers)),
-        norm=_norm(model.norm),
-        head=_linear(module.lm_head),
+        layers=tuple(_layer(layer, calls[i]) for i, layer in _layers(module)),
+        norm=_norm(model.norm) if is_here(model.norm) else None,
+        head=_linear(module.lm_head) if is_here(module.lm_head) else None,
+        vocabulary=vocabulary,
     )
+
+
+def _layers(module: Any) -> list[tuple[int, Any]]:
+    """Return the layers that this rank computes, with their numbers."""
+    return [(i, layer) for i, layer in enumerate(module.model.layers) if is_here(layer)]
 
 
 def _misfits(module: Any) -> Iterator[str]:
@@ -79,12 +90,13 @@ def _misfits(module: Any) -> Iterator[str]:
         yield f"{name} is not one of {', '.join(sorted(FAMILY))}"
     yield from _wrong_parts("", module)
     yield from _wrong_parts("model", module.model)
-    if type(module.model.embed_tokens) is not nn.Embedding:
+    if is_here(module.model.embed_tokens) and type(module.model.embed_tokens) is not nn.Embedding:
         yield f"embed_tokens is a {type(module.model.embed_tokens).__name__}"
-    if type(module.lm_head) is not nn.Linear:
+    if is_here(module.lm_head) and type(module.lm_head) is not nn.Linear:
         yield f"lm_head is a {type(module.lm_head).__name__}"
-    yield from _misfits_of_norm("norm", module.model.norm)
-    for i, layer in enumerate(module.model.layers):
+    if is_here(module.model.norm):
+        yield from _misfits_of_norm("norm", module.model.norm)
+    for i, layer in _layers(module):
         for misfit in _misfits_of_layer(layer, 2 * len(module.model.rotary_emb.inv_freq)):
             yield f"layer {i}: {misfit}"
 
@@ -109,7 +121,7 @@ def _misfits_of_layer(layer: Any, rotated_size: int) -> Iterator[str]:
 
 
 def _gaps(module: Any) -> Iterator[str]:
-    for i, layer in enumerate(module.model.layers):
+    for i, layer in _layers(module):
         for parts in _fused(layer):
             biases = [part.bias for part in parts if part.bias is not None]
             if not all(_are_neighbours(group) for group in ([part.weight for part in parts], biases)):

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from dormouse_worker.model.context import AttentionCall, ForwardContext, current_context
+from dormouse_worker.model.context import AttentionCall, ForwardContext, current_communicator, current_context
+from dormouse_worker.model.parallel.communicator import Communicator
+from dormouse_worker.model.parallel.layers import gather_logits, locate_tokens, merge_embedded, row_linear
+from dormouse_worker.model.parallel.shards import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,10 @@ class Linear:
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """Return [T, out] for [T, in]."""
         return functional.linear(rows, self.weight, self.bias)
+
+    def reduced(self, rows: torch.Tensor, group: Communicator) -> torch.Tensor:
+        """Return [T, out] where this rank has some columns of [T, in], the others the rest."""
+        return row_linear(rows, self.weight, self.bias, group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +116,10 @@ class GatedMLP:
     gate_up: Linear
     down: Linear
 
-    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+    def __call__(self, hidden: torch.Tensor, group: Communicator) -> torch.Tensor:
         """Return [T, hidden size] for the same."""
         gate, up = self.gate_up(self.norm(hidden)).chunk(2, -1)
-        return self.down(functional.silu(gate) * up)
+        return self.down.reduced(functional.silu(gate) * up, group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,26 +132,46 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class LeanDecoder:
-    """A whole model. Its tensors are views of those that transformers loaded, see `build`."""
+    """A model, or what one rank has of it. Its tensors are views of those that transformers loaded, see `build`."""
 
-    embedding: torch.Tensor  # [V, hidden size]
+    embedding: torch.Tensor | None  # [V, hidden size], or the rank's rows of it; None = another stage embeds
     rotary: Rotary
     layers: Sequence[Layer]
-    norm: RMSNorm
-    head: Linear
+    norm: RMSNorm | None  # None = another stage computes logits
+    head: Linear | None
+    vocabulary: Vocabulary | None = None  # the rank's part of embedding and head; None = it has all
 
     def __repr__(self) -> str:
         return f"LeanDecoder({len(self.layers)} layers)"
 
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Return logits [len(rows), V] of a packed batch [T] within a forward context; no rows, no logits."""
-        context = current_context()
-        hidden = functional.embedding(token_ids, self.embedding)
+        """Return logits [len(rows), V] of a packed batch [T] within a forward context; no rows, no logits.
+
+        Where another stage computes the logits, the hidden states are sent to the next one, and it is [0, hidden size].
+        """
+        context, group = current_context(), current_communicator()
+        hidden = self._begin(token_ids, group)
         angles = self.rotary.angles(positions, hidden.dtype)
         for layer in self.layers:
             attended = layer.attention.attend(hidden, angles, context)
-            if layer is self.layers[-1]:  # its keys and values are stored: the other rows have done their part
-                attended, hidden = attended[rows], hidden[rows]
-            hidden = hidden + layer.attention.output(attended)
-            hidden = hidden + layer.mlp(hidden)
-        return self.head(self.norm(hidden))
+            if self.head is not None and layer is self.layers[-1]:  # its keys and values are stored: the other rows
+                attended, hidden = attended[rows], hidden[rows]  # have done their part
+            hidden = hidden + layer.attention.output.reduced(attended, group)
+            hidden = hidden + layer.mlp(hidden, group)
+        return self._end(hidden, group)
+
+    def _begin(self, token_ids: torch.Tensor, group: Communicator) -> torch.Tensor:
+        if self.embedding is None:
+            norm = self.layers[0].attention.norm.weight
+            return group.receive(norm.new_empty(len(token_ids), len(norm)))
+        if self.vocabulary is None:
+            return functional.embedding(token_ids, self.embedding)
+        ids, is_elsewhere = locate_tokens(token_ids, self.vocabulary)
+        return merge_embedded(functional.embedding(ids, self.embedding), is_elsewhere, group)
+
+    def _end(self, hidden: torch.Tensor, group: Communicator) -> torch.Tensor:
+        if self.head is None or self.norm is None:
+            group.send(hidden)
+            return hidden[:0]
+        logits = self.head(self.norm(hidden))
+        return logits if self.vocabulary is None else gather_logits(logits, self.vocabulary, group)

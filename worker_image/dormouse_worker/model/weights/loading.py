@@ -9,17 +9,20 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from dormouse_worker.errors import InsufficientMemory, ModelInvalid
+from dormouse_worker.errors import InsufficientMemory, InvalidSettings, ModelInvalid
+from dormouse_worker.layout import Layout
 from dormouse_worker.model.attention.hook import register
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.foreign import foreign_errors
 from dormouse_worker.model.lean.build import joined_parameters
+from dormouse_worker.model.parallel.cut import cut
 from dormouse_worker.model.weights.dummy import DummySource
 from dormouse_worker.model.weights.layout import plan_layout
 from dormouse_worker.model.weights.pretrained import PretrainedSource
 from dormouse_worker.model.weights.reader import STORED_DTYPES, CheckpointSource, can_convert
 from dormouse_worker.model.weights.sharded import check_shard
 from dormouse_worker.model.weights.skeleton import build_skeleton, computed_buffers, find_origins, iter_tensors
+from dormouse_worker.model.weights.slices import SlicedSource
 from dormouse_worker.model.weights.source import Contents, LoadReport, WeightSource
 from dormouse_worker.model.weights.store import WeightStore
 from dormouse_worker.model_files import ModelFiles, check_model_files
@@ -36,6 +39,7 @@ class LoadedWeights:
     module: Any
     store: WeightStore
     report: LoadReport
+    num_parameters: int  # of the whole model, whatever of it is here
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +49,30 @@ class _Plan:
     module: Any
     source: WeightSource
     extras: Mapping[str, torch.Tensor]  # what the source does not have
+    num_parameters: int
 
 
-def load_weights(config: Any, settings: EngineSettings, device: Device, files: ModelFiles) -> LoadedWeights:
-    """Load into the device's memory. Raises WorkerError, or whatever transformers does; nothing is held then."""
-    plan = _plan(config, settings, files)
+def load_weights(
+    config: Any, settings: EngineSettings, device: Device, files: ModelFiles, layout: Layout | None = None
+) -> LoadedWeights:
+    """Load a rank's part into the device's memory.
+
+    Raises WorkerError, or whatever transformers does; nothing is held then.
+    """
+    layout = layout or Layout()
+    if layout.world_size > 1 and getattr(config, "quantization_config", None) is not None:
+        raise InvalidSettings(
+            f"tensor_parallel_size {layout.tensor} × pipeline_parallel_size {layout.pipeline} = {layout.world_size} "
+            "ranks; a quantized model runs on one"
+        )
+    plan = _plan(config, settings, files, layout)
     module = plan.module.eval().requires_grad_(requires_grad=False)
     tensors = sorted(iter_tensors(module), key=lambda named: named[0] not in plan.extras)  # what all layers need first
-    layout = plan_layout(tensors, joined_parameters(module) if settings.model_impl != "transformers" else ())
+    memory = plan_layout(tensors, joined_parameters(module) if settings.model_impl != "transformers" else ())
     try:
-        store = WeightStore(device, Contents(layout, plan.source, plan.extras), keeps_host_copy=settings.keep_host_copy)
+        store = WeightStore(device, Contents(memory, plan.source, plan.extras), keeps_host_copy=settings.keep_host_copy)
     except OSError as error:
-        raise InsufficientMemory(f"{files.path}: no address range of {layout.num_bytes} bytes: {error}") from error
+        raise InsufficientMemory(f"{files.path}: no address range of {memory.num_bytes} bytes: {error}") from error
     try:
         report = store.load(settings.load_format)
         for name, tensor in tensors:
@@ -64,19 +80,34 @@ def load_weights(config: Any, settings: EngineSettings, device: Device, files: M
     except BaseException:
         store.close()
         raise
-    return LoadedWeights(module, store, report)
+    return LoadedWeights(module, store, report, plan.num_parameters)
 
 
-def _plan(config: Any, settings: EngineSettings, files: ModelFiles) -> _Plan:
+def _plan(config: Any, settings: EngineSettings, files: ModelFiles, layout: Layout) -> _Plan:
     if settings.load_format == "dummy":
         module = build_skeleton(config, _dtype(config, settings, {}), register()).module
-        return _Plan(module, DummySource(settings.seed), computed_buffers(module))
+        return _cut(module, DummySource(settings.seed), layout)
     if settings.load_format == "sharded_state":
-        return _plan_sharded(config, settings, files)
-    return _plan_fast(config, settings, files.tensors) or _plan_pretrained(config, settings)
+        return _plan_sharded(config, settings, files, layout)
+    found = _plan_fast(config, settings, files.tensors) or _plan_pretrained(config, settings)
+    return _cut(*found, layout)
 
 
-def _plan_fast(config: Any, settings: EngineSettings, stored: Mapping[str, StoredTensor]) -> _Plan | None:
+def _cut(module: Any, source: WeightSource, layout: Layout) -> _Plan:
+    """Cut a whole module, whose weights the source has, down to the rank's part."""
+    num_parameters = _count(module)
+    if layout.world_size > 1:
+        source = SlicedSource(source, cut(module, layout))
+    return _Plan(module, source, computed_buffers(module), num_parameters)
+
+
+def _count(module: Any) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _plan_fast(
+    config: Any, settings: EngineSettings, stored: Mapping[str, StoredTensor]
+) -> tuple[Any, WeightSource] | None:
     """Return None unless every tensor of the module lies in the files under its name and in its shape."""
     if getattr(config, "quantization_config", None) is not None:
         return None
@@ -90,33 +121,36 @@ def _plan_fast(config: Any, settings: EngineSettings, stored: Mapping[str, Store
     if not all(_can_read(stored.get(origins[name]), tensor) for name, tensor in needed.items()):
         return None
 
-    return _Plan(skeleton.module, _checkpoint(settings, origins), computed_buffers(skeleton.module))
+    return skeleton.module, _checkpoint(settings, origins)
 
 
-def _plan_sharded(config: Any, settings: EngineSettings, files: ModelFiles) -> _Plan:
+def _plan_sharded(config: Any, settings: EngineSettings, files: ModelFiles, layout: Layout) -> _Plan:
     module = build_skeleton(config, _dtype(config, settings, {}), register()).module
+    num_parameters = _count(module)
+    if layout.world_size > 1:
+        cut(module, layout)
     extras = computed_buffers(module)
     slots = {slot.name: slot for slot in plan_layout(iter_tensors(module)).slots if slot.name not in extras}
     check_shard(files, slots)
-    return _Plan(module, _checkpoint(settings, {name: name for name in slots}), extras)
+    return _Plan(module, _checkpoint(settings, {name: name for name in slots}, layout), extras, num_parameters)
 
 
-def _checkpoint(settings: EngineSettings, names: Mapping[str, str]) -> CheckpointSource:
-    return CheckpointSource(lambda: check_model_files(settings.model_path, settings.load_format).tensors, names)
+def _checkpoint(settings: EngineSettings, names: Mapping[str, str], layout: Layout | None = None) -> CheckpointSource:
+    return CheckpointSource(lambda: check_model_files(settings.model_path, settings.load_format, layout).tensors, names)
 
 
 def _can_read(stored: StoredTensor | None, tensor: torch.Tensor) -> bool:
     return stored is not None and stored.shape == tuple(tensor.shape) and can_convert(stored.dtype, tensor.dtype)
 
 
-def _plan_pretrained(config: Any, settings: EngineSettings) -> _Plan:
+def _plan_pretrained(config: Any, settings: EngineSettings) -> tuple[Any, WeightSource]:
     def load_again() -> Any:
         files = check_model_files(settings.model_path, settings.load_format)
         with foreign_errors(files.path):
             return _load_pretrained(config, settings)
 
     module = _load_pretrained(config, settings)
-    return _Plan(module, PretrainedSource(load_again, dict(iter_tensors(module))), computed_buffers(module))
+    return module, PretrainedSource(load_again, dict(iter_tensors(module)))
 
 
 def _load_pretrained(config: Any, settings: EngineSettings) -> Any:

@@ -9,7 +9,9 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from dormouse_worker.errors import InvalidArgument, ModelInvalid, StorageFull, WrongState
+from dormouse_worker.errors import InvalidArgument, ModelInvalid, StorageFull, WorkerError, WrongState
+from dormouse_worker.layout import Layout
+from dormouse_worker.model.parallel.communicator import ALONE, Communicator
 from dormouse_worker.model.weights.layout import Slot
 from dormouse_worker.model.weights.reader import STORED_DTYPES
 from dormouse_worker.model.weights.skeleton import PART
@@ -31,35 +33,107 @@ def save_sharded_state(
     model_path: Path,
     directory: Path,
     *,
-    rank: int = 0,
-    world_size: int = 1,
+    communicator: Communicator = ALONE,
     write: Write = os.write,
 ) -> None:
     """Make a new model directory with these weights and the model's small files.
 
-    Raises InvalidArgument about the directory or a model whose weights can not be stored so, WrongState while the
-    weights sleep, StorageFull; nothing is left of what was begun then.
+    In a group every rank calls this, and writes its own file into one directory that all of them see. Raises
+    InvalidArgument about the directory or a model whose weights can not be stored so, WrongState while the weights
+    sleep, StorageFull; nothing is left of what was begun then, whichever rank it was that failed. Raises RankLost.
     """
     if store.is_asleep:
         raise WrongState("the weights sleep; wake them and save again")
-    slots = _storable(store)
-    target = _check_target(directory, model_path)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    saving = _Saving(store, model_path, directory, communicator.layout, write)
+    failure: WorkerError | None = None
     try:
-        partial.mkdir()
-        _copy_companions(model_path, partial)
-        metadata = make_metadata((partial / "config.json").read_bytes(), rank, world_size)
-        _write_file(partial / shard_name(rank, world_size), _header(slots, metadata), store, slots, write)
-        _sync(partial)
-        partial.rename(target)
-        _sync(target.parent)
-    except OSError as error:
-        if error.errno in _FULL:
-            raise StorageFull(f"{target}: no room for {_size(slots)} bytes of weights: {error.strerror}") from error
-        raise InvalidArgument(f"directory is {str(directory)!r}, which can not be written: {error}") from error
+        for step in (saving.begin, saving.write_own, saving.finish):
+            if failure is None:
+                failure = saving.failure_of(step)
+            communicator.barrier()
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        saving.tidy()
+    if failure is None and not saving.is_there:
+        failure = InvalidArgument(f"directory is {str(directory)!r}; rank 0 could not save there, and says why")
+    if failure is not None:
+        raise failure
+
+
+class _Saving:
+    """One rank's part of a save; rank 0 makes the directory and gives it its name in the end."""
+
+    def __init__(self, store: WeightStore, model_path: Path, directory: Path, layout: Layout, write: Write) -> None:
+        self._store, self._model_path, self._directory = store, model_path, directory
+        self._layout, self._write = layout, write
+        self._target = directory.parent.resolve() / directory.name
+        owner = os.getpid() if layout.world_size == 1 else "group"
+        self._partial = self._target.parent / f".{directory.name}.{owner}.partial"
+
+    def begin(self) -> None:
+        """Let rank 0 make the directory under a name of its own."""
+        _storable(self._store)
+        _check_target(self._directory, self._model_path)
+        if self._layout.rank == 0:
+            shutil.rmtree(self._partial, ignore_errors=True)
+            self._partial.mkdir()
+            _copy_companions(self._model_path, self._partial)
+
+    def write_own(self) -> None:
+        """Write this rank's file."""
+        slots, name = _storable(self._store), self._name(self._layout.rank)
+        metadata = make_metadata(
+            (self._partial / "config.json").read_bytes(), self._layout.rank, self._layout.world_size
+        )
+        begun = self._partial / f"{name}.partial"
+        _write_file(begun, _header(slots, metadata), self._store, slots, self._write)
+        begun.rename(self._partial / name)
+        _sync(self._partial)
+
+    def finish(self) -> None:
+        """Let rank 0 name the directory if every rank wrote its file."""
+        if self._layout.rank != 0:
+            return
+        for rank in range(self._layout.world_size):
+            if not (self._partial / self._name(rank)).is_file():
+                raise InvalidArgument(
+                    f"directory is {str(self._directory)!r}; rank {rank} wrote nothing there: it failed, or does not "
+                    "see the same volume"
+                )
+        self._partial.rename(self._target)
+        _sync(self._target.parent)
+
+    @property
+    def is_there(self) -> bool:
+        """Return whether this rank's file lies where it shall."""
+        return (self._target / self._name(self._layout.rank)).is_file()
+
+    def tidy(self) -> None:
+        """Remove what was begun."""
+        if self._layout.rank == 0:
+            shutil.rmtree(self._partial, ignore_errors=True)
+
+    def failure_of(self, step: Callable[[], None]) -> WorkerError | None:
+        """Take one step; return why it could not be taken."""
+        try:
+            step()
+        except WorkerError as error:
+            return error
+        except OSError as error:
+            return self._explain(error)
+        return None
+
+    def _explain(self, error: OSError) -> WorkerError:
+        failure: WorkerError
+        if error.errno in _FULL:
+            size = _size(_storable(self._store))
+            failure = StorageFull(f"{self._target}: no room for {size} bytes of weights: {error.strerror}")
+        else:
+            failure = InvalidArgument(f"directory is {str(self._directory)!r}, which can not be written: {error}")
+        failure.__cause__ = error
+        return failure
+
+    def _name(self, rank: int) -> str:
+        return shard_name(rank, self._layout.world_size)
 
 
 def check_shard(files: ModelFiles, slots: Mapping[str, Slot]) -> None:

@@ -1,0 +1,120 @@
+"""Ranks that are processes, over gloo: they find each other, compute together, and notice when one is gone."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from dormouse_worker.errors import InvalidSettings, RankLost
+from dormouse_worker.executor.testing import make_settings
+from dormouse_worker.layout import Layout
+from dormouse_worker.model.parallel.communicator import ALONE
+from dormouse_worker.model.parallel.start import connect, connect_from_environment
+from dormouse_worker.model.testing import reference_generate, write_tiny_model
+
+CPU = torch.device("cpu")
+DEADLINE_S = 120
+PROMPT = [5, 6, 7, 8, 9]
+MANY_TOKENS = 10
+
+
+@pytest.fixture
+def port():
+    """Return a port that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+@pytest.fixture
+def spawn(port):
+    """Return a function that starts a rank of a group as a program; none outlives the test."""
+    processes = []
+
+    def start(program, rank, *arguments):
+        environ = {
+            **os.environ,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "DORMOUSE_GROUP_TIMEOUT_S": "60",
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
+        command = [sys.executable, "-m", "dormouse_worker.executor.testing_rank", program, str(rank), *arguments]
+        processes.append(
+            subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        )
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("sizes", [(2, 1), (1, 2), (2, 2)])
+def test_ranks_that_are_processes_say_what_one_says(tmp_path, spawn, sizes):
+    directory = write_tiny_model(tmp_path / "model", "llama", num_hidden_layers=3)
+    tensor, pipeline = sizes
+    ranks = [
+        spawn("generate", rank, str(directory), str(tensor), str(pipeline), json.dumps(PROMPT), str(MANY_TOKENS))
+        for rank in range(tensor * pipeline)
+    ]
+    told = [rank.communicate(timeout=DEADLINE_S) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * len(ranks), told
+    expected = {"before": reference_generate(directory, PROMPT, MANY_TOKENS)}
+    expected["after"] = expected["before"]
+    samples = [Layout(tensor, pipeline, rank).samples for rank in range(len(ranks))]
+    assert [json.loads(out) for out, _ in told] == [expected if one else {"before": [], "after": []} for one in samples]
+
+
+def test_a_rank_that_ends_is_noticed_by_those_that_wait_for_it(spawn):
+    waiting, leaving = spawn("wait", 0), spawn("leave", 1)
+    assert leaving.wait(DEADLINE_S) == 9
+    out, err = waiting.communicate(timeout=DEADLINE_S)
+    assert out.startswith("RankLost: rank 0 of 2: all_reduce failed, with up to 60 s to wait:"), (out, err)
+
+
+def test_ranks_that_do_not_come_are_named(port):
+    with pytest.raises(RankLost, match=rf"rank 0 of 4: rank 1, 2, 3 did not come to 127.0.0.1:{port} within 0.5 s"):
+        connect(Layout(2, 2, 0), "127.0.0.1", port, 0.5)
+
+
+def test_a_store_that_nobody_holds_is_named(port):
+    with pytest.raises(RankLost, match=f"rank 1: rank 0 is not reached at 127.0.0.1:{port}"):
+        connect(Layout(2, 1, 1), "127.0.0.1", port, 0.5)
+
+
+def test_a_port_that_is_taken_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        with pytest.raises(InvalidSettings, match=f"rank 0 can not listen on 127.0.0.1:{taken}: .*in use"):
+            connect(Layout(2, 1, 0), "127.0.0.1", taken, 0.5)
+
+
+def test_one_rank_needs_nobody():
+    assert connect(Layout(), "nowhere", 0, 1) is ALONE
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({}, "MASTER_ADDR is '' and MASTER_PORT ''; a group of 2 ranks needs an address and a port"),
+        ({"MASTER_ADDR": "h", "MASTER_PORT": "70000"}, "MASTER_PORT '70000'"),
+        ({"MASTER_ADDR": "h", "MASTER_PORT": "1", "DORMOUSE_GROUP_TIMEOUT_S": "0"}, "DORMOUSE_GROUP_TIMEOUT_S is '0'"),
+    ],
+)
+def test_a_bad_environment_is_named(environ, message):
+    with pytest.raises(InvalidSettings, match=message):
+        connect_from_environment(Layout(2, 1, 0), CPU, environ)
+
+
+def test_a_rank_outside_of_its_group_is_named(tmp_path):
+    from dormouse_worker.executor.cpu_worker import CpuWorker
+
+    settings = make_settings(tmp_path, tensor_parallel_size=2, pipeline_parallel_size=2)
+    with pytest.raises(InvalidSettings, match="rank is 4; a group of 4 has 0 to 3"):
+        CpuWorker(settings, 4)

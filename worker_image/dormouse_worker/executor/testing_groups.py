@@ -1,0 +1,70 @@
+"""A group of ranks in one process, for tests: real workers on the CPU, one thread for each while it works."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from dormouse_worker.engine.batch import Batch, ModelOutput
+from dormouse_worker.engine.executor import SleepReport, WakeReport
+from dormouse_worker.executor.cpu_worker import CpuWorker
+from dormouse_worker.executor.testing import make_settings
+from dormouse_worker.model.parallel.testing import FakeGroup
+
+
+class FakeGroupExecutor:
+    """Steps all ranks together, as an executor must: the same batch for all, the sampled tokens for all.
+
+    Loading is one after the other, for transformers changes settings of the whole process meanwhile.
+    """
+
+    def __init__(self, directory: Path, tensor: int, pipeline: int, **settings: Any) -> None:
+        self.group = FakeGroup(tensor, pipeline)
+        sizes = {"tensor_parallel_size": tensor, "pipeline_parallel_size": pipeline}
+        self.settings = make_settings(directory, **sizes, **settings)
+        self.workers = [
+            CpuWorker(self.settings, rank, communicator=communicator)
+            for rank, communicator in enumerate(self.group.ranks)
+        ]
+        for worker in self.workers:
+            worker.init_device()
+            worker.load_model()
+
+    def __repr__(self) -> str:
+        return f"FakeGroupExecutor({self.workers!r})"
+
+    def layer_windows(self) -> tuple[int | None, ...]:
+        """Return what all ranks must agree on."""
+        (windows,) = {worker.layer_windows() for worker in self.workers}
+        return windows
+
+    def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
+        """See `Executor`."""
+        self.group.run(lambda rank: self.workers[rank].initialize_cache(num_gpu_blocks, num_cpu_blocks))
+
+    def execute_model(self, batch: Batch) -> ModelOutput:
+        """See `Executor`."""
+        outputs = self.group.run(lambda rank: self.workers[rank].execute_model(batch))
+        (sampling,) = (worker.rank for worker in self.workers if worker.layout.samples)
+        assert all(output == ModelOutput([]) for rank, output in enumerate(outputs) if rank != sampling), outputs
+        for worker in self.workers:
+            worker.append_sampled(outputs[sampling].sampled)
+        return outputs[sampling]
+
+    def sleep(self, level: int, tags: Collection[str], kept_blocks: Sequence[int] = ()) -> list[SleepReport]:
+        """Put all ranks to sleep."""
+        return self.group.run(lambda rank: self.workers[rank].sleep(level, tags, kept_blocks))
+
+    def wake_up(self, tags: Collection[str]) -> list[WakeReport]:
+        """Wake all ranks."""
+        return self.group.run(lambda rank: self.workers[rank].wake_up(tags))
+
+    def save_sharded_state(self, directory: Path) -> None:
+        """Let every rank save its part."""
+        self.group.run(lambda rank: self.workers[rank].save_sharded_state(str(directory)))
+
+    def shutdown(self) -> None:
+        """End all ranks."""
+        for worker in self.workers:
+            worker.shutdown()

@@ -1,0 +1,158 @@
+"""The front of a pod that follows: it keeps its ranks and says how they are. Nobody sends it requests or commands."""
+
+# ruff: noqa: N802  the method names are those of the .proto file
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health  # type: ignore[attr-defined]  # made only where asyncio is there
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+from dormouse_api import __version__
+from dormouse_api.auth import RequireRole, RoleTokens
+from dormouse_api.limits import server_options
+from dormouse_api.names import CONTROL_SERVICE, INFERENCE_SERVICE, Role
+from dormouse_api.v1 import worker_control_pb2 as pb
+from dormouse_api.v1 import worker_control_pb2_grpc as rpc
+from dormouse_worker.front.answers import answered
+from dormouse_worker.front.http import METRICS_TYPE, Answer, HttpDoor
+from dormouse_worker.front.listening import listen, plain_host, port_error
+from dormouse_worker.front.rank_keeper import RankKeeper
+from dormouse_worker.front.settings import FrontSettings
+from dormouse_worker.front.wire import to_failure
+from dormouse_worker.ipc import State
+
+logger = logging.getLogger(__name__)
+
+STOP_GRACE_S = 1.0
+EXIT_STOPPED = 0
+Context = aio.ServicerContext[Any, Any]
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class FollowerControl(rpc.WorkerControlServicer):
+    """Says how this pod's ranks are; every other method is the leader's (UNIMPLEMENTED here)."""
+
+    def __init__(self, settings: FrontSettings, keeper: RankKeeper, pod: str) -> None:
+        self._settings = settings
+        self._keeper = keeper
+        self._pod = pod
+
+    @answered
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.WorkerStatus:
+        """Return what holds now."""
+        del request, context  # the status depends on neither
+        return self.status()
+
+    async def WatchStatus(self, request: pb.GetStatusRequest, context: Context) -> AsyncIterator[pb.WorkerStatus]:
+        """Stream the status; ends when the front does."""
+        del request, context  # the status depends on neither
+        async for status in self._keeper.changes.stream(self.status, min_interval_s=0.0):
+            yield status
+
+    def status(self) -> pb.WorkerStatus:
+        """Return the status: READY once the leader has welcomed all of this pod's ranks."""
+        keeper = self._keeper
+        failure = to_failure(keeper.last_failure) if keeper.last_failure else None
+        return pb.WorkerStatus(
+            state=pb.WorkerState.Value(f"WORKER_STATE_{keeper.state}"),
+            pod_uid=self._settings.pod_uid,
+            settings_digest=self._settings.settings_digest,
+            version=__version__,
+            node_rank=self._settings.place.node_rank,
+            ranks=[pb.RankStatus(rank=rank, pod=self._pod) for rank in keeper.ranks],
+            failure=failure if keeper.state is State.FAILED else None,
+            last_engine_failure=failure,
+        )
+
+
+class FollowerFront:
+    """Everything composed. Use: start, run until stopped, which returns the exit code."""
+
+    def __init__(self, settings: FrontSettings, keeper: RankKeeper, pod: str) -> None:
+        """Needs a running event loop."""
+        self._settings = settings
+        self._keeper = keeper
+        self._health = health.HealthServicer()
+        digests = {Role.OPERATOR: settings.operator_token_sha256, Role.GATEWAY: settings.gateway_token_sha256}
+        guard = RequireRole(RoleTokens(digests), {CONTROL_SERVICE: Role.OPERATOR})
+        self._inference, self._control = self._server(guard), self._server(guard)
+        control = FollowerControl(settings, keeper, pod)  # type: ignore[abstract]  # the rest answers UNIMPLEMENTED
+        rpc.add_WorkerControlServicer_to_server(control, self._control)
+        self._http = HttpDoor({"/metrics": self._metrics, "/healthz": self._healthz, "/readyz": self._readyz})
+        self._registry = CollectorRegistry()
+        joined = Gauge(
+            "dormouse_ranks_joined", "1 while all ranks of this pod are in a group.", registry=self._registry
+        )
+        joined.set_function(lambda: float(keeper.state is State.READY))
+
+    def __repr__(self) -> str:
+        return f"FollowerFront({self._keeper!r})"
+
+    async def start(self) -> tuple[int, int, int]:
+        """Open the ports, and return them: health, control, http. Raises RuntimeError when one is taken."""
+        settings = self._settings
+        for service in ("", CONTROL_SERVICE):
+            await self._health.set(service, SERVING)
+        await self._health.set(INFERENCE_SERVICE, NOT_SERVING)  # whoever balances requests finds no worker here
+        ports = (
+            listen(self._inference, settings.host, settings.port, "--port"),
+            listen(self._control, settings.host, settings.control_port, "--control-port"),
+            await self._listen_http(),
+        )
+        await self._inference.start()
+        await self._control.start()
+        logger.info("following", extra={"fields": {"ports": ports, "ranks": list(self._keeper.ranks)}})
+        return ports
+
+    async def run(self, stop: asyncio.Event) -> int:
+        """Keep the ranks until `stop`; end them and return the exit code."""
+        keeping = asyncio.create_task(self._keeper.run())
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({keeping, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if keeping.done():
+                await keeping  # raises OSError where no process can be started
+                await stopping  # a device is ill: stay, and say so
+            return EXIT_STOPPED
+        finally:
+            stopping.cancel()
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+            await self.close()
+
+    async def close(self) -> None:
+        """Close the ports; safe after a failed start."""
+        self._keeper.changes.close()
+        await asyncio.gather(self._inference.stop(STOP_GRACE_S), self._control.stop(STOP_GRACE_S))
+        await self._http.stop()
+
+    async def _listen_http(self) -> int:
+        port = self._settings.metrics_port
+        try:
+            return await self._http.start(plain_host(self._settings.host), port)
+        except OSError as error:
+            raise port_error("--metrics-port", port, error) from error
+
+    def _server(self, guard: RequireRole) -> aio.Server:
+        limit = self._settings.max_open_calls
+        server = aio.server(interceptors=[guard], options=list(server_options()), maximum_concurrent_rpcs=limit)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        return server
+
+    def _metrics(self) -> Answer:
+        return Answer(200, generate_latest(self._registry), METRICS_TYPE)
+
+    def _healthz(self) -> Answer:
+        return Answer(200, b"ok\n")
+
+    def _readyz(self) -> Answer:
+        if self._keeper.state is State.READY:
+            return Answer(200, b"ok\n")
+        failure = self._keeper.last_failure
+        return Answer(503, f"ranks {list(self._keeper.ranks)} wait for their leader; {failure}\n".encode())

@@ -1,0 +1,93 @@
+"""Leaves of a model what one stage computes, so that transformers' own loop over the layers still runs.
+
+stage 0    embed | layers 0, 1 | -> send          the others' layers pass on what they get, their norm and head too
+stage 1    zeros | pass, pass | receive -> layers 2, 3 | norm, head
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from dormouse_worker.errors import InvalidSettings
+from dormouse_worker.layout import Layout
+from dormouse_worker.model.context import current_communicator
+from dormouse_worker.model.parallel.plans import StagePlan, stage_plan
+
+
+class Elsewhere(nn.Module):
+    """What another stage computes: a layer, the norm, the head."""
+
+    def forward(self, hidden_states: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        """Return what came."""
+        return hidden_states
+
+
+class Silent(nn.Module):
+    """An embedding of the first stage, on a later one: zeros in the shape that what follows expects."""
+
+    def __init__(self, size: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._size, self._dtype = size, dtype
+
+    def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Return zeros [..., H]."""
+        return torch.zeros(*token_ids.shape, self._size, dtype=self._dtype, device=token_ids.device)
+
+
+def keep_stage(module: Any, layout: Layout) -> None:
+    """Take everything out of the module that is not the rank's. Raises InvalidSettings, with the numbers."""
+    plan = stage_plan(module, layout.pipeline)
+    layers = module.get_submodule(plan.layers)
+    if layout.pipeline > len(layers):
+        raise InvalidSettings(
+            f"pipeline_parallel_size is {layout.pipeline}; the model has {len(layers)} layers, one for each stage is "
+            "the least"
+        )
+    own = layout.layers(len(layers))
+    for i in range(len(layers)):
+        if i not in own:
+            layers[i] = Elsewhere()
+    if not layout.is_first_stage:
+        _silence(module, plan)
+        layers[own.start].register_forward_pre_hook(_receive, with_kwargs=True)
+    if not layout.is_last_stage:
+        for name in plan.behind:
+            module.set_submodule(name, Elsewhere())
+
+
+def is_here(module: Any) -> bool:
+    """Return whether this rank computes it."""
+    return not isinstance(module, Elsewhere | Silent)
+
+
+def send_stage(module: Any, arguments: Mapping[str, Any]) -> torch.Tensor:
+    """Compute the layers of a stage that is not the last; send and return the hidden states [1, T, H]."""
+    hidden: torch.Tensor = module.base_model(**arguments).last_hidden_state
+    if hidden.dim() != 3:
+        name = type(module).__name__
+        raise InvalidSettings(f"pipeline_parallel_size is above 1; {name}'s layers pass on more than hidden states")
+    current_communicator().send(hidden)
+    return hidden
+
+
+def _silence(module: Any, plan: StagePlan) -> None:
+    for name in plan.before:
+        embedding = module.get_submodule(name)
+        if isinstance(embedding, nn.Embedding):
+            module.set_submodule(name, Silent(embedding.embedding_dim, embedding.weight.dtype))
+        elif next(embedding.parameters(), None) is not None:
+            raise InvalidSettings(
+                f"pipeline_parallel_size is above 1; {type(module).__name__} has a {type(embedding).__name__} at "
+                f"{name}, which can not be left to the first stage; set it to 1"
+            )
+
+
+def _receive(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Put what the stage before sent in the place of what came from the silent embedding."""
+    if args:
+        return (current_communicator().receive(args[0]), *args[1:]), kwargs
+    return args, {**kwargs, "hidden_states": current_communicator().receive(kwargs["hidden_states"])}
