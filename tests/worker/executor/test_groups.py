@@ -6,7 +6,7 @@ import pytest
 
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.testing import ManualClock, make_add, make_report
-from dormouse_worker.errors import Damaged, InvalidArgument, RankLost
+from dormouse_worker.errors import Damaged, InvalidArgument, RankLost, WorkerError
 from dormouse_worker.executor.testing_groups import FakeGroupExecutor
 from dormouse_worker.ipc import TAGS
 from dormouse_worker.model.testing import MAX_POSITIONS, VOCAB_SIZE, reference_generate, write_tiny_model
@@ -245,6 +245,36 @@ def test_what_a_group_saved_such_a_group_loads(group_of, tmp_path, model, shape)
     loaded.wake_up(TAGS)
     assert run(engine, PROMPTS) == expected
     loaded.shutdown()
+
+
+def test_a_wake_that_one_rank_can_not_do_is_taken_back_by_all(directory_of, tmp_path):
+    """And can be tried again: what the ranks share is not broken by it."""
+    directory, saved = directory_of("llama"), tmp_path / "saved"
+    group = FakeGroupExecutor(directory, 2, 1)
+    group.initialize_cache(40, 0)
+    group.save_sharded_state(saved)
+    group.shutdown()
+    group = FakeGroupExecutor(saved, 2, 1, load_format="sharded_state")
+    engine = make_engine(group)
+    group.sleep(2, TAGS)
+    (saved / "dormouse-rank-1-of-2.safetensors").rename(tmp_path / "away")
+    told = group.group.run(lambda rank: error_of(lambda: group.workers[rank].wake_up(TAGS)))
+    assert told[0] == "PeerFailed: wake_up is taken back here: rank 1 could not do it, and says why"
+    assert told[1].startswith("ModelInvalid: ")
+    assert [worker._allocation.sleeping_tags for worker in group.workers] == [TAGS, TAGS]
+    (tmp_path / "away").rename(saved / "dormouse-rank-1-of-2.safetensors")
+    group.wake_up(TAGS)
+    assert run(engine, {"3": PROMPTS["3"]})["3"] == reference_generate(directory, PROMPTS["3"], MAX_TOKENS)
+    group.shutdown()
+
+
+def error_of(work):
+    """Return what it raises, as reason and message."""
+    try:
+        work()
+    except WorkerError as error:
+        return f"{error.reason}: {error}"
+    return ""
 
 
 def test_a_save_that_one_rank_can_not_finish_leaves_nothing(group_of, tmp_path):

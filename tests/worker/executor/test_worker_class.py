@@ -1,5 +1,6 @@
 """A worker class of one's own and one's own methods: what goes in, and what is refused by name."""
 
+import msgspec
 import pytest
 
 from dormouse_worker.errors import InvalidSettings
@@ -98,7 +99,8 @@ class TestExtension:
     """`--worker-extension-cls`."""
 
     def test_its_methods_are_the_workers_and_see_the_worker(self, worker_settings):
-        worker = resolve_worker_class(CPU, "own_extensions.Harmless")(worker_settings, 3)
+        of_a_group = msgspec.structs.replace(worker_settings, tensor_parallel_size=4)
+        worker = resolve_worker_class(CPU, "own_extensions.Harmless")(of_a_group, 3)
         assert isinstance(worker, CpuWorker)
         assert worker.greet() == "hello from rank 3"
         assert type(worker).__name__ == "CpuWorker"

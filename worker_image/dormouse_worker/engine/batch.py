@@ -1,7 +1,8 @@
 """What the scheduler hands to the ranks and what comes back: frozen, free of tensors, the same for every device.
 
 A rank remembers the sequences it was told of. It gets a sequence whole when it is admitted (`NewSequence`) and
-afterwards only what changed (`ScheduledSequence`); the tokens that it samples it appends by itself.
+afterwards only what changed (`ScheduledSequence`); the tokens that it samples it appends by itself. In a group of ranks
+they come to all of them by `append_sampled`.
 """
 
 from __future__ import annotations

@@ -49,9 +49,17 @@ class FakeGroup:
         with ThreadPoolExecutor(len(self.ranks)) as pool:
             futures = [pool.submit(guarded, rank) for rank in range(len(self.ranks))]
         errors = [error for future in futures if (error := future.exception()) is not None]
+        if errors:
+            self.mend()
         for error in sorted(errors, key=lambda error: isinstance(error, RankLost)):
             raise error
         return [future.result() for future in futures]
+
+    def mend(self) -> None:
+        """Begin anew, nobody waiting and nothing on its way; a real group can not."""
+        for barrier in (self.everybody, *self.stages):
+            barrier.reset()
+        self.lines = [Queue() for _ in self.layouts]
 
     def break_up(self) -> None:
         """Let everybody who waits, or will wait, raise RankLost."""
