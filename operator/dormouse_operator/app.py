@@ -171,9 +171,13 @@ class App:
             await self.statuses.close()
 
     def _mark(self, key: Key) -> None:
-        """Have a changed deployment looked at; whoever comes to act looks through all of them first."""
+        """Have a changed deployment looked at; whoever comes to act looks through all of them first.
+
+        A new one comes after those that are under way: of a thousand applied at once the first are soon Ready, and few
+        workers are followed at a time.
+        """
         if self._acts:
-            self.worklist.mark(key)
+            self.worklist.mark(key) if key in self.reconciler.seen else self.worklist.sweep([key])
 
     def _mark_all(self, keys: Collection[Key]) -> None:
         """Have deployments looked at whose load is news: of one at once, of many after whatever changes meanwhile."""

@@ -158,6 +158,15 @@ async def test_a_change_is_acted_on_without_another_list():
     await running
 
 
+async def test_what_is_under_way_goes_before_what_is_new():
+    app = app_over(FakeKube())
+    under_way, new = Key("team", "a"), Key("team", "b")
+    app._acts, app.reconciler._seen = True, {under_way: 1}
+    app._mark(new)
+    app._mark(under_way)
+    assert app.worklist._dirty.take(app.worklist._clock(), limit=2) == [under_way, new]
+
+
 async def test_nothing_is_done_before_everything_was_listed():
     kube, stop = FakeKube(), asyncio.Event()
     kube.put(INFERENCE_DEPLOYMENTS, deployment())
