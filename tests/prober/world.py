@@ -79,7 +79,7 @@ class World:
         mine = (pod for pod in pods if pod["metadata"]["labels"].get(LABEL_DEPLOYMENT) == name)
         return Seen((found or {}).get("status") or {}, tuple(sorted(mine, key=lambda pod: pod["metadata"]["name"])))
 
-    async def until(self, name: str, check: Check, timeout_s: float = 240) -> Any:
+    async def until(self, name: str, check: Check, timeout_s: float = 600) -> Any:
         """Wait until a check of the deployment returns something true, and return that. Raises AssertionError."""
         try:
             async with asyncio.timeout(timeout_s), self._changed:
