@@ -15,7 +15,6 @@ from dormouse_kube.api import PODS, Resource
 from dormouse_kube.errors import Gone, Invalid, KubeError, NotFound, Unavailable
 
 _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
-_PAUSE_S = 1.0  # before a log or a watch that ended is asked for again
 
 
 async def show(session: Session, name: str, query: LogQuery, *, timestamps: bool) -> None:
@@ -50,15 +49,20 @@ async def _kept(session: Session, pod: str, query: LogQuery) -> list[str]:
         return []
 
 
-async def followed(cluster: Cluster, namespace: str, name: str, query: LogQuery) -> AsyncIterator[tuple[str, str]]:
-    """Yield pod and line as they are written, those of pods that come later too. Does not end by itself."""
+async def followed(
+    cluster: Cluster, namespace: str, name: str, query: LogQuery, *, pause_s: float = 1.0
+) -> AsyncIterator[tuple[str, str]]:
+    """Yield pod and line as they are written, those of pods that come later too. Does not end by itself.
+
+    A log or a watch that ended is asked for again after `pause_s`.
+    """
     lines: asyncio.Queue[tuple[str, str]] = asyncio.Queue(maxsize=1000)
     tasks: dict[str, asyncio.Task[None]] = {}
 
     async def find_pods() -> None:
-        async for pod in appearing(cluster, namespace, name):
+        async for pod in appearing(cluster, namespace, name, pause_s=pause_s):
             if pod not in tasks:
-                tasks[pod] = asyncio.ensure_future(_read(cluster, namespace, pod, query, lines))
+                tasks[pod] = asyncio.ensure_future(_read(cluster, namespace, pod, query, lines, pause_s))
 
     finder = asyncio.ensure_future(find_pods())
     try:
@@ -76,7 +80,7 @@ async def followed(cluster: Cluster, namespace: str, name: str, query: LogQuery)
         await asyncio.gather(finder, *tasks.values(), return_exceptions=True)
 
 
-async def appearing(cluster: Cluster, namespace: str, name: str) -> AsyncIterator[str]:
+async def appearing(cluster: Cluster, namespace: str, name: str, *, pause_s: float) -> AsyncIterator[str]:
     """Yield the names of the deployment's pods, at once and as they appear; a name may come again."""
     while True:
         try:
@@ -87,7 +91,7 @@ async def appearing(cluster: Cluster, namespace: str, name: str) -> AsyncIterato
                 if event.type in {"ADDED", "MODIFIED"} and _is_own(event.object, namespace, name):
                     yield event.object["metadata"]["name"]
         except (Gone, Unavailable):
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(pause_s)
 
 
 def _is_own(pod: Resource, namespace: str, name: str) -> bool:
@@ -95,7 +99,12 @@ def _is_own(pod: Resource, namespace: str, name: str) -> bool:
 
 
 async def _read(
-    cluster: Cluster, namespace: str, pod: str, query: LogQuery, lines: asyncio.Queue[tuple[str, str]]
+    cluster: Cluster,
+    namespace: str,
+    pod: str,
+    query: LogQuery,
+    lines: asyncio.Queue[tuple[str, str]],
+    pause_s: float,
 ) -> None:
     """Put a pod's lines into the queue until the pod is gone; a container that starts later is waited for."""
     wanted, newest, told = query, "", ""
@@ -111,7 +120,7 @@ async def _read(
             return
         except KubeError:
             pass  # it does not run yet, or the kubelet is away
-        await asyncio.sleep(_PAUSE_S)
+        await asyncio.sleep(pause_s)
 
 
 class _Printer:

@@ -22,7 +22,7 @@ _SHAPES = (
     (re.compile(r"\b(hf_|sk-|ghp_|github_pat_|xox[abp]-|AKIA|eyJ)[A-Za-z0-9._-]{8,}"), rf"\1{GONE}"),
     (
         re.compile(
-            r"(?i)((?:[a-z0-9_.-]*(?:token|secret|passw(?:or)?d|api[-_]?key)[a-z0-9_.-]*)[\"']?\s*[=:]\s*[\"']?)"
+            r"(?i)([a-z0-9_.-]*(?:token|secret|passw(?:or)?d|api[-_]?key)[\"']?\s*[=:]\s*[\"']?)"
             r"(?!\[redacted\])[^\s\"',;}&]+"
         ),
         rf"\1{GONE}",
@@ -49,6 +49,14 @@ class Redactor:
         if isinstance(value, (list, tuple)):
             return [self._argument(inner) if isinstance(inner, str) else self.object(inner) for inner in value]
         return value
+
+    def strings(self, value: Any) -> Any:
+        """Return a copy with every string freed as a text is; whatever it is part of keeps its form."""
+        if isinstance(value, Mapping):
+            return {self.text(str(key)): self.strings(inner) for key, inner in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.strings(inner) for inner in value]
+        return self.text(value) if isinstance(value, str) else value
 
     def text(self, text: str) -> str:
         """Return the text without secrets that were found, or that look like some."""

@@ -53,9 +53,9 @@ def clean(
         for namespace, kinds in objects.items()
         for plural, found in kinds.items()
     }
-    texts = {path: _json(value) for path, value in kept.items()}
-    texts |= {"about.json": _json(dict(about)), "doctor.json": _json(list(findings)), **logs}
-    return {path: redactor.text(text) for path, text in texts.items()}
+    kept |= {"about.json": dict(about), "doctor.json": list(findings)}
+    texts = {path: _json(redactor.strings(value)) for path, value in kept.items()}
+    return texts | {path: redactor.text(text) for path, text in logs.items()}
 
 
 async def _homes(cluster: Cluster) -> set[str]:
