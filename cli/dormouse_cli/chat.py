@@ -22,6 +22,7 @@ class Conversation:
     """Turns of user and assistant, in order. A turn counts only when its answer came to an end."""
 
     client: Generator
+    model: str
     sampling: pb.SamplingParams
     messages: list[pb.ChatMessage] = field(default_factory=list)
 
@@ -30,7 +31,8 @@ class Conversation:
         question = pb.ChatMessage(role="user", content=text)
         chat = pb.Chat(messages=[*self.messages, question])
         answer: list[str] = []
-        for response in self.client.generate(pb.GenerateRequest(chat=chat, sampling_params=self.sampling)):
+        request = pb.GenerateRequest(model=self.model, chat=chat, sampling_params=self.sampling)
+        for response in self.client.generate(request):
             answer.append(response.text)
             yield response
         self.messages += [question, pb.ChatMessage(role="assistant", content="".join(answer))]

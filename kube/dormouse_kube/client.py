@@ -9,7 +9,7 @@ import dataclasses
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 from urllib.parse import quote
 
 import aiohttp
@@ -88,7 +88,7 @@ class KubeClient:
         context: str | None = None,
         settings: ClientSettings | None = None,
         on_call: OnCall | None = None,
-    ) -> KubeClient:
+    ) -> Self:
         """Log in with the pod's service account, or, outside of a cluster or when named, with a kubeconfig.
 
         Raises KubeError when neither is there.
@@ -105,7 +105,7 @@ class KubeClient:
         """Show the server."""
         return f"KubeClient({self._api_client.configuration.host})"
 
-    async def __aenter__(self) -> KubeClient:
+    async def __aenter__(self) -> Self:
         """Return the client."""
         return self
 

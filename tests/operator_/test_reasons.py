@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import dormouse_operator.conditions
-from dormouse_operator.conditions.reasons import REMEDIES
+from dormouse_api.remedies import REMEDIES
 from dormouse_worker import errors
 
 FOLDER = Path(dormouse_operator.conditions.__file__).parent

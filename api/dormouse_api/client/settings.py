@@ -1,0 +1,57 @@
+"""What both clients are told: where, how encrypted, as whom. Makes channels' arguments; opens none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from dormouse_api.limits import channel_options
+from dormouse_api.v1 import inference_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """How a client speaks TLS. PEM throughout."""
+
+    roots: bytes | None = None  # CAs to trust; None = those of gRPC
+    certificate: bytes | None = None  # the client's own chain, where the server asks for one
+    key: bytes | None = None  # and its key
+    server_name: str = ""  # the name in the server's certificate, where it is not that of the address
+
+    def __repr__(self) -> str:
+        """Show no key."""
+        own = "with" if self.key else "without"
+        return f"Tls({self.server_name or 'the name of the address'}, {own} a certificate of its own)"
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """Return them as gRPC takes them."""
+        return grpc.ssl_channel_credentials(self.roots, self.key, self.certificate)
+
+
+def options(tls: Tls | None) -> list[tuple[str, Any]]:
+    """Return a channel's options."""
+    named = [("grpc.ssl_target_name_override", tls.server_name)] if tls and tls.server_name else []
+    return [*channel_options(), *named]
+
+
+def metadata(api_key: str | None) -> tuple[tuple[str, str], ...]:
+    """Return what every call carries. Raises ValueError for a key that no header can hold; does not repeat it."""
+    if api_key is None:
+        return ()
+    if not api_key.isascii() or not api_key.isprintable() or not api_key.strip():
+        raise ValueError("api_key holds characters that no header can hold; allowed is printable ASCII")
+    return (("authorization", f"Bearer {api_key}"),)
+
+
+def text_request(model: str, prompt: str, sampling: dict[str, Any]) -> pb.GenerateRequest:
+    """Return the request for a text. Raises ValueError naming a sampling parameter that does not exist."""
+    return pb.GenerateRequest(model=model, text=prompt, sampling_params=pb.SamplingParams(**sampling))
+
+
+def chat_request(model: str, messages: Sequence[Mapping[str, Any]], sampling: dict[str, Any]) -> pb.GenerateRequest:
+    """Return the request for the next turn of a conversation; a message has role and content."""
+    chat = pb.Chat(messages=[pb.ChatMessage(**message) for message in messages])
+    return pb.GenerateRequest(model=model, chat=chat, sampling_params=pb.SamplingParams(**sampling))

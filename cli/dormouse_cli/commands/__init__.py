@@ -1,0 +1,1 @@
+"""The commands, by what they are for. Each reads its arguments and hands over; heavy imports are made inside."""

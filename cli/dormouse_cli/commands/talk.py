@@ -1,0 +1,199 @@
+"""`generate`, `chat`, `tokenize`, `model`, `serve`: talking to a model, or serving one on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dormouse_cli.options import Address, ApiKey, Context, Kubeconfig, Model, Namespace, Tls, TlsCa
+from dormouse_cli.session import opener, said_errors
+
+if TYPE_CHECKING:  # grpc and rich are imported by the commands that need them
+    from dormouse_api.client import Client
+    from dormouse_cli.output import Output
+    from dormouse_cli.reach import Way
+
+
+def _within(least: int, most: int) -> Callable[[int | None], int | None]:
+    """Return a check of what the wire can carry. All other limits are the server's, which names them."""
+
+    def check(value: int | None) -> int | None:
+        if value is not None and not least <= value <= most:
+            raise typer.BadParameter(f"{value} is out of range; allowed are {least} to {most}")
+        return value
+
+    return check
+
+
+Prompt = Annotated[str, typer.Argument(help="The text; - reads it from the standard input.")]
+Temperature = Annotated[float | None, typer.Option(help="0 = always the likeliest token.")]
+TopP = Annotated[float | None, typer.Option(help="Smallest set of tokens with this probability.")]
+MaxTokens = Annotated[int | None, typer.Option(callback=_within(1, 2**32 - 1), help="Most tokens of an answer.")]
+Seed = Annotated[int | None, typer.Option(callback=_within(0, 2**64 - 1), help="The same seed gives the same answer.")]
+Timeout = Annotated[float, typer.Option(min=0.001, help="Most seconds that an answer may take.")]
+
+
+def generate(
+    context: typer.Context,
+    text: Prompt,
+    model: Model,
+    address: Address = None,
+    temperature: Temperature = None,
+    top_p: TopP = None,
+    max_tokens: MaxTokens = None,
+    seed: Seed = None,
+    timeout: Timeout = 600.0,
+    api_key: ApiKey = None,
+    tls: Tls = False,
+    tls_ca: TlsCa = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    kube_context: Context = None,
+) -> None:
+    """Continue a text, token by token."""
+    from dormouse_api.v1 import inference_pb2 as pb
+
+    sampling = pb.SamplingParams(temperature=temperature, top_p=top_p, max_tokens=max_tokens, seed=seed)
+    way = _way(address, api_key=api_key, tls=tls, tls_ca=tls_ca, kube=(kubeconfig, kube_context, namespace))
+    with _session(context, way, model, timeout) as session:
+        request = pb.GenerateRequest(model=session.model, text=_read(text), sampling_params=sampling)
+        session.output.stream(session.client.generate(request))
+
+
+def chat(
+    context: typer.Context,
+    model: Model,
+    address: Address = None,
+    temperature: Temperature = None,
+    top_p: TopP = None,
+    max_tokens: MaxTokens = None,
+    seed: Seed = None,
+    timeout: Timeout = 600.0,
+    api_key: ApiKey = None,
+    tls: Tls = False,
+    tls_ca: TlsCa = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    kube_context: Context = None,
+) -> None:
+    """Talk with a model; an empty line or Ctrl-D ends it."""
+    from dormouse_api.v1 import inference_pb2 as pb
+    from dormouse_cli.chat import Conversation
+
+    sampling = pb.SamplingParams(temperature=temperature, top_p=top_p, max_tokens=max_tokens, seed=seed)
+    way = _way(address, api_key=api_key, tls=tls, tls_ca=tls_ca, kube=(kubeconfig, kube_context, namespace))
+    with _session(context, way, model, timeout) as session:
+        conversation = Conversation(session.client, session.model, sampling)
+        for line in _lines(session.output):
+            session.output.stream(conversation.say(line))
+
+
+def tokenize(
+    context: typer.Context,
+    text: Prompt,
+    model: Model,
+    address: Address = None,
+    api_key: ApiKey = None,
+    tls: Tls = False,
+    tls_ca: TlsCa = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    kube_context: Context = None,
+) -> None:
+    """Show the tokens of a text. Works while the model sleeps."""
+    way = _way(address, api_key=api_key, tls=tls, tls_ca=tls_ca, kube=(kubeconfig, kube_context, namespace))
+    with _session(context, way, model) as session:
+        session.output.token_ids(session.client.tokenize(_read(text), model=session.model))
+
+
+def describe(
+    context: typer.Context,
+    model: Model,
+    address: Address = None,
+    api_key: ApiKey = None,
+    tls: Tls = False,
+    tls_ca: TlsCa = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    kube_context: Context = None,
+) -> None:
+    """Show what a model is. Works while it sleeps."""
+    way = _way(address, api_key=api_key, tls=tls, tls_ca=tls_ca, kube=(kubeconfig, kube_context, namespace))
+    with _session(context, way, model) as session:
+        session.output.model(session.client.get_model(session.model))
+
+
+def serve(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(help="Directory with config.json, tokenizer and *.safetensors.")],
+) -> None:
+    """Run one model on this machine, without Kubernetes, until Ctrl-C.
+
+    Every flag of dormouse-worker may follow the model: --port, --host, --max-model-len, --dtype, --max-num-seqs,
+    --gpu-memory-utilization, --kv-cache-memory, --swap-space, --served-model-name, …; `dormouse serve MODEL --help`
+    describes them all.
+    """
+    from dormouse_cli.screen import Screen
+    from dormouse_cli.serve import worker_command
+
+    with said_errors(Screen.standard().error):
+        command = worker_command(model, context.args)
+        os.execv(command[0], command)  # noqa: S606  no shell is meant
+
+
+def _way(
+    address: str | None,
+    *,
+    api_key: str | None,
+    tls: bool,
+    tls_ca: str | None,
+    kube: tuple[str | None, str | None, str | None],
+) -> Way:
+    from dormouse_cli.cluster import Target
+    from dormouse_cli.reach import Way
+
+    return Way(address=address, api_key=api_key, tls=tls, tls_ca=tls_ca, target=Target(*kube))
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """What a command works with."""
+
+    client: Client
+    model: str
+    output: Output
+
+
+@contextmanager
+def _session(context: typer.Context, way: Way, model: str, timeout_s: float = 30.0) -> Iterator[_Session]:
+    """Find the model, connect, and say errors."""
+    from rich.console import Console
+
+    from dormouse_cli.output import Output
+    from dormouse_cli.reach import reached
+
+    output = Output(Console(), Console(stderr=True))
+    with said_errors(output.error), reached(way, model, lambda: opener(context), timeout_s=timeout_s) as (client, name):
+        yield _Session(client, name, output)
+
+
+def _read(text: str) -> str:
+    return sys.stdin.read() if text == "-" else text
+
+
+def _lines(output: Output) -> Iterator[str]:
+    """Yield what the user says, until an empty line or the end of the input."""
+    while True:
+        try:
+            line = output.ask()
+        except EOFError:
+            return
+        if not line.strip():
+            return
+        yield line
