@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client import Counter as CounterMetric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -27,6 +27,7 @@ class Metrics:
     def __init__(self) -> None:
         """Make the metrics, all at zero."""
         self._registry = CollectorRegistry()
+        ProcessCollector(namespace="dormouse", registry=self._registry)
         self._deployments = DeploymentMetrics()
         kwargs: dict[str, Any] = {"registry": self._registry}
         self._steps = Histogram(
