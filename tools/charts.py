@@ -1,4 +1,4 @@
-"""Write the generated files of the chart: copies of the CRDs and the Grafana dashboards; --check only compares."""
+"""Write the generated files of the chart: copies of the CRDs Grafana dashboards, alerts; --check only compares."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import yaml
 
+from tools.alerts import rule_file
 from tools.bootstrap import ROOT
 from tools.dashboards import DASHBOARDS, to_grafana
 
@@ -35,7 +36,8 @@ def generated(root: Path = ROOT) -> Mapping[str, str]:
         f"dashboards/{board.uid}.json": json.dumps(to_grafana(board), indent=2, ensure_ascii=False) + "\n"
         for board in DASHBOARDS
     }
-    return {**crds, **boards}
+    alerts = yaml.safe_dump(rule_file(), sort_keys=False, allow_unicode=True, width=1000)
+    return {**crds, **boards, "alerts/dormouse.yaml": alerts}
 
 
 def differences(expected: Mapping[str, str], folder: Path) -> list[str]:
