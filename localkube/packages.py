@@ -32,7 +32,9 @@ PROMETHEUS = Package("prometheus", ("prometheus", "promtool"))
 def ensure_package(paths: Paths, package: Package, progress: Progress) -> Path:
     """Return the folder of the package's programs; downloads it once (20 MB for Prometheus). Raises HostError."""
     final = paths.extras / f"debian-{package.name}"
-    with machine_lock(f"localkube package {package.name}", progress.say):
+    if final.exists():
+        return final / "usr" / "bin"
+    with machine_lock(f"localkube package {package.name}", progress.say, paths.root / "packages.lock"):
         if not final.exists():
             progress.say(f"downloading Debian package {package.name}: once, into {final}")
             _unpack(package, final)
