@@ -11,6 +11,7 @@ from localkube.build import TOOLS_DIR, digest_of, go_environment, read_sources
 from localkube.errors import BuildError
 from localkube.gotool import find_go
 from localkube.lock import machine_lock
+from localkube.packages import PROMETHEUS, ensure_package
 from localkube.progress import Progress
 from localkube.spec import Paths
 from tools.bootstrap import cache_root
@@ -70,7 +71,9 @@ def _build(paths: Paths, extra: Extra, final: Path, progress: Progress) -> None:
 
 def main() -> None:
     """Build what only some tests need, so that none of them waits for it: `python -m localkube.extras`."""
-    ensure(Paths(cache_root().resolve() / "localkube"), TOXIPROXY, Progress())
+    paths = Paths(cache_root().resolve() / "localkube")
+    ensure(paths, TOXIPROXY, Progress())
+    ensure_package(paths, PROMETHEUS, Progress())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Write the generated files of the chart: copies of the CRDs and the Grafana dashboard; --check only compares."""
+"""Write the generated files of the chart: copies of the CRDs Grafana dashboards, alerts; --check only compares."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 
 import yaml
 
+from tools.alerts import rule_file
 from tools.bootstrap import ROOT
-from tools.dashboard import dashboard
+from tools.dashboards import DASHBOARDS, to_grafana
 
 CHART_FILES = ROOT / "charts" / "dormouse" / "files"
 KEEP = "helm.sh/resource-policy"
@@ -31,8 +32,12 @@ def kept_on_uninstall(crd: str) -> str:
 def generated(root: Path = ROOT) -> Mapping[str, str]:
     """Return path within the chart's files → content, for everything that is generated."""
     crds = {f"crds/{path.name}": kept_on_uninstall(path.read_text()) for path in sorted(root.glob("crds/*.yaml"))}
-    board = json.dumps(dashboard(), indent=2, ensure_ascii=False) + "\n"
-    return {**crds, "dashboards/dormouse.json": board}
+    boards = {
+        f"dashboards/{board.uid}.json": json.dumps(to_grafana(board), indent=2, ensure_ascii=False) + "\n"
+        for board in DASHBOARDS
+    }
+    alerts = yaml.safe_dump(rule_file(), sort_keys=False, allow_unicode=True, width=1000)
+    return {**crds, **boards, "alerts/dormouse.yaml": alerts}
 
 
 def differences(expected: Mapping[str, str], folder: Path) -> list[str]:

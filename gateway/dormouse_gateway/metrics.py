@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import grpc
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -36,6 +36,7 @@ class Metrics:
     def __init__(self) -> None:
         """Start at zero."""
         self._registry = CollectorRegistry()
+        ProcessCollector(namespace="dormouse", registry=self._registry)
         self._requests = Counter(
             "dormouse_gateway_requests",
             "Requests that ended, by the gRPC status that the client got.",

@@ -9,9 +9,16 @@ from typing import Any, Literal
 from dormouse_operator.model import Key, Observed
 from dormouse_operator.phases import REPLICA_PHASES, Phase, replica_phase
 
-Family = Literal["dormouse_replicas", "dormouse_kv_blocks_agreed", "dormouse_kv_blocks", "dormouse_gpu_residual_bytes"]
+Family = Literal[
+    "dormouse_deployment_ready",
+    "dormouse_replicas",
+    "dormouse_kv_blocks_agreed",
+    "dormouse_kv_blocks",
+    "dormouse_gpu_residual_bytes",
+]
 
 _HELP: Mapping[Family, str] = {
+    "dormouse_deployment_ready": "1 while the condition Ready is True, else 0; it is while asleep",
     "dormouse_replicas": "Replicas by state",
     "dormouse_kv_blocks_agreed": "KV-cache blocks that each replica holds",
     "dormouse_kv_blocks": "Blocks that a rank reported",
@@ -60,6 +67,8 @@ def _values(observed: Observed, status: Mapping[str, Any]) -> Iterator[tuple[Fam
     """Yield each sample."""
     key = observed.deployment.key
     labels = {"namespace": key.namespace, "deployment": key.name}
+    is_ready = any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions", ()))
+    yield "dormouse_deployment_ready", labels, is_ready
     for state, count in _count_states(observed).items():
         yield "dormouse_replicas", {**labels, "state": state}, count
     cache = status.get("kvCache", {})

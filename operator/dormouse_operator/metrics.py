@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client import Counter as CounterMetric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -27,6 +27,7 @@ class Metrics:
     def __init__(self) -> None:
         """Make the metrics, all at zero."""
         self._registry = CollectorRegistry()
+        ProcessCollector(namespace="dormouse", registry=self._registry)
         self._deployments = DeploymentMetrics()
         kwargs: dict[str, Any] = {"registry": self._registry}
         self._steps = Histogram(
@@ -36,6 +37,8 @@ class Metrics:
         self._actuation = Histogram(
             "dormouse_actuation_seconds", "Time until a deployment serves", ["path"], buckets=_SLOW_S, **kwargs
         )
+        for path in ("cold", "level1", "level2"):  # from the start: a rate does not see a series' first value
+            self._actuation.labels(path)
         self._sleep = Histogram(
             "dormouse_sleep_seconds", "Time that workers take to give memory back", buckets=_SLOW_S, **kwargs
         )

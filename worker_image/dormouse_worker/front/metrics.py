@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from dormouse_worker.front.streams import OutputStream
 from dormouse_worker.front.tally import TokenTally
@@ -32,6 +32,13 @@ class WorkerMetrics:
             "dormouse_host_copy_bytes", "Host memory that holds a copy of weights or KV cache, for a fast wake."
         )
         self._blocks = self._gauge("dormouse_kv_blocks", "Blocks of KV cache that this rank reported.", "rank")
+        self._allocated = self._gauge(
+            "dormouse_kv_blocks_allocated", "Blocks of KV cache that there are; 0 = none yet."
+        )
+        self._silence = self._gauge(
+            "dormouse_engine_silence_seconds", "Since the engine was last heard of, 0 while there is none."
+        )
+        ProcessCollector(namespace="dormouse", registry=self._registry)  # of the front; engines come and go
         self._sleep_state = self._gauge("vllm:engine_sleep_state", "1 for the present sleep state.", "sleep_state")
         self._config = self._gauge(
             "vllm:cache_config_info",
@@ -62,6 +69,10 @@ class WorkerMetrics:
 
     def __repr__(self) -> str:
         return f"WorkerMetrics({self._model_name})"
+
+    def follow_engine(self, silence_s: Callable[[], float]) -> None:
+        """Show how long the engine has been silent, as this says."""
+        self._silence.set_function(silence_s)
 
     def text(self) -> bytes:
         """Return the exposition in Prometheus' text format."""
@@ -110,6 +121,7 @@ class WorkerMetrics:
         """Take the engine's state."""
         self._residual.set(status.residual_bytes)
         self._host_copy.set(status.host_copy_bytes)
+        self._allocated.set(status.num_gpu_blocks)
         self._tell_sleep_state(status.sleep_level)
         if status.last_sleep_seconds not in {0.0, self._last_sleep_s}:
             self._slept.observe(status.last_sleep_seconds)

@@ -40,6 +40,7 @@ class Worker:
         self.board = StatusBoard(self.changes)
         self.metrics = WorkerMetrics(served.edition.model_name, clock=clock)
         self.link = EngineLink(spawn, self, clock)
+        self.metrics.follow_engine(self._engine_silence_s)
         max_waiting = self.settings.max_waiting_requests
         self.requests = RequestTable(self._send, self.metrics, max_waiting=max_waiting, changes=self.load_changes)
         self.clock = clock
@@ -159,6 +160,7 @@ class Worker:
         assert len(self.requests) == 0, "closed and drained before"
         if edition.model_name != self.served.edition.model_name:  # it labels every series
             self.metrics = self.requests.events = WorkerMetrics(edition.model_name, clock=self.clock)
+            self.metrics.follow_engine(self._engine_silence_s)
         self.served.edition = edition
         self.link = link
         self.board.replace(status)
@@ -208,6 +210,9 @@ class Worker:
         self.board.fail("EngineDied", f"{self.last_death}; {limit}")
         self.died.set()
         self.load_changes.notify()
+
+    def _engine_silence_s(self) -> float:
+        return self.link.silence_s if self.link.is_alive else 0.0
 
     def _send(self, message: FrontMessage) -> None:
         self.link.send(message)
