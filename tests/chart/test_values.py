@@ -17,6 +17,7 @@ from tools.release import CHART
 
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+EVERYTHING: dict[str, Any] = yaml.safe_load((ROOT / "tests" / "chart" / "everything.yaml").read_text())
 PANELS: list[dict[str, Any]] = [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
 QUERIES = [(target["legendFormat"], target["expr"]) for panel in PANELS for target in panel["targets"]]
 
@@ -53,6 +54,18 @@ def test_values_and_schema_name_the_same_things():
                 yield from compare(values[name], known[name], f"{path}.{name}")
 
     assert list(compare(VALUES, SCHEMA, "")) == []
+
+
+def test_the_tests_try_every_value():
+    def untried(values: dict[str, Any], tried: dict[str, Any], path: str) -> Iterator[str]:
+        for name, value in values.items():
+            if isinstance(value, dict) and value:
+                yield from untried(value, tried.get(name, {}), f"{path}.{name}")
+            elif tried.get(name, value) == value:
+                yield f"{path}.{name}"
+
+    jsonschema.validate(EVERYTHING, SCHEMA)
+    assert list(untried(VALUES, EVERYTHING, "")) == []
 
 
 def test_panels_have_numbers_of_their_own_and_never_overlap():
