@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tools.bootstrap import ROOT
 from tools.kubectl import Cluster, CommandFailed
+from tools.kustomize import BASE
 
 pytestmark = pytest.mark.cluster
 
@@ -87,6 +89,11 @@ def test_everything_on_is_accepted(judge: Judge, everything: list[Manifest]):
     groups = {manifest["apiVersion"].rpartition("/")[0] for manifest in everything}
     assert judge.groups.keys() <= groups, "the schemas of other projects are used"
     assert all(judge.accepts(manifest) for manifest in everything)
+
+
+def test_the_kustomize_base_is_accepted(judge: Judge):
+    built = yaml.safe_load_all(judge.cluster.kubectl("kustomize", str(BASE)))
+    assert all(judge.accepts(manifest) for manifest in built)
 
 
 def test_the_judge_refuses_what_a_schema_does_not_know(judge: Judge, everything: list[Manifest]):
