@@ -24,6 +24,7 @@ class Build:
     base: str
     names: tuple[str, ...]
     mounts: Mapping[Path, str]  # host path → path in the build, read-only
+    revision: str = ""  # the commit that the image's label names; environments name none
 
 
 class Store:
@@ -54,6 +55,8 @@ class Store:
         """Build one target of the Dockerfile. Layers that did not change are taken from the storage."""
         options = ["--layers", "--pull=never", "--network=none", "--format=oci", "--target", build.target]
         options += ["--build-arg", f"BASE_IMAGE={build.base}", "--file", str(self._settings.source / "Dockerfile")]
+        if build.revision:
+            options += ["--build-arg", f"REVISION={build.revision}"]
         for name in build.names:
             options += ["--tag", name]
         for path, inside in build.mounts.items():
