@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from dormouse_api.names import METRICS_PORT
+from dormouse_operator.manifests import WorkerDefaults, pod_manifest
+from dormouse_operator.parse import parse_deployment
 from tools.kubectl import Cluster
 from tools.release import CHART
 
@@ -132,8 +135,19 @@ def test_monitors_find_services_and_pods_by_labels_and_ports_that_they_have(ever
     for labels in scraped:
         part = labels["app.kubernetes.io/component"]
         assert port in {item["name"] for item in pod(everything, part)["containers"][0]["ports"]}
-    workers = named(everything, "PodMonitor", "marmot-one-workers")["spec"]
-    assert workers["namespaceSelector"] == {"matchNames": ["a", "b"]}
+
+
+def test_the_workers_monitor_finds_pods_as_the_operator_makes_them(everything: list[Manifest]):
+    monitor = named(everything, "PodMonitor", "marmot-one-workers")["spec"]
+    assert monitor["namespaceSelector"] == {"matchNames": ["a", "b"]}
+    owl = {"metadata": {"namespace": "a", "name": "owl", "uid": "u"}, "spec": {"model": {"uri": "pvc://a"}}}
+    worker = pod_manifest(parse_deployment(owl), image="i", index=0, defaults=WorkerDefaults("Always", "", ""))
+    labels = worker["metadata"]["labels"]
+    assert monitor["selector"]["matchLabels"].items() <= labels.items()
+    assert set(monitor["podTargetLabels"]) <= labels.keys()
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    ports = {port["name"]: port["containerPort"] for port in worker["spec"]["containers"][0]["ports"]}
+    assert ports[endpoint["port"]] == METRICS_PORT
 
 
 def test_workers_of_all_namespaces_are_scraped_where_all_are_watched(render: Render):
