@@ -63,32 +63,42 @@ RUN for part in /code/*; do \
     done
 
 # --- the images ------------------------------------------------------------------------------------------------------
+# REVISION is the commit, for their labels: --build-arg REVISION=$(git rev-parse HEAD)
 FROM operator-env AS operator
 COPY --from=code /code/api/ /code/kube/ /code/operator/ /opt/dormouse/lib/
+ARG REVISION=""
 LABEL org.opencontainers.image.title="dormouse operator" \
       org.opencontainers.image.version="0.1.0" \
       org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.url="https://dormouse.dev"
+      org.opencontainers.image.url="https://dormouse.dev" \
+      org.opencontainers.image.source="https://github.com/dormouse/dormouse" \
+      org.opencontainers.image.revision="${REVISION}"
 USER 65532:65532
 EXPOSE 8080
 ENTRYPOINT ["python", "-m", "dormouse_operator"]
 
 FROM gateway-env AS gateway
 COPY --from=code /code/api/ /code/kube/ /code/gateway/ /opt/dormouse/lib/
+ARG REVISION=""
 LABEL org.opencontainers.image.title="dormouse gateway" \
       org.opencontainers.image.version="0.1.0" \
       org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.url="https://dormouse.dev"
+      org.opencontainers.image.url="https://dormouse.dev" \
+      org.opencontainers.image.source="https://github.com/dormouse/dormouse" \
+      org.opencontainers.image.revision="${REVISION}"
 USER 65532:65532
 EXPOSE 8000 50051 50052 8080
 ENTRYPOINT ["python", "-m", "dormouse_gateway"]
 
 FROM worker-env AS worker
 COPY --from=code /code/api/ /code/worker_image/ /opt/dormouse/lib/
+ARG REVISION=""
 LABEL org.opencontainers.image.title="dormouse worker" \
       org.opencontainers.image.version="0.1.0" \
       org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.url="https://dormouse.dev"
+      org.opencontainers.image.url="https://dormouse.dev" \
+      org.opencontainers.image.source="https://github.com/dormouse/dormouse" \
+      org.opencontainers.image.revision="${REVISION}"
 USER 65532:65532
 EXPOSE 50051 50052 8080
 ENTRYPOINT ["python", "-m", "dormouse_worker"]

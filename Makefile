@@ -128,8 +128,9 @@ demo-down: install ## Remove the demo and the local Kubernetes
 	$(PY) -m tools.demo --down
 
 .PHONY: charts
-charts: install ## Copy the CRDs and the dashboard into the chart
+charts: prepare ## Copy the CRDs and the dashboard into the chart, and render the kustomize base from it
 	$(PY) -m tools.charts
+	$(PY) -m tools.kustomize
 
 .PHONY: images
 images: install ## Build the container images and hand them to the cluster

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tools.images.content import PARTS
-from tools.kubectl import Cluster
-from tools.release import image_tag, worker_image
+from tools.kubectl import Cluster, run
+from tools.release import image_tag, tool_command, tool_env, worker_image
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -114,3 +114,8 @@ def test_our_code_comes_compiled(seen: dict[str, Seen], part: str):
 
 def test_the_tag_that_the_chart_gets_is_the_one_that_was_built():
     assert worker_image().endswith(f"/worker:{image_tag()}")
+
+
+def test_no_image_is_bigger_than_its_budget():
+    said = run(tool_command("tools.images", "sizes"), env=tool_env())
+    assert all(f"{part}: " in said for part in PARTS)

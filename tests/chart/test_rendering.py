@@ -8,20 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from dormouse_api.names import COMPONENT_FOLLOWER, COMPONENT_WORKER, GROUP_PORT
-from dormouse_operator.manifests.common import labels_of
-from dormouse_operator.parse import parse_deployment
 from tools.bootstrap import ROOT
 from tools.kubectl import Cluster, CommandFailed
 from tools.release import CHART
 
 pytestmark = pytest.mark.cluster
-
-NAMESPACE = "dormouse-system"
-POD_LABELS = {"app.kubernetes.io/name": "dormouse", "app.kubernetes.io/instance": "r"}
-WORKER_LABELS = labels_of(
-    parse_deployment({"metadata": {"namespace": "a", "name": "b", "uid": "u"}, "spec": {"model": {"uri": "pvc://a"}}})
-)
 
 Manifest = dict[str, Any]
 Render = Callable[..., list[Manifest]]
@@ -54,8 +45,9 @@ def test_without_values_everything_that_a_cluster_needs_is_there(default: list[M
         ["ServiceAccount"] * 2
         + ["Deployment"] * 2
         + ["ClusterRole", "ClusterRoleBinding"] * 2
-        + ["NetworkPolicy"] * 3
-        + ["PodDisruptionBudget", "Role", "RoleBinding", "Secret", "Service", "Service"]
+        + ["NetworkPolicy"] * 4
+        + ["PodDisruptionBudget"] * 2
+        + ["Role", "RoleBinding", "Secret", "Service", "Service"]
         + ["ConfigMap", "CustomResourceDefinition"]
     )
 
@@ -178,72 +170,6 @@ def test_the_operator_finds_every_gateway_by_itself_also_those_that_start_or_end
     assert address == f"r-dormouse-gateways.dormouse-system.svc:{port['port']}"
 
 
-def callers(policy: Manifest, port: int) -> list[Manifest | None]:
-    """Return who may open connections to a port; None is everybody."""
-    rules = [
-        rule
-        for rule in policy["spec"]["ingress"]
-        if any(item["port"] <= port <= item.get("endPort", item["port"]) for item in rule["ports"])
-    ]
-    return [peer for rule in rules for peer in rule.get("from", [None])]
-
-
-@pytest.mark.parametrize(
-    ("settings", "places"),
-    [
-        ((), ["dormouse-system"]),
-        (("watch.namespaces={a,b}",), ["a", "b"]),
-        (("watch.namespaces={a,b}", "networkPolicy.workerNamespaces={c}"), ["c"]),
-    ],
-)
-def test_only_operator_and_gateway_reach_the_control_port_of_workers(render: Render, settings: Any, places: list[str]):
-    manifests = render(*settings)
-    workers = [policy for policy in of_kind(manifests, "NetworkPolicy") if "workers" in policy["metadata"]["name"]]
-    assert [policy["metadata"]["namespace"] for policy in workers] == places
-    ours = [pod["metadata"]["labels"] for pod in pods(manifests)]
-    for policy in workers:
-        assert policy["spec"]["podSelector"]["matchLabels"].items() <= WORKER_LABELS.items()
-        assert callers(policy, 50051) == [None]
-        assert None in callers(policy, 8080)
-        peers = [peer for peer in callers(policy, 50052) if peer]
-        assert {peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"] for peer in peers} == {
-            NAMESPACE
-        }
-        selected = [peer["podSelector"]["matchLabels"] for peer in peers]
-        assert all(any(labels.items() <= pod.items() for pod in ours) for labels in selected)
-        assert sorted(labels["app.kubernetes.io/component"] for labels in selected) == ["gateway", "operator"]
-
-
-def test_ranks_reach_each_other_at_any_port_and_nobody_else_does(default: list[Manifest]):
-    (policy,) = [policy for policy in of_kind(default, "NetworkPolicy") if "workers" in policy["metadata"]["name"]]
-    for port in (GROUP_PORT, GROUP_PORT + 1, 40000, 60000):
-        (peer,) = callers(policy, port)
-        assert peer.keys() == {"podSelector"}, "of the same namespace"
-        assert peer["podSelector"] == policy["spec"]["podSelector"]
-    (components,) = policy["spec"]["podSelector"]["matchExpressions"]
-    assert components["values"] == [COMPONENT_WORKER, COMPONENT_FOLLOWER]
-
-
-def test_only_the_operator_reaches_the_gateways_control_port(default: list[Manifest]):
-    policy = named(default, "NetworkPolicy", "r-dormouse-gateway")
-    assert callers(policy, 50051) == [None]
-    (peer,) = callers(policy, 50052)
-    assert peer == {"podSelector": {"matchLabels": {**POD_LABELS, "app.kubernetes.io/component": "operator"}}}
-
-
-def test_every_policy_leaves_the_ports_open_that_its_pod_is_called_at(default: list[Manifest]):
-    for part in ("operator", "gateway"):
-        policy = named(default, "NetworkPolicy", f"r-dormouse-{part}")
-        pod = named(default, "Deployment", f"r-dormouse-{part}")["spec"]["template"]
-        assert policy["spec"]["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
-        ports = {port["containerPort"] for port in pod["spec"]["containers"][0]["ports"]}
-        assert ports == {item["port"] for rule in policy["spec"]["ingress"] for item in rule["ports"]}
-
-
-def test_policies_can_be_left_to_others(render: Render):
-    assert of_kind(render("networkPolicy.enabled=false"), "NetworkPolicy") == []
-
-
 def test_the_release_name_is_not_repeated_in_names(cluster: Cluster):
     text = cluster.helm(
         "template", "dormouse", str(CHART), "--kube-version", "1.36.0", "--show-only", "templates/operator.yaml"
@@ -274,6 +200,23 @@ def test_the_release_name_is_not_repeated_in_names(cluster: Cluster):
         ("networkPolicy.enabled=maybe", "enabled"),
         ("networkPolicy.workerNamespaces={Upper}", "workerNamespaces"),
         ("networkPolicy.egress=true", "egress"),
+        ("networkPolicy.clients[0].pods=x", "clients"),
+        ("networkPolicy.apiServer.cidrs={here}", "cidrs"),
+        ("networkPolicy.apiServer.ports={0}", "ports"),
+        ("image.digests.operator=sha256:abc", "operator"),
+        ("image.digests.cli=x", "cli"),
+        ("roleTokens.existingSecret=Upper", "existingSecret"),
+        ("gateway.priorityClassName=a/b", "priorityClassName"),
+        ("gateway.podDisruptionBudget.maxUnavailable=0", "maxUnavailable"),
+        ("gateway.podDisruptionBudget.maxUnavailable=200%", "maxUnavailable"),
+        ("gateway.topologySpreadConstraints=x", "topologySpreadConstraints"),
+        ("gateway.ingress.http.host=-a", "host"),
+        ("gateway.ingress.http.paths={/}", "paths"),
+        ("gateway.route.http.enabled=true", "parentRefs"),
+        ("gateway.route.grpc.parentRefs[0].namespace=a", "name"),
+        ("metrics.serviceMonitor.interval=often", "interval"),
+        ("metrics.podMonitor.enable=true", "enable"),
+        ("extraObjects[0].kind=ConfigMap", "apiVersion"),
         ("drawnRoleTokens.operator-token=x", "drawnRoleTokens"),
     ],
 )
@@ -281,7 +224,3 @@ def test_a_wrong_value_is_refused_by_its_name(render: Render, setting: str, name
     with pytest.raises(CommandFailed, match="values don't meet the specifications") as refusal:
         render(setting)
     assert named_in_the_message in str(refusal.value)
-
-
-def test_one_operator_alone_has_no_budget_that_would_stop_a_drain(render: Render):
-    assert "PodDisruptionBudget" not in {manifest["kind"] for manifest in render("operator.replicas=1")}

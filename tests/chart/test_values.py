@@ -9,10 +9,12 @@ from typing import Any
 import jsonschema
 import yaml
 
+from tools.bootstrap import ROOT
 from tools.release import CHART
 
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+EVERYTHING: dict[str, Any] = yaml.safe_load((ROOT / "tests" / "chart" / "everything.yaml").read_text())
 
 
 def objects(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -47,3 +49,15 @@ def test_values_and_schema_name_the_same_things():
                 yield from compare(values[name], known[name], f"{path}.{name}")
 
     assert list(compare(VALUES, SCHEMA, "")) == []
+
+
+def test_the_tests_try_every_value():
+    def untried(values: dict[str, Any], tried: dict[str, Any], path: str) -> Iterator[str]:
+        for name, value in values.items():
+            if isinstance(value, dict) and value:
+                yield from untried(value, tried.get(name, {}), f"{path}.{name}")
+            elif tried.get(name, value) == value:
+                yield f"{path}.{name}"
+
+    jsonschema.validate(EVERYTHING, SCHEMA)
+    assert list(untried(VALUES, EVERYTHING, "")) == []

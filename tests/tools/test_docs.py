@@ -31,6 +31,7 @@ def expand(name: str) -> list[str]:
         "docs/architecture.md",
         "docs/gpu.md",
         "docs/http.md",
+        "docs/install.md",
         "docs/progress.md",
         "docs/scaling.md",
         "docs/sleep.md",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,25 @@ def test_the_build_sees_exactly_the_folders_that_the_tag_counts():
 def test_the_dockerfile_copies_every_package_that_the_tag_counts():
     copied = set(re.findall(r"^COPY (\S+/dormouse_\w+) ", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
     assert copied == set(content.PACKAGES)
+
+
+def test_the_revision_is_the_commit_and_says_when_the_sources_are_others(source: Path):
+    def git(*arguments: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
+        return subprocess.run(
+            ["git", "-C", str(source), *who, *arguments], capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    assert content.revision(source) == ""
+    git("init", "--quiet")
+    git("add", "--all")
+    git("commit", "--quiet", "--message=one")
+    assert content.revision(source) == git("rev-parse", "HEAD")
+    (source / "Dockerfile").write_text("changed\n")
+    assert content.revision(source) == f"{git('rev-parse', 'HEAD')}-dirty"
+
+
+def test_every_image_says_where_its_sources_are_and_which():
+    text = (ROOT / "Dockerfile").read_text()
+    for label in ('source="https://', 'revision="${REVISION}"'):
+        assert text.count(f"org.opencontainers.image.{label}") == len(content.PARTS)

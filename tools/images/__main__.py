@@ -1,15 +1,16 @@
-"""`python -m tools.images [deliver|build|tag|prune]`: the three container images, without a registry."""
+"""`python -m tools.images [deliver|build|tag|sbom|sizes|prune]`: the three container images, without a registry."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import time
+from pathlib import Path
 
 from tools.bootstrap import machine_lock
-from tools.images import content
+from tools.images import content, sbom, sizes
 from tools.images.build import Builder, Names, remove_old
-from tools.images.deliver import deliver
+from tools.images.deliver import deliver, registry_manifest
 from tools.images.settings import ImagesFailed, Settings
 from tools.images.store import Store
 
@@ -28,17 +29,24 @@ def arguments() -> argparse.Namespace:
     commands.add_parser("tag", help="print the tag that the sources make")
     commands.add_parser("build", help="build what is missing")
     commands.add_parser("deliver", help="build what is missing, and bring the images to the cluster (the default)")
+    listing = commands.add_parser("sbom", help="write what is in each image, as CycloneDX JSON")
+    listing.add_argument("folder", type=Path, help="where to, such as build/sbom")
+    commands.add_parser("sizes", help="print how big the images are, and fail if one is over its budget")
     commands.add_parser("prune", help="remove all builds but the current one")
     return parser.parse_args()
 
 
 def main() -> None:
     """Run one command; a failure is one message, not a traceback."""
-    command = arguments().command or "deliver"
+    given = arguments()
+    command = given.command or "deliver"
     try:
         settings = Settings.from_environment()
         if command == "tag":
             print(content.tag(settings.source))
+            return
+        if command == "sbom":
+            print(*sbom.write(settings.source, given.folder, settings.repository), sep="\n")
             return
         with machine_lock("images"):
             run(command, settings)
@@ -55,8 +63,19 @@ def run(command: str, settings: Settings) -> None:
         say(f"removed {len(removed)} old images")
         return
     Builder(settings, store, names, say).build_missing()
+    if command == "sizes":
+        report_sizes(store, names)
     if command == "deliver":
         deliver(settings, store, names, say)
+
+
+def report_sizes(store: Store, names: Names) -> None:
+    """Print the sizes. Raises ImagesFailed if one is over its budget."""
+    found = sizes.sizes(store, names, registry_manifest)
+    for size in found:
+        say(str(size))
+    if told := sizes.complaints(found):
+        raise ImagesFailed("\n".join(told))
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ class Builder:
             if self.names.environment(part) not in present:
                 self._build_environment(part, base_image, mounts)
             started = time.monotonic()
-            build = Build(part, base_image, (self.names.image(part),), mounts)
+            build = Build(part, base_image, (self.names.image(part),), mounts, content.revision(self.settings.source))
             self.store.build(build, self.settings.folder / f"{part}.log")
             self.say(f"{part}: {self.names.image(part)} built in {time.monotonic() - started:.1f} s")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +51,15 @@ def digest_of(source: Path, files: Iterator[Path]) -> str:
 def tag(source: Path) -> str:
     """Return the tag of the images that these sources make; the version in front keeps it a word for helm --set."""
     return f"{VERSION}-{digest_of(source, source_files(source))}"
+
+
+def revision(source: Path) -> str:
+    """Return the commit of the sources, with -dirty where they differ from it; "" where no git knows them."""
+    command = ["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
 
 
 def environment_tag(source: Path, part: str, base_key: str) -> str:

@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from typing import Any
 
 from tools.images import content
 from tools.images.build import Names
@@ -48,16 +49,22 @@ def deliver_one(settings: Settings, store: Store, image: str) -> None:
 
 
 def registry_holds(image: str, image_id: str) -> bool:
-    """Tell whether localkube's registry has exactly this image under its name; it drops the name's host."""
+    """Tell whether localkube's registry has exactly this image under its name."""
+    manifest = registry_manifest(image)
+    return manifest is not None and str(manifest["config"]["digest"]).startswith(f"sha256:{image_id}")
+
+
+def registry_manifest(image: str) -> dict[str, Any] | None:
+    """Return what localkube's registry has under an image's name, whose host it drops; None where that is nothing."""
     repository, _, tag = image.partition("/")[2].partition(":")
     address = f"http://{LOCAL_REGISTRY[0]}:{LOCAL_REGISTRY[1]}/v2/{repository}/manifests/{tag}"
     request = urllib.request.Request(address, headers={"Accept": "application/vnd.oci.image.manifest.v1+json"})
     try:
         with urllib.request.urlopen(request, timeout=5) as answer:
-            manifest = json.load(answer)
+            manifest: dict[str, Any] = json.load(answer)
     except OSError:
-        return False
-    return str(manifest["config"]["digest"]).startswith(f"sha256:{image_id}")
+        return None
+    return manifest
 
 
 def load_into_localkube(settings: Settings, image: str) -> None:

@@ -24,6 +24,7 @@ class Build:
     base: str
     names: tuple[str, ...]
     mounts: Mapping[Path, str]  # host path → path in the build, read-only
+    revision: str = ""  # the commit that the image's label names; environments name none
 
 
 class Store:
@@ -46,6 +47,14 @@ class Store:
         newest_first = sorted(self._listed(), key=lambda image: str(image["createdatraw"]), reverse=True)
         return [name for image in newest_first for name in image.get("names") or []]
 
+    def sizes(self) -> dict[str, str]:
+        """Return name:tag → unpacked size, base included, as buildah writes it: 379 MB."""
+        return {name: image["size"] for image in self._listed() for name in image.get("names") or []}
+
+    def num_layers(self, name: str) -> int:
+        """Return of how many layers an image is made."""
+        return len(json.loads(self.run("inspect", "--type", "image", name))["OCIv1"]["rootfs"]["diff_ids"])
+
     def _listed(self) -> list[dict[str, Any]]:
         listed: list[dict[str, Any]] | None = json.loads(self.run("images", "--json") or "[]")
         return listed or []
@@ -54,6 +63,8 @@ class Store:
         """Build one target of the Dockerfile. Layers that did not change are taken from the storage."""
         options = ["--layers", "--pull=never", "--network=none", "--format=oci", "--target", build.target]
         options += ["--build-arg", f"BASE_IMAGE={build.base}", "--file", str(self._settings.source / "Dockerfile")]
+        if build.revision:
+            options += ["--build-arg", f"REVISION={build.revision}"]
         for name in build.names:
             options += ["--tag", name]
         for path, inside in build.mounts.items():

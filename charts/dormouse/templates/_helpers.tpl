@@ -38,10 +38,15 @@ app.kubernetes.io/managed-by: {{ $context.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" $context.Chart.Name $context.Chart.Version | replace "+" "_" }}
 {{- end -}}
 
-{{/* A part's image. Takes (list context part). */}}
+{{/* A part's image, by its digest where there is one. Takes (list context part). */}}
 {{- define "dormouse.image" -}}
-{{- $context := index . 0 -}}
-{{- printf "%s/%s:%s" (trimSuffix "/" $context.Values.image.registry) (index . 1) (default $context.Chart.AppVersion $context.Values.image.tag) -}}
+{{- $image := (index . 0).Values.image -}}
+{{- $name := printf "%s/%s" (trimSuffix "/" $image.registry) (index . 1) -}}
+{{- with get ($image.digests | default dict) (index . 1) -}}
+{{- printf "%s@%s" $name . -}}
+{{- else -}}
+{{- printf "%s:%s" $name ($image.tag | default (index . 0).Chart.AppVersion) -}}
+{{- end -}}
 {{- end -}}
 
 {{/* What the restricted Pod Security standard asks of a pod. */}}
@@ -65,7 +70,9 @@ capabilities:
 {{/* A pod's annotations: scraping, and a digest that starts the pods anew when the tokens change. Takes (list context own). */}}
 {{- define "dormouse.podAnnotations" -}}
 {{- $context := index . 0 -}}
+{{- if not $context.Values.roleTokens.existingSecret }}
 checksum/role-tokens: {{ include "dormouse.roleTokens" $context | sha256sum }}
+{{- end }}
 {{- if $context.Values.metrics.scrapeAnnotations }}
 prometheus.io/scrape: "true"
 prometheus.io/port: "8080"
@@ -95,6 +102,11 @@ rendering they are remembered among the values, because every template that asks
 {{- toYaml .Values.drawnRoleTokens -}}
 {{- end -}}
 
+{{/* The Secret with the role tokens: the user's, or ours. */}}
+{{- define "dormouse.roleTokensSecret" -}}
+{{- .Values.roleTokens.existingSecret | default (printf "%s-role-tokens" (include "dormouse.fullname" .)) -}}
+{{- end -}}
+
 {{/* The volumes of a pod: a writable /tmp, and those role tokens that the pod may know. Takes (list context keys). */}}
 {{- define "dormouse.volumes" -}}
 - name: tmp
@@ -102,7 +114,7 @@ rendering they are remembered among the values, because every template that asks
     sizeLimit: 64Mi
 - name: role-tokens
   secret:
-    secretName: {{ include "dormouse.fullname" (index . 0) }}-role-tokens
+    secretName: {{ include "dormouse.roleTokensSecret" (index . 0) }}
     defaultMode: 0440
     items:
     {{- range index . 1 }}
@@ -120,8 +132,17 @@ rendering they are remembered among the values, because every template that asks
   readOnly: true
 {{- end -}}
 
-{{/* Where a pod may run. Takes the component's values. */}}
+{{/* Where a pod may run, and before whom. Takes (list context component). */}}
 {{- define "dormouse.placement" -}}
+{{- $labels := dict "matchLabels" (include "dormouse.selectorLabels" . | fromYaml) -}}
+{{- with index (index . 0).Values (index . 1) -}}
+{{- with .priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+topologySpreadConstraints:
+{{- range .topologySpreadConstraints | default (list (dict "maxSkew" 1 "topologyKey" "kubernetes.io/hostname" "whenUnsatisfiable" "ScheduleAnyway")) }}
+- {{ merge (dict) . (dict "labelSelector" $labels) | toYaml | nindent 2 | trim }}
+{{- end }}
 {{- with .nodeSelector }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
@@ -133,6 +154,7 @@ tolerations:
 {{- with .affinity }}
 affinity:
   {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 {{- end -}}
 
@@ -177,4 +199,34 @@ roleRef:
 subjects:
 - {{ toYaml $account | nindent 2 | trim }}
 {{- end }}
+{{- end -}}
+
+{{/* Labels of every worker pod, which the operator gives. */}}
+{{- define "dormouse.workerLabels" -}}
+app.kubernetes.io/managed-by: dormouse-operator
+app.kubernetes.io/component: worker
+{{- end -}}
+
+{{/* One rule of a NetworkPolicy. Takes (dict ports, and the peers as from or as to; no peers = anybody). */}}
+{{- define "dormouse.arrow" -}}
+{{- $ports := list -}}
+{{- range .ports -}}{{- $ports = append $ports (dict "protocol" "TCP" "port" (int .)) -}}{{- end -}}
+{{- $rule := dict "ports" $ports -}}
+{{- with .from -}}{{- $_ := set $rule "from" . -}}{{- end -}}
+{{- with .to -}}{{- $_ := set $rule "to" . -}}{{- end -}}
+- {{ toYaml $rule | nindent 2 | trim }}
+{{- end -}}
+
+{{/* The way to the DNS, wherever it runs: in a pod, or on the node. */}}
+{{- define "dormouse.dnsArrow" -}}
+- ports:
+  - {protocol: UDP, port: 53}
+  - {protocol: TCP, port: 53}
+{{- end -}}
+
+{{/* The way to the API server, which is no pod: by address, where it is told. */}}
+{{- define "dormouse.apiServerArrow" -}}
+{{- $peers := list -}}
+{{- range .Values.networkPolicy.apiServer.cidrs -}}{{- $peers = append $peers (dict "ipBlock" (dict "cidr" .)) -}}{{- end -}}
+{{- include "dormouse.arrow" (dict "to" $peers "ports" .Values.networkPolicy.apiServer.ports) -}}
 {{- end -}}
