@@ -3,6 +3,8 @@
     leader there, never marked     make the followers that are missing; when all are there, mark the leader
     marked                         a follower that is gone, ended or being deleted ends the leader (`rollout.standing`)
     leader gone                    its followers are deleted; a new group begins when the last of them is gone
+    not all have a node in time    one such group ends and begins anew: two that hold half of what both need would wait
+                                   for ever
 
 The gates of followers are what their leader's is: so a disruption budget sees a group serve, or not, with all its pods.
 """
@@ -19,7 +21,7 @@ from dormouse_operator.model import FORMED, Observed, Pod
 def steps(observed: Observed, leaders: Iterable[Pod]) -> list[Action]:
     """Return what to do now; `leaders` are the pods that are wanted and stay."""
     ends = [DeletePod(pod) for pod in observed.orphans if not pod.is_deleting]
-    return [*_begin(observed, leaders), *_follow(observed), *ends]
+    return [*_begin(observed, leaders), *_follow(observed), *_release(observed), *ends]
 
 
 def _begin(observed: Observed, leaders: Iterable[Pod]) -> list[Action]:
@@ -44,6 +46,38 @@ def _follow(observed: Observed) -> list[SetGate]:
     ]
 
 
+def _release(observed: Observed) -> list[Action]:
+    """Return the end of a group that waits too long for nodes: of those that hold some, else of all, the youngest."""
+    ends = _release_due(observed)
+    if ends is None or observed.now < ends:
+        return []
+    return [DeletePod(max(_waiting(observed), key=lambda pod: (_holds_node(observed, pod), _begun(observed, pod))))]
+
+
+def _release_due(observed: Observed) -> datetime | None:
+    """Return when a group gives back what it holds; None if none waits, or pods are still to come or go.
+
+    The time runs anew with each group that begins: so the others can take what the last one gave back.
+    """
+    is_moving = observed.orphans or any(pod.is_deleting for pod in observed.pods)
+    if is_moving or len(observed.replicas) < observed.deployment.replicas:
+        return None
+    return max((scheduling_ends(observed, leader) for leader in _waiting(observed)), default=None)
+
+
+def _waiting(observed: Observed) -> list[Pod]:
+    """Return the leaders of groups of which pods have no node."""
+    return [pod for pod in observed.replicas if pod.group_size > 1 and not observed.group(pod).is_scheduled]
+
+
+def _holds_node(observed: Observed, leader: Pod) -> bool:
+    return any(pod.is_scheduled for pod in observed.group(leader).members)
+
+
+def _begun(observed: Observed, leader: Pod) -> tuple[datetime, int]:
+    return leader.created or observed.now, leader.index
+
+
 def scheduling_ends(observed: Observed, leader: Pod) -> datetime:
     """Return until when all pods of a group should have a node."""
     limit = timedelta(seconds=observed.deployment.parallelism.scheduling_deadline_s)
@@ -51,7 +85,6 @@ def scheduling_ends(observed: Observed, leader: Pod) -> datetime:
 
 
 def next_deadline(observed: Observed) -> datetime | None:
-    """Return when the next group is late that has pods without a node; None if none will be."""
-    waiting = [pod for pod in observed.replicas if pod.group_size > 1 and not observed.group(pod).is_scheduled]
-    ends = [scheduling_ends(observed, leader) for leader in waiting]
+    """Return when the next group is late that has pods without a node, the last of which ends one; None if none is."""
+    ends = [scheduling_ends(observed, leader) for leader in _waiting(observed)]
     return min((end for end in ends if end > observed.now), default=None)

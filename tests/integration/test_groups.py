@@ -37,11 +37,11 @@ def expected(count):
     return tokens[len(PROMPT) :]
 
 
-def until(worker, holds):
+def until(worker, holds, timeout_s=WAIT_S):
     """Return the first status of which this holds; a worker that never gets there fails at the deadline."""
     call = worker.control.WatchStatus(
         control.GetStatusRequest(),
-        timeout=WAIT_S,
+        timeout=timeout_s,
         metadata=role_metadata(TOKENS[Role.OPERATOR]),
         wait_for_ready=True,
     )
@@ -204,3 +204,16 @@ def test_a_followers_whole_pod_may_be_replaced(group):
     until(group.leader, has_state(PROFILED))
     group.leader.start()
     assert group.leader.greedy(PROMPT, 6) == expected(6)
+
+
+def test_a_follower_that_is_told_to_end_keeps_its_ranks_until_the_leader_has_ended(start_worker, model):
+    group = Group(start_worker, model)
+    group.leader.start()
+    ranks = rank_pids(group.follower, of_engine=False)
+    group.follower.process.terminate()
+    until(group.follower, has_state(control.WORKER_STATE_DRAINING))
+    assert group.leader.greedy(PROMPT, 6) == expected(6)
+    assert rank_pids(group.follower, of_engine=False) == ranks
+    group.leader.process.terminate()
+    assert group.leader.process.wait(WAIT_S) == 0
+    assert group.follower.process.wait(WAIT_S) == 0

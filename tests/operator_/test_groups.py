@@ -28,7 +28,48 @@ def test_the_next_look_is_when_the_time_of_a_group_without_all_nodes_is_over():
     waiting = seen(LEADER, replace(FOLLOWER, is_scheduled=False))
     assert groups.next_deadline(waiting) == NOW + timedelta(seconds=40)
     assert groups.next_deadline(replace(waiting, now=NOW + timedelta(seconds=40))) is None, "it is told by now"
+    begun = replace(LEADER, created=NOW, index=1, name="b", uid="uid-b", is_scheduled=False)
+    both = seen(LEADER, replace(FOLLOWER, is_scheduled=False), replicas=2)
+    both = replace(both, pods=(LEADER, begun), now=NOW + timedelta(seconds=40))
+    assert groups.next_deadline(both) == NOW + timedelta(seconds=60), "the youngest is late, and one ends"
     assert groups.next_deadline(seen(LEADER, FOLLOWER)) is None
+
+
+def late(*pods, wanted=None):
+    """Return what is seen of groups without followers' nodes, long after their time; `pods` are leaders."""
+    followers = {pod.uid: (replace(FOLLOWER, leader_uid=pod.uid, is_scheduled=False),) for pod in pods}
+    deployment = a_deployment(parallelism=PAIR, replicas=wanted or len(pods))
+    return observed(*[None] * len(pods), deployment=deployment, pods=pods, followers=followers, now=NOW + seconds(999))
+
+
+def group_of(index, *, age_s=20.0, **fields):
+    """Return the leader of a group that begun so long ago."""
+    return replace(LEADER, index=index, name=f"g{index}", uid=f"uid-{index}", **fields, created=NOW - seconds(age_s))
+
+
+def seconds(number):
+    return timedelta(seconds=number)
+
+
+def released(view):
+    return [step.pod.name for step in groups.steps(view, []) if isinstance(step, DeletePod)]
+
+
+def test_of_groups_that_hold_nodes_in_vain_the_youngest_gives_them_back():
+    assert released(late(group_of(0), group_of(1))) == ["g1"]
+    assert released(late(group_of(0, age_s=5), group_of(1))) == ["g0"]
+    assert released(late(group_of(0), group_of(1, is_scheduled=False))) == ["g0"], "the other has nothing to give"
+    assert released(late(group_of(0, is_scheduled=False))) == ["g0"], "its time runs anew"
+
+
+def test_nothing_is_given_back_before_the_time_or_while_pods_come_and_go():
+    assert released(replace(late(group_of(0)), now=NOW)) == []
+    assert released(late(group_of(0), group_of(1, age_s=-950))) == [], "a group has just begun anew"
+    assert released(late(group_of(0), wanted=2)) == [], "another group is still to begin"
+    assert released(late(group_of(0), replace(group_of(1), is_deleting=True), wanted=1)) == []
+    orphan = replace(FOLLOWER, leader_uid="gone", is_deleting=True)
+    left = late(group_of(0))
+    assert released(replace(left, followers={**left.followers, "gone": (orphan,)})) == []
 
 
 def test_a_group_that_lost_a_pod_is_no_replica_and_is_not_put_to_sleep_on_its_way_out():

@@ -30,6 +30,11 @@ def followers(rig):
     return names(rig, "follower")
 
 
+def groups(rig):
+    """Return the names of each group's pods, by replica."""
+    return [[name for name in rig.pods if name.startswith(leader)] for leader in leaders(rig)]
+
+
 def uids(rig):
     return {pod["metadata"]["uid"] for pod in rig.kube.everything(PODS)}
 
@@ -277,7 +282,7 @@ async def test_pods_without_a_node_are_waited_for_and_named_when_the_time_is_ove
     assert rig.condition("Scheduled")[1] == "WaitingForNode"
     assert await rig.reconcile() <= 60
     rig.clock.step(60)
-    await passes(rig, 5)
+    await rig.reconcile()
     status, reason, words = rig.condition("Scheduled")
     assert (status, reason) == ("False", "Unschedulable")
     assert f"group 1: no node for 1 of 2 pods, {stuck} ({stuck}: 0/1 nodes" in words
@@ -286,6 +291,25 @@ async def test_pods_without_a_node_are_waited_for_and_named_when_the_time_is_ove
     rig.node.unplaced = set()
     await passes(rig, 15)
     assert (rig.condition("Scheduled")[0], rig.status["readyReplicas"]) == ("True", 2)
+
+
+async def test_a_group_that_got_only_some_nodes_gives_them_back_when_its_time_is_over_and_begins_anew(rig):
+    rig.apply(parallelism={**PAIR, "schedulingDeadlineSeconds": 60}, replicas=2)
+    await rig.reconcile()
+    rig.node.unplaced = {f"{name}-1" for name in leaders(rig)}
+    await passes(rig, 5)
+    elder, younger = ({rig.kube.peek(PODS, "team", name)["metadata"]["uid"] for name in pair} for pair in groups(rig))
+    rig.clock.step(60)
+    await passes(rig, 8)
+    assert uids(rig) & elder == elder, "the elder keeps what it has"
+    assert not uids(rig) & younger
+    assert len(uids(rig)) == 4, "the younger waits again"
+    rig.clock.step(60)
+    await passes(rig, 8)
+    assert uids(rig) & elder == elder, "one at a time, and the youngest first"
+    rig.node.unplaced = set()
+    await passes(rig, 15)
+    assert rig.status["readyReplicas"] == 2
 
 
 async def test_a_follower_that_is_refused_is_told_and_its_leader_waits(rig):

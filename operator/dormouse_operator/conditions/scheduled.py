@@ -54,7 +54,9 @@ def _groups(observed: Observed) -> Condition:
     waiting = [group for group in groups if not group.is_scheduled]
     if late := next((group for group in waiting if observed.now >= scheduling_ends(observed, group.leader)), None):
         limit_s = observed.deployment.parallelism.scheduling_deadline_s
-        words = f"{_without_node(late)} after {limit_s} s; its other pods wait, other groups go on"
+        words = (
+            f"{_without_node(late)} after {limit_s} s; the youngest group that waits begins anew, other groups go on"
+        )
         return failed(TYPE, "Unschedulable", words)
     if waiting:
         return not_yet(TYPE, "WaitingForNode", f"{_without_node(waiting[0])} yet")

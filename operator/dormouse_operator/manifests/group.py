@@ -65,7 +65,11 @@ def join_group(pod: Manifest, deployment: Deployment, leader: Pod | None, ordina
         f"--master-addr={leader_address(deployment, leading)}",
         f"--master-port={GROUP_PORT}",
     ]
-    container["env"] = [*container["env"], {"name": "DORMOUSE_GROUP_ID", "value": _group_id(pod, deployment, leader)}]
+    container["env"] = [
+        *container["env"],
+        {"name": "DORMOUSE_POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "DORMOUSE_GROUP_ID", "value": _group_id(pod, deployment, leader)},
+    ]
 
 
 def ranks_complaint(deployment: Deployment) -> str:

@@ -133,3 +133,18 @@ async def test_on_a_device_that_is_ill_nothing_is_started_again(pod):
     await pod.running
     assert pod.keeper.last_failure.reason == "GPUUnhealthy"
     assert len(pod.generations) == 1
+
+
+async def test_a_pod_that_ends_keeps_its_ranks_until_their_leader_lets_go_and_begins_nothing_again(pod):
+    await pod.join()
+    assert pod.keeper.part(), "the leader still computes with them"
+    assert not pod.ranks[0].exit.done()
+    pod.ranks[0].end(0)
+    await pod.running
+    assert pod.ranks[1].exit.done()
+    assert len(pod.generations) == 1
+
+
+async def test_a_pod_that_ends_waits_for_no_leader_that_has_not_welcomed_its_ranks(pod):
+    pod.ranks[0].joined.set()
+    assert not pod.keeper.part()

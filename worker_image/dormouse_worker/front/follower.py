@@ -30,6 +30,7 @@ from dormouse_worker.ipc import State
 logger = logging.getLogger(__name__)
 
 STOP_GRACE_S = 1.0
+LEADER_END_S = 5.0  # what the leader gets to hear of our end, before it drains, and to end itself
 EXIT_STOPPED = 0
 Context = aio.ServicerContext[Any, Any]
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
@@ -111,7 +112,7 @@ class FollowerFront:
         return ports
 
     async def run(self, stop: asyncio.Event) -> int:
-        """Keep the ranks until `stop`; end them and return the exit code."""
+        """Keep the ranks until `stop`, and then until their leader is done; end them and return the exit code."""
         keeping = asyncio.create_task(self._keeper.run())
         stopping = asyncio.create_task(stop.wait())
         try:
@@ -119,12 +120,21 @@ class FollowerFront:
             if keeping.done():
                 await keeping  # raises OSError where no process can be started
                 await stopping  # a device is ill: stay, and say so
+            else:
+                await self._part(keeping)
             return EXIT_STOPPED
         finally:
             stopping.cancel()
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
             await self.close()
+
+    async def _part(self, keeping: asyncio.Task[None]) -> None:
+        """Wait until the leader has let go of the ranks, as long as its requests may take to end."""
+        if self._keeper.part():
+            timeout_s = self._settings.drain_timeout_s + LEADER_END_S
+            logger.info("ending", extra={"fields": {"until the leader ends, or for (s)": timeout_s}})
+            await asyncio.wait({keeping}, timeout=timeout_s)
 
     async def close(self) -> None:
         """Close the ports; safe after a failed start."""
@@ -154,5 +164,7 @@ class FollowerFront:
     def _readyz(self) -> Answer:
         if self._keeper.state is State.READY:
             return Answer(200, b"ok\n")
+        if self._keeper.state is State.DRAINING:
+            return Answer(503, b"the pod ends\n")
         failure = self._keeper.last_failure
         return Answer(503, f"ranks {list(self._keeper.ranks)} wait for their leader; {failure}\n".encode())

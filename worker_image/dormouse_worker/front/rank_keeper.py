@@ -19,7 +19,7 @@ MAX_DELAY_S = 8.0  # reached by doubling, while the ranks end without having joi
 
 
 class RankKeeper:
-    """Owns the rank processes and the state that follows from them: STARTING, READY once all have joined, FAILED."""
+    """Owns the rank processes and the state: STARTING, READY once all have joined, FAILED, DRAINING at the end."""
 
     def __init__(
         self,
@@ -37,22 +37,30 @@ class RankKeeper:
         self._rank_timeout_s = rank_timeout_s
         self._sleep = sleep
         self._processes: list[RankProcess] = []
+        self._is_last = False  # the pod ends: what ends now does not begin again
 
     def __repr__(self) -> str:
         return f"RankKeeper({list(self.ranks)}, {self.state}, {len(self._processes)} processes)"
 
     async def run(self) -> None:
-        """Keep them until cancelled, or until one has ended because of its device. Raises OSError if none can start."""
+        """Keep them until cancelled, or one ends by its device, or after `part`. Raises OSError if none can start."""
         delay_s = FIRST_DELAY_S
         try:
             while True:
                 had_joined = await self._live()
-                if self.state is State.FAILED:
+                if self.state is State.FAILED or self._is_last:
                     return
                 delay_s = FIRST_DELAY_S if had_joined else min(2 * delay_s, MAX_DELAY_S)
                 await self._sleep(delay_s)
         finally:
             await self._end_all()
+
+    def part(self) -> bool:
+        """Begin nothing again; return whether a leader still computes with these ranks. Then `run` ends with it."""
+        self._is_last = True
+        is_needed = self.state is State.READY
+        self._enter(State.DRAINING)
+        return is_needed
 
     async def _live(self) -> bool:
         """Start all, wait until one ends, end the others; return whether all had joined."""
