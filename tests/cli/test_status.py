@@ -124,6 +124,13 @@ def test_one_of_another_namespace_is_pointed_to(dormouse):
     assert "; there is one in team (--namespace)" in result.stderr
 
 
+def test_a_name_is_looked_for_in_all_namespaces_on_request(dormouse):
+    fake = kit.cluster(kit.deployment(), kit.deployment("big", "team"))
+    assert dormouse(fake, "status", "big", "-A").stdout.startswith("team/big  ")
+    result = dormouse(fake, "status", "bigg", "-A")
+    assert (result.exit_code, "in any namespace; did you mean big?" in result.stderr) == (5, True)
+
+
 def test_a_wrong_namespace_is_named_with_those_that_are_near(dormouse):
     result = dormouse(kit.cluster(), "status", "-n", "teem")
     assert (result.exit_code, result.stderr) == (5, "error: there is no namespace teem; did you mean team?\n")
