@@ -22,6 +22,7 @@ from dormouse_cli.session import Session
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, Resource
 
 FIELD_MANAGER = "dormouse"
+_CREATED = "created"
 _MAX_PREVIOUS_BYTES = 64 << 10  # of the 256 KiB that all annotations may have together
 
 
@@ -63,28 +64,30 @@ def _checked(document: Any, number: int, namespace: str) -> Resource:
 
 async def apply(session: Session, manifests: Sequence[Resource], *, timeout_s: float | None) -> None:
     """Apply each, then, with a time limit, wait for one after the other to be as its spec says."""
-    for manifest in manifests:
-        await _apply(session, manifest)
-    for manifest in manifests:
+    verdicts = [await _apply(session, manifest) for manifest in manifests]
+    for manifest, verdict in zip(manifests, verdicts, strict=True):
         metadata = manifest["metadata"]
         there = Session(session.cluster, metadata["namespace"], session.screen)
-        view = await follow(there, metadata["name"], settled, timeout_s)
+        view = await follow(there, metadata["name"], settled, timeout_s, is_new=verdict == _CREATED)
         if view:
             session.screen.say(f"{view.full_name} is {view.phase}")
 
 
-async def _apply(session: Session, manifest: Resource) -> None:
+async def _apply(session: Session, manifest: Resource) -> str:
+    """Apply one; return and tell what became of it."""
     metadata = manifest["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]
     before = await session.cluster.get(INFERENCE_DEPLOYMENTS, namespace, name)
     if before is None:
         await find.check_namespace(session.cluster, namespace)
     after = await session.cluster.apply(INFERENCE_DEPLOYMENTS, manifest, field_manager=FIELD_MANAGER)
-    is_other = before is not None and before.get("spec") != after.get("spec")
-    if before is not None and is_other:
-        await _keep(session, namespace, name, before["spec"])
-    did = "created" if before is None else "changed" if is_other else "unchanged"
-    session.screen.say(f"{namespace}/{name} {did}")
+    verdict = _CREATED
+    if before is not None:
+        verdict = "changed" if before.get("spec") != after.get("spec") else "unchanged"
+        if verdict == "changed":
+            await _keep(session, namespace, name, before["spec"])
+    session.screen.say(f"{namespace}/{name} {verdict}")
+    return verdict
 
 
 async def rollback(session: Session, name: str, *, timeout_s: float | None) -> None:

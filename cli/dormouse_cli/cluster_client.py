@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,8 @@ import aiohttp
 from kubernetes.aio import config as kubernetes_config
 
 from dormouse_cli.cluster import LogQuery, Opened, Target, explain, kube_errors
+from dormouse_cli.errors import CommandFailed
+from dormouse_cli.exit_codes import ExitCode
 from dormouse_cli.tunnel import Tunnel, forwarded
 from dormouse_kube.answers import error_of, foreign_errors
 from dormouse_kube.api import Kind, Resource
@@ -149,6 +152,7 @@ class ClusterClient(KubeClient):
 @asynccontextmanager
 async def open_cluster(target: Target) -> AsyncIterator[Opened]:
     """Log in as the kubeconfig says, or the pod's service account. Raises CommandFailed."""
+    check_kubeconfig(target.kubeconfig)
     try:
         client = await ClusterClient.connect(kubeconfig=target.kubeconfig, context=target.context, settings=_SETTINGS)
     except KubeError as error:
@@ -156,6 +160,17 @@ async def open_cluster(target: Target) -> AsyncIterator[Opened]:
     async with client:
         with kube_errors(client.address):
             yield Opened(client, target.namespace or default_namespace(target))
+
+
+def check_kubeconfig(kubeconfig: str | None, *, home: Path | None = None) -> None:
+    """Raise CommandFailed if none of the kubeconfig's files is there, and no pod's service account either."""
+    paths = [Path(part) for part in kubeconfig.split(os.pathsep) if part] if kubeconfig else []
+    default = (home or Path.home()) / ".kube" / "config"
+    if any(path.exists() for path in paths or (default,)) or (not paths and _POD_NAMESPACE.exists()):
+        return
+    named = " and ".join(str(path) for path in paths or (default,))
+    words = f"no kubeconfig: {named} is not there; name one with --kubeconfig or KUBECONFIG"
+    raise CommandFailed(words, code=ExitCode.NO_CLUSTER)
 
 
 def default_namespace(target: Target) -> str:

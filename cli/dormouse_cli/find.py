@@ -37,6 +37,15 @@ async def deployment(cluster: Cluster, namespace: str, name: str) -> Resource:
     )
 
 
+def named(found: Sequence[Resource], name: str) -> Sequence[Resource]:
+    """Return those of this name, in whatever namespace. Raises CommandFailed naming what is near."""
+    same = [one for one in found if one["metadata"]["name"] == name]
+    if not same:
+        message = f"there is no InferenceDeployment {name} in any namespace{near(name, names_of(found))}"
+        raise CommandFailed(message, code=ExitCode.NOT_FOUND)
+    return same
+
+
 async def worker_pods(cluster: Cluster, namespace: str | None, name: str = "") -> Sequence[Resource]:
     """Return the worker pods of one deployment, or of all."""
     which = f"{LABEL_DEPLOYMENT}={name}" if name else LABEL_DEPLOYMENT

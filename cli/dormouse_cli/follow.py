@@ -15,6 +15,7 @@ from dormouse_kube.errors import Gone, Unavailable
 
 Goal = Callable[[DeploymentView], bool]
 _STEPS = ("Accepted", "Scheduled", "ModelLoaded", "MemoryProfiled", "BlocksAgreed", "CacheAllocated", "Progressing")
+_SUMMARIES = {"Ready", "Available"}
 _TOLD = (*_STEPS, "Asleep", "SleepVerified", "Ready", "Available", "Degraded")
 
 
@@ -54,12 +55,15 @@ def is_hopeless(view: DeploymentView) -> bool:
 
 
 def news(before: DeploymentView | None, after: DeploymentView) -> Iterator[ConditionView]:
-    """Yield the conditions that changed, in the order of the steps. Says nothing of what only begins as not done."""
+    """Yield the conditions that changed, in the order of the steps. Says nothing of what only begins as not done.
+
+    Ready and Available repeat the reason of the first step that is not done: they are told when they flip.
+    """
     for type_ in _TOLD:
         new, old = after.condition(type_), before.condition(type_) if before else None
-        if new is None or (old is not None and (old.status, old.reason, old.message) == _key(new)):
+        if new is None or (old is None and new.status != "True"):
             continue
-        if old is not None or new.status == "True":
+        if old is None or (old.status != new.status if type_ in _SUMMARIES else _key(old) != _key(new)):
             yield new
 
 
@@ -76,6 +80,7 @@ class Waiting:
     tell: Callable[[float, ConditionView], None]  # seconds since the start, what changed
     clock: Callable[[], float]  # monotonic seconds
     pause_s: float = 1.0  # after a watch that broke
+    from_scratch: bool = False  # tell also what is so already at the first look
 
 
 async def wait(cluster: Cluster, namespace: str, name: str, waiting: Waiting) -> DeploymentView:
@@ -86,8 +91,9 @@ async def wait(cluster: Cluster, namespace: str, name: str, waiting: Waiting) ->
         async with asyncio.timeout(waiting.timeout_s):
             async for raw in changes(cluster, namespace, name, pause_s=waiting.pause_s):
                 view = read(raw)
-                for condition in news(last, view):
-                    waiting.tell(waiting.clock() - began, condition)
+                if last is not None or waiting.from_scratch:
+                    for condition in news(last, view):
+                        waiting.tell(waiting.clock() - began, condition)
                 last = view
                 if waiting.goal(view):
                     return view

@@ -19,8 +19,7 @@ async def sleep(session: Session, name: str, *, level: int | None, to_zero: bool
     await give(session, name, orders.sleep(raw, level=level, to_zero=to_zero))
     view = await follow(session, name, sleeps, timeout_s)
     if view:
-        held = sum(rank.residual_bytes or 0 for pod in view.pods for rank in pod.ranks)
-        session.screen.say(f"{view.full_name} is {view.phase}" + (f", {held} bytes still held" if held else ""))
+        session.screen.say(f"{view.full_name} is {view.phase}")
 
 
 async def wake(session: Session, name: str, *, keep_awake: bool, timeout_s: float | None) -> None:
@@ -48,8 +47,13 @@ async def give(session: Session, name: str, order: orders.Order) -> None:
     session.screen.say(order.words if order.change else f"{order.words} (it is so already)")
 
 
-async def follow(session: Session, name: str, goal: Goal, timeout_s: float | None) -> DeploymentView | None:
-    """Wait for the goal and tell each condition that changes; None without a time limit: nothing is waited for."""
+async def follow(
+    session: Session, name: str, goal: Goal, timeout_s: float | None, *, is_new: bool = False
+) -> DeploymentView | None:
+    """Wait for the goal and tell each condition that changes; None without a time limit: nothing is waited for.
+
+    Of what is new all conditions are told, of what was there before the order only those that change.
+    """
     if timeout_s is None:
         return None
 
@@ -57,10 +61,12 @@ async def follow(session: Session, name: str, goal: Goal, timeout_s: float | Non
         line = f"[{elapsed_s:6.1f} s] {condition.type} {condition.status}: {condition.reason}: {condition.message}"
         session.screen.say(line, word=condition.type, colour="green" if condition.status == "True" else "yellow")
 
-    waiting = Waiting(goal, timeout_s, tell, time.monotonic)
+    waiting = Waiting(goal, timeout_s, tell, time.monotonic, from_scratch=is_new)
     return await wait(session.cluster, session.namespace, name, waiting)
 
 
 def _tell_serving(session: Session, view: DeploymentView) -> None:
     how = last_wake(view, datetime.now(UTC))
-    session.screen.say(f"{view.full_name} serves with {view.ready} replicas" + (f"; {how}" if how else ""))
+    session.screen.say(
+        f"{view.full_name} serves with {view.ready} of {view.replicas} replicas" + (f"; {how}" if how else "")
+    )

@@ -70,7 +70,7 @@ def last_wake(view: DeploymentView, now: datetime) -> str:
     if wake is None:
         return ""
     how = "cold start" if wake.path == "cold" else f"wake from {wake.path}"
-    return f"last {how} in {wake.seconds:.3g} s {ago(wake.time, now)} ({wake.reason})"
+    return f"last {how} took {wake.seconds:.3g} s, {ago(wake.time, now)} ({wake.reason})"
 
 
 def _replica(pod: ReplicaView) -> str:

@@ -18,7 +18,6 @@ app = typer.Typer(
     help="Look after models that Dormouse serves on Kubernetes, talk to them, or serve one on this machine.",
     epilog="Exit codes:\n\n" + listing(),
     no_args_is_help=True,
-    add_completion=False,  # `dormouse completion` writes the script; nothing of the user's is changed
     pretty_exceptions_enable=False,
 )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,9 +20,8 @@ from dormouse_cli import find
 from dormouse_cli.cluster import Cluster, Open, Target, kube_errors
 from dormouse_cli.errors import CommandFailed
 from dormouse_cli.exit_codes import ExitCode
+from dormouse_cli.session import World
 from dormouse_kube.api import PODS, SERVICES, Resource
-
-HERE = f"127.0.0.1:{INFERENCE_PORT}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,29 +45,29 @@ class Found:
 
 
 @contextmanager
-def reached(way: Way, model: str, opener: Callable[[], Open], *, timeout_s: float) -> Iterator[tuple[Client, str]]:
+def reached(way: Way, model: str, world: World, *, timeout_s: float) -> Iterator[tuple[Client, str]]:
     """Give a client and the model's name there. Raises CommandFailed only, also for what the calls in it raise."""
-    if way.address or is_listening(HERE):
-        with connected(way, way.address or HERE, timeout_s=timeout_s) as client:
+    if way.address or is_listening(world.here):
+        with connected(way, way.address or world.here, timeout_s=timeout_s) as client:
             yield client, model
         return
     with (
-        _or_say_both(),
-        found(opener(), way.target, model) as there,
+        _or_say_both(world.here),
+        found(world.open, way.target, model) as there,
         connected(way, f"127.0.0.1:{there.port}", timeout_s=timeout_s, server_name=there.host) as client,
     ):
         yield client, there.model
 
 
 @contextmanager
-def _or_say_both() -> Iterator[None]:
+def _or_say_both(here: str) -> Iterator[None]:
     """Where there is no cluster either, say both."""
     try:
         yield
     except CommandFailed as error:
         if error.code is not ExitCode.NO_CLUSTER:
             raise
-        message = f"nothing listens on {HERE} (see --address), and of a cluster: {error}"
+        message = f"nothing listens on {here} (see --address), and of a cluster: {error}"
         raise CommandFailed(message, code=error.code) from error
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,12 +9,21 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from dormouse_api.names import INFERENCE_PORT
 from dormouse_cli.errors import CommandFailed
 from dormouse_cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:  # kubernetes and rich cost half a second: only commands that need them import them
     from dormouse_cli.cluster import Cluster, Open, Target
     from dormouse_cli.screen import Screen
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What is around a command. Tests put another one into the context's `obj`."""
+
+    open: Open  # opens the cluster that the options mean
+    here: str = f"127.0.0.1:{INFERENCE_PORT}"  # where a worker of this machine listens
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +44,15 @@ def run(
     namespace: str | None,
 ) -> None:
     """Run the command's work against the cluster that the options mean."""
+    import asyncio
+
     from dormouse_cli.cluster import Target
     from dormouse_cli.screen import Screen
 
     screen = Screen.standard()
     target = Target(kubeconfig, kube_context, namespace)
     with said_errors(screen.error):
-        asyncio.run(_meet(opener(context), target, work, screen))
+        asyncio.run(_meet(world_of(context).open, target, work, screen))
 
 
 async def _meet(open_: Open, target: Target, work: Callable[[Session], Awaitable[None]], screen: Screen) -> None:
@@ -53,14 +63,14 @@ async def _meet(open_: Open, target: Target, work: Callable[[Session], Awaitable
             await work(Session(opened.cluster, opened.namespace, screen))
 
 
-def opener(context: typer.Context) -> Open:
-    """Return what opens a cluster: a test's, or the real one."""
-    given: Open | None = context.find_root().obj
+def world_of(context: typer.Context) -> World:
+    """Return what is around the command: a test's, or the real one."""
+    given: World | None = context.find_root().obj
     if given is not None:
         return given
     from dormouse_cli.cluster_client import open_cluster
 
-    return open_cluster
+    return World(open_cluster)
 
 
 @contextmanager

@@ -35,6 +35,7 @@ async def look(session: Session, *, name: str | None, namespace: str | None) -> 
         found = [await find.deployment(session.cluster, namespace, name)]
     else:
         found = await find.deployments(session.cluster, namespace)
-        found = [one for one in found if name in {None, one["metadata"]["name"]}]
+        if name is not None:
+            found = find.named(found, name)
     pods = await find.worker_pods(session.cluster, namespace, name or "") if found else ()
     return [read(raw, pods) for raw in found]

@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from dormouse_cli.cluster import Cluster, LogQuery, Open, Opened, Target
+from dormouse_cli.cluster import Cluster, LogQuery, Opened, Target
+from dormouse_cli.session import World
 from dormouse_kube.api import Kind, Resource
 from dormouse_kube.errors import NotFound
 from dormouse_kube.merge import merge_patch
@@ -64,8 +65,10 @@ class FakeCluster(FakeKube):
         yield self.ports[pod]
 
 
-def opening(cluster: Cluster, *, namespace: str = "default", error: Exception | None = None) -> Open:
-    """Return what opens the fake for every command; `error` is raised instead."""
+def world(
+    cluster: Cluster, *, namespace: str = "default", error: Exception | None = None, here: str = "127.0.0.1:1"
+) -> World:
+    """Return the world that has this cluster; opening it raises `error`. By default nothing listens `here`."""
 
     @asynccontextmanager
     async def open_(target: Target) -> AsyncIterator[Opened]:
@@ -73,7 +76,7 @@ def opening(cluster: Cluster, *, namespace: str = "default", error: Exception | 
             raise error
         yield Opened(cluster, target.namespace or namespace)
 
-    return open_
+    return World(open_, here)
 
 
 def _conforms(fake: FakeCluster) -> Cluster:

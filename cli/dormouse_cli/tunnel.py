@@ -74,19 +74,33 @@ async def forwarded(connect: Callable[[], Awaitable[Pipe]]) -> AsyncIterator[int
     """
     await (await connect()).close()
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            pipe = await connect()
-        except KubeError:
-            writer.close()
-            return
-        await carry(reader, writer, pipe)
+    carrying: set[asyncio.Task[None]] = set()
+
+    def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(_serve(connect, reader, writer))
+        carrying.add(task)
+        task.add_done_callback(carrying.discard)
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
+        for task in (left := list(carrying)):
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+
+async def _serve(
+    connect: Callable[[], Awaitable[Pipe]], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """Carry one connection; without a pipe it is closed."""
+    try:
+        pipe = await connect()
+    except KubeError:
+        writer.close()
+        return
+    await carry(reader, writer, pipe)
 
 
 async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pipe: Pipe) -> None:

@@ -108,7 +108,12 @@ class DeploymentView:
 
     @property
     def problem(self) -> ConditionView | None:
-        """Return the first step that is not done, None if all are: it says what is missing."""
+        """Return the first step that is not done, None if all is as ordered: it says what is missing.
+
+        What sleeps as it should is Ready, though its cache is given back.
+        """
+        if self.is_true("Ready"):
+            return None
         steps = (self.condition(step) for step in STEPS)
         return next((one for one in steps if one and one.status != "True"), None)
 

@@ -50,16 +50,18 @@ async def _live(session: Session, namespace: str | None, interval_s: float, coun
 async def once(session: Session, namespace: str | None, before: dict[str, Load]) -> tuple[list[Row], dict[str, Load]]:
     """Look once; return the rows and what was heard, for the next look. Raises CommandFailed without any pod."""
     views = await look(session, name=None, namespace=namespace)
-    places = [(view.namespace, pod.pod) for view in views for pod in view.pods]
+    places = {_label(view, pod.pod, namespace): (view.namespace, pod.pod) for view in views for pod in view.pods}
     if not places:
         raise CommandFailed("there is no worker pod; dormouse status shows what became of them")
-    heard = await asyncio.gather(*(_ask(session, place) for place in places))
-    after = {pod: load for (_, pod), load in zip(places, heard, strict=True) if load}
-    return rows(_states(views), before, after), after
+    heard = await asyncio.gather(*(_ask(session, place) for place in places.values()))
+    after = {label: load for label, load in zip(places, heard, strict=True) if load}
+    states = {_label(view, pod.pod, namespace): pod.state for view in views for pod in view.pods}
+    return rows(states, before, after), after
 
 
-def _states(views: Sequence[DeploymentView]) -> dict[str, str]:
-    return {pod.pod: pod.state for view in views for pod in view.pods}
+def _label(view: DeploymentView, pod: str, namespace: str | None) -> str:
+    """Return what a pod is called: by its namespace too, where several are shown."""
+    return pod if namespace else f"{view.namespace}/{pod}"
 
 
 async def _ask(session: Session, place: tuple[str, str]) -> Load | None:

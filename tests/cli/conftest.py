@@ -6,16 +6,15 @@ import pytest
 from typer.testing import CliRunner
 
 from dormouse_cli.main import app
-from dormouse_cli.testing import opening
+from dormouse_cli.testing import world
 
 
 @pytest.fixture
 def dormouse():
     """Run a command against a cluster; the answer has exit_code, stdout and stderr."""
 
-    def invoke(cluster, *args, stdin="", error=None):
-        return CliRunner(env={"KUBECONFIG": None}).invoke(
-            app, list(args), input=stdin, obj=opening(cluster, error=error)
-        )
+    def invoke(cluster, *args, stdin="", **around):
+        runner = CliRunner(env={"KUBECONFIG": None, "DORMOUSE_ADDRESS": None, "DORMOUSE_MODEL": None})
+        return runner.invoke(app, list(args), input=stdin, obj=world(cluster, **around))
 
     return invoke

@@ -36,6 +36,14 @@ def serving_conditions() -> list[dict[str, Any]]:
     return [*done, awake, condition("Degraded", "False", "AsExpected", "nothing needs attention")]
 
 
+def lacking(raw: dict[str, Any], step: str, reason: str, message: str) -> dict[str, Any]:
+    """Make the step, and with it Ready, not done."""
+    for type_ in (step, "Ready"):
+        place = next(n for n, one in enumerate(raw["status"]["conditions"]) if one["type"] == type_)
+        raw["status"]["conditions"][place] = condition(type_, "False", reason, message)
+    return raw
+
+
 def deployment(name: str = "tiny", namespace: str = "default", **spec: Any) -> dict[str, Any]:
     """Return an InferenceDeployment that serves, with these fields of the spec."""
     return {
@@ -89,9 +97,11 @@ def pod(deployment: str = "tiny", replica: int = 0, namespace: str = "default", 
     }
 
 
-def cluster(*deployments: dict[str, Any], pods: tuple[dict[str, Any], ...] = ()) -> FakeCluster:
+def cluster(
+    *deployments: dict[str, Any], pods: tuple[dict[str, Any], ...] = (), kind: type[FakeCluster] = FakeCluster
+) -> FakeCluster:
     """Return a cluster with the namespaces default and team, and these objects."""
-    fake = FakeCluster()
+    fake = kind()
     for name in ("default", "team", "dormouse"):
         fake.put(NAMESPACES, {"metadata": {"name": name}})
     for one in deployments:

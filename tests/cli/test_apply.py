@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from dormouse_cli.orders import ANNOTATION_PREVIOUS
+from dormouse_cli.testing import FakeCluster
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS
 from dormouse_kube.errors import Conflict
 from tests.cli import kit
@@ -84,14 +85,28 @@ def test_a_namespace_that_is_not_there_is_said_before_the_server_says_it(dormous
     assert (result.exit_code, result.stderr) == (5, "error: there is no namespace teem; did you mean team?\n")
 
 
+class Quick(FakeCluster):
+    """A cluster whose operator has everything serve at once."""
+
+    async def apply(self, kind, obj, *, field_manager, subresource=""):
+        after = await super().apply(kind, obj, field_manager=field_manager, subresource=subresource)
+        status = kit.deployment()["status"] | {"observedGeneration": after["metadata"]["generation"]}
+        self.put(kind, {**after, "status": status})
+        return after
+
+
 def test_apply_waits_until_it_serves_and_tells_condition_by_condition(dormouse):
-    raw = kit.deployment()
-    result = apply(dormouse, kit.cluster(raw), manifest(), options=("--wait", "--timeout", "5"))
+    result = apply(dormouse, kit.cluster(kind=Quick), manifest(), options=("--wait", "--timeout", "5"))
     lines = result.stdout.splitlines()
     assert result.exit_code == 0
-    assert lines[0] == "default/tiny unchanged"
+    assert lines[0] == "default/tiny created"
     assert [line.split("] ")[1].split(":")[0] for line in lines[1:-1]] == [f"{step} True" for step in kit.STEPS]
     assert lines[-1] == "default/tiny is Active"
+
+
+def test_of_what_was_there_before_only_changes_are_told(dormouse):
+    result = apply(dormouse, kit.cluster(kit.deployment()), manifest(), options=("--wait", "--timeout", "5"))
+    assert result.stdout == "default/tiny unchanged\ndefault/tiny is Active\n"
 
 
 def test_a_rollback_brings_the_former_spec_back_and_a_second_one_undoes_it(dormouse):

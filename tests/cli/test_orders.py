@@ -138,8 +138,8 @@ async def test_a_wait_tells_each_condition_that_changes_and_ends_with_the_goal()
     fake: Cluster = kit.cluster(kit.deployment(lifecycle={"desiredState": "Asleep"}))
     told = Told()
     task = asyncio.ensure_future(wait(fake, "default", "tiny", waiting(sleeps, told=told)))
-    await kit.until(lambda: told.types)
-    told.types.clear()
+    await kit.until(lambda: any(call.verb == "watch" for call in fake.calls))
+    assert told.types == [], "what was so before the order is no news"
     fake.edit(INFERENCE_DEPLOYMENTS, "default", "tiny", asleep)
     view = await task
     assert view.phase == "Asleep"
@@ -232,6 +232,14 @@ def test_a_roll_out_that_stopped_is_hopeless():
 )
 def test_settled_is_what_the_spec_asks_for(spec, status, done):
     assert settled(view_of(lambda raw: raw["status"].update(status), **spec)) is done
+
+
+def test_what_only_sums_up_is_told_when_it_flips():
+    def reason_changed(raw):
+        raw["status"]["conditions"][7] = kit.condition("Ready", "True", "Serving", "a roll-out is going on")
+        raw["status"]["conditions"][1] = kit.condition("Scheduled", "True", "Scheduled", "2 of 2 pods have a node")
+
+    assert [one.type for one in news(view_of(), view_of(reason_changed))] == ["Scheduled"]
 
 
 def test_news_are_the_conditions_that_changed():

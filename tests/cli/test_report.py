@@ -77,6 +77,7 @@ def test_what_helps_is_in_it(dormouse, tmp_path):
     root = "dormouse-report"
     (raw,) = json.loads(files[f"{root}/default/inferencedeployments.json"])
     assert raw["spec"]["model"]["tokenSecretRef"] == {"name": "hub-token", "key": "token"}, "names are no secrets"
+    assert "managedFields" not in raw["metadata"]
     assert raw["spec"]["template"]["spec"]["containers"][0]["env"][0] == {"name": "HF_TOKEN", "value": GONE}
     assert f"the worker was started with {GONE}" in files[f"{root}/default/logs/tiny-fa477b28-0.worker.log"]
     assert f"{root}/default/logs/tiny-fa477b28-0.worker.previous.log" in files

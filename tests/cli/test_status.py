@@ -28,7 +28,7 @@ def test_a_deployment_that_serves_is_shown_with_its_replicas_and_ranks():
     raw = kit.deployment()
     raw["metadata"]["generation"] = 1
     assert lines_of(raw, kit.pod(), kit.pod("other")) == [
-        "default/tiny  Active  1/1 ready, 2730 blocks of 16 tokens, last cold start in 12.5 s 4 min ago (started)",
+        "default/tiny  Active  1/1 ready, 2730 blocks of 16 tokens, last cold start took 12.5 s, 4 min ago (started)",
         "  replica 0  tiny-fa477b28-0  Serving, on node-a, memory limit 1536Mi",
         "    rank 0  cpu, 2730 blocks, 2800 fit, limited by kvCacheMemory",
     ]
@@ -37,7 +37,7 @@ def test_a_deployment_that_serves_is_shown_with_its_replicas_and_ranks():
 def test_what_is_missing_is_told_with_its_remedy():
     raw = kit.deployment()
     raw["metadata"]["generation"] = 1
-    raw["status"]["conditions"][1] = kit.condition("Scheduled", "False", "Unschedulable", "0/3 nodes: no GPU")
+    kit.lacking(raw, "Scheduled", "Unschedulable", "0/3 nodes: no GPU")
     assert lines_of(raw)[1:] == [
         "  Scheduled is False: Unschedulable: 0/3 nodes: no GPU",
         "  what to do: the message is the scheduler's: add a node, free its resource, or ask for less",
@@ -51,6 +51,13 @@ def test_a_sleeping_rank_tells_its_level_and_what_it_holds():
     assert "Asleep" in shown[-2]
     assert "asleep at level 2" in shown[-1]
     assert shown[-1].endswith("still holds 3 MiB")
+
+
+def test_what_sleeps_as_it_should_lacks_nothing():
+    raw = kit.deployment()
+    raw["metadata"]["generation"] = 1
+    raw["status"]["conditions"][5] = kit.condition("CacheAllocated", "False", "Asleep", "its cache is given back")
+    assert len(lines_of(raw)) == 1
 
 
 @pytest.mark.parametrize(
@@ -117,6 +124,13 @@ def test_one_of_another_namespace_is_pointed_to(dormouse):
     assert "; there is one in team (--namespace)" in result.stderr
 
 
+def test_a_name_is_looked_for_in_all_namespaces_on_request(dormouse):
+    fake = kit.cluster(kit.deployment(), kit.deployment("big", "team"))
+    assert dormouse(fake, "status", "big", "-A").stdout.startswith("team/big  ")
+    result = dormouse(fake, "status", "bigg", "-A")
+    assert (result.exit_code, "in any namespace; did you mean big?" in result.stderr) == (5, True)
+
+
 def test_a_wrong_namespace_is_named_with_those_that_are_near(dormouse):
     result = dormouse(kit.cluster(), "status", "-n", "teem")
     assert (result.exit_code, result.stderr) == (5, "error: there is no namespace teem; did you mean team?\n")
@@ -162,7 +176,7 @@ def test_a_missing_right_on_pods_names_it_too(dormouse):
 def test_words_of_the_cluster_can_not_command_the_terminal():
     shown = StringIO()
     raw = kit.deployment()
-    raw["status"]["conditions"][1] = kit.condition("Scheduled", "False", "X", "\x1b[2Jgone [bold]")
+    kit.lacking(raw, "Scheduled", "X", "\x1b[2Jgone [bold]")
     console = Console(file=shown, force_terminal=True, color_system=None, width=300)
     Screen(console, console).tree(tree(read(raw), NOW))
     assert "[2Jgone [bold]" in shown.getvalue()

@@ -8,7 +8,8 @@
 
 Every error is a `ClientError`; its kinds say who has to act. Calls are retried by themselves where the server says
 that it may be tried again (UNAVAILABLE with RetryInfo, RESOURCE_EXHAUSTED), within the call's own time limit, and
-never once the first message of an answer has come. Depends on grpcio and protobuf only.
+never once the first message of an answer has come. Depends on grpcio
+(with grpcio-status) and protobuf only.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ class AsyncClient:
         """Wait before the next attempt, or raise what the call ended with."""
         known = from_rpc(error, has_begun=has_begun)
         left_s = self._left_s(deadline)
-        delay_s = None if has_begun else self._retry.delay_s(known, attempt=attempt, left_s=left_s, rng=self._rng)
+        delay_s = self._retry.delay_s(known, attempt=attempt, left_s=left_s, rng=self._rng)
         if delay_s is None:
             raise known from error
         await self._sleep(delay_s)

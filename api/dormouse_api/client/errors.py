@@ -73,7 +73,13 @@ _NAMED: dict[grpc.StatusCode, type[ClientError]] = {
     grpc.StatusCode.CANCELLED: Cancelled,
     grpc.StatusCode.UNIMPLEMENTED: ServerTooOld,
 }
-_BROKEN_OFF = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.ABORTED}
+_BROKEN_OFF = {
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.ABORTED,
+}
 
 
 def from_rpc(error: grpc.RpcError, *, has_begun: bool = False) -> ClientError:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dormouse_cli.options import Address, ApiKey, Context, Kubeconfig, Model, Namespace, Tls, TlsCa
-from dormouse_cli.session import opener, said_errors
+from dormouse_cli.session import said_errors, world_of
 
 if TYPE_CHECKING:  # grpc and rich are imported by the commands that need them
     from dormouse_api.client import Client
@@ -179,7 +179,7 @@ def _session(context: typer.Context, way: Way, model: str, timeout_s: float = 30
     from dormouse_cli.reach import reached
 
     output = Output(Console(), Console(stderr=True))
-    with said_errors(output.error), reached(way, model, lambda: opener(context), timeout_s=timeout_s) as (client, name):
+    with said_errors(output.error), reached(way, model, world_of(context), timeout_s=timeout_s) as (client, name):
         yield _Session(client, name, output)
 
 
