@@ -17,6 +17,7 @@ METRICS_PORT = 8080  # every part: /metrics, /healthz, /readyz over HTTP
 
 INFERENCE_SERVICE = "dormouse.v1.Inference"
 CONTROL_SERVICE = "dormouse.v1.WorkerControl"
+GATEWAY_CONTROL_SERVICE = "dormouse.v1.GatewayControl"
 
 LABEL_DEPLOYMENT = f"{GROUP}/deployment"  # on every child: the name of its InferenceDeployment
 LABEL_REPLICA = f"{GROUP}/replica"  # on worker pods: "0", "1", …
@@ -48,3 +49,4 @@ class Role(StrEnum):
     CLIENT = "client"
     GATEWAY = "gateway"
     OPERATOR = "operator"
+    WORKER = "worker"  # by certificate only: it serves, and calls nobody
