@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -101,8 +102,8 @@ class MutualTls:
 
     @property
     def expiry_s(self) -> float:
-        """Return for how many seconds the certificate is still accepted: below 0 it is not. 0 without one."""
-        return self._bundle.not_after_s - self._clock() if self._bundle else 0.0
+        """Return for how many seconds the certificate is still accepted: below 0 it is not. NaN without one."""
+        return self._bundle.not_after_s - self._clock() if self._bundle else math.nan
 
     def replace(self, bundle: Bundle) -> None:
         """Use another certificate for connections from now on. Raises TlsError if it is somebody else's."""
@@ -143,6 +144,18 @@ class MutualTls:
 def open_channel(target: str, tls: MutualTls | None, role: Role, options: Sequence[tuple[str, Any]]) -> aio.Channel:
     """Return a channel to a server of this role: plain where there is no TLS. Raises TlsError."""
     return tls.channel(target, role, options) if tls else aio.insecure_channel(target, options=options)
+
+
+def certificate_complaint(details: str) -> str:
+    """Return what is wrong with the server's certificate when gRPC could not connect and says so, "" if it is not that.
+
+    The words are ours: gRPC's own hold addresses and differ from version to version.
+    """
+    if "certificate has expired" in details:
+        return "its certificate has expired"
+    if "Hostname Verification" in details:
+        return "its certificate is of another role"
+    return "its certificate is of another authority" if "certificate" in details.lower() else ""
 
 
 async def follow_directory(

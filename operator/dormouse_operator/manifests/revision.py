@@ -2,7 +2,7 @@
 
 Three kinds of fields, by what a change of them takes:
 
-    another pod      image, resources, volumes, device            in `pod_digest_of` and in `revision_of`
+    another pod      image, resources, volumes, device, TLS       in `pod_digest_of` and in `revision_of`
     another engine   the model's path and name, `engine`          in `revision_of` only
     nothing          replicas, scaling, lifecycle, rollout        in neither; pods keep their drain timeout
 
@@ -35,7 +35,9 @@ def pod_digest_of(deployment: Deployment, image: str) -> str:
 
 
 def _pod_part(deployment: Deployment, image: str) -> Mapping[str, Any]:
+    secured = {"mutual_tls": True} if deployment.mutual_tls else {}  # without it the digest is as it always was
     return {
+        **secured,
         "image": image,
         "claim": deployment.model.claim,
         "device": deployment.engine.device,
