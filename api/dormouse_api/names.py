@@ -18,6 +18,7 @@ GROUP_PORT = 29500  # leaders of groups: where the ranks of the group meet
 
 INFERENCE_SERVICE = "dormouse.v1.Inference"
 CONTROL_SERVICE = "dormouse.v1.WorkerControl"
+GATEWAY_CONTROL_SERVICE = "dormouse.v1.GatewayControl"
 
 LABEL_DEPLOYMENT = f"{GROUP}/deployment"  # on every child: the name of its InferenceDeployment
 LABEL_REPLICA = f"{GROUP}/replica"  # on worker pods: "0", "1", …
@@ -54,3 +55,4 @@ class Role(StrEnum):
     CLIENT = "client"
     GATEWAY = "gateway"
     OPERATOR = "operator"
+    WORKER = "worker"  # by certificate only: it serves, and calls nobody

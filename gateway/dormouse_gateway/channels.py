@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from grpc import aio
 
 from dormouse_api.limits import MAX_MESSAGE_BYTES, channel_options
+from dormouse_api.mutual_tls import MutualTls, open_channel
+from dormouse_api.names import Role
 from dormouse_gateway.model import EndpointId
 
 _SPARE_BYTES = 64 << 10  # what the gateway adds to a request of the largest size; the worker then names the limit
@@ -22,12 +25,23 @@ _KEEPALIVE = {
 }
 
 
-class Channels:
-    """Owns every channel. Closing happens in the background; `aclose` waits for all of it."""
+RETIRED_S = 3_700.0  # how long calls may go on over a former certificate: no worker lets one take longer than an hour
 
-    def __init__(self) -> None:
-        """Start without any."""
+_LOG = logging.getLogger(__name__)
+
+
+class Channels:
+    """Owns every channel. Closing happens in the background; `aclose` waits for all of it.
+
+    A channel keeps the certificate that it was made with. With a renewed one the endpoints get new channels for new
+    calls; calls that run end on the old ones, which are closed when even the longest of them has ended.
+    """
+
+    def __init__(self, tls: MutualTls | None = None) -> None:
+        """Start without any. Without TLS workers are plain."""
+        self._tls = tls
         self._channels: dict[EndpointId, aio.Channel] = {}
+        self._retired: dict[asyncio.TimerHandle, tuple[EndpointId, aio.Channel]] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
@@ -38,22 +52,43 @@ class Channels:
         """Return the endpoint's channel; opens it if there is none."""
         channel = self._channels.get(endpoint)
         if channel is None:
-            channel = self._channels[endpoint] = aio.insecure_channel(endpoint.address, options=_options())
+            channel = open_channel(endpoint.address, self._tls, Role.WORKER, _options())
+            self._channels[endpoint] = channel
         return channel
+
+    def renew(self) -> None:
+        """Let new calls use the certificate that is in use by now; running ones go on."""
+        loop = asyncio.get_running_loop()
+        for endpoint, channel in self._channels.items():
+            handle = loop.call_later(RETIRED_S, self._close_retired, channel)
+            self._retired[handle] = (endpoint, channel)
+        _LOG.info("%d workers get new connections for new calls", len(self._channels))
+        self._channels = {}
 
     def discard(self, endpoint: EndpointId) -> None:
         """Close the endpoint's channel soon. No error if there is none; calls on it are cancelled."""
         channel = self._channels.pop(endpoint, None)
         if channel is not None:
-            task = asyncio.get_running_loop().create_task(channel.close(None))
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self._close(channel)
+        for retired in [channel for owner, channel in self._retired.values() if owner == endpoint]:
+            self._close_retired(retired)
 
     async def aclose(self) -> None:
         """Close everything."""
-        for endpoint in list(self._channels):
+        for endpoint in {*self._channels, *(owner for owner, _ in self._retired.values())}:
             self.discard(endpoint)
         await asyncio.gather(*self._closing)
+
+    def _close_retired(self, channel: aio.Channel) -> None:
+        for handle in [handle for handle, (_, known) in self._retired.items() if known is channel]:
+            handle.cancel()
+            del self._retired[handle]
+        self._close(channel)
+
+    def _close(self, channel: aio.Channel) -> None:
+        task = asyncio.get_running_loop().create_task(channel.close(None))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
 
 def _options() -> list[tuple[str, int]]:

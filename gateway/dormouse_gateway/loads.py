@@ -11,6 +11,7 @@ from typing import Any
 
 from grpc import aio
 
+from dormouse_api.mutual_tls import TlsError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
 from dormouse_gateway.activity import WorkerLoad
@@ -101,6 +102,12 @@ class LoadWatch:
                     is_identified = load.is_ready and (is_identified or await self._identify(endpoint))
             except aio.AioRpcError as error:
                 _LOG.debug("the load of %s is lost: %s: %s", endpoint.pod.name, error.code().name, error.details())
+            except TlsError as error:
+                _LOG.error("the load of %s can not be read: %s", endpoint.pod.name, error)
+            except asyncio.CancelledError:
+                if _is_cancelling():
+                    raise
+                _LOG.debug("the load of %s is read over another connection", endpoint.pod.name)  # the former was closed
             self._note(endpoint, None)
             failures += 1
             await self._sleep(self._backoff.delay_s(failures, self._rng))
@@ -143,6 +150,12 @@ class LoadWatch:
         is_awaited = activity is not None and activity.held > 0
         is_open = room is not None and room.is_open
         return endpoint.ready or is_awaited or is_open or not deployment.phase.startswith(_AT_REST)
+
+
+def _is_cancelling() -> bool:
+    """Tell whether this very task was cancelled, and not only the stream that it reads."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _place(endpoint: Endpoint) -> tuple[object, ...]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import grpc
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -86,6 +86,11 @@ class Metrics:
     def watch(self, router: Router) -> None:
         """Show this router's endpoints and running requests, too."""
         self._registry.register(_RouterCollector(router))
+
+    def follow_certificate(self, expiry_s: Callable[[], float]) -> None:
+        """Show for how long the gateway's certificate lasts, as this says."""
+        words = "For how long the gateway's own certificate is still accepted by workers; below 0 it is not."
+        Gauge("dormouse_certificate_expiry_seconds", words, registry=self._registry).set_function(expiry_s)
 
     def finished(self, model: str, method: str, code: grpc.StatusCode, seconds: float) -> None:
         """Count a request that ended."""

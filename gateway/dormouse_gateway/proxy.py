@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 from grpc import aio
 
+from dormouse_api.mutual_tls import TlsError
 from dormouse_api.names import INFERENCE_SERVICE
 from dormouse_api.status import CallError, to_grpc_status
 from dormouse_gateway import announce, requests
@@ -29,6 +30,7 @@ from dormouse_gateway.holder import Holder, Wait
 from dormouse_gateway.keys import Caller, Keyring
 from dormouse_gateway.metrics import UNKNOWN_MODEL, Metrics
 from dormouse_gateway.migrate import Mover
+from dormouse_gateway.model import Endpoint
 from dormouse_gateway.requests import METHODS, Method
 from dormouse_gateway.router import Lease, Router
 from dormouse_gateway.routing.demand import read_demand
@@ -160,11 +162,18 @@ class InferenceProxy:
             demand=call.demand,
         )
 
+    def _channel_to(self, endpoint: Endpoint) -> Any:  # the stubs demand serializers: raw bytes need none
+        """Return the way to a worker. Raises CallError where this gateway could not prove itself there."""
+        try:
+            return self._channels.get(endpoint.id)
+        except TlsError as error:
+            raise CallError(grpc.StatusCode.UNAVAILABLE, f"the gateway is not known to workers: {error}") from error
+
     async def _send(self, call: Call, lease: Lease, write: Write, where: Where) -> WorkerFailure | None:
         """Send the call to this worker and pass its messages on, each when the client took the one before."""
         endpoint, messages = lease.endpoint, 0
         timeout_s = max(0.0, call.deadline - self._clock())
-        channel: Any = self._channels.get(endpoint.id)  # the stubs demand serializers: raw bytes need none
+        channel = self._channel_to(endpoint)
         stream = channel.unary_stream(call.method.path)(
             call.body, timeout=timeout_s, metadata=aio.Metadata(*call.metadata)
         )

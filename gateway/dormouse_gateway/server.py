@@ -17,7 +17,9 @@ from grpc_reflection.v1alpha import reflection
 
 from dormouse_api.auth import RequireRole, RoleTokens
 from dormouse_api.limits import MAX_MESSAGE_BYTES, server_options
-from dormouse_api.names import INFERENCE_SERVICE, LABEL_DEPLOYMENT, Role
+from dormouse_api.mutual_tls import follow_directory
+from dormouse_api.names import GATEWAY_CONTROL_SERVICE, INFERENCE_SERVICE, LABEL_DEPLOYMENT, Role
+from dormouse_api.peers import RequirePeer
 from dormouse_api.v1 import gateway_control_pb2_grpc as control_rpc
 from dormouse_api.v1 import inference_pb2
 from dormouse_gateway.channels import Channels
@@ -35,14 +37,21 @@ from dormouse_gateway.openai.door import OpenAIDoor
 from dormouse_gateway.openai.generating import Generating
 from dormouse_gateway.proxy import InferenceProxy
 from dormouse_gateway.router import Router
-from dormouse_gateway.settings import Settings, Tokens, hold_settings, read_identity, read_keys, read_policy
+from dormouse_gateway.settings import (
+    Settings,
+    Tokens,
+    hold_settings,
+    read_identity,
+    read_keys,
+    read_mutual_tls,
+    read_policy,
+)
 from dormouse_gateway.wakes import WakeWriter
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS, KubeApi, Resource
 from dormouse_kube.reflector import ObjectKey, Reflector
 
 _LOG = logging.getLogger(__name__)
 
-GATEWAY_CONTROL_SERVICE = "dormouse.v1.GatewayControl"
 _CONTROL_GRACE_S = 1.0  # the streams there have been told to end
 _WAITING_S = 10.0  # between two comments to an HTTP client whose request is held
 _HAND_BACK_S = 1.0  # so long before the end of the drain: time for the refusals to reach the clients
@@ -71,7 +80,10 @@ class Gateway:
         self._keys = read_keys(settings)
         self._identity = read_identity(settings)
         self.metrics = Metrics()
-        self.channels = Channels()
+        self._mutual_tls = read_mutual_tls(settings)
+        if self._mutual_tls:
+            self.metrics.follow_certificate(lambda tls=self._mutual_tls: tls.expiry_s)  # type: ignore[misc]
+        self.channels = Channels(self._mutual_tls)
         self.router = Router(
             on_close=self.channels.discard,
             on_forget=self.metrics.forget,
@@ -103,13 +115,13 @@ class Gateway:
             default_deadline_s=settings.default_deadline_s,
             rng=rng,
         )
-        guard = RequireRole(
-            RoleTokens({Role.OPERATOR: tokens.operator_token_sha256}), {GATEWAY_CONTROL_SERVICE: Role.OPERATOR}
-        )
+        known = RoleTokens({Role.OPERATOR: tokens.operator_token_sha256})
+        guards: list[Any] = [RequireRole(known, {GATEWAY_CONTROL_SERVICE: Role.OPERATOR})]
+        peers = [RequirePeer(self._mutual_tls.identity, known)] if self._mutual_tls else []
         most = {"grpc.max_allowed_incoming_connections": self._shares.grpc}
-        self._inference = self._server(guard, INFERENCE_SERVICE, most)
+        self._inference = self._server(guards, INFERENCE_SERVICE, most)
         self._inference.add_generic_rpc_handlers((proxy.handler(),))
-        self._control = self._server(guard, GATEWAY_CONTROL_SERVICE)
+        self._control = self._server([*guards, *peers], GATEWAY_CONTROL_SERVICE)
         self._activity = GatewayControl(self.router.activity, is_synced=lambda: self.router.is_synced)
         control_rpc.add_GatewayControlServicer_to_server(self._activity, self._control)
         self._http = HttpDoor(metrics=self.metrics.text, is_ready=lambda: self._is_ready)
@@ -126,7 +138,7 @@ class Gateway:
         await self._tell(health_pb2.HealthCheckResponse.NOT_SERVING)
         ports = Ports(
             self._add_port(self._inference, f"{host}:{self._settings.port}"),
-            self._control.add_insecure_port(f"{host}:{self._settings.control_port}"),
+            self._add_control_port(f"{host}:{self._settings.control_port}"),
             await self._http.start(host, self._settings.metrics_port),
             await self._openai.start(host, self._settings.http_port),
         )
@@ -193,11 +205,11 @@ class Gateway:
         for service in ("", INFERENCE_SERVICE, GATEWAY_CONTROL_SERVICE):
             await self._health.set(service, status)
 
-    def _server(self, guard: RequireRole, service: str, most: Mapping[str, int] | None = None) -> aio.Server:
-        """Return a server with health and, if wished, reflection, and with the guard; `most` are limits of its own."""
+    def _server(self, guards: Sequence[Any], service: str, most: Mapping[str, int] | None = None) -> aio.Server:
+        """Return a server with health and, if wished, reflection, and with guards; `most` are limits of its own."""
         roomy = {"grpc.max_receive_message_length": MAX_MESSAGE_BYTES + _SPARE_BYTES}
         options = dict(server_options()) | roomy | dict(most or {})
-        server = aio.server(interceptors=[guard], options=list(options.items()))
+        server = aio.server(interceptors=guards, options=list(options.items()))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         if self._settings.enable_reflection:
             reflection.enable_server_reflection((service, HEALTH_SERVICE, reflection.SERVICE_NAME), server)
@@ -208,6 +220,12 @@ class Gateway:
         if self._identity:
             return server.add_secure_port(address, self._identity.credentials())
         return server.add_insecure_port(address)
+
+    def _add_control_port(self, address: str) -> int:
+        """Let the operator in: with certificates of both sides, where there are any."""
+        if self._mutual_tls:
+            return self._control.add_secure_port(address, self._mutual_tls.server_credentials())
+        return self._control.add_insecure_port(address)
 
     def _openai_door(self, proxy: InferenceProxy) -> OpenAIDoor:
         timeout_s = self._settings.http_timeout_s
@@ -221,6 +239,11 @@ class Gateway:
         every_s = self._settings.reload_interval_s
         if self._keys.directory:
             tasks.create_task(watch_files((self._keys.directory,), self._keys.reload, every_s=every_s))
+        if self._mutual_tls and self._settings.mutual_tls_dir:
+            following = follow_directory(
+                self._mutual_tls, self._settings.mutual_tls_dir, every_s=every_s, on_change=self.channels.renew
+            )
+            tasks.create_task(following)
         if self._identity:
             tasks.create_task(watch_files(self._identity.files, self._identity.reload, every_s=every_s))
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from dormouse_api.mutual_tls import MutualTls, TlsError, read_bundle
 from dormouse_api.names import CONTROL_PORT, HTTP_PORT, INFERENCE_PORT, METRICS_PORT
 from dormouse_gateway.hold import HoldLimits, HoldSettings
 from dormouse_gateway.key_files import BadKeyFile
@@ -49,6 +50,9 @@ class Settings:
     # only, control and metrics stay plain (they are for the cluster). Read again when the files change.
     tls_cert_file: Path | None = None
     tls_key_file: Path | None = None
+    # DORMOUSE_MUTUAL_TLS_DIR: tls.crt, tls.key and ca.crt, by which the gateway proves itself to workers, and knows
+    # them and the operator at its control port. None = both ways are plain. Read again when the files change.
+    mutual_tls_dir: Path | None = None
     # DORMOUSE_RELOAD_INTERVAL, seconds: how often it is looked whether those files changed. The kubelet itself takes up
     # to a minute to bring a Secret's change.
     reload_interval_s: float = 5.0
@@ -124,6 +128,7 @@ class Settings:
             api_keys_dir=read.path("DORMOUSE_API_KEYS_DIR"),
             tls_cert_file=read.path("DORMOUSE_TLS_CERT_FILE"),
             tls_key_file=read.path("DORMOUSE_TLS_KEY_FILE"),
+            mutual_tls_dir=read.path("DORMOUSE_MUTUAL_TLS_DIR"),
             reload_interval_s=read.seconds("DORMOUSE_RELOAD_INTERVAL", cls.reload_interval_s, least=0.1),
             http_max_connections=read.number(
                 "DORMOUSE_HTTP_MAX_CONNECTIONS", cls.http_max_connections, least=1, most=1_000_000
@@ -261,6 +266,16 @@ def read_identity(settings: Settings) -> Identity | None:
     except OSError as error:
         where = f"{settings.tls_cert_file} and {settings.tls_key_file}"
         raise BadSetting(f"DORMOUSE_TLS_CERT_FILE, DORMOUSE_TLS_KEY_FILE: {where}: {error}") from error
+
+
+def read_mutual_tls(settings: Settings) -> MutualTls | None:
+    """Read what the gateway proves itself with, if there is anything. Raises BadSetting."""
+    if settings.mutual_tls_dir is None:
+        return None
+    try:
+        return MutualTls(read_bundle(settings.mutual_tls_dir))
+    except TlsError as error:
+        raise BadSetting(f"DORMOUSE_MUTUAL_TLS_DIR: {error}") from error
 
 
 def _token(path: Path) -> str:

@@ -10,9 +10,10 @@ import logging
 import signal
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
+from dormouse_api.mutual_tls import MutualTls
 from dormouse_kube.api import KubeApi
 from dormouse_kube.client import KubeClient
 from dormouse_operator import logs, memory
@@ -25,6 +26,7 @@ from dormouse_operator.feed import Feed
 from dormouse_operator.gateways import Gateways, GrpcGateways
 from dormouse_operator.host_memory import HostMemoryBook
 from dormouse_operator.http import serve_http
+from dormouse_operator.identities import CertificateSettings, Identities
 from dormouse_operator.lease_thread import LeaseThread, Pulse
 from dormouse_operator.manifests import WorkerDefaults
 from dormouse_operator.metrics import Metrics
@@ -85,8 +87,12 @@ class App:
         metrics: Metrics,
         watch: Watch = watch,
         gateways: Gateways | None = None,
+        tls: MutualTls | None = None,
     ) -> None:
-        """Connect the parts; `watch` differs in tests only. Without gateways no load is known."""
+        """Connect the parts; `watch` differs in tests only. Without gateways no load is known.
+
+        `tls` is what workers and gateways are called with, where settings.mutual_tls is set: it gets its certificate.
+        """
         self._watch = watch
         self._settings = settings
         self._metrics = metrics
@@ -113,7 +119,9 @@ class App:
             clock=utc_now,
             activities=self.activities,
             host_memory=self.host_memory,
+            mutual_tls=tls is not None,
         )
+        self.identities = Identities(kube, tls, _certificates(settings), authority=candidate) if tls else None
         writer = Writer(kube, self.cache, candidate)
         defaults = WorkerDefaults(
             settings.worker_image_pull_policy,
@@ -131,8 +139,12 @@ class App:
             metrics=metrics,
             url=settings.gateway_address,
             reporter=settings.pod_name,
-            followers=(self.scaler, *([self.host_memory] if self.host_memory else [])),
+            followers=[each for each in (self.scaler, self.host_memory, self.identities) if each],
         )
+        if tls and self.identities:
+            identities = self.identities
+            expiries_s = {"operator": lambda: tls.expiry_s, "authority": lambda: identities.authority_expiry_s}
+            metrics.follow_certificates(expiries_s)
         metrics.follow_lease(lambda: candidate.epoch, lambda: candidate.leads)
         metrics.follow_queue(lambda: self.worklist.waiting_s)
         metrics.follow_watches(self.feed.ages_s)
@@ -164,6 +176,8 @@ class App:
             self._acts = True
             self.worklist.sweep(key for key, _ in self.cache.versions())
             listening = [listen() for listen in self._listening]
+            if self.identities:
+                listening.append(self.identities.run())
             await _race(self.candidate.keep(), self.worklist.run(), self._resync(), self.scaler.run(), *listening)
         finally:
             with suppress(TimeoutError):  # then it runs out by itself
@@ -212,9 +226,12 @@ async def run(settings: Settings, tokens: Tokens) -> int:
 
     async with await connect() as kube, LeaseThread(connect, _leader_of(settings, pulse)) as candidate:
         logs.set_up(settings.log_level, settings.log_format, epoch=lambda: candidate.epoch)
-        workers = GrpcWorkerControl(tokens.operator_token)
-        gateways = _gateways(settings, tokens)
-        app = App(kube, workers, candidate, settings=settings, tokens=tokens, metrics=metrics, gateways=gateways)
+        tls = MutualTls() if settings.mutual_tls else None
+        workers = GrpcWorkerControl(tokens.operator_token, tls=tls)
+        gateways = _gateways(settings, tokens, tls)
+        app = App(
+            kube, workers, candidate, settings=settings, tokens=tokens, metrics=metrics, gateways=gateways, tls=tls
+        )
         async with serve_http(
             settings.metrics_port, render_metrics=metrics.render, is_ready=lambda: app.is_ready
         ) as port:
@@ -227,12 +244,22 @@ async def run(settings: Settings, tokens: Tokens) -> int:
     return 0
 
 
-def _gateways(settings: Settings, tokens: Tokens) -> Gateways | None:
+def _certificates(settings: Settings) -> CertificateSettings:
+    return CertificateSettings(
+        namespace=settings.namespace,
+        release=settings.release,
+        lifetime=timedelta(seconds=settings.certificate_seconds),
+        authority_lifetime=timedelta(seconds=settings.authority_seconds),
+        authority_secret=settings.authority_secret,
+    )
+
+
+def _gateways(settings: Settings, tokens: Tokens, tls: MutualTls | None) -> Gateways | None:
     """Return where gateways are found, None if that is not set."""
     service = settings.gateway_control
     if not service:
         return None
-    return GrpcGateways(service, tokens.operator_token, clock=asyncio.get_running_loop().time)
+    return GrpcGateways(service, tokens.operator_token, clock=asyncio.get_running_loop().time, tls=tls)
 
 
 def _leader_of(settings: Settings, pulse: Pulse) -> Callable[[KubeApi], Leadership]:

@@ -14,6 +14,8 @@ from grpc import aio
 
 from dormouse_api.auth import role_metadata
 from dormouse_api.limits import channel_options
+from dormouse_api.mutual_tls import MutualTls, TlsError, certificate_complaint, open_channel
+from dormouse_api.names import Role
 from dormouse_api.v1 import gateway_control_pb2 as pb
 from dormouse_api.v1 import gateway_control_pb2_grpc as rpc
 from dormouse_operator.errors import GatewayLost
@@ -67,8 +69,10 @@ class GrpcGateways:
         *,
         clock: Callable[[], float] = time.monotonic,
         silence_s: float = SILENCE_S,
+        tls: MutualTls | None = None,
     ) -> None:
-        """Take the Service's host:port, whose name resolves to every gateway's own address."""
+        """Take the Service's host:port, whose name resolves to every gateway's own address; without TLS it is plain."""
+        self._tls = tls
         self._host, _, self._port = service.rpartition(":")
         self._metadata = role_metadata(token)
         self._clock = clock
@@ -84,7 +88,11 @@ class GrpcGateways:
 
     async def watch(self, address: str) -> AsyncIterator[Told]:
         """See Gateways."""
-        async with aio.insecure_channel(address, options=channel_options()) as channel:
+        try:
+            channel = open_channel(address, self._tls, Role.GATEWAY, channel_options())
+        except TlsError as error:
+            raise GatewayLost(f"the gateway at {address}: {error}") from error
+        async with channel:
             stub: Any = rpc.GatewayControlStub(channel)
             call = stub.WatchActivity(pb.WatchActivityRequest(), metadata=self._metadata)
             while True:
@@ -127,8 +135,10 @@ def _report(item: pb.Activity, now_s: float) -> Report:
 
 def _words(error: aio.AioRpcError) -> str:
     """Return why: words about a connection are ours, so that they stay the same from try to try."""
-    is_connection = error.code() is grpc.StatusCode.UNAVAILABLE
-    return "it does not accept connections" if is_connection else f"{error.code().name}: {error.details()}"
+    words = error.details() or ""
+    if error.code() is grpc.StatusCode.UNAVAILABLE:
+        return certificate_complaint(words) or "it does not accept connections"
+    return f"{error.code().name}: {words}"
 
 
 def _host_port(address: tuple[Any, ...]) -> str:

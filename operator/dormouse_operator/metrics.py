@@ -77,6 +77,13 @@ class Metrics:
         self._epoch.set_function(epoch)
         self._leads.set_function(leads)
 
+    def follow_certificates(self, expiries_s: Mapping[str, Callable[[], float]]) -> None:
+        """Show for how long the certificates of these holders last, as these say."""
+        words = "For how long a certificate is still accepted; below 0 it is not; NaN while there is none"
+        gauge = Gauge("dormouse_certificate_expiry_seconds", words, ["holder"], registry=self._registry)
+        for holder, expiry_s in expiries_s.items():
+            gauge.labels(holder).set_function(expiry_s)
+
     def follow_queue(self, waiting_s: Callable[[], list[float]]) -> None:
         """Show the queue, of which each has waited for so long."""
         self._depth.set_function(lambda: len(waiting_s()))

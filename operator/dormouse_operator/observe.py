@@ -74,12 +74,14 @@ class Observer:
         clock: Callable[[], datetime],
         activities: Mapping[Key, Activity] | None = None,
         host_memory: HostMemory | None = None,
+        mutual_tls: bool = False,
     ) -> None:
         """Take the worlds, what Observed carries of the settings, and the load (what is missing is not known).
 
         Without `host_memory` copies that sleep may take what they need.
         """
         self._host_memory = host_memory
+        self._mutual_tls = mutual_tls
         self._activities = activities if activities is not None else {}
         self._kube = kube
         self._cache = cache
@@ -96,7 +98,7 @@ class Observer:
 
     async def observe(self, snapshot: Snapshot, refusals: Refusals) -> Sighting:
         """Return what there is. `refusals` are of the last actions."""
-        deployment = parse_deployment(snapshot.deployment)
+        deployment = replace(parse_deployment(snapshot.deployment), mutual_tls=self._mutual_tls)
         pods, followers = parse_pods(snapshot.pods)
         pressure = self._host_memory.pressure_on(deployment.key) if self._host_memory else ""
         activity = self._activities.get(deployment.key)

@@ -9,8 +9,10 @@ from typing import cast
 
 from dormouse_api import __version__
 from dormouse_operator.logs import LogFormat
+from dormouse_operator.renewal import LEAST_LIFETIME_S
 
 _MAX_BYTES = 2**50
+_YEAR_S = 365 * 86400
 
 
 class SettingsError(ValueError):
@@ -40,6 +42,10 @@ class Settings:
     resync_seconds: (
         float  # DORMOUSE_RESYNC_SECONDS: how often the cache is compared with what was seen, in case of a miss
     )
+    mutual_tls: bool  # DORMOUSE_MUTUAL_TLS: issue certificates to operator, gateways and workers, and demand them
+    certificate_seconds: int  # DORMOUSE_CERTIFICATE_SECONDS: their lifetime; renewed after two thirds of it
+    authority_seconds: int  # DORMOUSE_AUTHORITY_SECONDS: lifetime of the authority that the operator makes
+    authority_secret: str  # DORMOUSE_AUTHORITY_SECRET: of somebody else's authority; empty = the operator makes one
     max_concurrent_reconciles: int  # DORMOUSE_MAX_CONCURRENT_RECONCILES: of different objects, at the same time
 
     @property
@@ -68,6 +74,10 @@ def parse_settings(env: Mapping[str, str]) -> Settings:
         node_loss_seconds=int(_number(env, "NODE_LOSS_SECONDS", 30, 0, 86400)),
         max_sleeping_host_bytes=int(_number(env, "MAX_SLEEPING_HOST_BYTES", 0, 0, _MAX_BYTES)),
         resync_seconds=_number(env, "RESYNC_SECONDS", 30.0, 1.0, 3600.0),
+        mutual_tls=_choice(env, "MUTUAL_TLS", ("false", "true")) == "true",
+        certificate_seconds=int(_number(env, "CERTIFICATE_SECONDS", 86400, LEAST_LIFETIME_S, _YEAR_S)),
+        authority_seconds=int(_number(env, "AUTHORITY_SECONDS", 10 * _YEAR_S, 86400, 30 * _YEAR_S)),
+        authority_secret=_text(env, "AUTHORITY_SECRET", ""),
         max_concurrent_reconciles=int(_number(env, "MAX_CONCURRENT_RECONCILES", 32, 1, 1000)),
     )
 

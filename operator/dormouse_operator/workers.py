@@ -15,7 +15,8 @@ from grpc import aio
 
 from dormouse_api.auth import role_metadata
 from dormouse_api.limits import channel_options
-from dormouse_api.names import CONTROL_PORT
+from dormouse_api.mutual_tls import MutualTls, TlsError, certificate_complaint, open_channel
+from dormouse_api.names import CONTROL_PORT, Role
 from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2_grpc as rpc
 from dormouse_operator.errors import WorkerError, WorkerRefused, WorkerUnreachable
@@ -83,9 +84,10 @@ class WorkerControl(Protocol):
 class GrpcWorkerControl:
     """WorkerControl over gRPC, with the operator's role token."""
 
-    def __init__(self, token: str, *, port: int = CONTROL_PORT) -> None:
-        """Take the operator's token; the port differs in tests only."""
+    def __init__(self, token: str, *, port: int = CONTROL_PORT, tls: MutualTls | None = None) -> None:
+        """Take the operator's token and certificate (None: workers are plain); the port differs in tests only."""
         self._metadata = role_metadata(token)
+        self._tls = tls
         self._port = port
 
     async def get_status(self, address: str) -> Worker:
@@ -162,7 +164,11 @@ class GrpcWorkerControl:
         """Open a channel, map what goes wrong on it, close it."""
         host = f"[{address}]" if ":" in address and not address.startswith("unix:") else address
         target = host if address.startswith("unix:") else f"{host}:{self._port}"
-        async with aio.insecure_channel(target, options=channel_options()) as channel:
+        try:
+            channel = open_channel(target, self._tls, Role.WORKER, channel_options())
+        except TlsError as error:
+            raise WorkerUnreachable(str(error)) from error
+        async with channel:
             try:
                 yield rpc.WorkerControlStub(channel)
             except aio.AioRpcError as error:
@@ -177,7 +183,7 @@ def _to_error(error: aio.AioRpcError) -> WorkerError:
     """Map a gRPC status. Words about the connection are ours, so that they stay the same from try to try."""
     code, words = error.code(), error.details() or ""
     if code is grpc.StatusCode.UNAVAILABLE:
-        return WorkerUnreachable("it does not accept connections")
+        return WorkerUnreachable(certificate_complaint(words) or "it does not accept connections")
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return WorkerUnreachable("it does not answer in time")
     return WorkerRefused(f"{code.name}: {words}")

@@ -224,3 +224,24 @@ def test_a_wrong_value_is_refused_by_its_name(render: Render, setting: str, name
     with pytest.raises(CommandFailed, match="values don't meet the specifications") as refusal:
         render(setting)
     assert named_in_the_message in str(refusal.value)
+
+
+def test_with_mutual_tls_the_operator_may_keep_certificates_and_the_gateway_mounts_its_own(render: Render):
+    manifests = render("mtls.enabled=true")
+    watched = named(manifests, "ClusterRole", "dormouse-system-r-dormouse-operator")
+    own = named(manifests, "Role", "r-dormouse-operator-lease")
+    assert [rule["verbs"] for rule in watched["rules"] if "secrets" in rule["resources"]] == [
+        ["get", "create", "patch"]
+    ]
+    (named_ones,) = [rule for rule in own["rules"] if "secrets" in rule["resources"] and "resourceNames" in rule]
+    assert named_ones["resourceNames"] == ["r-dormouse-authority", "r-dormouse-gateway-identity"]
+    pod = named(manifests, "Deployment", "r-dormouse-gateway")["spec"]["template"]["spec"]
+    (volume,) = [item for item in pod["volumes"] if item["name"] == "certificates"]
+    assert volume["secret"]["secretName"] == "r-dormouse-gateway-identity"
+    (mount,) = [item for item in pod["containers"][0]["volumeMounts"] if item["name"] == "certificates"]
+    assert {"name": "DORMOUSE_MUTUAL_TLS_DIR", "value": mount["mountPath"]} in pod["containers"][0]["env"]
+
+
+def test_the_authority_can_be_somebody_elses(render: Render):
+    own = named(render("mtls.enabled=true", "mtls.authoritySecretName=corp"), "Role", "r-dormouse-operator-lease")
+    assert ["corp", "r-dormouse-gateway-identity"] in [rule.get("resourceNames") for rule in own["rules"]]

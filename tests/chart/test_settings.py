@@ -45,6 +45,16 @@ def test_the_operator_understands_its_environment(render: Render, level: str):
     assert settings.max_sleeping_host_bytes == 123456789012
 
 
+def test_the_operator_understands_what_certificates_it_should_issue(render: Render):
+    plain = parse_settings(environment(container(render(), "operator")))
+    assert not plain.mutual_tls
+    given = ("mtls.enabled=true", "mtls.certificateSeconds=3600", "mtls.authoritySecretName=corp")
+    settings = parse_settings(environment(container(render(*given), "operator")))
+    assert settings.mutual_tls
+    assert (settings.certificate_seconds, settings.authority_secret) == (3600, "corp")
+    assert settings.authority_seconds == plain.authority_seconds
+
+
 @pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
 def test_the_gateway_understands_its_environment(render: Render, level: str):
     manifests = render(f"gateway.logLevel={level}", "watch.namespaces={a,b}")

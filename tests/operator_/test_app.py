@@ -10,8 +10,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from dormouse_api.mutual_tls import MutualTls
 from dormouse_api.names import COMPONENT_WORKER, LABEL_COMPONENT, LABEL_DEPLOYMENT
-from dormouse_kube.api import INFERENCE_DEPLOYMENTS, LEASES, PODS
+from dormouse_kube.api import INFERENCE_DEPLOYMENTS, LEASES, PODS, SECRETS
 from dormouse_kube.errors import Unavailable
 from dormouse_kube.testing import FakeKube
 from dormouse_operator.app import App
@@ -39,7 +40,7 @@ def deployment(name="tiny"):
     return {"metadata": {"namespace": "team", "name": name}, "spec": spec}
 
 
-def app_over(kube, metrics=None, gateways=None, **settings):
+def app_over(kube, metrics=None, gateways=None, tls=None, **settings):
     leadership = Leadership(
         kube,
         namespace="system",
@@ -56,6 +57,7 @@ def app_over(kube, metrics=None, gateways=None, **settings):
         metrics=metrics or Metrics(),
         watch=FakeWatch(kube),
         gateways=gateways,
+        tls=tls,
     )
 
 
@@ -63,6 +65,32 @@ async def until(holds):
     async with asyncio.timeout(5):
         while not holds():  # noqa: ASYNC110  # what is waited for has no event of its own
             await asyncio.sleep(0)
+
+
+async def test_with_mutual_tls_a_leader_issues_certificates_that_pods_mount_and_tells_how_long_they_last():
+    kube, metrics, stop, tls = FakeKube(), Metrics(), asyncio.Event(), MutualTls()
+    kube.put(INFERENCE_DEPLOYMENTS, deployment())
+    running = asyncio.create_task(app_over(kube, metrics, tls=tls).run(stop))
+    await until(lambda: kube.everything(PODS) and len(kube.everything(SECRETS)) == 3)
+    names = {secret["metadata"]["name"] for secret in kube.everything(SECRETS)}
+    assert names == {"r-authority", "r-gateway-identity", "tiny-identity"}
+    (pod,) = kube.everything(PODS)
+    assert "tiny-identity" in str(pod["spec"]["volumes"])
+    text = metrics.render().decode()
+    assert 'dormouse_certificate_expiry_seconds{holder="operator"} 86' in text
+    assert 'dormouse_certificate_expiry_seconds{holder="authority"} 3.15' in text
+    stop.set()
+    await running
+
+
+async def test_without_it_there_is_no_secret():
+    kube, stop = FakeKube(), asyncio.Event()
+    kube.put(INFERENCE_DEPLOYMENTS, deployment())
+    running = asyncio.create_task(app_over(kube).run(stop))
+    await until(lambda: kube.everything(PODS))
+    stop.set()
+    await running
+    assert not kube.everything(SECRETS)
 
 
 async def test_a_leader_finds_what_there_is_acts_and_hands_the_lease_over():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -162,3 +163,17 @@ def test_an_event_is_about_the_deployment():
     assert event["involvedObject"]["name"] == "tiny"
     assert len(event["message"]) == 1024
     assert event["metadata"]["name"].startswith("tiny.")
+
+
+def test_with_mutual_tls_a_worker_mounts_its_certificate_and_the_kubelet_asks_over_http():
+    plain, secured = deployment(), replace(deployment(), mutual_tls=True)
+    spec = pod_manifest(secured, image="worker:1", index=0, defaults=DEFAULTS)["spec"]
+    (container,) = spec["containers"]
+    volume = next(item for item in spec["volumes"] if item["name"] == "certificates")
+    mount = next(item for item in container["volumeMounts"] if item["name"] == "certificates")
+    assert volume["secret"]["secretName"] == f"{secured.key.name}-identity"
+    assert {"name": "DORMOUSE_MUTUAL_TLS_DIR", "value": mount["mountPath"]} in container["env"]
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": 8080}
+    assert "grpc" not in container["readinessProbe"]
+    assert revision_of(secured, "worker:1") != revision_of(plain, "worker:1")
+    assert "certificates" not in str(pod_manifest(plain, image="worker:1", index=0, defaults=DEFAULTS))

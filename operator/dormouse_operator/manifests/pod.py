@@ -19,6 +19,7 @@ from dormouse_api.names import (
 from dormouse_operator.manifests.common import GRACE_AFTER_DRAIN_S, Manifest, labels_of, metadata_of
 from dormouse_operator.manifests.download import cache_mount, cache_volume, download_container
 from dormouse_operator.manifests.group import join_group
+from dormouse_operator.manifests.identity import CERTIFICATES_DIR, identity_mount, identity_volume
 from dormouse_operator.manifests.resources import resources_of
 from dormouse_operator.manifests.revision import pod_digest_of, pod_name, revision_of
 from dormouse_operator.manifests.template import merge_template
@@ -135,6 +136,7 @@ def _container(deployment: Deployment, image: str, revision: str, defaults: Work
             {"name": "DORMOUSE_SETTINGS_DIGEST", "value": revision},
             {"name": "DORMOUSE_OPERATOR_TOKEN_SHA256", "value": defaults.operator_token_sha256},
             {"name": "DORMOUSE_GATEWAY_TOKEN_SHA256", "value": defaults.gateway_token_sha256},
+            *([{"name": "DORMOUSE_MUTUAL_TLS_DIR", "value": CERTIFICATES_DIR}] if deployment.mutual_tls else []),
         ],
         "ports": [
             {"name": "grpc", "containerPort": INFERENCE_PORT},
@@ -145,7 +147,7 @@ def _container(deployment: Deployment, image: str, revision: str, defaults: Work
         "startupProbe": {**http, "periodSeconds": 1, "timeoutSeconds": 2, "failureThreshold": 180},
         "livenessProbe": {**http, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 3},
         "readinessProbe": {
-            "grpc": {"port": INFERENCE_PORT, "service": INFERENCE_SERVICE},
+            **_readiness(deployment),
             "periodSeconds": 1,
             "timeoutSeconds": 2,
             "failureThreshold": 2,
@@ -153,6 +155,13 @@ def _container(deployment: Deployment, image: str, revision: str, defaults: Work
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": _mounts(deployment),
     }
+
+
+def _readiness(deployment: Deployment) -> Manifest:
+    """Return how the kubelet asks: it has no certificate, so that gRPC with mutual TLS is closed to it."""
+    if deployment.mutual_tls:
+        return {"httpGet": {"path": "/readyz", "port": METRICS_PORT}}
+    return {"grpc": {"port": INFERENCE_PORT, "service": INFERENCE_SERVICE}}
 
 
 def worker_arguments(deployment: Deployment) -> list[str]:
@@ -199,6 +208,8 @@ def _volumes(deployment: Deployment) -> list[Manifest]:
         volumes.append({"name": "model", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
     if hub := deployment.model.hub:
         volumes.append(cache_volume(hub))
+    if deployment.mutual_tls:
+        volumes.append(identity_volume(deployment.key.name))
     return volumes
 
 
@@ -211,6 +222,8 @@ def _mounts(deployment: Deployment) -> list[Manifest]:
         mounts.append({"name": "model", "mountPath": f"{MODELS_ROOT}/{claim}", "readOnly": True})
     if deployment.model.hub:
         mounts.append(cache_mount(is_read_only=True))
+    if deployment.mutual_tls:
+        mounts.append(identity_mount())
     return mounts
 
 

@@ -2,7 +2,7 @@
 
 Three kinds of fields, by what a change of them takes:
 
-    another pod      image, resources, volumes, device, ranks     in `pod_digest_of` and in `revision_of`
+    another pod      image, resources, volumes, device, ranks, TLS  in `pod_digest_of` and in `revision_of`
     another engine   the model's path and name, `engine`          in `revision_of` only
     nothing          replicas, scaling, lifecycle, rollout        in neither; pods keep their drain timeout
 
@@ -38,7 +38,9 @@ def _pod_part(deployment: Deployment, image: str) -> Mapping[str, Any]:
     """Return what decides a pod. Ranks are named only where there are several: pods of before keep their digests."""
     shared = deployment.parallelism
     ranks = {"parallelism": [shared.tensor, shared.pipeline, shared.topology_key]} if shared.num_ranks > 1 else {}
+    secured = {"mutual_tls": True} if deployment.mutual_tls else {}  # without it the digest is as it always was
     return {
+        **secured,
         "image": image,
         "claim": deployment.model.claim,
         "device": deployment.engine.device,

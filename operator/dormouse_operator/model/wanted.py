@@ -167,4 +167,5 @@ class Deployment:
     rollout: Rollout = Rollout()
     is_deleting: bool = False
     scaling: Scaling | None = None  # None: others write `replicas`
+    mutual_tls: bool = False  # the operator's setting, not the user's: workers prove themselves by certificates
     wake_intent: str = ""  # what gateways wrote last to have it woken, as it is; "" = nothing

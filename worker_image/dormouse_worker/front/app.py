@@ -7,11 +7,13 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -25,6 +27,7 @@ from dormouse_api.names import CONTROL_SERVICE, INFERENCE_SERVICE, Role
 from dormouse_api.v1 import worker_control_pb2_grpc
 from dormouse_worker.errors import WorkerError
 from dormouse_worker.front.actuation import Actuation
+from dormouse_worker.front.certificate import Certificate
 from dormouse_worker.front.control import ControlService
 from dormouse_worker.front.edition import Edition, Served
 from dormouse_worker.front.engine_link import SpawnFor
@@ -77,9 +80,13 @@ class Front:
     def __init__(
         self, settings: FrontSettings, engine: EngineSettings, spawn_for: SpawnFor, seams: Seams | None = None
     ) -> None:
-        """Read the model's files. Needs a running event loop. Raises nothing: a bad model makes a FAILED worker."""
+        """Read the model's files. Needs a running event loop. A bad model makes a FAILED worker.
+
+        Raises TlsError where the certificate can not be used.
+        """
         seams = seams or Seams()
         self._settings = settings
+        self._certificate = Certificate(settings.mutual_tls_dir)
         self._threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
         self._now = seams.now
         edition = self._read_edition(settings, engine)
@@ -105,13 +112,13 @@ class Front:
 
     async def start(self) -> Ports:
         """Open the ports and start the engine. Raises OSError or RuntimeError when a port is taken."""
-        host = self._settings.host
         await self._tell_health(State.STARTING)
         ports = Ports(
-            listen(self._inference, host, self._settings.port, "--port"),
-            listen(self._control, host, self._settings.control_port, "--control-port"),
-            await self._listen_http(plain_host(host)),
+            self._listen(self._inference, self._settings.port, "--port"),
+            self._listen(self._control, self._settings.control_port, "--control-port"),
+            await self._listen_http(plain_host(self._settings.host)),
         )
+        self._certificate.follow()
         if self.worker.board.failure is None:
             await self._keeper.start()
         await self._inference.start()
@@ -143,6 +150,7 @@ class Front:
         await self._keeper.stop()
         await asyncio.gather(self.worker.link.stop(), self._swap.stop())
         await self.worker.link.stop()  # what a swap put in its place just then
+        self._certificate.close()
         self.worker.changes.close()
         self.worker.load_changes.close()
         if self._agreeing is not None:
@@ -171,6 +179,10 @@ class Front:
             return await self._http.start(host, port)
         except OSError as error:
             raise port_error("--metrics-port", port, error) from error
+
+    def _listen(self, server: aio.Server, port: int, flag: str) -> int:
+        """Bind. Raises RuntimeError naming the flag."""
+        return listen(partial(self._certificate.add_port, server), self._settings.host, port, flag)
 
     def _ends(self, stop: asyncio.Event) -> tuple[asyncio.Event, ...]:
         return stop, self.worker.died, self.worker.end_wanted
@@ -216,18 +228,18 @@ class Front:
             Role.GATEWAY: self._settings.gateway_token_sha256,
         }
         tokens = RoleTokens(digests)
-        guard = RequireRole(tokens, {CONTROL_SERVICE: Role.OPERATOR})
-        self._inference, self._control = self._server(guard), self._server(guard)
+        guards = [RequireRole(tokens, {CONTROL_SERVICE: Role.OPERATOR}), *self._certificate.guards(tokens)]
+        self._inference, self._control = self._server(guards), self._server(guards)
         add_inference(InferenceService(self.worker, tokens), self._inference)
         worker_control_pb2_grpc.add_WorkerControlServicer_to_server(control, self._control)
         if self._settings.enable_reflection:
             names = (INFERENCE_SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, self._inference)
 
-    def _server(self, guard: RequireRole) -> aio.Server:
+    def _server(self, guards: Sequence[Any]) -> aio.Server:
         options = dict(server_options()) | {"grpc.max_receive_message_length": MAX_MESSAGE_BYTES + SPARE_BYTES}
         server = aio.server(
-            interceptors=[guard],
+            interceptors=guards,
             options=list(options.items()),
             maximum_concurrent_rpcs=self._settings.max_open_calls,
         )
@@ -243,7 +255,7 @@ class Front:
         return Edition(settings, engine, model)
 
     def _metrics(self) -> Answer:
-        return Answer(200, self.worker.metrics.text(), METRICS_TYPE)
+        return Answer(200, self.worker.metrics.text() + self._certificate.text(), METRICS_TYPE)
 
     def _healthz(self) -> Answer:
         if self.worker.is_healthy:

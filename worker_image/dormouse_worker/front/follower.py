@@ -102,8 +102,8 @@ class FollowerFront:
             await self._health.set(service, SERVING)
         await self._health.set(INFERENCE_SERVICE, NOT_SERVING)  # whoever balances requests finds no worker here
         ports = (
-            listen(self._inference, settings.host, settings.port, "--port"),
-            listen(self._control, settings.host, settings.control_port, "--control-port"),
+            listen(self._inference.add_insecure_port, settings.host, settings.port, "--port"),
+            listen(self._control.add_insecure_port, settings.host, settings.control_port, "--control-port"),
             await self._listen_http(),
         )
         await self._inference.start()

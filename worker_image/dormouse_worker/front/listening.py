@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from grpc import aio
+from collections.abc import Callable
 
 
-def listen(server: aio.Server, host: str, port: int, flag: str) -> int:
-    """Bind. Raises RuntimeError naming the flag."""
+def listen(add_port: Callable[[str], int], host: str, port: int, flag: str) -> int:
+    """Bind by what adds an address to a server. Raises RuntimeError naming the flag."""
     try:
-        return server.add_insecure_port(f"{host}:{port}")
+        return add_port(f"{host}:{port}")
     except RuntimeError as error:
         raise port_error(flag, port, error) from error
 

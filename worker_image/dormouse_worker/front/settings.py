@@ -23,7 +23,8 @@ Environment: DORMOUSE_POD_UID and DORMOUSE_SETTINGS_DIGEST are echoed in the sta
 DORMOUSE_GROUP_ID names the group of ranks, and only ranks that bring the same one may join it;
 DORMOUSE_POD_NAME is the name by which its ranks are told (default: HOSTNAME);
 DORMOUSE_OPERATOR_TOKEN_SHA256 and DORMOUSE_GATEWAY_TOKEN_SHA256 are the digests of the tokens by which these two
-roles are known (none = nobody has the role).
+roles are known (none = nobody has the role); DORMOUSE_MUTUAL_TLS_DIR holds tls.crt, tls.key and ca.crt: with it both
+gRPC ports let in only callers with a certificate of the same authority, and renewed files are taken while it serves.
 
 The worker loads the model, measures how many blocks of KV cache fit and waits for InitializeCache on the control
 port; from then on it serves dormouse.v1.Inference. SIGTERM drains and ends it.
@@ -58,9 +59,8 @@ class FrontSettings:
     settings_digest: str  # what the operator calls these settings; their own digest if it named none
     operator_token_sha256: str
     gateway_token_sha256: str
-    place: GroupPlace = field(
-        default_factory=GroupPlace
-    )  # of this pod in its group; one pod that is all there is leads itself
+    place: GroupPlace = field(default_factory=GroupPlace)  # in its group; one pod that is all there is leads itself
+    mutual_tls_dir: str = ""  # tls.crt, tls.key and ca.crt; "" = both gRPC ports are plain
 
 
 class FlagsRefused(Exception):
@@ -121,6 +121,7 @@ def _parse(
         operator_token_sha256=environ.get("DORMOUSE_OPERATOR_TOKEN_SHA256", ""),
         gateway_token_sha256=environ.get("DORMOUSE_GATEWAY_TOKEN_SHA256", ""),
         place=place_of_flags(flags),
+        mutual_tls_dir=environ.get("DORMOUSE_MUTUAL_TLS_DIR", ""),
     )
     return front, engine
 

@@ -1,0 +1,48 @@
+"""Certificates for tests: real ones, made as the operator makes them, and written as the kubelet mounts them."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from dormouse_api.identity import Identity
+from dormouse_api.mutual_tls import CA_FILE, CERT_FILE, KEY_FILE, Bundle, MutualTls
+from dormouse_api.names import Role
+from dormouse_operator.certificates import CertificateAuthority
+
+DAY = timedelta(days=1)
+
+
+def an_authority() -> CertificateAuthority:
+    """Return a new authority, valid now."""
+    return CertificateAuthority.create("tests", now=datetime.now(UTC), lifetime=10 * DAY)
+
+
+def a_bundle(
+    authority: CertificateAuthority,
+    role: Role,
+    *,
+    namespace: str = "team",
+    name: str = "tiny",
+    lifetime: timedelta = DAY,
+) -> Bundle:
+    """Return a certificate of this role; with a lifetime below 0 it has expired already."""
+    now = datetime.now(UTC)
+    begin = min(now, now + lifetime - DAY)
+    return authority.issue(Identity(role, namespace, name), now=begin, lifetime=now + lifetime - begin)
+
+
+def tls_of(authority: CertificateAuthority, role: Role, namespace: str = "team") -> MutualTls:
+    """Return what a process of this role proves itself with."""
+    return MutualTls(a_bundle(authority, role, namespace=namespace))
+
+
+def write_bundle(directory: Path, bundle: Bundle) -> Path:
+    """Put a certificate in place of another one, each file at once; return the directory."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, content in ((CERT_FILE, bundle.cert), (KEY_FILE, bundle.key), (CA_FILE, bundle.ca)):
+        new = directory / f".{name}.new"
+        new.write_bytes(content)
+        os.replace(new, directory / name)  # noqa: PTH105  as atomic as the kubelet's links
+    return directory
