@@ -10,6 +10,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from dormouse_api.status import CallError
+from dormouse_gateway.migrate import Outcome
 from dormouse_gateway.model import Deployment
 from dormouse_gateway.refusals import Refusal
 from dormouse_gateway.router import Router
@@ -75,7 +76,8 @@ class Metrics:
             ["outcome"],
             registry=self._registry,
         )
-
+        for outcome in Outcome:  # from the start: a rate does not see a series' first value
+            self._migrated.labels(outcome)
         self._affinity = Counter(
             "dormouse_gateway_prefix_affinity",
             "Requests with a prefix: hit = given to the worker that keeps it, spilled = that one had too much to do.",

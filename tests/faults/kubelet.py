@@ -127,12 +127,7 @@ class ProcessKubelet:
     async def _start(self, pod: Resource) -> None:
         """Bind the pod to the node and start its worker."""
         metadata = pod["metadata"]
-        if not pod["spec"].get("nodeName"):
-            target = {"apiVersion": "v1", "kind": "Node", "name": _NODE}
-            place = {"name": metadata["name"], "namespace": self._namespace, "uid": metadata["uid"]}
-            await self._kube.create(_BINDINGS, {"metadata": place, "target": target})
-        self._addresses += 1
-        address = f"127.{_NETWORK}.{self._addresses // 250}.{self._addresses % 250 + 1}"
+        address = await self._place(pod)
         environment = {item["name"]: item.get("value", "") for item in pod["spec"]["containers"][0]["env"]}
         blocks = self.blocks.get(metadata["labels"][LABEL_REPLICA], 2000)
         worker = FakeWorker(metadata["uid"], environment["DORMOUSE_SETTINGS_DIGEST"], num_gpu_blocks=blocks)
@@ -141,6 +136,16 @@ class ProcessKubelet:
         self._running[metadata["uid"]] = RunningPod(metadata["name"], address, worker, stack, _now())
         self.starts[metadata["name"]] += 1
         self.prepare(worker)
+
+    async def _place(self, pod: Resource) -> str:
+        """Bind the pod to the node; return the address that it gets."""
+        metadata = pod["metadata"]
+        if not pod["spec"].get("nodeName"):
+            target = {"apiVersion": "v1", "kind": "Node", "name": _NODE}
+            place = {"name": metadata["name"], "namespace": self._namespace, "uid": metadata["uid"]}
+            await self._kube.create(_BINDINGS, {"metadata": place, "target": target})
+        self._addresses += 1
+        return f"127.{_NETWORK}.{self._addresses // 250}.{self._addresses % 250 + 1}"
 
     async def _stop(self, uid: str) -> None:
         if running := self._running.pop(uid, None):

@@ -306,6 +306,8 @@ async def test_metrics_show_a_deployment_until_it_is_gone(rig):
     assert 'dormouse_replicas{deployment="tiny",namespace="team",state="active"} 2.0' in text
     assert 'dormouse_kv_blocks_agreed{deployment="tiny",namespace="team"} 2000.0' in text
     assert 'dormouse_actuation_seconds_count{path="cold"} 1.0' in text
+    assert 'dormouse_actuation_seconds_count{path="level1"} 0.0' in text
+    assert 'dormouse_deployment_ready{deployment="tiny",namespace="team"} 1.0' in text
     await rig.kube.delete(INFERENCE_DEPLOYMENTS, *rig.key)
     await rig.reconcile()
     assert "tiny" not in rig.metrics.render().decode()

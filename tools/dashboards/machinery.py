@@ -25,7 +25,7 @@ MACHINERY = Dashboard(
                 "Epoch of the lease",
                 "short",
                 {"epoch": total("dormouse_operator_epoch", "", OF_RELEASE, function="max")},
-                "It grows by one whenever another operator takes over.",
+                "It grows whenever another operator takes over.",
             ),
             Panel(
                 "Since each watch was heard",
@@ -44,7 +44,7 @@ MACHINERY = Dashboard(
             Panel(
                 "Failed passes per second",
                 "ops",
-                {"{{kind}}": rate("dormouse_reconcile_errors_total", "kind", OF_RELEASE)},
+                {"{{kind}}": f"{rate('dormouse_reconcile_errors_total', 'kind', OF_RELEASE)} or vector(0)"},
                 "By kind of failure; each is tried again.",
             ),
             Panel(

@@ -70,7 +70,16 @@ async def test_load_and_cache_are_shown_as_the_engine_tells_them(house):
     assert found["dormouse_kv_blocks", ("rank", "0")] == 100
     labels = {"block_size": "4", "gpu_memory_utilization": "0.5", "num_cpu_blocks": "0", "num_gpu_blocks": "40"}
     assert found["vllm:cache_config_info", *sorted(labels.items())] == 1
+    assert found["dormouse_kv_blocks_allocated",] == 40
     call.cancel()
+
+
+async def test_it_is_shown_for_how_long_the_engine_has_been_silent(house):
+    link = house.front.worker.link
+    link._last_message_s -= 30
+    assert (await samples(house))["dormouse_engine_silence_seconds",] >= 30
+    await link.stop()
+    assert (await samples(house))["dormouse_engine_silence_seconds",] == 0
 
 
 async def test_sleep_and_wake_are_measured(house):

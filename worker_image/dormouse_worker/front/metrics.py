@@ -62,6 +62,7 @@ class WorkerMetrics:
         self._queue = self._histogram("vllm:request_queue_time_seconds", "Arrival to first scheduled.", LONG_S)
         self._slept = self._histogram("dormouse_sleep_seconds", "Duration of falling asleep.", LONG_S)
         self._woke = self._histogram("dormouse_wake_seconds", "Duration of waking up.", LONG_S, "phase")
+        self._woke.labels(model_name, "total")  # from the start: a rate does not see a series' first value
         self.on_load(StepOutputs([], running=0, waiting=0, kv_cache_usage=0.0))
         self._residual.set(0)
         self._host_copy.set(0)
