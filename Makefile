@@ -85,6 +85,10 @@ e2e-nodes: prepare model ## Two nodes: one is drained, one is lost under load (4
 e2e-ladder: install model cluster images ## Ask all the time while models sleep, wake, roll out, scale, restart and are killed: nothing may be lost
 	$(PY) -m tests.prober
 
+.PHONY: e2e-install
+e2e-install: install model cluster images ## Install, upgrade under requests, roll back, remove, two releases; the images as pods (7 minutes)
+	$(PY) -m pytest -m "cluster and slow" tests/install tests/chart --durations=10
+
 .PHONY: test
 test: prepare lint typecheck unit integration faults e2e ## All set-up, then every test but the slow ones
 
@@ -93,6 +97,7 @@ test-long: prepare ## Every fault, the ladder, a lost node; writes records to te
 	$(PY) -m localkube.extras
 	DORMOUSE_RECORD=faults $(PY) -m pytest tests/faults --durations=0
 	$(MAKE) e2e-ladder
+	$(MAKE) e2e-install
 	$(MAKE) e2e-nodes
 
 .PHONY: mutate
@@ -135,6 +140,10 @@ charts: prepare ## Copy the CRDs and the dashboard into the chart, and render th
 .PHONY: images
 images: install ## Build the container images and hand them to the cluster
 	$(PY) -m tools.images
+
+.PHONY: bundle
+bundle: prepare ## Chart, images, what is in them, and the CLI in one folder with checksums (build/bundle)
+	$(PY) -m tools.bundle
 
 .PHONY: prune
 prune: install ## Remove old images and old builds of the local cluster

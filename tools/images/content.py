@@ -54,7 +54,10 @@ def tag(source: Path) -> str:
 
 
 def revision(source: Path) -> str:
-    """Return the commit of the sources, with -dirty where they differ from it; "" where no git knows them."""
+    """Return the commit of the sources, with -dirty where they differ from it; "" where no git knows them.
+
+    An image keeps what was true when its content was built first: the same content is not built again.
+    """
     command = ["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
