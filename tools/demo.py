@@ -10,8 +10,10 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import grpc
+import yaml
 from rich.console import Console
 from rich.table import Table
 
@@ -40,12 +42,16 @@ def main() -> None:
     """Run the demo, or remove it."""
     parser = argparse.ArgumentParser(description="Run the whole chain on this machine, and leave it up to be tried.")
     parser.add_argument("--down", action="store_true", help="remove the demo and the local Kubernetes")
+    parser.add_argument("--tensor", type=int, choices=(1, 2, 4), default=1, help="ranks in each pod (default 1)")
+    parser.add_argument(
+        "--pipeline", type=int, choices=(1, 2, 3), default=1, help="pods that share the model's layers (default 1)"
+    )
     args = parser.parse_args()
     if args.down:
         remove()
         return
     try:
-        run_demo(Console())
+        run_demo(Console(), example(tensor=args.tensor, pipeline=args.pipeline))
     except (CommandFailed, grpc.RpcError) as error:
         sys.exit(str(error))
 
@@ -61,7 +67,15 @@ def remove() -> None:
     cluster.helm("uninstall", RELEASE.name, "--namespace", RELEASE.namespace, "--ignore-not-found")
 
 
-def run_demo(console: Console) -> None:
+def example(*, tensor: int, pipeline: int) -> dict[str, Any]:
+    """Return the demo's deployment; one of several ranks has a single replica, to spare a small machine."""
+    manifest: dict[str, Any] = yaml.safe_load((EXAMPLE / "inferencedeployment.yaml").read_text("utf-8"))
+    if tensor * pipeline > 1:
+        manifest["spec"] |= {"replicas": 1, "parallelism": {"tensor": tensor, "pipeline": pipeline}}
+    return manifest
+
+
+def run_demo(console: Console, deployment: dict[str, Any]) -> None:
     """Do the steps in order and show what each brought about."""
     progress = Progress(total=10, console=console)
     with begun(tool_command("tools.train_model"), {**tool_env(), **ONE_CORE}) as training:
@@ -78,7 +92,7 @@ def run_demo(console: Console) -> None:
     with progress.step("Copy the model to a volume"):
         fill_model_claim(cluster, namespace=NAMESPACE, claim_manifest=EXAMPLE / "models-claim.yaml", model=model)
     with progress.step("Apply the InferenceDeployment: start, load, profile, agree, allocate"):
-        cluster.apply((EXAMPLE / "inferencedeployment.yaml").read_text("utf-8"), NAMESPACE)
+        cluster.apply(deployment, NAMESPACE)
         order(cluster, desiredState="Active")
         cluster.wait("infd/tiny", "condition=Ready", NAMESPACE, timeout_s=300)
     show_agreement(console, cluster)
@@ -163,7 +177,7 @@ def show_agreement(console: Console, cluster: Cluster) -> None:
     cache = cluster.get("infd", "tiny", NAMESPACE)["status"]["kvCache"]
     table = Table("rank", "pod", "reported blocks", "agreed blocks", "")
     for rank in cache["ranks"]:
-        mark = "limits" if rank["pod"] in cache["limitingRank"] else ""
+        mark = "limits" if f"{rank['pod']}/{rank['rank']}" == cache["limitingRank"] else ""
         reported, agreed = f"{rank['numGpuBlocks']:,}", f"{cache['numGpuBlocks']:,}"
         table.add_row(str(rank["rank"]), rank["pod"], reported, agreed, mark)
     console.print(table)

@@ -1,0 +1,80 @@
+"""Groups of real ranks with the small trained model: they say what one worker says, asleep or killed in between."""
+
+from __future__ import annotations
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dormouse_api.v1 import worker_control_pb2 as control
+from tests.integration.test_groups import has_state, master_port, rank_pids, until
+
+pytestmark = pytest.mark.timeout(600)
+
+START_S = 240.0  # until ranks have torch, weights and a profile, on a machine that does much else
+MAX_TOKENS = 24
+LONG = [7 + step * 13 % 900 for step in range(150)]  # more than --max-num-batched-tokens: computed in chunks
+PROMPTS = ([20, 21, 22, 23], LONG, [*LONG[:96], 5, 6], [300, 301])  # the third begins like the second
+FLAGS = ("--kv-cache-memory", "16Mi", "--rank-timeout", "20", "--engine-restart-window", "1")
+LEAST_RESIDUE = 64 << 20  # bytes; a process with torch keeps more
+READY, PROFILED = control.WORKER_STATE_READY, control.WORKER_STATE_PROFILED
+
+
+class Group:
+    """A pod for each stage, real processes with real weights."""
+
+    def __init__(self, start_worker, model, tensor, pipeline):
+        place = ("--master-addr", "127.0.0.1", "--master-port", str(master_port()))
+        sizes = ("--tensor-parallel-size", str(tensor), "--pipeline-parallel-size", str(pipeline))
+        flags = (*FLAGS, *place, *sizes)
+        pods = [start_worker(model, *flags, "--node-rank", str(ordinal)) for ordinal in range(pipeline)]
+        self.leader, self.followers = pods[0], pods[1:]
+        self.num_gpu_blocks = 0  # once agreed
+
+
+@pytest.fixture(scope="module", params=[(1, 2), (2, 2)], ids=["P2", "T2xP2"])
+def group(request, start_worker, tiny_model):
+    group = Group(start_worker, tiny_model, *request.param)
+    until(group.leader, has_state(PROFILED), START_S)
+    status = group.leader.start()
+    group.num_gpu_blocks = status.num_gpu_blocks
+    assert [rank.rank for rank in status.ranks] == list(range(request.param[0] * request.param[1]))
+    return group
+
+
+def answers(worker):
+    """Return the greedy tokens of all prompts, asked at the same time."""
+    with ThreadPoolExecutor(len(PROMPTS)) as threads:
+        return list(threads.map(lambda prompt: worker.greedy(prompt, MAX_TOKENS), PROMPTS))
+
+
+@pytest.fixture(scope="module")
+def expected(worker):
+    return answers(worker)
+
+
+def test_a_group_says_what_one_worker_says_also_from_its_prefix_cache(group, expected):
+    assert answers(group.leader) == expected
+    assert answers(group.leader) == expected, "the blocks are known now"
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_group_says_the_same_after_a_sleep_of_all_ranks(group, expected, level):
+    slept = group.leader.operate("Sleep", control.SleepRequest(epoch=1, level=level))
+    assert slept.state == control.WORKER_STATE_ASLEEP
+    caches = [group.num_gpu_blocks * rank.report.block_bytes for rank in slept.ranks]
+    assert slept.freed_bytes >= sum(caches), "each rank's cache is gone"
+    assert slept.residual_bytes > len(caches) * LEAST_RESIDUE, "each rank's interpreter and libraries are told of"
+    group.leader.operate("WakeUp", control.WakeUpRequest(epoch=1))
+    assert answers(group.leader) == expected
+
+
+def test_a_group_with_a_killed_rank_comes_again_and_says_the_same(group, expected):
+    os.kill(rank_pids(group.followers[-1], of_engine=False)[-1], signal.SIGKILL)
+    until(group.leader, lambda status: status.state != READY)
+    until(group.leader, has_state(PROFILED), START_S)
+    group.leader.start()
+    assert group.leader.status().last_engine_failure.reason == "GroupBroken"
+    assert answers(group.leader) == expected
