@@ -36,6 +36,7 @@ from dormouse_gateway.openai.generating import Generating
 from dormouse_gateway.proxy import InferenceProxy
 from dormouse_gateway.router import Router
 from dormouse_gateway.settings import Settings, Tokens, hold_settings, read_identity, read_keys, read_policy
+from dormouse_gateway.tracing import UNTRACED, Traces
 from dormouse_gateway.wakes import WakeWriter
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS, KubeApi, Resource
 from dormouse_kube.reflector import ObjectKey, Reflector
@@ -64,7 +65,15 @@ class Ports:
 class Gateway:
     """Everything composed. Use: start, then run until stopped."""
 
-    def __init__(self, settings: Settings, tokens: Tokens, api: KubeApi, *, rng: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        tokens: Tokens,
+        api: KubeApi,
+        *,
+        rng: random.Random | None = None,
+        traces: Traces = UNTRACED,
+    ) -> None:
         """Take the API server to learn from. Needs a running event loop. Raises BadSetting."""
         self._settings = settings
         self._shares = share(limit(), settings.http_max_connections)
@@ -85,7 +94,7 @@ class Gateway:
         self.holder = Holder(
             self.router,
             hold_settings(settings),
-            wakes=self.wakes,
+            wakes=traces.wakes(self.wakes, self.router.pool.is_ready),
             on_first=self.loads.on_deployment,
             on_end=self.metrics.held,
         )
@@ -102,6 +111,7 @@ class Gateway:
             keys=self._keys,
             default_deadline_s=settings.default_deadline_s,
             rng=rng,
+            traces=traces,
         )
         guard = RequireRole(
             RoleTokens({Role.OPERATOR: tokens.operator_token_sha256}), {GATEWAY_CONTROL_SERVICE: Role.OPERATOR}

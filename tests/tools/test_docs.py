@@ -34,6 +34,7 @@ def expand(name: str) -> list[str]:
         "docs/progress.md",
         "docs/scaling.md",
         "docs/sleep.md",
+        "docs/tracing.md",
     ],
 )
 def test_every_file_that_a_document_names_exists(document):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from dormouse_api.names import CONTROL_PORT, INFERENCE_PORT, METRICS_PORT
+from dormouse_api.tracing import BadTracing, TracingSettings, read_tracing
 from dormouse_worker.front import flag_types
 from dormouse_worker.front.developer_flags import add_developer_flags
 from dormouse_worker.front.engine_flags import add_engine_care_flags
@@ -23,7 +24,8 @@ Environment: DORMOUSE_POD_UID and DORMOUSE_SETTINGS_DIGEST are echoed in the sta
 DORMOUSE_GROUP_ID names the group of ranks, and only ranks that bring the same one may join it;
 DORMOUSE_POD_NAME is the name by which its ranks are told (default: HOSTNAME);
 DORMOUSE_OPERATOR_TOKEN_SHA256 and DORMOUSE_GATEWAY_TOKEN_SHA256 are the digests of the tokens by which these two
-roles are known (none = nobody has the role).
+roles are known (none = nobody has the role);
+OTEL_EXPORTER_OTLP_ENDPOINT and OpenTelemetry's other variables switch tracing on, and say how.
 
 The worker loads the model, measures how many blocks of KV cache fit and waits for InitializeCache on the control
 port; from then on it serves dormouse.v1.Inference. SIGTERM drains and ends it.
@@ -61,6 +63,7 @@ class FrontSettings:
     place: GroupPlace = field(
         default_factory=GroupPlace
     )  # of this pod in its group; one pod that is all there is leads itself
+    tracing: TracingSettings = field(default_factory=TracingSettings)  # where spans go; off without an endpoint
 
 
 class FlagsRefused(Exception):
@@ -121,8 +124,16 @@ def _parse(
         operator_token_sha256=environ.get("DORMOUSE_OPERATOR_TOKEN_SHA256", ""),
         gateway_token_sha256=environ.get("DORMOUSE_GATEWAY_TOKEN_SHA256", ""),
         place=place_of_flags(flags),
+        tracing=_tracing(parser, flags, environ),
     )
     return front, engine
+
+
+def _tracing(parser: argparse.ArgumentParser, flags: argparse.Namespace, environ: Mapping[str, str]) -> TracingSettings:
+    try:
+        return read_tracing(environ, flags.tracing_endpoint)
+    except BadTracing as error:
+        parser.error(str(error))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -209,4 +220,10 @@ def _add_front_flags(group: argparse._ArgumentGroup) -> None:
         help="wait for no operator: allocate what was measured and serve; this is what `dormouse serve` runs",
     )
     add("--enable-reflection", action="store_true", help="let clients ask the serving port for its schema")
+    add(
+        "--tracing-endpoint",
+        default="",
+        metavar="http://HOST:PORT",
+        help="collector of spans, OTLP over gRPC (default: OTEL_EXPORTER_OTLP_ENDPOINT; none = no tracing)",
+    )
     add("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"), help="default INFO")
