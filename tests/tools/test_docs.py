@@ -29,6 +29,7 @@ def expand(name: str) -> list[str]:
     [
         "README.md",
         "docs/architecture.md",
+        "docs/faults.md",
         "docs/gpu.md",
         "docs/http.md",
         "docs/progress.md",
