@@ -7,13 +7,16 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 
 import uvloop
 
+from dormouse_api.tracing import BadTracing, Tracing, start_tracing
 from dormouse_gateway.descriptors import raise_limit
 from dormouse_gateway.server import Gateway
 from dormouse_gateway.settings import BadSetting, Settings, Tokens, read_tokens
+from dormouse_gateway.tracing import UNTRACED, Traces
 from dormouse_kube.client import KubeClient
 from dormouse_kube.errors import KubeError
 
@@ -27,10 +30,15 @@ def main() -> None:
         sys.exit(_complain(error))
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     raise_limit()
+    tracing: Tracing | None = None
     try:
-        uvloop.run(_run(settings, tokens))
-    except (BadSetting, KubeError, OSError, RuntimeError) as error:
+        tracing = start_tracing(settings.tracing, service="dormouse-gateway", host_name=socket.gethostname())
+        uvloop.run(_run(settings, tokens, _traces(tracing)))
+    except (BadSetting, BadTracing, KubeError, OSError, RuntimeError) as error:
         sys.exit(_complain(error))
+    finally:
+        if tracing:
+            tracing.close()
 
 
 def _flags() -> dict[str, str]:
@@ -38,15 +46,25 @@ def _flags() -> dict[str, str]:
     parser = argparse.ArgumentParser("dormouse-gateway", description="Everything else is set by variables: DORMOUSE_….")
     parser.add_argument("--router-policy", dest="DORMOUSE_ROUTER_POLICY", metavar="NAME")
     parser.add_argument("--affinity-bound", dest="DORMOUSE_AFFINITY_BOUND", metavar="FACTOR")
+    parser.add_argument("--tracing-endpoint", dest="--tracing-endpoint", metavar="http://HOST:PORT")
     return {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
 
 
-async def _run(settings: Settings, tokens: Tokens) -> None:
+def _traces(tracing: Tracing | None) -> Traces:
+    """Return who makes spans. OpenTelemetry is imported where tracing is on, only."""
+    if tracing is None:
+        return UNTRACED
+    from dormouse_gateway.spans import OtelTraces
+
+    return OtelTraces(tracing.tracer)
+
+
+async def _run(settings: Settings, tokens: Tokens, traces: Traces) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with await KubeClient.connect() as api:
-        gateway = Gateway(settings, tokens, api)
+        gateway = Gateway(settings, tokens, api, traces=traces)
         await gateway.start()
         await gateway.run(stop)
 

@@ -10,6 +10,7 @@ from dormouse_gateway.holder import Wait
 from dormouse_gateway.model import Deployment, Endpoint, EndpointId
 from dormouse_gateway.requests import Metadata, Method
 from dormouse_gateway.routing.policy import NOTHING, Demand
+from dormouse_gateway.tracing import UNTRACED, RequestTrace
 
 Write = Callable[[bytes], Awaitable[None]]
 
@@ -25,6 +26,7 @@ class Call:
     deadline: float  # by the proxy's clock
     wait: Wait  # for a worker
     demand: Demand = NOTHING
+    trace: RequestTrace = UNTRACED
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from dormouse_gateway.model import Endpoint
 from dormouse_gateway.requests import METHODS, Method
 from dormouse_gateway.router import Lease, Router
 from dormouse_gateway.routing.demand import read_demand
+from dormouse_gateway.tracing import UNTRACED, RequestTrace, Traces
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,10 +46,12 @@ Admit = Callable[[Any], AbstractContextManager[Caller]]  # metadata → who call
 
 @dataclass(slots=True)
 class _Record:
-    """What the metrics will say of a request; filled in as it becomes known."""
+    """What metrics and trace will say of a request; filled in as it becomes known."""
 
+    trace: RequestTrace
     model: str = UNKNOWN_MODEL
     code: grpc.StatusCode = grpc.StatusCode.OK
+    why: str = ""
 
 
 class InferenceProxy:
@@ -66,6 +69,7 @@ class InferenceProxy:
         keys: Keyring | None = None,
         default_deadline_s: float = 600.0,
         rng: random.Random | None = None,
+        traces: Traces = UNTRACED,
     ) -> None:
         """Take the role token ("" = prove nothing), the clients' keys, the deadline of requests that bring none."""
         self._router = router
@@ -78,6 +82,7 @@ class InferenceProxy:
         self._default_deadline_s = default_deadline_s
         self._rng = rng or random.SystemRandom()
         self._clock = mover.clock
+        self._traces = traces
 
     def handler(self) -> grpc.GenericRpcHandler[Any, Any]:
         """Return the service, to be added to a server. Neither requests nor responses are parsed by gRPC."""
@@ -87,7 +92,7 @@ class InferenceProxy:
 
     async def serve(self, method: Method, raw: bytes, context: Context, admit: Admit | None = None) -> None:
         """Serve one request, and count it however it ends. Who has been admitted already brings `admit`."""
-        record, started = _Record(), self._clock()
+        record, started = _Record(self._traces.begin(method, context)), self._clock()
         try:
             status = await self._answer(method, raw, context, record, admit or self._keys.admit)
         except asyncio.CancelledError:
@@ -95,6 +100,7 @@ class InferenceProxy:
             raise
         finally:
             self._metrics.finished(record.model, method.name, record.code, self._clock() - started)
+            record.trace.end(record.code, record.why)
         if status:
             await context.abort_with_status(status)
 
@@ -106,18 +112,19 @@ class InferenceProxy:
             with admit(context.invocation_metadata()) as caller:
                 call = self._prepare(method, raw, context, record, caller)
                 with self._counted(call), announce.told_at_the_end(context, call.wait, is_told=method.need_ready):
-                    await self._mover.go(call, context.write, self._try)
+                    await self._mover.go(call, record.trace.writing(context.write), self._try)
         except CallError as error:
-            record.code = error.code
+            record.code, record.why = error.code, error.message
             self._metrics.rejected(error)
             return to_grpc_status(error)
         except WorkerFailure as failure:
             status = status_of(failure)
-            record.code = status.code
+            record.code, record.why = status.code, status.details
             return status
         except Exception:  # noqa: BLE001  # the outermost layer: whatever it is becomes a status and a log line
             record.code = grpc.StatusCode.INTERNAL
             error_id = uuid.uuid4().hex[:12]
+            record.why = f"look for {error_id} in the gateway's log"
             _LOG.exception("error %s in %s of %s", error_id, method.name, record.model)
             return to_grpc_status(CallError(record.code, f"the gateway failed; look for {error_id} in its log"))
         return None
@@ -137,11 +144,13 @@ class InferenceProxy:
         metadata = requests.forwarded_metadata(context.invocation_metadata(), token=self._token)
         wait = Wait(len(body), deadline, partial(announce.tell_held, context))
         demand = read_demand(request, num_bytes=len(body), salt=requests.sent_salt(metadata))
-        return Call(method, deployment, body, metadata, deadline, wait, demand)
+        call = Call(method, deployment, body, metadata, deadline, wait, demand)
+        return record.trace.routed(call, request)
 
     async def _try(self, call: Call, write: Write, where: Where) -> WorkerFailure | None:
         """See `call.Attempt`."""
         with await self._lease(call, where) as lease:
+            call.trace.sent(lease.endpoint)
             failure = await self._send(call, lease, write, where)
             if failure or call.method.need_ready:  # what it answers asleep, too, says nothing good
                 lease.report(verdict_on(failure))

@@ -46,6 +46,7 @@ from dormouse_gateway.settings import (
     read_mutual_tls,
     read_policy,
 )
+from dormouse_gateway.tracing import UNTRACED, Traces
 from dormouse_gateway.wakes import WakeWriter
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS, KubeApi, Resource
 from dormouse_kube.reflector import ObjectKey, Reflector
@@ -73,7 +74,15 @@ class Ports:
 class Gateway:
     """Everything composed. Use: start, then run until stopped."""
 
-    def __init__(self, settings: Settings, tokens: Tokens, api: KubeApi, *, rng: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        tokens: Tokens,
+        api: KubeApi,
+        *,
+        rng: random.Random | None = None,
+        traces: Traces = UNTRACED,
+    ) -> None:
         """Take the API server to learn from. Needs a running event loop. Raises BadSetting."""
         self._settings = settings
         self._shares = share(limit(), settings.http_max_connections)
@@ -97,7 +106,7 @@ class Gateway:
         self.holder = Holder(
             self.router,
             hold_settings(settings),
-            wakes=self.wakes,
+            wakes=traces.wakes(self.wakes, self.router.pool.is_ready),
             on_first=self.loads.on_deployment,
             on_end=self.metrics.held,
         )
@@ -114,6 +123,7 @@ class Gateway:
             keys=self._keys,
             default_deadline_s=settings.default_deadline_s,
             rng=rng,
+            traces=traces,
         )
         known = RoleTokens({Role.OPERATOR: tokens.operator_token_sha256})
         guards: list[Any] = [RequireRole(known, {GATEWAY_CONTROL_SERVICE: Role.OPERATOR})]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dormouse_api.mutual_tls import MutualTls, TlsError, read_bundle
 from dormouse_api.names import CONTROL_PORT, HTTP_PORT, INFERENCE_PORT, METRICS_PORT
+from dormouse_api.tracing import BadTracing, TracingSettings, read_tracing
 from dormouse_gateway.hold import HoldLimits, HoldSettings
 from dormouse_gateway.key_files import BadKeyFile
 from dormouse_gateway.keys import Keyring
@@ -103,6 +104,9 @@ class Settings:
     max_held_total_bytes: int = 128 << 20
     # DORMOUSE_ENABLE_REFLECTION: true or false. On, so that grpcurl works without the .proto files.
     enable_reflection: bool = True
+    # OTEL_EXPORTER_OTLP_ENDPOINT and OpenTelemetry's other standard variables, or --tracing-endpoint: where spans go
+    # (docs/tracing.md). Off unless an endpoint is given.
+    tracing: TracingSettings = field(default_factory=TracingSettings)
 
     @property
     def moving(self) -> MovingLimits:
@@ -150,6 +154,7 @@ class Settings:
             max_held_total=read.number("DORMOUSE_MAX_HELD_TOTAL", cls.max_held_total),
             max_held_total_bytes=read.number("DORMOUSE_MAX_HELD_TOTAL_BYTES", cls.max_held_total_bytes),
             enable_reflection=read.boolean("DORMOUSE_ENABLE_REFLECTION", default=cls.enable_reflection),
+            tracing=_tracing(given),
         )
 
 
@@ -163,6 +168,13 @@ def hold_settings(settings: Settings) -> HoldSettings:
     return HoldSettings(
         limits=limits, saturated_timeout_s=settings.saturated_timeout_s, worker_queue=settings.worker_queue
     )
+
+
+def _tracing(given: Mapping[str, str]) -> TracingSettings:
+    try:
+        return read_tracing(given, given.get("--tracing-endpoint", ""))
+    except BadTracing as error:
+        raise BadSetting(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,6 +128,7 @@ class App:
             tokens.operator_token_sha256,
             tokens.gateway_token_sha256,
             node_loss_s=settings.node_loss_seconds,
+            environment=settings.tracing,
         )
         self._listening = [ActivityWatch(gateways, self.activities).run] if gateways else []
         self.scaler = Scaler(kube, self.activities, authority=candidate, clock=clock, reporter=settings.pod_name)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from dormouse_api import __version__
+from dormouse_api import __version__, tracing
 from dormouse_operator.logs import LogFormat
 from dormouse_operator.renewal import LEAST_LIFETIME_S
 
@@ -38,6 +38,7 @@ class Settings:
     gateway_control: str  # DORMOUSE_GATEWAY_CONTROL: host:port under which all gateways are found; empty = load unknown
     agreement_seconds: float  # DORMOUSE_AGREEMENT_SECONDS: how long a first report waits for those of the other pods
     node_loss_seconds: int  # DORMOUSE_NODE_LOSS_SECONDS: how long a worker's pod stays on a node that does not answer
+    tracing: Mapping[str, str]  # DORMOUSE_WORKER_TRACING_ENDPOINT, DORMOUSE_WORKER_TRACING_RATIO: variables of workers
     max_sleeping_host_bytes: int  # DORMOUSE_MAX_SLEEPING_HOST_BYTES: of copies at sleep level 1, per node; 0 = no limit
     resync_seconds: (
         float  # DORMOUSE_RESYNC_SECONDS: how often the cache is compared with what was seen, in case of a miss
@@ -72,6 +73,7 @@ def parse_settings(env: Mapping[str, str]) -> Settings:
         gateway_control=_host_port(env, "GATEWAY_CONTROL"),
         agreement_seconds=_number(env, "AGREEMENT_SECONDS", 10.0, 0.0, 600.0),
         node_loss_seconds=int(_number(env, "NODE_LOSS_SECONDS", 30, 0, 86400)),
+        tracing=_tracing(env),
         max_sleeping_host_bytes=int(_number(env, "MAX_SLEEPING_HOST_BYTES", 0, 0, _MAX_BYTES)),
         resync_seconds=_number(env, "RESYNC_SECONDS", 30.0, 1.0, 3600.0),
         mutual_tls=_choice(env, "MUTUAL_TLS", ("false", "true")) == "true",
@@ -112,6 +114,20 @@ def read_tokens(directory: Path) -> Tokens:
 
 def _text(env: Mapping[str, str], name: str, default: str) -> str:
     return env.get(f"DORMOUSE_{name}", "") or default
+
+
+def _tracing(env: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the standard variables that switch tracing on in workers, none without an endpoint."""
+    endpoint = _text(env, "WORKER_TRACING_ENDPOINT", "")
+    ratio = _number(env, "WORKER_TRACING_RATIO", 1.0, 0.0, 1.0)
+    if not endpoint:
+        return {}
+    sampler = {tracing.SAMPLER: "parentbased_traceidratio", tracing.RATIO: f"{ratio:g}"}
+    try:
+        tracing.check_endpoint("DORMOUSE_WORKER_TRACING_ENDPOINT", endpoint)
+    except tracing.BadTracing as error:
+        raise SettingsError(str(error)) from error
+    return {tracing.ENDPOINT: endpoint, **sampler}
 
 
 def _choice(env: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:

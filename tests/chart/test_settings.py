@@ -125,3 +125,23 @@ def test_the_parts_listen_where_the_pods_say(default: list[dict[str, Any]]):
     listening = [settings.port, settings.control_port, settings.metrics_port, settings.http_port]
     assert [port["containerPort"] for port in gateway["ports"]] == listening
     assert [port["containerPort"] for port in operator["ports"]] == [parse_settings(environment(operator)).metrics_port]
+
+
+def test_tracing_is_off_unless_an_endpoint_is_given_and_reaches_gateway_and_workers(render: Render):
+    assert not [name for part in ("gateway", "operator") for name in traced(render(), part)]
+    manifests = render("tracing.endpoint=http://otel.observability:4317", "tracing.samplingRatio=0.25")
+    gateway = GatewaySettings.from_env(environment(container(manifests, "gateway")))
+    assert gateway.tracing.endpoint == "http://otel.observability:4317"
+    standard = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://otel.observability:4317",
+        "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
+        "OTEL_TRACES_SAMPLER_ARG": "0.25",
+    }
+    assert traced(manifests, "gateway") == standard
+    assert parse_settings(environment(container(manifests, "operator"))).tracing == standard
+
+
+def traced(manifests: list[dict[str, Any]], part: str) -> dict[str, str]:
+    """Return the variables that are about tracing."""
+    named = environment(container(manifests, part)).items()
+    return {name: value for name, value in named if name.startswith("OTEL_") or "TRACING" in name}

@@ -13,6 +13,7 @@ from dormouse_api.v1 import inference_pb2_grpc as rpc
 from dormouse_gateway.server import Gateway, Ports
 from dormouse_gateway.settings import Settings, Tokens
 from dormouse_gateway.testing import NAMESPACE, infd, pod, running_workers
+from dormouse_gateway.tracing import UNTRACED
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
 from dormouse_kube.testing import FakeKube
 
@@ -56,11 +57,12 @@ class House:
 
 
 @asynccontextmanager
-async def running_house(kube, *, is_synced=True, **settings):
+async def running_house(kube, *, is_synced=True, traces=UNTRACED, **settings):
     """Run a gateway; end it in order unless the test did."""
     quick = {"lame_duck_s": 0.0, "drain_timeout_s": 5.0} | settings
     plain = Settings(host="127.0.0.1", port=0, control_port=0, metrics_port=0, http_port=0, **quick)
-    gateway = Gateway(plain, Tokens(GATEWAY_TOKEN, token_digest(OPERATOR_TOKEN)), kube, rng=random.Random(7))
+    tokens = Tokens(GATEWAY_TOKEN, token_digest(OPERATOR_TOKEN))
+    gateway = Gateway(plain, tokens, kube, rng=random.Random(7), traces=traces)
     ports = await gateway.start()
     stop = asyncio.Event()
     running = asyncio.create_task(gateway.run(stop))

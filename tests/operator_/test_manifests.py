@@ -43,6 +43,15 @@ def test_a_pod_is_named_by_deployment_revision_and_index_and_owned():
     assert made["metadata"]["labels"]["inference.dormouse.dev/revision"] == revision
 
 
+def test_further_variables_of_workers_make_no_other_pod():
+    """Switching tracing on must restart nobody: pods that are there stay, new ones have the variables."""
+    defaults = WorkerDefaults("IfNotPresent", "aa", "bb", environment={"OTEL_EXPORTER_OTLP_ENDPOINT": "http://otel:1"})
+    traced = pod_manifest(deployment(), image="worker:1", index=2, defaults=defaults)
+    added = {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://otel:1"}
+    assert traced["metadata"] == pod()["metadata"]
+    assert traced["spec"]["containers"][0].pop("env") == [*pod()["spec"]["containers"][0]["env"], added]
+
+
 def test_a_pod_is_restricted():
     spec = pod()["spec"]
     container = spec["containers"][0]

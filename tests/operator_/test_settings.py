@@ -25,6 +25,16 @@ def test_the_chart_s_environment_is_understood():
     assert parse_settings({"DORMOUSE_GATEWAY_CONTROL": "gateways:50052"}).gateway_control == "gateways:50052"
 
 
+def test_tracing_of_workers_is_the_standard_variables_and_none_without_an_endpoint():
+    assert parse_settings({"DORMOUSE_WORKER_TRACING_RATIO": "0.5"}).tracing == {}
+    given = {"DORMOUSE_WORKER_TRACING_ENDPOINT": "http://otel:4317", "DORMOUSE_WORKER_TRACING_RATIO": "0.5"}
+    assert parse_settings(given).tracing == {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://otel:4317",
+        "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
+        "OTEL_TRACES_SAMPLER_ARG": "0.5",
+    }
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -39,6 +49,8 @@ def test_the_chart_s_environment_is_understood():
         ("DORMOUSE_MAX_SLEEPING_HOST_BYTES", "-1"),
         ("DORMOUSE_MAX_SLEEPING_HOST_BYTES", "64Gi"),
         ("DORMOUSE_WORKER_IMAGE_PULL_POLICY", "Sometimes"),
+        ("DORMOUSE_WORKER_TRACING_ENDPOINT", "collector:4317"),
+        ("DORMOUSE_WORKER_TRACING_RATIO", "2"),
     ],
 )
 def test_a_bad_value_names_the_variable_the_value_and_what_is_allowed(name, value):

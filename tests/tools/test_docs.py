@@ -29,12 +29,14 @@ def expand(name: str) -> list[str]:
     [
         "README.md",
         "docs/architecture.md",
+        "docs/faults.md",
         "docs/gpu.md",
         "docs/http.md",
         "docs/install.md",
         "docs/progress.md",
         "docs/scaling.md",
         "docs/sleep.md",
+        "docs/tracing.md",
     ],
 )
 def test_every_file_that_a_document_names_exists(document):

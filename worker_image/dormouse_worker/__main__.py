@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 
 import uvloop
 
+from dormouse_api.tracing import BadTracing, Tracing, start_tracing
 from dormouse_worker.front.app import Front
 from dormouse_worker.front.engine_spawn import ENGINE_ARGV, subprocess_spawner
 from dormouse_worker.front.follower import FollowerFront
@@ -27,18 +29,30 @@ def main(argv: Sequence[str] | None = None, *, engine_argv: Sequence[str] = ENGI
     """Run one worker; exit with 0 after a drain, 1 when the engine died for good, 2 when it can not start."""
     front_settings, engine_settings = parse_settings(sys.argv[1:] if argv is None else argv, os.environ)
     set_up_logging(front_settings.log_level)
+    tracing: Tracing | None = None
     try:
-        sys.exit(uvloop.run(_run(front_settings, engine_settings, engine_argv)))
-    except (OSError, RuntimeError) as error:
+        tracing = _start_tracing(front_settings)
+        sys.exit(uvloop.run(_run(front_settings, engine_settings, engine_argv, tracing)))
+    except (BadTracing, OSError, RuntimeError) as error:
         print(f"dormouse-worker can not run: {error}", file=sys.stderr)
         sys.exit(EXIT_CAN_NOT_START)
+    finally:
+        if tracing:
+            tracing.close()
 
 
-async def _run(front_settings: FrontSettings, engine_settings: EngineSettings, engine_argv: Sequence[str]) -> int:
+def _start_tracing(settings: FrontSettings) -> Tracing | None:
+    instance = {"k8s_pod_uid": settings.pod_uid, "host_name": socket.gethostname()}
+    return start_tracing(settings.tracing, service="dormouse-worker", **instance)
+
+
+async def _run(
+    front_settings: FrontSettings, engine_settings: EngineSettings, engine_argv: Sequence[str], tracing: Tracing | None
+) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    front = _make_front(front_settings, engine_settings, engine_argv)
+    front = _make_front(front_settings, engine_settings, engine_argv, tracing)
     try:
         await front.start()
     except BaseException:
@@ -48,14 +62,15 @@ async def _run(front_settings: FrontSettings, engine_settings: EngineSettings, e
 
 
 def _make_front(
-    front_settings: FrontSettings, engine_settings: EngineSettings, engine_argv: Sequence[str]
+    front_settings: FrontSettings, engine_settings: EngineSettings, engine_argv: Sequence[str], tracing: Tracing | None
 ) -> Front | FollowerFront:
     """Return the front of a pod that serves, or of one that follows another."""
     place, num_ranks = front_settings.place, engine_settings.tensor_parallel_size
     if place.leads:
         is_group = num_ranks * place.num_nodes > 1
         argv = [*engine_argv, *(place.arguments() if is_group else ())]
-        return Front(front_settings, engine_settings, subprocess_spawner(argv, os.environ))
+        spawn_for = subprocess_spawner(argv, os.environ)
+        return Front(front_settings, engine_settings, spawn_for, tracer=tracing.tracer if tracing else None)
     ranks = range(place.node_rank * num_ranks, (place.node_rank + 1) * num_ranks)
     spawn = rank_spawner(RANK_ARGV, os.environ, engine_settings, place)
     _, pod = identity_of(os.environ)

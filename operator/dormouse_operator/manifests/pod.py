@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from dormouse_api.names import (
@@ -39,6 +40,8 @@ class WorkerDefaults:
     operator_token_sha256: str
     gateway_token_sha256: str
     node_loss_s: int = 30  # how long a pod stays on a node that does not answer
+    # More variables. In no digest: pods that are there keep theirs, new ones get these.
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def pod_manifest(
@@ -137,6 +140,7 @@ def _container(deployment: Deployment, image: str, revision: str, defaults: Work
             {"name": "DORMOUSE_OPERATOR_TOKEN_SHA256", "value": defaults.operator_token_sha256},
             {"name": "DORMOUSE_GATEWAY_TOKEN_SHA256", "value": defaults.gateway_token_sha256},
             *([{"name": "DORMOUSE_MUTUAL_TLS_DIR", "value": CERTIFICATES_DIR}] if deployment.mutual_tls else []),
+            *({"name": name, "value": value} for name, value in defaults.environment.items()),
         ],
         "ports": [
             {"name": "grpc", "containerPort": INFERENCE_PORT},

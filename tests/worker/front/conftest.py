@@ -147,7 +147,16 @@ def open_house(model_path):
 
     @asynccontextmanager
     async def opened(
-        script=None, *, ready=True, path=model_path, loaded=True, seams=None, scripts=None, engine=None, **settings
+        script=None,
+        *,
+        ready=True,
+        path=model_path,
+        loaded=True,
+        seams=None,
+        scripts=None,
+        engine=None,
+        tracer=None,
+        **settings,
     ):
         engines, spawns = [InProcessEngine(script or Script())], Changes()
         if not loaded:
@@ -169,7 +178,7 @@ def open_house(model_path):
 
         digests = {"operator_token_sha256": token_digest(OPERATOR_TOKEN)}
         settings = front_settings(**digests, gateway_token_sha256=token_digest(GATEWAY_TOKEN), **settings)
-        front = Front(settings, engine_settings(path, **(engine or {})), spawn_for, seams)
+        front = Front(settings, engine_settings(path, **(engine or {})), spawn_for, seams, tracer=tracer)
         ports, stop = await front.start(), asyncio.Event()
         running = asyncio.create_task(front.run(stop))
         async with (

@@ -207,3 +207,17 @@ def test_the_default_deadline_is_at_most_the_longest_one(capsys):
     assert [
         word for word in ("--default-timeout-seconds", "8", "--max-timeout-seconds", "7") if word not in error
     ] == []
+
+
+def test_tracing_is_off_unless_the_flag_or_the_standard_variable_names_an_endpoint():
+    assert parse()[0].tracing.endpoint == ""
+    assert parse(OTEL_EXPORTER_OTLP_ENDPOINT="http://a:1")[0].tracing.endpoint == "http://a:1"
+    assert parse("--tracing-endpoint=http://b:2", OTEL_EXPORTER_OTLP_ENDPOINT="http://a:1")[0].tracing.endpoint == (
+        "http://b:2"
+    )
+
+
+def test_a_bad_tracing_endpoint_is_refused_by_name(capsys):
+    with pytest.raises(SystemExit):
+        parse("--tracing-endpoint=b:2")
+    assert "--tracing-endpoint is 'b:2'; allowed is http://HOST:PORT" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -41,11 +41,15 @@ from dormouse_worker.front.restarts import RestartLimits
 from dormouse_worker.front.settings import FrontSettings
 from dormouse_worker.front.standalone import agree_with_itself, invitation
 from dormouse_worker.front.swap import EngineSwap, Workshop
+from dormouse_worker.front.tracing import UNTRACED, Traces
 from dormouse_worker.front.turns import Turns
 from dormouse_worker.front.worker import Worker
 from dormouse_worker.ipc import State
 from dormouse_worker.lifecycle import describe
 from dormouse_worker.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +82,13 @@ class Front:
     """Everything composed. Use: start, run until stopped or the engine died for good, which returns the exit code."""
 
     def __init__(
-        self, settings: FrontSettings, engine: EngineSettings, spawn_for: SpawnFor, seams: Seams | None = None
+        self,
+        settings: FrontSettings,
+        engine: EngineSettings,
+        spawn_for: SpawnFor,
+        seams: Seams | None = None,
+        *,
+        tracer: Tracer | None = None,
     ) -> None:
         """Read the model's files. Needs a running event loop. A bad model makes a FAILED worker.
 
@@ -95,6 +105,7 @@ class Front:
         self.worker = Worker(spawn_for(engine), Served(edition), clock=seams.clock)
         if isinstance(edition.model, WorkerError):
             self.worker.board.fail(edition.model.reason, str(edition.model))
+        self._traces = _traces(tracer, self.worker)
         self._health = health.HealthServicer()
         self._socket_dir = Path(tempfile.mkdtemp(prefix="dormouse-"))  # only we may enter
         turns = Turns()
@@ -230,7 +241,7 @@ class Front:
         tokens = RoleTokens(digests)
         guards = [RequireRole(tokens, {CONTROL_SERVICE: Role.OPERATOR}), *self._certificate.guards(tokens)]
         self._inference, self._control = self._server(guards), self._server(guards)
-        add_inference(InferenceService(self.worker, tokens), self._inference)
+        add_inference(InferenceService(self.worker, tokens, self._traces), self._inference)
         worker_control_pb2_grpc.add_WorkerControlServicer_to_server(control, self._control)
         if self._settings.enable_reflection:
             names = (INFERENCE_SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME)
@@ -267,3 +278,12 @@ class Front:
         if board.state is State.READY and not self.worker.is_ending:
             return Answer(200, b"ok\n")
         return Answer(503, f"the worker is {describe(board.state, board.engine.sleep_level)}\n".encode())
+
+
+def _traces(tracer: Tracer | None, worker: Worker) -> Traces:
+    """Return who makes spans. OpenTelemetry is imported where tracing is on, only."""
+    if tracer is None:
+        return UNTRACED
+    from dormouse_worker.front.spans import OtelTraces
+
+    return OtelTraces(tracer, clock=worker.clock)

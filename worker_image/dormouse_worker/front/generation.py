@@ -36,11 +36,17 @@ class Generation:
         self._streams = streams
         self._choices = Choices(streams, wake)
         self._reply = Reply(facts, streams)
+        self.facts = facts
         self._keys: tuple[str, ...] = ()
         self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
         return f"Generation({self._reply!r}, keys={self._keys})"
+
+    @property
+    def streams(self) -> Sequence[OutputStream]:
+        """Return its choices, in order."""
+        return self._streams
 
     def open(self, order: Order, samplings: Sequence[Sampling], time_limit: TimeLimit | None) -> None:
         """Hand the choices to the engine; from now on `close` is due."""

@@ -21,6 +21,7 @@ from dormouse_worker.front.caller import Timeouts, read_caller
 from dormouse_worker.front.generation import Generation, begin
 from dormouse_worker.front.model import Model
 from dormouse_worker.front.parsing import readable
+from dormouse_worker.front.tracing import UNTRACED, Traces
 from dormouse_worker.front.worker import Worker
 from dormouse_worker.ipc import State
 
@@ -32,13 +33,16 @@ LOAD_INTERVAL_S = 0.25  # numbers are told at most so often: each message costs 
 class InferenceService(rpc.InferenceServicer):
     """One worker's inference calls. While the model's files can not be read, only the state answers."""
 
-    def __init__(self, worker: Worker, tokens: RoleTokens) -> None:
+    def __init__(self, worker: Worker, tokens: RoleTokens, traces: Traces = UNTRACED) -> None:
         self._worker = worker
         self._tokens = tokens
+        self._traces = traces
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> AsyncIterator[pb.GenerateResponse]:
         """Stream one request's tokens."""
         generation: Generation | None = None
+        error: CallError | None = None
+        arrival_s = self._worker.clock()
         try:
             model = self._known_model(readable(request).model)
             settings = self._worker.settings
@@ -48,13 +52,14 @@ class InferenceService(rpc.InferenceServicer):
             context.add_done_callback(lambda _: running.abandon())  # type: ignore[arg-type]  # a stub
             while (response := await generation.next()) is not None:
                 yield response
-        except CallError as error:
-            await abort(context, error)
-        except Exception as error:  # noqa: BLE001  nothing that a caller sends may end the process
-            await abort(context, unexpected(error))
+        except CallError as refusal:
+            await abort(context, error := refusal)
+        except Exception as surprise:  # noqa: BLE001  nothing that a caller sends may end the process
+            await abort(context, error := unexpected(surprise))
         finally:
             if generation is not None:
                 generation.close()
+            self._traces.ended(context.invocation_metadata(), arrival_s, generation, error)
 
     @answered
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from dormouse_api.names import CONTROL_PORT, INFERENCE_PORT, METRICS_PORT
+from dormouse_api.tracing import BadTracing, TracingSettings, read_tracing
 from dormouse_worker.front import flag_types
 from dormouse_worker.front.developer_flags import add_developer_flags
 from dormouse_worker.front.engine_flags import add_engine_care_flags
@@ -25,6 +26,7 @@ DORMOUSE_POD_NAME is the name by which its ranks are told (default: HOSTNAME);
 DORMOUSE_OPERATOR_TOKEN_SHA256 and DORMOUSE_GATEWAY_TOKEN_SHA256 are the digests of the tokens by which these two
 roles are known (none = nobody has the role); DORMOUSE_MUTUAL_TLS_DIR holds tls.crt, tls.key and ca.crt: with it both
 gRPC ports let in only callers with a certificate of the same authority, and renewed files are taken while it serves.
+OTEL_EXPORTER_OTLP_ENDPOINT and OpenTelemetry's other variables switch tracing on, and say how.
 
 The worker loads the model, measures how many blocks of KV cache fit and waits for InitializeCache on the control
 port; from then on it serves dormouse.v1.Inference. SIGTERM drains and ends it.
@@ -61,6 +63,7 @@ class FrontSettings:
     gateway_token_sha256: str
     place: GroupPlace = field(default_factory=GroupPlace)  # in its group; one pod that is all there is leads itself
     mutual_tls_dir: str = ""  # tls.crt, tls.key and ca.crt; "" = both gRPC ports are plain
+    tracing: TracingSettings = field(default_factory=TracingSettings)  # where spans go; off without an endpoint
 
 
 class FlagsRefused(Exception):
@@ -122,8 +125,16 @@ def _parse(
         gateway_token_sha256=environ.get("DORMOUSE_GATEWAY_TOKEN_SHA256", ""),
         place=place_of_flags(flags),
         mutual_tls_dir=environ.get("DORMOUSE_MUTUAL_TLS_DIR", ""),
+        tracing=_tracing(parser, flags, environ),
     )
     return front, engine
+
+
+def _tracing(parser: argparse.ArgumentParser, flags: argparse.Namespace, environ: Mapping[str, str]) -> TracingSettings:
+    try:
+        return read_tracing(environ, flags.tracing_endpoint)
+    except BadTracing as error:
+        parser.error(str(error))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -210,4 +221,10 @@ def _add_front_flags(group: argparse._ArgumentGroup) -> None:
         help="wait for no operator: allocate what was measured and serve; this is what `dormouse serve` runs",
     )
     add("--enable-reflection", action="store_true", help="let clients ask the serving port for its schema")
+    add(
+        "--tracing-endpoint",
+        default="",
+        metavar="http://HOST:PORT",
+        help="collector of spans, OTLP over gRPC (default: OTEL_EXPORTER_OTLP_ENDPOINT; none = no tracing)",
+    )
     add("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"), help="default INFO")

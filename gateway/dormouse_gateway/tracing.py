@@ -1,0 +1,82 @@
+"""The seam between the proxy and tracing: what a request tells of itself on its way. Knows nothing of OpenTelemetry.
+
+Nothing is told per token: `Untraced` costs a few empty calls a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import grpc
+
+if TYPE_CHECKING:
+    from dormouse_gateway.call import Call, Write
+    from dormouse_gateway.holder import Wakes
+    from dormouse_gateway.model import Endpoint
+    from dormouse_gateway.requests import Method, Request
+    from dormouse_kube.reflector import ObjectKey
+
+
+class RequestTrace(Protocol):
+    """One request."""
+
+    def routed(self, call: Call, request: Request) -> Call:
+        """It is to be sent; return the call with the trace context that its worker shall continue."""
+        ...
+
+    def writing(self, write: Write) -> Write:
+        """Return what messages are to be written to."""
+        ...
+
+    def sent(self, endpoint: Endpoint) -> None:
+        """A worker was found, and gets it now."""
+        ...
+
+    def end(self, code: grpc.StatusCode, why: str) -> None:
+        """It ended, however it did; called once."""
+        ...
+
+
+class Traces(Protocol):
+    """All requests."""
+
+    def begin(self, method: Method, context: Any) -> RequestTrace:
+        """A request arrived; `context` is gRPC's, or what stands for it."""
+        ...
+
+    def wakes(self, wakes: Wakes, is_awake: Callable[[ObjectKey], bool]) -> Wakes:
+        """Return who is told of wakes instead of `wakes`, and tells those."""
+        ...
+
+
+class Untraced:
+    """Both of them, where tracing is off."""
+
+    def begin(self, method: Method, context: Any) -> RequestTrace:
+        """See `Traces`."""
+        del method, context
+        return self
+
+    def wakes(self, wakes: Wakes, is_awake: Callable[[ObjectKey], bool]) -> Wakes:
+        """See `Traces`."""
+        del is_awake
+        return wakes
+
+    def routed(self, call: Call, request: Request) -> Call:
+        """See `RequestTrace`."""
+        del request
+        return call
+
+    def writing(self, write: Write) -> Write:
+        """See `RequestTrace`."""
+        return write
+
+    def sent(self, endpoint: Endpoint) -> None:
+        """See `RequestTrace`."""
+
+    def end(self, code: grpc.StatusCode, why: str) -> None:
+        """See `RequestTrace`."""
+
+
+UNTRACED = Untraced()
