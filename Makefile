@@ -86,7 +86,7 @@ e2e-ladder: install model cluster images ## Ask all the time while models sleep,
 	$(PY) -m tests.prober
 
 .PHONY: e2e-install
-e2e-install: install model cluster images ## Install, upgrade under requests, roll back, remove, two releases; the images as pods (7 minutes)
+e2e-install: install model cluster images ## What a removed release leaves, two releases beside each other; the images as pods (7 minutes)
 	$(PY) -m pytest -m "cluster and slow" tests/install tests/chart --durations=10
 
 .PHONY: test
