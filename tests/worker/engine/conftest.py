@@ -4,6 +4,7 @@ import pytest
 
 from dormouse_worker.engine.controller import Controller
 from dormouse_worker.engine.testing import FakeExecutor, ManualClock
+from dormouse_worker.engine.testing_stages import StagedFakeExecutor
 from dormouse_worker.ipc import Command, CommandResult, EngineStatus
 from dormouse_worker.settings import EngineSettings
 
@@ -11,11 +12,17 @@ from dormouse_worker.settings import EngineSettings
 class Rank:
     """A controller with its fake worker and everything it sent."""
 
-    def __init__(self):
+    def __init__(self, executor_class=FakeExecutor, stages=1):
         self.clock = ManualClock()
-        self.executor = FakeExecutor(clock=self.clock)
+        self.executor = executor_class(clock=self.clock)
         self.sent = []
-        settings = EngineSettings(model="/models/m", max_num_seqs=4, max_num_batched_tokens=8, block_size=4)
+        settings = EngineSettings(
+            model="/models/m",
+            max_num_seqs=4,
+            max_num_batched_tokens=8,
+            block_size=4,
+            pipeline_parallel_size=stages,
+        )
         self.controller = Controller(settings, self.executor, send=self.sent.append, clock=self.clock)
 
     @property
@@ -59,3 +66,12 @@ def ready(profiled):
 def asleep(ready):
     assert ready.command("sleep") == ("", "")
     return ready
+
+
+@pytest.fixture
+def pipeline():
+    """Return a controller in READY over two stages."""
+    rank = Rank(StagedFakeExecutor, stages=2)
+    rank.controller.start()
+    assert rank.command("initialize_cache", num_gpu_blocks=10, num_cpu_blocks=2) == ("", "")
+    return rank

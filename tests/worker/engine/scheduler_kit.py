@@ -3,8 +3,9 @@
 from dormouse_worker.engine.batch import SampledToken
 from dormouse_worker.engine.block_pool import BlockPool
 from dormouse_worker.engine.block_tables import BlockTables, CacheLayout
+from dormouse_worker.engine.forward_pass import Limits
 from dormouse_worker.engine.request import Request
-from dormouse_worker.engine.scheduler import Limits, Scheduler
+from dormouse_worker.engine.scheduler import Scheduler
 from dormouse_worker.engine.swap import SwapSpace
 from dormouse_worker.engine.testing import ManualClock, make_sampling
 

@@ -18,13 +18,13 @@ from hypothesis.stateful import (
 
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.testing import (
-    FakeExecutor,
     ManualClock,
     make_report,
     make_sampling,
     next_token,
     visible_tokens,
 )
+from dormouse_worker.engine.testing_stages import StagedFakeExecutor
 from dormouse_worker.ipc import AddRequest
 from dormouse_worker.settings import EngineSettings
 
@@ -47,17 +47,21 @@ class EngineMachine(RuleBasedStateMachine):
         host_blocks=st.sampled_from([0, 3, 8]),
         caches=st.booleans(),
         num_blocks=st.integers(6, 8),
+        stages=st.integers(1, 3),
+        is_stubborn=st.booleans(),
     )
-    def begin(self, windows, host_blocks, caches, num_blocks):
+    def begin(self, windows, host_blocks, caches, num_blocks, stages, is_stubborn):
         report = make_report(num_gpu_blocks=num_blocks, max_model_len=MAX_MODEL_LEN)
         self.windows, self.clock = windows, ManualClock()
-        self.executor = FakeExecutor(report, self.clock, windows)
+        self.executor = StagedFakeExecutor(report, self.clock, windows)
+        self.executor.is_stubborn = is_stubborn
         self.engine = build_engine(
             EngineSettings(
                 model="m",
                 max_num_seqs=MAX_SEQS,
                 max_num_batched_tokens=MAX_TOKENS,
                 enable_prefix_caching=caches,
+                pipeline_parallel_size=stages,
             ),
             report,
             (num_blocks, host_blocks),
@@ -67,6 +71,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.scheduler = self.engine._scheduler
         self.open: dict[str, list[int]] = {}  # id → tokens that must still come
         self.asked: dict[str, list[int]] = {}  # id → prompt tokens whose log-probabilities must still come
+        self.asking: dict[str, int] = {}  # id → length of the prompt, of all that ever asked
         self.count = 0
 
     @rule(
@@ -92,11 +97,17 @@ class EngineMachine(RuleBasedStateMachine):
         assert self.engine.add(AddRequest(name, prompt, sampling, resumed, priority, salt)) is None
         self.open[name] = tokens[len(resumed) :]
         self.asked[name] = prompt[1:] if asks else []
+        if asks:
+            self.asking[name] = len(prompt)
 
     @precondition(lambda self: self.open)
-    @rule(data=st.data(), what=st.sampled_from(["abort", "abort everything", "fail", "forget prefixes"]))
+    @rule(data=st.data(), what=st.sampled_from(["abort", "abort everything", "fail", "forget prefixes", "settle"]))
     def disturb(self, data, what):
-        if what == "abort":
+        if what == "settle":
+            for outputs in self.engine.settle():
+                self.check_all(outputs)
+            assert not self.executor.under_way
+        elif what == "abort":
             name = data.draw(st.sampled_from(sorted(self.open)))
             assert [output.finish_reason for output in self.engine.abort([name])] == ["abort"]
             del self.open[name]
@@ -105,8 +116,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.open.clear()
         elif what == "fail":
             self.executor.fail_once["execute_model"] = RuntimeError("boom")
-            for name in self.engine.step().failed:
-                del self.open[name]
+            self.run_a_pass()
         else:
             self.engine.forget_prefixes()
 
@@ -116,16 +126,16 @@ class EngineMachine(RuleBasedStateMachine):
             self.run_a_pass()
 
     def run_a_pass(self):
+        self.executor.batches.clear()
         outputs = self.engine.step()
         if outputs is None:
             assert not self.open
             return
-        batch = self.executor.batches[-1]
-        assert 0 < batch.num_tokens <= MAX_TOKENS
-        assert len(batch.sequences) <= MAX_SEQS
-        assert self.count_logit_rows(batch) <= MAX_SEQS
-        for output in outputs.outputs:
-            self.check(output)
+        for batch in self.executor.batches:
+            assert 0 < batch.num_tokens <= MAX_TOKENS
+            assert len(batch.sequences) <= MAX_SEQS
+            assert self.count_logit_rows(batch) <= MAX_SEQS
+        self.check_all(outputs)
 
         for request in self.scheduler._waiting:
             if request.shortage is not None and not self.scheduler.tables.has_eased(request.shortage):
@@ -141,10 +151,15 @@ class EngineMachine(RuleBasedStateMachine):
     def count_logit_rows(self, batch):
         rows = sum(sequence.samples for sequence in batch.sequences)
         for sequence in batch.sequences:
-            new = self.executor._sequences[sequence.request_id].new
-            if new.sampling.prompt_logprobs is not None:
-                rows += max(0, min(sequence.end, len(new.prompt_token_ids) - 1) - sequence.start)
+            if sequence.request_id in self.asking:
+                rows += max(0, min(sequence.end, self.asking[sequence.request_id] - 1) - sequence.start)
         return rows
+
+    def check_all(self, outputs):
+        for name in outputs.failed:
+            del self.open[name]
+        for output in outputs.outputs:
+            self.check(output)
 
     def check(self, output):
         name = output.request_id
@@ -169,7 +184,7 @@ class EngineMachine(RuleBasedStateMachine):
             return
         steps_left: dict[str, int] = defaultdict(lambda: 60 * (len(self.open) + 1))
         while self.engine.has_work:
-            head = self.scheduler.request_ids[0]
+            head = next(iter(self.scheduler.request_ids), "")
             steps_left[head] -= 1
             assert steps_left[head] > 0, f"{head} starves"
             self.run_a_pass()
@@ -182,14 +197,17 @@ def test_random_loads():
     run_state_machine_as_test(EngineMachine, settings=settings(stateful_step_count=30, deadline=None))
 
 
+@pytest.mark.parametrize("stages", [1, 2])
 @pytest.mark.parametrize("windows", WINDOWS)
-def test_an_abort_storm_returns_every_block(windows):
+def test_an_abort_storm_returns_every_block(windows, stages):
     report = make_report(num_gpu_blocks=9, max_model_len=MAX_MODEL_LEN)
     engine = build_engine(
-        EngineSettings(model="m", max_num_seqs=MAX_SEQS, max_num_batched_tokens=MAX_TOKENS),
+        EngineSettings(
+            model="m", max_num_seqs=MAX_SEQS, max_num_batched_tokens=MAX_TOKENS, pipeline_parallel_size=stages
+        ),
         report,
         (9, 4),
-        FakeExecutor(report, windows=windows),
+        StagedFakeExecutor(report, windows=windows),
         clock=ManualClock(),
     )
     for n in range(300):
@@ -198,6 +216,8 @@ def test_an_abort_storm_returns_every_block(windows):
             engine.step()
         engine.abort([str(n - 7)])
     engine.abort_all()
+    assert not [output for outputs in engine.settle() for output in outputs.outputs]
+    assert not engine.has_work
     engine.check_integrity()
     assert engine._scheduler.tables.pool.num_used == 0
     assert engine._scheduler.swap.num_free == engine._scheduler.swap.num_blocks

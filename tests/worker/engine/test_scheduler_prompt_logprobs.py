@@ -1,6 +1,6 @@
 """The scheduler and log-probabilities of prompts: rows with logits are as many as sequences may run."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dormouse_worker.engine.request import Request
@@ -69,6 +69,7 @@ def test_a_prompt_that_needs_no_row_but_its_last_gets_no_turn():
     assert all(len(step(scheduler)) == 4 for _ in range(8))
 
 
+@settings(deadline=None)  # a busy machine is no fault
 @given(
     seqs=st.integers(8, 32),
     lengths=st.lists(st.integers(50, 200), min_size=1, max_size=3),

@@ -64,7 +64,13 @@ def make_engine(group, *, num_blocks=64, tokens=256, host_blocks=0, caches=False
     group.initialize_cache(num_blocks, host_blocks)
     longest = min(MAX_POSITIONS, num_blocks * BLOCK_SIZE)
     report = make_report(num_gpu_blocks=num_blocks, block_size=BLOCK_SIZE, max_model_len=longest)
-    settings = EngineSettings(model="m", max_num_seqs=4, max_num_batched_tokens=tokens, enable_prefix_caching=caches)
+    settings = EngineSettings(
+        model="m",
+        max_num_seqs=4,
+        max_num_batched_tokens=tokens,
+        enable_prefix_caching=caches,
+        pipeline_parallel_size=group.settings.pipeline_parallel_size,
+    )
     return build_engine(settings, report, (num_blocks, host_blocks), group, clock=ManualClock())
 
 

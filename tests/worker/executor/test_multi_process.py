@@ -8,7 +8,8 @@ import signal
 import pytest
 
 from dormouse_worker.engine.assembly import build_engine
-from dormouse_worker.engine.testing import FakeExecutor, make_add
+from dormouse_worker.engine.batch import NewSequence, single
+from dormouse_worker.engine.testing import FakeExecutor, make_add, make_sampling
 from dormouse_worker.errors import (
     InsufficientMemory,
     InvalidArgument,
@@ -77,9 +78,9 @@ def facts(executor):
     return executor.collective_rpc("facts")
 
 
-def tokens_of(executor, *requests):
+def tokens_of(executor, *requests, stages=1):
     """Return the tokens by request of an engine over this executor."""
-    settings = group_settings("/nowhere", max_num_seqs=4, max_num_batched_tokens=8)
+    settings = group_settings("/nowhere", pipeline=stages, max_num_seqs=4, max_num_batched_tokens=8)
     engine = build_engine(settings, executor.get_memory_report(), (10, 0), executor, clock=lambda: 0.0)
     for request in requests:
         assert engine.add(request) is None
@@ -143,6 +144,27 @@ def test_a_groups_tokens_are_those_of_one_worker_and_every_rank_hears_of_them(gr
     alone = FakeExecutor()
     alone.determine_num_available_blocks()
     assert tokens_of(group, *requests) == tokens_of(alone, *requests)
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+def test_with_several_batches_under_way_the_tokens_are_the_same(groups, stages):
+    requests = [make_add(name, range(n, n + 3), max_tokens=6) for n, name in enumerate("abcd")]
+    group = groups.start()
+    alone = FakeExecutor()
+    alone.determine_num_available_blocks()
+    assert tokens_of(group, *requests, stages=stages) == tokens_of(alone, *requests)
+
+
+def test_a_rank_goes_on_to_the_next_batch_while_another_is_at_the_first(groups):
+    """The second rank never ends; the first has taken both batches, and says so."""
+    executor = groups.start(rank_timeout_s=3.0)
+    groups.order(rank1={"hang": ["execute_model"]})
+    batches = [single(NewSequence(name, [1, 2], [], make_sampling()), ([number],)) for number, name in enumerate("ab")]
+    first, _ = [executor.submit(batch) for batch in batches]
+    with pytest.raises(RankHung, match="rank 1"):
+        first()
+    assert [rank for _, rank in executor._group._answers] == [0, 0]
+    executor.abandon()
 
 
 def test_a_batch_that_all_ranks_refuse_costs_only_its_requests(groups):

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dormouse_worker.engine.block_pool import BlockPool
 from dormouse_worker.engine.block_tables import BlockTables, CacheLayout
 from dormouse_worker.engine.engine import Engine
-from dormouse_worker.engine.executor import ModelExecutor
-from dormouse_worker.engine.scheduler import Limits, Scheduler
+from dormouse_worker.engine.executor import ModelExecutor, StagedExecutor
+from dormouse_worker.engine.forward_pass import Limits
+from dormouse_worker.engine.scheduler import Scheduler
 from dormouse_worker.engine.swap import SwapSpace
 from dormouse_worker.ipc import MemoryReport
 from dormouse_worker.settings import EngineSettings
@@ -33,6 +34,7 @@ def build_engine(
         max_num_batched_tokens=settings.max_num_batched_tokens,
         max_model_len=report.max_model_len,
         caches_prefixes=settings.enable_prefix_caching,
+        max_batches_under_way=settings.pipeline_parallel_size if isinstance(executor, StagedExecutor) else 1,
     )
     tables = BlockTables(BlockPool(num_gpu_blocks), layout)
     return Engine(executor, Scheduler(tables, SwapSpace(num_cpu_blocks), limits, clock), clock)

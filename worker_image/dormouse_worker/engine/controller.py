@@ -136,6 +136,8 @@ class Controller:
             why = f"the worker is {self.state} and takes no requests"
             self._send(StepOutputs([], running=0, waiting=0, kv_cache_usage=0.0, failed={message.request_id: why}))
             return
+        if self._engine.is_leaving(message.request_id):
+            self._settle()
         refusal = self._engine.add(message)
         if refusal is not None:
             self._send(self._engine.outputs([], {message.request_id: refusal}))
@@ -144,8 +146,14 @@ class Controller:
         if self._engine is not None and (outputs := self._engine.abort(message.request_ids)):
             self._send(self._engine.outputs(outputs))
 
+    def _settle(self) -> None:
+        """Wait for the batches under way, and send what came out. Raises GroupBroken."""
+        for outputs in self._engine.settle() if self._engine is not None else ():
+            self._send(outputs)
+
     def _run_command(self, command: Command) -> CommandResult:
         try:
+            self._settle()
             value = self._commands.get(command.method, self._refuse_unknown)(command)
         except WorkerError as error:
             self._note_broken(error)

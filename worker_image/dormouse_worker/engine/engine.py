@@ -1,15 +1,18 @@
-"""The step: schedule, run, commit. Owns the scheduler; knows neither sockets nor states."""
+"""The step: schedule, run, commit. Owns the scheduler and the batches under way; knows neither sockets nor states."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from dormouse_worker.engine.batch import Batch, ModelOutput
-from dormouse_worker.engine.executor import ModelExecutor
+from dormouse_worker.engine.executor import ModelExecutor, StagedExecutor
+from dormouse_worker.engine.forward_pass import Counters, Progress
 from dormouse_worker.engine.request import Request
-from dormouse_worker.engine.scheduler import Counters, Progress, Scheduler
+from dormouse_worker.engine.scheduler import Scheduler
 from dormouse_worker.errors import GroupBroken
 from dormouse_worker.ipc import AddRequest, StepOutputs, TokenLogprobs, TokenOutput
 
@@ -19,13 +22,17 @@ MAX_LOGPROBS_PER_OUTPUT = 256  # prompt positions in one message to a caller: 20
 
 
 class Engine:
-    """Turns requests into tokens, one forward pass per step."""
+    """Turns requests into tokens, one forward pass per step.
+
+    Executors with several stages have as many batches under way; a step waits for the oldest one.
+    """
 
     def __init__(self, executor: ModelExecutor, scheduler: Scheduler, clock: Callable[[], float]) -> None:
         self._executor = executor
         self._scheduler = scheduler
         self._clock = clock
         self._told = Counters()
+        self._under_way: deque[tuple[Batch, Callable[[], ModelOutput]]] = deque()  # oldest first
         self.num_failures_in_a_row = 0  # forward passes that raised since the last good one
 
     def __repr__(self) -> str:
@@ -65,7 +72,7 @@ class Engine:
         return None
 
     def abort(self, request_ids: list[str]) -> list[TokenOutput]:
-        """Free these requests at once; return the last message of each that was known."""
+        """Free these requests, at once or when their batch has come; return the last message of each that was known."""
         known = [request_id for request_id in request_ids if self._scheduler.remove(request_id)]
         return [TokenOutput(request_id, [], "abort") for request_id in known]
 
@@ -75,11 +82,33 @@ class Engine:
 
     def step(self) -> StepOutputs | None:
         """Run one forward pass; None if there is nothing to do. A failing forward pass raises only GroupBroken."""
-        batch = self._scheduler.schedule()
-        if batch is None:
-            return None
+        self._hand_over()
+        return self._collect() if self._under_way else None
+
+    def settle(self) -> Iterator[StepOutputs]:
+        """Wait for the batches under way and hand over no others; yield what came out. Raises GroupBroken."""
+        while self._under_way:
+            yield self._collect()
+
+    def is_leaving(self, request_id: str) -> bool:
+        """Return whether an aborted request is still in a batch under way: its id can not be given again yet."""
+        return self._scheduler.is_leaving(request_id)
+
+    def _hand_over(self) -> None:
+        most = self._scheduler.limits.max_batches_under_way
+        while len(self._under_way) < most and (batch := self._scheduler.schedule()) is not None:
+            self._under_way.append((batch, self._submit(batch)))
+
+    def _submit(self, batch: Batch) -> Callable[[], ModelOutput]:
+        if self._scheduler.limits.max_batches_under_way > 1:
+            assert isinstance(self._executor, StagedExecutor), "nobody else takes several batches"
+            return self._executor.submit(batch)
+        return partial(self._executor.execute_model, batch)
+
+    def _collect(self) -> StepOutputs:
+        batch, wait_for_output = self._under_way.popleft()
         try:
-            output = self._executor.execute_model(batch)
+            output = wait_for_output()
         except GroupBroken:  # the requests go on elsewhere: nobody is told that they failed
             raise
         except Exception as error:  # noqa: BLE001  whatever a model raises may cost its own batch only
@@ -125,14 +154,26 @@ class Engine:
         logger.error("forward pass over %d sequences failed", len(batch.sequences), exc_info=error)
         self.num_failures_in_a_row += 1
         why = f"the forward pass failed: {type(error).__name__}: {error}"
-        return self.outputs([], dict.fromkeys(self._scheduler.fail(batch), why))
+        return self.outputs([], dict.fromkeys(self._scheduler.fail(batch, list(self._discard())), why))
+
+    def _discard(self) -> Iterator[Batch]:
+        """Wait for the batches behind one that failed; yield them. Ranks in an unknown state computed them."""
+        while self._under_way:
+            batch, wait_for_output = self._under_way.popleft()
+            try:
+                wait_for_output()
+            except GroupBroken:
+                raise
+            except Exception as error:  # noqa: BLE001  a consequence of the first
+                logger.warning("a forward pass behind it failed too: %s", error)
+            yield batch
 
     def _prompt_logprobs(self, batch: Batch, output: ModelOutput) -> Iterator[TokenOutput]:
         """Yield what is new of the prompt's log-probabilities: after a preemption old ones come again."""
         for sequence in batch.sequences:
             part = output.prompt_logprobs.get(sequence.request_id)
-            if part is not None:
-                request = self._scheduler.request(sequence.request_id)
+            request = self._scheduler.request(sequence.request_id)
+            if part is not None and not request.is_leaving:
                 yield from _cut(request, part[max(0, request.num_told_logprobs - sequence.start) :])
 
     def _token_output(self, progress: Progress) -> TokenOutput:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.ipc import MemoryReport, ModelInfo, RankStatus
@@ -21,6 +21,18 @@ class ModelExecutor(Protocol):
 
         Any exception fails the requests of this batch and no others; the next batch is a fresh one then. But for
         GroupBroken: this process can not go on then, and its requests are to be continued elsewhere.
+        """
+
+
+@runtime_checkable
+class StagedExecutor(ModelExecutor, Protocol):
+    """Takes further batches while it computes; `execute_model` is `submit`, and at once what that returns."""
+
+    def submit(self, batch: Batch) -> Callable[[], ModelOutput]:
+        """Hand over a batch, to be computed behind those handed over before; return who waits for its output.
+
+        To be called once for each batch, in their order; raises as `execute_model` does. Batches that were handed over
+        behind one that failed have outputs too, or errors, which count for nothing.
         """
 
 

@@ -31,6 +31,7 @@ class Request:
     first_scheduled_s: float | None = None  # set by the scheduler, once
     shortage: Shortage | None = None  # set by the scheduler: why it found no room; None once it runs
     has_answered: bool = False  # set by the engine with the first token that it sends
+    is_leaving: bool = False  # set by the scheduler: aborted while under way, freed when its batch has come back
     num_told_logprobs: int = 0  # set by the engine: prompt log-probabilities sent
     _block_hashes: list[BlockHash] = field(default_factory=list)
 

@@ -6,17 +6,21 @@ has, so (windows apart) only decoding ever needs a further block. When none is l
 is preempted: its blocks go to host memory if there is room, else they are freed and it is computed anew; it waits in
 its old place in line. The first in line is never preempted, and one sequence always fits: so there is always progress.
 There is no aging: a steady stream of requests that go first starves those of a lower priority, as in vLLM.
+
+With several batches under way a request is in one of them at most, and keeps its blocks until its output has come: an
+abort waits for that, and so does whoever would preempt it. Ranks compute batches in their order.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from operator import attrgetter
 
-from dormouse_worker.engine.batch import Batch, Moves, NewSequence, SampledToken, ScheduledSequence
+from dormouse_worker.engine.batch import Batch, SampledToken
 from dormouse_worker.engine.block_tables import BlockTables, Prefix, Shortage
+from dormouse_worker.engine.forward_pass import Counters, Limits, Pass, Progress
+from dormouse_worker.engine.micro_batches import MicroBatches
 from dormouse_worker.engine.prefix import BlockHash
 from dormouse_worker.engine.prompt_turns import PromptTurns
 from dormouse_worker.engine.rank_view import RankView
@@ -24,50 +28,6 @@ from dormouse_worker.engine.request import Request
 from dormouse_worker.engine.swap import SwapSpace
 
 _in_line = attrgetter("order")
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds of one forward pass and of one sequence."""
-
-    max_num_seqs: int  # running sequences; also the most rows whose logits one pass computes
-    max_num_batched_tokens: int
-    max_model_len: int
-    caches_prefixes: bool = True
-
-    def __post_init__(self) -> None:
-        assert min(self.max_num_seqs, self.max_num_batched_tokens, self.max_model_len) > 0
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """One request got a token; `finish_reason` set = it is complete and freed."""
-
-    request: Request
-    sampled: SampledToken
-    finish_reason: str | None
-
-
-@dataclass(slots=True)
-class Counters:
-    """Events since the start; they only grow."""
-
-    preemptions: int = 0
-    swaps: int = 0  # preemptions that went to host memory
-    prefix_queries: int = 0  # tokens looked up in the prefix cache, at the first admission of a request
-    prefix_hits: int = 0  # of these, found
-
-
-@dataclass(slots=True)
-class _Pass:
-    """A batch in the making, and what is left of its budgets."""
-
-    tokens_left: int
-    spare_logit_rows: int  # beside the one that every running sequence has for sampling
-    swap_out: Moves = ()
-    swap_in: Moves = ()
-    new: list[NewSequence] = field(default_factory=list)
-    sequences: list[ScheduledSequence] = field(default_factory=list)
 
 
 class Scheduler:
@@ -86,6 +46,8 @@ class Scheduler:
         self._running: list[Request] = []
         self._ranks = RankView()
         self._turns = PromptTurns(limits.max_num_seqs)
+        self._micro_batches = MicroBatches(limits.max_batches_under_way)
+        self._swap_out: dict[int, int] = {}  # host block → device block, for the next batch
         self._num_arrived = 0
 
     def __repr__(self) -> str:
@@ -108,8 +70,8 @@ class Scheduler:
 
     @property
     def request_ids(self) -> list[str]:
-        """Return every unfinished request, running ones first."""
-        return [request.request_id for request in (*self._running, *self._waiting)]
+        """Return every unfinished request that was not aborted, running ones first."""
+        return [request.request_id for request in (*self._running, *self._waiting) if not request.is_leaving]
 
     def add(self, request: Request) -> None:
         """Queue a request whose id is not known yet and whose tokens leave room for another."""
@@ -121,53 +83,70 @@ class Scheduler:
         insort(self._waiting, request, key=_in_line)
 
     def remove(self, request_id: str) -> bool:
-        """Forget a request and free its blocks; False if it is not known."""
-        request = self._requests.pop(request_id, None)
-        if request is None:
+        """Forget a request and free its blocks, once it is not under way; False if it is not known."""
+        request = self._requests.get(request_id)
+        if request is None or request.is_leaving:
             return False
-        queue = self._running if request in self._running else self._waiting
-        queue.remove(request)
-        self.tables.free(request_id)
-        self.swap.drop(request_id)
-        self._ranks.release(request_id)
+        if request_id in self._micro_batches:
+            request.is_leaving = True
+        else:
+            self._drop(request)
         return True
 
+    def is_leaving(self, request_id: str) -> bool:
+        """Return whether a request was removed whose batch has not come back."""
+        request = self._requests.get(request_id)
+        return request is not None and request.is_leaving
+
     def schedule(self) -> Batch | None:
-        """Choose the next forward pass; None if nothing is to be done. Must be followed by `commit` or `fail`."""
-        sharing = self._turns.take(self._running)
-        num_reserved_rows = len(sharing or self._running)
-        current = _Pass(self.limits.max_num_batched_tokens, self.limits.max_num_seqs - num_reserved_rows)
-        num_preemptions = self.counters.preemptions
-        for request, end in self._runnable(current, sharing):
+        """Choose the next forward pass; None if nothing is to be done before an output has come.
+
+        Must be followed by `commit` or `fail`, in order where several are under way.
+        """
+        chosen = self._micro_batches.choose(self._running)
+        sharing = self._turns.take(chosen)
+        chosen = sharing or chosen
+        current = Pass(self.limits.max_num_batched_tokens, self.limits.max_num_seqs - len(chosen), not sharing)
+        for request, end in self._runnable(current, chosen):
             self._append(current, request, end)
-        if self.counters.preemptions == num_preemptions and not sharing:
+        if current.may_admit:
             for request, end in self._admissible(current):
                 self._append(current, request, end)
-        if not current.sequences:
-            return None
-        is_fresh, released = self._ranks.take_released()
-        new, sequences = tuple(current.new), tuple(current.sequences)
-        return Batch(is_fresh, released, current.swap_out, current.swap_in, new, sequences)
+        return self._batch(current) if current.sequences else None
 
     def commit(self, batch: Batch, sampled: list[SampledToken]) -> list[Progress]:
-        """Record what a forward pass computed; frees the requests that are complete."""
+        """Record what a forward pass computed; frees the requests that are complete, and those removed meanwhile."""
+        self._micro_batches.arrive(batch)
         for sequence in batch.sequences:
             request = self._requests[sequence.request_id]
+            if request.is_leaving:
+                self._drop(request)
+                continue
             request.num_computed_tokens = sequence.end
             if self.tables.layout.fills_block(sequence.start, sequence.end):
                 self.tables.commit(request.request_id, self._hashes(request, sequence.end), sequence.end)
-        return [self._record(self._requests[token.request_id], token) for token in sampled]
+        return [self._record(self._requests[t.request_id], t) for t in sampled if t.request_id in self._requests]
 
-    def fail(self, batch: Batch) -> list[str]:
-        """A forward pass raised: remove its requests and return their ids. What the ranks hold is unknown now."""
+    def fail(self, batch: Batch, later: Sequence[Batch] = ()) -> list[str]:
+        """A forward pass raised: remove its requests and return their ids. What the ranks hold is unknown now.
+
+        `later` were under way behind it: what they computed counts for nothing, and is computed anew.
+        """
+        for each in (batch, *later):
+            self._micro_batches.arrive(each)
+        failed = [request_id for request_id in batch.request_ids if not self.is_leaving(request_id)]
         for request_id in batch.request_ids:
-            self.remove(request_id)
+            self._drop(self._requests[request_id])
+        for each in later:
+            for request_id in each.request_ids:
+                self._take_back(self._requests[request_id])
         for request in self._waiting:
             if request.request_id in self.swap:  # perhaps never copied
                 self.swap.drop(request.request_id)
                 request.num_computed_tokens = 0
+        self._swap_out.clear()
         self._ranks.reset()
-        return batch.request_ids
+        return failed
 
     def request(self, request_id: str) -> Request:
         """Return an unfinished request."""
@@ -185,33 +164,63 @@ class Scheduler:
         if not self.has_work and num_held:
             raise RuntimeError(f"{num_held} blocks are held though no request is left: {self!r}")
 
+    def _batch(self, current: Pass) -> Batch:
+        is_fresh, released = self._ranks.take_released()
+        swap_out = tuple((device, host) for host, device in self._swap_out.items())
+        self._swap_out.clear()
+        batch = Batch(is_fresh, released, swap_out, current.swap_in, tuple(current.new), tuple(current.sequences))
+        self._micro_batches.depart(batch)
+        return batch
+
+    def _drop(self, request: Request) -> None:
+        del self._requests[request.request_id]
+        queue = self._running if request in self._running else self._waiting
+        queue.remove(request)
+        self.tables.free(request.request_id)
+        self.swap.drop(request.request_id)
+        self._ranks.release(request.request_id)
+
+    def _take_back(self, request: Request) -> None:
+        """Let a running request wait, and compute it anew; one that is leaving goes."""
+        if request.is_leaving:
+            self._drop(request)
+            return
+        self._running.remove(request)
+        self.tables.free(request.request_id)
+        request.num_computed_tokens = 0
+        insort(self._waiting, request, key=_in_line)
+
     def _record(self, request: Request, token: SampledToken) -> Progress:
         request.output_token_ids.append(token.token_id)
         reason = request.finish_reason(self.limits.max_model_len)
         if reason is not None:
-            self.remove(request.request_id)
+            self._drop(request)
         return Progress(request, token, reason)
 
-    def _runnable(self, current: _Pass, sharing: list[Request]) -> Iterator[tuple[Request, int]]:
-        """Yield running sequences in line order and how far they go, with their blocks; preempts from the far end."""
+    def _runnable(self, current: Pass, chosen: list[Request]) -> Iterator[tuple[Request, int]]:
+        """Yield the chosen in line order and how far they go, with their blocks; preempts from the line's far end."""
         position = 0
-        while position < len(self._running) and current.tokens_left:
-            request = self._running[position]
+        while position < len(chosen) and current.tokens_left:
+            request = chosen[position]
             position += 1
-            if sharing and request not in sharing:
-                continue
             end = self._end(request, current)
             while not self.tables.grow(request.request_id, request.num_tokens, end):
-                if self._preempt_last(current) is request:
+                current.may_admit = False
+                if self._running[-1].request_id in self._micro_batches:  # wait for it
+                    return
+                last = self._preempt_last()
+                if last is chosen[-1]:
+                    chosen.pop()
+                if last is request:
                     return
             yield request, end
 
-    def _preempt_last(self, current: _Pass) -> Request:
+    def _preempt_last(self) -> Request:
         request = self._running.pop()
         table = self.tables.table(request.request_id)
         self.counters.preemptions += 1
         if request.num_computed_tokens and self.swap.has_room(table):
-            current.swap_out += self.swap.take(request.request_id, table)
+            self._swap_out |= {host: device for device, host in self.swap.take(request.request_id, table)}
             self.counters.swaps += 1
         else:
             request.num_computed_tokens = 0
@@ -220,9 +229,13 @@ class Scheduler:
         insort(self._waiting, request, key=_in_line)
         return request
 
-    def _admissible(self, current: _Pass) -> Iterator[tuple[Request, int]]:
+    def _admissible(self, current: Pass) -> Iterator[tuple[Request, int]]:
         """Move waiting sequences to running while a place and their blocks are free; the head is never overtaken."""
+        num_places = min(self.limits.max_num_seqs, len(self._running) + len(self._waiting))
+        most = self._micro_batches.share(num_places)
         while self._waiting and current.tokens_left and current.spare_logit_rows:
+            if len(self._running) == self.limits.max_num_seqs or len(current.sequences) >= most:
+                return
             request = self._waiting[0]
             if request.shortage is not None and not self.tables.has_eased(request.shortage):
                 return
@@ -235,7 +248,7 @@ class Scheduler:
                 request.first_scheduled_s = self._clock()
             yield request, self._end(request, current)
 
-    def _admit(self, request: Request, current: _Pass) -> Shortage | None:
+    def _admit(self, request: Request, current: Pass) -> Shortage | None:
         """Give a waiting sequence its blocks, or say why not: from host memory, or beginning with a known prefix."""
         if request.request_id in self.swap:
             shape = self.swap.shape(request.request_id)
@@ -266,7 +279,7 @@ class Scheduler:
             return ()
         return request.block_hashes(num_tokens, self.tables.layout.block_size)
 
-    def _end(self, request: Request, current: _Pass) -> int:
+    def _end(self, request: Request, current: Pass) -> int:
         """Return how far the request goes in this pass."""
         start = request.num_computed_tokens
         end = min(request.num_tokens, start + current.tokens_left)
@@ -274,7 +287,7 @@ class Scheduler:
             end = min(end, start + 1 + current.spare_logit_rows)
         return end
 
-    def _append(self, current: _Pass, request: Request, end: int) -> None:
+    def _append(self, current: Pass, request: Request, end: int) -> None:
         """Put the request's next tokens into the pass and take them off its budgets."""
         new = self._ranks.introduce(request)
         if new is not None:

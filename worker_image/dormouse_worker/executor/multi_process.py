@@ -10,6 +10,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -37,7 +38,7 @@ T = TypeVar("T")
 
 
 class MultiProcessExecutor:
-    """Implements `engine.executor.Executor` with rank processes."""
+    """Implements `engine.executor.Executor`, and `StagedExecutor`, with rank processes."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class MultiProcessExecutor:
         self._sampler = next(r for r in range(layout.world_size) if Layout(layout.tensor, layout.pipeline, r).samples)
         self._group: RankGroup | None = None
         self._reports: dict[int, MemoryReport] = {}
-        self._untold: list[SampledToken] = []  # of the last batch; all ranks hear of it with the next one
+        self._untold: list[SampledToken] = []  # all ranks hear of them with the next batch
         self._asleep: tuple[int, frozenset[str]] = (0, frozenset())  # level and tags
 
     def __repr__(self) -> str:
@@ -116,14 +117,21 @@ class MultiProcessExecutor:
         return require_same(self._values(self._all("layer_windows"), tuple[int | None, ...]), "layer groups")
 
     def execute_model(self, batch: Batch) -> ModelOutput:
-        """See `Executor`. A batch that some ranks compute and others do not breaks the group."""
+        """See `Executor`."""
+        return self.submit(batch)()
+
+    def submit(self, batch: Batch) -> Callable[[], ModelOutput]:
+        """See `StagedExecutor`. A batch that some ranks compute and others do not breaks the group."""
         told, self._untold = self._untold, []
-        replies = self._ready().step(batch, told)
+        return partial(self._collect, self._ready().send_step(batch, told))
+
+    def _collect(self, call_id: int) -> ModelOutput:
+        replies = self._ready().collect_step(call_id)
         if replies.failed and (replies.silent or replies.done):
             raise self._out_of_step(replies)
         self._raise_failed(replies)
         output = self._value(replies.answers[self._sampler], ModelOutput)
-        self._untold = [SampledToken(token.request_id, token.token_id) for token in output.sampled]
+        self._untold += [SampledToken(token.request_id, token.token_id) for token in output.sampled]
         return output
 
     def start_profile(self, directory: str) -> None:

@@ -82,12 +82,16 @@ class RankGroup:
             self._connections[rank].send(frame)
         return self._collect(call_id, asked, timeout_s=None)
 
-    def step(self, batch: Batch, sampled: list[SampledToken]) -> Replies:
-        """Have all ranks compute a batch; with it they hear of the tokens that the batch before gave."""
+    def send_step(self, batch: Batch, sampled: list[SampledToken]) -> int:
+        """Have all ranks compute a batch, and hear of tokens that earlier batches gave; return what to collect."""
         call_id = next(self._call_ids)
         frame = encode(Step(call_id, batch, sampled))
         for connection in self._connections.values():
             connection.send(frame)
+        return call_id
+
+    def collect_step(self, call_id: int) -> Replies:
+        """Wait for all ranks' answers to a batch. Once for each, in the order of sending. Raises RankLost, RankHung."""
         return self._collect(call_id, tuple(self._connections), timeout_s=self._rank_timeout_s)
 
     def check_alive(self) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dormouse_worker.engine.batch import Batch, ModelOutput
+from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.engine.executor import SleepReport, WakeReport
 from dormouse_worker.executor.cpu_worker import CpuWorker
 from dormouse_worker.executor.testing import make_settings
@@ -14,8 +16,9 @@ from dormouse_worker.model.parallel.testing import FakeGroup
 
 
 class FakeGroupExecutor:
-    """Steps all ranks together, as an executor must: the same batch for all, the sampled tokens for all.
+    """Implements `StagedExecutor`: the same batches for all ranks, in one order, and the sampled tokens for all.
 
+    Each rank goes through its batches by itself, so that a stage begins the next one while another is at the last.
     Loading is one after the other, for transformers changes settings of the whole process meanwhile.
     """
 
@@ -27,6 +30,8 @@ class FakeGroupExecutor:
             CpuWorker(self.settings, rank, communicator=communicator)
             for rank, communicator in enumerate(self.group.ranks)
         ]
+        self._lines = [ThreadPoolExecutor(1) for _ in self.workers]
+        self._untold: list[SampledToken] = []
         for worker in self.workers:
             worker.init_device()
             worker.load_model()
@@ -41,19 +46,37 @@ class FakeGroupExecutor:
 
     def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
         """See `Executor`."""
+        self._untold = []
         self.group.run(lambda rank: self.workers[rank].initialize_cache(num_gpu_blocks, num_cpu_blocks))
 
     def execute_model(self, batch: Batch) -> ModelOutput:
         """See `Executor`."""
-        outputs = self.group.run(lambda rank: self.workers[rank].execute_model(batch))
+        return self.submit(batch)()
+
+    def submit(self, batch: Batch) -> Callable[[], ModelOutput]:
+        """See `StagedExecutor`."""
+        told, self._untold = self._untold, []
+        steps = [line.submit(self._step, rank, batch, told) for rank, line in enumerate(self._lines)]
+        return partial(self._collect, steps)
+
+    def _step(self, rank: int, batch: Batch, told: list[SampledToken]) -> ModelOutput:
+        try:
+            self.workers[rank].append_sampled(told)
+            return self.workers[rank].execute_model(batch)
+        except BaseException:
+            self.group.break_up()
+            raise
+
+    def _collect(self, steps: Sequence[Future[ModelOutput]]) -> ModelOutput:
+        outputs = [step.result() for step in steps]
         (sampling,) = (worker.rank for worker in self.workers if worker.layout.samples)
         assert all(output == ModelOutput([]) for rank, output in enumerate(outputs) if rank != sampling), outputs
-        for worker in self.workers:
-            worker.append_sampled(outputs[sampling].sampled)
+        self._untold += outputs[sampling].sampled
         return outputs[sampling]
 
     def sleep(self, level: int, tags: Collection[str], kept_blocks: Sequence[int] = ()) -> list[SleepReport]:
         """Put all ranks to sleep."""
+        self._untold = []
         return self.group.run(lambda rank: self.workers[rank].sleep(level, tags, kept_blocks))
 
     def wake_up(self, tags: Collection[str]) -> list[WakeReport]:
@@ -66,5 +89,7 @@ class FakeGroupExecutor:
 
     def shutdown(self) -> None:
         """End all ranks."""
+        for line in self._lines:
+            line.shutdown()
         for worker in self.workers:
             worker.shutdown()

@@ -64,14 +64,14 @@ def group_settings(directory: Path, tensor: int = 2, pipeline: int = 1, **overri
 class FakeRankWorker(WorkerBase):
     """Every rank computes the next token by itself from what its own cache holds; only the sampling one tells it.
 
-    All must hear of exactly this token with the next batch, or they raise: so a wrong or missing one is found out.
+    All must hear of exactly this token before the sequence goes on, or they raise: a wrong or missing one is found out.
     """
 
     def __init__(self, settings: EngineSettings, rank: int) -> None:
         super().__init__(settings, rank)
         self._layout = Layout(settings.tensor_parallel_size, settings.pipeline_parallel_size, rank)
         self._fake = FakeExecutor(make_report(rank=rank, **self._order().get("report", {})))
-        self._expected: list[SampledToken] = []
+        self._expected: dict[str, int] = {}  # by request: the token that nobody has told yet
         self.asleep: set[str] = set()
         self.reserved: set[str] = set()
 
@@ -105,9 +105,9 @@ class FakeRankWorker(WorkerBase):
 
     def append_sampled(self, sampled: Sequence[SampledToken]) -> None:
         """See `WorkerBase`."""
-        if list(sampled) != self._expected:
-            raise AssertionError(f"told of {sampled}, but computed {self._expected}")
-        self._expected = []
+        for token in sampled:
+            if self._expected.pop(token.request_id, None) != token.token_id:
+                raise AssertionError(f"told of {token}, which was not computed")
 
     def execute_model(self, batch: Batch) -> ModelOutput:
         """See `WorkerBase`."""
@@ -176,11 +176,11 @@ class FakeRankWorker(WorkerBase):
 
     def _execute(self, batch: Batch) -> ModelOutput:
         if batch.is_fresh:
-            self._expected = []
-        if self._expected:
-            raise AssertionError(f"never told of {self._expected}")
+            self._expected.clear()
+        if untold := self._expected.keys() & set(batch.request_ids):
+            raise AssertionError(f"never told of the tokens of {untold}")
         output = self._fake.execute_model(batch)
-        self._expected = output.sampled
+        self._expected |= {token.request_id: token.token_id for token in output.sampled}
         return output if self._layout.samples else ModelOutput([])
 
     def _verb(self, name: str, act: Callable[[], T]) -> T:

@@ -1,0 +1,64 @@
+"""A fake executor that takes several batches at a time, for tests of the engine over a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
+from dormouse_worker.engine.testing import VOCAB_SIZE, FakeExecutor, ManualClock
+from dormouse_worker.ipc import MemoryReport
+
+
+class StagedFakeExecutor(FakeExecutor):
+    """Implements `StagedExecutor` as a group does: in order, and a token is noted when a later batch brings it.
+
+    After a batch that raised it says nonsense until a fresh one comes, or raises too if it `is_stubborn`.
+    """
+
+    def __init__(
+        self,
+        report: MemoryReport | None = None,
+        clock: ManualClock | None = None,
+        windows: tuple[int | None, ...] = (None,),
+    ) -> None:
+        super().__init__(report, clock, windows)
+        self.is_stubborn = False
+        self.under_way: list[Batch] = []  # whose outputs nobody has asked for
+        self.most_under_way = 0
+        self._untold: list[SampledToken] = []
+        self._is_lost = False
+
+    def submit(self, batch: Batch) -> Callable[[], ModelOutput]:
+        """See `StagedExecutor`."""
+        untold, self._untold = self._untold, []
+        for token in untold:
+            if token.request_id in self._sequences:
+                self._sequences[token.request_id].tokens.append(token.token_id)
+        busy = {request_id for other in self.under_way for request_id in other.request_ids}
+        assert not busy & set(batch.request_ids), "a request is in one batch at most"
+        self.under_way.append(batch)
+        self.most_under_way = max(self.most_under_way, len(self.under_way))
+        try:
+            return partial(self._collect, batch, self._compute(batch), None)
+        except Exception as error:  # noqa: BLE001  told when it is asked for
+            self._is_lost = True
+            return partial(self._collect, batch, ModelOutput([]), error)
+
+    def _compute(self, batch: Batch) -> ModelOutput:
+        if self._is_lost and not batch.is_fresh:
+            if self.is_stubborn:
+                raise RuntimeError("this is no fresh batch")
+            return ModelOutput([SampledToken(s.request_id, VOCAB_SIZE) for s in batch.sequences if s.samples])
+        output = self.execute_model(batch)
+        self._is_lost = False
+        for token in output.sampled:
+            self._sequences[token.request_id].tokens.pop()
+        return output
+
+    def _collect(self, batch: Batch, output: ModelOutput, error: Exception | None) -> ModelOutput:
+        assert self.under_way.pop(0) is batch, "outputs are asked for in order, once"
+        if error is not None:
+            raise error
+        self._untold += output.sampled
+        return output
