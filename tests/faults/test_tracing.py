@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -13,25 +11,13 @@ import pytest
 from tests.faults.collector import Collector, Told, collecting
 from tests.faults.gateway_process import ANSWER
 from tests.faults.programs import free_port
+from tests.faults.real_worker import real_worker
 from tests.faults.town import Town
 from tests.gateway.kit import tokens_of
-from tests.integration.conftest import Worker
 
 TRACE_ID, PARENT_ID = bytes(range(16)), bytes(range(8))
 CALLED = (("traceparent", f"00-{TRACE_ID.hex()}-{PARENT_ID.hex()}-01"),)
 TEXT = "text_completion {}/tiny"
-
-
-@asynccontextmanager
-async def real_worker(model: Path, folder: Path) -> AsyncIterator[Worker]:
-    """Yield a worker that has measured itself, and serves once it is told to."""
-    with (folder / "worker.log").open("wb") as log:
-        worker = Worker(model, log)
-        try:
-            await asyncio.to_thread(worker.report)
-            yield worker
-        finally:
-            await asyncio.to_thread(worker.close)
 
 
 def children(collector: Collector, parent: Told) -> list[Told]:
@@ -47,7 +33,7 @@ async def test_held_requests_give_the_whole_tree_from_the_gateway_to_the_worker(
     async with collecting() as collector:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
         monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
-        async with real_worker(tiny_model, tmp_path) as worker:
+        async with real_worker(tiny_model, tmp_path / "worker.log") as worker:
             await town.model("tiny", f"127.0.0.1:{worker.port}", is_asleep=True)
             async with town.gateway() as gateway, gateway.client() as client:
                 calls = []
