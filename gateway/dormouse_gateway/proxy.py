@@ -83,6 +83,7 @@ class InferenceProxy:
         self._rng = rng or random.SystemRandom()
         self._clock = mover.clock
         self._traces = traces
+        self.num_taken = 0  # requests so far
 
     def handler(self) -> grpc.GenericRpcHandler[Any, Any]:
         """Return the service, to be added to a server. Neither requests nor responses are parsed by gRPC."""
@@ -92,6 +93,7 @@ class InferenceProxy:
 
     async def serve(self, method: Method, raw: bytes, context: Context, admit: Admit | None = None) -> None:
         """Serve one request, and count it however it ends. Who has been admitted already brings `admit`."""
+        self.num_taken += 1
         record, started = _Record(self._traces.begin(method, context)), self._clock()
         try:
             status = await self._answer(method, raw, context, record, admit or self._keys.admit)

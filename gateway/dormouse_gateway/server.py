@@ -29,6 +29,7 @@ from dormouse_gateway.descriptors import limit, share
 from dormouse_gateway.files import watch_files
 from dormouse_gateway.holder import Holder
 from dormouse_gateway.http import HttpDoor
+from dormouse_gateway.leaving import LATEST_S, connection_options, until_quiet
 from dormouse_gateway.loads import LoadWatch
 from dormouse_gateway.metrics import Metrics
 from dormouse_gateway.migrate import Mover
@@ -113,7 +114,7 @@ class Gateway:
         self.metrics.watch(self.router)
         self._is_ready = False
         self._health = health.HealthServicer()
-        proxy = InferenceProxy(
+        proxy = self._proxy = InferenceProxy(
             self.router,
             self.channels,
             self.metrics,
@@ -128,7 +129,7 @@ class Gateway:
         known = RoleTokens({Role.OPERATOR: tokens.operator_token_sha256})
         guards: list[Any] = [RequireRole(known, {GATEWAY_CONTROL_SERVICE: Role.OPERATOR})]
         peers = [RequirePeer(self._mutual_tls.identity, known)] if self._mutual_tls else []
-        most = {"grpc.max_allowed_incoming_connections": self._shares.grpc}
+        most = {"grpc.max_allowed_incoming_connections": self._shares.grpc, **connection_options()}
         self._inference = self._server(guards, INFERENCE_SERVICE, most)
         self._inference.add_generic_rpc_handlers((proxy.handler(),))
         self._control = self._server([*guards, *peers], GATEWAY_CONTROL_SERVICE)
@@ -189,7 +190,7 @@ class Gateway:
         await self._health.enter_graceful_shutdown()
         _LOG.info("ending: %d requests are running, %d held", self.router.pool.in_flight().total(), len(self.holder))
         await asyncio.sleep(self._settings.lame_duck_s)
-        await self._drain()
+        await self._drain(self._settings.drain_timeout_s - await self._until_clients_left())
         self._activity.close()  # told to the last request: the operator must not take a busy model for an idle one
         await self._control.stop(_CONTROL_GRACE_S)
         watching.cancel()
@@ -203,9 +204,13 @@ class Gateway:
         if isinstance(outcome, Exception):
             raise outcome
 
-    async def _drain(self) -> None:
+    async def _until_clients_left(self) -> float:
+        """Serve on until nobody calls any more; return how many seconds that took."""
+        timeout_s = min(LATEST_S, self._settings.drain_timeout_s / 2) if self._settings.lame_duck_s else 0.0
+        return await until_quiet(lambda: self._proxy.num_taken, timeout_s=timeout_s)
+
+    async def _drain(self, timeout_s: float) -> None:
         """Take nothing new and let what is here end; what is still held shortly before the end is handed back."""
-        timeout_s = self._settings.drain_timeout_s
         last_call_s = max(0.0, timeout_s - min(_HAND_BACK_S, timeout_s / 4))
         handle = asyncio.get_running_loop().call_later(last_call_s, self.holder.hand_back)
         await asyncio.gather(self._inference.stop(timeout_s), self._openai.stop(timeout_s))

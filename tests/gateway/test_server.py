@@ -162,6 +162,17 @@ async def test_in_the_lame_duck_time_requests_are_still_taken_but_health_says_no
         await house.running
 
 
+async def test_who_goes_on_calling_a_gateway_that_ends_is_served(make_house, workers):
+    async with make_house(lame_duck_s=0.1) as house:
+        await house.add("tiny", workers[:1])
+        house.stop.set()
+        await house.until(lambda: not house.gateway._is_ready)
+        for _ in range(6):
+            assert [response async for response in generate(house)]
+            await asyncio.sleep(0.1)
+        await house.running
+
+
 async def test_a_request_that_outlives_the_drain_timeout_is_cut_off(make_house, workers):
     async with make_house(drain_timeout_s=0.1) as house:
         await house.add("tiny", workers[:1])
