@@ -54,8 +54,8 @@ model: install ## Train the small model for demo and tests (2 minutes, cached)
 
 .PHONY: unit
 unit: install ## Unit tests (no cluster, no network)
-	$(PY) -m pytest -m "not cluster and not gpu" tests --ignore=tests/e2e --ignore=tests/faults --ignore=tests/integration --ignore=tests/worker/engine --ignore=tests/operator_ --durations=10
-	$(PY) -m pytest -m "not cluster and not gpu" tests/operator_ $(PURE:%=--cov=dormouse_operator.%) --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
+	$(PY) -m pytest -n 2 -m "not cluster and not gpu" tests --ignore=tests/e2e --ignore=tests/faults --ignore=tests/integration --ignore=tests/worker/engine --ignore=tests/operator_ --durations=10
+	$(PY) -m pytest -n 2 -m "not cluster and not gpu" tests/operator_ $(PURE:%=--cov=dormouse_operator.%) --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 	$(PY) -m pytest tests/worker/engine --cov=dormouse_worker.engine --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 
 .PHONY: integration
