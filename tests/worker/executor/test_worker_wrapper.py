@@ -11,16 +11,16 @@ CPU_WORKER = "dormouse_worker.executor.cpu_worker.CpuWorker"
 
 
 def make_wrapper(worker_class=CPU_WORKER):
-    return WorkerWrapper(SETTINGS, rank=3, worker_class=worker_class)
+    return WorkerWrapper(SETTINGS, rank=0, worker_class=worker_class)
 
 
 def test_the_environment_stands_before_the_worker_is_built():
     wrapper, environ = make_wrapper(), {"KEEP": "1"}
     wrapper.update_environment(environ, {"OMP_NUM_THREADS": "2"})
     assert environ == {"KEEP": "1", "OMP_NUM_THREADS": "2"}
-    assert repr(wrapper) == f"WorkerWrapper(rank=3, {CPU_WORKER}, not built)"
+    assert repr(wrapper) == f"WorkerWrapper(rank=0, {CPU_WORKER}, not built)"
     wrapper.init_worker()
-    assert repr(wrapper) == f"WorkerWrapper(rank=3, {CPU_WORKER}, built)"
+    assert repr(wrapper) == f"WorkerWrapper(rank=0, {CPU_WORKER}, built)"
     with pytest.raises(AssertionError, match="before the worker is built"):
         wrapper.update_environment(environ, {})
 
@@ -37,7 +37,7 @@ def test_an_error_passes_through_and_the_log_names_rank_and_method(caplog):
     wrapper.execute_method("init_device")
     with pytest.raises(Exception, match="no such directory"):
         wrapper.execute_method("load_model")
-    assert "rank 3: load_model raised" in caplog.text
+    assert "rank 0: load_model raised" in caplog.text
 
 
 def test_a_call_before_construction_is_a_mistake_of_ours():

@@ -18,6 +18,8 @@ ENVIRON = {
     "DORMOUSE_SETTINGS_DIGEST": "old",
     "DORMOUSE_OPERATOR_TOKEN_SHA256": "o",
     "DORMOUSE_GATEWAY_TOKEN_SHA256": "g",
+    "DORMOUSE_MUTUAL_TLS_DIR": "/certificates",
+    "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4317",
 }
 PRESENT, _ = parse_settings(["--model=/models/old"], ENVIRON)
 OTHERWISE = {
@@ -35,7 +37,14 @@ OTHERWISE = {
     "--log-level": "DEBUG",
     "--master-port": "8",
 }
-ENVIRONMENTAL = {"pod_uid", "settings_digest", "operator_token_sha256", "gateway_token_sha256"}
+ENVIRONMENTAL = {
+    "pod_uid",
+    "settings_digest",
+    "operator_token_sha256",
+    "gateway_token_sha256",
+    "mutual_tls_dir",
+    "tracing",
+}
 FOLLOWING = {
     "served_model_names",
     "drain_timeout_s",

@@ -103,5 +103,7 @@ def settings_of(arguments: Sequence[str], digest: str, present: FrontSettings) -
         pod_uid=present.pod_uid,
         operator_token_sha256=present.operator_token_sha256,
         gateway_token_sha256=present.gateway_token_sha256,
+        mutual_tls_dir=present.mutual_tls_dir,
+        tracing=present.tracing,
     )
     return front, engine
