@@ -57,6 +57,7 @@ REMEDIES: Mapping[str, str] = {
     "RankHung": "wait: the group's engines start anew; if it lasts, check that pod's device and its network",
     "RanksDisagree": "use one worker image for all pods; the message names the rank and what differs",
     "GroupPortTaken": "end what listens there in the leader's pod: a sidecar, or with hostNetwork the node's",
+    "PeerFailed": "the message of the rank that failed says what to do; this one took its part back",
     "Internal": "see the worker's log and report it",
     # memory and blocks
     "WaitingForModel": "wait",
