@@ -222,6 +222,7 @@ async def test_the_server_fills_defaults_and_accepts_good_values(served):
     assert made["spec"] == {
         "model": {"uri": "pvc://models/a/b"},
         "replicas": 1,
+        "parallelism": {"tensor": 1, "pipeline": 1, "schedulingDeadlineSeconds": 600},
         "engine": {
             "device": "cuda",
             "dtype": "auto",
