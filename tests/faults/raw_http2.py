@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
@@ -61,6 +61,13 @@ class Connection:
         return bytes(received)
 
 
+async def cut(writer: asyncio.StreamWriter) -> None:
+    """Break a connection off, and wait until its socket is closed: the loop may end right after."""
+    writer.transport.abort()
+    with suppress(OSError):
+        await writer.wait_closed()
+
+
 @asynccontextmanager
 async def connected(port: int, greeting: bytes = PREFACE + frame(SETTINGS, 0, 0)) -> AsyncIterator[Connection]:
     """Yield a connection to a port of loopback, on which this has been said."""
@@ -70,4 +77,4 @@ async def connected(port: int, greeting: bytes = PREFACE + frame(SETTINGS, 0, 0)
     try:
         yield connection
     finally:
-        writer.transport.abort()
+        await cut(writer)

@@ -13,6 +13,7 @@ import pytest
 from dormouse_api.status import retry_after_s
 from dormouse_gateway.testing import FakeWorker
 from tests.faults.gateway_process import ANSWER, Client
+from tests.faults.raw_http2 import cut
 from tests.faults.town import Town
 from tests.gateway.kit import tokens_of
 
@@ -26,7 +27,7 @@ async def accepts(port: int) -> bool:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
     except ConnectionRefusedError:
         return False
-    writer.transport.abort()
+    await cut(writer)
     return True
 
 

@@ -15,6 +15,7 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.openai.testing import TalkingWorker
 from tests.faults import metrics
 from tests.faults.gateway_process import ANSWER, GatewayProcess
+from tests.faults.raw_http2 import cut
 from tests.faults.town import Town
 from tests.gateway.kit import tokens_of
 from tests.integration.conftest import Worker
@@ -62,7 +63,7 @@ class HttpLeaver:
 
     async def leave(self) -> None:
         _, writer = await self._opened
-        writer.transport.abort()
+        await cut(writer)
 
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._gateway.http_port)

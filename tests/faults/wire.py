@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+from tests.faults.raw_http2 import cut
+
 _CHUNK_BYTES = 1 << 16
 _PING = b"\x00\x00\x08\x06\x00"  # eight bytes, PING, no ACK
 
@@ -45,7 +47,7 @@ class Wire:
                 tasks.create_task(self._pass(far_reader, writer, is_sent=False))
         finally:
             for each in (writer, far_writer):
-                each.transport.abort()
+                await cut(each)
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_sent: bool) -> None:
         """Pass one direction on until it ends."""
