@@ -81,7 +81,7 @@ async def run(cluster: Cluster, arguments: argparse.Namespace) -> bool:
                 summary.print_lines(summary.lines_of(stage.prober.records), console)
                 for sentence in summary.failures(stage.prober.records):
                     print(sentence)
-    return report(stage, console) if arguments.only is None else not summary.failures(stage.prober.records)
+    return report(stage, console, is_whole=arguments.only is None)
 
 
 async def perform(stage: Stage, cycles: int, only: Sequence[str] | None) -> None:
@@ -104,29 +104,32 @@ async def one_by_one(stage: Stage, chosen: Sequence[Scenario], only: Sequence[st
             say(f"{scenario.__name__}: {stage.prober!r}, {stage.cycles} cycles")
 
 
-def report(stage: Stage, console: Console) -> bool:
-    """Write records and rows; return whether all goals are reached."""
-    notes = {"cycles": stage.cycles, "seconds": stage.notes, "killed_gateway": stage.killed_gateway}
-    size = records.write(RECORD, stage.prober.records, seed=stage.seed, notes=notes)
-    say(f"{RECORD.relative_to(ROOT)}: {len(stage.prober.records):,} records in {size:,} bytes")
-    try:
-        rows = rows_of(stage)
-    except summary.TooFew as error:
-        print(error)
-        return False
+def report(stage: Stage, console: Console, *, is_whole: bool) -> bool:
+    """Print the rows, and write them with the records if all scenarios were run; return whether nothing is amiss."""
+    rows, is_complete = rows_of(stage)
     print_table(rows, console)
-    merge_results("gateway", rows)
-    return all(row.holds for row in rows)
+    if is_whole:
+        notes = {"cycles": stage.cycles, "seconds": stage.notes, "killed_gateway": stage.killed_gateway}
+        size = records.write(RECORD, stage.prober.records, seed=stage.seed, notes=notes)
+        say(f"{RECORD.relative_to(ROOT)}: {len(stage.prober.records):,} records in {size:,} bytes")
+        merge_results("gateway", rows)
+    return all(row.holds for row in rows) and (is_complete if is_whole else not summary.failures(stage.prober.records))
 
 
-def rows_of(stage: Stage) -> list[Row]:
-    """Return the rows of all goals. Raises TooFew."""
-    prober = stage.prober
-    return [
-        summary.lost_row(prober.records),
-        *summary.worker_kill_rows(prober.of(summary.WORKER_KILL), stage.kill_streams),
-        *summary.gateway_kill_rows(prober.of(summary.GATEWAY_KILL), stage.killed_gateway),
-    ]
+def rows_of(stage: Stage) -> tuple[list[Row], bool]:
+    """Return the rows of the goals, and whether none is missing; why one is missing is printed."""
+    prober, rows, is_complete = stage.prober, [], True
+    for make in (
+        lambda: [summary.lost_row(prober.records)],
+        lambda: summary.worker_kill_rows(prober.of(summary.WORKER_KILL), stage.kill_streams),
+        lambda: summary.gateway_kill_rows(prober.of(summary.GATEWAY_KILL), stage.killed_gateway),
+    ):
+        try:
+            rows.extend(make())
+        except summary.TooFew as error:
+            is_complete = False
+            print(error)
+    return rows, is_complete
 
 
 @asynccontextmanager

@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from dormouse_kube.api import Resource
-from localkube.processes import stop_by_file
+from localkube.lock import machine_lock
+from localkube.processes import is_alive, read_pid_file, start, stop_by_file
 from localkube.spec import Paths
-from localkube.start import pid_file
+from localkube.start import log_file, pid_file
 from tools.bootstrap import cache_root
-from tools.kubectl import localkube
 
-API_SERVER_GRACE_S = 10.0
+GRACE_S = 10.0
 PAUSE = "pause"  # the command of the process that only holds a pod's network: it outlives its containers
 
 
@@ -47,11 +47,37 @@ def kill(pods: Iterable[Resource], proc: Path = Path("/proc")) -> int:
 
 @asynccontextmanager
 async def without_api_server() -> AsyncIterator[None]:
-    """End the local cluster's API server, and start it again when the context ends, however it does."""
-    file = pid_file(Paths(cache_root().resolve() / "localkube"), "kube-apiserver")
-    if not await asyncio.to_thread(stop_by_file, file, grace_s=API_SERVER_GRACE_S):
-        raise RuntimeError(f"{file} names no running API server: is the local cluster up?")
+    """End the local cluster's API server, and start it as it was when the context ends, however it does.
+
+    Meanwhile nobody may mend the cluster: `localkube up` waits for the lock.
+    """
+    paths = Paths(cache_root().resolve() / "localkube")
+    with machine_lock("a minute without API server", print):
+        async with without(paths, "kube-apiserver"):
+            yield
+
+
+@asynccontextmanager
+async def without(paths: Paths, component: str) -> AsyncIterator[None]:
+    """End a component of a local cluster, and start it as it was when the context ends.
+
+    Raises RuntimeError if none runs, or if it ends at once.
+    """
+    file = pid_file(paths, component)
+    identity = read_pid_file(file)
+    if identity is None or not is_alive(identity):
+        raise RuntimeError(f"{file} names no running {component}: is the local cluster up?")
+    argv, env = how_it_was_started(identity.pid)
+    await asyncio.to_thread(stop_by_file, file, grace_s=GRACE_S)
     try:
         yield
     finally:
-        await asyncio.to_thread(localkube, "up")
+        if start(argv, log=log_file(paths, component), pid_file=file, env=env) is None:
+            raise RuntimeError(f"{component} ended at once; see {log_file(paths, component)}")
+
+
+def how_it_was_started(pid: int, proc: Path = Path("/proc")) -> tuple[list[str], dict[str, str]]:
+    """Return a process's arguments and its environment."""
+    arguments, variables = ((proc / str(pid) / name).read_text("utf-8") for name in ("cmdline", "environ"))
+    pairs = (variable.partition("=") for variable in variables.split("\0") if variable)
+    return arguments.rstrip("\0").split("\0"), {name: value for name, _, value in pairs}

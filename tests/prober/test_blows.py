@@ -5,7 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.prober.blows import kill, processes_of
+import pytest
+
+from localkube.processes import is_alive, read_pid_file, start, stop_by_file
+from localkube.spec import Paths
+from localkube.start import log_file, pid_file
+from tests.e2e.kit import wait_until
+from tests.prober.blows import kill, processes_of, without
 
 UID = "5d6c8f0e-1111-2222-3333-444455556666"
 POD = {"metadata": {"uid": UID}}
@@ -39,3 +45,44 @@ def test_a_process_that_ended_meanwhile_is_no_error(tmp_path):
     child.wait(timeout=30)
     add_process(tmp_path, child.pid, "python", f"/pod{UID}/abc")
     assert kill([POD], tmp_path) == 1
+
+
+TELL = "import os, sys, time; print(sys.argv[1], os.environ['WHO'], flush=True); time.sleep(600)"
+
+
+@pytest.fixture
+def component(tmp_path):
+    """Start a component of a cluster that is none; it says how it was started."""
+    paths = Paths(tmp_path)
+    argv, files = [sys.executable, "-c", TELL, "as it was"], (log_file(paths, "some"), pid_file(paths, "some"))
+    assert start(argv, log=files[0], pid_file=files[1], env={"WHO": "=me="})
+    yield paths
+    stop_by_file(files[1], grace_s=10)
+
+
+def identity(paths):
+    return read_pid_file(pid_file(paths, "some"))
+
+
+async def test_a_component_is_away_while_the_context_lasts_and_then_back_as_it_was(component):
+    before = identity(component)
+    wait_until(lambda: log_file(component, "some").read_text("utf-8") == "as it was =me=\n")
+    async with without(component, "some"):
+        assert not is_alive(before)
+    assert is_alive(identity(component))
+    assert identity(component) != before
+    wait_until(lambda: log_file(component, "some").read_text("utf-8") == "as it was =me=\n" * 2)
+
+
+async def test_it_comes_back_after_a_failure_too(component):
+    with pytest.raises(ZeroDivisionError):
+        async with without(component, "some"):
+            raise ZeroDivisionError
+    assert is_alive(identity(component))
+
+
+async def test_a_component_that_does_not_run_is_named(component):
+    stop_by_file(pid_file(component, "some"), grace_s=10)
+    with pytest.raises(RuntimeError, match="names no running some: is the local cluster up"):
+        async with without(component, "some"):
+            pass
