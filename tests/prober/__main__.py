@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import secrets
 import signal
 import sys
@@ -37,6 +38,7 @@ STARTED = time.monotonic()
 def main() -> None:
     """Run it; end with 1 if a goal is missed."""
     arguments = _arguments()
+    logging.getLogger("dormouse_kube").setLevel(logging.ERROR)  # the API server goes away by our own hand
     try:
         cluster = Cluster.current()
         if not cluster.local:
