@@ -32,9 +32,8 @@ class StagedFakeExecutor(FakeExecutor):
     def submit(self, batch: Batch) -> Callable[[], ModelOutput]:
         """See `StagedExecutor`."""
         untold, self._untold = self._untold, []
-        for token in untold:
-            if token.request_id in self._sequences:
-                self._sequences[token.request_id].tokens.append(token.token_id)
+        for token in [each for each in untold if each.request_id in self._sequences]:
+            self._sequences[token.request_id].tokens.append(token.token_id)
         busy = {request_id for other in self.under_way for request_id in other.request_ids}
         assert not busy & set(batch.request_ids), "a request is in one batch at most"
         self.under_way.append(batch)
