@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.images import base, build, content
+from tools.images import base, build, content, room
 from tools.images.settings import ImagesFailed, Settings
 from tools.images.store import find_program, run_program
 
@@ -43,11 +43,29 @@ def test_environments_of_other_locks_and_other_bases_are_removed():
 
 def test_too_little_space_is_told_with_both_numbers_and_a_remedy(tmp_path: Path):
     with pytest.raises(ImagesFailed, match=r"[\d,]+ bytes free .* needs 1,000,000,000,000,000,000 .*DORMOUSE_CACHE"):
-        build.check_free_space(tmp_path, 10**18)
+        room.check_free_space(tmp_path, 10**18)
 
 
-def test_a_rebuild_of_code_needs_no_free_space(tmp_path: Path):
-    build.check_free_space(tmp_path, 0)
+def test_a_rebuild_of_code_removes_nothing_to_make_room(tmp_path: Path):
+    said: list[str] = []
+    room.make_room(tmp_path, 0, lambda: pytest.fail("removed"), said.append)
+    assert said == []
+
+
+def test_older_builds_go_when_the_disk_is_short_of_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    free = iter([5, 20])
+    monkeypatch.setattr(room, "free_bytes", lambda _: next(free))
+    removals: list[str] = []
+    said: list[str] = []
+    room.make_room(tmp_path, 10, lambda: removals.append("old builds"), said.append)
+    assert removals == ["old builds"]
+    assert said == ["the disk is short of space: removing the images of older sources"]
+
+
+def test_removing_older_builds_may_not_be_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(room, "free_bytes", lambda _: 5)
+    with pytest.raises(ImagesFailed, match="has 5 bytes free and building the images needs 10"):
+        room.make_room(tmp_path, 10, lambda: None, lambda _: None)
 
 
 def test_what_a_killed_run_left_in_the_scratch_folder_is_removed(tmp_path: Path):

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools.images import base, content, wheels
-from tools.images.settings import ImagesFailed, Settings
+from tools.images.room import make_room, prune_localkube
+from tools.images.settings import Settings
 from tools.images.store import Build, Store
 
 GIB = 2**30
@@ -78,7 +79,7 @@ class Builder:
         clear_scratch(self.settings)
         present = self.store.ids()
         absent = [part for part in parts if self.names.environment(part) not in present]
-        check_free_space(self.settings.folder, sum(NEEDED_BYTES[part] for part in absent))
+        make_room(self.settings.folder, sum(NEEDED_BYTES[part] for part in absent), self._prune, self.say)
         base_image = base.ensure_base(self.store, self.settings, self.say)
         mounts = wheels.build_mounts(self.settings, wheels.ensure_wheels(self.settings, self.say))
         for part in parts:
@@ -88,6 +89,11 @@ class Builder:
             build = Build(part, base_image, (self.names.image(part),), mounts, content.revision(self.settings.source))
             self.store.build(build, self.settings.folder / f"{part}.log")
             self.say(f"{part}: {self.names.image(part)} built in {time.monotonic() - started:.1f} s")
+
+    def _prune(self) -> None:
+        remove_old(self.store, self.names, keep=1)
+        if not self.settings.context:
+            prune_localkube(self.settings)
 
     def _build_environment(self, part: str, base_image: str, mounts: Mapping[Path, str]) -> None:
         """Build the stage below the image; it gets a name of its own, so that pruning never costs a rebuild."""
@@ -109,16 +115,6 @@ def clear_scratch(settings: Settings) -> None:
     """Remove what a killed run left in the folder for temporary files."""
     shutil.rmtree(settings.scratch, ignore_errors=True)
     settings.scratch.mkdir(parents=True)
-
-
-def check_free_space(folder: Path, needed_bytes: int) -> None:
-    """Raise ImagesFailed with both numbers if the disk has not that much left."""
-    free = shutil.disk_usage(folder).free
-    if free < needed_bytes:
-        raise ImagesFailed(
-            f"{folder} has {free:,} bytes free and building the images needs {needed_bytes:,} for a while: "
-            "free some space (make prune removes old builds), or set DORMOUSE_CACHE to another disk"
-        )
 
 
 def remove_old(store: Store, names: Names, *, keep: int) -> list[str]:
