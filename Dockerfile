@@ -62,6 +62,15 @@ RUN for part in /code/*; do \
       python3 -m compileall -q --invalidation-mode unchecked-hash -s "$part" -p /opt/dormouse/lib "$part" || exit 1; \
     done
 
+# --- the worker's kernels: compiled before (tools/images mounts them) or here; without them torch alone computes --------
+FROM base AS kernels
+COPY worker_image/dormouse_worker/native /code/worker_image/dormouse_worker/native
+RUN mkdir /kernels \
+    && if ls /srv/*.so; then cp /srv/*.so /kernels; \
+       else { command -v g++ || { apt-get update && apt-get install --yes --no-install-recommends g++; }; } \
+         && python3 /code/worker_image/dormouse_worker/native/build.py /kernels; \
+       fi || echo "the worker's image has no kernels: there is no compiler"
+
 # --- the images ------------------------------------------------------------------------------------------------------
 # REVISION is the commit, for their labels: --build-arg REVISION=$(git rev-parse HEAD)
 FROM operator-env AS operator
@@ -92,6 +101,7 @@ ENTRYPOINT ["python", "-m", "dormouse_gateway"]
 
 FROM worker-env AS worker
 COPY --from=code /code/api/ /code/worker_image/ /opt/dormouse/lib/
+COPY --from=kernels /kernels/ /opt/dormouse/lib/dormouse_worker/native/
 ARG REVISION=""
 LABEL org.opencontainers.image.title="dormouse worker" \
       org.opencontainers.image.version="0.1.0" \

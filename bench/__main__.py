@@ -4,6 +4,7 @@
     latency     one request alone against transformers
     prefix      a shared prefix, cold and the second time
     startup     process start to first token
+    kernels     our kernels for processors beside torch's operations and the machine's limits
     serve       the front's cost per token message
     sleep       sleep and wake on the fake device; the residue; the profile's error
     gateway     the gateway's cost beside direct calls; 1,000 requests that arrive during one wake (as root)
@@ -17,7 +18,7 @@ unless --out says where. Measure on a machine that does nothing else.
 
 from __future__ import annotations
 
-from bench import coldstart, gateway, latency, prefix, serve, sleep, startup, throughput
+from bench import coldstart, gateway, kernels, latency, prefix, serve, sleep, startup, throughput
 from bench.options import Measure, end_children_on_sigterm, make_console, make_parser, run, to_options
 from bench.results import print_table
 
@@ -26,6 +27,7 @@ BENCHMARKS: dict[str, Measure] = {
     "latency": latency.measure,
     "prefix": prefix.measure,
     "startup": startup.measure,
+    "kernels": kernels.measure,
     "serve": serve.measure,
     "sleep": sleep.measure,
     "gateway": gateway.measure,

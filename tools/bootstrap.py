@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK_FILE = ROOT / "requirements" / "dev.txt"
+KERNELS = ROOT / "worker_image" / "dormouse_worker" / "native" / "build.py"
 COMPLETE = ".complete"
 NEEDED_BYTES = 10 * 2**30  # 3 GB of wheels and 6 GB of environment, with some room
 
@@ -180,6 +181,13 @@ def make_environment() -> None:
     link_venv()
 
 
+def build_kernels() -> None:
+    """Compile the worker's kernels if these sources were not yet; without a compiler it computes with torch alone."""
+    done = subprocess.run([sys.executable, KERNELS], capture_output=True, text=True, check=False)
+    if done.returncode:
+        say(done.stderr.strip())
+
+
 def main() -> None:
     """Make the environment; with --kubernetes build the local cluster's programs beside it."""
     if sys.version_info < (3, 11):  # noqa: UP036  runs before pip could check requires-python
@@ -187,6 +195,7 @@ def main() -> None:
     wants_kubernetes = "--kubernetes" in sys.argv[1:] and "DORMOUSE_CONTEXT" not in os.environ
     build = build_kubernetes() if wants_kubernetes else None
     make_environment()
+    build_kernels()
     if build and build.wait():
         sys.exit("[setup] the local cluster's programs could not be built: see above")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from tools.images.store import run_program
 
 IMAGE_PYTHON = (3, 11)  # of BASE_IMAGE, and of the lock files
 INSIDE = "/mnt"  # an empty folder of every base: a mount there leaves no trace in a layer
+KERNELS_INSIDE = "/srv"  # another one
 PIP_CONF = f"[global]\nno-index = true\nfind-links = {INSIDE}\n"
 
 
@@ -55,4 +57,11 @@ def build_mounts(settings: Settings, wheels: Path) -> dict[Path, str]:
     """Return what a build mounts read-only: the wheels, and pip's settings that point at them."""
     conf = settings.folder / "pip.conf"
     conf.write_text(PIP_CONF)
-    return {wheels: INSIDE, conf: "/etc/pip.conf"}
+    return {wheels: INSIDE, conf: "/etc/pip.conf", **kernel_mounts(settings.source)}
+
+
+def kernel_mounts(source: Path) -> dict[Path, str]:
+    """Return the folder of the kernels, compiled here: no base has a compiler. None where this machine has none."""
+    program = source / bootstrap.KERNELS.relative_to(bootstrap.ROOT)
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
+    return {Path(done.stdout.strip()).parent: KERNELS_INSIDE} if done.returncode == 0 else {}

@@ -118,6 +118,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     dtype: str
     load_bytes: int = 0  # of all weights, read at the first load
     load_seconds: float = 0.0
+    compute_path: str = ""  # which forward pass computes, and why no faster one
 
 
 class EngineStatus(msgspec.Struct, frozen=True, tag=True):

@@ -106,7 +106,7 @@ def test_a_backend_that_can_not_be_recorded_gets_no_graphs(model_directory):
     ("name", "words"),
     [
         ("triton", "attention_backend is triton, which can not compute this model"),
-        ("none", "known are auto, triton, varlen, sdpa"),
+        ("none", "known are auto, triton, varlen, native, sdpa"),
     ],
 )
 def test_a_backend_that_can_not_be_is_refused(model_directory, name, words):

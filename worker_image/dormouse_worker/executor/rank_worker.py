@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
+import msgspec
 import torch
 
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
@@ -117,7 +118,9 @@ class RankWorker(WorkerBase):
 
     def get_model_info(self) -> ModelInfo:
         """See `WorkerBase`."""
-        return self._loaded().info
+        model = self._loaded()
+        assert self._backend is not None, "it came with the model"
+        return msgspec.structs.replace(model.info, compute_path=model.compute_path(self._backend.name))
 
     def determine_num_available_blocks(self) -> tuple[int, int]:
         """See `WorkerBase`."""

@@ -15,7 +15,8 @@ def add_developer_flags(group: argparse._ArgumentGroup) -> None:
         default="auto",
         type=flag_types.name,
         metavar="NAME",
-        help="sdpa, or one of an installed package (entry point group dormouse.attention_backends); "
+        help="native (kernels of ours for processors), sdpa (torch's operations, in all of the pass), or one of an "
+        "installed package (entry point group dormouse.attention_backends); "
         "auto = the fastest that fits the device (default)",
     )
     add(

@@ -119,6 +119,7 @@ def to_status(board: StatusBoard, identity: Identity, counts: Counts) -> control
         last_wake_phases=engine.wake_phases,
         host_copy_bytes=engine.host_copy_bytes,
         ranks=[to_rank(rank) for rank in engine.ranks],
+        compute_path=engine.model.compute_path if engine.model is not None else "",
     )
 
 

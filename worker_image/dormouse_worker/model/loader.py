@@ -16,14 +16,16 @@ from dormouse_worker.layout import Layout
 from dormouse_worker.model.architecture import check_architecture, check_forward, find_position_limit
 from dormouse_worker.model.attention.hook import DiscoveryContext
 from dormouse_worker.model.attention.interface import AttentionShape
-from dormouse_worker.model.context import forward_context
+from dormouse_worker.model.attention.native import NativeBackend
+from dormouse_worker.model.context import current_context, forward_context
 from dormouse_worker.model.device.check import check_device
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.foreign import foreign_errors
 from dormouse_worker.model.kv_cache import CacheSpec
 from dormouse_worker.model.lean.arriving import arriving
-from dormouse_worker.model.lean.build import build_lean
+from dormouse_worker.model.lean.build import Unfit, build_lean
 from dormouse_worker.model.lean.decoder import LeanDecoder
+from dormouse_worker.model.lean.native import NativeDecoder, build_native
 from dormouse_worker.model.parallel.communicator import Alone
 from dormouse_worker.model.parallel.shards import Vocabulary
 from dormouse_worker.model.parallel.stages import send_stage
@@ -31,6 +33,7 @@ from dormouse_worker.model.weights.loading import LoadedWeights, load_weights
 from dormouse_worker.model.weights.source import LoadReport
 from dormouse_worker.model.weights.store import WeightStore
 from dormouse_worker.model_files import check_model_files
+from dormouse_worker.native.library import load_kernels
 from dormouse_worker.settings import EngineSettings
 
 logger = logging.getLogger(__name__)
@@ -42,6 +45,7 @@ class LoadedModel:
 
     module: Any  # a transformers causal language model
     lean: LeanDecoder | None  # computes instead of the module, with the same weights, where it fits
+    native: NativeDecoder | Unfit  # computes instead of `lean` the passes that fit it
     cache_spec: CacheSpec
     device: torch.device
     max_model_len: int
@@ -68,7 +72,9 @@ class LoadedModel:
         Attention is answered by the forward context, in which every call must lie. What is not the last stage sends its
         hidden states to the next one instead, and returns nobody's logits, [0, …].
         """
-        lean = self._ready()
+        lean, native, context = self._ready(), self.native, current_context()
+        if isinstance(native, NativeDecoder) and lean is self.lean and native.fits(context):
+            return native.forward(token_ids, positions, rows, context)
         if lean is not None:
             return lean.forward(token_ids, positions, rows)
         arguments = {"input_ids": token_ids[None], "position_ids": positions[None], "use_cache": False}
@@ -91,6 +97,14 @@ class LoadedModel:
         """Return what the front can not read from files."""
         dtype = str(self.module.dtype).removeprefix("torch.")
         return ModelInfo(self.num_parameters, dtype, self.load_report.num_bytes, self.load_report.seconds)
+
+    def compute_path(self, attention: str) -> str:
+        """Return which forward pass computes with an attention backend, and why it is not our kernels'."""
+        if isinstance(self.native, Unfit):
+            return f"{self.impl}, attention {attention}; not native: {self.native.reason}"
+        if attention != NativeBackend.name:
+            return f"{self.impl}, attention {attention}; not native: attention is not"
+        return f"native {self.native.name}"
 
 
 def load(settings: EngineSettings, device: Device, layout: Layout | None = None) -> LoadedModel:
@@ -126,9 +140,12 @@ def _complete(
     specs, first_layer = tuple(spec for _, spec in layers), layers[0][0]
     if layout.pipeline > 1:  # all stages share one set of tables, whatever windows the layers of each have
         windows = ()
+    lean = _choose_lean(module, discovered, settings, layout)
+    native = lean if isinstance(lean, Unfit) else build_native(lean, specs, load_kernels())
     return LoadedModel(
         module=module,
-        lean=_choose_lean(module, discovered, settings, layout),
+        lean=lean if isinstance(lean, LeanDecoder) else None,
+        native=native,
         cache_spec=CacheSpec.of(specs, settings.block_size, windows, first_layer=first_layer),
         device=device,
         max_model_len=max_model_len,
@@ -153,10 +170,10 @@ def resolve_max_model_len(config: Any, wanted: int) -> int:
 
 def _choose_lean(
     module: Any, discovered: DiscoveryContext, settings: EngineSettings, layout: Layout
-) -> LeanDecoder | None:
+) -> LeanDecoder | Unfit:
     """Return our own forward pass if the settings allow it and the model fits. Raises InvalidSettings."""
     if settings.model_impl == "transformers":
-        return None
+        return Unfit("model_impl is transformers")
     vocabulary = Vocabulary(int(module.config.get_text_config().vocab_size), layout) if layout.tensor > 1 else None
     lean = build_lean(module, discovered.calls, vocabulary)
     if isinstance(lean, LeanDecoder):
@@ -164,7 +181,7 @@ def _choose_lean(
     if settings.model_impl == "lean":
         raise InvalidSettings(f"model_impl is lean, which does not fit {settings.model}: {lean.reason}; use auto")
     logger.info("%s runs through transformers' forward pass: %s", settings.model, lean.reason)
-    return None
+    return lean
 
 
 def _discover(module: Any, settings: EngineSettings, device: torch.device, layout: Layout) -> DiscoveryContext:

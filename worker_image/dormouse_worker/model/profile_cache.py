@@ -20,6 +20,8 @@ import transformers
 
 from dormouse_api import __version__
 from dormouse_worker.model.memory import Measured, gib
+from dormouse_worker.native.build import digest
+from dormouse_worker.native.library import Missing, load_kernels
 
 TOLERATED_SHARE = 0.05  # of what the worker needs, by which it may hold more at rest than is remembered: interpreters
 # and the front's process are never twice of the same size
@@ -87,7 +89,9 @@ class ProfileCache:
 
 def software_versions() -> tuple[str, ...]:
     """Return the versions of what decides how much memory a worker takes."""
-    return __version__, str(torch.__version__), transformers.__version__, platform.python_version()
+    kernels = load_kernels()
+    native = "" if isinstance(kernels, Missing) else f"{kernels.name} {digest()}"
+    return __version__, str(torch.__version__), transformers.__version__, platform.python_version(), native
 
 
 def find_difference(

@@ -88,7 +88,8 @@ class ModelRunner:
                 part.request_id: prompt_logprobs(logits[part.rows], part.token_ids, part.num_top)
                 for part in wanted.prompt_parts
             }
-            sampled = self._sample(batch, logits[wanted.sampled])
+            is_all = len(wanted.sampled) == len(logits)  # rows keep their order: nothing to choose, nothing to copy
+            sampled = self._sample(batch, logits if is_all else logits[wanted.sampled])
         if self._model.layout.world_size == 1:
             self.append_sampled(sampled)
         return ModelOutput(sampled, prompt)

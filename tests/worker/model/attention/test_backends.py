@@ -35,8 +35,10 @@ def test_a_model_on_our_kernels_says_what_transformers_says(interpreter, archite
 def test_the_program_for_a_gpu_runs_here_too_and_says_what_it_leaves_out():
     results = run_all("cpu", [*CASES.values()][:3])
     assert [result for result in results if result.error] == []
-    assert {result.backend for result in results if result.refusal is None} == {"sdpa"}
-    assert {result.refusal for result in results if result.backend != "sdpa"} == {"runs on CUDA devices, not on cpu"}
+    ours = {result.backend for result in results if result.refusal is None}
+    assert ours - {"native"} == {"sdpa"}  # the kernels may not be compiled
+    refusals = {result.refusal for result in results if result.backend not in {"native", "sdpa"}}
+    assert refusals == {"runs on CUDA devices, not on cpu"}
 
 
 def test_the_reference_keeps_no_memory_and_no_graph():

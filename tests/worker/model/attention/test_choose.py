@@ -20,18 +20,28 @@ A100 = replace(H100, capability=(8, 0))
 T4 = replace(H100, capability=(7, 5))
 
 
-def test_a_cpu_has_the_reference_alone():
+def test_a_cpu_has_our_own_kernels():
     choice = choose("auto", CPU, [SHAPE])
-    assert choice.candidates == ("sdpa",)
+    assert choice.candidates == ("native",)
     assert str(choice) == (
-        "attention by sdpa; triton: runs on CUDA devices, not on cpu; varlen: runs on CUDA devices, not on cpu"
+        "attention by native; triton: runs on CUDA devices, not on cpu; varlen: runs on CUDA devices, not on cpu; "
+        "sdpa: is the reference, for where nothing else can"
     )
+
+
+def test_where_nobody_compiled_them_a_cpu_has_the_reference_alone():
+    choice = choose("auto", replace(CPU, missing_kernels="there is no compiler"), [SHAPE])
+    assert choice.candidates == ("sdpa",)
+    assert choice.refusals["native"] == "can not be used: there is no compiler"
 
 
 def test_where_both_can_ours_comes_first_and_the_reference_stays_behind():
     choice = choose("auto", H100, [SHAPE])
     assert choice.candidates == ("triton", "varlen")
-    assert choice.refusals == {"sdpa": "is the reference, for where nothing else can"}
+    assert choice.refusals == {
+        "native": "runs on processors, not on cuda devices",
+        "sdpa": "is the reference, for where nothing else can",
+    }
 
 
 def test_who_wants_graphs_gets_no_backend_without_them():
@@ -124,7 +134,7 @@ def test_a_named_backend_that_can_not_is_an_error_with_its_reason():
 
 
 def test_an_unknown_name_is_an_error_with_the_known_ones():
-    with pytest.raises(InvalidSettings, match=r"'flash'; known are auto, triton, varlen, sdpa"):
+    with pytest.raises(InvalidSettings, match=r"'flash'; known are auto, triton, varlen, native, sdpa"):
         choose("flash", CPU, [SHAPE])
 
 
@@ -138,4 +148,4 @@ class Foreign(SdpaBackend):
 def test_a_backend_from_elsewhere_is_taken_by_name_and_never_by_auto():
     factories = {**BUILT_IN, "foreign": Foreign}
     assert choose("foreign", CPU, [SHAPE], factories).candidates == ("foreign",)
-    assert choose("auto", CPU, [SHAPE], factories).candidates == ("sdpa",)
+    assert choose("auto", CPU, [SHAPE], factories).candidates == ("native",)

@@ -56,9 +56,9 @@ def make_backend(name):
 
 
 def test_ours_are_there_by_name():
-    assert list(backend_factories()) == ["triton", "varlen", "sdpa"]
+    assert list(backend_factories()) == ["triton", "varlen", "native", "sdpa"]
     assert isinstance(make_backend("sdpa"), SdpaBackend)
-    assert isinstance(make_backend("auto"), SdpaBackend)
+    assert make_backend("auto").name in {"native", "sdpa"}  # as the kernels are compiled or not
 
 
 def test_an_installed_package_adds_a_backend_and_is_imported_only_when_it_is_made(install):

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from dormouse_worker.errors import InvalidSettings
 from dormouse_worker.model.attention.interface import AttentionShape, BackendFactory, GraphSupport
 from dormouse_worker.model.attention.machine import Machine
+from dormouse_worker.model.attention.native import NativeBackend
 from dormouse_worker.model.attention.sdpa import SdpaBackend
 from dormouse_worker.model.attention.triton_backend import TritonBackend
 from dormouse_worker.model.attention.varlen import VarlenBackend
@@ -20,7 +21,12 @@ from dormouse_worker.model.attention.varlen import VarlenBackend
 AUTO = "auto"
 REFERENCE = SdpaBackend.name
 BUILT_IN: Mapping[str, BackendFactory] = MappingProxyType(  # in the order of preference: ours can be captured in graphs
-    {TritonBackend.name: TritonBackend, VarlenBackend.name: VarlenBackend, REFERENCE: SdpaBackend}
+    {
+        TritonBackend.name: TritonBackend,
+        VarlenBackend.name: VarlenBackend,
+        NativeBackend.name: NativeBackend,
+        REFERENCE: SdpaBackend,
+    }
 )
 
 

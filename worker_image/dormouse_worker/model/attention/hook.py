@@ -61,12 +61,12 @@ class PagedContext:
     """Answers from the paged cache: the plan of the layer's group stores the pass's keys and values, then attends."""
 
     def __init__(self, cache: KVCache, plans: Sequence[AttentionPlan]) -> None:
-        self._cache = cache
-        self._plans = plans
+        self.cache = cache
+        self.plans = plans  # of the layer groups
 
     def attend(self, call: AttentionCall, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """See `ForwardContext`."""
-        plan, pool = self._plans[self._cache.group_of(call.layer_idx)], self._cache.layer(call.layer_idx)
+        plan, pool = self.plans[self.cache.group_of(call.layer_idx)], self.cache.layer(call.layer_idx)
         plan.write(pool, key, value)
         return plan.attend(call, query, pool)
 

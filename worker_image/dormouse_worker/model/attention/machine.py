@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from dormouse_worker.errors import Internal
+from dormouse_worker.native.library import Missing, load_kernels
 
 Version = tuple[int, int]
 
@@ -26,12 +27,14 @@ class Machine:
     cudnn_version: int = 0  # 92400 = 9.24; 0 = none
     varlen_parameters: frozenset[str] = frozenset()  # of torch's varlen_attn; empty = there is none
     has_cudnn_varlen: bool = False  # varlen_attn can take cuDNN, which reads small pages, for a single row too
+    missing_kernels: str | None = None  # why there are none of ours for processors; None = there are
 
 
 def describe_machine(device: torch.device) -> Machine:
     """Look at the device and the installed libraries; imports no triton. Raises Internal on an unreadable version."""
     is_cuda = device.type == "cuda"
     parameters, module = _varlen()
+    kernels = load_kernels()
     return Machine(
         device_type=device.type,
         torch_version=parse_version(torch.__version__),
@@ -40,6 +43,7 @@ def describe_machine(device: torch.device) -> Machine:
         cudnn_version=_cudnn_version() if is_cuda else 0,
         varlen_parameters=parameters,
         has_cudnn_varlen=is_cuda and torch.version.hip is None and _has_cudnn_varlen(module),
+        missing_kernels=kernels.reason if isinstance(kernels, Missing) else None,
     )
 
 

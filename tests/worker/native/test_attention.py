@@ -1,0 +1,88 @@
+"""The backend for processors against the textbook formula, by the table of cases that all backends share."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dormouse_worker.errors import InvalidSettings
+from dormouse_worker.model.attention.interface import AttentionShape
+from dormouse_worker.model.attention.machine import Machine
+from dormouse_worker.model.attention.native import TYPES, NativeBackend
+from dormouse_worker.native.library import Missing
+from tests.gpu.attention_cases import DECODING, Case, World, _only, check, make_cases, make_long_cases
+
+CPU = torch.device("cpu")
+CASES = {case.name: case for case in make_cases() if case.dtype in TYPES}
+LONG = {case.name: case for case in make_long_cases() if case.dtype in TYPES}
+SHAPE = AttentionShape(4, 2, 64, 64, torch.bfloat16, 16)
+MACHINE = Machine("cpu", (2, 15))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_kernels_compute_the_formula(kernels, name):
+    check(CASES[name], NativeBackend(kernels=kernels), CPU)
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_the_fastest_kernels_compute_long_contexts(variants, name):
+    check(LONG[name], NativeBackend(kernels=next(iter(variants.values()))), CPU)
+
+
+def test_a_sequence_has_the_same_bits_in_any_batch(kernels):
+    case = Case("independence", spans=DECODING)
+    backend, world = NativeBackend(kernels=kernels), World(case, CPU)
+    together = backend.plan(world.metadata, CPU)
+    together.write(world.layer, world.key, world.value)
+    expected = together.attend(world.call, world.query, world.layer)
+    for row in range(len(case.spans)):
+        alone = backend.plan(_only(world.metadata, row), CPU)
+        assert torch.equal(alone.attend(world.call, world.query[row : row + 1], world.layer), expected[row : row + 1])
+
+
+def test_a_chunk_has_the_same_bits_however_a_prompt_is_cut(kernels):
+    whole = World(Case("whole", spans=((0, 150),)), CPU)
+    backend = NativeBackend(kernels=kernels)
+    plan = backend.plan(whole.metadata, CPU)
+    plan.write(whole.layer, whole.key, whole.value)
+    expected = plan.attend(whole.call, whole.query, whole.layer)
+    cut = replace(
+        whole.metadata,
+        query_starts=whole.metadata.query_starts * 0 + [0, 47],
+        slot_mapping=whole.metadata.slot_mapping[103:],
+        positions=whole.metadata.positions[103:],
+    )
+    assert torch.equal(backend.plan(cut, CPU).attend(whole.call, whole.query[103:], whole.layer), expected[103:])
+
+
+def test_queries_may_lie_in_any_order(kernels):
+    world = World(Case("strides", sizes=(24, 24)), CPU)
+    plan = NativeBackend(kernels=kernels).plan(world.metadata, CPU)
+    plan.write(world.layer, world.key, world.value)
+    scattered = world.query.transpose(0, 2).contiguous().transpose(0, 2)
+    assert scattered.stride(-1) != 1
+    expected = plan.attend(world.call, world.query.contiguous(), world.layer)
+    assert torch.equal(plan.attend(world.call, scattered, world.layer), expected)
+
+
+@pytest.mark.parametrize(
+    ("machine", "shape", "words"),
+    [
+        (replace(MACHINE, device_type="cuda"), SHAPE, "runs on processors, not on cuda devices"),
+        (replace(MACHINE, missing_kernels="there is no compiler"), SHAPE, "can not be used: there is no compiler"),
+        (MACHINE, replace(SHAPE, dtype=torch.float16), "reads float32 and bfloat16, not float16"),
+        (MACHINE, replace(SHAPE, value_size=512), "takes head sizes up to 256, and this is 512"),
+        (MACHINE, replace(SHAPE, num_heads=5), "5 query heads can not share 2 key heads evenly"),
+    ],
+)
+def test_it_says_what_it_can_not(machine, shape, words):
+    assert NativeBackend.supports(machine, shape) == words
+
+
+def test_it_takes_what_it_can():
+    assert NativeBackend.supports(MACHINE, SHAPE) is None
+
+
+def test_without_kernels_it_is_refused_with_the_reason():
+    with pytest.raises(InvalidSettings, match="attention_backend is native, which needs its kernels: nobody compiled"):
+        NativeBackend(kernels=Missing("nobody compiled them"))

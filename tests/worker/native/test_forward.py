@@ -1,0 +1,157 @@
+"""The whole pass in one call says what transformers says, in every variant; what it can not is left to others."""
+
+import functools
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dormouse_worker.host import Host
+from dormouse_worker.model.attention.native import NativeBackend
+from dormouse_worker.model.attention.sdpa import SdpaBackend
+from dormouse_worker.model.device.cpu import CpuDevice
+from dormouse_worker.model.kv_cache import KVCache
+from dormouse_worker.model.lean.build import Unfit
+from dormouse_worker.model.lean.native import NativeDecoder, build_native
+from dormouse_worker.model.loader import load
+from dormouse_worker.model.runner import ForwardPass
+from dormouse_worker.model.testing import VOCAB_SIZE, reference_generate, write_tiny_model
+from dormouse_worker.native.library import Missing
+from dormouse_worker.settings import EngineSettings
+from tests.worker.model.test_lean import LEAN, VARIANTS
+from tests.worker.model.test_parity import MAX_TOKENS, PROMPTS, make_engine, run
+from tests.worker.native.sequences import BLOCK_SIZE, metadata_of
+
+SHAPES = {
+    "odd sizes": {"hidden_size": 36, "intermediate_size": 50, "head_dim": 6},
+    "as a real one": {"hidden_size": 128, "intermediate_size": 352, "num_attention_heads": 8, "head_dim": 32},
+}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Return a function (architecture, name of a variant or shape) → (directory, loader of it by settings)."""
+
+    @functools.cache
+    def directory(architecture, name=""):
+        fields = SHAPES[name] if name in SHAPES else VARIANTS[name][1] if name else {}
+        return write_tiny_model(tmp_path_factory.mktemp(architecture), architecture, **fields)
+
+    return directory
+
+
+@functools.cache
+def expected_tokens(directory):
+    return {name: reference_generate(directory, prompt, MAX_TOKENS) for name, prompt in PROMPTS.items()}
+
+
+def load_with(kernels, directory, **settings):
+    """Return the model whose passes these kernels compute."""
+    model = load(EngineSettings(model=str(directory), block_size=BLOCK_SIZE, **settings), CpuDevice(Host()))
+    native = build_native(model.lean, model.cache_spec.layers, kernels)
+    assert isinstance(native, NativeDecoder), native
+    return replace(model, native=native)
+
+
+def raw_logits(model, backend, *, chunks=(17, 1, 1, 1), rows=None):
+    """Return what a sequence that comes in these chunks gives, row by row, through a cache of its own."""
+    cache = KVCache(model.cache_spec, 32, torch.device("cpu"))
+    forward, start, found = ForwardPass(model, cache), 0, []
+    for count in chunks:
+        plans = [
+            backend.plan(metadata_of(start, count, group, window), torch.device("cpu"))
+            for group, window in enumerate(model.cache_spec.windows)
+        ]
+        positions = torch.arange(start, start + count)
+        token_ids = (positions * positions * 7 + 3 * positions + 5) % 250
+        wanted = torch.arange(count) if rows is None else torch.tensor(rows[len(found)], dtype=torch.long)
+        with torch.inference_mode():
+            found.append(forward(token_ids, positions, wanted, plans))
+        start += count
+    return torch.cat(found)
+
+
+def logits_of(model, backend, **pass_of):
+    """Return the same in float32."""
+    return raw_logits(model, backend, **pass_of).float()
+
+
+@pytest.mark.parametrize("architecture", LEAN)
+def test_the_tokens_are_those_of_transformers(kernels, models, architecture):
+    model = load_with(kernels, models(architecture))
+    engine = make_engine(model, tokens=16, backend=NativeBackend(kernels=kernels))
+    assert run(engine, PROMPTS) == expected_tokens(models(architecture))
+
+
+@pytest.mark.parametrize("name", [*VARIANTS, *SHAPES])
+def test_the_logits_are_those_of_the_decoder_in_every_variant(kernels, models, name):
+    architecture = VARIANTS[name][0] if name in VARIANTS else "llama"
+    model = load_with(kernels, models(architecture, name))
+    expected = logits_of(model, SdpaBackend())
+    assert expected.std() > 0.5  # else closeness would say nothing
+    torch.testing.assert_close(logits_of(model, NativeBackend(kernels=kernels)), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("architecture", LEAN)
+def test_in_bfloat16_it_is_as_near_to_the_truth_as_torch(kernels, models, architecture):
+    half = load_with(kernels, models(architecture), dtype="bfloat16")
+    truth = logits_of(load_with(kernels, models(architecture)), SdpaBackend())
+    ours, theirs = (logits_of(half, backend) for backend in (NativeBackend(kernels=kernels), SdpaBackend()))
+    assert (ours - truth).norm() < 1.2 * (theirs - truth).norm()
+
+
+def test_only_the_rows_asked_for_are_answered_in_their_order(kernels, models):
+    model = load_with(kernels, models("llama"))
+    backend = NativeBackend(kernels=kernels)
+    everything = logits_of(model, backend, chunks=(17, 5))
+    chosen = logits_of(model, backend, chunks=(17, 5), rows=[[9, 2, 16], []])
+    assert torch.equal(chosen, everything[[9, 2, 16]])
+
+
+@pytest.mark.parametrize("token_id", [-1, VOCAB_SIZE, 10**9])
+def test_a_token_outside_the_vocabulary_is_refused(kernels, models, token_id):
+    model, backend = load_with(kernels, models("llama")), NativeBackend(kernels=kernels)
+    forward = ForwardPass(model, KVCache(model.cache_spec, 32, torch.device("cpu")))
+    tokens, rows = torch.tensor([3, token_id]), torch.arange(2)
+    with pytest.raises(IndexError, match="the token in row 1 is not in the vocabulary of 260"):
+        forward(tokens, rows, rows, [backend.plan(metadata_of(0, 2), torch.device("cpu"))])
+
+
+def test_the_number_of_threads_and_the_cut_of_a_prompt_change_no_bit(kernels, models):
+    model, backend = load_with(kernels, models("qwen3")), NativeBackend(kernels=kernels)
+    kernels.set_num_threads(2)
+    expected = logits_of(model, backend, chunks=(40,))
+    kernels.set_num_threads(3)
+    assert torch.equal(logits_of(model, backend, chunks=(7, 20, 1, 12)), expected)
+
+
+def test_where_another_backend_attends_the_decoder_computes(kernels, models):
+    model = load_with(kernels, models("llama"), dtype="bfloat16")
+    assert raw_logits(model, SdpaBackend()).dtype == torch.bfloat16
+    assert raw_logits(model, NativeBackend(kernels=kernels)).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"dtype": "float16"}, "the weights are float16, and the kernels read float32 or bfloat16"),
+        ({"model_impl": "transformers"}, "model_impl is transformers"),
+    ],
+)
+def test_what_it_can_not_is_told(models, settings, reason):
+    model = load(EngineSettings(model=str(models("llama")), **settings), CpuDevice(Host()))
+    assert isinstance(model.native, Unfit)
+    assert reason in model.native.reason or "not compiled" in model.native.reason
+    assert model.compute_path("sdpa").startswith(f"{model.impl}, attention sdpa; not native: ")
+
+
+def test_the_status_names_the_path(kernels, models):
+    model = load_with(kernels, models("llama"))
+    assert model.compute_path("native") == f"native {kernels.name}"
+    assert model.compute_path("sdpa") == "lean, attention sdpa; not native: attention is not"
+
+
+def test_without_kernels_the_decoder_computes(models):
+    model = load(EngineSettings(model=str(models("llama"))), CpuDevice(Host()))
+    found = build_native(model.lean, model.cache_spec.layers, Missing("nobody compiled them"))
+    assert found == Unfit("nobody compiled them")

@@ -1,0 +1,135 @@
+"""The backend for processors: our own kernels read the paged cache where it lies. Knows tensors, not models."""
+
+from __future__ import annotations
+
+from ctypes import pointer
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+import torch
+
+from dormouse_worker.errors import InvalidSettings
+from dormouse_worker.model.attention.interface import (
+    AttentionMetadata,
+    AttentionShape,
+    BackendSizes,
+    EagerBackend,
+    Ints,
+)
+from dormouse_worker.model.attention.machine import Machine
+from dormouse_worker.model.context import AttentionCall
+from dormouse_worker.model.kv_cache import LayerCache
+from dormouse_worker.native import abi
+from dormouse_worker.native.library import Kernels, Missing, load_kernels
+
+TYPES = MappingProxyType({torch.float32: abi.FLOAT32, torch.bfloat16: abi.BFLOAT16})
+MAX_HEAD_SIZE = 256  # MAX_HEAD in attention.h
+_ANY = AttentionCall(layer_idx=0, scale=1.0)  # a write asks for nothing
+
+
+@dataclass(frozen=True, slots=True)
+class NativePlan:
+    """One forward pass. `batch` and `group` point into the arrays, which therefore live as long."""
+
+    kernels: Kernels
+    batch: abi.Batch
+    group: abi.Group
+    arrays: tuple[Ints, ...]
+
+    def write(self, layer: LayerCache, key: torch.Tensor, value: torch.Tensor) -> None:
+        """See `AttentionPlan`."""
+        key, value = _dense(key), _dense(value)
+        self.kernels.write(describe_attention(layer, 0, _ANY), len(key), self.group, _heads(key), _heads(value))
+
+    def attend(self, call: AttentionCall, query: torch.Tensor, layer: LayerCache) -> torch.Tensor:
+        """See `AttentionPlan`."""
+        query = _dense(query)
+        sinks = None if call.sinks is None else call.sinks.float().contiguous()
+        output = query.new_empty(query.shape[0], query.shape[1], layer.value.shape[-1])
+        shape = describe_attention(layer, query.shape[1], call, sinks)
+        self.kernels.attend(shape, self.batch, self.group, _heads(query), output.data_ptr())
+        return output
+
+
+class NativeBackend(EagerBackend):
+    """Float32 and bfloat16 on processors; what it sums up is float32. A row's bits do not depend on its batch."""
+
+    name = "native"
+
+    def __init__(self, sizes: BackendSizes | None = None, *, kernels: Kernels | Missing | None = None) -> None:  # noqa: ARG002
+        """Compute on as many threads as torch does. Raises InvalidSettings where there are no kernels."""
+        found = kernels or load_kernels()
+        if isinstance(found, Missing):
+            raise InvalidSettings(f"attention_backend is {self.name}, which needs its kernels: {found.reason}")
+        found.set_num_threads(torch.get_num_threads())
+        self._kernels = found
+
+    @staticmethod
+    def supports(machine: Machine, shape: AttentionShape) -> str | None:
+        """See `AttentionBackend`."""
+        if machine.device_type != "cpu":
+            return f"runs on processors, not on {machine.device_type} devices"
+        if machine.missing_kernels is not None:
+            return f"can not be used: {machine.missing_kernels}"
+        if shape.dtype not in TYPES:
+            return f"reads float32 and bfloat16, not {str(shape.dtype).removeprefix('torch.')}"
+        if max(shape.key_size, shape.value_size) > MAX_HEAD_SIZE:
+            return f"takes head sizes up to {MAX_HEAD_SIZE}, and this is {max(shape.key_size, shape.value_size)}"
+        if shape.num_heads % shape.num_kv_heads:
+            return f"{shape.num_heads} query heads can not share {shape.num_kv_heads} key heads evenly"
+        return None
+
+    def plan(self, metadata: AttentionMetadata, device: torch.device) -> NativePlan:  # noqa: ARG002
+        """See `AttentionBackend`."""
+        tables, slots, starts, positions = arrays = (
+            np.ascontiguousarray(metadata.block_tables),
+            np.ascontiguousarray(metadata.slot_mapping),
+            np.ascontiguousarray(metadata.query_starts),
+            np.ascontiguousarray(metadata.positions),
+        )
+        group = abi.Group(address_of(tables), tables.shape[1], address_of(slots))
+        batch = abi.Batch(
+            num_seqs=len(starts) - 1,
+            num_tokens=len(positions),
+            block_size=metadata.block_size,
+            query_starts=address_of(starts),
+            positions=address_of(positions),
+            groups=pointer(group),
+        )
+        return NativePlan(self._kernels, batch, group, arrays)
+
+
+def address_of(array: Ints) -> int:
+    """Return where a dense array of 64-bit integers lies."""
+    assert array.dtype == np.int64, array.dtype
+    address: int = array.__array_interface__["data"][0]  # a third of the time of `array.ctypes.data`
+    return address
+
+
+def describe_attention(
+    layer: LayerCache, num_heads: int, call: AttentionCall, sinks: torch.Tensor | None = None
+) -> abi.Attention:
+    """Return how the kernels are told of a layer; `sinks` are float32 and dense."""
+    return abi.Attention(
+        dtype=TYPES[layer.key.dtype],
+        num_heads=num_heads,
+        num_kv_heads=layer.key.shape[1],
+        key_size=layer.key.shape[2],
+        value_size=layer.value.shape[2],
+        window=call.window or 0,
+        scale=call.scale,
+        soft_cap=call.soft_cap or 0.0,
+        sinks=None if sinks is None else sinks.data_ptr(),
+        keys=layer.key.data_ptr(),
+        values=layer.value.data_ptr(),
+    )
+
+
+def _dense(rows: torch.Tensor) -> torch.Tensor:
+    """Return rows [T, heads, size] whose numbers lie behind each other within a head."""
+    return rows if rows.stride(-1) == 1 else rows.contiguous()
+
+
+def _heads(rows: torch.Tensor) -> abi.Heads:
+    return abi.Heads(rows.data_ptr(), rows.stride(0), rows.stride(1))

@@ -1,0 +1,170 @@
+"""A LeanDecoder's pass in one call of our kernels for processors. The decoder itself stays the reference.
+
+It computes with the decoder's tensors where they lie, and only passes whose attention the native backend planned: any
+other, such as one that finds out what layers store, is the decoder's.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from ctypes import Array
+from dataclasses import dataclass
+from typing import TypeGuard
+
+import torch
+
+from dormouse_worker.model.attention.hook import PagedContext
+from dormouse_worker.model.attention.native import MAX_HEAD_SIZE, TYPES, NativePlan, describe_attention
+from dormouse_worker.model.context import ForwardContext
+from dormouse_worker.model.kv_cache import KVCache, LayerSpec
+from dormouse_worker.model.lean.arriving import find_tensors
+from dormouse_worker.model.lean.build import Unfit
+from dormouse_worker.model.lean.decoder import Layer, LeanDecoder, Linear, RMSNorm
+from dormouse_worker.native import abi
+from dormouse_worker.native.library import Kernels, Missing
+
+ALIGNMENT_BYTES = 64  # of the workspace
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """The model as the kernels read it, over one cache."""
+
+    cache: weakref.ref[KVCache]
+    model: abi.Model
+    layers: Array[abi.Layer]  # what `model` points to
+
+
+class NativeDecoder:
+    """Computes what `decoder.forward` does. Sums, residual stream and logits are float32 for any weights."""
+
+    def __init__(self, decoder: LeanDecoder, kernels: Kernels) -> None:
+        self._decoder = decoder
+        self._kernels = kernels
+        self._bound: _Bound | None = None
+
+    def __repr__(self) -> str:
+        return f"NativeDecoder({self._kernels!r})"
+
+    @property
+    def name(self) -> str:
+        """Return which variant computes."""
+        return self._kernels.name
+
+    @staticmethod
+    def fits(context: ForwardContext) -> TypeGuard[PagedContext]:
+        """Return whether a pass in this context can be computed."""
+        return isinstance(context, PagedContext) and all(isinstance(plan, NativePlan) for plan in context.plans)
+
+    def forward(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor, context: PagedContext
+    ) -> torch.Tensor:
+        """Return logits, float32 [len(rows), V], of a packed batch [T] within a context that fits."""
+        bound = self._bind(context.cache)
+        token_ids, positions, rows = (numbers.contiguous() for numbers in (token_ids, positions, rows))
+        logits = torch.empty(len(rows), bound.model.vocab_size)
+        size = self._kernels.workspace_bytes(bound.model, len(token_ids), len(rows))
+        workspace = torch.empty(size + ALIGNMENT_BYTES, dtype=torch.uint8)
+        plans = [plan for plan in context.plans if isinstance(plan, NativePlan)]
+        first = plans[0].batch
+        batch = abi.Batch(
+            num_seqs=first.num_seqs,
+            num_tokens=len(token_ids),
+            num_rows=len(rows),
+            block_size=first.block_size,
+            query_starts=first.query_starts,
+            positions=positions.data_ptr(),
+            token_ids=token_ids.data_ptr(),
+            rows=rows.data_ptr(),
+            groups=(abi.Group * len(plans))(*(plan.group for plan in plans)),
+            logits=logits.data_ptr(),
+            workspace=-(-workspace.data_ptr() // ALIGNMENT_BYTES) * ALIGNMENT_BYTES,
+        )
+        self._kernels.forward(bound.model, batch)
+        return logits
+
+    def _bind(self, cache: KVCache) -> _Bound:
+        """Return the model over this cache; weights and cache keep their addresses over every sleep."""
+        if self._bound is None or self._bound.cache() is not cache:
+            layers = (abi.Layer * len(self._decoder.layers))(*(_layer(layer, cache) for layer in self._decoder.layers))
+            self._bound = _Bound(weakref.ref(cache), _model(self._decoder, layers), layers)
+        return self._bound
+
+
+def build_native(
+    decoder: LeanDecoder, layers: tuple[LayerSpec, ...], kernels: Kernels | Missing
+) -> NativeDecoder | Unfit:
+    """Return who computes the decoder's passes with our kernels, or why nobody does."""
+    if isinstance(kernels, Missing):
+        return Unfit(kernels.reason)
+    reason = next(_misfits(decoder, layers), None)
+    return NativeDecoder(decoder, kernels) if reason is None else Unfit(reason)
+
+
+def _misfits(decoder: LeanDecoder, layers: tuple[LayerSpec, ...]) -> Iterator[str]:
+    if decoder.embedding is None or decoder.head is None or decoder.vocabulary is not None:
+        yield "several ranks share the model"
+        return
+    tensors = list(find_tensors((decoder.embedding, tuple(decoder.layers), decoder.norm, decoder.head)))
+    dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors}
+    if len(dtypes) > 1 or tensors[0].dtype not in TYPES:
+        yield f"the weights are {' and '.join(sorted(dtypes))}, and the kernels read float32 or bfloat16"
+    if any(tensor.device.type != "cpu" for tensor in tensors):
+        yield "the model is not on the processor"
+    if not all(tensor.is_contiguous() for tensor in tensors):
+        yield "its weights do not lie densely"
+    heads = {(layer.attention.num_heads, layer.attention.num_kv_heads) for layer in decoder.layers}
+    sizes = {size for layer in layers for size in (layer.key_size, layer.value_size)}
+    if len(heads) > 1 or len(sizes) > 1:
+        yield "its layers have heads of different numbers or sizes"
+    if max(sizes) > MAX_HEAD_SIZE or any(size % 2 for size in sizes):
+        yield f"its heads have {max(sizes)} numbers, and the kernels take even sizes up to {MAX_HEAD_SIZE}"
+    calls = [layer.attention.call for layer in decoder.layers]
+    if any(call.soft_cap is not None or call.sinks is not None for call in calls):
+        yield "its attention has soft caps or sinks"
+
+
+def _model(decoder: LeanDecoder, layers: Array[abi.Layer]) -> abi.Model:
+    assert decoder.embedding is not None, "the whole model is here"
+    assert decoder.head is not None, "the whole model is here"
+    vocab_size, hidden_size = decoder.head.weight.shape
+    return abi.Model(
+        dtype=TYPES[decoder.embedding.dtype],
+        num_layers=len(layers),
+        hidden_size=hidden_size,
+        intermediate_size=decoder.layers[0].mlp.down.weight.shape[1],
+        vocab_size=vocab_size,
+        embedding=decoder.embedding.data_ptr(),
+        inv_freq=decoder.rotary.inv_freq.data_ptr(),
+        attention_factor=decoder.rotary.attention_factor,
+        norm=_norm(decoder.norm),
+        head=_linear(decoder.head),
+        layers=layers,
+    )
+
+
+def _layer(layer: Layer, cache: KVCache) -> abi.Layer:
+    attention, mlp = layer.attention, layer.mlp
+    query_norm, key_norm = attention.head_norms or (None, None)
+    pool = cache.layer(attention.call.layer_idx)
+    return abi.Layer(
+        attention=describe_attention(pool, attention.num_heads, attention.call),
+        group=cache.group_of(attention.call.layer_idx),
+        input_norm=_norm(attention.norm),
+        query_norm=_norm(query_norm),
+        key_norm=_norm(key_norm),
+        mlp_norm=_norm(mlp.norm),
+        qkv=_linear(attention.qkv),
+        output=_linear(attention.output),
+        gate_up=_linear(mlp.gate_up),
+        down=_linear(mlp.down),
+    )
+
+
+def _linear(linear: Linear) -> abi.Linear:
+    return abi.Linear(linear.weight.data_ptr(), None if linear.bias is None else linear.bias.data_ptr())
+
+
+def _norm(norm: RMSNorm | None) -> abi.Norm:
+    return abi.Norm(None, 0.0) if norm is None else abi.Norm(norm.weight.data_ptr(), norm.eps)

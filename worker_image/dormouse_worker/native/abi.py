@@ -1,0 +1,104 @@
+"""The structures that the kernels read, as `src/abi.h` declares them. Change both, and VERSION."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, c_double, c_float, c_int64, c_void_p
+
+VERSION = 1
+FLOAT32, BFLOAT16 = 0, 1
+
+
+class Group(ctypes.Structure):
+    """One layer group's part of a packed batch."""
+
+    _fields_ = (("block_tables", c_void_p), ("num_columns", c_int64), ("slots", c_void_p))
+
+
+class Batch(ctypes.Structure):
+    """A packed batch; attention alone leaves out tokens, rows, logits and workspace."""
+
+    _fields_ = (
+        ("num_seqs", c_int64),
+        ("num_tokens", c_int64),
+        ("num_rows", c_int64),
+        ("block_size", c_int64),
+        ("query_starts", c_void_p),
+        ("positions", c_void_p),
+        ("token_ids", c_void_p),
+        ("rows", c_void_p),
+        ("groups", POINTER(Group)),
+        ("logits", c_void_p),
+        ("workspace", c_void_p),
+    )
+
+
+class Attention(ctypes.Structure):
+    """How one layer attends, and its pools."""
+
+    _fields_ = (
+        ("dtype", c_int64),
+        ("num_heads", c_int64),
+        ("num_kv_heads", c_int64),
+        ("key_size", c_int64),
+        ("value_size", c_int64),
+        ("window", c_int64),
+        ("scale", c_float),
+        ("soft_cap", c_float),
+        ("sinks", c_void_p),
+        ("keys", c_void_p),
+        ("values", c_void_p),
+    )
+
+
+class Heads(ctypes.Structure):
+    """Rows [T, heads, size] of which the last dimension is dense."""
+
+    _fields_ = (("data", c_void_p), ("token_stride", c_int64), ("head_stride", c_int64))
+
+
+class Linear(ctypes.Structure):
+    """A linear map; no bias = null."""
+
+    _fields_ = (("weight", c_void_p), ("bias", c_void_p))
+
+
+class Norm(ctypes.Structure):
+    """A root-mean-square norm; none = null."""
+
+    _fields_ = (("weight", c_void_p), ("eps", c_double))
+
+
+class Layer(ctypes.Structure):
+    """A decoder's layer."""
+
+    _fields_ = (
+        ("attention", Attention),
+        ("group", c_int64),
+        ("input_norm", Norm),
+        ("query_norm", Norm),
+        ("key_norm", Norm),
+        ("mlp_norm", Norm),
+        ("qkv", Linear),
+        ("output", Linear),
+        ("gate_up", Linear),
+        ("down", Linear),
+    )
+
+
+class Model(ctypes.Structure):
+    """A decoder."""
+
+    _fields_ = (
+        ("dtype", c_int64),
+        ("num_layers", c_int64),
+        ("hidden_size", c_int64),
+        ("intermediate_size", c_int64),
+        ("vocab_size", c_int64),
+        ("embedding", c_void_p),
+        ("inv_freq", c_void_p),
+        ("attention_factor", c_double),
+        ("norm", Norm),
+        ("head", Linear),
+        ("layers", POINTER(Layer)),
+    )

@@ -1,0 +1,125 @@
+"""Finds the library, checks that it was made of these sources, and calls it. Raises nothing where there is none."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from ctypes import POINTER, byref, c_char_p, c_int64, c_void_p
+from dataclasses import dataclass
+from itertools import count, takewhile
+from pathlib import Path
+
+from dormouse_worker.native import abi
+from dormouse_worker.native.build import candidates, digest
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Why the kernels can not be used: a clause that goes after 'because'."""
+
+    reason: str
+
+
+class Kernels:
+    """One variant of the kernels. A pass runs on the threads that were set last, and no two passes at once.
+
+    Addresses must be right: nothing is checked on the other side. The interpreter's lock is free during a call.
+    """
+
+    def __init__(self, library: ctypes.CDLL, handle: int) -> None:
+        self._library = library
+        self._handle = handle
+        self.name: str = library.dm_name(handle).decode()
+
+    def __repr__(self) -> str:
+        return f"Kernels({self.name}, {self.num_threads} threads)"
+
+    @property
+    def num_threads(self) -> int:
+        """Return how many threads compute."""
+        return int(self._library.dm_num_threads())
+
+    def set_num_threads(self, wanted: int) -> None:
+        """Compute with so many threads from now on, in all variants."""
+        self._library.dm_set_num_threads(wanted)
+
+    def workspace_bytes(self, model: abi.Model, num_tokens: int, num_rows: int) -> int:
+        """Return what a forward pass of that size needs, aligned to 64 bytes."""
+        return int(self._library.dm_workspace_bytes(self._handle, byref(model), num_tokens, num_rows))
+
+    def forward(self, model: abi.Model, batch: abi.Batch) -> None:
+        """Fill the batch's logits, float32 [rows, V], and the cache at its slots.
+
+        Raises IndexError if a token is not in the vocabulary; nothing was computed then.
+        """
+        row = self._library.dm_forward(self._handle, byref(model), byref(batch))
+        if row >= 0:
+            raise IndexError(f"the token in row {row} is not in the vocabulary of {model.vocab_size}")
+
+    def attend(self, layer: abi.Attention, batch: abi.Batch, group: abi.Group, query: abi.Heads, out: int) -> None:
+        """Fill `out`, of the layer's type, [T, Hq, value size]; the pools hold the pass's keys and values already."""
+        self._library.dm_attend(self._handle, byref(layer), byref(batch), byref(group), byref(query), out)
+
+    def write(
+        self, layer: abi.Attention, num_tokens: int, group: abi.Group, keys: abi.Heads, values: abi.Heads
+    ) -> None:
+        """Store keys and values, of the layer's type, at the group's slots."""
+        self._library.dm_write(byref(layer), num_tokens, byref(group), byref(keys), byref(values))
+
+    def multiply(
+        self, dtype: int, rows: int, linear: abi.Linear, out: int, *, num_rows: int, columns: int, num_outputs: int
+    ) -> None:
+        """Fill `out`, float32 [rows, outputs], with float32 rows times a map of that type."""
+        sizes = (num_rows, columns, num_outputs)
+        self._library.dm_multiply(self._handle, dtype, rows, byref(linear), out, *sizes)
+
+
+def load_kernels() -> Kernels | Missing:
+    """Return the fastest variant for this processor."""
+    variants = load_variants()
+    return variants if isinstance(variants, Missing) else variants[0]
+
+
+@functools.cache
+def load_variants() -> tuple[Kernels, ...] | Missing:
+    """Return all variants that this processor runs, the fastest first; never none."""
+    path = next((path for path in candidates() if path.is_file()), None)
+    return Missing("the kernels were not compiled for this worker") if path is None else open_library(path)
+
+
+def open_library(path: Path, wanted: str | None = None) -> tuple[Kernels, ...] | Missing:
+    """Return what a library has, unless it was made of other sources than those of this digest; None = these."""
+    wanted = wanted or digest()
+    try:
+        library = _declare(ctypes.CDLL(str(path)))
+    except (OSError, AttributeError) as error:
+        return Missing(f"the kernels can not be loaded: {error}")
+    made_of = library.dm_digest().decode()
+    if library.dm_version() != abi.VERSION or made_of != wanted:
+        return Missing(f"{path} was compiled from other sources ({made_of}, not {wanted})")
+    handles = takewhile(bool, (library.dm_variant(number) for number in count()))
+    return tuple(Kernels(library, handle) for handle in handles)
+
+
+def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
+    """Tell ctypes what goes in and out. Raises AttributeError if something is not there."""
+    model, batch, layer, group = (POINTER(kind) for kind in (abi.Model, abi.Batch, abi.Attention, abi.Group))
+    heads, linear = POINTER(abi.Heads), POINTER(abi.Linear)
+    sizes = [c_int64] * 3
+    functions = {
+        "dm_version": (c_int64, []),
+        "dm_digest": (c_char_p, []),
+        "dm_variant": (c_void_p, [c_int64]),
+        "dm_name": (c_char_p, [c_void_p]),
+        "dm_num_threads": (c_int64, []),
+        "dm_set_num_threads": (None, [c_int64]),
+        "dm_workspace_bytes": (c_int64, [c_void_p, model, c_int64, c_int64]),
+        "dm_forward": (c_int64, [c_void_p, model, batch]),
+        "dm_attend": (None, [c_void_p, layer, batch, group, heads, c_void_p]),
+        "dm_write": (None, [layer, c_int64, group, heads, heads]),
+        "dm_multiply": (None, [c_void_p, c_int64, c_void_p, linear, c_void_p, *sizes]),
+    }
+    for name, (result, arguments) in functions.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library

@@ -1,0 +1,84 @@
+// What Python and the kernels say to each other. `library.py` holds the same structures: change both, and VERSION.
+#pragma once
+
+#include <stdint.h>
+
+#define DM_VERSION 1
+
+enum DmType : int64_t { DM_FLOAT32 = 0, DM_BFLOAT16 = 1 };
+
+// One layer group's part of a packed batch of N sequences and T tokens.
+struct DmGroup {
+  const int64_t *block_tables;  // [N][num_columns]; what lies before a window is not read
+  int64_t num_columns;
+  const int64_t *slots;  // [T] where the key and value of each row are stored
+};
+
+struct DmBatch {
+  int64_t num_seqs, num_tokens, num_rows, block_size;
+  const int64_t *query_starts;  // [N + 1]
+  const int64_t *positions;     // [T]
+  const int64_t *token_ids;     // [T]
+  const int64_t *rows;          // [num_rows] whose logits are wanted
+  const DmGroup *groups;
+  float *logits;     // [num_rows][V]
+  char *workspace;   // at least dm_workspace_bytes, aligned to 64
+};
+
+// How one layer attends; pools are [slots][Hkv][size].
+struct DmAttention {
+  int64_t dtype, num_heads, num_kv_heads, key_size, value_size;
+  int64_t window;      // tokens that a token sees, itself included; 0 = all
+  float scale, soft_cap;  // soft_cap 0 = none
+  const float *sinks;  // [Hq], or null
+  void *keys, *values;
+};
+
+// Rows [T][heads][size] of which the last dimension is dense; strides in elements.
+struct DmHeads {
+  void *data;
+  int64_t token_stride, head_stride;
+};
+
+struct DmLinear {
+  const void *weight;  // [rows][columns]
+  const void *bias;    // [rows], or null
+};
+
+struct DmNorm {
+  const void *weight;  // null = none
+  double eps;
+};
+
+struct DmLayer {
+  DmAttention attention;
+  int64_t group;
+  DmNorm input_norm, query_norm, key_norm, mlp_norm;
+  DmLinear qkv, output, gate_up, down;
+};
+
+struct DmModel {
+  int64_t dtype, num_layers, hidden_size, intermediate_size, vocab_size;
+  const void *embedding;
+  const float *inv_freq;  // [head size / 2]
+  double attention_factor;
+  DmNorm norm;
+  DmLinear head;
+  const DmLayer *layers;
+};
+
+// How work is shared out: `run` calls body(context, i) for every i < count, on several threads, and returns after all.
+struct DmPool {
+  int64_t num_threads;
+  void (*run)(int64_t count, void (*body)(void *context, int64_t i), void *context);
+};
+
+// One variant of the kernels, compiled for one kind of processor.
+struct DmKernels {
+  const char *name;
+  void (*attend)(const DmPool *, const DmAttention *, const DmBatch *, const DmGroup *, const DmHeads *query, void *out);
+  void (*multiply)(const DmPool *, int64_t dtype, const float *in, const DmLinear *, float *out, int64_t rows,
+                   int64_t columns, int64_t num_outputs);
+  void (*forward)(const DmPool *, const DmModel *, const DmBatch *);
+  int64_t (*workspace_bytes)(const DmModel *, int64_t num_tokens, int64_t num_rows);
+};

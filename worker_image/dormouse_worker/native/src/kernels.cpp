@@ -1,0 +1,68 @@
+// One variant of the kernels: compiled once for each kind of processor, with VARIANT as its name.
+//
+// Everything is in unnamed namespaces and nothing of the standard library's templates is used: a function compiled for
+// one processor must never be linked in the place of another's.
+#include "forward.h"
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#define TEXT_(a) #a
+#define TEXT(a) TEXT_(a)
+
+namespace {
+
+// Whether rows are multiplied as bfloat16. Intel's cores multiply float32 faster than that from some rows on.
+bool multiplies_halves(int64_t rows) {
+#if defined(__AVX512BF16__)
+  static const bool is_intel = __builtin_cpu_is("intel");
+  return !is_intel || rows <= FEW_ROWS;
+#else
+  return (void)rows, false;
+#endif
+}
+
+void forward(const DmPool *pool, const DmModel *model, const DmBatch *batch) {
+  if (model->dtype == DM_FLOAT32)
+    Pass<float, float>(*pool, *model, *batch).run();
+#if defined(__AVX512BF16__)
+  else if (multiplies_halves(batch->num_tokens))
+    Pass<bf16, bf16>(*pool, *model, *batch).run();
+#endif
+  else
+    Pass<float, bf16>(*pool, *model, *batch).run();
+}
+
+int64_t workspace_bytes(const DmModel *model, int64_t tokens, int64_t rows) {
+  if (model->dtype == DM_BFLOAT16 && multiplies_halves(tokens)) return Space<bf16>(*model, tokens, rows, 0).num_bytes;
+  return Space<float>(*model, tokens, rows, 0).num_bytes;
+}
+
+void multiply_rows(const DmPool *pool, int64_t dtype, const float *in, const DmLinear *map, float *out, int64_t rows,
+                   int64_t columns, int64_t num_outputs) {
+  if (dtype == DM_FLOAT32) return linear<false, float, float>(*pool, in, *map, out, rows, columns, num_outputs);
+  if (!multiplies_halves(rows)) return linear<false, float, bf16>(*pool, in, *map, out, rows, columns, num_outputs);
+#if defined(__AVX512BF16__)
+  bf16 *rounded = (bf16 *)malloc(rows * columns * sizeof(bf16));
+  for (int64_t i = 0; i < rows * columns; i++) put(rounded + i, in[i]);
+  linear<false, bf16, bf16>(*pool, rounded, *map, out, rows, columns, num_outputs);
+  free(rounded);
+#endif
+}
+
+void attend_rows(const DmPool *pool, const DmAttention *layer, const DmBatch *batch, const DmGroup *group,
+                 const DmHeads *query, void *out) {
+  if (layer->dtype == DM_FLOAT32)
+    attend<float, float, float>(*pool, *layer, *batch, *group, *query, (float *)out);
+#if defined(__AVX512BF16__)
+  else if (multiplies_halves(1))
+    attend<bf16, bf16, bf16>(*pool, *layer, *batch, *group, *query, (bf16 *)out);
+#endif
+  else
+    attend<float, bf16, bf16>(*pool, *layer, *batch, *group, *query, (bf16 *)out);
+}
+
+}  // namespace
+
+extern "C" const DmKernels JOIN(dm_kernels_, VARIANT) = {
+    TEXT(VARIANT), attend_rows, multiply_rows, forward, workspace_bytes,
+};

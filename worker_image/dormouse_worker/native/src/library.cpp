@@ -1,0 +1,110 @@
+// The library's door: picks a variant for this processor, owns the threads. See abi.h for what goes in and out.
+#include <string.h>
+
+#include "pool.h"
+
+extern "C" {
+extern const DmKernels dm_kernels_portable;
+#if defined(__x86_64__)
+extern const DmKernels dm_kernels_avx2, dm_kernels_avx512, dm_kernels_avx512bf16;
+#endif
+}
+
+namespace {
+
+Pool &pool() {
+  static Pool *threads = new Pool;  // never destroyed: its threads may outlive main
+  return *threads;
+}
+
+void run(int64_t count, void (*body)(void *, int64_t), void *context) { pool().run(count, body, context); }
+
+DmPool current() { return DmPool{pool().num_threads(), run}; }
+
+#if defined(__x86_64__)
+bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+}
+#endif
+
+// The variants that this processor runs, the fastest first.
+int find_variants(const DmKernels **found) {
+  int count = 0;
+#if defined(__x86_64__)
+  if (has_avx512() && __builtin_cpu_supports("avx512bf16")) found[count++] = &dm_kernels_avx512bf16;
+  if (has_avx512()) found[count++] = &dm_kernels_avx512;
+  if (has_avx2()) found[count++] = &dm_kernels_avx2;
+#endif
+  found[count++] = &dm_kernels_portable;
+  return count;
+}
+
+}  // namespace
+
+extern "C" {
+
+int64_t dm_version() { return DM_VERSION; }
+
+// Returns the name of the sources that this was built from.
+const char *dm_digest() { return DIGEST; }
+
+// Returns the number-th variant for this processor, or null after the last; 0 is the fastest.
+const DmKernels *dm_variant(int64_t number) {
+  const DmKernels *found[4];
+  return number < find_variants(found) ? found[number] : nullptr;
+}
+
+const char *dm_name(const DmKernels *kernels) { return kernels->name; }
+
+void dm_set_num_threads(int64_t count) { pool().resize(count); }
+
+int64_t dm_num_threads() { return pool().num_threads(); }
+
+int64_t dm_workspace_bytes(const DmKernels *kernels, const DmModel *model, int64_t num_tokens, int64_t num_rows) {
+  return kernels->workspace_bytes(model, num_tokens, num_rows);
+}
+
+// Fills batch.logits, and the cache at the batch's slots. Returns -1, or the first row whose token is not in the
+// vocabulary; nothing was computed then.
+int64_t dm_forward(const DmKernels *kernels, const DmModel *model, const DmBatch *batch) {
+  for (int64_t t = 0; t < batch->num_tokens; t++)
+    if (batch->token_ids[t] < 0 || batch->token_ids[t] >= model->vocab_size) return t;
+  Pool::Held held(pool());
+  DmPool threads = current();
+  kernels->forward(&threads, model, batch);
+  return -1;
+}
+
+// Sets out [T][Hq][value size], of the layer's type, for query rows of that type.
+void dm_attend(const DmKernels *kernels, const DmAttention *layer, const DmBatch *batch, const DmGroup *group,
+               const DmHeads *query, void *out) {
+  Pool::Held held(pool());
+  DmPool threads = current();
+  kernels->attend(&threads, layer, batch, group, query, out);
+}
+
+// Sets out [rows][num_outputs] to in [rows][columns] times the map.
+void dm_multiply(const DmKernels *kernels, int64_t dtype, const float *in, const DmLinear *map, float *out, int64_t rows,
+                 int64_t columns, int64_t num_outputs) {
+  Pool::Held held(pool());
+  DmPool threads = current();
+  kernels->multiply(&threads, dtype, in, map, out, rows, columns, num_outputs);
+}
+
+// Stores rows of keys and values, of the layer's type, in its pools at the group's slots.
+void dm_write(const DmAttention *layer, int64_t num_tokens, const DmGroup *group, const DmHeads *keys,
+              const DmHeads *values) {
+  int64_t item = layer->dtype == DM_FLOAT32 ? 4 : 2, key = layer->key_size * item, value = layer->value_size * item;
+  for (int64_t t = 0; t < num_tokens; t++)
+    for (int64_t h = 0; h < layer->num_kv_heads; h++) {
+      int64_t entry = group->slots[t] * layer->num_kv_heads + h;
+      const char *from_key = (const char *)keys->data + (t * keys->token_stride + h * keys->head_stride) * item;
+      const char *from = (const char *)values->data + (t * values->token_stride + h * values->head_stride) * item;
+      memcpy((char *)layer->keys + entry * key, from_key, key);
+      memcpy((char *)layer->values + entry * value, from, value);
+    }
+}
+
+}  // extern "C"

@@ -1,0 +1,111 @@
+// The threads that share out a pass's work. Nobody waits for a thread that is not there: whoever is awake takes the
+// next piece, the caller too, and a phase has ended when its pieces are done. Between passes the threads sleep.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <thread>
+
+#include "abi.h"
+
+#if defined(__x86_64__)
+#define RELAX() __builtin_ia32_pause()
+#elif defined(__aarch64__)
+#define RELAX() asm volatile("yield")
+#else
+#define RELAX() ((void)0)
+#endif
+
+namespace {
+
+class Pool {
+ public:
+  // Holds the pool for one pass: other callers wait, the threads are awake.
+  class Held {
+   public:
+    explicit Held(Pool &pool) : pool_(pool), lock_(pool.mutex_) {
+      pool_.state_.fetch_add(1);
+      pool_.state_.notify_all();
+    }
+    ~Held() { pool_.state_.fetch_add(1); }
+
+   private:
+    Pool &pool_;
+    std::lock_guard<std::mutex> lock_;
+  };
+
+  int64_t num_threads() const { return num_threads_.load(std::memory_order_relaxed); }
+
+  // Lets passes use so many threads, the caller's included; fewer if the system gives no more.
+  void resize(int64_t wanted) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    int64_t count = wanted < 1 ? 1 : wanted;
+    try {
+      for (; num_started_ < count - 1; num_started_++) std::thread(&Pool::work, this, num_started_).detach();
+    } catch (...) {  // no more threads: the work is done all the same
+    }
+    num_threads_ = count - 1 < num_started_ ? count : num_started_ + 1;
+  }
+
+  // Calls body(context, i) for every i < count; only while held.
+  void run(int64_t count, void (*body)(void *, int64_t), void *context) {
+    if (count == 1 || num_threads() == 1) {
+      for (int64_t i = 0; i < count; i++) body(context, i);
+      return;
+    }
+    body_ = body;
+    context_ = context;
+    done_.store(0, std::memory_order_relaxed);
+    ticket_.store((uint64_t)count << 32, std::memory_order_release);
+    while (take()) {
+    }
+    for (int spins = 0; done_.load(std::memory_order_acquire) != count; spins++) rest(spins);
+  }
+
+ private:
+  static constexpr int SPINS_BEFORE_YIELD = 1000, SPINS_BEFORE_SLEEP = 500;
+
+  static void rest(int spins) {
+    if (spins % SPINS_BEFORE_YIELD == SPINS_BEFORE_YIELD - 1)
+      std::this_thread::yield();  // who holds the last piece may need this core
+    else
+      RELAX();
+  }
+
+  // Does one piece, if one is left. Who took it keeps its phase from ending, so body and context are the phase's.
+  bool take() {
+    uint64_t ticket = ticket_.load(std::memory_order_acquire);
+    do {
+      if ((uint32_t)ticket >= ticket >> 32) return false;
+    } while (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel));
+    body_(context_, (int64_t)(uint32_t)ticket);
+    done_.fetch_add(1, std::memory_order_release);
+    return true;
+  }
+
+  void work(int64_t number) {
+    for (int spins = 0;; spins++) {
+      uint32_t state = state_.load(std::memory_order_acquire);
+      bool is_awake = state % 2 && number < num_threads() - 1;
+      if (is_awake && take())
+        spins = 0;
+      else if (is_awake)
+        rest(spins);
+      else if (spins > SPINS_BEFORE_SLEEP || number >= num_threads() - 1)
+        state_.wait(state);
+      else
+        RELAX();
+    }
+  }
+
+  std::mutex mutex_;
+  std::atomic<uint32_t> state_{0};  // odd during a pass
+  std::atomic<int64_t> num_threads_{1};
+  int64_t num_started_ = 0;
+  void (*body_)(void *, int64_t) = nullptr;
+  void *context_ = nullptr;
+  alignas(64) std::atomic<uint64_t> ticket_{0};  // number of pieces << 32 | the next one
+  alignas(64) std::atomic<int64_t> done_{0};
+};
+
+}  // namespace

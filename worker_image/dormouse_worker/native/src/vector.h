@@ -1,0 +1,157 @@
+// Vectors of floats as wide as the processor's, with what the kernels need of them. Knows no shapes.
+//
+// GCC's own vector types: the same code becomes AVX-512, AVX2, SSE2 or NEON. Intrinsics only where that is not enough.
+#pragma once
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+#define LANES 16
+#elif defined(__AVX2__)
+#define LANES 8
+#else
+#define LANES 4
+#endif
+#define INLINE inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 8")
+
+namespace {
+
+struct bf16 {
+  uint16_t bits;
+};
+
+typedef float floats __attribute__((vector_size(LANES * 4)));
+typedef int32_t ints __attribute__((vector_size(LANES * 4)));
+typedef uint32_t words __attribute__((vector_size(LANES * 4)));
+typedef uint16_t halves __attribute__((vector_size(LANES * 2)));
+typedef float floats_anywhere __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+typedef uint16_t halves_anywhere __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
+
+INLINE floats all(float x) { return x - floats{}; }
+INLINE floats load(const float *at) { return *(const floats_anywhere *)at; }
+INLINE floats load(const bf16 *at) {
+  halves bits = *(const halves_anywhere *)at;
+  return (floats)(__builtin_convertvector(bits, words) << 16);
+}
+INLINE void store(float *at, floats x) { *(floats_anywhere *)at = x; }
+INLINE void store(bf16 *at, floats x) {  // to the nearest, ties to even; what is not a number stays so
+  words bits = (words)x;
+  words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  words quiet = (bits >> 16) | 0x40;
+  words chosen = x == x ? rounded : quiet;
+  *(halves_anywhere *)at = __builtin_convertvector(chosen, halves);
+}
+
+INLINE float value(float x) { return x; }
+INLINE float value(bf16 x) {
+  uint32_t bits = (uint32_t)x.bits << 16;
+  float y;
+  memcpy(&y, &bits, 4);
+  return y;
+}
+INLINE void put(float *at, float x) { *at = x; }
+INLINE void put(bf16 *at, float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, 4);
+  at->bits = x == x ? (bits + 0x7fff + ((bits >> 16) & 1)) >> 16 : (bits >> 16) | 0x40;
+}
+
+INLINE floats largest(floats a, floats b) { return a > b ? a : b; }
+INLINE floats least(floats a, floats b) { return a < b ? a : b; }
+
+// e to the x within 2 units in the last place; 0 below -87.3, where the result would be denormal. (Cephes' polynomial.)
+INLINE floats exponential(floats x) {
+  floats clipped = least(largest(x, all(-88.0f)), all(88.0f));
+  floats shifted = clipped * all(1.44269504088896341f) + all(12582912.0f);  // rounds to an integer
+  floats n = shifted - all(12582912.0f);
+  floats r = clipped - n * all(0.693359375f);
+  r = r - n * all(-2.12194440e-4f);
+  floats y = all(1.9875691500e-4f);
+  y = y * r + all(1.3981999507e-3f);
+  y = y * r + all(8.3334519073e-3f);
+  y = y * r + all(4.1665795894e-2f);
+  y = y * r + all(1.6666665459e-1f);
+  y = y * r + all(5.0000001201e-1f);
+  y = y * (r * r) + r + all(1.0f);
+  ints power = (__builtin_convertvector(n, ints) + 127) << 23;
+  return x < all(-87.3f) ? floats{} : y * (floats)power;
+}
+
+INLINE floats hyperbolic_tangent(floats x) {  // for soft caps: exact enough near 0, where e^2x - 1 cancels, by a series
+  floats e = exponential(x + x);
+  floats far = all(1.0f) - all(2.0f) / (e + all(1.0f));
+  floats square = x * x;
+  floats near = x * (all(1.0f) - square * (all(0.33333333f) - square * (all(0.13333333f) - square * all(0.05396825f))));
+  floats size = x < floats{} ? -x : x;
+  return size < all(0.15f) ? near : far;
+}
+
+INLINE float sum(floats x) {
+  float total[LANES];
+  store(total, x);
+  for (int width = LANES / 2; width; width /= 2)
+    for (int i = 0; i < width; i++) total[i] += total[i + width];
+  return total[0];
+}
+
+INLINE float maximum(floats x) {
+  float most[LANES];
+  store(most, x);
+  for (int width = LANES / 2; width; width /= 2)
+    for (int i = 0; i < width; i++) most[i] = most[i + width] > most[i] ? most[i + width] : most[i];
+  return most[0];
+}
+
+typedef float four __attribute__((vector_size(16)));
+typedef float four_anywhere __attribute__((vector_size(16), aligned(4), may_alias));
+
+// The four vectors' sums. Each sum's order of additions is the same wherever it stands.
+INLINE four sums(floats a, floats b, floats c, floats d) {
+#if defined(__AVX512F__)
+  __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+  __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+  __m512d low = _mm512_unpacklo_pd((__m512d)ab, (__m512d)cd), high = _mm512_unpackhi_pd((__m512d)ab, (__m512d)cd);
+  __m512 quarters = _mm512_add_ps((__m512)low, (__m512)high);
+  __m256 halves_ = _mm256_add_ps(_mm512_castps512_ps256(quarters), (__m256)_mm512_extractf64x4_pd((__m512d)quarters, 1));
+  return (four)_mm_add_ps(_mm256_castps256_ps128(halves_), _mm256_extractf128_ps(halves_, 1));
+#elif defined(__AVX2__)
+  __m256 quarters = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+  return (four)_mm_add_ps(_mm256_castps256_ps128(quarters), _mm256_extractf128_ps(quarters, 1));
+#else
+  return four{(a[0] + a[1]) + (a[2] + a[3]), (b[0] + b[1]) + (b[2] + b[3]), (c[0] + c[1]) + (c[2] + c[3]),
+              (d[0] + d[1]) + (d[2] + d[3])};
+#endif
+}
+
+// One step of a dot product: `step` elements of either side go into one vector of partial sums.
+template <class A, class W>
+struct Dot {
+  static constexpr int step = LANES;
+  typedef floats Left;
+  typedef floats Right;
+  static INLINE Left left(const A *at) { return load(at); }
+  static INLINE Right right(const W *at) { return load(at); }
+  static INLINE floats add(floats sums, Left a, Right w) { return a * w + sums; }
+};
+
+#if defined(__AVX512BF16__)
+template <>
+struct Dot<bf16, bf16> {  // two products in each lane
+  static constexpr int step = 32;
+  typedef __m512i Left;
+  typedef __m512i Right;
+  static INLINE Left left(const bf16 *at) { return _mm512_loadu_si512(at); }
+  static INLINE Right right(const bf16 *at) { return _mm512_loadu_si512(at); }
+  static INLINE floats add(floats sums, Left a, Right w) {
+    return (floats)_mm512_dpbf16_ps((__m512)sums, (__m512bh)a, (__m512bh)w);
+  }
+};
+#endif
+
+}  // namespace
