@@ -38,7 +38,10 @@ struct Unit {
     int64_t size = layer.key_size;
     for (int64_t r = 0; r < rows(); r++) {
       const From *row = from + (first_token + r / num_heads) * token_stride + head(r) * head_stride;
-      for (int64_t i = 0; i < size; i++) put(query + r * size + i, value(row[i]));
+      if (sizeof(From) == sizeof(Q))
+        memcpy(query + r * size, row, size * sizeof(Q));
+      else
+        for (int64_t i = 0; i < size; i++) put(query + r * size + i, value(row[i]));
       most[r] = layer.sinks ? layer.sinks[head(r)] : -INFINITY;
       total[r] = layer.sinks ? 1 : 0;
     }
@@ -160,7 +163,7 @@ struct Unit {
     for (int64_t r = 0; r < rows(); r++) {
       Out *to = out + ((first_token + r / num_heads) * layer.num_heads + head(r)) * size;
       float share = total[r] > 0 ? 1 / total[r] : 0;
-      for (int64_t i = 0; i < size; i++) put(to + i, output[r * size + i] * share);
+      convert(output + r * size, share, size, to);
     }
   }
 };

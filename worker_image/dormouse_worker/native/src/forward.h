@@ -141,7 +141,7 @@ struct Pass {
     for (int64_t h = 0; h < a.num_heads; h++, head += size) rotate(layer.query_norm, head, t, query + h * size);
     W *keys = (W *)a.keys + slot, *values = (W *)a.values + slot;
     for (int64_t h = 0; h < a.num_kv_heads; h++, head += size) rotate(layer.key_norm, head, t, keys + h * size);
-    for (int64_t i = 0; i < a.num_kv_heads * size; i++) put(values + i, head[i]);
+    convert(head, 1, a.num_kv_heads * size, values);
   }
 
   template <class To>
@@ -149,7 +149,13 @@ struct Pass {
     int64_t size = model.layers[0].attention.key_size, half = size / 2;
     if (by.weight) norm_row<float, W>(head, by, size, head);
     const float *cosines = space.cosines + t * half, *sines = space.sines + t * half;
-    for (int64_t i = 0; i < half; i++) {
+    int64_t i = 0;
+    for (; i + LANES <= half; i += LANES) {
+      floats a = load(head + i), b = load(head + i + half), cosine = load(cosines + i), sine = load(sines + i);
+      store(to + i, a * cosine - b * sine);
+      store(to + i + half, b * cosine + a * sine);
+    }
+    for (; i < half; i++) {
       float a = head[i], b = head[i + half];
       put(to + i, a * cosines[i] - b * sines[i]);
       put(to + i + half, b * cosines[i] + a * sines[i]);

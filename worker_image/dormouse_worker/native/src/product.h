@@ -93,13 +93,23 @@ void tile(int64_t rows, const A *in, int64_t stride, const W *const *weights, in
   }
 }
 
-// Sets or adds out [rows][4] for any number of rows; the first tile fetches what `ahead` says.
+// Fetches one of several equal pieces of what lies `ahead`: a burst of all of it would hold up the products.
+template <class W>
+INLINE void fetch(const W *const *weights, int64_t depth, int64_t ahead, int64_t piece, int64_t pieces) {
+  for (int64_t k = piece * depth / pieces; k < (piece + 1) * depth / pieces; k += 64 / (int64_t)sizeof(W))
+    UNROLL for (int j = 0; j < TILE_WEIGHTS; j++) __builtin_prefetch(weights[j] + k + ahead, 0, 2);
+}
+
+// Sets or adds out [rows][4] for any number of rows, and fetches what lies `ahead`.
 template <class A, class W>
 void tiles(int64_t rows, const A *in, int64_t stride, const W *const *weights, int64_t depth, int64_t ahead, float *out,
            bool adds) {
-  tile<true>(at_most(rows, TILE_ROWS), in, stride, weights, depth, ahead, out, adds);
-  for (int64_t r = TILE_ROWS; r < rows; r += TILE_ROWS)
+  if (rows <= TILE_ROWS) return tile<true>(rows, in, stride, weights, depth, ahead, out, adds);
+  int64_t pieces = parts(rows, TILE_ROWS);
+  for (int64_t i = 0, r = 0; i < pieces; i++, r += TILE_ROWS) {
+    fetch(weights, depth, ahead, i, pieces);
     tile<false>(at_most(rows - r, TILE_ROWS), in + r * stride, stride, weights, depth, 0, out + r * TILE_WEIGHTS, adds);
+  }
 }
 
 // The same where both sides have different types and many rows share the weights: these are converted once.
@@ -109,16 +119,16 @@ INLINE void converted_tiles(int64_t rows, const float *in, int64_t stride, const
   const float *as_floats[TILE_WEIGHTS];
   for (int j = 0; j < TILE_WEIGHTS; j++) {
     int64_t k = 0;
-    for (; k + LANES <= depth; k += LANES) {
-      __builtin_prefetch(weights[j] + k + ahead, 0, 2);
-      store(converted[j] + k, load(weights[j] + k));
-    }
+    for (; k + LANES <= depth; k += LANES) store(converted[j] + k, load(weights[j] + k));
     for (; k < depth; k++) converted[j][k] = value(weights[j][k]);
     as_floats[j] = converted[j];
   }
-  for (int64_t r = 0; r < rows; r += TILE_ROWS)
+  int64_t pieces = parts(rows, TILE_ROWS);
+  for (int64_t i = 0, r = 0; i < pieces; i++, r += TILE_ROWS) {
+    fetch(weights, depth, ahead, i, pieces);
     tile<false>(at_most(rows - r, TILE_ROWS), in + r * stride, stride, as_floats, depth, 0, out + r * TILE_WEIGHTS,
                 adds);
+  }
 }
 template <class A, class W>
 INLINE void converted_tiles(int64_t, const A *, int64_t, const W *const *, int64_t, int64_t, float *, bool) {}
@@ -204,6 +214,14 @@ void linear(const DmPool &pool, const A *in, const DmLinear &map, float *out, in
     if (bias)
       for (int64_t j = 0; j < width; j++) shift[j] = value(bias[column + j]);
     float *to = out + first * num_outputs + column;
+    if (width == TILE_WEIGHTS) {
+      four shifts = *(const four_anywhere *)shift;
+      for (int64_t r = 0; r < count; r++, to += num_outputs) {
+        four result = *(const four_anywhere *)(results + r * TILE_WEIGHTS) + shifts;
+        *(four_anywhere *)to = ADDS ? *(four_anywhere *)to + result : result;
+      }
+      return;
+    }
     for (int64_t r = 0; r < count; r++, to += num_outputs)
       for (int64_t j = 0; j < width; j++) {
         float result = results[r * TILE_WEIGHTS + j] + shift[j];
@@ -219,21 +237,21 @@ void gated_linear(const DmPool &pool, const A *in, const DmLinear &map, A *out, 
   GatedTiles<W> gated{(const W *)map.weight, half, columns};
   const W *bias = (const W *)map.bias;
   multiply<A, W>(pool, in, rows, columns, gated, [&](int64_t t, int64_t first, int64_t count, const float *results) {
-    for (int64_t j = 0; j < at_most(2, half - 2 * t); j++) {
-      int64_t column = 2 * t + j;
-      float gate_shift = bias ? value(bias[column]) : 0, shift = bias ? value(bias[half + column]) : 0;
-      A *to = out + first * half + column;
-      for (int64_t r = 0; r < count; r += LANES) {
-        int64_t width = at_most(LANES, count - r);
-        float gate[LANES] = {}, other[LANES] = {};
-        for (int64_t i = 0; i < width; i++) {
-          gate[i] = results[(r + i) * TILE_WEIGHTS + j] + gate_shift;
-          other[i] = results[(r + i) * TILE_WEIGHTS + 2 + j] + shift;
-        }
-        floats g = load(gate);
-        store(gate, g / (all(1.0f) + exponential(-g)) * load(other));
-        for (int64_t i = 0; i < width; i++) put(to + (r + i) * half, gate[i]);
-      }
+    int64_t column = 2 * t, width = at_most(2, half - column);
+    alignas(64) float shift[LANES] = {};
+    for (int i = 0; bias && i < LANES; i++) {
+      int64_t row = at_most(column + i % 2, half - 1);
+      shift[i] = value(bias[i % TILE_WEIGHTS < 2 ? row : half + row]);
+    }
+    floats shifts = load(shift);
+    A *to = out + first * half + column;
+    constexpr int together = LANES / TILE_WEIGHTS;  // rows in one vector: gate gate other other, and so on
+    for (int64_t r = 0; r < count; r += together) {
+      floats both = load(results + r * TILE_WEIGHTS) + shifts;
+      A products[LANES];
+      store(products, both / (all(1.0f) + exponential(-both)) * swap_pairs(both));
+      for (int64_t i = 0; i < at_most(together, count - r); i++)
+        memcpy(to + (r + i) * half, products + i * TILE_WEIGHTS, width * sizeof(A));
     }
   });
 }

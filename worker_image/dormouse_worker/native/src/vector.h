@@ -62,6 +62,14 @@ INLINE void put(bf16 *at, float x) {
   at->bits = x == x ? (bits + 0x7fff + ((bits >> 16) & 1)) >> 16 : (bits >> 16) | 0x40;
 }
 
+// out = in times a factor, in another type.
+template <class To>
+INLINE void convert(const float *in, float factor, int64_t count, To *out) {
+  int64_t i = 0;
+  for (; i + LANES <= count; i += LANES) store(out + i, load(in + i) * all(factor));
+  for (; i < count; i++) put(out + i, in[i] * factor);
+}
+
 INLINE floats largest(floats a, floats b) { return a > b ? a : b; }
 INLINE floats least(floats a, floats b) { return a < b ? a : b; }
 
@@ -126,6 +134,17 @@ INLINE four sums(floats a, floats b, floats c, floats d) {
 #else
   return four{(a[0] + a[1]) + (a[2] + a[3]), (b[0] + b[1]) + (b[2] + b[3]), (c[0] + c[1]) + (c[2] + c[3]),
               (d[0] + d[1]) + (d[2] + d[3])};
+#endif
+}
+
+// Each four of a vector with their halves swapped: c d a b.
+INLINE floats swap_pairs(floats x) {
+#if LANES == 16
+  return (floats)_mm512_permute_ps((__m512)x, 0x4e);
+#elif LANES == 8
+  return (floats)_mm256_permute_ps((__m256)x, 0x4e);
+#else
+  return floats{x[2], x[3], x[0], x[1]};
 #endif
 }
 
