@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.images import base, build, content, room
+from tools.bootstrap import ROOT
+from tools.images import base, build, content, room, wheels
 from tools.images.settings import ImagesFailed, Settings
 from tools.images.store import find_program, run_program
 
@@ -91,3 +92,18 @@ def test_a_failing_program_is_told_with_its_last_lines_and_the_place_of_its_log(
 def test_a_missing_program_is_told_with_how_to_get_it():
     with pytest.raises(ImagesFailed, match=r"no-such-program is missing; install it, .*apt-get install it"):
         find_program("no-such-program", "apt-get install it")
+
+
+def test_a_build_mounts_the_kernels_that_were_compiled_here(tmp_path: Path):
+    program = tmp_path / "worker_image" / "dormouse_worker" / "native" / "build.py"
+    program.parent.mkdir(parents=True)
+    program.write_text("print('/made/here/lib.so')")
+    assert wheels.kernel_mounts(tmp_path) == {Path("/made/here"): "/srv"}
+
+
+def test_without_a_compiler_here_none_are_mounted(tmp_path: Path):
+    assert wheels.kernel_mounts(tmp_path) == {}
+
+
+def test_the_dockerfile_looks_for_kernels_where_they_are_mounted():
+    assert f"{wheels.KERNELS_INSIDE}/*.so" in (ROOT / "Dockerfile").read_text()

@@ -85,7 +85,7 @@ class FakeEngine:
             reason, message = self.script.failure
             return [self._change(State.FAILED, failure_reason=reason, failure_message=message)]
         report = make_report(max_model_len=MODEL_LEN, num_gpu_blocks=100, gpu_memory_utilization=0.5)
-        model = ModelInfo(1234, "float32")
+        model = ModelInfo(1234, "float32", compute_path="native portable")
         return [self._change(State.PROFILED, report=report, model=model, tokenizer_path=self.script.tokenizer_path)]
 
     def begin(self) -> list[EngineMessage]:

@@ -115,6 +115,15 @@ def test_a_model_length_above_the_blocks_is_told_with_both_numbers(directory):
         worker.determine_num_available_blocks()
 
 
+def test_the_path_that_computes_is_told_with_the_reason_for_no_faster_one(worker, directory):
+    assert worker.get_model_info().compute_path.startswith(("native ", "lean, attention sdpa; not native: "))
+    plain = make_worker(directory, attention_backend="sdpa", model_impl="transformers")
+    plain.load_model()
+    path = plain.get_model_info().compute_path
+    plain.shutdown()
+    assert path == "transformers, attention sdpa; not native: model_impl is transformers"
+
+
 def test_health_is_a_computation(worker):
     worker.check_health()
 

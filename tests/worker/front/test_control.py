@@ -173,6 +173,10 @@ async def test_other_levels_and_parts_are_refused(house, method, fields):
     assert (await house.operate("GetStatus")).state == READY
 
 
+async def test_the_status_tells_which_forward_pass_computes(house):
+    assert (await house.operate("GetStatus")).compute_path == "native portable"
+
+
 async def test_drain_returns_what_is_left_and_stays(house):
     call = await house.begin_request()
     left = await house.operate("Drain", timeout_seconds=0.05)

@@ -124,30 +124,35 @@ def load(settings: EngineSettings, device: Device, layout: Layout | None = None)
         weights = load_weights(config, settings, device, files, layout)
     logger.info("%s: %s", files.path, weights.report)
     try:
-        return _complete(weights, settings, device.torch_device, max_model_len, layout)
+        return _complete(weights, settings, device, max_model_len, layout)
     except BaseException:
         weights.store.close()
         raise
 
 
 def _complete(
-    weights: LoadedWeights, settings: EngineSettings, device: torch.device, max_model_len: int, layout: Layout
+    weights: LoadedWeights, settings: EngineSettings, device: Device, max_model_len: int, layout: Layout
 ) -> LoadedModel:
     module = weights.module
-    discovered = _discover(module, settings, device, layout)
+    discovered = _discover(module, settings, device.torch_device, layout)
     layers = sorted(discovered.layers.items())
     windows = tuple(discovered.calls[layer].window for layer, _ in layers)
     specs, first_layer = tuple(spec for _, spec in layers), layers[0][0]
     if layout.pipeline > 1:  # all stages share one set of tables, whatever windows the layers of each have
         windows = ()
     lean = _choose_lean(module, discovered, settings, layout)
-    native = lean if isinstance(lean, Unfit) else build_native(lean, specs, load_kernels())
+    if isinstance(lean, Unfit):
+        native: NativeDecoder | Unfit = lean
+    elif device.has_copy_engine:  # a pass over arriving weights is the decoder's: all passes must have the same bits
+        native = Unfit("weights arrive while it computes")
+    else:
+        native = build_native(lean, specs, load_kernels())
     return LoadedModel(
         module=module,
         lean=lean if isinstance(lean, LeanDecoder) else None,
         native=native,
         cache_spec=CacheSpec.of(specs, settings.block_size, windows, first_layer=first_layer),
-        device=device,
+        device=device.torch_device,
         max_model_len=max_model_len,
         vocab_size=int(module.config.get_text_config().vocab_size),
         weights=weights.store,
