@@ -99,7 +99,8 @@ def test_a_profile_of_real_steps_is_written_where_the_flag_says_and_the_worker_i
     profiled.operate("CheckHealth", control.CheckHealthRequest())
     trace = Path(profiled.operate("StopProfile", control.StopProfileRequest(epoch=1)).path)
     assert trace.parent == tmp_path.resolve() / "night"
-    assert b"aten::mm" in gzip.decompress(trace.read_bytes())
+    operations = gzip.decompress(trace.read_bytes())
+    assert b"dormouse::forward" in operations or b"aten::mm" in operations  # with our kernels, or without
 
 
 def test_an_older_epoch_changes_nothing(start_worker, tiny_model):

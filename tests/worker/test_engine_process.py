@@ -245,7 +245,8 @@ def test_an_unfinished_profile_is_written_when_the_front_hangs_up(model, tmp_pat
     make_ready(client)
     assert client.close() == 0
     [trace] = (tmp_path / "traces").iterdir()
-    assert b"aten::mm" in gzip.decompress(trace.read_bytes())
+    operations = gzip.decompress(trace.read_bytes())
+    assert b"dormouse::forward" in operations or b"aten::mm" in operations  # with our kernels, or without
 
 
 SICK_GPU = """

@@ -81,7 +81,8 @@ class NativeDecoder:
             logits=logits.data_ptr(),
             workspace=-(-workspace.data_ptr() // ALIGNMENT_BYTES) * ALIGNMENT_BYTES,
         )
-        self._kernels.forward(bound.model, batch)
+        with torch.profiler.record_function("dormouse::forward"):  # a trace shows torch's operations alone
+            self._kernels.forward(bound.model, batch)
         return logits
 
     def _bind(self, cache: KVCache) -> _Bound:
