@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 
 from dormouse_api.v1 import inference_pb2 as pb
 
+_FINISH = b"\x28"  # the key of finish_reason
 _ABORT = b"\x28\x03"  # finish_reason, as every message spells FINISH_REASON_ABORT: key and value
 
 
@@ -128,6 +129,11 @@ def is_abort(raw: bytes) -> bool:
     if _ABORT not in raw:
         return False
     return pb.GenerateResponse.FromString(raw).finish_reason == pb.FINISH_REASON_ABORT
+
+
+def may_be_last(raw: bytes) -> bool:
+    """Tell whether the message may end a choice; a guess that costs nothing and misses none."""
+    return _FINISH in raw
 
 
 def is_end(raw: bytes) -> bool:
