@@ -73,6 +73,6 @@ def _json(value: Any) -> str:
 
 
 def _yaml(value: Any) -> str:
-    import yaml  # comes with kubernetes
+    import yaml
 
     return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True))

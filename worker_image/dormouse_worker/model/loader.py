@@ -103,7 +103,9 @@ def load(settings: EngineSettings, device: Device, layout: Layout | None = None)
     layout = layout or Layout()
     files = check_model_files(settings.model_path, settings.load_format, layout)
     with foreign_errors(files.path):
-        config = AutoConfig.from_pretrained(files.path, local_files_only=True, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(  # nosec B615  # of a directory
+            files.path, local_files_only=True, trust_remote_code=False
+        )
         check_device(device.name, device.capability, settings.dtype, files.config)
         check_architecture(config)
         max_model_len = resolve_max_model_len(config, settings.max_model_len)
