@@ -51,7 +51,7 @@ async def test_an_outage_longer_than_the_lease_ends_the_operator_once_and_the_ne
         await network.refuse()
         await world.apply("a", replicas=2)
         await world.until(lambda: operator.exit_codes)
-        await world.eventually(lambda: failed_calls(operator, 45), timeout_s=120)
+        await world.eventually(lambda: failed_calls(operator, 20), timeout_s=120)
         await network.accept()
         await world.serves("a", replicas=2)
         assert operator.exit_codes == [1]
