@@ -27,7 +27,7 @@ from bench.groups_probe import CIRCUMSTANCES, Decode, Said, Say, Speed
 from bench.groups_recovery import measure_recovery
 from bench.groups_traffic import measure_step_bytes
 from bench.helpers import Helper
-from bench.models import SHAPES, Shape
+from bench.models import Shape
 from bench.options import Options, main
 from bench.results import Row
 from dormouse_worker.model.testing import MAX_POSITIONS, write_tiny_model
@@ -39,18 +39,16 @@ NUM_LAYERS = {"gpt2": {"n_layer": 4}}
 SIZES = ((2, 1), (1, 2), (2, 2))  # tensor, pipeline
 PROMPTS = [[(i * i * 7 + i * n + 3) % 250 for i in range(length)] for n, length in enumerate((1, 5, 17, 30))]
 NUM_SAID = 10
-GOALS = {(1, 2): 0.85, (2, 1): 0.8}  # times one process; of the 0.5B shape
+GOALS = {(1, 2): 0.85, (2, 1): 0.8}  # times one process
 NUM_SEQUENCES = 64
-NUM_DECODED = {"small": 24, "0.5B": 6}  # tokens of each sequence, in a measurement
-PAIRS_PER_REP = 2
-MOST_DISTURBED = 14  # pairs that are measured again for the sake of a quiet moment
+NUM_DECODED = 6  # tokens of each sequence, in a measurement
+MOST_DISTURBED = 8  # pairs that are measured again for the sake of a quiet moment
 
 
 def measure(options: Options, console: Console) -> list[Row]:
     """Return the rows."""
     tally = _compare_tokens(console)
-    shapes = {name: SHAPES[name] for name in options.models if name != "tiny"} | {"0.5B": HALF_BILLION}
-    decoding = [row for name, shape in shapes.items() for row in _measure_decode(name, shape, options, console)]
+    decoding = list(_measure_decode(options, console))
     traffic = traffic_row(*measure_step_bytes())
     return [tokens_row(tally), *decoding, traffic, *recovery_rows(measure_recovery(console))]
 
@@ -80,13 +78,13 @@ def _said(model: Path, sizes: tuple[int, int]) -> dict[str, list[list[int]]]:
     return said
 
 
-def _measure_decode(name: str, shape: Shape, options: Options, console: Console) -> Iterator[Row]:
-    job = Decode(options.count or NUM_SEQUENCES, NUM_DECODED[name])
-    with _random_model(shape) as model:
+def _measure_decode(options: Options, console: Console) -> Iterator[Row]:
+    job = Decode(options.count or NUM_SEQUENCES, NUM_DECODED)
+    with _random_model(HALF_BILLION) as model:
         for sizes, goal in GOALS.items():
-            pairs = _take_turns(model, sizes, job, PAIRS_PER_REP * options.reps + 1)
-            console.print(f"  {name}, T={sizes[0]} P={sizes[1]}: " + ", ".join(map(str, pairs)), highlight=False)
-            yield from decode_rows(name, sizes, job.num_sequences, pairs, goal if name == "0.5B" else None)
+            pairs = _take_turns(model, sizes, job, 2 * options.reps - 1)
+            console.print(f"  T={sizes[0]} P={sizes[1]}: " + ", ".join(map(str, pairs)), highlight=False)
+            yield from decode_rows(sizes, job.num_sequences, pairs, goal)
 
 
 def _take_turns(model: Path, sizes: tuple[int, int], job: Decode, count: int) -> list[Pair]:

@@ -59,17 +59,15 @@ def tokens_row(tally: Tally) -> Row:
     return Row(what, num_equal, "cases", tally.num_cases, RatioAtLeast(1))
 
 
-def decode_rows(
-    name: str, sizes: tuple[int, int], num_sequences: int, pairs: Sequence[Pair], goal: float | None
-) -> list[Row]:
+def decode_rows(sizes: tuple[int, int], num_sequences: int, pairs: Sequence[Pair], goal: float) -> list[Row]:
     """Return the row of the middle pair, and how much others disturbed."""
     middle = sorted(pairs, key=lambda pair: pair.ratio)[len(pairs) // 2]
     tensor, pipeline = sizes
     how = f"T={tensor}" if pipeline == 1 else f"P={pipeline}, stages overlap"
-    what = f"steady decode, {name}, {num_sequences} sequences, {how}; beside one process on the same cores"
+    what = f"steady decode, 0.5B shape, {num_sequences} sequences, {how}; beside one process on the same cores"
     others = max(pair.cores_of_others for pair in pairs)
     return [
-        Row(what, middle.group, "output tokens/s", middle.alone, RatioAtLeast(goal) if goal else None),
+        Row(what, middle.group, "output tokens/s", middle.alone, RatioAtLeast(goal)),
         Row("the same: most cores that other programs took meanwhile", others, "cores"),
     ]
 

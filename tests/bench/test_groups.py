@@ -29,14 +29,13 @@ def test_a_case_that_says_something_else_is_named_and_fails_the_row():
 
 def test_decoding_is_judged_by_the_pair_with_the_middle_ratio():
     pairs = [Pair(80.0, 100.0), Pair(10.0, 100.0), Pair(90.0, 100.0)]
-    row, _ = decode_rows("0.5B", (1, 2), 64, pairs, 0.85)
+    row, _ = decode_rows((1, 2), 64, pairs, 0.85)
     assert (row.ours, row.peer, row.holds) == (80.0, 100.0, False)
-    assert decode_rows("0.5B", (2, 1), 64, pairs, 0.8)[0].holds is True
-    assert decode_rows("small", (2, 1), 64, pairs, None)[0].holds is None
+    assert decode_rows((2, 1), 64, pairs, 0.8)[0].holds is True
 
 
 def test_how_much_others_disturbed_stands_beside_it():
-    _, others = decode_rows("0.5B", (2, 1), 64, [Pair(80.0, 100.0, 0.05), Pair(80.0, 100.0, 0.3)], 0.8)
+    _, others = decode_rows((2, 1), 64, [Pair(80.0, 100.0, 0.05), Pair(80.0, 100.0, 0.3)], 0.8)
     assert (others.ours, others.holds) == (0.3, None)
     assert [Pair(1.0, 1.0, cores).is_quiet for cores in (0.05, 0.3)] == [True, False]
 
