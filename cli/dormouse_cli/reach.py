@@ -44,19 +44,33 @@ class Found:
     host: str  # the gateway's own name, which its certificate holds
 
 
+@dataclass(frozen=True, slots=True)
+class Door:
+    """An address that leads to a model."""
+
+    address: str
+    model: str  # the name by which it is known there
+    host: str = ""  # the name in the certificate, where it is not that of the address
+
+
 @contextmanager
 def reached(way: Way, model: str, world: World, *, timeout_s: float) -> Iterator[tuple[Client, str]]:
     """Give a client and the model's name there. Raises CommandFailed only, also for what the calls in it raise."""
-    if way.address or is_listening(world.here):
-        with connected(way, way.address or world.here, timeout_s=timeout_s) as client:
-            yield client, model
-        return
     with (
-        _or_say_both(world.here),
-        found(world.open, way.target, model) as there,
-        connected(way, f"127.0.0.1:{there.port}", timeout_s=timeout_s, server_name=there.host) as client,
+        door(way, model, world) as there,
+        connected(way, there.address, timeout_s=timeout_s, server_name=there.host) as client,
     ):
         yield client, there.model
+
+
+@contextmanager
+def door(way: Way, model: str, world: World) -> Iterator[Door]:
+    """Give the address that leads to the model, forwarded as long as the caller needs it. Raises CommandFailed."""
+    if way.address or is_listening(world.here):
+        yield Door(way.address or world.here, model)
+        return
+    with _or_say_both(world.here), found(world.open, way.target, model) as there:
+        yield Door(f"127.0.0.1:{there.port}", there.model, there.host)
 
 
 @contextmanager
@@ -75,7 +89,7 @@ def _or_say_both(here: str) -> Iterator[None]:
 def connected(way: Way, address: str, *, timeout_s: float, server_name: str = "") -> Iterator[Client]:
     """Give a client for an address; what it raises becomes one sentence."""
     try:
-        tls = _tls(way, server_name)
+        tls = tls_of(way, server_name)
         with Client(address, api_key=way.api_key, tls=tls, timeout_s=timeout_s, retry=RetryPolicy.never()) as client:
             yield client
     except ClientError as error:
@@ -92,7 +106,7 @@ def explain(error: ClientError, address: str) -> CommandFailed:
     return CommandFailed(f"{error.code.name}: {error}{hint}")
 
 
-def _tls(way: Way, server_name: str) -> Tls | None:
+def tls_of(way: Way, server_name: str) -> Tls | None:
     """Return how to speak TLS, None for not at all. Raises CommandFailed if the CA can not be read."""
     if not way.tls and way.tls_ca is None:
         return None
