@@ -6,7 +6,9 @@ The clients are synchronous and forwarding is not: it runs in a thread of its ow
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -21,6 +23,7 @@ from dormouse_cli.cluster import Cluster, Open, Target, kube_errors
 from dormouse_cli.errors import CommandFailed
 from dormouse_cli.exit_codes import ExitCode
 from dormouse_cli.session import World
+from dormouse_cli.traces import traced
 from dormouse_kube.api import PODS, SERVICES, Resource
 
 
@@ -90,10 +93,19 @@ def connected(way: Way, address: str, *, timeout_s: float, server_name: str = ""
     """Give a client for an address; what it raises becomes one sentence."""
     try:
         tls = tls_of(way, server_name)
-        with Client(address, api_key=way.api_key, tls=tls, timeout_s=timeout_s, retry=RetryPolicy.never()) as client:
+        never = RetryPolicy.never()
+        with (
+            traced(os.environ, warn) as tracer,
+            Client(address, api_key=way.api_key, tls=tls, timeout_s=timeout_s, retry=never, tracer=tracer) as client,
+        ):
             yield client
     except ClientError as error:
         raise explain(error, address) from error
+
+
+def warn(message: str) -> None:
+    """Say something beside the answer."""
+    sys.stderr.write(f"{message}\n")
 
 
 def explain(error: ClientError, address: str) -> CommandFailed:

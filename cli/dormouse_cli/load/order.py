@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -23,6 +24,10 @@ from dormouse_cli.load.drive import Drive, OnEnd
 from dormouse_cli.load.figures import Run
 from dormouse_cli.reach import Door, Way, explain, tls_of
 from dormouse_cli.screen import Screen
+from dormouse_cli.traces import traced
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,8 @@ def order_of(load: plan.Load, *, metrics: str, percents: str, goodput: Iterable[
 def perform(order: Order, way: Way, there: Door, *, timeout_s: float, screen: Screen) -> dict[str, Any]:
     """Send the load and return its results, also when Ctrl-C cuts it short. Raises CommandFailed."""
     try:
-        run = asyncio.run(_perform(order.load, way, there, timeout_s, screen))
+        with traced(os.environ, screen.remark) as tracer:
+            run = asyncio.run(_perform(order.load, way, there, timeout_s, screen, tracer))
     except ClientError as error:  # of the warm-ups, or of the question for the model
         raise explain(error, there.address) from error
     except plan.BadPlan as error:
@@ -96,9 +102,13 @@ def _asked(load: plan.Load, there: Door) -> dict[str, Any]:
     }
 
 
-async def _perform(load: plan.Load, way: Way, there: Door, timeout_s: float, screen: Screen) -> Run:
+async def _perform(
+    load: plan.Load, way: Way, there: Door, timeout_s: float, screen: Screen, tracer: Tracer | None
+) -> Run:
     tls, never = tls_of(way, there.host), RetryPolicy.never()
-    async with AsyncClient(there.address, api_key=way.api_key, tls=tls, timeout_s=timeout_s, retry=never) as client:
+    async with AsyncClient(
+        there.address, api_key=way.api_key, tls=tls, timeout_s=timeout_s, retry=never, tracer=tracer
+    ) as client:
         known = await client.get_model(there.model)
         words = plan.Vocabulary(known.vocab_size, frozenset(known.eos_token_ids), known.max_model_len)
         requests = [_request(there.model, load, tokens) for tokens in plan.prompts(load, words)]
