@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from concurrent import futures
 from io import StringIO
 
 import grpc
@@ -69,13 +68,9 @@ class Gateway(rpc.InferenceServicer):
 @pytest.fixture
 def gateway():
     servicer = Gateway()
-    grpc_server = grpc.server(futures.ThreadPoolExecutor(16))
-    rpc.add_InferenceServicer_to_server(servicer, grpc_server)
-    servicer.port = grpc_server.add_insecure_port("127.0.0.1:0")
-    servicer.address = f"127.0.0.1:{servicer.port}"
-    grpc_server.start()
-    yield servicer
-    grpc_server.stop(None).wait()
+    with kit.serving(servicer, num_threads=16) as servicer.port:
+        servicer.address = f"127.0.0.1:{servicer.port}"
+        yield servicer
 
 
 @pytest.fixture

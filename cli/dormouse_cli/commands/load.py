@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from dormouse_cli.options import Address, ApiKey, Context, Form, Kubeconfig, Model, Namespace, Output, Tls, TlsCa
-from dormouse_cli.session import said_errors, world_of
-
-if TYPE_CHECKING:  # grpc and rich are imported by the commands that need them
-    from dormouse_cli.load.order import Order
-    from dormouse_cli.reach import Way
+from dormouse_cli.session import said_errors, way_of, world_of
 
 MAX_IN_FLIGHT = 1000  # a server takes 1,024 streams of one connection; what is beyond them would wait unseen
 
@@ -82,10 +78,9 @@ def bench(
 
     The names are those of vLLM's `bench serve`. Exit code 1 says that a request failed, 130 that Ctrl-C ended it.
     """
-    from dormouse_cli.cluster import Target
-    from dormouse_cli.load.order import order_of
+    from dormouse_cli.load.order import conclude, order_of, perform, tell
     from dormouse_cli.load.plan import Load
-    from dormouse_cli.reach import Way
+    from dormouse_cli.reach import door
     from dormouse_cli.screen import Screen
 
     load = Load(
@@ -98,21 +93,11 @@ def bench(
         ignore_eos=ignore_eos,
         max_concurrency=max_concurrency,
     )
-    target = Target(kubeconfig, kube_context, namespace)
-    way = Way(address=address, api_key=api_key, tls=tls, tls_ca=tls_ca, target=target)
+    way = way_of(address, api_key=api_key, tls=tls, tls_ca=tls_ca, kube=(kubeconfig, kube_context, namespace))
     screen = Screen.standard()
     with said_errors(screen.error):
         order = order_of(load, metrics=percentile_metrics, percents=metric_percentiles, goodput=goodput or ())
-        _carry_out(context, order, way, model, timeout_s=timeout, form=output)
-
-
-def _carry_out(context: typer.Context, order: Order, way: Way, model: str, *, timeout_s: float, form: Form) -> None:
-    from dormouse_cli.load.order import conclude, perform, tell
-    from dormouse_cli.reach import door
-    from dormouse_cli.screen import Screen
-
-    screen = Screen.standard()
-    with door(way, model, world_of(context)) as there:
-        results = perform(order, way, there, timeout_s=timeout_s, screen=screen)
-    tell(results, order, screen, form)
-    conclude(results)
+        with door(way, model, world_of(context)) as there:
+            results = perform(order, way, there, timeout_s=timeout, screen=screen)
+        tell(results, order, screen, output)
+        conclude(results)
