@@ -27,9 +27,10 @@ format: install ## Format the code
 	$(PY) -m ruff check --fix .
 
 .PHONY: lint
-lint: install ## Check style and import contracts
+lint: install ## Check style, what bandit knows of security, and import contracts
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
+	$(PY) -m bandit --quiet --configfile pyproject.toml --recursive $(PACKAGES)
 	.venv/bin/lint-imports --no-cache
 
 .PHONY: typecheck
@@ -105,7 +106,7 @@ mutate: install ## Change what decides in small ways, print those that no test n
 	$(PY) -m tools.mutate
 
 .PHONY: bench
-bench: install ## Measure against transformers; one part with NAME=throughput, latency, prefix, startup, kernels, serve, sleep, gateway or coldstart
+bench: install ## Measure against transformers; one part with NAME=throughput, latency, prefix, startup, kernels, serve, sleep, gateway, coldstart or groups
 	$(PY) -m bench $(NAME)
 
 .PHONY: bench-operator
@@ -136,6 +137,10 @@ demo-down: install ## Remove the demo and the local Kubernetes
 charts: prepare ## Copy the CRDs and the dashboard into the chart, and render the kustomize base from it
 	$(PY) -m tools.charts
 	$(PY) -m tools.kustomize
+
+.PHONY: docs
+docs: install ## Build the documentation site (build/site)
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --clean
 
 .PHONY: images
 images: install ## Build the container images and hand them to the cluster

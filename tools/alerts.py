@@ -16,6 +16,10 @@ RUNBOOKS = "RUNBOOKS"
 BUDGET = 0.001
 FAST_BURN, SLOW_BURN = 14.4, 6.0
 WINDOWS = ("5m", "30m", "1h", "6h")
+# Certificates are renewed with a third of their time left (dormouse_operator.renewal). How long they live is a setting,
+# so the alert takes the longest time left within a day for it. An authority lives for years: a week to replace it.
+LAST_SHARE = 0.25
+AUTHORITY_S = 7 * 86400
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,16 @@ ALERTS = (
         "The API server sends something about once a minute; this watch has been silent for"
         " {{ $value | humanizeDuration }}.",
         "watch-stale",
+    ),
+    Alert(
+        "DormouseCertificateExpiring",
+        f"dormouse_certificate_expiry_seconds < {LAST_SHARE} * max_over_time(dormouse_certificate_expiry_seconds[1d])"
+        f' or dormouse_certificate_expiry_seconds{{holder="authority"}} < {AUTHORITY_S}',
+        "5m",
+        "critical",
+        "A certificate of {{ $labels.pod }} expires and is not renewed",
+        "It is accepted for {{ $value | humanizeDuration }} more; the operator renews with a third of the time left.",
+        "certificate-expiring",
     ),
     Alert(
         "DormouseErrorBudgetBurnFast",

@@ -20,6 +20,7 @@ from dormouse_gateway.router import Router
 from dormouse_operator.deployment_metrics import DeploymentMetrics
 from dormouse_operator.metrics import Metrics as OperatorMetrics
 from dormouse_operator.testing_nouns import a_worker, observed
+from dormouse_worker.front.certificate import show_expiry
 from dormouse_worker.front.metrics import WorkerMetrics
 from tools.bootstrap import ROOT
 
@@ -47,6 +48,7 @@ LABELS: Mapping[str, str] = {
     "outcome": "how it went; two to four words of the code",
     "finished_reason": "why a request ended: stop, length, abort, error and the like",
     "phase": "phase of a wake, under ten; total is the whole",
+    "holder": "whose certificate: operator or authority",
     "sleep_state": "awake, weights_offloaded (level 1), discard_all (level 2)",
     "block_size": "tokens per block; one value at a time",
     "num_gpu_blocks": "blocks on the device; one value at a time",
@@ -117,8 +119,11 @@ def catalogue() -> list[Described]:
     """Return all metrics, by part and name."""
     gateway, worker = GatewayMetrics(), WorkerMetrics("tiny", clock=float)
     gateway.watch(Router(on_close=lambda _: None))
+    gateway.follow_certificate(float)
+    show_expiry(worker._registry, float)  # noqa: SLF001  # in a worker it has a registry of its own
     operator = OperatorMetrics()
     operator.follow_watches(dict)
+    operator.follow_certificates({"operator": float})
     parts: Mapping[str, Any] = {"operator": operator, "gateway": gateway, "worker": worker}
     found = [one for part, metrics in parts.items() for one in _of_registry(part, metrics._registry)]  # noqa: SLF001  # each owns one
     return sorted([*found, *_of_deployments()])

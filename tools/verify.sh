@@ -28,5 +28,6 @@ protobuf_code() { # tools/proto.sh works beside itself, so a copy of the tree's 
 check "generated protobuf code" protobuf_code
 check "generated files of the chart" .venv/bin/python -m tools.charts --check
 check "reference of metrics" .venv/bin/python -m tools.metric_catalogue --check
+check "reference pages" .venv/bin/python -m tools.pages --check
 check "locked requirements" .venv/bin/python -m tools.locks
 exit $failed

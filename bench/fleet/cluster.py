@@ -122,6 +122,8 @@ class Cluster:
         """Apply the CRD, namespaces, accounts, rights and nodes, and let the operator log in."""
         self._apply([*_namespaces(), *kwok_stages.nodes(num_pods, POD_CIDR)])
         self._kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
+        self._kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+        self._kubectl("get", "inferencedeployments")  # asks again while the storage of the new kind is prepared
         self._apply(self._rights())
         self._let_in(ACCOUNT, self.operator_kubeconfig)
         self._let_in(f"{RELEASE}-gateway", self.gateway_kubeconfig)

@@ -38,7 +38,7 @@ def read(filename: str) -> str:
 
 def parse(text: str, *, namespace: str) -> Sequence[Resource]:
     """Return the manifests, each with its namespace. Raises CommandFailed naming the document and the field."""
-    import yaml  # comes with kubernetes
+    import yaml
 
     try:
         documents = [one for one in yaml.safe_load_all(text) if one is not None]

@@ -41,13 +41,29 @@ def main() -> None:
             tracing.close()
 
 
+def command_line() -> argparse.ArgumentParser:
+    """Return the program's command line; a flag stands in for the variable that is its `dest`."""
+    parser = argparse.ArgumentParser("dormouse-gateway", description="Everything else is set by variables: DORMOUSE_….")
+    add = parser.add_argument
+    add("--router-policy", dest="DORMOUSE_ROUTER_POLICY", metavar="NAME", help="who chooses among a model's workers")
+    add(
+        "--affinity-bound",
+        dest="DORMOUSE_AFFINITY_BOUND",
+        metavar="FACTOR",
+        help="with prefix-affinity: how many times the mean of outstanding tokens a worker may have",
+    )
+    add(
+        "--tracing-endpoint",
+        dest="--tracing-endpoint",
+        metavar="http://HOST:PORT",
+        help="collector of spans, OTLP over gRPC (default: OTEL_EXPORTER_OTLP_ENDPOINT; none = no tracing)",
+    )
+    return parser
+
+
 def _flags() -> dict[str, str]:
     """Return what the command line sets, by the variable that it stands in for. Ends the program if it is bad."""
-    parser = argparse.ArgumentParser("dormouse-gateway", description="Everything else is set by variables: DORMOUSE_….")
-    parser.add_argument("--router-policy", dest="DORMOUSE_ROUTER_POLICY", metavar="NAME")
-    parser.add_argument("--affinity-bound", dest="DORMOUSE_AFFINITY_BOUND", metavar="FACTOR")
-    parser.add_argument("--tracing-endpoint", dest="--tracing-endpoint", metavar="http://HOST:PORT")
-    return {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
+    return {name: value for name, value in vars(command_line().parse_args()).items() if value is not None}
 
 
 def _traces(tracing: Tracing | None) -> Traces:

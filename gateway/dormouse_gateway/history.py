@@ -5,8 +5,6 @@ A stream that outgrows its room, or finds the common room taken, is *cut*: it go
 
 from __future__ import annotations
 
-from dormouse_gateway.call import Write
-
 _OVERHEAD_BYTES = 48  # of a bytes object and its place in a list
 
 
@@ -59,15 +57,6 @@ class History:
     def __exit__(self, *_: object) -> None:
         """Give the room back."""
         self._release()
-
-    def recording(self, write: Write) -> Write:
-        """Return a `write` that also keeps what the client took."""
-
-        async def record(raw: bytes) -> None:
-            await write(raw)
-            self.add(raw)
-
-        return record
 
     def add(self, raw: bytes) -> None:
         """Keep a message that the client has got."""

@@ -96,7 +96,7 @@ class Mover:
     async def go(self, call: Call, write: Write, attempt: Attempt) -> None:
         """See the call through. Raises CallError if nobody can take it, WorkerFailure if no worker got it done."""
         with History(self.room) as history:
-            failure = await self._begin(call, _until_stopped(call, history.recording(write)), attempt, history)
+            failure = await self._begin(call, _until_stopped(call, write, history.add), attempt, history)
             if failure is None:
                 return
             if not history.num_messages or not failure.is_break or not _is_generate(call):
@@ -202,15 +202,18 @@ def _progress(call: Call, history: History, failure: WorkerFailure, stream_bytes
         raise _Stuck(Outcome.BROKEN, failure, str(gap)) from gap
 
 
-def _until_stopped(call: Call, write: Write) -> Write:
-    """Return a `write` that does not pass on that a worker gave a choice up: that one can be continued."""
-    if not _is_generate(call):
-        return write
+def _until_stopped(call: Call, write: Write, keep: Callable[[bytes], None] = lambda _: None) -> Write:
+    """Return a `write` that also keeps what the client took.
+
+    It does not pass on that a worker gave a choice up: that one can be continued.
+    """
+    is_generate = _is_generate(call)
 
     async def pass_on(raw: bytes) -> None:
-        if progress.is_abort(raw):
+        if is_generate and progress.is_abort(raw):
             raise WorkerStopped
         await write(raw)
+        keep(raw)
 
     return pass_on
 

@@ -14,7 +14,8 @@ from google.protobuf.message import DecodeError
 
 from dormouse_api.v1 import inference_pb2 as pb
 
-_ABORT = b"\x28\x03"  # finish_reason, as every message spells FINISH_REASON_ABORT: key and value
+_FINISH = b"\x28"  # the key of finish_reason
+_ABORT = _FINISH + b"\x03"  # key and value, as every message spells FINISH_REASON_ABORT
 
 
 class Gap(Exception):
@@ -128,6 +129,11 @@ def is_abort(raw: bytes) -> bool:
     if _ABORT not in raw:
         return False
     return pb.GenerateResponse.FromString(raw).finish_reason == pb.FINISH_REASON_ABORT
+
+
+def may_be_last(raw: bytes) -> bool:
+    """Tell whether the message may end a choice; a guess without parsing, which misses none."""
+    return _FINISH in raw
 
 
 def is_end(raw: bytes) -> bool:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +31,7 @@ from dormouse_gateway.keys import Caller, Keyring
 from dormouse_gateway.metrics import UNKNOWN_MODEL, Metrics
 from dormouse_gateway.migrate import Mover
 from dormouse_gateway.model import Endpoint
+from dormouse_gateway.progress import may_be_last
 from dormouse_gateway.requests import METHODS, Method
 from dormouse_gateway.router import Lease, Router
 from dormouse_gateway.routing.demand import read_demand
@@ -87,9 +88,17 @@ class InferenceProxy:
 
     def handler(self) -> grpc.GenericRpcHandler[Any, Any]:
         """Return the service, to be added to a server. Neither requests nor responses are parsed by gRPC."""
-        methods = {method.name: grpc.unary_stream_rpc_method_handler(partial(self.serve, method)) for method in METHODS}
+        methods = {method.name: grpc.unary_stream_rpc_method_handler(self._serving(method)) for method in METHODS}
         methods["WatchLoad"] = grpc.unary_stream_rpc_method_handler(_refuse_watch_load)
         return grpc.method_handlers_generic_handler(INFERENCE_SERVICE, methods)
+
+    def _serving(self, method: Method) -> Callable[[bytes, Context], Awaitable[None]]:
+        """Return a plain function: at every call gRPC looks what its handler is, and for long at a `partial`."""
+
+        async def serve(raw: bytes, context: Context) -> None:
+            await self.serve(method, raw, context)
+
+        return serve
 
     async def serve(self, method: Method, raw: bytes, context: Context, admit: Admit | None = None) -> None:
         """Serve one request, and count it however it ends. Who has been admitted already brings `admit`."""
@@ -183,6 +192,7 @@ class InferenceProxy:
     async def _send(self, call: Call, lease: Lease, write: Write, where: Where) -> WorkerFailure | None:
         """Send the call to this worker and pass its messages on, each when the client took the one before."""
         endpoint, messages = lease.endpoint, 0
+        ahead: asyncio.Task[Any] | None = None
         timeout_s = max(0.0, call.deadline - self._clock())
         channel = self._channel_to(endpoint)
         stream = channel.unary_stream(call.method.path)(
@@ -190,11 +200,15 @@ class InferenceProxy:
         )
         with self._mover.departures.stay(endpoint, Stay(where.may_leave, stream.cancel)) as stay:
             try:
-                while (message := await stream.read()) is not _END:
+                message = await stream.read()
+                while message is not _END:
+                    # What follows the last message is read while that is being written: it ends the call.
+                    ahead = _read_ahead(stream) if may_be_last(message) else None
                     await write(message)
                     messages += 1
                     if call.method.need_ready:
                         lease.advance()
+                    message = await (ahead or stream.read())
             except aio.AioRpcError as error:
                 return read_failure(error, endpoint=endpoint, messages=messages)
             except WorkerStopped:
@@ -204,8 +218,17 @@ class InferenceProxy:
                     raise
                 return stopped(endpoint, why="it must go", messages=messages)
             finally:
+                if ahead:
+                    ahead.cancel()
                 stream.cancel()  # frees the worker at once when the client went away; nothing to a call that ended
         return None
+
+
+def _read_ahead(stream: Any) -> asyncio.Task[Any]:
+    """Begin to read; it is no error if nobody takes what came of it."""
+    reading = asyncio.create_task(stream.read())
+    reading.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return reading
 
 
 def _is_cancelling() -> bool:

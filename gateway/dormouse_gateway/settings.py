@@ -38,8 +38,8 @@ class Settings:
     tokens_dir: Path | None = None
     # DORMOUSE_HOST: address to listen on. The default is every one, IPv6 where the machine has it.
     host: str = "[::]"
-    # DORMOUSE_PORT, DORMOUSE_CONTROL_PORT, DORMOUSE_METRICS_PORT, DORMOUSE_HTTP_PORT (the OpenAI-compatible API):
-    # 0 = any free one, for tests.
+    # DORMOUSE_PORT, DORMOUSE_CONTROL_PORT, DORMOUSE_METRICS_PORT, DORMOUSE_HTTP_PORT: of clients' gRPC, of the
+    # operator's, of /metrics, of the OpenAI-compatible API. 0 = any free one, for tests.
     port: int = INFERENCE_PORT
     control_port: int = CONTROL_PORT
     metrics_port: int = METRICS_PORT

@@ -129,6 +129,7 @@ class App:
             tokens.gateway_token_sha256,
             node_loss_s=settings.node_loss_seconds,
             environment=settings.tracing,
+            image_pull_secrets=settings.worker_image_pull_secrets,
         )
         self._listening = [ActivityWatch(gateways, self.activities).run] if gateways else []
         self.scaler = Scaler(kube, self.activities, authority=candidate, clock=clock, reporter=settings.pod_name)

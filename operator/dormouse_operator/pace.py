@@ -1,7 +1,8 @@
 """When a changed status is written: at once where somebody waits for it, else at most once a second. Pure.
 
 A start changes the status a dozen times within moments. What is put off is not lost: the pass comes again when its
-time has come, and writes what holds then.
+time has come, and writes what holds then. A wake is never put off, for a request is held until it is there; there are
+no more wakes than sleeps, and those take their turn.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dormouse_operator.actions import Action, WorkerAction
+from dormouse_operator.actions import Action, WakeUp, WorkerAction
 from dormouse_operator.model import RecordedStatus
 
 PERIOD_S = 1.0
@@ -21,6 +22,8 @@ def put_off_s(
     before: RecordedStatus, after: Mapping[str, Any], actions: Sequence[Action], *, writes: Sequence[float], now: float
 ) -> float:
     """Return for how many seconds to put the write off; 0: write now. `writes` are the times of the last ones."""
+    if any(isinstance(action, WakeUp) for action in actions):
+        return 0.0
     allowed = BURST if is_urgent(before, after, actions) else 1
     recent = sorted(time for time in writes if now - time < allowed * PERIOD_S)
     if len(recent) < allowed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from dormouse_operator.renewal import LEAST_LIFETIME_S
 
 _MAX_BYTES = 2**50
 _YEAR_S = 365 * 86400
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 
 class SettingsError(ValueError):
@@ -26,6 +28,8 @@ class Settings:
     watch_namespaces: tuple[str, ...]  # DORMOUSE_WATCH_NAMESPACES, comma list; none = the whole cluster
     worker_image: str  # DORMOUSE_WORKER_IMAGE: for deployments that name none
     worker_image_pull_policy: str  # DORMOUSE_WORKER_IMAGE_PULL_POLICY: Always, IfNotPresent or Never
+    # DORMOUSE_WORKER_IMAGE_PULL_SECRETS, comma list: in each pod's namespace
+    worker_image_pull_secrets: tuple[str, ...]
     namespace: str  # DORMOUSE_NAMESPACE: of the release; the lease lies here
     release: str  # DORMOUSE_RELEASE: full name of the release; the lease is <release>-operator
     pod_name: str  # DORMOUSE_POD_NAME: reports Events
@@ -38,7 +42,9 @@ class Settings:
     gateway_control: str  # DORMOUSE_GATEWAY_CONTROL: host:port under which all gateways are found; empty = load unknown
     agreement_seconds: float  # DORMOUSE_AGREEMENT_SECONDS: how long a first report waits for those of the other pods
     node_loss_seconds: int  # DORMOUSE_NODE_LOSS_SECONDS: how long a worker's pod stays on a node that does not answer
-    tracing: Mapping[str, str]  # DORMOUSE_WORKER_TRACING_ENDPOINT, DORMOUSE_WORKER_TRACING_RATIO: variables of workers
+    # DORMOUSE_WORKER_TRACING_ENDPOINT, DORMOUSE_WORKER_TRACING_RATIO: where workers send spans, and of which share of
+    # the requests; kept as the variables that workers get
+    tracing: Mapping[str, str]
     max_sleeping_host_bytes: int  # DORMOUSE_MAX_SLEEPING_HOST_BYTES: of copies at sleep level 1, per node; 0 = no limit
     resync_seconds: (
         float  # DORMOUSE_RESYNC_SECONDS: how often the cache is compared with what was seen, in case of a miss
@@ -58,9 +64,10 @@ class Settings:
 def parse_settings(env: Mapping[str, str]) -> Settings:
     """Return the settings. Raises SettingsError."""
     return Settings(
-        watch_namespaces=tuple(filter(None, (name.strip() for name in _text(env, "WATCH_NAMESPACES", "").split(",")))),
+        watch_namespaces=_list(env, "WATCH_NAMESPACES"),
         worker_image=_text(env, "WORKER_IMAGE", f"ghcr.io/dormouse/worker:{__version__}"),
         worker_image_pull_policy=_choice(env, "WORKER_IMAGE_PULL_POLICY", ("IfNotPresent", "Always", "Never")),
+        worker_image_pull_secrets=_names(env, "WORKER_IMAGE_PULL_SECRETS"),
         namespace=_text(env, "NAMESPACE", "default"),
         release=_text(env, "RELEASE", "dormouse"),
         pod_name=_text(env, "POD_NAME", "dormouse-operator"),
@@ -136,6 +143,19 @@ def _choice(env: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
         raise SettingsError(f"DORMOUSE_{name} is {value!r}; allowed are {', '.join(allowed)}")
     return value
+
+
+def _list(env: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """Return the words between commas."""
+    return tuple(filter(None, (word.strip() for word in _text(env, name, "").split(","))))
+
+
+def _names(env: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """Return names of objects."""
+    names = _list(env, name)
+    if not all(len(each) <= 253 and _NAME.fullmatch(each) for each in names):
+        raise SettingsError(f"DORMOUSE_{name} is {_text(env, name, '')!r}; allowed are names of objects between commas")
+    return names
 
 
 def _host_port(env: Mapping[str, str], name: str) -> str:

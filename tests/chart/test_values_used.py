@@ -150,6 +150,25 @@ def test_the_workers_monitor_finds_pods_as_the_operator_makes_them(everything: l
     assert ports[endpoint["port"]] == METRICS_PORT
 
 
+def test_monitors_keep_the_labels_that_the_programs_give(everything: list[Manifest]):
+    (endpoint,) = named(everything, "ServiceMonitor", "marmot-one")["spec"]["endpoints"]
+    (workers,) = named(everything, "PodMonitor", "marmot-one-workers")["spec"]["podMetricsEndpoints"]
+    assert (endpoint["honorLabels"], workers["honorLabels"]) == (True, True)
+
+
+def secrets_of_workers(manifests: list[Manifest], prefix: str = "r-dormouse") -> list[str]:
+    env = pod(manifests, "operator", prefix)["containers"][0]["env"]
+    return [item["value"] for item in env if item["name"] == "DORMOUSE_WORKER_IMAGE_PULL_SECRETS"]
+
+
+def test_workers_pull_with_secrets_of_their_own_or_of_the_same_names(
+    everything: list[Manifest], default: list[Manifest], render: Render
+):
+    assert secrets_of_workers(everything, "marmot-one") == ["pull-workers,pull-mirror"]
+    assert secrets_of_workers(render("imagePullSecrets[0].name=pull")) == ["pull"]
+    assert secrets_of_workers(default) == []
+
+
 def test_workers_of_all_namespaces_are_scraped_where_all_are_watched(render: Render):
     monitor = named(render("metrics.podMonitor.enabled=true"), "PodMonitor", "r-dormouse-workers")
     assert monitor["spec"]["namespaceSelector"] == {"any": True}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dormouse_api.names import LABEL_DEPLOYMENT
 from localkube import second, spec
 from tests.e2e.kit import Deployments
 from tests.e2e.test_rollouts import asked_all_the_time
@@ -17,19 +18,16 @@ from tools.kubectl import Cluster
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(420)]
 
 PROMPT = [20, 21, 22, 23]
-APART = {
-    "podAntiAffinity": {
-        "preferredDuringSchedulingIgnoredDuringExecution": [
-            {
-                "weight": 100,
-                "podAffinityTerm": {
-                    "topologyKey": "kubernetes.io/hostname",
-                    "labelSelector": {"matchLabels": {"app.kubernetes.io/component": "worker"}},
-                },
-            }
-        ]
+
+
+def apart(name: str) -> dict[str, Any]:
+    """Return what keeps a deployment's own workers on different nodes while that is possible."""
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {LABEL_DEPLOYMENT: name}}}
+    return {
+        "podAntiAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]
+        }
     }
-}
 
 
 def is_node_ready(cluster: Cluster, name: str) -> bool:
@@ -68,7 +66,8 @@ def places(deployments: Deployments, name: str) -> list[str]:
 
 def two_apart(deployments: Deployments, name: str) -> None:
     """Serve with one worker on each node."""
-    deployments.apply(name, replicas=2, engine={"kvCacheMemory": "64Mi"}, template={"spec": {"affinity": APART}})
+    template = {"spec": {"affinity": apart(name)}}
+    deployments.apply(name, replicas=2, engine={"kvCacheMemory": "64Mi"}, template=template)
     deployments.wait(name, "condition=Ready", timeout_s=240)
     assert sorted(places(deployments, name)) == [spec.NODE_NAME, spec.SECOND_NAME]
 

@@ -22,8 +22,8 @@ def test_a_manifest_is_read_as_it_stands(path):
     fields = schema["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
     assert manifest["spec"].keys() <= fields.keys()
     assert manifest["spec"].get("lifecycle", {}).keys() <= fields["lifecycle"]["properties"].keys()
-    assert deployment.engine.device == "cpu"
+    assert deployment.engine.device == ("cuda" if "gpu" in path.parent.name else "cpu")
 
 
 def test_there_are_examples():
-    assert {path.parent.name for path in MANIFESTS} >= {"demo", "scale-to-zero"}
+    assert {path.parent.name for path in MANIFESTS} >= {"demo", "scale-to-zero", "one-gpu", "two-gpus", "autoscale"}

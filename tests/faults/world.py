@@ -166,7 +166,7 @@ class World:
     async def shape(self, name: str) -> Mapping[str, Any]:
         """Return the final state without what may differ between two runs: times, UIDs, versions, addresses."""
         service = await self.kube.get(SERVICES, self.namespace, name)
-        status = dict(self.status(name))
+        status = _timeless(self.status(name))
         status.pop("lastActuation", None)
         told = [{key: c[key] for key in ("type", "status", "reason", "message")} for c in status.pop("conditions", ())]
         pods = [
@@ -254,6 +254,16 @@ async def install(kube: KubeClient, manifests: str, users: tuple[str, ...] = ())
         name = str(manifest["kind"])
         kind = Kind(manifest["apiVersion"], name, f"{name.lower()}s", namespaced="namespace" in manifest["metadata"])
         await kube.apply(kind, manifest, field_manager="tests")
+
+
+def _timeless(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object without what says when something was."""
+    times = {"startTime", "since", "idleSince"}
+    return {
+        key: _timeless(inner) if isinstance(inner, Mapping) else inner
+        for key, inner in value.items()
+        if key not in times
+    }
 
 
 def _is_ready(pod: Resource) -> bool:

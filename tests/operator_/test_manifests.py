@@ -52,6 +52,17 @@ def test_further_variables_of_workers_make_no_other_pod():
     assert traced["spec"]["containers"][0].pop("env") == [*pod()["spec"]["containers"][0]["env"], added]
 
 
+def test_secrets_for_pulling_reach_the_pod_beside_those_of_the_template_and_make_no_other_pod():
+    defaults = WorkerDefaults("IfNotPresent", "aa", "bb", image_pull_secrets=("mirror", "hub"))
+    pulled = pod_manifest(deployment(), image="worker:1", index=2, defaults=defaults)
+    assert pulled["metadata"] == pod()["metadata"]
+    assert pulled["spec"].pop("imagePullSecrets") == [{"name": "mirror"}, {"name": "hub"}]
+    assert pulled["spec"] == pod()["spec"]
+    own = deployment(template={"spec": {"imagePullSecrets": [{"name": "own"}]}})
+    merged = pod_manifest(own, image="worker:1", index=2, defaults=defaults)["spec"]["imagePullSecrets"]
+    assert merged == [{"name": "mirror"}, {"name": "hub"}, {"name": "own"}]
+
+
 def test_a_pod_is_restricted():
     spec = pod()["spec"]
     container = spec["containers"][0]

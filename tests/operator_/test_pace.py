@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
 from dormouse_kube.errors import Forbidden
 from dormouse_operator import pace
-from dormouse_operator.actions import ApplyService, CreatePod, InitializeCache
+from dormouse_operator.actions import ApplyService, CreatePod, InitializeCache, PutToSleep, WakeUp
 from dormouse_operator.model import Pod, RecordedStatus
 from dormouse_operator.parse import parse_status
 
@@ -45,6 +45,12 @@ def test_what_is_waited_for_may_follow_at_once_but_not_forever():
     after = status(ready="True")
     assert pace.put_off_s(RECORDED, after, [], writes=(9.5, 9.75), now=10.0) == 0.0
     assert pace.put_off_s(RECORDED, after, [], writes=(9.5, 9.6, 9.7, 9.8, 9.9), now=10.0) == 4.5
+
+
+def test_a_wake_is_never_put_off():
+    writes = (9.5, 9.6, 9.7, 9.8, 9.9)
+    assert pace.put_off_s(RECORDED, status(), [WakeUp((POD,))], writes=writes, now=10.0) == 0.0
+    assert pace.put_off_s(RECORDED, status(), [PutToSleep((POD,), 1, must_abort=False)], writes=writes, now=10.0) == 4.5
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 1.5), st.booleans()), max_size=60))

@@ -35,6 +35,12 @@ def test_tracing_of_workers_is_the_standard_variables_and_none_without_an_endpoi
     }
 
 
+def test_names_of_secrets_stand_between_commas():
+    given = {"DORMOUSE_WORKER_IMAGE_PULL_SECRETS": "mirror, hub.example"}
+    assert parse_settings(given).worker_image_pull_secrets == ("mirror", "hub.example")
+    assert parse_settings({}).worker_image_pull_secrets == ()
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -49,6 +55,8 @@ def test_tracing_of_workers_is_the_standard_variables_and_none_without_an_endpoi
         ("DORMOUSE_MAX_SLEEPING_HOST_BYTES", "-1"),
         ("DORMOUSE_MAX_SLEEPING_HOST_BYTES", "64Gi"),
         ("DORMOUSE_WORKER_IMAGE_PULL_POLICY", "Sometimes"),
+        ("DORMOUSE_WORKER_IMAGE_PULL_SECRETS", "good,Bad"),
+        ("DORMOUSE_WORKER_IMAGE_PULL_SECRETS", "a" * 254),
         ("DORMOUSE_WORKER_TRACING_ENDPOINT", "collector:4317"),
         ("DORMOUSE_WORKER_TRACING_RATIO", "2"),
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tools.charts import differences, kept_on_uninstall, write
+from tools.charts import CHART_FILES, differences, generated, kept_on_uninstall, write
 
 CRD = "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata:\n  name: x\nspec:\n  a: 1\n"
 ANNOTATED = CRD.replace("  name: x\n", "  annotations:\n    other: thing\n  name: x\n")
@@ -25,6 +25,10 @@ def test_the_copy_of_a_crd_differs_only_in_the_annotation_that_keeps_it(crd: str
 def test_a_crd_that_is_kept_already_is_copied_as_it_is():
     kept = kept_on_uninstall(CRD)
     assert kept_on_uninstall(kept) == kept
+
+
+def test_the_generated_files_are_what_they_are_made_from():
+    assert differences(generated(), CHART_FILES) == [], "run: make charts"
 
 
 def test_missing_changed_and_left_over_files_are_all_named(tmp_path: Path):

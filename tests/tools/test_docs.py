@@ -13,6 +13,7 @@ from tools.bootstrap import ROOT
 FOLDERS = "api|kube|operator|gateway|worker_image|cli|crds|charts|localkube|tools|bench|tests"
 NAMED = re.compile(rf"`((?:{FOLDERS})/[^`\s]*)`")
 LINKED = re.compile(r"\]\((?!https?:)([^)#]+)\)")
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md"))]
 BRACES = re.compile(r"\{([^}]*)\}")
 
 
@@ -24,21 +25,7 @@ def expand(name: str) -> list[str]:
     return [pattern.format(*choice) for choice in product(*choices)]
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
-        "README.md",
-        "docs/architecture.md",
-        "docs/faults.md",
-        "docs/gpu.md",
-        "docs/http.md",
-        "docs/install.md",
-        "docs/progress.md",
-        "docs/scaling.md",
-        "docs/sleep.md",
-        "docs/tracing.md",
-    ],
-)
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_file_that_a_document_names_exists(document):
     text = (ROOT / document).read_text("utf-8")
     folder = (ROOT / document).parent

@@ -74,6 +74,7 @@ class DeploymentName(_message.Message):
     NAMESPACE_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
+    """of the InferenceDeployment"""
     name: _builtins.str
     """of the InferenceDeployment"""
     def __init__(
@@ -109,6 +110,7 @@ class Activity(_message.Message):
     RUNNING_REQUESTS_FIELD_NUMBER: _builtins.int
     WAITING_REQUESTS_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
+    """of the InferenceDeployment"""
     name: _builtins.str
     """of the InferenceDeployment"""
     in_flight_requests: _builtins.int

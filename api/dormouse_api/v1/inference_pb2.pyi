@@ -70,8 +70,11 @@ class ChatMessage(_message.Message):
     role: _builtins.str
     """as the model's template knows it: system, user, assistant, tool"""
     content: _builtins.str
+    """what was said"""
     name: _builtins.str
+    """of who speaks, for templates that show it"""
     tool_call_id: _builtins.str
+    """of a tool's turn: the call that it answers"""
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[_struct_pb2.Struct]:
         """Calls that an assistant turn made, in the form the template expects: [{function: {name, arguments}}]."""
@@ -371,10 +374,13 @@ class Resume(_message.Message):
     OUTPUT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     EMITTED_UTF8_BYTES_FIELD_NUMBER: _builtins.int
     choice_index: _builtins.int
+    """which of the n answers this is"""
     emitted_utf8_bytes: _builtins.int
     """text bytes that the client already has"""
     @_builtins.property
-    def output_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def output_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """what the other worker generated, in order"""
+
     def __init__(
         self,
         *,
@@ -424,9 +430,13 @@ class GenerateRequest(_message.Message):
         """rendered by the model's own template, then tokenized"""
 
     @_builtins.property
-    def sampling_params(self) -> Global___SamplingParams: ...
+    def sampling_params(self) -> Global___SamplingParams:
+        """how tokens are chosen; unset = all defaults"""
+
     @_builtins.property
-    def resume(self) -> Global___Resume: ...
+    def resume(self) -> Global___Resume:
+        """set by gateways only"""
+
     def __init__(
         self,
         *,
@@ -457,6 +467,7 @@ class TokenLogprob(_message.Message):
     TOKEN_ID_FIELD_NUMBER: _builtins.int
     LOGPROB_FIELD_NUMBER: _builtins.int
     token_id: _builtins.int
+    """the token that it is about"""
     logprob: _builtins.float
     """natural logarithm, of the model's own distribution (before temperature)"""
     def __init__(
@@ -480,7 +491,9 @@ class PositionLogprobs(_message.Message):
     SAMPLED_FIELD_NUMBER: _builtins.int
     TOP_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def sampled(self) -> Global___TokenLogprob: ...
+    def sampled(self) -> Global___TokenLogprob:
+        """the token that was taken"""
+
     @_builtins.property
     def top(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]:
         """descending"""
@@ -507,7 +520,9 @@ class Usage(_message.Message):
     COMPLETION_TOKENS_FIELD_NUMBER: _builtins.int
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
+    """of the prompt, once, however many choices there are"""
     completion_tokens: _builtins.int
+    """generated, over all choices"""
     cached_tokens: _builtins.int
     """prompt tokens whose KV came from the prefix cache"""
     def __init__(
@@ -649,11 +664,15 @@ class TokenizeRequest(_message.Message):
     CHAT_FIELD_NUMBER: _builtins.int
     ADD_SPECIAL_TOKENS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
+    """as in GenerateRequest"""
     text: _builtins.str
+    """as it is"""
     add_special_tokens: _builtins.bool
     """default true for text; a chat template brings its own"""
     @_builtins.property
-    def chat(self) -> Global___Chat: ...
+    def chat(self) -> Global___Chat:
+        """rendered by the model's template first"""
+
     def __init__(
         self,
         *,
@@ -686,7 +705,9 @@ class TokenizeResponse(_message.Message):
     rendered_text: _builtins.str
     """the rendered template, for a chat"""
     @_builtins.property
-    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """in order"""
+
     def __init__(
         self,
         *,
@@ -710,12 +731,15 @@ class DetokenizeRequest(_message.Message):
     SKIP_SPECIAL_TOKENS_FIELD_NUMBER: _builtins.int
     SEPARATELY_FIELD_NUMBER: _builtins.int
     model: _builtins.str
+    """as in GenerateRequest"""
     skip_special_tokens: _builtins.bool
     """default true"""
     separately: _builtins.bool
     """true: each token by itself, special ones included, instead of the text of all"""
     @_builtins.property
-    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """each below the model's vocabulary size"""
+
     def __init__(
         self,
         *,
@@ -766,6 +790,7 @@ class GetModelRequest(_message.Message):
 
     MODEL_FIELD_NUMBER: _builtins.int
     model: _builtins.str
+    """as in GenerateRequest"""
     def __init__(
         self,
         *,
@@ -796,23 +821,31 @@ class GetModelResponse(_message.Message):
     HAS_CHAT_TEMPLATE_FIELD_NUMBER: _builtins.int
     EOS_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    """the name by which the worker calls it"""
     architecture: _builtins.str
     """e.g. LlamaForCausalLM"""
     vocab_size: _builtins.int
+    """tokens that it knows"""
     max_model_len: _builtins.int
     """tokens, prompt and output together"""
     dtype: _builtins.str
     """e.g. float32"""
     num_layers: _builtins.int
+    """decoder layers"""
     num_attention_heads: _builtins.int
+    """heads of queries in a layer"""
     num_kv_heads: _builtins.int
+    """heads of keys and values in a layer"""
     num_parameters: _builtins.int
     """0 until the weights were loaded once"""
     model_digest: _builtins.str
     """SHA-256 over configuration, tokenizer and weight files' headers"""
     has_chat_template: _builtins.bool
+    """whether a Chat can be rendered"""
     @_builtins.property
-    def eos_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def eos_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """tokens that end an answer, unless ignore_eos"""
+
     def __init__(
         self,
         *,
@@ -862,11 +895,15 @@ class Load(_message.Message):
     DRAINING_FIELD_NUMBER: _builtins.int
     READY_FIELD_NUMBER: _builtins.int
     running_requests: _builtins.int
+    """requests in the batch"""
     waiting_requests: _builtins.int
+    """requests without a place in the batch yet"""
     kv_cache_usage: _builtins.float
     """0 to 1"""
     draining: _builtins.bool
+    """finishes what runs, takes nothing new"""
     ready: _builtins.bool
+    """takes requests"""
     def __init__(
         self,
         *,

@@ -33,6 +33,7 @@ class _WorkerState:
 class _WorkerStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WorkerState.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     WORKER_STATE_UNSPECIFIED: _WorkerState.ValueType  # 0
+    """never sent"""
     WORKER_STATE_STARTING: _WorkerState.ValueType  # 1
     """the engine process starts"""
     WORKER_STATE_LOADING: _WorkerState.ValueType  # 2
@@ -42,10 +43,13 @@ class _WorkerStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WorkerSta
     WORKER_STATE_INITIALIZING: _WorkerState.ValueType  # 4
     """allocates the cache and warms up"""
     WORKER_STATE_READY: _WorkerState.ValueType  # 5
+    """serves"""
     WORKER_STATE_DRAINING: _WorkerState.ValueType  # 6
     """finishes what runs, refuses what comes"""
     WORKER_STATE_ASLEEP: _WorkerState.ValueType  # 7
+    """has given memory back; see sleep_level and sleeping_tags"""
     WORKER_STATE_WAKING: _WorkerState.ValueType  # 8
+    """brings memory back and verifies it"""
     WORKER_STATE_FAILED: _WorkerState.ValueType  # 9
     """see WorkerStatus.failure"""
 
@@ -55,6 +59,7 @@ class WorkerState(_WorkerState, metaclass=_WorkerStateEnumTypeWrapper):
     """
 
 WORKER_STATE_UNSPECIFIED: WorkerState.ValueType  # 0
+"""never sent"""
 WORKER_STATE_STARTING: WorkerState.ValueType  # 1
 """the engine process starts"""
 WORKER_STATE_LOADING: WorkerState.ValueType  # 2
@@ -64,10 +69,13 @@ WORKER_STATE_PROFILED: WorkerState.ValueType  # 3
 WORKER_STATE_INITIALIZING: WorkerState.ValueType  # 4
 """allocates the cache and warms up"""
 WORKER_STATE_READY: WorkerState.ValueType  # 5
+"""serves"""
 WORKER_STATE_DRAINING: WorkerState.ValueType  # 6
 """finishes what runs, refuses what comes"""
 WORKER_STATE_ASLEEP: WorkerState.ValueType  # 7
+"""has given memory back; see sleep_level and sleeping_tags"""
 WORKER_STATE_WAKING: WorkerState.ValueType  # 8
+"""brings memory back and verifies it"""
 WORKER_STATE_FAILED: WorkerState.ValueType  # 9
 """see WorkerStatus.failure"""
 Global___WorkerState: _TypeAlias = WorkerState  # noqa: Y015
@@ -182,6 +190,7 @@ class WorkerStatus(_message.Message):
     NODE_RANK_FIELD_NUMBER: _builtins.int
     COMPUTE_PATH_FIELD_NUMBER: _builtins.int
     state: Global___WorkerState.ValueType
+    """where the worker is in its life"""
     pod_uid: _builtins.str
     """which pod this is; a report of another UID is stale"""
     settings_digest: _builtins.str
@@ -191,10 +200,13 @@ class WorkerStatus(_message.Message):
     request_counter: _builtins.int
     """requests accepted since start"""
     running_requests: _builtins.int
+    """requests in the batch"""
     waiting_requests: _builtins.int
+    """requests without a place in the batch yet"""
     num_gpu_blocks: _builtins.int
     """allocated; 0 until the cache is allocated, and while asleep"""
     num_cpu_blocks: _builtins.int
+    """blocks in host memory, allocated"""
     sleep_level: _builtins.int
     """0 = awake"""
     residual_bytes: _builtins.int
@@ -202,8 +214,11 @@ class WorkerStatus(_message.Message):
     freed_bytes: _builtins.int
     """memory that the last sleep gave back"""
     last_sleep_seconds: _builtins.float
+    """how long the last sleep took; 0 = none yet"""
     last_wake_seconds: _builtins.float
+    """how long the last wake took; 0 = none yet"""
     model_digest: _builtins.str
+    """SHA-256 over configuration, tokenizer and weight files' headers"""
     version: _builtins.str
     """of the worker's software"""
     host_copy_bytes: _builtins.int
@@ -289,6 +304,7 @@ class RankStatus(_message.Message):
     POD_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
+    """from 0, over all pods of the group"""
     pod: _builtins.str
     """name of the pod in which it runs"""
     @_builtins.property
@@ -340,6 +356,7 @@ class DetermineNumAvailableBlocksRequest(_message.Message):
 
     EPOCH_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
+    """of the operator that asks"""
     def __init__(
         self,
         *,
@@ -377,11 +394,13 @@ class MemoryReport(_message.Message):
     GRAPH_BYTES_FIELD_NUMBER: _builtins.int
     MEASURED_BY_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
+    """which rank measured; 0 where there is one"""
     total_bytes: _builtins.int
     """the device's memory, or the container's limit on cpu"""
     gpu_memory_utilization: _builtins.float
     """share of it that this worker may use"""
     weights_bytes: _builtins.int
+    """what the model's tensors take on the device"""
     peak_activation_bytes: _builtins.int
     """above the weights, during the largest batch"""
     non_torch_bytes: _builtins.int
@@ -393,7 +412,9 @@ class MemoryReport(_message.Message):
     block_size: _builtins.int
     """tokens per block"""
     num_gpu_blocks: _builtins.int
+    """blocks that fit on the device"""
     num_cpu_blocks: _builtins.int
+    """blocks that fit in the swap space"""
     seconds: _builtins.float
     """duration of the profile run"""
     device: _builtins.str
@@ -443,8 +464,11 @@ class InitializeCacheRequest(_message.Message):
     NUM_GPU_BLOCKS_FIELD_NUMBER: _builtins.int
     NUM_CPU_BLOCKS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
+    """of the operator that asks"""
     num_gpu_blocks: _builtins.int
+    """agreed; above 0 and at most what was reported"""
     num_cpu_blocks: _builtins.int
+    """agreed; at most what was reported"""
     def __init__(
         self,
         *,
@@ -467,6 +491,7 @@ class DrainRequest(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
+    """of the operator that asks"""
     timeout_seconds: _builtins.float
     """0 = the worker's default"""
     def __init__(
@@ -513,12 +538,17 @@ class PrepareSleepRequest(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     REQUEST_COUNTER_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
+    """of the operator that asks"""
     level: _builtins.int
+    """1 or 2, as in SleepRequest"""
     mode: Global___DrainMode.ValueType
+    """what happens to running requests"""
     request_counter: _builtins.int
     """refused if the worker's differs: a request came in the meantime"""
     @_builtins.property
-    def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """as in SleepRequest"""
+
     def __init__(
         self,
         *,
@@ -567,9 +597,11 @@ class SleepRequest(_message.Message):
     TAGS_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
+    """of the operator that asks"""
     level: _builtins.int
     """1: weights stay in host memory; 2: weights are dropped"""
     mode: Global___DrainMode.ValueType
+    """what happens to running requests, where PrepareSleep was not called"""
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """empty = all; else of: weights, kv_cache"""
@@ -597,6 +629,7 @@ class PrepareWakeUpRequest(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     TAGS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
+    """of the operator that asks"""
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """empty = all"""
@@ -642,6 +675,7 @@ class WakeUpRequest(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     TAGS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
+    """of the operator that asks"""
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """empty = all; the worker serves when nothing sleeps any more"""
@@ -669,6 +703,7 @@ class SwapEngineRequest(_message.Message):
     SETTINGS_DIGEST_FIELD_NUMBER: _builtins.int
     TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
+    """of the operator that asks"""
     settings_digest: _builtins.str
     """what the operator calls these settings, as DORMOUSE_SETTINGS_DIGEST at the start"""
     timeout_seconds: _builtins.float
@@ -699,6 +734,7 @@ class ResetPrefixCacheRequest(_message.Message):
 
     EPOCH_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
+    """of the operator that asks"""
     def __init__(
         self,
         *,
@@ -734,6 +770,7 @@ class StartProfileRequest(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     DIRECTORY_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
+    """of the operator that asks"""
     directory: _builtins.str
     """under --profiler-dir, or relative to it; "" = that directory. INVALID_ARGUMENT if outside"""
     def __init__(
@@ -771,6 +808,7 @@ class StopProfileRequest(_message.Message):
 
     EPOCH_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
+    """of the operator that asks"""
     def __init__(
         self,
         *,
@@ -811,7 +849,9 @@ class SaveShardedStateRequest(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     DIRECTORY_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
+    """of the operator that asks"""
     directory: _builtins.str
+    """where the files go, in the worker's file system"""
     def __init__(
         self,
         *,
@@ -883,7 +923,9 @@ class ShutdownRequest(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     DRAIN_TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
+    """of the operator that asks"""
     drain_timeout_seconds: _builtins.float
+    """how long running requests may go on"""
     def __init__(
         self,
         *,

@@ -120,7 +120,8 @@ class WorkerControlServicer:
     """Missing associated documentation comment in .proto file."""
 
     def GetStatus(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns the status at once.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -197,7 +198,8 @@ class WorkerControlServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ResetPrefixCache(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Forgets all cached prefixes; blocks of running requests stay.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -218,7 +220,8 @@ class WorkerControlServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SaveShardedState(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Writes the weights of every rank to a directory, in the form that loadFormat sharded_state reads.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')

@@ -39,6 +39,7 @@ class WorkerControlStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> WorkerControlAsyncStub: ...
     GetStatus: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.GetStatusRequest, _worker_control_pb2.WorkerStatus]
+    """Returns the status at once."""
     WatchStatus: _grpc.UnaryStreamMultiCallable[_worker_control_pb2.GetStatusRequest, _worker_control_pb2.WorkerStatus]
     """Streams the status, at once and then on every change."""
     DetermineNumAvailableBlocks: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.DetermineNumAvailableBlocksRequest, _worker_control_pb2.MemoryReport]
@@ -68,6 +69,7 @@ class WorkerControlStub:
     The digest that is served already succeeds at once; that of a swap under way waits for it.
     """
     ResetPrefixCache: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.ResetPrefixCacheRequest, _worker_control_pb2.ResetPrefixCacheResponse]
+    """Forgets all cached prefixes; blocks of running requests stay."""
     StartProfile: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.StartProfileRequest, _worker_control_pb2.StartProfileResponse]
     """Records every operation of the engine until StopProfile, a sleep or the end. FAILED_PRECONDITION: one is being
     recorded already, or the worker was started without --profiler-dir.
@@ -75,6 +77,7 @@ class WorkerControlStub:
     StopProfile: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.StopProfileRequest, _worker_control_pb2.StopProfileResponse]
     """Writes the trace. FAILED_PRECONDITION, naming the last trace, if nothing is being recorded."""
     SaveShardedState: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.SaveShardedStateRequest, _worker_control_pb2.SaveShardedStateResponse]
+    """Writes the weights of every rank to a directory, in the form that loadFormat sharded_state reads."""
     CheckHealth: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.CheckHealthRequest, _worker_control_pb2.CheckHealthResponse]
     """Fails with UNAVAILABLE when the engine process is dead, has not stepped for too long, or can not compute. Has the
     device compute something small, unless the worker loads, sleeps or carries out a command.
@@ -86,6 +89,7 @@ class WorkerControlStub:
 class WorkerControlAsyncStub(WorkerControlStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetStatus: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.GetStatusRequest, _worker_control_pb2.WorkerStatus]  # type: ignore[assignment]
+    """Returns the status at once."""
     WatchStatus: _aio.UnaryStreamMultiCallable[_worker_control_pb2.GetStatusRequest, _worker_control_pb2.WorkerStatus]  # type: ignore[assignment]
     """Streams the status, at once and then on every change."""
     DetermineNumAvailableBlocks: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.DetermineNumAvailableBlocksRequest, _worker_control_pb2.MemoryReport]  # type: ignore[assignment]
@@ -115,6 +119,7 @@ class WorkerControlAsyncStub(WorkerControlStub):
     The digest that is served already succeeds at once; that of a swap under way waits for it.
     """
     ResetPrefixCache: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.ResetPrefixCacheRequest, _worker_control_pb2.ResetPrefixCacheResponse]  # type: ignore[assignment]
+    """Forgets all cached prefixes; blocks of running requests stay."""
     StartProfile: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.StartProfileRequest, _worker_control_pb2.StartProfileResponse]  # type: ignore[assignment]
     """Records every operation of the engine until StopProfile, a sleep or the end. FAILED_PRECONDITION: one is being
     recorded already, or the worker was started without --profiler-dir.
@@ -122,6 +127,7 @@ class WorkerControlAsyncStub(WorkerControlStub):
     StopProfile: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.StopProfileRequest, _worker_control_pb2.StopProfileResponse]  # type: ignore[assignment]
     """Writes the trace. FAILED_PRECONDITION, naming the last trace, if nothing is being recorded."""
     SaveShardedState: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.SaveShardedStateRequest, _worker_control_pb2.SaveShardedStateResponse]  # type: ignore[assignment]
+    """Writes the weights of every rank to a directory, in the form that loadFormat sharded_state reads."""
     CheckHealth: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.CheckHealthRequest, _worker_control_pb2.CheckHealthResponse]  # type: ignore[assignment]
     """Fails with UNAVAILABLE when the engine process is dead, has not stepped for too long, or can not compute. Has the
     device compute something small, unless the worker loads, sleeps or carries out a command.
@@ -135,7 +141,8 @@ class WorkerControlServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _worker_control_pb2.GetStatusRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_worker_control_pb2.WorkerStatus, _abc.Awaitable[_worker_control_pb2.WorkerStatus]]: ...
+    ) -> _typing.Union[_worker_control_pb2.WorkerStatus, _abc.Awaitable[_worker_control_pb2.WorkerStatus]]:
+        """Returns the status at once."""
 
     @_abc_1.abstractmethod
     def WatchStatus(
@@ -224,7 +231,8 @@ class WorkerControlServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _worker_control_pb2.ResetPrefixCacheRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_worker_control_pb2.ResetPrefixCacheResponse, _abc.Awaitable[_worker_control_pb2.ResetPrefixCacheResponse]]: ...
+    ) -> _typing.Union[_worker_control_pb2.ResetPrefixCacheResponse, _abc.Awaitable[_worker_control_pb2.ResetPrefixCacheResponse]]:
+        """Forgets all cached prefixes; blocks of running requests stay."""
 
     @_abc_1.abstractmethod
     def StartProfile(
@@ -249,7 +257,8 @@ class WorkerControlServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _worker_control_pb2.SaveShardedStateRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_worker_control_pb2.SaveShardedStateResponse, _abc.Awaitable[_worker_control_pb2.SaveShardedStateResponse]]: ...
+    ) -> _typing.Union[_worker_control_pb2.SaveShardedStateResponse, _abc.Awaitable[_worker_control_pb2.SaveShardedStateResponse]]:
+        """Writes the weights of every rank to a directory, in the form that loadFormat sharded_state reads."""
 
     @_abc_1.abstractmethod
     def CheckHealth(

@@ -42,6 +42,7 @@ class WorkerDefaults:
     node_loss_s: int = 30  # how long a pod stays on a node that does not answer
     # More variables. In no digest: pods that are there keep theirs, new ones get these.
     environment: Mapping[str, str] = field(default_factory=dict)
+    image_pull_secrets: tuple[str, ...] = ()  # names of Secrets in the pod's namespace; in no digest, as above
 
 
 def pod_manifest(
@@ -91,6 +92,8 @@ def pod_manifest(
             "volumes": _volumes(deployment),
         },
     }
+    if defaults.image_pull_secrets:
+        pod["spec"]["imagePullSecrets"] = [{"name": name} for name in defaults.image_pull_secrets]
     if hub := deployment.model.hub:
         pod["spec"]["initContainers"] = [download_container(deployment, hub, common=_common(image, defaults))]
     if deployment.parallelism.is_grouped:

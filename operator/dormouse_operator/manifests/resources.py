@@ -28,7 +28,7 @@ def resources_of(deployment: Deployment) -> Manifest:
     limits, requests = (dict(given.get(name) or {}) for name in ("limits", "requests"))
     gpu = deployment.placement.gpu_resource
     if gpu is not None and gpu not in limits:
-        limits[gpu] = requests.get(gpu, deployment.parallelism.tensor)
+        limits[gpu] = requests.get(gpu, deployment.parallelism.tensor)  # nosec B113  # a mapping
     if "memory" not in limits and "memory" not in requests and (memory := memory_bytes(deployment)):
         limits["memory"] = requests["memory"] = f"{math.ceil(memory / _MIB)}Mi"
     named = {"limits": limits, "requests": requests}

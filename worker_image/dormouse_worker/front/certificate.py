@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 from grpc import aio
@@ -11,6 +12,12 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from dormouse_api.auth import RoleTokens
 from dormouse_api.mutual_tls import MutualTls, follow_directory, read_bundle
 from dormouse_api.peers import RequirePeer
+
+
+def show_expiry(registry: CollectorRegistry, expiry_s: Callable[[], float]) -> None:
+    """Show for how long the worker's certificate lasts, as this says."""
+    words = "For how long the worker's own certificate is still accepted; below 0 it is not."
+    Gauge("dormouse_certificate_expiry_seconds", words, registry=registry).set_function(expiry_s)
 
 
 class Certificate:
@@ -23,9 +30,8 @@ class Certificate:
         self._following: asyncio.Task[None] | None = None
         self._registry = CollectorRegistry()
         if self._tls:
-            words = "For how long the worker's own certificate is still accepted; below 0 it is not."
-            gauge = Gauge("dormouse_certificate_expiry_seconds", words, registry=self._registry)
-            gauge.set_function(lambda tls=self._tls: tls.expiry_s)  # type: ignore[misc]  # mypy infers no default
+            tls = self._tls
+            show_expiry(self._registry, lambda: tls.expiry_s)
 
     def __repr__(self) -> str:
         return f"Certificate({self._tls!r})"

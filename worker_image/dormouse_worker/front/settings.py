@@ -79,7 +79,7 @@ class _RefusingParser(argparse.ArgumentParser):
 
 def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[FrontSettings, EngineSettings]:
     """Return both parts' settings. Ends the program with code 2 and the flag's name on a bad value."""
-    return _parse(_with_flags(_parser()), argv, environ)
+    return _parse(command_line(), argv, environ)
 
 
 def reparse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[FrontSettings, EngineSettings]:
@@ -137,14 +137,16 @@ def _tracing(parser: argparse.ArgumentParser, flags: argparse.Namespace, environ
         parser.error(str(error))
 
 
-def _parser() -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(
+def command_line() -> argparse.ArgumentParser:
+    """Return the program's command line, every flag described."""
+    parser = argparse.ArgumentParser(
         prog="dormouse-worker",
         description="Serve one model over gRPC: a front process (this one) and an engine process.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    return _with_flags(parser)
 
 
 def _with_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

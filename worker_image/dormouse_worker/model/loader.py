@@ -28,7 +28,7 @@ from dormouse_worker.model.lean.decoder import LeanDecoder
 from dormouse_worker.model.lean.native import NativeDecoder, build_native
 from dormouse_worker.model.parallel.communicator import Alone
 from dormouse_worker.model.parallel.shards import Vocabulary
-from dormouse_worker.model.parallel.stages import send_stage
+from dormouse_worker.model.parallel.stages import own_layers, send_stage
 from dormouse_worker.model.weights.loading import LoadedWeights, load_weights
 from dormouse_worker.model.weights.source import LoadReport
 from dormouse_worker.model.weights.store import WeightStore
@@ -117,7 +117,9 @@ def load(settings: EngineSettings, device: Device, layout: Layout | None = None)
     layout = layout or Layout()
     files = check_model_files(settings.model_path, settings.load_format, layout)
     with foreign_errors(files.path):
-        config = AutoConfig.from_pretrained(files.path, local_files_only=True, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(  # nosec B615  # of a directory
+            files.path, local_files_only=True, trust_remote_code=False
+        )
         check_device(device.name, device.capability, settings.dtype, files.config)
         check_architecture(config)
         max_model_len = resolve_max_model_len(config, settings.max_model_len)
@@ -207,8 +209,8 @@ def _discover(module: Any, settings: EngineSettings, device: torch.device, layou
         raise ModelInvalid(
             f"{settings.model}: {type(module).__name__} does not run on a paged cache: {error}"
         ) from error
-    wanted = layout.layers(int(config.num_hidden_layers))
-    if sorted(context.layers) != list(wanted):
+    wanted = own_layers(module, layout)
+    if sorted(context.layers) != wanted:
         raise ModelInvalid(
             f"{settings.model}: {len(context.layers)} of {len(wanted)} layers use transformers' attention interface; "
             "one that does not reads no paged cache"

@@ -47,7 +47,9 @@ def convert(model_path: Path, cache: Path) -> Path | None:
 
 def _write(model_path: Path, target: Path) -> None:
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model_path, local_files_only=True, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(  # nosec B615  # of a directory
+            model_path, local_files_only=True, trust_remote_code=False
+        )
         text: str = tokenizer.backend_tokenizer.to_str()
     except Exception as error:  # foreign code over a stranger's files
         raise ModelInvalid(f"{model_path}: its tokenizer can not be converted to {TOKENIZER_FILE}: {error}") from error

@@ -1,0 +1,83 @@
+"""docs/reference/inferencedeployment.md: every field of the custom resource, from its definition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from tools.bootstrap import ROOT
+from tools.pages.schemas import Field, Schema, as_written, fields
+from tools.pages.tables import code, escaped, page, table
+
+CRD = ROOT / "crds" / "inferencedeployments.yaml"
+_HEADS = ("Field", "Type", "Default", "Allowed", "What")
+
+
+def schema() -> Schema:
+    """Return the schema of the one version."""
+    (version,) = yaml.safe_load(CRD.read_text("utf-8"))["spec"]["versions"]
+    found: Schema = version["schema"]["openAPIV3Schema"]
+    return found
+
+
+def all_fields() -> list[Field]:
+    """Return the fields of spec and status."""
+    whole = schema()
+    return [field for part in ("spec", "status") for field in fields(whole["properties"][part], part)]
+
+
+def text() -> str:
+    """Return the page."""
+    whole = schema()
+    parts = [
+        _INTRODUCTION,
+        f"{escaped(whole['description'])}",
+        "## spec",
+        _plain(whole["properties"]["spec"], "spec"),
+        *(_group(field) for field in _groups(whole["properties"]["spec"], "spec")),
+        f"## Rules\n\n{table(('Where', 'What is refused'), _rules(whole, ''))}",
+        f"## status\n\n{escaped(whole['properties']['status']['description'])}",
+        table(_HEADS[:2] + _HEADS[4:], ((*row[:2], row[4]) for row in map(_row, _status(whole)))),
+    ]
+    return page("InferenceDeployment", *parts)
+
+
+def _status(whole: Schema) -> Iterator[Field]:
+    return fields(whole["properties"]["status"], "status")
+
+
+def _groups(schema: Schema, path: str) -> Iterator[Field]:
+    """Yield the fields of the first storey that have fields of their own."""
+    for name, below in schema["properties"].items():
+        if "properties" in below:
+            yield Field(f"{path}.{name}", below)
+
+
+def _plain(schema: Schema, path: str) -> str:
+    """Return the table of the fields of the first storey that have none below them."""
+    single = [Field(f"{path}.{name}", below) for name, below in schema["properties"].items()]
+    return table(_HEADS, (_row(field) for field in single if "properties" not in field.schema))
+
+
+def _group(field: Field) -> str:
+    rows = table(_HEADS, map(_row, fields(field.schema, field.path)))
+    return f"### {field.path}\n\n{escaped(field.description)}\n\n{rows}"
+
+
+def _row(field: Field) -> tuple[str, ...]:
+    default = as_written(field.schema.get("default"))
+    return code(field.path), field.kind, code(default), escaped(field.allowed), escaped(field.description)
+
+
+def _rules(schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
+    for rule in schema.get("x-kubernetes-validations", ()):
+        yield code(path + rule.get("fieldPath", "")), escaped(rule["message"])
+    for name, below in schema.get("properties", {}).items():
+        yield from _rules(below, f"{path}.{name}".lstrip("."))
+
+
+_INTRODUCTION = """`inference.dormouse.dev/v1alpha1`, short name `infd`. The same text is told by `kubectl explain
+infd.spec`. A field that is not here is an error. How the fields play together stands in
+[The life of a deployment](../lifecycle.md) and [Place pods and models](../placement.md)."""
