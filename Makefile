@@ -106,7 +106,7 @@ mutate: install ## Change what decides in small ways, print those that no test n
 	$(PY) -m tools.mutate
 
 .PHONY: bench
-bench: install ## Measure against transformers; one part with NAME=throughput, latency, prefix, startup, serve, sleep, gateway or coldstart
+bench: install ## Measure against transformers; one part with NAME=throughput, latency, prefix, startup, serve, sleep, gateway, coldstart or groups
 	$(PY) -m bench $(NAME)
 
 .PHONY: bench-operator

@@ -8,6 +8,7 @@
     sleep       sleep and wake on the fake device; the residue; the profile's error
     gateway     the gateway's cost beside direct calls; 1,000 requests that arrive during one wake (as root)
     coldstart   wakes from both levels and from no pod at all, beyond the worker's own time (as root)
+    groups      groups beside one worker: tokens, decode, a step's bytes, a rank that is killed
 
 The operator is measured by `python -m bench.fleet`, which needs root.
 
@@ -17,7 +18,7 @@ unless --out says where. Measure on a machine that does nothing else.
 
 from __future__ import annotations
 
-from bench import coldstart, gateway, latency, prefix, serve, sleep, startup, throughput
+from bench import coldstart, gateway, groups, latency, prefix, serve, sleep, startup, throughput
 from bench.options import Measure, end_children_on_sigterm, make_console, make_parser, run, to_options
 from bench.results import print_table
 
@@ -30,6 +31,7 @@ BENCHMARKS: dict[str, Measure] = {
     "sleep": sleep.measure,
     "gateway": gateway.measure,
     "coldstart": coldstart.measure,
+    "groups": groups.measure,
 }
 
 

@@ -1,6 +1,6 @@
-"""A gateway as it is, before one worker of this machine: `python -m bench.front_door MODEL PORT`.
+"""A gateway as it is, before workers of this machine: `python -m bench.front_door MODEL PORT…`.
 
-Kubernetes is in memory and says that there is an InferenceDeployment with one pod, the worker at this port of loopback.
+Kubernetes is in memory and says that there is an InferenceDeployment with a pod for each, at these ports of loopback.
 The gateway's port is the one line on standard output; it ends with standard input.
 """
 
@@ -10,13 +10,14 @@ import asyncio
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import uvloop
 
 from bench.helpers import environment
+from bench.worker import GATEWAY_TOKEN
 from dormouse_gateway.activity import Activity
 from dormouse_gateway.server import Gateway
 from dormouse_gateway.settings import Settings, Tokens
@@ -38,9 +39,9 @@ class Door:
 
 
 @contextmanager
-def open_door(model: str, worker_port: int) -> Iterator[Door]:
-    """A gateway before this worker, ended with the block. Raises RuntimeError if it does not start."""
-    command = [sys.executable, "-m", "bench.front_door", model, str(worker_port)]
+def open_door(model: str, *worker_ports: int) -> Iterator[Door]:
+    """A gateway before these workers, ended with the block. Raises RuntimeError if it does not start."""
+    command = [sys.executable, "-m", "bench.front_door", model, *map(str, worker_ports)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -53,17 +54,18 @@ def open_door(model: str, worker_port: int) -> Iterator[Door]:
             process.stdin.close()
 
 
-async def serve(model: str, worker_port: int) -> None:
-    """Be the gateway until standard input ends. Raises TimeoutError if it does not hear of the worker."""
+async def serve(model: str, worker_ports: Sequence[int]) -> None:
+    """Be the gateway until standard input ends. Raises TimeoutError if it does not hear of all workers."""
     kube = FakeKube()
     kube.put(INFERENCE_DEPLOYMENTS, infd(NAME, model=model))
-    kube.put(PODS, pod(f"{NAME}-0", NAME, f"127.0.0.1:{worker_port}"))
+    for number, port in enumerate(worker_ports):
+        kube.put(PODS, pod(f"{NAME}-{number}", NAME, f"127.0.0.1:{port}"))
     settings = Settings(host="127.0.0.1", port=0, control_port=0, metrics_port=0, http_port=0, lame_duck_s=0)
-    gateway, stop = Gateway(settings, Tokens(), kube), asyncio.Event()
+    gateway, stop = Gateway(settings, Tokens(GATEWAY_TOKEN), kube), asyncio.Event()
     ports = await gateway.start()
     running = asyncio.create_task(gateway.run(stop))
     async with asyncio.timeout(START_TIMEOUT_S):
-        while not any(load.awake_workers for load in _activities(gateway)):  # noqa: ASYNC110  # nobody tells of it
+        while sum(load.awake_workers for load in _activities(gateway)) < len(worker_ports):  # noqa: ASYNC110  # nobody tells of it
             await asyncio.sleep(POLL_S)
     print(ports.inference, flush=True)
     await asyncio.to_thread(sys.stdin.read)
@@ -80,4 +82,4 @@ def _activities(gateway: Gateway) -> Iterator[Activity]:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING)
-    uvloop.run(serve(sys.argv[1], int(sys.argv[2])))
+    uvloop.run(serve(sys.argv[1], [int(port) for port in sys.argv[2:]]))

@@ -8,12 +8,15 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
+from typing import Any, TypeVar
 
 import msgspec
 
 from bench.replies import Reply
 from bench.workload import Request
 from tools.bootstrap import ROOT, cache_root
+
+T = TypeVar("T")
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -52,14 +55,18 @@ class Helper:
 
     def run(self, job: Job) -> list[Reply]:
         """Have a job done. Raises RuntimeError if the program ended instead."""
+        return self.ask(job, list[Reply])
+
+    def ask(self, question: msgspec.Struct, kind: type[T]) -> T:
+        """Return the answer, which is of this kind. Raises RuntimeError if the program ended instead."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(msgspec.json.encode(job) + b"\n")
+        self._process.stdin.write(msgspec.json.encode(question) + b"\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
             raise RuntimeError(f"{self._module} ended with {self._process.wait()}: see its words above")
-        return msgspec.json.decode(answer, type=list[Reply])
+        return msgspec.json.decode(answer, type=kind)
 
 
 def environment() -> dict[str, str]:
@@ -76,9 +83,14 @@ def environment() -> dict[str, str]:
 
 def answer_lines(work: Callable[[Job], list[Reply]]) -> None:
     """Be such a program until standard input ends."""
+    answer_questions(Job, work)
+
+
+def answer_questions(kind: Any, work: Callable[[Any], object]) -> None:
+    """Be such a program for questions of this kind."""
     with _own_stdout() as out:
         for line in sys.stdin.buffer:
-            os.write(out, msgspec.json.encode(work(msgspec.json.decode(line, type=Job))) + b"\n")
+            os.write(out, msgspec.json.encode(work(msgspec.json.decode(line, type=kind))) + b"\n")
 
 
 @contextmanager

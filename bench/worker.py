@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_api.v1 import worker_control_pb2_grpc as control_rpc
 
 OPERATOR_TOKEN = "operator-token-of-the-benchmarks"
+GATEWAY_TOKEN = "gateway-token-of-the-benchmarks"
 METADATA = role_metadata(OPERATOR_TOKEN)
 EPOCH = 1
 MAX_BLOCKS = 4096  # of 16 tokens: every sequence of a workload has room, and more would only be memory
@@ -34,6 +36,15 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def free_port_pair() -> int:
+    """Return the first of two such ports beside each other, as a group wants them."""
+    while True:
+        port = free_port()
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port + 1))
+            return port
+
+
 class Worker:
     """One worker: its front's process and the doors to it. `program` is what Python runs."""
 
@@ -42,7 +53,9 @@ class Worker:
         ports = {"--port": self.port, "--control-port": self.control_port, "--metrics-port": metrics_port}
         command = [sys.executable, *program, "--model", str(model), *FLAGS, *flags]
         command += [word for flag, port in ports.items() for word in (flag, str(port))]
-        env = {**environment(), "DORMOUSE_OPERATOR_TOKEN_SHA256": token_digest(OPERATOR_TOKEN)}
+        tokens = {"OPERATOR": OPERATOR_TOKEN, "GATEWAY": GATEWAY_TOKEN}
+        digests = {f"DORMOUSE_{role}_TOKEN_SHA256": token_digest(token) for role, token in tokens.items()}
+        env = {**environment(), **digests}
         self.process = subprocess.Popen(command, env=env)
         self._channels = [self._open(self.port), self._open(self.control_port)]
         self.inference = inference_rpc.InferenceStub(self._channels[0])

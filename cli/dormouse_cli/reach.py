@@ -6,7 +6,9 @@ The clients are synchronous and forwarding is not: it runs in a thread of its ow
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -21,6 +23,7 @@ from dormouse_cli.cluster import Cluster, Open, Target, kube_errors
 from dormouse_cli.errors import CommandFailed
 from dormouse_cli.exit_codes import ExitCode
 from dormouse_cli.session import World
+from dormouse_cli.traces import traced
 from dormouse_kube.api import PODS, SERVICES, Resource
 
 
@@ -44,19 +47,33 @@ class Found:
     host: str  # the gateway's own name, which its certificate holds
 
 
+@dataclass(frozen=True, slots=True)
+class Door:
+    """An address that leads to a model."""
+
+    address: str
+    model: str  # the name by which it is known there
+    host: str = ""  # the name in the certificate, where it is not that of the address
+
+
 @contextmanager
 def reached(way: Way, model: str, world: World, *, timeout_s: float) -> Iterator[tuple[Client, str]]:
     """Give a client and the model's name there. Raises CommandFailed only, also for what the calls in it raise."""
-    if way.address or is_listening(world.here):
-        with connected(way, way.address or world.here, timeout_s=timeout_s) as client:
-            yield client, model
-        return
     with (
-        _or_say_both(world.here),
-        found(world.open, way.target, model) as there,
-        connected(way, f"127.0.0.1:{there.port}", timeout_s=timeout_s, server_name=there.host) as client,
+        door(way, model, world) as there,
+        connected(way, there.address, timeout_s=timeout_s, server_name=there.host) as client,
     ):
         yield client, there.model
+
+
+@contextmanager
+def door(way: Way, model: str, world: World) -> Iterator[Door]:
+    """Give the address that leads to the model, forwarded as long as the caller needs it. Raises CommandFailed."""
+    if way.address or is_listening(world.here):
+        yield Door(way.address or world.here, model)
+        return
+    with _or_say_both(world.here), found(world.open, way.target, model) as there:
+        yield Door(f"127.0.0.1:{there.port}", there.model, there.host)
 
 
 @contextmanager
@@ -75,11 +92,20 @@ def _or_say_both(here: str) -> Iterator[None]:
 def connected(way: Way, address: str, *, timeout_s: float, server_name: str = "") -> Iterator[Client]:
     """Give a client for an address; what it raises becomes one sentence."""
     try:
-        tls = _tls(way, server_name)
-        with Client(address, api_key=way.api_key, tls=tls, timeout_s=timeout_s, retry=RetryPolicy.never()) as client:
+        tls = tls_of(way, server_name)
+        never = RetryPolicy.never()
+        with (
+            traced(os.environ, warn) as tracer,
+            Client(address, api_key=way.api_key, tls=tls, timeout_s=timeout_s, retry=never, tracer=tracer) as client,
+        ):
             yield client
     except ClientError as error:
         raise explain(error, address) from error
+
+
+def warn(message: str) -> None:
+    """Say something beside the answer."""
+    sys.stderr.write(f"{message}\n")
 
 
 def explain(error: ClientError, address: str) -> CommandFailed:
@@ -92,7 +118,7 @@ def explain(error: ClientError, address: str) -> CommandFailed:
     return CommandFailed(f"{error.code.name}: {error}{hint}")
 
 
-def _tls(way: Way, server_name: str) -> Tls | None:
+def tls_of(way: Way, server_name: str) -> Tls | None:
     """Return how to speak TLS, None for not at all. Raises CommandFailed if the CA can not be read."""
     if not way.tls and way.tls_ca is None:
         return None

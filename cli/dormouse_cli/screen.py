@@ -20,7 +20,7 @@ class Screen:
     def __init__(self, out: Console, remarks: Console) -> None:
         """Take where to write."""
         self.out = out
-        self._remarks = remarks
+        self.remarks = remarks
 
     @classmethod
     def standard(cls) -> Screen:
@@ -47,11 +47,11 @@ class Screen:
 
     def remark(self, text: str) -> None:
         """Say something beside the answer."""
-        self._remarks.print(Text(text.translate(_CONTROL), style="dim"), soft_wrap=True)
+        self.remarks.print(Text(text.translate(_CONTROL), style="dim"), soft_wrap=True)
 
     def error(self, message: str) -> None:
         """Say why it did not work."""
-        self._remarks.print(Text.assemble(("error: ", "bold red"), message.translate(_CONTROL)), soft_wrap=True)
+        self.remarks.print(Text.assemble(("error: ", "bold red"), message.translate(_CONTROL)), soft_wrap=True)
 
     def structured(self, value: Mapping[str, Any] | Sequence[Any], form: str) -> None:
         """Write JSON or YAML."""

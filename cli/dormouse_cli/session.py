@@ -15,6 +15,7 @@ from dormouse_cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:  # kubernetes and rich cost half a second: only commands that need them import them
     from dormouse_cli.cluster import Cluster, Open, Target
+    from dormouse_cli.reach import Way
     from dormouse_cli.screen import Screen
 
 
@@ -71,6 +72,21 @@ def world_of(context: typer.Context) -> World:
     from dormouse_cli.cluster_client import open_cluster
 
     return World(open_cluster)
+
+
+def way_of(
+    address: str | None,
+    *,
+    api_key: str | None,
+    tls: bool,
+    tls_ca: str | None,
+    kube: tuple[str | None, str | None, str | None],
+) -> Way:
+    """Return how the options say to reach a model; `kube` is kubeconfig, context and namespace."""
+    from dormouse_cli.cluster import Target
+    from dormouse_cli.reach import Way
+
+    return Way(address=address, api_key=api_key, tls=tls, tls_ca=tls_ca, target=Target(*kube))
 
 
 @contextmanager

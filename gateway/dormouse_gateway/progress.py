@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from dormouse_api.v1 import inference_pb2 as pb
 
 _FINISH = b"\x28"  # the key of finish_reason
-_ABORT = b"\x28\x03"  # finish_reason, as every message spells FINISH_REASON_ABORT: key and value
+_ABORT = _FINISH + b"\x03"  # key and value, as every message spells FINISH_REASON_ABORT
 
 
 class Gap(Exception):
@@ -132,7 +132,7 @@ def is_abort(raw: bytes) -> bool:
 
 
 def may_be_last(raw: bytes) -> bool:
-    """Tell whether the message may end a choice; a guess that costs nothing and misses none."""
+    """Tell whether the message may end a choice; a guess without parsing, which misses none."""
     return _FINISH in raw
 
 

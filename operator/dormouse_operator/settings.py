@@ -28,9 +28,8 @@ class Settings:
     watch_namespaces: tuple[str, ...]  # DORMOUSE_WATCH_NAMESPACES, comma list; none = the whole cluster
     worker_image: str  # DORMOUSE_WORKER_IMAGE: for deployments that name none
     worker_image_pull_policy: str  # DORMOUSE_WORKER_IMAGE_PULL_POLICY: Always, IfNotPresent or Never
-    worker_image_pull_secrets: tuple[
-        str, ...
-    ]  # DORMOUSE_WORKER_IMAGE_PULL_SECRETS, comma list: in each pod's namespace
+    # DORMOUSE_WORKER_IMAGE_PULL_SECRETS, comma list: in each pod's namespace
+    worker_image_pull_secrets: tuple[str, ...]
     namespace: str  # DORMOUSE_NAMESPACE: of the release; the lease lies here
     release: str  # DORMOUSE_RELEASE: full name of the release; the lease is <release>-operator
     pod_name: str  # DORMOUSE_POD_NAME: reports Events

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from contextlib import contextmanager
 from typing import Any
 
+import grpc
+
+from dormouse_api.v1 import inference_pb2_grpc as rpc
 from dormouse_cli.cluster import NAMESPACES
 from dormouse_cli.testing import FakeCluster
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
@@ -22,6 +27,17 @@ STEPS = {
     "Ready": ("Serving", "1 of 1 replicas serve"),
     "Available": ("Serving", "1 of 1 replicas serve"),
 }
+
+
+@contextmanager
+def serving(servicer: Any, *, num_threads: int = 2) -> Iterator[int]:
+    """Serve Inference on loopback and give the port."""
+    grpc_server = grpc.server(futures.ThreadPoolExecutor(num_threads))
+    rpc.add_InferenceServicer_to_server(servicer, grpc_server)
+    port = grpc_server.add_insecure_port("127.0.0.1:0")
+    grpc_server.start()
+    yield port
+    grpc_server.stop(None).wait()
 
 
 def condition(type_: str, status: str, reason: str, message: str = "") -> dict[str, Any]:

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-from concurrent import futures
 from io import StringIO
 
 import grpc
@@ -18,6 +17,7 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
 from dormouse_cli.main import app
 from dormouse_cli.output import Output
+from tests.cli import kit
 
 ENV = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
@@ -57,12 +57,9 @@ class Server(rpc.InferenceServicer):
 @pytest.fixture
 def server():
     servicer = Server()
-    grpc_server = grpc.server(futures.ThreadPoolExecutor(2))
-    rpc.add_InferenceServicer_to_server(servicer, grpc_server)
-    servicer.address = f"127.0.0.1:{grpc_server.add_insecure_port('127.0.0.1:0')}"
-    grpc_server.start()
-    yield servicer
-    grpc_server.stop(None).wait()
+    with kit.serving(servicer) as port:
+        servicer.address = f"127.0.0.1:{port}"
+        yield servicer
 
 
 @pytest.fixture

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent import futures
 
-import grpc
 import pytest
 
 from dormouse_api.v1 import inference_pb2 as pb
@@ -34,12 +32,8 @@ class Gateway(rpc.InferenceServicer):
 @pytest.fixture
 def gateway():
     servicer = Gateway()
-    grpc_server = grpc.server(futures.ThreadPoolExecutor(2))
-    rpc.add_InferenceServicer_to_server(servicer, grpc_server)
-    servicer.port = grpc_server.add_insecure_port("127.0.0.1:0")
-    grpc_server.start()
-    yield servicer
-    grpc_server.stop(None).wait()
+    with kit.serving(servicer) as servicer.port:
+        yield servicer
 
 
 def gateway_pod(name="gw-1", *, is_ready=True):

@@ -7,8 +7,9 @@ import aiohttp
 import grpc
 import pytest
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
-from opentelemetry.trace import StatusCode
+from opentelemetry.trace import SpanKind, StatusCode
 
+from dormouse_api.client import AsyncClient
 from dormouse_api.testing_spans import KeptSpans, linked_ids, parent_id, span_id
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.openai.testing import TalkingWorker
@@ -66,6 +67,18 @@ async def test_a_request_continues_its_clients_trace_and_its_worker_continues_it
     assert seen.values("traceparent") == [f"00-{TRACE_ID:032x}-{span_id(span):016x}-01"]
     assert seen.values("tracestate") == ["a=b"]
     assert [event.name for event in span.events] == ["sent", "first message"]
+
+
+async def test_the_python_clients_span_is_the_parent_of_the_gateways(house, workers, spans):
+    await house.add("tiny", workers[:1])
+    async with AsyncClient(f"127.0.0.1:{house.ports.inference}", tracer=spans.tracer) as client:
+        request = pb.GenerateRequest(model="default/tiny", text="a")
+        assert [token async for response in client.generate(request) for token in response.token_ids] == [1, 2, 3]
+    told = {span.kind: span for span in await ended(house, spans, TEXT, 2)}
+    client_span, gateway_span = told[SpanKind.CLIENT], told[SpanKind.SERVER]
+    assert client_span.parent is None
+    assert parent_id(gateway_span) == span_id(client_span)
+    assert gateway_span.context.trace_id == client_span.context.trace_id
 
 
 async def test_a_request_tells_what_was_asked_and_how_much_came_and_never_its_words(house, spans):

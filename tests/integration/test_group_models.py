@@ -6,6 +6,7 @@ import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import pytest
 
 from dormouse_api.v1 import worker_control_pb2 as control
@@ -31,6 +32,7 @@ class Group:
         flags = (*FLAGS, *place, *sizes)
         pods = [start_worker(model, *flags, "--node-rank", str(ordinal)) for ordinal in range(pipeline)]
         self.leader, self.followers = pods[0], pods[1:]
+        self.num_ranks = tensor * pipeline
         self.num_gpu_blocks = 0  # once agreed
 
 
@@ -76,5 +78,27 @@ def test_a_group_with_a_killed_rank_comes_again_and_says_the_same(group, expecte
     until(group.leader, lambda status: status.state != READY)
     until(group.leader, has_state(PROFILED), START_S)
     group.leader.start()
-    assert group.leader.status().last_engine_failure.reason == "GroupBroken"
+    assert group.leader.status().last_engine_failure.reason == "RankLost"
     assert answers(group.leader) == expected
+
+
+def test_a_rank_that_is_stopped_in_the_middle_of_a_stream_ends_its_group_which_says_the_same_again(group, expected):
+    """Others wait for it in a collective."""
+    stream = group.leader.stream(PROMPTS[0], temperature=0, max_tokens=400, ignore_eos=True)
+    next(stream)
+    os.kill(rank_pids(group.followers[-1], of_engine=False)[-1], signal.SIGSTOP)
+    with pytest.raises(grpc.RpcError) as caught:
+        list(stream)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    failure = until(group.leader, has_state(PROFILED), START_S).last_engine_failure
+    assert (failure.reason, f"rank {group.num_ranks - 1}" in failure.message) == ("RankHung", True), failure.message
+    group.leader.start()
+    assert answers(group.leader) == expected
+
+
+def test_ranks_that_can_not_share_the_heads_are_refused_with_the_numbers(start_worker, tiny_model):
+    worker = start_worker(tiny_model, *FLAGS, "--tensor-parallel-size", "3")
+    failure = until(worker, has_state(control.WORKER_STATE_FAILED), START_S).failure
+    assert failure.reason == "InvalidSettings"
+    words = "rank 0: tensor_parallel_size is 3; LlamaForCausalLM has 8 attention heads, which it must divide"
+    assert words in failure.message

@@ -110,6 +110,13 @@ class Group:
         return self._start_worker(self.model, *self._flags, "--node-rank", "1")
 
 
+def start_leader(start_worker, model, *flags):
+    """Return the first pod of a group of two, and how to start the second."""
+    place = ("--master-addr", "127.0.0.1", "--master-port", str(master_port()), "--pipeline-parallel-size", "2")
+    flags = (*FLAGS, *CARE, *place, *flags)
+    return start_worker(model, *flags), lambda: start_worker(model, *flags, "--node-rank", "1")
+
+
 @pytest.fixture(scope="module")
 def group(start_worker, model):
     group = Group(start_worker, model)
@@ -160,7 +167,7 @@ def test_a_killed_rank_ends_the_group_which_begins_anew(group, of_engine):
     (pid,) = rank_pids(pod, of_engine=of_engine)
     kill_and_agree_again(group.leader, pid)
     status = group.leader.status()
-    assert status.last_engine_failure.reason == "GroupBroken"
+    assert status.last_engine_failure.reason == "RankLost"
     assert f"rank {0 if of_engine else 1}" in status.last_engine_failure.message
     assert group.leader.greedy(PROMPT, 6) == expected(6)
 
@@ -168,6 +175,7 @@ def test_a_killed_rank_ends_the_group_which_begins_anew(group, of_engine):
 def test_a_stopped_rank_ends_the_group_at_the_deadline(group):
     (pid,) = rank_pids(group.follower, of_engine=False)
     status = kill_and_agree_again(group.leader, pid, signal.SIGSTOP)
+    assert status.last_engine_failure.reason == "RankHung"
     assert "rank 1" in status.last_engine_failure.message
     assert "no sign of life for 5 s" in status.last_engine_failure.message
     assert group.leader.greedy(PROMPT, 6) == expected(6)
@@ -190,6 +198,45 @@ def test_a_request_that_a_dying_rank_interrupts_may_be_continued_elsewhere(group
     order_ranks(group.model)
     until(group.leader, has_state(PROFILED))
     group.leader.start()
+
+
+def test_a_rank_that_dies_in_the_middle_of_a_wake_leaves_nothing_half_awake(group):
+    group.leader.operate("Sleep", control.SleepRequest(epoch=1, level=2))
+    order_ranks(group.model, rank1={"die": ["wake_up"]})
+    with pytest.raises(grpc.RpcError) as caught:
+        group.leader.operate("WakeUp", control.WakeUpRequest(epoch=1))
+    assert "rank 1" in caught.value.details()
+    order_ranks(group.model)
+    status = until(group.leader, has_state(PROFILED))
+    assert status.last_engine_failure.reason == "RankLost"
+    group.leader.start()
+    assert group.leader.greedy(PROMPT, 6) == expected(6)
+
+
+def test_a_rank_that_comes_too_late_is_named_and_is_in_time_for_the_next_attempt(start_worker, model):
+    leader, start_follower = start_leader(start_worker, model, "--group-start-timeout", "2")
+    status = until(leader, lambda status: status.last_engine_failure.reason)
+    assert status.last_engine_failure.reason == "RankMissing"
+    assert "of 2 ranks these did not come within 2 s: 1" in status.last_engine_failure.message
+    start_follower()
+    until(leader, has_state(PROFILED))
+    leader.start()
+    assert leader.greedy(PROMPT, 6) == expected(6)
+
+
+def test_a_taken_port_is_told_and_taken_once_it_is_free(start_worker, model):
+    port = master_port()
+    with socket.create_server(("127.0.0.1", port + 1)):
+        leader, start_follower = start_leader(start_worker, model, "--master-port", str(port))
+        status = until(leader, lambda status: status.last_engine_failure.reason)
+        assert status.last_engine_failure.reason == "GroupPortTaken"
+        assert (
+            f"127.0.0.1 port {port + 1} for the other ranks (--master-port + 1)" in status.last_engine_failure.message
+        )
+    start_follower()
+    until(leader, has_state(PROFILED))
+    leader.start()
+    assert leader.greedy(PROMPT, 6) == expected(6)
 
 
 def test_a_followers_whole_pod_may_be_replaced(group):

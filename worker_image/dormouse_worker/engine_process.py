@@ -26,7 +26,7 @@ from dormouse_worker.executor.gpu_watch import GpuWatch, explain_failure
 from dormouse_worker.executor.multi_process import MultiProcessExecutor
 from dormouse_worker.executor.rank_spawn import GpuRankUnhealthy
 from dormouse_worker.executor.single_process import SingleProcessExecutor
-from dormouse_worker.exit_codes import EXIT_BROKEN, EXIT_GPU_UNHEALTHY, EXIT_GROUP_BROKEN
+from dormouse_worker.exit_codes import EXIT_BROKEN, EXIT_GPU_UNHEALTHY, GROUP_EXITS
 from dormouse_worker.group import GroupPlace, add_group_arguments, place_of
 from dormouse_worker.host import Host
 from dormouse_worker.ipc import EngineMessage, FrameSplitter, FrontMessage, decode_front, encode_frame
@@ -108,7 +108,7 @@ def _serve_watched(settings: EngineSettings, place: GroupPlace, transport: Socke
         _serve(settings, place, transport)
     except GroupBroken as error:  # what is left of the group dies with us
         logger.critical("%s: %s", error.reason, error)
-        return EXIT_GPU_UNHEALTHY if isinstance(error, GpuRankUnhealthy) else EXIT_GROUP_BROKEN
+        return EXIT_GPU_UNHEALTHY if isinstance(error, GpuRankUnhealthy) else GROUP_EXITS[error.reason]
     except EngineBroken as error:
         if check and (fault := explain_failure(check, time.sleep)):
             end_unhealthy(fault)

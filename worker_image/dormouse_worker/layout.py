@@ -53,9 +53,3 @@ class Layout:
     def samples(self) -> bool:
         """Return whether the group's tokens come from this rank."""
         return self.is_last_stage and self.tensor_rank == 0
-
-    def layers(self, num_layers: int) -> range:
-        """Return the layers that the rank computes: even parts, what is left over goes to the first stages."""
-        share, left = divmod(num_layers, self.pipeline)
-        start = self.stage * share + min(self.stage, left)
-        return range(start, start + share + (self.stage < left))

@@ -7,16 +7,20 @@ import random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 from grpc import aio
 
+from dormouse_api.client import traces
 from dormouse_api.client.errors import from_rpc
 from dormouse_api.client.retry import RetryPolicy
 from dormouse_api.client.settings import Tls, chat_request, metadata, options, text_request
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
 
 Answer = TypeVar("Answer")
 
@@ -32,6 +36,7 @@ class AsyncClient:
         tls: Tls | None = None,
         timeout_s: float | None = 600.0,
         retry: RetryPolicy | None = None,
+        tracer: Tracer | None = None,
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
@@ -46,6 +51,7 @@ class AsyncClient:
         self._address = address
         self._timeout_s = timeout_s
         self._retry = retry or RetryPolicy()
+        self._tracer = tracer
         self._sleep = sleep
         self._clock = clock
         self._rng = rng or random.Random()  # noqa: S311  # jitter needs no cryptography
@@ -74,12 +80,22 @@ class AsyncClient:
         Who stops reading (closes the iterator) ends the call. Retried only before the first message.
         """
         deadline = self._deadline(timeout_s)
+        with traces.begin(request, self._tracer) as trace:
+            sent = (*self._metadata, *trace.metadata)
+            async with aclosing(self._attempts(request, deadline, sent)) as answer:
+                async for response in answer:
+                    trace.last = response
+                    yield response
+
+    async def _attempts(
+        self, request: pb.GenerateRequest, deadline: float | None, sent: traces.Metadata
+    ) -> AsyncGenerator[pb.GenerateResponse, None]:
         attempt = 0
         while True:
             attempt += 1
             has_begun = False
             try:
-                async with aclosing(self._stream(request, deadline)) as stream:
+                async with aclosing(self._stream(request, deadline, sent)) as stream:
                     async for response in stream:
                         has_begun = True
                         yield response
@@ -125,19 +141,20 @@ class AsyncClient:
 
     async def _unary(self, method: Callable[..., Awaitable[Answer]], request: Any, timeout_s: float | None) -> Answer:
         deadline = self._deadline(timeout_s)
+        sent = (*self._metadata, *traces.current(self._tracer))
         attempt = 0
         while True:
             attempt += 1
             try:
-                return await method(request, timeout=self._left_s(deadline), metadata=self._metadata)
+                return await method(request, timeout=self._left_s(deadline), metadata=sent)
             except grpc.RpcError as error:
                 await self._pause_or_raise(error, attempt, deadline, has_begun=False)
 
     async def _stream(
-        self, request: pb.GenerateRequest, deadline: float | None
+        self, request: pb.GenerateRequest, deadline: float | None, sent: traces.Metadata
     ) -> AsyncGenerator[pb.GenerateResponse, None]:
         """Yield one call's messages; closed early it cancels the call."""
-        call = self._stub.Generate(request, timeout=self._left_s(deadline), metadata=self._metadata)
+        call = self._stub.Generate(request, timeout=self._left_s(deadline), metadata=sent)
         try:
             async for response in call:
                 yield response

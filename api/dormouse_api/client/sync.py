@@ -6,15 +6,19 @@ import random
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
+from dormouse_api.client import traces
 from dormouse_api.client.errors import from_rpc
 from dormouse_api.client.retry import RetryPolicy
 from dormouse_api.client.settings import Tls, chat_request, metadata, options, text_request
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
 
 Answer = TypeVar("Answer")
 
@@ -30,6 +34,7 @@ class Client:
         tls: Tls | None = None,
         timeout_s: float | None = 600.0,
         retry: RetryPolicy | None = None,
+        tracer: Tracer | None = None,
         sleep: Callable[[float], Any] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
@@ -37,7 +42,8 @@ class Client:
         """Take host:port; nothing is connected before the first call.
 
         `timeout_s` bounds a whole call, its retries included, in seconds (None = no bound); each method can give
-        another. `sleep`, `clock` and `rng` are for tests.
+        another. Where OpenTelemetry is used, calls continue the current trace; `tracer` makes their spans, else the
+        global provider's. `sleep`, `clock` and `rng` are for tests.
         """
         self._metadata = metadata(api_key)
         if tls is None:
@@ -48,6 +54,7 @@ class Client:
         self._address = address
         self._timeout_s = timeout_s
         self._retry = retry or RetryPolicy()
+        self._tracer = tracer
         self._sleep = sleep
         self._clock = clock
         self._rng = rng or random.Random()  # noqa: S311  # jitter needs no cryptography
@@ -76,12 +83,23 @@ class Client:
         Who stops reading (closes the iterator) ends the call. Retried only before the first message.
         """
         deadline = self._deadline(timeout_s)
+        with (
+            traces.begin(request, self._tracer) as trace,
+            closing(self._attempts(request, deadline, (*self._metadata, *trace.metadata))) as answer,
+        ):
+            for response in answer:
+                trace.last = response
+                yield response
+
+    def _attempts(
+        self, request: pb.GenerateRequest, deadline: float | None, sent: traces.Metadata
+    ) -> Generator[pb.GenerateResponse, None, None]:
         attempt = 0
         while True:
             attempt += 1
             has_begun = False
             try:
-                with closing(self._stream(request, deadline)) as stream:
+                with closing(self._stream(request, deadline, sent)) as stream:
                     for response in stream:
                         has_begun = True
                         yield response
@@ -120,19 +138,20 @@ class Client:
 
     def _unary(self, method: Callable[..., Answer], request: Any, timeout_s: float | None) -> Answer:
         deadline = self._deadline(timeout_s)
+        sent = (*self._metadata, *traces.current(self._tracer))
         attempt = 0
         while True:
             attempt += 1
             try:
-                return method(request, timeout=self._left_s(deadline), metadata=self._metadata)
+                return method(request, timeout=self._left_s(deadline), metadata=sent)
             except grpc.RpcError as error:
                 self._pause_or_raise(error, attempt, deadline, has_begun=False)
 
     def _stream(
-        self, request: pb.GenerateRequest, deadline: float | None
+        self, request: pb.GenerateRequest, deadline: float | None, sent: traces.Metadata
     ) -> Generator[pb.GenerateResponse, None, None]:
         """Yield one call's messages; closed early it cancels the call."""
-        call = self._stub.Generate(request, timeout=self._left_s(deadline), metadata=self._metadata)
+        call = self._stub.Generate(request, timeout=self._left_s(deadline), metadata=sent)
         try:
             yield from call
         finally:

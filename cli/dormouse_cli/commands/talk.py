@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dormouse_cli.options import Address, ApiKey, Context, Kubeconfig, Model, Namespace, Tls, TlsCa
-from dormouse_cli.session import said_errors, world_of
+from dormouse_cli.session import said_errors, way_of, world_of
 
 if TYPE_CHECKING:  # grpc and rich are imported by the commands that need them
     from dormouse_api.client import Client
@@ -60,7 +60,7 @@ def generate(
     from dormouse_api.v1 import inference_pb2 as pb
 
     sampling = pb.SamplingParams(temperature=temperature, top_p=top_p, max_tokens=max_tokens, seed=seed)
-    way = _way(address, api_key=api_key, tls=tls, tls_ca=tls_ca, kube=(kubeconfig, kube_context, namespace))
+    way = way_of(address, api_key=api_key, tls=tls, tls_ca=tls_ca, kube=(kubeconfig, kube_context, namespace))
     with _session(context, way, model, timeout) as session:
         request = pb.GenerateRequest(model=session.model, text=_read(text), sampling_params=sampling)
         session.output.stream(session.client.generate(request))
@@ -87,7 +87,7 @@ def chat(
     from dormouse_cli.chat import Conversation
 
     sampling = pb.SamplingParams(temperature=temperature, top_p=top_p, max_tokens=max_tokens, seed=seed)
-    way = _way(address, api_key=api_key, tls=tls, tls_ca=tls_ca, kube=(kubeconfig, kube_context, namespace))
+    way = way_of(address, api_key=api_key, tls=tls, tls_ca=tls_ca, kube=(kubeconfig, kube_context, namespace))
     with _session(context, way, model, timeout) as session:
         conversation = Conversation(session.client, session.model, sampling)
         for line in _lines(session.output):
@@ -107,7 +107,7 @@ def tokenize(
     kube_context: Context = None,
 ) -> None:
     """Show the tokens of a text. Works while the model sleeps."""
-    way = _way(address, api_key=api_key, tls=tls, tls_ca=tls_ca, kube=(kubeconfig, kube_context, namespace))
+    way = way_of(address, api_key=api_key, tls=tls, tls_ca=tls_ca, kube=(kubeconfig, kube_context, namespace))
     with _session(context, way, model) as session:
         session.output.token_ids(session.client.tokenize(_read(text), model=session.model))
 
@@ -124,7 +124,7 @@ def describe(
     kube_context: Context = None,
 ) -> None:
     """Show what a model is. Works while it sleeps."""
-    way = _way(address, api_key=api_key, tls=tls, tls_ca=tls_ca, kube=(kubeconfig, kube_context, namespace))
+    way = way_of(address, api_key=api_key, tls=tls, tls_ca=tls_ca, kube=(kubeconfig, kube_context, namespace))
     with _session(context, way, model) as session:
         session.output.model(session.client.get_model(session.model))
 
@@ -145,20 +145,6 @@ def serve(
     with said_errors(Screen.standard().error):
         command = worker_command(model, context.args)
         os.execv(command[0], command)  # noqa: S606  no shell is meant
-
-
-def _way(
-    address: str | None,
-    *,
-    api_key: str | None,
-    tls: bool,
-    tls_ca: str | None,
-    kube: tuple[str | None, str | None, str | None],
-) -> Way:
-    from dormouse_cli.cluster import Target
-    from dormouse_cli.reach import Way
-
-    return Way(address=address, api_key=api_key, tls=tls, tls_ca=tls_ca, target=Target(*kube))
 
 
 @dataclass(frozen=True, slots=True)

@@ -272,6 +272,17 @@ def test_a_rank_that_can_not_go_back_breaks_the_group(groups):
         executor.sleep(1, TAGS)
 
 
+@pytest.mark.parametrize("verb", ["sleep", "prepare_wake_up", "wake_up"])
+def test_a_rank_that_dies_while_it_falls_asleep_or_wakes_breaks_the_group_and_is_named(groups, verb):
+    """Nothing is half awake: what is left of the group ends with it."""
+    executor = groups.start()
+    if verb != "sleep":
+        executor.sleep(2, TAGS)
+    groups.order(rank1={"die": [verb]})
+    with pytest.raises(RankLost, match=r"^rank 1: its process"):
+        executor.sleep(2, TAGS) if verb == "sleep" else executor.wake_up(TAGS)
+
+
 def test_an_answer_that_no_message_can_carry_is_refused(groups):
     executor = groups.start()
     with pytest.raises(InvalidArgument, match=r"rank 0.*'something_unsayable', whose answer can not be sent"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import ssl
 from collections.abc import Callable
 
 import msgspec
@@ -14,6 +15,7 @@ from dormouse_worker.ipc import FrameSplitter
 logger = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 1 << 18
+NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class RankConnection:
@@ -32,6 +34,11 @@ class RankConnection:
 
     def __repr__(self) -> str:
         return f"RankConnection({self.name}, {len(self._outbox)} bytes to write, ended={self.has_ended})"
+
+    @property
+    def stream(self) -> socket.socket:
+        """Return it, for who asks what the other end has shown; nobody else reads or writes."""
+        return self._socket
 
     def fileno(self) -> int:
         """Return the descriptor, for selectors."""
@@ -56,7 +63,7 @@ class RankConnection:
         try:
             while self.wants_to_write:
                 del self._outbox[: self._socket.send(self._outbox)]
-        except BlockingIOError:
+        except NOT_NOW:
             return
         except OSError:
             self.has_ended = True
@@ -69,7 +76,7 @@ class RankConnection:
                 self.heard_s = self._clock()
                 messages += [decode_rank(payload) for payload in self._splitter.feed(data)]
             self.has_ended = True
-        except BlockingIOError:
+        except NOT_NOW:
             pass
         except (OSError, ValueError, msgspec.DecodeError) as error:
             logger.warning("%s: the connection broke: %s", self.name, error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import selectors
 import socket
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -16,6 +17,7 @@ from dormouse_worker.errors import GroupPortTaken, RankMissing
 from dormouse_worker.executor.rank_admission import Expected, describe, refusal_of
 from dormouse_worker.executor.rank_connection import RankConnection
 from dormouse_worker.executor.rank_messages import Hello, Refusal
+from dormouse_worker.executor.rank_tls import RankTls
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +37,17 @@ class Children(Protocol):
 class RankDoor:
     """Owns the listening sockets and, until they are handed over, the connections."""
 
-    def __init__(self, listeners: list[socket.socket], expected: Expected, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        listeners: list[socket.socket],
+        expected: Expected,
+        clock: Callable[[], float],
+        tls: RankTls | None = None,
+    ) -> None:
+        """With `tls` ranks of other pods prove that they are of the same deployment."""
         self._expected = expected
         self._clock = clock
+        self._tls = tls
         self._selector = selectors.DefaultSelector()
         self._listeners = listeners
         self._strangers: list[RankConnection] = []
@@ -80,17 +90,23 @@ class RankDoor:
 
     def _accept(self, listener: socket.socket) -> None:
         try:
-            accepted, _ = listener.accept()
+            accepted = self._secured(listener.accept()[0])
         except OSError as error:  # gone again
             logger.warning("a rank came and went: %s", error)
             return
         if len(self._strangers) >= MAX_STRANGERS:
             accepted.close()
             return
-        tune(accepted)
         connection = RankConnection(accepted, self._clock)
         self._strangers.append(connection)
         self._selector.register(connection, selectors.EVENT_READ)
+
+    def _secured(self, accepted: socket.socket) -> socket.socket:
+        """Return the connection as it is to be used; one of this pod is as good as a child. Raises OSError."""
+        if accepted.family == socket.AF_UNIX:
+            return accepted
+        tune(accepted)
+        return self._tls.accept(accepted) if self._tls else accepted
 
     def _hear(self, connection: RankConnection) -> None:
         for message in connection.receive():
@@ -100,7 +116,7 @@ class RankDoor:
             self._forget(connection)
 
     def _judge(self, connection: RankConnection, hello: Hello) -> None:
-        refusal = refusal_of(hello, self._expected, self._admitted)
+        refusal = self._stranger(connection, hello) or refusal_of(hello, self._expected, self._admitted)
         if refusal:
             logger.error("refused %s", refusal)
             self._refused[refusal] = None
@@ -111,6 +127,12 @@ class RankDoor:
         logger.info("%s is there", connection.name)
         self._strangers.remove(connection)
         self._admitted[hello.rank] = connection
+
+    def _stranger(self, connection: RankConnection, hello: Hello) -> str:
+        if self._tls is None or not isinstance(connection.stream, ssl.SSLSocket):
+            return ""
+        complaint = self._tls.complaint(connection.stream)
+        return complaint and f"{describe(hello.rank, hello.pod)} {complaint}"
 
     def _forget_silent(self) -> None:
         for stranger in list(self._strangers):

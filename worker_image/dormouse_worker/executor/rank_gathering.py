@@ -18,6 +18,7 @@ from dormouse_worker.executor.rank_environment import interface_of, meeting_vari
 from dormouse_worker.executor.rank_hello import make_hello
 from dormouse_worker.executor.rank_messages import Welcome
 from dormouse_worker.executor.rank_spawn import LocalRanks
+from dormouse_worker.executor.rank_tls import tls_of
 from dormouse_worker.group import LOOPBACK, GroupPlace
 from dormouse_worker.settings import EngineSettings
 
@@ -48,7 +49,7 @@ def gather(
     directory = Path(tempfile.mkdtemp(prefix="dormouse-ranks-"))  # only we may enter
     socket_path = directory / "ranks.sock"
     listeners = [listen_unix(socket_path), *([meeting.listener] if meeting.listener else [])]
-    door = RankDoor(listeners, expected, clock)
+    door = RankDoor(listeners, expected, clock, tls_of(environ))
     try:
         local.start(range(settings.tensor_parallel_size), socket_path, settings, environ)
         connections = door.admit_all(place.start_timeout_s, local)

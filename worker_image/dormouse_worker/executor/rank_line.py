@@ -15,6 +15,7 @@ import msgspec
 
 from dormouse_worker.executor.rank_door import tune
 from dormouse_worker.executor.rank_messages import Beat, LeaderMessage, RankMessage, decode_leader, encode
+from dormouse_worker.executor.rank_tls import RankTls, Stream
 from dormouse_worker.exit_codes import EXIT_LEADER_GONE
 from dormouse_worker.ipc import FrameSplitter
 
@@ -34,7 +35,7 @@ class LeaderGone(Exception):
 class LeaderLine:
     """Owns a connected stream socket. `say` may be called from several threads, `receive` from one."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: Stream) -> None:
         self._socket = connection
         self._splitter = FrameSplitter()
         self._inbox: list[LeaderMessage] = []
@@ -88,18 +89,29 @@ def connect_unix(path: Path) -> socket.socket:
 
 
 def connect_tcp(
-    host: str, port: int, timeout_s: float, *, clock: Callable[[], float], sleep: Callable[[float], None]
-) -> socket.socket:
-    """Return a connection to the leader, trying again while there is no such name or listener. Raises LeaderGone."""
+    host: str,
+    port: int,
+    timeout_s: float,
+    tls: RankTls | None = None,
+    *,
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+) -> Stream:
+    """Return a connection to the leader, trying again while there is no such name, listener or proof of who it is.
+
+    Raises LeaderGone.
+    """
     deadline_s = clock() + timeout_s
     while True:
         try:
             connection = socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S)
+            tune(connection)
+            if tls:
+                return tls.connect(connection)
         except OSError as error:
             if clock() >= deadline_s:
                 raise LeaderGone(f"no leader at {host} port {port} for {timeout_s:g} s: {error}") from error
             sleep(RETRY_PERIOD_S)
             continue
         connection.settimeout(None)
-        tune(connection)
         return connection

@@ -34,6 +34,7 @@ from dormouse_worker.executor.rank_environment import (
 from dormouse_worker.executor.rank_hello import make_hello
 from dormouse_worker.executor.rank_line import BEAT_PERIOD_S, LeaderGone, LeaderLine, connect_tcp, connect_unix
 from dormouse_worker.executor.rank_messages import Answer, Call, Hello, Refusal, Step, Welcome, encode_value
+from dormouse_worker.executor.rank_tls import Stream, tls_of
 from dormouse_worker.executor.worker_wrapper import WorkerWrapper, worker_class_of
 from dormouse_worker.exit_codes import EXIT_LEADER_GONE, EXIT_REFUSED
 from dormouse_worker.host import Host
@@ -180,11 +181,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _connect(flags: argparse.Namespace) -> socket.socket:
+def _connect(flags: argparse.Namespace) -> Stream:
     if flags.socket:
         return connect_unix(Path(flags.socket))
     host, _, port = flags.address.rpartition(":")
-    return connect_tcp(host, int(port), flags.connect_timeout, clock=time.monotonic, sleep=time.sleep)
+    tls = tls_of(os.environ)
+    return connect_tcp(host, int(port), flags.connect_timeout, tls, clock=time.monotonic, sleep=time.sleep)
 
 
 def _show_life() -> None:
@@ -202,7 +204,7 @@ def _tell_front(line: str) -> None:
     os.write(sys.stdout.fileno(), f"{line}\n".encode())
 
 
-def _join(connection: socket.socket, variables: Mapping[str, str]) -> None:
+def _join(connection: Stream, variables: Mapping[str, str]) -> None:
     """Take the group's variables; a rank of another pod listens on its own interface and tells its front."""
     os.environ.update(variables)
     if connection.family == socket.AF_UNIX:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -14,34 +12,31 @@ from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.engine.executor import SleepReport, WakeReport
 from dormouse_worker.errors import Damaged, Internal, InvalidSettings
 from dormouse_worker.executor.allocation import Allocation
+from dormouse_worker.executor.decode_recorder import DecodeRecorder
 from dormouse_worker.executor.golden_check import GoldenCheck
 from dormouse_worker.executor.meeting import Meeting
 from dormouse_worker.executor.memory_errors import memory_errors
-from dormouse_worker.executor.recording import Recording, record
-from dormouse_worker.executor.sleep_orders import check_sleep, check_tags
+from dormouse_worker.executor.recording import Recording
+from dormouse_worker.executor.sleeper import Sleeper
 from dormouse_worker.executor.worker_base import WorkerBase
 from dormouse_worker.host import Host, freeze_garbage_collector, thaw_garbage_collector
 from dormouse_worker.ipc import MemoryReport, ModelInfo
 from dormouse_worker.layout import Layout
-from dormouse_worker.model.attention.interface import AttentionBackend, BackendSizes, is_graph_backend
+from dormouse_worker.model.attention.interface import AttentionBackend, BackendSizes
 from dormouse_worker.model.attention.select import check_setting, select_backend
 from dormouse_worker.model.device.device import Device
-from dormouse_worker.model.graphs import DecodeGraphs, GraphMaker, graph_sizes
+from dormouse_worker.model.graphs import GraphMaker
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.loader import LoadedModel, load
-from dormouse_worker.model.memory import estimate_graph_bytes, require_fit
+from dormouse_worker.model.memory import require_fit
 from dormouse_worker.model.meters import Meter, make_meter
 from dormouse_worker.model.parallel.communicator import ALONE, Alone, Communicator
 from dormouse_worker.model.parallel.start import connect_from_environment
 from dormouse_worker.model.profile_run import ProfiledModel, ProfiledRank, profile_memory
-from dormouse_worker.model.runner import ForwardPass, ModelRunner
+from dormouse_worker.model.runner import ModelRunner
 from dormouse_worker.model.stopwatch import Stopwatch
 from dormouse_worker.model.weights.sharded import save_sharded_state
 from dormouse_worker.settings import EngineSettings
-
-logger = logging.getLogger(__name__)
-
-LOGIT_BYTES = 4  # of the widest dtype that logits have
 
 
 class RankWorker(WorkerBase):
@@ -67,8 +62,7 @@ class RankWorker(WorkerBase):
         self._report: MemoryReport | None = None
         self._allocation: Allocation | None = None
         self._golden: GoldenCheck | None = None
-        self._graphs: DecodeGraphs | None = None
-        self.recording: Recording | None = None  # what recording the graphs took
+        self._recorder = DecodeRecorder(settings, self.layout, self.make_graph_maker)
 
     def __repr__(self) -> str:
         model = "loaded" if self._model else "none"
@@ -85,6 +79,11 @@ class RankWorker(WorkerBase):
     def nvml_own_bytes(self) -> int | None:
         """Return what the device's driver counts as this process's; None where it does not tell."""
         return None
+
+    @property
+    def recording(self) -> Recording | None:
+        """Return what recording the graphs took; None while there are none."""
+        return self._recorder.recording
 
     @property
     def device(self) -> Device:
@@ -130,7 +129,7 @@ class RankWorker(WorkerBase):
                 block_bytes=model.cache_spec.block_bytes,
                 max_model_len=model.max_model_len,
                 num_groups=len(model.cache_spec.groups),
-                graph_bytes=self._estimate_graph_bytes(model),
+                graph_bytes=self._recorder.estimate_bytes(model),
             ),
             self.meter,
             self._run_profile,
@@ -155,7 +154,8 @@ class RankWorker(WorkerBase):
         try:
             with Meeting(self._group(), "initialize_cache") as meeting, memory_errors(what):
                 self._allocation = Allocation(self.device, spec, counts, model.weights, self._make_runner)
-                self._record_graphs(self._allocation)
+                if self._recorder.record(model, self._allocation.cache, self._attention(), self.meter):
+                    self._allocation.restart()
                 meeting.meet()
                 self._check_golden(Stopwatch())
         except BaseException:
@@ -173,24 +173,12 @@ class RankWorker(WorkerBase):
             self._allocated().append_sampled(tokens)
 
     def sleep(self, level: int, tags: Collection[str], kept_blocks: Sequence[int] = ()) -> SleepReport:
-        """See `WorkerBase`. Blocks are kept at level 1 only. Raises InvalidArgument or InsufficientMemory."""
-        check_sleep(level, tags, kept_blocks)
-        allocation, watch = self._allocated(), Stopwatch()
-        before_bytes = self.meter.own_bytes()
-        self.device.synchronize()
-        with memory_errors("the copies that a sleep needs can not be made"):
-            allocation.sleep(level, tags, kept_blocks, watch)
-        with watch.phase("drop"):
-            self.meter.release_unused()
-        residual_bytes = self.meter.own_bytes()
-        host_copy_bytes = self._loaded().weights.host_copy_bytes + allocation.host_copy_bytes
-        return SleepReport(max(0, before_bytes - residual_bytes), residual_bytes, host_copy_bytes, watch.phases)
+        """See `WorkerBase`."""
+        return self._sleeper().sleep(level, tags, kept_blocks)
 
     def prepare_wake_up(self, tags: Collection[str]) -> int:
         """See `WorkerBase`."""
-        check_tags(tags)
-        with memory_errors("the wake can not be prepared"):
-            return self._allocated().prepare(tags)
+        return self._sleeper().prepare(tags)
 
     def wake_up(self, tags: Collection[str]) -> WakeReport:
         """See `WorkerBase`."""
@@ -201,30 +189,16 @@ class RankWorker(WorkerBase):
         self._wake(tags, None, lambda _: self._loaded().weights.arrive())
 
     def _wake(self, tags: Collection[str], meeting: Meeting | None, verify: Callable[[Stopwatch], None]) -> WakeReport:
-        check_tags(tags)
-        allocation, watch = self._allocated(), Stopwatch()
-        if not set(tags) & set(allocation.sleeping_tags):
-            return WakeReport({})
-        agree = meeting.meet if meeting is not None else _nobody_to_meet
         try:
-            with meeting or nullcontext(), memory_errors("the wake is taken back"):
-                allocation.wake(tags, agree, lambda: verify(watch), watch)
+            return self._sleeper().wake(tags, meeting, verify)
         except Damaged:  # for good: hold nothing
             self.shutdown()
             raise
-        except BaseException:
-            self.meter.release_unused()
-            raise
-        return WakeReport(watch.phases)
 
     def save_sharded_state(self, directory: str) -> None:
         """See `WorkerBase`."""
-        save_sharded_state(
-            self._loaded().weights,
-            self.settings.model_path,
-            Path(directory),
-            communicator=self._group(),
-        )
+        weights, model_path = self._loaded().weights, self.settings.model_path
+        save_sharded_state(weights, model_path, Path(directory), communicator=self._group())
 
     def check_health(self) -> None:
         """See `WorkerBase`. Computes one small sum, which fails if torch does."""
@@ -252,12 +226,19 @@ class RankWorker(WorkerBase):
         assert self.communicator is not None, "init_device comes first"
         return self.communicator
 
+    def _attention(self) -> AttentionBackend:
+        assert self._backend is not None, "load_model comes first"
+        return self._backend
+
+    def _sleeper(self) -> Sleeper:
+        return Sleeper(self.device, self.meter, self._loaded().weights, self._allocated())
+
     def _allocated(self) -> Allocation:
         assert self._allocation is not None, "initialize_cache comes first"
         return self._allocation
 
     def _free_cache(self) -> None:
-        self._graphs = self.recording = None  # they read the cache that goes now
+        self._recorder.forget()
         if self._allocation is not None:
             self._allocation.close()
             self._allocation = None
@@ -270,14 +251,13 @@ class RankWorker(WorkerBase):
     def _make_runner(
         self, cache: KVCache, host_cache: KVCache, communicator: Communicator | None = None
     ) -> ModelRunner:
-        assert self._backend is not None, "load_model comes first"
         return ModelRunner(
             self._loaded(),
             cache,
             host_cache,
-            self._backend,
+            self._attention(),
             max_num_seqs=self.settings.max_num_seqs,
-            graphs=self._graphs,
+            graphs=self._recorder.graphs,
             communicator=communicator or self._group(),
         )
 
@@ -293,29 +273,8 @@ class RankWorker(WorkerBase):
             ),
             self.device.torch_device,
             max_num_batched_tokens=settings.max_num_batched_tokens,
-            wants_graphs=bool(self._graph_sizes()),
+            wants_graphs=bool(self._recorder.sizes),
         )
-
-    def _graph_sizes(self) -> tuple[int, ...]:
-        is_alone = self.layout.world_size == 1  # what ranks exchange is not recorded
-        has_graphs = is_alone and self.settings.cuda_graphs and self.make_graph_maker() is not None
-        return graph_sizes(self.settings.max_num_seqs) if has_graphs else ()
-
-    def _estimate_graph_bytes(self, model: LoadedModel) -> int:
-        sizes, row_bytes = self._graph_sizes(), model.vocab_size * LOGIT_BYTES
-        return estimate_graph_bytes(sizes, num_layers=len(model.cache_spec.layers), row_bytes=row_bytes)
-
-    def _record_graphs(self, allocation: Allocation) -> None:
-        """Record decode steps over the new cache, where that can be done; they outlive its sleeps."""
-        maker, backend = self.make_graph_maker(), self._backend
-        if maker is None or not self._graph_sizes() or backend is None or not is_graph_backend(backend):
-            return
-        forward = ForwardPass(self._loaded(), allocation.cache)
-        recorded = DecodeGraphs(forward, backend, self._graph_sizes(), self.device.torch_device)
-        self.recording = record(recorded, maker, len(allocation.cache.spec.groups), self.meter)
-        logger.info("%s", self.recording)
-        self._graphs = recorded
-        allocation.restart()
 
     def _check_golden(self, watch: Stopwatch) -> None:
         assert self._golden is not None, "load_model comes first"
@@ -331,10 +290,6 @@ class RankWorker(WorkerBase):
         runner = self._make_runner(cache, host_cache, Alone(self.layout))
         for batch in batches:
             runner.execute(batch)
-
-
-def _nobody_to_meet() -> None:
-    """Go on at once."""
 
 
 def _make_layout(settings: EngineSettings, rank: int) -> Layout:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Any
 
 from grpc import aio
@@ -20,6 +21,7 @@ from dormouse_api.names import CONTROL_SERVICE, INFERENCE_SERVICE, Role
 from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2_grpc as rpc
 from dormouse_worker.front.answers import answered
+from dormouse_worker.front.certificate import Certificate
 from dormouse_worker.front.http import METRICS_TYPE, Answer, HttpDoor
 from dormouse_worker.front.listening import listen, plain_host, port_error
 from dormouse_worker.front.rank_keeper import RankKeeper
@@ -76,13 +78,15 @@ class FollowerFront:
     """Everything composed. Use: start, run until stopped, which returns the exit code."""
 
     def __init__(self, settings: FrontSettings, keeper: RankKeeper, pod: str) -> None:
-        """Needs a running event loop."""
+        """Needs a running event loop. Raises TlsError where the certificate can not be used."""
         self._settings = settings
         self._keeper = keeper
+        self._certificate = Certificate(settings.mutual_tls_dir)
         self._health = health.HealthServicer()
         digests = {Role.OPERATOR: settings.operator_token_sha256, Role.GATEWAY: settings.gateway_token_sha256}
-        guard = RequireRole(RoleTokens(digests), {CONTROL_SERVICE: Role.OPERATOR})
-        self._inference, self._control = self._server(guard), self._server(guard)
+        tokens = RoleTokens(digests)
+        guards = [RequireRole(tokens, {CONTROL_SERVICE: Role.OPERATOR}), *self._certificate.guards(tokens)]
+        self._inference, self._control = self._server(guards), self._server(guards)
         control = FollowerControl(settings, keeper, pod)  # type: ignore[abstract]  # the rest answers UNIMPLEMENTED
         rpc.add_WorkerControlServicer_to_server(control, self._control)
         self._http = HttpDoor({"/metrics": self._metrics, "/healthz": self._healthz, "/readyz": self._readyz})
@@ -102,10 +106,11 @@ class FollowerFront:
             await self._health.set(service, SERVING)
         await self._health.set(INFERENCE_SERVICE, NOT_SERVING)  # whoever balances requests finds no worker here
         ports = (
-            listen(self._inference.add_insecure_port, settings.host, settings.port, "--port"),
-            listen(self._control.add_insecure_port, settings.host, settings.control_port, "--control-port"),
+            self._listen(self._inference, settings.port, "--port"),
+            self._listen(self._control, settings.control_port, "--control-port"),
             await self._listen_http(),
         )
+        self._certificate.follow()
         await self._inference.start()
         await self._control.start()
         logger.info("following", extra={"fields": {"ports": ports, "ranks": list(self._keeper.ranks)}})
@@ -138,9 +143,14 @@ class FollowerFront:
 
     async def close(self) -> None:
         """Close the ports; safe after a failed start."""
+        self._certificate.close()
         self._keeper.changes.close()
         await asyncio.gather(self._inference.stop(STOP_GRACE_S), self._control.stop(STOP_GRACE_S))
         await self._http.stop()
+
+    def _listen(self, server: aio.Server, port: int, flag: str) -> int:
+        """Bind. Raises RuntimeError naming the flag."""
+        return listen(partial(self._certificate.add_port, server), self._settings.host, port, flag)
 
     async def _listen_http(self) -> int:
         port = self._settings.metrics_port
@@ -149,14 +159,14 @@ class FollowerFront:
         except OSError as error:
             raise port_error("--metrics-port", port, error) from error
 
-    def _server(self, guard: RequireRole) -> aio.Server:
+    def _server(self, guards: Sequence[Any]) -> aio.Server:
         limit = self._settings.max_open_calls
-        server = aio.server(interceptors=[guard], options=list(server_options()), maximum_concurrent_rpcs=limit)
+        server = aio.server(interceptors=guards, options=list(server_options()), maximum_concurrent_rpcs=limit)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         return server
 
     def _metrics(self) -> Answer:
-        return Answer(200, generate_latest(self._registry), METRICS_TYPE)
+        return Answer(200, generate_latest(self._registry) + self._certificate.text(), METRICS_TYPE)
 
     def _healthz(self) -> Answer:
         return Answer(200, b"ok\n")

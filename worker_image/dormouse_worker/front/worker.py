@@ -13,7 +13,7 @@ import grpc
 
 from dormouse_api.status import CallError
 from dormouse_api.v1 import worker_control_pb2 as control
-from dormouse_worker.exit_codes import EXIT_GPU_UNHEALTHY, EXIT_GROUP_BROKEN
+from dormouse_worker.exit_codes import EXIT_GPU_UNHEALTHY, GROUP_EXITS
 from dormouse_worker.front.board import Changes, Failure, StatusBoard
 from dormouse_worker.front.edition import Edition, Served
 from dormouse_worker.front.engine_link import EngineLink, EngineLost, Spawn
@@ -26,7 +26,8 @@ from dormouse_worker.ipc import EngineStatus, FrontMessage, State, StepOutputs
 from dormouse_worker.lifecycle import RETRY_AFTER_S, describe
 
 logger = logging.getLogger(__name__)
-REASONS = {EXIT_GPU_UNHEALTHY: "GPUUnhealthy", EXIT_GROUP_BROKEN: "GroupBroken"}  # of an engine's end
+# of an engine's end, by its exit code
+REASONS = {EXIT_GPU_UNHEALTHY: "GPUUnhealthy", **{code: reason for reason, code in GROUP_EXITS.items()}}
 IDLE = StepOutputs([], running=0, waiting=0, kv_cache_usage=0.0)
 
 

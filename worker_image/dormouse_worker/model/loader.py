@@ -26,7 +26,7 @@ from dormouse_worker.model.lean.build import build_lean
 from dormouse_worker.model.lean.decoder import LeanDecoder
 from dormouse_worker.model.parallel.communicator import Alone
 from dormouse_worker.model.parallel.shards import Vocabulary
-from dormouse_worker.model.parallel.stages import send_stage
+from dormouse_worker.model.parallel.stages import own_layers, send_stage
 from dormouse_worker.model.weights.loading import LoadedWeights, load_weights
 from dormouse_worker.model.weights.source import LoadReport
 from dormouse_worker.model.weights.store import WeightStore
@@ -187,8 +187,8 @@ def _discover(module: Any, settings: EngineSettings, device: torch.device, layou
         raise ModelInvalid(
             f"{settings.model}: {type(module).__name__} does not run on a paged cache: {error}"
         ) from error
-    wanted = layout.layers(int(config.num_hidden_layers))
-    if sorted(context.layers) != list(wanted):
+    wanted = own_layers(module, layout)
+    if sorted(context.layers) != wanted:
         raise ModelInvalid(
             f"{settings.model}: {len(context.layers)} of {len(wanted)} layers use transformers' attention interface; "
             "one that does not reads no paged cache"

@@ -2,6 +2,8 @@
 
 stage 0    embed | layers 0, 1 | -> send          the others' layers pass on what they get, their norm and head too
 stage 1    zeros | pass, pass | receive -> layers 2, 3 | norm, head
+
+Which layers are whose is decided by what each part costs, see `stage_split`.
 """
 
 from __future__ import annotations
@@ -16,6 +18,9 @@ from dormouse_worker.errors import InvalidSettings
 from dormouse_worker.layout import Layout
 from dormouse_worker.model.context import current_communicator
 from dormouse_worker.model.parallel.plans import StagePlan, stage_plan
+from dormouse_worker.stage_split import ModelCosts, split_layers
+
+SAMPLER_WEIGHTS = 50  # in the sampler a logit takes as long as so many weights of the head: see docs/parallelism.md
 
 
 class Elsewhere(nn.Module):
@@ -47,7 +52,7 @@ def keep_stage(module: Any, layout: Layout) -> None:
             f"pipeline_parallel_size is {layout.pipeline}; the model has {len(layers)} layers, one for each stage is "
             "the least"
         )
-    own = layout.layers(len(layers))
+    own = split_layers(count_costs(module, plan), layout.pipeline)[layout.stage]
     for i in range(len(layers)):
         if i not in own:
             layers[i] = Elsewhere()
@@ -57,6 +62,28 @@ def keep_stage(module: Any, layout: Layout) -> None:
     if not layout.is_last_stage:
         for name in plan.behind:
             module.set_submodule(name, Elsewhere())
+
+
+def count_costs(module: Any, plan: StagePlan) -> ModelCosts:
+    """Return what the parts of a whole module cost for one token: the weights that it is multiplied with.
+
+    It meets one row of an embedding. The sampler is put behind the head, by the vocabulary.
+    """
+    before, behind = ([module.get_submodule(name) for name in names] for names in (plan.before, plan.behind))
+    vocab_size = int(module.config.get_text_config().vocab_size)
+    return ModelCosts(
+        layers=tuple(map(_num_weights, module.get_submodule(plan.layers))),
+        before=sum(part.embedding_dim for part in before if isinstance(part, nn.Embedding)),
+        behind=sum(map(_num_weights, behind)) + vocab_size * SAMPLER_WEIGHTS,
+    )
+
+
+def own_layers(module: Any, layout: Layout) -> list[int]:
+    """Return which layers a rank's part of a module has; without stages, how many its configuration says."""
+    if layout.pipeline == 1:
+        return list(range(int(module.config.get_text_config().num_hidden_layers)))
+    layers = module.get_submodule(stage_plan(module, layout.pipeline).layers)
+    return [index for index, layer in enumerate(layers) if is_here(layer)]
 
 
 def is_here(module: Any) -> bool:
@@ -72,6 +99,10 @@ def send_stage(module: Any, arguments: Mapping[str, Any]) -> torch.Tensor:
         raise InvalidSettings(f"pipeline_parallel_size is above 1; {name}'s layers pass on more than hidden states")
     current_communicator().send(hidden)
     return hidden
+
+
+def _num_weights(module: Any) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _silence(module: Any, plan: StagePlan) -> None:
