@@ -98,6 +98,8 @@ class Leadership:
                     seen, since = version, self._monotonic()
                 if lease is None or self._may_take(lease, self._monotonic() - since):
                     await self._take(lease)
+                    if lease is None:
+                        await sleep(self._rest_of_the_second_s())
                     return
                 _LOG.debug("waiting: the lease %s is held by %s", self._name, lease["spec"].get("holderIdentity"))
             except KubeError as error:
@@ -148,6 +150,10 @@ class Leadership:
     def _without_lease(self) -> int:
         """Return an epoch that no earlier lease of this name came to: workers may remember one that was deleted."""
         return int((self._clock() - _COUNTED_FROM).total_seconds())
+
+    def _rest_of_the_second_s(self) -> float:
+        """Return how long to wait before acting: whoever makes a lease anew in this second counts the same epoch."""
+        return 1 - self._clock().microsecond / 1e6
 
     async def _renew(self, epoch: int) -> None:
         """Write the lease anew. Raises NotLeading if it is another's by now; one that was deleted is made again."""

@@ -41,6 +41,8 @@ def deployment(name="tiny"):
 
 
 def app_over(kube, metrics=None, gateways=None, tls=None, **settings):
+    free = {"holderIdentity": "", "leaseTransitions": 0}
+    kube.put(LEASES, {"metadata": {"namespace": "system", "name": SETTINGS.lease_name}, "spec": free})
     leadership = Leadership(
         kube,
         namespace="system",

@@ -56,9 +56,18 @@ class Stage:
         return self.kube.peek(LEASES, "system", "release-operator")["spec"]
 
 
+FREE = {
+    "metadata": {"namespace": "system", "name": "release-operator"},
+    "spec": {"holderIdentity": "", "leaseTransitions": 0},
+}
+
+
 @pytest.fixture
 def stage() -> Stage:
-    return Stage()
+    """A lease is there, and nobody's."""
+    stage = Stage()
+    stage.kube.put(LEASES, FREE)
+    return stage
 
 
 async def test_the_first_operator_takes_the_lease_with_epoch_one(stage):
@@ -71,6 +80,16 @@ async def test_the_first_operator_takes_the_lease_with_epoch_one(stage):
     assert stage.lease["holderIdentity"] == first.identity
     assert stage.pauses == []
     assert repr(first) == "Leadership(system/release-operator, epoch 1, held=True)"
+
+
+async def test_who_makes_the_lease_waits_for_the_next_second_so_that_no_two_count_the_same_epoch():
+    stage = Stage()
+    first, second = stage.operator("pod-a"), stage.operator("pod-b")
+    await first.acquire(stage.sleep)
+    assert stage.pauses == [pytest.approx(0.98)]
+    await stage.kube.delete(LEASES, "system", "release-operator")
+    await second.acquire(stage.sleep)
+    assert (first.epoch, second.epoch) == (1, 2)
 
 
 async def test_a_second_operator_waits_until_the_lease_did_not_change_for_its_duration(stage):
@@ -114,7 +133,7 @@ async def test_a_released_lease_is_taken_at_once(stage):
 
 
 async def test_of_two_that_see_a_free_lease_one_gets_it(stage):
-    stage.kube.fail("create", LEASES, Conflict("already exists"))
+    stage.kube.fail("replace", LEASES, Conflict("changed"))
     operator = stage.operator()
     await operator.acquire(stage.sleep)
     assert stage.pauses == [1.0]
