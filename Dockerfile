@@ -7,6 +7,13 @@ ARG BASE_IMAGE=python:3.11-slim-bookworm
 ARG INSTALLERS="/usr/local/lib/python3*/site-packages/pip* /usr/local/lib/python3*/site-packages/setuptools* \
 /usr/local/lib/python3*/site-packages/wheel* /usr/local/bin/pip* /usr/local/bin/wheel \
 /usr/local/lib/python3*/ensurepip /usr/lib/python3*/ensurepip /usr/share/python-wheels"
+# Of the kubernetes client, the classes with a method per call (80 MB with bytecode): dormouse_kube makes its calls itself.
+# The second names the same files in the list of what is installed, as a pattern of sed.
+ARG GENERATED="/opt/venv/lib/python3*/site-packages/kubernetes/client/api/*_api.py \
+/opt/venv/lib/python3*/site-packages/kubernetes/aio/client/api/*_api.py"
+ARG GENERATED_IN_RECORD="^kubernetes/(aio/)?client/api/[^/]*_api\.py,"
+# Objects of the same client, one module each: the operator loads three, so that their bytecode does not pay its 23 MB.
+ARG RARELY_LOADED="/kubernetes/(aio/)?client/models/v"
 
 # --- what all three stand on -----------------------------------------------------------------------------------------
 FROM ${BASE_IMAGE} AS base
@@ -28,22 +35,33 @@ WORKDIR /opt/dormouse
 
 # --- environments: one layer each, made anew only when the lock file changes -----------------------------------------
 # PYTHONDONTWRITEBYTECODE does not keep pip from compiling what it installs; pip itself does not stay. The images are
-# built on these stages, not copied from them, so that each environment exists once.
+# built on these stages, not copied from them, so that each environment exists once. Operator and gateway are built to
+# the same digests again (python -m tools.images reproduce): their bytecode is valid whatever the files' times are.
 FROM base AS operator-env
 ARG INSTALLERS
+ARG GENERATED
+ARG GENERATED_IN_RECORD
+ARG RARELY_LOADED
 COPY requirements/operator.txt /opt/requirements.txt
 RUN python3 -m venv /opt/venv \
-    && pip install --quiet --require-hashes --only-binary=:all: -r /opt/requirements.txt \
+    && pip install --quiet --no-compile --require-hashes --only-binary=:all: -r /opt/requirements.txt \
     && pip uninstall --quiet --yes setuptools pip \
-    && rm -rf ${INSTALLERS}
+    && rm -rf ${INSTALLERS} ${GENERATED} \
+    && sed -i -E "\#${GENERATED_IN_RECORD}#d" /opt/venv/lib/python3*/site-packages/kubernetes-*.dist-info/RECORD \
+    && python3 -m compileall -qq --invalidation-mode unchecked-hash -x "${RARELY_LOADED}" /opt/venv/lib
 
 FROM base AS gateway-env
 ARG INSTALLERS
+ARG GENERATED
+ARG GENERATED_IN_RECORD
+ARG RARELY_LOADED
 COPY requirements/gateway.txt /opt/requirements.txt
 RUN python3 -m venv /opt/venv \
-    && pip install --quiet --require-hashes --only-binary=:all: -r /opt/requirements.txt \
+    && pip install --quiet --no-compile --require-hashes --only-binary=:all: -r /opt/requirements.txt \
     && pip uninstall --quiet --yes setuptools pip \
-    && rm -rf ${INSTALLERS}
+    && rm -rf ${INSTALLERS} ${GENERATED} \
+    && sed -i -E "\#${GENERATED_IN_RECORD}#d" /opt/venv/lib/python3*/site-packages/kubernetes-*.dist-info/RECORD \
+    && python3 -m compileall -qq --invalidation-mode unchecked-hash -x "${RARELY_LOADED}" /opt/venv/lib
 
 FROM base AS worker-env
 COPY requirements/worker.txt /opt/requirements.txt

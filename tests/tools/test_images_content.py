@@ -21,7 +21,7 @@ def source(tmp_path: Path) -> Path:
         path = tmp_path / "tree" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{name}\n")
-    (tmp_path / "tree" / "Dockerfile").write_text(f"FROM base AS worker-env\n{content.FIRST_STAGE_OF_CODE}\n")
+    (tmp_path / "tree" / "Dockerfile").write_text("".join(f"FROM base AS {part}-env\n" for part in content.PARTS))
     return tmp_path / "tree"
 
 
@@ -74,15 +74,21 @@ def test_the_environment_changes_with_its_own_lock_only(source: Path):
     assert changed == ["worker"]
 
 
-def test_a_changed_stage_changes_the_environment_only_if_it_stands_below(source: Path):
-    def after(old: str, new: str) -> str:
+def test_a_changed_stage_changes_the_environments_that_stand_on_it(source: Path):
+    def changed(old: str, new: str) -> list[str]:
+        before = {part: content.environment_tag(source, part, "base") for part in content.PARTS}
         recipe = (source / "Dockerfile").read_text()
+        assert old in recipe
         (source / "Dockerfile").write_text(recipe.replace(old, new))
-        return content.environment_tag(source, "worker", "base")
+        return [part for part in content.PARTS if content.environment_tag(source, part, "base") != before[part]]
 
-    before = after("", "")
-    assert after(content.FIRST_STAGE_OF_CODE, f"{content.FIRST_STAGE_OF_CODE}\nLABEL a=b") == before
-    assert after("worker-env", "worker-env\nRUN true") != before
+    shutil.copy(ROOT / "Dockerfile", source / "Dockerfile")
+    assert changed("FROM base AS code", "FROM base AS code\nRUN true") == []
+    assert changed("FROM operator-env AS operator", "FROM operator-env AS operator\nRUN true") == []
+    assert changed("FROM base AS worker-env", "# heavy\nFROM base AS worker-env") == []
+    assert changed("FROM base AS worker-env", "FROM base AS worker-env\nRUN true") == ["worker"]
+    assert changed("/usr/local/bin/pip*", "/usr/local/bin/pip3*") == ["operator", "gateway"]
+    assert changed("WORKDIR /opt/dormouse", "WORKDIR /opt") == list(content.PARTS)
 
 
 def test_the_build_sees_exactly_the_folders_that_the_tag_counts():

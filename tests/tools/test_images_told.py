@@ -18,10 +18,10 @@ NAMES = Names("r.example/d", "today", {part: part for part in content.PARTS})
 
 
 class FakeStore:
-    """A storage in which every image has 380 MB, 177 of them the base's, in three layers."""
+    """A storage in which every image has 310 MB, 177 of them the base's, in three layers."""
 
     def sizes(self) -> dict[str, str]:
-        return {base.base_name(): "177 MB", **{NAMES.image(part): "380 MB" for part in content.PARTS}}
+        return {base.base_name(): "177 MB", **{NAMES.image(part): "310 MB" for part in content.PARTS}}
 
     def num_layers(self, name: str) -> int:
         return {base.base_name(): 1}[name]
@@ -60,20 +60,25 @@ def test_the_same_sources_make_the_same_list_and_others_another(tmp_path: Path):
 
 def test_sizes_are_those_over_the_base():
     found = sizes.sizes(FakeStore(), NAMES, lambda _: manifest(60, 40, 1))
-    assert found[0] == Size("operator", 203 * MB, 41 * MB)
-    assert str(found[0]) == "operator: 203 MB unpacked, 41 MB to download (over the base)"
+    assert found[0] == Size("operator", 133 * MB, 41 * MB)
+    assert str(found[0]) == "operator: 133 MB unpacked, 41 MB to download (over the base)"
 
 
 def test_without_a_registry_nobody_knows_what_there_is_to_download():
     (size, *_) = sizes.sizes(FakeStore(), NAMES, lambda _: None)
-    assert str(size) == "operator: 203 MB unpacked (over the base)"
+    assert str(size) == "operator: 133 MB unpacked (over the base)"
     assert sizes.complaints([size]) == []
 
 
 def test_an_image_over_its_budget_is_told_with_both_numbers():
-    found = sizes.sizes(FakeStore(), NAMES, lambda name: manifest(60, 151 if "/gateway:" in name else 150))
+    found = [
+        Size("operator", 150 * MB, 60 * MB),
+        Size("gateway", 151 * MB, None),
+        Size("worker", 6_000 * MB, 4_001 * MB),
+    ]
     assert sizes.complaints(found) == [
-        "gateway is 151,000,000 bytes to download over its base; 150,000,000 are allowed"
+        "gateway is 151,000,000 bytes unpacked over its base; 150,000,000 are allowed",
+        "worker is 4,001,000,000 bytes to download over its base; 4,000,000,000 are allowed",
     ]
 
 

@@ -1,4 +1,4 @@
-"""`python -m tools.images [deliver|build|tag|sbom|sizes|prune]`: the three container images, without a registry."""
+"""`python -m tools.images [COMMAND]`: build, deliver, list, measure and compare the three images without a registry."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tools.bootstrap import machine_lock
 from tools.images import content, sbom, sizes
 from tools.images.build import Builder, Names, remove_old
 from tools.images.deliver import deliver, registry_manifest
+from tools.images.reproduce import reproduce
 from tools.images.settings import ImagesFailed, Settings
 from tools.images.store import Store
 
@@ -32,6 +33,8 @@ def arguments() -> argparse.Namespace:
     listing = commands.add_parser("sbom", help="write what is in each image, as CycloneDX JSON")
     listing.add_argument("folder", type=Path, help="where to, such as build/sbom")
     commands.add_parser("sizes", help="print how big the images are, and fail if one is over its budget")
+    again = commands.add_parser("reproduce", help="build parts twice without a cache, and fail if their digests differ")
+    again.add_argument("parts", nargs="*", metavar="PART", help="operator, gateway; both by default")
     commands.add_parser("prune", help="remove all builds but the current one")
     return parser.parse_args()
 
@@ -49,9 +52,20 @@ def main() -> None:
             print(*sbom.write(settings.source, given.folder, settings.repository), sep="\n")
             return
         with machine_lock("images"):
-            run(command, settings)
+            if command == "reproduce":
+                reproduce(settings, Store(settings), reproducible(given.parts), say)
+            else:
+                run(command, settings)
     except ImagesFailed as failure:
         sys.exit(f"[images] {failure}")
+
+
+def reproducible(parts: list[str]) -> list[str]:
+    """Return the parts that the user named, or all. Raises ImagesFailed if one can not be built to the same digests."""
+    for part in parts:
+        if part not in content.REPRODUCIBLE:
+            raise ImagesFailed(f"PART {part!r} is none of {', '.join(content.REPRODUCIBLE)}")
+    return parts or list(content.REPRODUCIBLE)
 
 
 def run(command: str, settings: Settings) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tools.bootstrap import ROOT
+from tools.images import stages
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 VERSION: str = PROJECT["version"]  # every build carries this tag too, for the chart asks for it
@@ -21,7 +22,7 @@ PACKAGES = (
     "worker_image/dormouse_worker",
 )
 LOCKS = tuple(f"requirements/{part}.txt" for part in PARTS)
-FIRST_STAGE_OF_CODE = "FROM base AS code"  # the environments stand above it in the Dockerfile
+REPRODUCIBLE = ("operator", "gateway")  # the parts that are built to the same digests again
 RECIPE = ("Dockerfile", ".dockerignore")
 
 
@@ -66,8 +67,7 @@ def revision(source: Path) -> str:
 
 
 def environment_tag(source: Path, part: str, base_key: str) -> str:
-    """Return the tag of a part's Python environment, of its lock, the stages above our code and the base."""
-    stages, found, _ = (source / "Dockerfile").read_text().partition(FIRST_STAGE_OF_CODE)
-    assert found, f"the Dockerfile has no stage {FIRST_STAGE_OF_CODE!r}"
+    """Return the tag of a part's Python environment, of its lock, the stages that it stands on and the base."""
+    below = stages.text_under((source / "Dockerfile").read_text(), f"{part}-env")
     lock = (source / "requirements" / f"{part}.txt").read_text()
-    return f"{base_key}-{hashlib.sha256((stages + lock).encode()).hexdigest()[:12]}"
+    return f"{base_key}-{hashlib.sha256((below + lock).encode()).hexdigest()[:12]}"

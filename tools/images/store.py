@@ -25,6 +25,8 @@ class Build:
     names: tuple[str, ...]
     mounts: Mapping[Path, str]  # host path → path in the build, read-only
     revision: str = ""  # the commit that the image's label names; environments name none
+    is_reproducible: bool = False  # every time in image and layers is 1970; needs bytecode that asks for no times
+    is_cached: bool = True  # take from the storage the layers that did not change
 
 
 class Store:
@@ -44,8 +46,13 @@ class Store:
 
     def names_by_age(self) -> list[str]:
         """Return all names, those of the newest images first."""
-        newest_first = sorted(self._listed(), key=lambda image: str(image["createdatraw"]), reverse=True)
+        newest_first = sorted(self._listed(), key=lambda image: self._stored_at_s(image["id"]), reverse=True)
         return [name for image in newest_first for name in image.get("names") or []]
+
+    def _stored_at_s(self, image_id: str) -> float:
+        """Return when an image came into the storage; images that are built reproducibly carry no time of their own."""
+        folders = self._settings.storage.glob(f"*-images/{image_id}*")
+        return max((folder.stat().st_mtime for folder in folders), default=0.0)
 
     def sizes(self) -> dict[str, str]:
         """Return name:tag → unpacked size, base included, as buildah writes it: 379 MB."""
@@ -53,16 +60,25 @@ class Store:
 
     def num_layers(self, name: str) -> int:
         """Return of how many layers an image is made."""
-        return len(json.loads(self.run("inspect", "--type", "image", name))["OCIv1"]["rootfs"]["diff_ids"])
+        return len(self.digests(name)[1])
+
+    def digests(self, name: str) -> tuple[str, tuple[str, ...]]:
+        """Return the digests of an image's configuration and of its unpacked layers, the base's first."""
+        found = json.loads(self.run("inspect", "--type", "image", name))
+        return str(found["FromImageID"]), tuple(found["OCIv1"]["rootfs"]["diff_ids"])
 
     def _listed(self) -> list[dict[str, Any]]:
         listed: list[dict[str, Any]] | None = json.loads(self.run("images", "--json") or "[]")
         return listed or []
 
     def build(self, build: Build, log: Path) -> None:
-        """Build one target of the Dockerfile. Layers that did not change are taken from the storage."""
+        """Build one target of the Dockerfile."""
         options = ["--layers", "--pull=never", "--network=none", "--format=oci", "--target", build.target]
         options += ["--build-arg", f"BASE_IMAGE={build.base}", "--file", str(self._settings.source / "Dockerfile")]
+        if build.is_reproducible:
+            options += ["--timestamp=0"]
+        if not build.is_cached:
+            options += ["--no-cache"]
         if build.revision:
             options += ["--build-arg", f"REVISION={build.revision}"]
         for name in build.names:
