@@ -17,6 +17,8 @@ PARTS = ("api", "kube", "operator", "gateway", "worker_image", "cli", ".")
 
 os.environ["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in PARTS)
 
+settings.register_profile("steady", deadline=None)  # how long an example takes is the machine's affair
+settings.load_profile("steady")
 settings.register_profile(  # for `make mutate`: a mutant needs one failure, not the smallest one
     "mutation", max_examples=25, phases=[Phase.generate], derandomize=True, database=None
 )

@@ -92,6 +92,8 @@ def _refuse(handler: grpc.RpcMethodHandler[Any, Any], message: str) -> grpc.RpcM
     async def refuse(_request: Any, context: aio.ServicerContext[Any, Any]) -> Any:
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, message)
 
+    if handler.request_streaming and handler.response_streaming:  # refused before the caller sends anything
+        return grpc.stream_stream_rpc_method_handler(refuse)
     if handler.response_streaming:  # a coroutine may serve a stream too: it would write to the context
         return grpc.unary_stream_rpc_method_handler(refuse)
     return grpc.unary_unary_rpc_method_handler(refuse)

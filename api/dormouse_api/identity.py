@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from dormouse_api.names import CONTROL_SERVICE, GATEWAY_CONTROL_SERVICE, INFERENCE_SERVICE, Role
+from dormouse_api.names import CONTROL_SERVICE, GATEWAY_CONTROL_SERVICE, INFERENCE_SERVICE, RELAY_SERVICE, Role
 
 SCHEME = "dormouse"
 _PART = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")  # as Kubernetes names things
@@ -22,6 +22,7 @@ _ALLOWED: Mapping[str, frozenset[Role]] = {  # every other service (health, refl
     CONTROL_SERVICE: frozenset({Role.OPERATOR}),
     GATEWAY_CONTROL_SERVICE: frozenset({Role.OPERATOR}),
     INFERENCE_SERVICE: frozenset({Role.GATEWAY, Role.CLIENT}),
+    RELAY_SERVICE: frozenset({Role.GATEWAY}),
 }
 _CALLERS = frozenset(Role) - {Role.WORKER}
 

@@ -17,6 +17,7 @@ METRICS_PORT = 8080  # every part: /metrics, /healthz, /readyz over HTTP
 GROUP_PORT = 29500  # leaders of groups: where the ranks of the group meet
 
 INFERENCE_SERVICE = "dormouse.v1.Inference"
+RELAY_SERVICE = "dormouse.v1.Relay"
 CONTROL_SERVICE = "dormouse.v1.WorkerControl"
 GATEWAY_CONTROL_SERVICE = "dormouse.v1.GatewayControl"
 
@@ -36,6 +37,7 @@ READINESS_GATE = "dormouse.dev/cache-allocated"  # pod condition, True while the
 
 METADATA_ROLE_TOKEN = "dormouse-role-token"  # gRPC metadata: proves the caller's role; absent = client  # noqa: S105
 METADATA_CACHE_SALT = "dormouse-cache-salt"  # gRPC metadata, the gateway's only: who shares cached prefixes
+METADATA_RELAY = "dormouse-relay"  # initial metadata of a worker's Relay: it knows the service
 
 METADATA_HELD = "dormouse-held"  # initial metadata of a gateway's answer: "true" once the request waits
 METADATA_HOLD_TIMEOUT = "dormouse-hold-timeout-seconds"  # beside it: how long the request waits at most

@@ -9,6 +9,8 @@ from google.protobuf import any_pb2, duration_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
+STATUS_DETAILS = "grpc-status-details-bin"  # trailing metadata: a google.rpc.Status
+
 
 @dataclass(slots=True, unsafe_hash=True)  # not frozen: context managers write an exception's traceback
 class CallError(Exception):

@@ -8,11 +8,10 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from dormouse_api.status import CallError, to_grpc_status
+from dormouse_api.status import STATUS_DETAILS, CallError, to_grpc_status
 from dormouse_gateway.model import Endpoint
 from dormouse_gateway.routing.breaker import Verdict
 
-_DETAILS_KEY = "grpc-status-details-bin"  # every status that a worker sends on purpose carries it
 _RETRY_AFTER_S = 1.0
 # What a connection that breaks in the middle looks like: never said by a worker on purpose, as that comes with details.
 _BREAKS = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.CANCELLED}
@@ -71,7 +70,7 @@ def stopped(endpoint: Endpoint, *, why: str, messages: int) -> WorkerFailure:
 def read_failure(error: aio.AioRpcError, *, endpoint: Endpoint, messages: int) -> WorkerFailure:
     """Read the client library's error."""
     given: Any = error.trailing_metadata() or ()  # pairs, which the stubs do not know
-    trailers: Trailers = tuple((key, value) for key, value in given if key == _DETAILS_KEY)
+    trailers: Trailers = tuple((key, value) for key, value in given if key == STATUS_DETAILS)  # of all said on purpose
     return WorkerFailure(endpoint, error.code(), error.details() or "", trailers, messages)
 
 

@@ -182,10 +182,11 @@ class InferenceProxy:
             demand=call.demand,
         )
 
-    def _channel_to(self, endpoint: Endpoint) -> Any:  # the stubs demand serializers: raw bytes need none
-        """Return the way to a worker. Raises CallError where this gateway could not prove itself there."""
+    def _begin(self, call: Call, endpoint: Endpoint) -> Any:
+        """Send the call to a worker. Raises CallError where this gateway could not prove itself there."""
+        timeout_s = max(0.0, call.deadline - self._clock())
         try:
-            return self._channels.get(endpoint.id)
+            return self._channels.call(endpoint.id, call.method, call.body, timeout_s=timeout_s, metadata=call.metadata)
         except TlsError as error:
             raise CallError(grpc.StatusCode.UNAVAILABLE, f"the gateway is not known to workers: {error}") from error
 
@@ -193,11 +194,7 @@ class InferenceProxy:
         """Send the call to this worker and pass its messages on, each when the client took the one before."""
         endpoint, messages = lease.endpoint, 0
         ahead: asyncio.Task[Any] | None = None
-        timeout_s = max(0.0, call.deadline - self._clock())
-        channel = self._channel_to(endpoint)
-        stream = channel.unary_stream(call.method.path)(
-            call.body, timeout=timeout_s, metadata=aio.Metadata(*call.metadata)
-        )
+        stream = self._begin(call, endpoint)
         with self._mover.departures.stay(endpoint, Stay(where.may_leave, stream.cancel)) as stay:
             try:
                 message = await stream.read()

@@ -46,8 +46,9 @@ class Method:
         return f"/dormouse.v1.Inference/{self.name}"
 
 
+GENERATE = Method("Generate", pb.GenerateRequest, need_ready=True)
 METHODS = (
-    Method("Generate", pb.GenerateRequest, need_ready=True),
+    GENERATE,
     Method("Tokenize", pb.TokenizeRequest, need_ready=False),
     Method("Detokenize", pb.DetokenizeRequest, need_ready=False),
     Method("GetModel", pb.GetModelRequest, need_ready=False),

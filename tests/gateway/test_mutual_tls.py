@@ -93,13 +93,13 @@ async def test_a_stream_goes_on_while_its_certificate_changes_and_new_requests_s
         await house.add("tiny", [worker])
         stream = asyncio.create_task(tokens_of(ask(house)))
         await worker.started.wait()
-        before = house.gateway.channels.get(next(iter(house.gateway.channels._channels)))
+        before = house.gateway.channels.get(next(iter(house.gateway.channels._ways)))
         write_bundle(mounted, a_bundle(AUTHORITY, Role.GATEWAY))
-        await until(lambda: not house.gateway.channels._channels)
+        await until(lambda: not house.gateway.channels._ways)
         worker.gate.set()
         assert await stream == [*worker.tokens]
         assert await tokens_of(ask(house)) == [*worker.tokens]
-        assert house.gateway.channels.get(next(iter(house.gateway.channels._channels))) is not before
+        assert house.gateway.channels.get(next(iter(house.gateway.channels._ways))) is not before
 
 
 async def test_the_load_is_read_on_when_the_former_connection_is_closed(make_house, worker, mounted):

@@ -196,7 +196,7 @@ async def test_a_watch_that_ends_by_a_mistake_of_ours_ends_the_program(make_hous
 
 async def test_a_mistake_of_ours_is_an_internal_error_with_an_id_that_stands_in_the_log(house, workers, caplog):
     await house.add("tiny", workers[:1])
-    house.gateway.channels._channels[house.gateway.router.pool._slots["default", "tiny-w0"].endpoint.id] = _Broken()
+    house.gateway.channels._ways[house.gateway.router.pool._slots["default", "tiny-w0"].endpoint.id] = _Broken()
     with pytest.raises(grpc.RpcError) as caught:
         await generate(house).read()
     assert caught.value.code() is grpc.StatusCode.INTERNAL
@@ -206,5 +206,5 @@ async def test_a_mistake_of_ours_is_an_internal_error_with_an_id_that_stands_in_
 
 
 class _Broken:
-    async def close(self, _grace):
-        """Stand in for a channel at the end."""
+    async def aclose(self):
+        """Stand in for a way to a worker at the end."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from dormouse_gateway.openai.errors import ApiError, refuse
 
 Schema = Mapping[str, Any]
 _SHOWN_CHARS = 60
-_MOST = 1e308
+_MOST = sys.float_info.max  # what a Struct can hold
 _TYPES: Mapping[str, Callable[[Any], bool]] = {
     "null": lambda value: value is None,
     "boolean": lambda value: isinstance(value, bool),

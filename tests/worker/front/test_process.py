@@ -69,9 +69,9 @@ class Process:
 
     def end(self, *, timeout_s=WAIT_S):
         """Return the exit code and what was written to standard output."""
-        out, err = self.process.communicate(timeout=timeout_s)
-        self.log += err
-        return self.process.returncode, out
+        self.log += self.process.stderr.read()  # `communicate` would lose what the reader of lines has read ahead
+        out = self.process.stdout.read()
+        return self.process.wait(timeout_s), out
 
     @property
     def children(self):

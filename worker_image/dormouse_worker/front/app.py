@@ -23,8 +23,8 @@ from grpc_reflection.v1alpha import reflection
 
 from dormouse_api.auth import RequireRole, RoleTokens
 from dormouse_api.limits import MAX_MESSAGE_BYTES, server_options
-from dormouse_api.names import CONTROL_SERVICE, INFERENCE_SERVICE, Role
-from dormouse_api.v1 import worker_control_pb2_grpc
+from dormouse_api.names import CONTROL_SERVICE, INFERENCE_SERVICE, RELAY_SERVICE, Role
+from dormouse_api.v1 import relay_pb2_grpc, worker_control_pb2_grpc
 from dormouse_worker.errors import WorkerError
 from dormouse_worker.front.actuation import Actuation
 from dormouse_worker.front.certificate import Certificate
@@ -37,6 +37,7 @@ from dormouse_worker.front.keeper import EngineKeeper
 from dormouse_worker.front.listening import listen, plain_host, port_error
 from dormouse_worker.front.model import load_model
 from dormouse_worker.front.parsing import add_inference
+from dormouse_worker.front.relay import RelayService
 from dormouse_worker.front.restarts import RestartLimits
 from dormouse_worker.front.settings import FrontSettings
 from dormouse_worker.front.standalone import agree_with_itself, invitation
@@ -164,6 +165,7 @@ class Front:
         self._certificate.close()
         self.worker.changes.close()
         self.worker.load_changes.close()
+        self._relay.close()
         if self._agreeing is not None:
             self._agreeing.cancel()
             await asyncio.gather(self._agreeing, return_exceptions=True)
@@ -239,9 +241,13 @@ class Front:
             Role.GATEWAY: self._settings.gateway_token_sha256,
         }
         tokens = RoleTokens(digests)
-        guards = [RequireRole(tokens, {CONTROL_SERVICE: Role.OPERATOR}), *self._certificate.guards(tokens)]
+        required = {CONTROL_SERVICE: Role.OPERATOR, RELAY_SERVICE: Role.GATEWAY}
+        guards = [RequireRole(tokens, required), *self._certificate.guards(tokens)]
         self._inference, self._control = self._server(guards), self._server(guards)
-        add_inference(InferenceService(self.worker, tokens, self._traces), self._inference)
+        inference = InferenceService(self.worker, tokens, self._traces)
+        add_inference(inference, self._inference)
+        self._relay = RelayService(inference.Generate, max_open_calls=self._settings.max_open_calls)
+        relay_pb2_grpc.add_RelayServicer_to_server(self._relay, self._inference)
         worker_control_pb2_grpc.add_WorkerControlServicer_to_server(control, self._control)
         if self._settings.enable_reflection:
             names = (INFERENCE_SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME)

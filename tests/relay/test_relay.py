@@ -1,0 +1,286 @@
+"""Calls that a gateway has carried to a worker: both ends as they are, over loopback; what generates is made up."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import grpc
+import pytest
+from grpc import aio
+
+from dormouse_api.auth import RequireRole, RoleTokens, role_metadata, token_digest
+from dormouse_api.limits import server_options
+from dormouse_api.names import RELAY_SERVICE, Role
+from dormouse_api.status import STATUS_DETAILS, CallError, to_grpc_status
+from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_api.v1 import relay_pb2 as wire
+from dormouse_api.v1 import relay_pb2_grpc as rpc
+from dormouse_gateway.relay import MAX_BATCH_BYTES, PAUSE_AT, Relay
+from dormouse_worker.front.parsing import readable
+from dormouse_worker.front.relay import Carrier, RelayService, Room
+
+TOKEN = "the gateway's token"
+
+
+@dataclass
+class Speaker:
+    """Generates what a test puts into it, for every call alike; remembers calls and their ends."""
+
+    metadata: list = field(default_factory=list)
+    remaining_s: list = field(default_factory=list)
+    ended: list = field(default_factory=list)  # prompts of calls that ended, however
+    number: int = 3  # of messages
+    error: Exception | None = None  # after them
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    is_gated: bool = False  # waits for the gate after the first message
+    given: int = 0  # messages so far
+    text: str = ""
+
+    async def generate(self, request, context):
+        request = readable(request)
+        self.metadata.append(dict(context.invocation_metadata()))
+        self.remaining_s.append(context.time_remaining())
+        context.add_done_callback(lambda _: None)
+        try:
+            for number in range(self.number):
+                self.given += 1
+                yield pb.GenerateResponse(token_ids=[number], text=self.text or request.text)
+                if self.is_gated:
+                    await self.gate.wait()
+            if isinstance(self.error, CallError):
+                await context.abort_with_status(to_grpc_status(self.error))
+            if self.error:
+                raise self.error
+        finally:
+            self.ended.append(request.text)
+
+
+@dataclass
+class Line:
+    """A worker's side that serves, and a relay to it."""
+
+    speaker: Speaker
+    service: RelayService
+    server: aio.Server
+    relay: Relay
+
+    def call(self, text="hello", *, timeout_s=30.0, metadata=()):
+        body = pb.GenerateRequest(text=text).SerializeToString()
+        return self.relay.call(body, timeout_s=timeout_s, metadata=metadata)
+
+
+@asynccontextmanager
+async def running_line(*, token=TOKEN, max_open_calls=100, **options):
+    speaker = Speaker(**options)
+    service = RelayService(speaker.generate, max_open_calls=max_open_calls)
+    guard = RequireRole(RoleTokens({Role.GATEWAY: token_digest(TOKEN)}), {RELAY_SERVICE: Role.GATEWAY})
+    server = aio.server(interceptors=[guard], options=server_options())
+    rpc.add_RelayServicer_to_server(service, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        relay = Relay(channel, role_metadata(token))
+        relay.open_soon()
+        try:
+            yield Line(speaker, service, server, relay)
+        finally:
+            await relay.aclose()
+            await server.stop(None)
+
+
+@pytest.fixture
+async def line():
+    async with running_line() as made:
+        await until(lambda: made.relay.is_open)
+        yield made
+
+
+async def until(holds):
+    while not holds():  # noqa: ASYNC110  # what is waited for happens at the other side
+        await asyncio.sleep(0.002)
+
+
+async def read_all(call):
+    messages = []
+    while (message := await call.read()) is not aio.EOF:
+        messages.append(pb.GenerateResponse.FromString(message))
+    return messages
+
+
+async def test_a_call_is_answered_message_by_message_and_ends(line):
+    messages = await read_all(line.call("hello"))
+    assert [list(message.token_ids) for message in messages] == [[0], [1], [2]]
+    assert {message.text for message in messages} == {"hello"}
+    assert line.speaker.ended == ["hello"]
+    assert repr(line.relay) == "Relay(open, 0 calls)"
+
+
+async def test_many_calls_share_the_stream_and_keep_to_themselves(line):
+    texts = [f"text {number}" for number in range(64)]
+    answers = await asyncio.gather(*(read_all(line.call(text)) for text in texts))
+    assert [{message.text for message in answer} for answer in answers] == [{text} for text in texts]
+
+
+async def test_metadata_and_time_reach_the_servicer_as_over_grpc(line):
+    await read_all(line.call(timeout_s=20.0, metadata=(("traceparent", "00-1"), ("some-bin", b"\x00\xff"))))
+    assert line.speaker.metadata == [{"traceparent": "00-1", "some-bin": b"\x00\xff"}]
+    assert 0 < line.speaker.remaining_s[0] <= 20.0
+
+
+async def test_a_status_comes_with_its_details_after_the_messages(line):
+    line.speaker.error = CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, "the queue is full", 2.0)
+    call = line.call()
+    for _ in range(3):
+        await call.read()
+    with pytest.raises(aio.AioRpcError) as caught:
+        await call.read()
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert caught.value.details() == "the queue is full"
+    assert dict(caught.value.trailing_metadata())[STATUS_DETAILS]
+
+
+async def test_a_servicer_that_fails_ends_its_own_call_only(line, caplog):
+    line.speaker.error = RuntimeError("surprise")
+    with pytest.raises(aio.AioRpcError, match="internal error; look for id="):
+        await read_all(line.call())
+    line.speaker.error = None
+    assert len(await read_all(line.call())) == 3
+    assert "unexpected error" in caplog.text
+
+
+async def test_who_cancels_frees_the_worker_and_reads_no_more(line):
+    line.speaker.is_gated = True
+    call = line.call()
+    await call.read()
+    reading = asyncio.create_task(call.read())
+    await asyncio.sleep(0)
+    assert call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    await until(lambda: line.speaker.ended == ["hello"])
+    assert not call.cancel()
+
+
+async def test_a_call_that_is_dropped_before_it_was_sent_never_begins(line):
+    line.call("never").cancel()
+    await read_all(line.call("then"))
+    assert line.speaker.ended == ["then"]
+
+
+async def test_a_deadline_ends_the_call_on_both_sides(line):
+    line.speaker.is_gated = True
+    call = line.call(timeout_s=0.05)
+    with pytest.raises(aio.AioRpcError) as caught:
+        await read_all(call)
+    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    await until(lambda: line.speaker.ended == ["hello"])
+
+
+async def test_a_reader_that_stops_is_not_sent_everything_and_holds_nobody_up(line):
+    line.speaker.number = 10_000
+    stopped = line.call("stopped")
+    await until(lambda: line.speaker.given > PAUSE_AT)
+    line.speaker.number = 3
+    assert len(await read_all(line.call("other"))) == 3
+    given = line.speaker.given
+    assert given < 1_000
+    for _ in range(given):
+        await stopped.read()
+    await until(lambda: line.speaker.given > given)
+
+
+async def test_more_calls_than_the_worker_takes_are_refused_by_the_limit_s_name():
+    async with running_line(max_open_calls=1, is_gated=True) as line:
+        await until(lambda: line.relay.is_open)
+        first = line.call()
+        await first.read()
+        with pytest.raises(aio.AioRpcError, match="--max-open-calls") as caught:
+            await line.call().read()
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        line.speaker.gate.set()
+        assert len(await read_all(first)) == 2
+        assert len(await read_all(line.call())) == 3
+
+
+async def test_a_worker_that_ends_lets_calls_end_and_then_the_stream(line):
+    line.speaker.is_gated = True
+    call = line.call()
+    await call.read()
+    line.service.close()
+    line.speaker.gate.set()
+    assert len(await read_all(call)) == 2
+    await until(lambda: not line.relay.is_open)
+
+
+async def test_a_stream_that_breaks_fails_its_calls_as_a_connection_would_and_opens_again(line):
+    line.speaker.is_gated = True
+    call = line.call()
+    await call.read()
+    await line.server.stop(None)
+    with pytest.raises(aio.AioRpcError) as caught:
+        await call.read()
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert not caught.value.trailing_metadata()
+    assert not line.relay.is_open
+    await until(lambda: line.speaker.ended == ["hello"])
+
+
+async def test_requests_that_make_one_message_too_large_go_in_several(line):
+    text = "x" * (MAX_BATCH_BYTES // 8)
+    line.speaker.text = "y"
+    answers = await asyncio.gather(*(read_all(line.call(text)) for _ in range(100)))
+    assert [len(answer) for answer in answers] == [3] * 100
+
+
+async def test_large_answers_of_many_calls_pass_too(line):
+    line.speaker.text = "x" * 1_000_000
+    answers = await asyncio.gather(*(read_all(line.call("a")) for _ in range(16)))
+    assert {len(message.text) for answer in answers for message in answer} == {1_000_000}
+
+
+async def test_who_does_not_prove_the_gateways_role_is_carried_nothing():
+    async with running_line(token="another") as line:
+        line.relay.open_soon()
+        await until(line.relay._running.done)
+        assert not line.relay.is_open
+        first = line.relay._running
+        line.relay.open_soon()
+        assert line.relay._running is first, "it is not tried again"
+
+
+async def test_a_worker_without_the_service_is_asked_once():
+    server = aio.server()
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        relay = Relay(channel, role_metadata(TOKEN))
+        relay.open_soon()
+        first = relay._running
+        await first
+        relay.open_soon()
+        assert relay._running is first
+        assert not relay.is_open
+    await server.stop(None)
+
+
+async def test_a_number_that_is_used_twice_ends_the_stream():
+    async with running_line(is_gated=True) as line:
+        await until(lambda: line.relay.is_open)
+        call = line.call()
+        await call.read()
+        line.relay._outgoing.begin.append(wire.CarriedCall(call=1, timeout_s=1.0))
+        line.relay._is_filled.set()
+        with pytest.raises(aio.AioRpcError, match="call 1 was begun twice"):
+            await call.read()
+
+
+async def test_a_call_that_is_cancelled_in_the_message_that_begins_it_leaves_nothing():
+    room, speaker = Room(1), Speaker()
+    carrier = Carrier(speaker.generate, room)
+    carrier._take(wire.CarryRequest(begin=[wire.CarriedCall(call=7, timeout_s=1.0)], cancel=[7]))
+    assert room.is_full
+    await until(lambda: not room.is_full)
+    assert repr(carrier) == "Carrier(0 calls)"
+    assert speaker.ended == []
