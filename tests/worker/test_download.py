@@ -86,7 +86,7 @@ def test_a_process_that_is_killed_in_the_middle_of_a_file_is_continued_by_the_ne
     hub.state.files["model.safetensors"] = weights
     hub.state.stall_after["model.safetensors"] = 40 << 20
     command = [sys.executable, "-m", "dormouse_worker.download", "--repo=org/tiny", f"--directory={tmp_path}"]
-    environment = {**os.environ, "HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / ".home")}
+    environment = {**os.environ, "HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / ".home"), "HF_HUB_OFFLINE": "0"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert hub.state.stalled.wait(60)
         process.send_signal(signal.SIGKILL)

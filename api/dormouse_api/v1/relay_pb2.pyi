@@ -34,7 +34,9 @@ class CarryRequest(_message.Message):
     RESUME_FIELD_NUMBER: _builtins.int
     CANCEL_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def begin(self) -> _containers.RepeatedCompositeFieldContainer[Global___CarriedCall]: ...
+    def begin(self) -> _containers.RepeatedCompositeFieldContainer[Global___CarriedCall]:
+        """new calls"""
+
     @_builtins.property
     def pause(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """calls whose caller does not take what is there: no more messages until resumed"""
@@ -104,6 +106,7 @@ class CarriedMetadata(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
     key: _builtins.str
+    """in lower case"""
     value: _builtins.bytes
     """text, unless the key ends in -bin"""
     def __init__(
@@ -128,7 +131,9 @@ class CarryResponse(_message.Message):
 
     PARTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___CarriedPart]: ...
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___CarriedPart]:
+        """of any calls"""
+
     def __init__(
         self,
         *,
@@ -150,6 +155,7 @@ class CarriedPart(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
     call: _builtins.int
+    """whose"""
     message: _builtins.bytes
     """a GenerateResponse"""
     @_builtins.property
@@ -183,6 +189,7 @@ class CarriedStatus(_message.Message):
     code: _builtins.int
     """as in gRPC; 0 = OK"""
     message: _builtins.str
+    """the sentence for the caller"""
     details: _builtins.bytes
     """a google.rpc.Status, empty if there is none"""
     def __init__(
