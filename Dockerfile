@@ -80,13 +80,15 @@ RUN for part in /code/*; do \
       python3 -m compileall -q --invalidation-mode unchecked-hash -s "$part" -p /opt/dormouse/lib "$part" || exit 1; \
     done
 
-# --- the worker's kernels: compiled before (tools/images mounts them) or here; without them torch alone computes --------
-FROM base AS kernels
+# --- the worker's kernels, and what Triton would compile at its first launch: compiled before (tools/images mounts them) --
+# --- or here; without kernels torch alone computes, without the other Triton needs a C compiler at run time --------------
+FROM worker-env AS kernels
 COPY worker_image/dormouse_worker/native /code/worker_image/dormouse_worker/native
 RUN mkdir /kernels \
     && if ls /srv/*.so; then cp /srv/*.so /kernels; \
        else { command -v g++ || { apt-get update && apt-get install --yes --no-install-recommends g++; }; } \
-         && python3 /code/worker_image/dormouse_worker/native/build.py /kernels; \
+         && python3 /code/worker_image/dormouse_worker/native/build.py /kernels \
+         && { python3 /code/worker_image/dormouse_worker/native/triton_stub.py /kernels || true; }; \
        fi || echo "the worker's image has no kernels: there is no compiler"
 
 # --- the images ------------------------------------------------------------------------------------------------------

@@ -193,7 +193,7 @@ def sleep_and_wake(console: Console, cluster: Cluster) -> None:
     """Order a sleep and a wake, and print what each says it did."""
     order(cluster, desiredState="Asleep", sleepLevel=2)
     cluster.wait("infd/tiny", "condition=Asleep", NAMESPACE)
-    console.print(f"  {condition_message(cluster, 'Asleep')}", highlight=False)
+    console.print(f"  {condition_message(cluster, 'Asleep')}", highlight=False, soft_wrap=True)
     order(cluster, desiredState="Active")
     cluster.wait("infd/tiny", "jsonpath={.status.phase}=Active", NAMESPACE)
     actuation = cluster.get("infd", "tiny", NAMESPACE)["status"]["lastActuation"]
@@ -206,7 +206,7 @@ def fall_asleep(console: Console, cluster: Cluster) -> None:
     cluster.wait("infd/tiny", "jsonpath={.status.lifecycle.rung}=Level2", NAMESPACE)
     cluster.wait("infd/tiny", "condition=Asleep", NAMESPACE)
     console.print(cluster.kubectl("get", "infd", "-n", NAMESPACE), highlight=False, markup=False)
-    console.print(f"  {condition_message(cluster, 'Asleep')}", highlight=False)
+    console.print(f"  {condition_message(cluster, 'Asleep')}", highlight=False, soft_wrap=True)
 
 
 def condition_message(cluster: Cluster, condition: str) -> str:

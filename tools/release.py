@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,23 +55,29 @@ def worker_image() -> str:
     return f"{os.environ.get('DORMOUSE_REGISTRY', REGISTRY)}/worker:{image_tag()}"
 
 
-def install(cluster: Cluster, release: Release) -> None:
+def install(cluster: Cluster, release: Release, settings: Mapping[str, str] | None = None) -> None:
     """Install or upgrade the chart from this tree, with this tree's images, and wait until it is available."""
-    owns_crds = not _crd_owned_by_another(cluster, release)
     values = {
         "image.registry": os.environ.get("DORMOUSE_REGISTRY", REGISTRY),
         "image.tag": image_tag(),
         "watch.namespaces": "{" + ",".join(release.watch_namespaces) + "}",
-        "crds.enabled": "true" if owns_crds else "false",
+        **crd_settings(cluster, release),
+        **(settings or {}),
     }
-    if not owns_crds:
-        cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
-    settings = [part for key, value in values.items() for part in ("--set", f"{key}={value}")]
+    arguments = [part for key, value in values.items() for part in ("--set", f"{key}={value}")]
     for namespace in release.watch_namespaces:
         cluster.create_namespace(namespace)
     cluster.create_namespace(release.namespace)
     place = ["--namespace", release.namespace]
-    cluster.helm("upgrade", "--install", release.name, str(CHART), *place, *settings, "--wait", "--timeout", "5m")
+    cluster.helm("upgrade", "--install", release.name, str(CHART), *place, *arguments, "--wait", "--timeout", "5m")
+
+
+def crd_settings(cluster: Cluster, release: Release) -> dict[str, str]:
+    """Return whether the chart brings the CRD; where another release keeps it, it is brought up to date here."""
+    if not _crd_owned_by_another(cluster, release):
+        return {"crds.enabled": "true"}
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
+    return {"crds.enabled": "false"}
 
 
 def _crd_owned_by_another(cluster: Cluster, release: Release) -> bool:

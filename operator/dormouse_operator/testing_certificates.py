@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
+import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from dormouse_api.identity import Identity
+from dormouse_api.identity import Identity, server_name
 from dormouse_api.mutual_tls import CA_FILE, CERT_FILE, KEY_FILE, Bundle, MutualTls
 from dormouse_api.names import Role
 from dormouse_operator.certificates import CertificateAuthority
@@ -46,3 +48,16 @@ def write_bundle(directory: Path, bundle: Bundle) -> Path:
         new.write_bytes(content)
         os.replace(new, directory / name)  # noqa: PTH105  as atomic as the kubelet's links
     return directory
+
+
+def serial_shown(address: tuple[str, int], role: Role, directory: Path) -> int:
+    """Return the serial number of the certificate that a server shows; the caller's own is in the directory."""
+    context = ssl.create_default_context(cafile=directory / CA_FILE)
+    context.load_cert_chain(directory / CERT_FILE, directory / KEY_FILE)
+    context.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection(address, timeout=20) as plain,
+        context.wrap_socket(plain, server_hostname=server_name(role)) as wrapped,
+    ):
+        shown = wrapped.getpeercert() or {}
+        return int(str(shown["serialNumber"]), 16)

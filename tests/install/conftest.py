@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,15 +75,16 @@ class Installed:
 def installed(cluster: Cluster, tiny_model: Path) -> Iterator[Callable[[], Installed]]:
     """Install a release; it is removed with its namespaces when the test ends."""
     with ExitStack() as stack:
-        yield lambda: stack.enter_context(_release(cluster, tiny_model))
+        yield lambda: stack.enter_context(a_release(cluster, tiny_model))
 
 
 @contextmanager
-def _release(cluster: Cluster, model: Path) -> Iterator[Installed]:
+def a_release(cluster: Cluster, model: Path, settings: Mapping[str, str] | None = None) -> Iterator[Installed]:
+    """Install a release with these values of the chart; it goes with its namespaces when the context ends."""
     name = f"install-{secrets.token_hex(3)}"
     release = Release(name=name, namespace=f"{name}-system", watch_namespaces=(name,))
     try:
-        install(cluster, release)
+        install(cluster, release, settings)
         fill_model_claim(cluster, namespace=name, claim_manifest=CLAIM, model=model)
         yield Installed(cluster, release)
     finally:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.install.conftest import MODEL, RESOURCES, Installed
+from tests.install.traffic import asked_all_the_time, failures
 from tests.prober import references
 from tests.prober.loads import Load
-from tests.prober.probe import Door, Manner, Prober
+from tests.prober.probe import Prober
 from tests.prober.world import open_world
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -22,33 +20,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 LOAD = Load(rate=20, is_fixed=True)
 ENGINE = {"maxNumSeqs": 64, "maxNumBatchedTokens": 512, "kvCacheMemory": "128Mi"}
 NEW_PODS = ("operator.podAnnotations.round=second", "gateway.podAnnotations.round=second")
-
-
-@asynccontextmanager
-async def asked_all_the_time(prober: Prober, address: str) -> AsyncIterator[None]:
-    """Ask while the context lasts; afterwards every request has ended."""
-    async with AsyncExitStack() as stack:
-        doors = [Door(f"service-{index}", address) for index in range(4)]
-        for door in doors:
-            stack.push_async_callback(door.close)
-        stop = asyncio.Event()
-        asking = prober.send(
-            LOAD, scenario="release", model=MODEL, manner=Manner(doors), rng=random.Random(20), stop=stop
-        )
-        task = asyncio.create_task(asking)
-        try:
-            await prober.until_running("release", 1)
-            yield
-        finally:
-            stop.set()
-            await task
-            await prober.settle()
-
-
-def failures(prober: Prober) -> Counter[str]:
-    """Return how many requests did not get their answer, or not the right one, by what became of them."""
-    bad = (record for record in prober.records if record.finding is None or not record.finding.is_ok)
-    return Counter(f"{record.finding and record.finding.verdict}: {record.code} {record.message}" for record in bad)
 
 
 async def test_an_upgrade_and_a_rollback_lose_no_request_and_restart_no_worker(
@@ -60,7 +31,7 @@ async def test_an_upgrade_and_a_rollback_lose_no_request_and_restart_no_worker(
         await world.apply(MODEL, replicas=2, engine=ENGINE, resources=RESOURCES)
         await world.until(MODEL, lambda seen: seen.serves(2))
         before = {component: mine.pods(component) for component in ("operator", "gateway", "worker")}
-        async with asked_all_the_time(prober, await world.gateway_address()):
+        async with asked_all_the_time(prober, await world.gateway_address(), LOAD, MODEL):
             await asyncio.to_thread(mine.upgrade, *NEW_PODS)
             upgraded = {component: mine.pods(component) for component in before}
             await asyncio.to_thread(mine.rollback)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
-import ssl
 import subprocess
 import sys
 import threading
@@ -22,7 +20,7 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as inference_rpc
 from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_api.v1 import worker_control_pb2_grpc as control_rpc
-from dormouse_operator.testing_certificates import DAY, a_bundle, an_authority, write_bundle
+from dormouse_operator.testing_certificates import DAY, a_bundle, an_authority, serial_shown, write_bundle
 from tests.integration.conftest import TOKENS, Worker
 from tools.bootstrap import ROOT
 
@@ -39,17 +37,9 @@ def channel(port: int, bundle: Bundle) -> grpc.Channel:
     return grpc.secure_channel(f"127.0.0.1:{port}", credentials, options=(name, own))
 
 
-def serial_at(port: int, directory: Path) -> str:
+def serial_at(port: int, directory: Path) -> int:
     """Return the serial number of the certificate that the worker shows."""
-    context = ssl.create_default_context(cafile=directory / "ca.crt")
-    context.load_cert_chain(directory / "tls.crt", directory / "tls.key")
-    context.set_alpn_protocols(["h2"])
-    with (
-        socket.create_connection(("127.0.0.1", port), timeout=20) as plain,
-        context.wrap_socket(plain, server_hostname=server_name(Role.WORKER)) as wrapped,
-    ):
-        shown = wrapped.getpeercert() or {}
-        return str(shown["serialNumber"])
+    return serial_shown(("127.0.0.1", port), Role.WORKER, directory)
 
 
 @pytest.fixture(scope="module")

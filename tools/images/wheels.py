@@ -61,7 +61,12 @@ def build_mounts(settings: Settings, wheels: Path) -> dict[Path, str]:
 
 
 def kernel_mounts(source: Path) -> dict[Path, str]:
-    """Return the folder of the kernels, compiled here: no base has a compiler. None where this machine has none."""
+    """Return the folder of what is compiled here: no base has a compiler. None where this machine has none."""
     program = source / bootstrap.KERNELS.relative_to(bootstrap.ROOT)
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
-    return {Path(done.stdout.strip()).parent: KERNELS_INSIDE} if done.returncode == 0 else {}
+    if done.returncode:
+        return {}
+    folder = Path(done.stdout.strip()).parent
+    stub = program.with_name("triton_stub.py")
+    subprocess.run([sys.executable, stub, folder], capture_output=True, check=False)  # not without Python's headers
+    return {folder: KERNELS_INSIDE}

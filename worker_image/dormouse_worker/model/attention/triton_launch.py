@@ -49,7 +49,9 @@ class Splitting:
 
 def _import_kernels() -> ModuleType:
     from dormouse_worker.model.attention import triton_kernels
+    from dormouse_worker.native import triton_stub
 
+    triton_stub.offer()
     return triton_kernels
 
 

@@ -1,0 +1,188 @@
+"""Mutual TLS of a real release: who may not call is refused at the real ports, and renewals lose no request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from dormouse_api.mutual_tls import CERT_FILE
+from dormouse_api.names import CONTROL_PORT, Role
+from dormouse_operator.testing_certificates import serial_shown, write_bundle
+from tests.e2e.kit import Deployments, wait_until, wait_until_none
+from tests.install.conftest import MODEL, RESOURCES, a_release
+from tests.install.papers import PORTS, Caller, Papers
+from tests.install.traffic import asked_all_the_time, failures
+from tests.prober import references
+from tests.prober.loads import Load
+from tests.prober.probe import Prober
+from tests.prober.world import World, open_world
+from tools.kubectl import Cluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
+
+LOAD = Load(rate=5, is_fixed=True)
+ENGINE = {"maxNumSeqs": 32, "maxNumBatchedTokens": 256, "kvCacheMemory": "128Mi"}
+NO_HANDSHAKE = ("expired operator, operator's token", "operator of another authority, operator's token")
+NUM_AFTERWARDS = 10  # requests that are answered after everybody has the new certificate
+TOKEN = ", operator's token"
+ALLOWED = [
+    ("operator" + TOKEN, "WorkerControl"),
+    ("operator" + TOKEN, "GatewayControl"),
+    ("gateway", "Inference"),
+    ("client", "Inference"),
+]
+FORBIDDEN = [
+    *(
+        (f"{role}{TOKEN}", port)
+        for role in ("gateway", "worker", "client")
+        for port in ("WorkerControl", "GatewayControl")
+    ),
+    *(
+        (role, port)
+        for role in ("gateway", "worker", "client", "operator")
+        for port in ("WorkerControl", "GatewayControl")
+    ),
+    *((role, "Inference") for role in ("operator", "worker", "client of another namespace", "gateway" + TOKEN)),
+]
+FROM_A_POD = """
+import grpc
+from pathlib import Path
+from dormouse_api.identity import server_name
+from dormouse_api.names import Role
+key, cert, ca = (Path("/var/run/dormouse/certificates", name).read_bytes() for name in ("tls.key", "tls.crt", "ca.crt"))
+credentials = grpc.ssl_channel_credentials(ca, key, cert)
+options = [("grpc.ssl_target_name_override", server_name(Role("{role}")))]
+with grpc.secure_channel("{target}", credentials, options=options) as channel:
+    try:
+        ask = channel.unary_stream("{method}", bytes, bytes)
+        list(ask(b"", timeout=20, metadata=[("dormouse-role-token", "{token}")]))
+    except grpc.RpcError as error:
+        print(error.code().name, error.details())
+    else:
+        print("OK")
+"""
+
+
+@pytest.fixture(scope="module")
+def papers(cluster: Cluster, tiny_model: Path) -> Iterator[Papers]:
+    """A release with mutual TLS that serves the small model."""
+    with a_release(cluster, tiny_model, {"mtls.enabled": "true"}) as mine:
+        deployments = Deployments(cluster, mine.namespace)
+        deployments.apply(MODEL, engine=ENGINE, resources=RESOURCES)
+        deployments.wait(MODEL, "condition=Ready", timeout_s=240)
+        yield Papers(mine, MODEL)
+
+
+@pytest.mark.parametrize(("caller", "port"), ALLOWED)
+def test_who_may_call_is_answered(papers: Papers, caller: str, port: str):
+    assert papers.answer(papers.callers[caller], PORTS[port]) == "OK"
+
+
+@pytest.mark.parametrize(("caller", "port"), FORBIDDEN)
+def test_a_certificate_of_another_role_or_namespace_is_refused_by_name(papers: Papers, caller: str, port: str):
+    said = papers.answer(papers.callers[caller], PORTS[port])
+    assert said.startswith("PERMISSION_DENIED: ")
+    bundle = papers.callers[caller].bundle
+    assert bundle is not None
+    if TOKEN in caller:
+        assert said.endswith(f"the token of the role operator was shown by {bundle.identity}")
+
+
+@pytest.mark.parametrize("port", PORTS)
+@pytest.mark.parametrize("caller", [*NO_HANDSHAKE, "nobody" + TOKEN])
+def test_without_a_valid_certificate_of_the_authority_nobody_gets_past_the_handshake(
+    papers: Papers, caller: str, port: str
+):
+    assert papers.answer(papers.callers[caller], PORTS[port]).startswith("UNAVAILABLE")
+
+
+@pytest.mark.parametrize("port", PORTS)
+def test_plain_connections_are_refused(papers: Papers, port: str):
+    assert papers.answer(Caller(None, papers.token), PORTS[port], is_plain=True).startswith("UNAVAILABLE")
+
+
+@pytest.mark.parametrize(
+    ("component", "role", "method"),
+    [
+        ("gateway", Role.WORKER, "/dormouse.v1.WorkerControl/GetStatus"),
+        ("worker", Role.GATEWAY, "/dormouse.v1.GatewayControl/WatchActivity"),
+    ],
+)
+def test_a_pod_that_was_taken_over_and_a_stolen_token_are_of_no_use(
+    papers: Papers, component: str, role: Role, method: str
+):
+    mine = papers.installed
+    place = mine.namespace if component == "worker" else papers.system
+    [pod, *_] = mine.cluster.list("pods", place, f"app.kubernetes.io/component={component}")
+    target = f"{papers.address(role)}:{CONTROL_PORT}"
+    program = FROM_A_POD.format(role=role, target=target, method=method, token=papers.token)
+    said = mine.cluster.kubectl("exec", "-n", place, pod["metadata"]["name"], "--", "python", "-c", program)
+    assert said.startswith("PERMISSION_DENIED the token of the role operator was shown by dormouse://" + component)
+
+
+def serials(papers: Papers) -> dict[Role, int]:
+    """Return the serial numbers of the certificates in the Secrets; 0 where there is none."""
+    found = {role: papers.secret(*place).get(CERT_FILE) for role, place in papers.secrets.items()}
+    return {role: x509.load_pem_x509_certificate(pem).serial_number if pem else 0 for role, pem in found.items()}
+
+
+def nudge(papers: Papers) -> None:
+    """Let the kubelet bring the Secrets now: it looks when a pod changes, and by itself once a minute."""
+    for place in (papers.system, papers.installed.namespace):
+        papers.installed.cluster.kubectl("annotate", "pods", "--all", "--overwrite", "-n", place, "test/nudged=yes")
+
+
+async def issue_anew(papers: Papers, world: World) -> dict[Role, int]:
+    """Lose the issued certificates, as if their time had come, and return those that another operator issues."""
+    before = serials(papers)
+    for namespace, name in papers.secrets.values():
+        await world.kubectl("delete", "secret", name, "-n", namespace)
+    await world.restart("operator")
+
+    def issued() -> dict[Role, int]:
+        now = serials(papers)
+        return now if all(now[role] not in {0, before[role]} for role in now) else {}
+
+    found: dict[Role, int] = await asyncio.to_thread(wait_until, issued)
+    return found
+
+
+async def test_renewed_certificates_reach_running_pods_and_no_request_is_lost(
+    papers: Papers, tiny_model: Path, tmp_path: Path
+):
+    mine = papers.installed
+    prober = Prober(await asyncio.to_thread(references.greedy_cases, tiny_model))
+    here = write_bundle(tmp_path, papers.made(Role.CLIENT))
+    addresses = {role: (papers.address(role), CONTROL_PORT) for role in papers.secrets}
+
+    def shown() -> dict[Role, int]:
+        return {role: serial_shown(address, role, here) for role, address in addresses.items()}
+
+    async with open_world(mine.cluster, mine.release) as world:
+        before = {component: mine.pods(component) for component in ("gateway", "worker")}
+        assert shown() == serials(papers)
+        async with asked_all_the_time(prober, await world.gateway_address(), LOAD, MODEL):
+            wanted = await issue_anew(papers, world)
+            await asyncio.to_thread(nudge, papers)
+            await asyncio.to_thread(wait_until, lambda: shown() == wanted, timeout_s=150)
+            sent = len(prober.records)
+            later = sent + NUM_AFTERWARDS
+            await asyncio.to_thread(
+                wait_until, lambda: len(prober.records) > later and all(r.finding for r in prober.records[:later])
+            )
+    assert not failures(prober)
+    assert {component: mine.pods(component) for component in before} == before
+    assert {*before["worker"].values(), *before["gateway"].values()} == {0}
+
+
+def test_a_deployment_takes_its_certificate_with_it(papers: Papers):
+    deployments = Deployments(papers.installed.cluster, papers.installed.namespace)
+    name = deployments.apply("brief", resources=RESOURCES)
+    place = (papers.installed.namespace, f"{name}-identity")
+    wait_until(lambda: papers.secret(*place))
+    deployments.delete(name)
+    wait_until_none(lambda: papers.secret(*place))
