@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import attrgetter
 
 import torch
 
-from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken, ScheduledSequence
+from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.model.attention.hook import PagedContext
-from dormouse_worker.model.attention.interface import AttentionBackend, AttentionPlan
+from dormouse_worker.model.attention.interface import AttentionBackend, AttentionPlan, Ints
 from dormouse_worker.model.context import forward_context
 from dormouse_worker.model.graphs import DecodeGraphs
-from dormouse_worker.model.input_batch import InputBatch, PackedInput
+from dormouse_worker.model.input_batch import InputBatch, PackedInput, RankSequence
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.loader import LoadedModel
 from dormouse_worker.model.logit_rows import LogitRows, choose_logit_rows
 from dormouse_worker.model.parallel.communicator import ALONE, Communicator
-from dormouse_worker.model.sampler import SamplingRow, prompt_logprobs, sample
+from dormouse_worker.model.sampler import likeliest, prompt_logprobs, sample
+from dormouse_worker.model.scratch import Scratch
+
+_takes_likeliest = attrgetter("takes_likeliest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +31,13 @@ class ForwardPass:
     model: LoadedModel
     cache: KVCache
     communicator: Communicator = ALONE
+    scratch: Scratch = field(default_factory=Scratch)
 
     def __call__(
         self, token_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor, plans: Sequence[AttentionPlan]
     ) -> torch.Tensor:
         """See `graphs.Forward`."""
-        with forward_context(PagedContext(self.cache, plans), self.communicator):
+        with forward_context(PagedContext(self.cache, plans, self.scratch), self.communicator):
             return self.model.compute_logits(token_ids, positions, rows)
 
 
@@ -80,7 +85,7 @@ class ModelRunner:
             self._host_cache.copy_blocks(self.cache, batch.swap_out)
             self.cache.copy_blocks(self._host_cache, batch.swap_in)
             packed = self._input.pack(batch)
-            wanted = choose_logit_rows(batch, packed, self._input)
+            wanted = choose_logit_rows(batch, packed)
             logits = self._forward(packed, wanted)
             if not self._model.layout.samples:
                 return ModelOutput([])
@@ -89,9 +94,10 @@ class ModelRunner:
                 for part in wanted.prompt_parts
             }
             is_all = len(wanted.sampled) == len(logits)  # rows keep their order: nothing to choose, nothing to copy
-            sampled = self._sample(batch, logits if is_all else logits[wanted.sampled])
+            sampled = _sample(wanted.sequences, logits if is_all else logits[wanted.sampled])
         if self._model.layout.world_size == 1:
-            self.append_sampled(sampled)
+            for sequence, token in zip(wanted.sequences, sampled, strict=True):
+                sequence.append(token.token_id)
         return ModelOutput(sampled, prompt)
 
     def append_sampled(self, tokens: Sequence[SampledToken]) -> None:
@@ -106,19 +112,24 @@ class ModelRunner:
             return self._graphs.run(packed)
         device = self._model.device
         arrays = (packed.token_ids, packed.positions, wanted.rows)
-        token_ids, positions, rows = (torch.as_tensor(array, device=device) for array in arrays)
+        token_ids, positions, rows = (_on_device(array, device) for array in arrays)
         return self._compute(token_ids, positions, rows, [self._backend.plan(group, device) for group in packed.groups])
 
-    def _sample(self, batch: Batch, logits: torch.Tensor) -> list[SampledToken]:
-        sampling = [sequence for sequence in batch.sequences if sequence.samples]
-        if not sampling:
-            return []
-        choices = sample(logits, [self._sampling_row(sequence) for sequence in sampling])
-        return [
-            SampledToken(sequence.request_id, choice.token_id, choice.logprobs)
-            for sequence, choice in zip(sampling, choices, strict=True)
-        ]
 
-    def _sampling_row(self, scheduled: ScheduledSequence) -> SamplingRow:
-        sequence = self._input.sequence(scheduled.request_id)
-        return SamplingRow(sequence.sampling, sequence.prompt_token_ids, sequence.output_token_ids)
+def _sample(sequences: Sequence[RankSequence], logits: torch.Tensor) -> list[SampledToken]:
+    """Return one token for each sequence, which has that row of the logits."""
+    if not sequences:
+        return []
+    if all(map(_takes_likeliest, sequences)):
+        tokens = likeliest(logits.float()).tolist()
+        return [SampledToken(sequence.request_id, token) for sequence, token in zip(sequences, tokens, strict=True)]
+    choices = sample(logits, sequences)
+    return [
+        SampledToken(sequence.request_id, choice.token_id, choice.logprobs)
+        for sequence, choice in zip(sequences, choices, strict=True)
+    ]
+
+
+def _on_device(array: Ints, device: torch.device) -> torch.Tensor:
+    tensor = torch.from_numpy(array)
+    return tensor if device.type == "cpu" else tensor.to(device)
