@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
+from copy import copy
 from functools import partial
 
 from dormouse_worker.engine.batch import Batch, ModelOutput
@@ -121,7 +121,7 @@ class Engine:
     def outputs(self, outputs: list[TokenOutput], failed: dict[str, str] | None = None) -> StepOutputs:
         """Return a message with these outputs, the present load, and what was counted since the last message."""
         scheduler, now, told = self._scheduler, self._scheduler.counters, self._told
-        self._told = dataclasses.replace(now)
+        self._told = copy(now)
         return StepOutputs(
             outputs=outputs,
             running=scheduler.num_running,

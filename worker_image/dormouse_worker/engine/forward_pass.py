@@ -32,8 +32,7 @@ class Progress(msgspec.Struct, frozen=True, gc=False):
     finish_reason: str | None
 
 
-@dataclass(slots=True)
-class Counters:
+class Counters(msgspec.Struct):
     """Events since the start; they only grow."""
 
     preemptions: int = 0

@@ -209,7 +209,8 @@ class Scheduler:
             request = chosen[position]
             position += 1
             if (scheduled := schedule_decode(request)) is not None:
-                current.take(request, scheduled)
+                current.sequences.append(scheduled)
+                current.tokens_left -= 1
                 continue
             end = current.end_of(request)
             while not self.tables.grow(request.request_id, request.num_tokens, end):

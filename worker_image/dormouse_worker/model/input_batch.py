@@ -6,66 +6,20 @@ with a fixed number of numpy calls, however many sequences there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
-from typing import Any
 
 import numpy as np
 
 from dormouse_worker.engine.batch import Batch, NewSequence, ScheduledSequence
-from dormouse_worker.ipc import Sampling
 from dormouse_worker.model.attention.interface import AttentionMetadata, Ints
-from dormouse_worker.model.sampling_row import takes_likeliest
-
-_start, _end, _row = (attrgetter(name) for name in ("start", "end", "row"))
-
-
-class RankSequence:
-    """One sequence as its rank knows it. Implements `SamplingRow` without a copy of any token."""
-
-    def __init__(self, new: NewSequence, row: int, tokens: Ints, num_groups: int) -> None:
-        """`tokens` is the row's part of the buffer, with room for all that may come."""
-        self.request_id = new.request_id
-        self.sampling: Sampling = new.sampling
-        self.takes_likeliest = takes_likeliest(new.sampling)
-        self.asks_for_prompt = new.sampling.prompt_logprobs is not None
-        self.row = row
-        self.num_prompt_tokens = len(new.prompt_token_ids)
-        self.num_tokens = new.num_tokens
-        self.num_blocks = [0] * num_groups
-        self._tokens = tokens
-        tokens[: self.num_tokens] = new.prompt_token_ids + new.output_token_ids
-
-    def __repr__(self) -> str:
-        return f"RankSequence({self.request_id}, row {self.row}, {self.num_prompt_tokens} + {self.position} tokens)"
-
-    @property
-    def prompt_token_ids(self) -> Ints:
-        """Return the prompt."""
-        return self._tokens[: self.num_prompt_tokens]
-
-    @property
-    def output_token_ids(self) -> Ints:
-        """Return the output so far."""
-        return self._tokens[self.num_prompt_tokens : self.num_tokens]
-
-    @property
-    def position(self) -> int:
-        """Return how long the output is."""
-        return self.num_tokens - self.num_prompt_tokens
-
-    def append(self, token_id: int) -> None:
-        """Note the token that was sampled."""
-        self._tokens[self.num_tokens] = token_id
-        self.num_tokens += 1
+from dormouse_worker.model.lineup import Lineup, RankSequence
 
 
 @dataclass(frozen=True, slots=True)
 class PackedInput:
     """One forward pass over N sequences and T tokens, on the host. Holds until the next `update`: some are views."""
 
-    sequences: list[RankSequence]  # [N]
+    lineup: Lineup  # N sequences
     token_ids: Ints  # [T]
     positions: Ints  # [T]
     query_starts: Ints  # [N + 1]
@@ -91,11 +45,13 @@ class InputBatch:
         self._block_size = block_size
         self._windows = windows
         self._token_ids = np.full((max_num_seqs, max_model_len + 1), 0, dtype=np.int64)
+        self._num_tokens = np.full(max_num_seqs, 0, dtype=np.int64)
         width = -(-max_model_len // block_size)
         self._tables = [np.full((max_num_seqs, width), 0, dtype=np.int64) for _ in windows]
         self._counting = np.arange(max_num_seqs + 1)
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
         self._sequences: dict[str, RankSequence] = {}
+        self._lineup = Lineup(())  # of the last pass
 
     def __repr__(self) -> str:
         return f"InputBatch({len(self._sequences)} sequences, {len(self._free_rows)} free rows)"
@@ -106,6 +62,8 @@ class InputBatch:
 
     def update(self, batch: Batch) -> None:
         """Take what the batch brings. After an exception only a fresh batch may follow."""
+        if batch.is_fresh or batch.released or batch.new:  # an id may come again, in another row
+            self._lineup = Lineup(())
         for request_id in tuple(self._sequences) if batch.is_fresh else batch.released:
             self._remove(request_id)
         for new in batch.new:
@@ -118,24 +76,35 @@ class InputBatch:
         """Note the token that was sampled for a sequence; nothing happens if it was released meanwhile."""
         sequence = self._sequences.get(request_id)
         if sequence is not None:
-            sequence.append(token_id)
+            row = sequence.row
+            self._token_ids[row, self._num_tokens[row]] = token_id
+            self._num_tokens[row] += 1
+
+    def append_each(self, lineup: Lineup, token_ids: list[int]) -> None:
+        """Note a token for each of these sequences."""
+        ends = self._num_tokens[lineup.rows]
+        self._token_ids[lineup.rows, ends] = token_ids
+        self._num_tokens[lineup.rows] = ends + 1
 
     def pack(self, batch: Batch) -> PackedInput:
         """Return the arrays of this batch's forward pass."""
-        size, known = self._block_size, self._sequences
-        sequences = [known[scheduled.request_id] for scheduled in batch.sequences]
-        starts, ends = _ints(_start, batch.sequences), _ints(_end, batch.sequences)
-        rows = _ints(_row, sequences)
-        spans = self._locate(rows, starts, ends)
+        size, lineup = self._block_size, self._line_up(batch.request_ids)
+        starts = [scheduled.start for scheduled in batch.sequences]
+        ends = [scheduled.end for scheduled in batch.sequences]
+        context_lens = np.fromiter(ends, np.int64, len(ends))
+        if sum(ends) - sum(starts) == len(ends):  # all decode
+            spans = _Rows(self._counting[: len(ends) + 1], lineup.rows, context_lens - 1)
+        else:
+            spans = _locate(lineup.rows, np.array(starts), context_lens)
         row_of, positions = spans.row_of, spans.positions
-        num_columns = -(-int(ends.max()) // size)
+        num_columns = -(-max(ends) // size)
         columns = positions // size
         offsets = positions - columns * size
         groups = tuple(
             AttentionMetadata(
                 query_starts=spans.query_starts,
-                context_lens=ends,
-                block_tables=_take_rows(table, rows, num_columns),
+                context_lens=context_lens,
+                block_tables=lineup.take(table, num_columns),
                 slot_mapping=table[row_of, columns] * size + offsets,
                 positions=positions,
                 block_size=size,
@@ -143,21 +112,16 @@ class InputBatch:
             )
             for table, window in zip(self._tables, self._windows, strict=True)
         )
-        return PackedInput(sequences, self._token_ids[row_of, positions], positions, spans.query_starts, groups)
+        return PackedInput(lineup, self._token_ids[row_of, positions], positions, spans.query_starts, groups)
 
-    def _locate(self, rows: Ints, starts: Ints, ends: Ints) -> _Rows:
-        lengths = ends - starts
-        num_seqs, num_tokens = len(rows), int(lengths.sum())
-        if num_tokens == num_seqs:  # all decode
-            return _Rows(self._counting[: num_seqs + 1], rows, starts)
-        query_starts = np.zeros(num_seqs + 1, dtype=np.int64)
-        np.cumsum(lengths, out=query_starts[1:])
-        positions = np.arange(num_tokens) + np.repeat(starts - query_starts[:-1], lengths)
-        return _Rows(query_starts, np.repeat(rows, lengths), positions)
+    def _line_up(self, request_ids: list[str]) -> Lineup:
+        if request_ids != self._lineup.request_ids:
+            self._lineup = Lineup([self._sequences[request_id] for request_id in request_ids])
+        return self._lineup
 
     def _add(self, new: NewSequence) -> None:
         row = self._free_rows.pop()
-        self._sequences[new.request_id] = RankSequence(new, row, self._token_ids[row], len(self._windows))
+        self._sequences[new.request_id] = RankSequence(new, row, self._token_ids, self._num_tokens, len(self._windows))
 
     def _append_blocks(self, scheduled: ScheduledSequence) -> None:
         sequence = self._sequences[scheduled.request_id]
@@ -173,12 +137,9 @@ class InputBatch:
             self._free_rows.append(sequence.row)
 
 
-def _ints(get: Callable[[Any], int], items: Sequence[object]) -> Ints:
-    return np.fromiter(map(get, items), np.int64, len(items))
-
-
-def _take_rows(table: Ints, rows: Ints, num_columns: int) -> Ints:
-    """Return these rows' first columns: a view where the rows follow each other, as they do unless some have left."""
-    first, count = int(rows[0]), len(rows)
-    is_run = int(rows[-1]) - first == count - 1 and bool((rows[1:] > rows[:-1]).all())
-    return table[first : first + count, :num_columns] if is_run else table[rows, :num_columns]
+def _locate(rows: Ints, starts: Ints, ends: Ints) -> _Rows:
+    lengths = ends - starts
+    query_starts = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=query_starts[1:])
+    positions = np.arange(query_starts[-1]) + np.repeat(starts - query_starts[:-1], lengths)
+    return _Rows(query_starts, np.repeat(rows, lengths), positions)

@@ -9,10 +9,10 @@ import numpy as np
 
 from dormouse_worker.engine.batch import Batch
 from dormouse_worker.model.attention.interface import Ints
-from dormouse_worker.model.input_batch import PackedInput, RankSequence
+from dormouse_worker.model.input_batch import PackedInput
+from dormouse_worker.model.lineup import Lineup, RankSequence
 
 _samples = attrgetter("samples")
-_asks = attrgetter("asks_for_prompt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,14 @@ class LogitRows:
 
     rows: Ints  # [R]
     sampled: Ints  # which of them are sampled from
-    sequences: list[RankSequence]  # whose they are
+    lineup: Lineup  # whose those are
     prompt_parts: tuple[PromptPart, ...]
 
 
 def choose_logit_rows(batch: Batch, packed: PackedInput) -> LogitRows:
     """Return the rows. The last prompt token's row is sampled from, all before it tell about the token after."""
-    if all(map(_samples, batch.sequences)) and not any(map(_asks, packed.sequences)):  # the last row of each
-        return LogitRows(packed.query_starts[1:] - 1, np.arange(len(packed.sequences)), packed.sequences, ())
+    if all(map(_samples, batch.sequences)) and not packed.lineup.ask_for_prompts:  # the last row of each
+        return LogitRows(packed.query_starts[1:] - 1, np.arange(len(packed.lineup)), packed.lineup, ())
     return _choose(batch, packed)
 
 
@@ -47,7 +47,7 @@ def _choose(batch: Batch, packed: PackedInput) -> LogitRows:
     sampled: list[int] = []
     sampling: list[RankSequence] = []
     parts: list[PromptPart] = []
-    spans = zip(batch.sequences, packed.sequences, packed.query_starts.tolist(), strict=False)
+    spans = zip(batch.sequences, packed.lineup.sequences, packed.query_starts.tolist(), strict=False)
     for scheduled, sequence, first_row in spans:
         end = min(scheduled.end, sequence.num_prompt_tokens - 1)
         num_top = sequence.sampling.prompt_logprobs
@@ -60,4 +60,4 @@ def _choose(batch: Batch, packed: PackedInput) -> LogitRows:
             sampled.append(len(rows))
             sampling.append(sequence)
             rows.append(first_row + scheduled.num_tokens - 1)
-    return LogitRows(np.array(rows, dtype=np.int64), np.array(sampled, dtype=np.int64), sampling, tuple(parts))
+    return LogitRows(np.array(rows, dtype=np.int64), np.array(sampled, dtype=np.int64), Lineup(sampling), tuple(parts))

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 
 import torch
 
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.model.attention.hook import PagedContext
-from dormouse_worker.model.attention.interface import AttentionBackend, AttentionPlan, Ints
+from dormouse_worker.model.attention.interface import AttentionBackend, AttentionPlan
 from dormouse_worker.model.context import forward_context
 from dormouse_worker.model.graphs import DecodeGraphs
-from dormouse_worker.model.input_batch import InputBatch, PackedInput, RankSequence
+from dormouse_worker.model.input_batch import InputBatch, PackedInput
 from dormouse_worker.model.kv_cache import KVCache
+from dormouse_worker.model.lineup import Lineup
 from dormouse_worker.model.loader import LoadedModel
 from dormouse_worker.model.logit_rows import LogitRows, choose_logit_rows
 from dormouse_worker.model.parallel.communicator import ALONE, Communicator
-from dormouse_worker.model.sampler import likeliest, prompt_logprobs, sample
-from dormouse_worker.model.scratch import Scratch
-
-_takes_likeliest = attrgetter("takes_likeliest")
+from dormouse_worker.model.sampler import prompt_logprobs, sample
+from dormouse_worker.model.scratch import Floats, Scratch
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,55 +79,73 @@ class ModelRunner:
         In a group only the rank that samples returns any, and none is noted before `append_sampled` brings it.
         """
         self._input.update(batch)
-        with torch.inference_mode():
-            self._host_cache.copy_blocks(self.cache, batch.swap_out)
-            self.cache.copy_blocks(self._host_cache, batch.swap_in)
-            packed = self._input.pack(batch)
-            wanted = choose_logit_rows(batch, packed)
-            logits = self._forward(packed, wanted)
-            if not self._model.layout.samples:
-                return ModelOutput([])
-            prompt = {
-                part.request_id: prompt_logprobs(logits[part.rows], part.token_ids, part.num_top)
-                for part in wanted.prompt_parts
-            }
-            is_all = len(wanted.sampled) == len(logits)  # rows keep their order: nothing to choose, nothing to copy
-            sampled = _sample(wanted.sequences, logits if is_all else logits[wanted.sampled])
+        if batch.swap_out or batch.swap_in:
+            self._move(batch)
+        packed = self._input.pack(batch)
+        wanted = choose_logit_rows(batch, packed)
+        logits = self._forward(packed, wanted)
+        if not self._model.layout.samples:
+            return ModelOutput([])
+        output = _answer(wanted, logits)
         if self._model.layout.world_size == 1:
-            for sequence, token in zip(wanted.sequences, sampled, strict=True):
-                sequence.append(token.token_id)
-        return ModelOutput(sampled, prompt)
+            self._input.append_each(wanted.lineup, [token.token_id for token in output.sampled])
+        return output
 
     def append_sampled(self, tokens: Sequence[SampledToken]) -> None:
         """Note what was sampled for sequences of an earlier batch; for those that were released since, nothing."""
         for token in tokens:
             self._input.append(token.request_id, token.token_id)
 
-    def _forward(self, packed: PackedInput, wanted: LogitRows) -> torch.Tensor:
-        """Return logits [number of wanted rows, V]."""
+    @torch.inference_mode()
+    def _move(self, batch: Batch) -> None:
+        self._host_cache.copy_blocks(self.cache, batch.swap_out)
+        self.cache.copy_blocks(self._host_cache, batch.swap_in)
+
+    def _forward(self, packed: PackedInput, wanted: LogitRows) -> torch.Tensor | Floats:
+        """Return logits [number of wanted rows, V]: an array if they were computed without torch."""
+        native = self._model.native_beside(self._backend.name)
+        if native is None:
+            return self._forward_in_torch(packed, wanted)
+        plans = [self._backend.plan(group, self._model.device) for group in packed.groups]
+        context = PagedContext(self.cache, plans, self._compute.scratch)
+        return native.forward(packed.token_ids, packed.positions, wanted.rows, context)
+
+    @torch.inference_mode()
+    def _forward_in_torch(self, packed: PackedInput, wanted: LogitRows) -> torch.Tensor:
         can_replay = self._graphs is not None and not self._model.weights.is_arriving  # a graph waits for nobody
         if self._graphs is not None and can_replay and self._graphs.fits(packed, wanted.rows):
             return self._graphs.run(packed)
         device = self._model.device
         arrays = (packed.token_ids, packed.positions, wanted.rows)
-        token_ids, positions, rows = (_on_device(array, device) for array in arrays)
+        token_ids, positions, rows = (torch.as_tensor(array, device=device) for array in arrays)
         return self._compute(token_ids, positions, rows, [self._backend.plan(group, device) for group in packed.groups])
 
 
-def _sample(sequences: Sequence[RankSequence], logits: torch.Tensor) -> list[SampledToken]:
+def _answer(wanted: LogitRows, logits: torch.Tensor | Floats) -> ModelOutput:
+    """Return what is said to these logits. Without torch where it can be: cold, each of its calls takes some 20 µs."""
+    if isinstance(logits, torch.Tensor):
+        return _answer_in_torch(wanted, logits)
+    if wanted.prompt_parts or not wanted.lineup.take_likeliest:
+        return _answer_in_torch(wanted, torch.from_numpy(logits))
+    return ModelOutput(list(map(SampledToken, wanted.lineup.request_ids, logits.argmax(-1).tolist())))
+
+
+@torch.inference_mode()
+def _answer_in_torch(wanted: LogitRows, logits: torch.Tensor) -> ModelOutput:
+    prompt = {
+        part.request_id: prompt_logprobs(logits[part.rows], part.token_ids, part.num_top)
+        for part in wanted.prompt_parts
+    }
+    is_all = len(wanted.sampled) == len(logits)  # rows keep their order: nothing to choose, nothing to copy
+    return ModelOutput(_sample(wanted.lineup, logits if is_all else logits[wanted.sampled]), prompt)
+
+
+def _sample(lineup: Lineup, logits: torch.Tensor) -> list[SampledToken]:
     """Return one token for each sequence, which has that row of the logits."""
-    if not sequences:
+    if not len(lineup):
         return []
-    if all(map(_takes_likeliest, sequences)):
-        tokens = likeliest(logits.float()).tolist()
-        return [SampledToken(sequence.request_id, token) for sequence, token in zip(sequences, tokens, strict=True)]
-    choices = sample(logits, sequences)
+    choices = sample(logits, lineup.sequences)
     return [
-        SampledToken(sequence.request_id, choice.token_id, choice.logprobs)
-        for sequence, choice in zip(sequences, choices, strict=True)
+        SampledToken(request_id, choice.token_id, choice.logprobs)
+        for request_id, choice in zip(lineup.request_ids, choices, strict=True)
     ]
-
-
-def _on_device(array: Ints, device: torch.device) -> torch.Tensor:
-    tensor = torch.from_numpy(array)
-    return tensor if device.type == "cpu" else tensor.to(device)

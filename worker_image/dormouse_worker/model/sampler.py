@@ -30,7 +30,7 @@ from dormouse_worker.model.penalties import penalize_presence_and_frequency, pen
 from dormouse_worker.model.philox import uniforms
 from dormouse_worker.model.sampling_row import Choice, SamplingRow, has_edits
 
-__all__ = ["Choice", "SamplingRow", "likeliest", "prompt_logprobs", "sample"]
+__all__ = ["Choice", "SamplingRow", "prompt_logprobs", "sample"]
 
 _EDITS = (
     allow_only,
@@ -68,7 +68,7 @@ def _choose(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:
     random_rows = [i for i, row in enumerate(rows) if row.sampling.temperature > 0]
     if random_rows and len(random_rows) == len(rows):
         return _choose_randomly(scores, rows)
-    tokens = likeliest(scores)
+    tokens = _likeliest(scores)
     if random_rows:
         tokens[random_rows] = _choose_randomly(scores[random_rows], [rows[i] for i in random_rows])
     return tokens
@@ -86,11 +86,10 @@ def _choose_randomly(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> torch
         [sampling.choice_index for sampling in samplings],
     )
     tokens, has_weights = draw(weights, numbers)
-    return tokens if bool(has_weights.all()) else torch.where(has_weights, tokens, likeliest(scores))
+    return tokens if bool(has_weights.all()) else torch.where(has_weights, tokens, _likeliest(scores))
 
 
-def likeliest(scores: torch.Tensor) -> torch.Tensor:
-    """Return the id of each row's largest score, [N], the lowest of equal ones; float32 [N, V]."""
+def _likeliest(scores: torch.Tensor) -> torch.Tensor:
     if scores.device.type == "cpu":  # ten times as fast as torch's
         return torch.from_numpy(scores.numpy().argmax(-1))
     return scores.argmax(-1)

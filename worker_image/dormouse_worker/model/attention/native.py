@@ -20,6 +20,7 @@ from dormouse_worker.model.attention.interface import (
 from dormouse_worker.model.attention.machine import Machine
 from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.kv_cache import LayerCache
+from dormouse_worker.model.scratch import address_of
 from dormouse_worker.native import abi
 from dormouse_worker.native.library import Kernels, Missing, load_kernels
 
@@ -41,7 +42,7 @@ class NativePlan:
 
     def fill_group(self, group: abi.Group) -> None:
         """Say where this layer group's tables lie."""
-        group.block_tables = address_of(self._tables)
+        group.block_tables = address_of(self._tables[0])  # the rows need not follow each other
         group.num_columns = self._num_columns
         group.slots = address_of(self._slots)
 
@@ -117,12 +118,6 @@ def _tables_of(tables: Ints) -> tuple[Ints, int]:
     if item_bytes == tables.itemsize and row_bytes > 0:
         return tables, row_bytes // item_bytes
     return np.ascontiguousarray(tables), tables.shape[1]
-
-
-def address_of(array: Ints) -> int:
-    """Return where a dense array of 64-bit integers lies."""
-    assert array.dtype == np.int64, array.dtype
-    return torch.from_numpy(array).data_ptr()  # a third of the time of numpy's own ways to tell
 
 
 def describe_attention(

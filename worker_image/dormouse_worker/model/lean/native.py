@@ -16,12 +16,14 @@ from typing import TypeGuard
 import torch
 
 from dormouse_worker.model.attention.hook import PagedContext
+from dormouse_worker.model.attention.interface import Ints
 from dormouse_worker.model.attention.native import MAX_HEAD_SIZE, TYPES, NativePlan, describe_attention
 from dormouse_worker.model.context import ForwardContext
 from dormouse_worker.model.kv_cache import KVCache, LayerSpec
 from dormouse_worker.model.lean.arriving import find_tensors
 from dormouse_worker.model.lean.build import Unfit
 from dormouse_worker.model.lean.decoder import Layer, LeanDecoder, Linear, RMSNorm
+from dormouse_worker.model.scratch import Floats, address_of
 from dormouse_worker.native import abi
 from dormouse_worker.native.library import Kernels, Missing
 
@@ -58,32 +60,28 @@ class NativeDecoder:
         """Return whether a pass in this context can be computed."""
         return isinstance(context, PagedContext) and all(isinstance(plan, NativePlan) for plan in context.plans)
 
-    def forward(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor, context: PagedContext
-    ) -> torch.Tensor:
-        """Return logits, float32 [len(rows), V], of a packed batch [T] within a context that fits.
+    def forward(self, token_ids: Ints, positions: Ints, rows: Ints, context: PagedContext) -> Floats:
+        """Return logits, [len(rows), V], of a packed batch [T] within a context that fits; no torch on the way.
 
         They hold until the next pass with the context's scratch.
         """
-        bound = self._bind(context.cache)
-        token_ids, positions, rows = (numbers.contiguous() for numbers in (token_ids, positions, rows))
-        num_rows = rows.shape[0]
-        logits = context.scratch.logits(num_rows, bound.model.vocab_size)
-        batch = bound.batch
+        bound, scratch = self._bind(context.cache), context.scratch
+        batch, size = bound.batch, (len(token_ids), len(rows))
+        if size != scratch.pass_size:
+            scratch.resize(*size, bound.model.vocab_size, self._kernels.workspace_bytes(bound.model, *size))
         for plan, group in zip(context.plans, bound.groups, strict=True):
             assert isinstance(plan, NativePlan), "it fits"
             plan.fill_group(group)
             plan.fill_batch(batch)
-        batch.num_rows = num_rows
-        batch.positions = positions.data_ptr()
-        batch.token_ids = token_ids.data_ptr()
-        batch.rows = rows.data_ptr()
-        batch.logits = logits.data_ptr()
-        size = self._kernels.workspace_bytes(bound.model, batch.num_tokens, num_rows)
-        batch.workspace = context.scratch.workspace(size)
+        batch.num_rows = len(rows)
+        batch.positions = address_of(positions)
+        batch.token_ids = address_of(token_ids)
+        batch.rows = address_of(rows)
+        batch.logits = address_of(scratch.logits)
+        batch.workspace = scratch.workspace_address
         with _recorded():
             self._kernels.forward(bound.model, batch)
-        return logits
+        return scratch.logits
 
     def _bind(self, cache: KVCache) -> _Bound:
         """Return the model over this cache; weights and cache keep their addresses over every sleep."""
