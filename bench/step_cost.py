@@ -1,7 +1,8 @@
-"""What a step of the engine costs around the forward pass, with 64 decoding sequences.
+"""What a step of the engine costs around the kernels of its forward pass, with 64 decoding sequences or with one.
 
-The real scheduler and the real input preparation run, and nothing in the model's place. `python -m bench.step_cost
---profile` shows where the time goes.
+The real engine and the real model runner work for a real model; the one thing that is not counted is the call of our
+kernels. Processor time of the engine's thread: what else the machine does makes it longer by lost caches only.
+`python -m bench.step_cost --profile` shows where the time goes.
 """
 
 from __future__ import annotations
@@ -9,124 +10,194 @@ from __future__ import annotations
 import argparse
 import cProfile
 import pstats
+import random
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
 
 import torch
 
-from bench.workload import make_workload
+from bench.models import ensure_model
 from dormouse_worker.engine.assembly import build_engine
-from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
+from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.engine.engine import Engine
 from dormouse_worker.engine.testing import make_add, make_report
-from dormouse_worker.model.attention.sdpa import SdpaBackend
-from dormouse_worker.model.input_batch import InputBatch
-from dormouse_worker.model.logit_rows import choose_logit_rows
+from dormouse_worker.host import Host
+from dormouse_worker.ipc import EngineMessage, encode_frame
+from dormouse_worker.model.attention.native import NativeBackend
+from dormouse_worker.model.device.cpu import CpuDevice
+from dormouse_worker.model.kv_cache import KVCache
+from dormouse_worker.model.lean.native import build_native
+from dormouse_worker.model.loader import load
+from dormouse_worker.model.runner import ModelRunner
+from dormouse_worker.native import abi
+from dormouse_worker.native.library import Kernels, Missing, load_kernels
 from dormouse_worker.settings import EngineSettings
 
 NUM_SEQS = 64
-NUM_BLOCKS = 4096
-SETTINGS = EngineSettings(model="none", max_num_seqs=NUM_SEQS, max_num_batched_tokens=2048)
-REPORT = make_report(num_gpu_blocks=NUM_BLOCKS, block_size=SETTINGS.block_size, max_model_len=2048)
-OUTPUT_TOKENS = 512  # more than prefilling and measuring take
+PROMPT_TOKENS = 128
 MEASURED_STEPS = 256
-TOKEN_ID = 5  # what every sequence gets
+RANDOM = {"temperature": 0.8, "top_p": 0.95}  # what callers often ask for
 
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
     """Medians over the measured steps, in milliseconds."""
 
-    engine_ms: float  # schedule, commit, messages
-    prepare_ms: float  # the forward pass's input, the attention plan included
+    engine_ms: float  # schedule, commit, the message to the front
+    prepare_ms: float  # from the batch to the call of the kernels
+    sample_ms: float  # from their return to the tokens
 
     def __str__(self) -> str:
-        return f"engine {self.engine_ms:.3f} ms, input preparation {self.prepare_ms:.3f} ms"
+        parts = f"engine {self.engine_ms:.3f}, input preparation {self.prepare_ms:.3f}, sampling {self.sample_ms:.3f}"
+        return f"{self.total_ms:.3f} ms: {parts}"
 
     @property
     def total_ms(self) -> float:
-        """Return both together."""
-        return self.engine_ms + self.prepare_ms
+        """Return all together."""
+        return self.engine_ms + self.prepare_ms + self.sample_ms
 
 
-class PreparingExecutor:
-    """Implements `ModelExecutor`: prepares each pass's input as the model runner does, and no more."""
+class TimedKernels(Kernels):
+    """The kernels of another object; notes when the last pass began and ended."""
 
-    def __init__(self) -> None:
-        self._backend = SdpaBackend()
-        self._device = torch.device("cpu")
-        self._input = InputBatch(
-            max_num_seqs=NUM_SEQS,
-            max_model_len=REPORT.max_model_len,
-            block_size=REPORT.block_size,
-            windows=self.layer_windows(),
-        )
-        self.is_decoding = False  # the last batch had one token of every sequence
-        self.last_s = 0.0  # what its preparation took
+    def __init__(self, kernels: Kernels) -> None:
+        vars(self).update(vars(kernels))
+        self.began_s = self.ended_s = 0.0
+
+    def forward(self, model: abi.Model, batch: abi.Batch) -> None:
+        """See `Kernels`."""
+        self.began_s = time.thread_time()
+        super().forward(model, batch)
+        self.ended_s = time.thread_time()
+
+
+class TimedExecutor:
+    """Implements `ModelExecutor` with a model runner; notes when the last batch came and went."""
+
+    def __init__(self, runner: ModelRunner) -> None:
+        self._runner = runner
+        self._batch: Batch | None = None  # the last one
+        self.began_s = self.ended_s = 0.0
+
+    @property
+    def num_tokens(self) -> int:
+        """Return how many tokens the last batch had."""
+        return self._batch.num_tokens if self._batch is not None else 0
 
     def layer_windows(self) -> tuple[int | None, ...]:
         """See `ModelExecutor`."""
-        return (None,)
+        return self._runner.cache.spec.windows
 
     def execute_model(self, batch: Batch) -> ModelOutput:
         """See `ModelExecutor`."""
-        self.is_decoding = batch.num_tokens == len(batch.sequences) == NUM_SEQS
-        started_s = time.perf_counter()
-        self._prepare(batch)
-        sampled = [SampledToken(sequence.request_id, TOKEN_ID) for sequence in batch.sequences if sequence.samples]
-        for token in sampled:
-            self._input.append(token.request_id, token.token_id)
-        self.last_s = time.perf_counter() - started_s
-        return ModelOutput(sampled)
-
-    def _prepare(self, batch: Batch) -> None:
-        """Do what `ModelRunner` does before it calls the model. Follow it here when it changes there."""
-        self._input.update(batch)
-        packed = self._input.pack(batch)
-        wanted = choose_logit_rows(batch, packed, self._input)
-        for group in packed.groups:
-            self._backend.plan(group, self._device)
-        for numbers in (packed.token_ids, packed.positions, wanted.rows):
-            torch.as_tensor(numbers, device=self._device)
+        self._batch = batch
+        self.began_s = time.thread_time()
+        output = self._runner.execute(batch)
+        self.ended_s = time.thread_time()
+        return output
 
 
-def decoding_engine(executor: PreparingExecutor) -> Engine:
-    """Return an engine in whose next step every sequence decodes; the prompts are those of W1."""
-    engine = build_engine(SETTINGS, REPORT, (NUM_BLOCKS, 0), executor, clock=time.monotonic)
-    for request in make_workload("W1", vocab_size=4096, count=NUM_SEQS).requests:
-        refusal = engine.add(make_add(request.id, request.prompt, max_tokens=OUTPUT_TOKENS))
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """An engine in whose next step every sequence decodes."""
+
+    engine: Engine
+    executor: TimedExecutor
+    kernels: TimedKernels
+
+    def step(self) -> StepCost:
+        """Make a step, and the message to the front; return its cost."""
+        began_s = time.thread_time()
+        outputs = self.engine.step()
+        assert outputs is not None
+        messages: list[EngineMessage] = [outputs]
+        encode_frame(messages)
+        ended_s = time.thread_time()
+        executor, kernels = self.executor, self.kernels
+        return StepCost(
+            engine_ms=1e3 * (executor.began_s - began_s + ended_s - executor.ended_s),
+            prepare_ms=1e3 * (kernels.began_s - executor.began_s),
+            sample_ms=1e3 * (executor.ended_s - kernels.ended_s),
+        )
+
+
+def make_bench(
+    model: Path, num_seqs: int, num_steps: int, *, prompt_tokens: int = PROMPT_TOKENS, sampling: dict[str, float]
+) -> Bench:
+    """Return an engine that has read the prompts and has `num_steps` to go. Raises RuntimeError without kernels."""
+    kernels = load_kernels()
+    if isinstance(kernels, Missing):
+        raise RuntimeError(kernels.reason)  # noqa: TRY004  not of a type, of this machine
+    timed = TimedKernels(kernels)
+    settings = EngineSettings(model=str(model), max_num_seqs=NUM_SEQS, enable_prefix_caching=True)
+    executor = TimedExecutor(_make_runner(settings, timed))
+    max_tokens = num_steps + num_seqs + 1  # while the last prompts are read, the first sequences decode already
+    num_blocks = num_seqs * -(-(prompt_tokens + max_tokens) // settings.block_size)
+    longest = prompt_tokens + max_tokens + 1
+    report = make_report(num_gpu_blocks=num_blocks, block_size=settings.block_size, max_model_len=longest)
+    engine = build_engine(settings, report, (num_blocks + 1, 0), executor, clock=time.monotonic)
+    tokens = random.Random(7)
+    for number in range(num_seqs):
+        prompt = [tokens.randrange(250) for _ in range(prompt_tokens)]
+        refusal = engine.add(make_add(str(number), prompt, max_tokens=max_tokens, **sampling))
         assert refusal is None, refusal
-    while not executor.is_decoding:
+    while executor.num_tokens != num_seqs:
         engine.step()
-    return engine
+    return Bench(engine, executor, timed)
 
 
-def measure_step_ms(num_steps: int = MEASURED_STEPS) -> StepCost:
-    """Return what a decoding step costs outside the model."""
-    executor = PreparingExecutor()
-    engine = decoding_engine(executor)
-    engine_s, prepare_s = [], []
-    for _ in range(num_steps):
-        started_s = time.perf_counter()
-        engine.step()
-        engine_s.append(time.perf_counter() - started_s - executor.last_s)
-        prepare_s.append(executor.last_s)
-    return StepCost(1e3 * median(engine_s), 1e3 * median(prepare_s))
+def _make_runner(settings: EngineSettings, kernels: Kernels) -> ModelRunner:
+    torch.set_num_threads(1)
+    loaded = load(settings, CpuDevice(Host()))
+    assert loaded.lean is not None, "the model is a Llama"
+    model = replace(loaded, native=build_native(loaded.lean, loaded.cache_spec.layers, kernels))
+    num_blocks = NUM_SEQS * -(-loaded.max_model_len // settings.block_size) // 4
+    cache, host_cache = (KVCache(model.cache_spec, count, torch.device("cpu")) for count in (num_blocks, 0))
+    return ModelRunner(model, cache, host_cache, NativeBackend(kernels=kernels), max_num_seqs=NUM_SEQS)
+
+
+def measure_step_ms(
+    model: Path | None = None,
+    *,
+    num_seqs: int = NUM_SEQS,
+    num_steps: int = MEASURED_STEPS,
+    prompt_tokens: int = PROMPT_TOKENS,
+    sampling: dict[str, float] | None = None,
+) -> StepCost:
+    """Return what a decoding step costs outside the kernels; None = of the tiny model. Raises RuntimeError."""
+    model = model or ensure_model("tiny", "bf16")
+    bench = make_bench(model, num_seqs, num_steps, prompt_tokens=prompt_tokens, sampling=sampling or {})
+    return _medians([bench.step() for _ in range(num_steps)])
+
+
+def _medians(costs: Sequence[StepCost]) -> StepCost:
+    return StepCost(
+        median(cost.engine_ms for cost in costs),
+        median(cost.prepare_ms for cost in costs),
+        median(cost.sample_ms for cost in costs),
+    )
 
 
 def main() -> None:
-    """Print the cost, or a profile."""
+    """Print the costs, or a profile."""
     parser = argparse.ArgumentParser(prog="python -m bench.step_cost", description=__doc__)
     parser.add_argument("--profile", action="store_true", help="print the functions that cost most instead")
-    if not parser.parse_args().profile:
-        print(measure_step_ms())
-        return
-    engine = decoding_engine(PreparingExecutor())
-    with cProfile.Profile() as profile:
-        for _ in range(MEASURED_STEPS):
-            engine.step()
-    pstats.Stats(profile).sort_stats("tottime").print_stats(25)
+    parser.add_argument("--sequences", type=int, nargs="+", default=[NUM_SEQS, 1], help="how many decode")
+    parser.add_argument("--random", action="store_true", help=f"sample with {RANDOM} instead of greedily")
+    flags = parser.parse_args()
+    sampling = RANDOM if flags.random else {}
+    for num_seqs in flags.sequences:
+        if not flags.profile:
+            print(f"{num_seqs} sequences: {measure_step_ms(num_seqs=num_seqs, sampling=sampling)}", flush=True)
+            continue
+        bench = make_bench(ensure_model("tiny", "bf16"), num_seqs, MEASURED_STEPS, sampling=sampling)
+        with cProfile.Profile(time.thread_time) as profile:
+            for _ in range(MEASURED_STEPS):
+                bench.step()
+        pstats.Stats(profile).sort_stats("tottime").print_stats(40)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Finished outputs are what counts here, and transformers streams nothing: our worker is asked for the first token and
 then for all others in as few messages as it gives (`stream_interval`). What streaming costs is told by `serve`.
 
-Also: what the scheduler and the input preparation cost per step with 64 decoding sequences, the model left out.
+Also: what scheduler, input preparation and sampling cost per step with 64 decoding sequences, the kernels left out.
 Both sides compute in float32 with the same weights, so their greedy tokens must be the same; that is counted.
 """
 
@@ -21,7 +21,10 @@ from dormouse_api.limits import MAX_STREAM_INTERVAL
 
 def measure(options: Options, console: Console) -> list[Row]:
     """Return the rows."""
-    return [*(row for name in options.models for row in _measure_model(name, options, console)), _measure_step(console)]
+    return [
+        *(row for name in options.models for row in _measure_model(name, options, console)),
+        *_measure_step(console),
+    ]
 
 
 def _measure_model(name: str, options: Options, console: Console) -> list[Row]:
@@ -34,11 +37,18 @@ def _measure_model(name: str, options: Options, console: Console) -> list[Row]:
     ]
 
 
-def _measure_step(console: Console) -> Row:
-    cost = measure_step_ms()
-    console.print(f"  a step around the forward pass: {cost}", highlight=False)
-    what = f"scheduler + input preparation per step, {NUM_SEQS} sequences, outside torch"
-    return Row(what, cost.total_ms, "ms", goal=AtMost(1))
+def _measure_step(console: Console) -> list[Row]:
+    try:
+        cost = measure_step_ms()
+    except RuntimeError as error:
+        console.print(f"  a step around the kernels: {error}", highlight=False)
+        return []
+    console.print(f"  a step around the kernels: {cost}", highlight=False)
+    scheduling, where = "scheduler + input preparation", f"per step, {NUM_SEQS} sequences, outside torch"
+    return [
+        Row(f"{scheduling} {where}", cost.engine_ms + cost.prepare_ms, "ms", goal=AtMost(1)),
+        Row(f"{scheduling} + sampling {where}", cost.total_ms, "ms", goal=AtMost(0.5)),
+    ]
 
 
 if __name__ == "__main__":

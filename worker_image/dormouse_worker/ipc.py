@@ -144,7 +144,7 @@ class EngineStatus(msgspec.Struct, frozen=True, tag=True):
     ranks: tuple[RankStatus, ...] = ()  # of a group; empty where one rank is all there is
 
 
-class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Log-probabilities at one output position."""
 
     sampled: float
@@ -152,7 +152,7 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     top_logprobs: list[float]
 
 
-class TokenOutput(msgspec.Struct, frozen=True, array_like=True):
+class TokenOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One step's new tokens of one request; `finish_reason` set = the engine has freed it."""
 
     request_id: str

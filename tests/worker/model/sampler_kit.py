@@ -1,20 +1,37 @@
 """For the sampler's tests: a builder of rows, and the sampler once more in plain loops over float64 numbers."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
 from dormouse_worker.engine.testing import make_sampling
+from dormouse_worker.ipc import Sampling
 from dormouse_worker.model.draw import weigh
 from dormouse_worker.model.filters import least_weights
-from dormouse_worker.model.sampler import SamplingRow, _edit, sample
+from dormouse_worker.model.sampler import _edit, sample
 
 OUTSIDE = 10**6  # a token that no test's vocabulary has
 
 
+@dataclass(frozen=True)
+class Row:
+    """Implements `SamplingRow` with what it is given."""
+
+    sampling: Sampling
+    prompt_token_ids: Sequence[int]
+    output_token_ids: Sequence[int]
+
+    @property
+    def position(self) -> int:
+        """Return how long the output is."""
+        return len(self.output_token_ids)
+
+
 def row(position=0, *, prompt=(), output=None, **sampling):
     """Return a row; without an output, one of `position` tokens that no parameter knows."""
-    return SamplingRow(make_sampling(**sampling), prompt, [OUTSIDE] * position if output is None else output)
+    return Row(make_sampling(**sampling), prompt, [OUTSIDE] * position if output is None else output)
 
 
 def random_logits(num_rows, vocab_size, *, seed=0, scale=3.0):

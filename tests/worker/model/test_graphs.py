@@ -7,6 +7,7 @@ import torch
 from dormouse_worker.model.attention.interface import AttentionMetadata, GraphSupport
 from dormouse_worker.model.graphs import DecodeGraphs, graph_sizes
 from dormouse_worker.model.input_batch import PackedInput
+from dormouse_worker.model.lineup import Lineup
 
 CPU = torch.device("cpu")
 BLOCK_SIZE = 4
@@ -77,7 +78,7 @@ def decoding(*lengths, num_groups=1):
     starts = np.arange(len(lengths) + 1)
     tables = np.zeros((len(lengths), -(-max(lengths) // BLOCK_SIZE)), dtype=np.int64)
     metadata = AttentionMetadata(starts, contexts, tables, contexts - 1, contexts - 1, BLOCK_SIZE)
-    return PackedInput(100 + np.arange(len(lengths)), contexts - 1, starts, (metadata,) * num_groups)
+    return PackedInput(Lineup(()), 100 + np.arange(len(lengths)), contexts - 1, starts, (metadata,) * num_groups)
 
 
 @pytest.fixture
@@ -143,7 +144,7 @@ def test_only_a_step_of_decoding_alone_fits(graphs):
     decode = decoding(4, 5, 6)
     assert graphs.fits(decode, np.arange(3))
     assert not graphs.fits(decode, np.arange(2)), "not all rows are wanted"
-    prefill = PackedInput(np.arange(4), np.arange(4), np.array([0, 3, 4]), decode.groups)
+    prefill = PackedInput(Lineup(()), np.arange(4), np.arange(4), np.array([0, 3, 4]), decode.groups)
     assert not graphs.fits(prefill, np.array([2, 3]))
 
 

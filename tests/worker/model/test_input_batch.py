@@ -1,5 +1,6 @@
 """What a rank remembers, and the arrays it makes of a batch."""
 
+import numpy as np
 import pytest
 
 from dormouse_worker.engine.batch import Batch, NewSequence, ScheduledSequence
@@ -57,8 +58,37 @@ def test_later_only_what_is_new_comes_and_sampled_tokens_are_known():
     known.update(later)
     packed = known.pack(later)
     assert (packed.token_ids.tolist(), packed.groups[0].slot_mapping.tolist()) == ([70], [5])
-    assert known.sequence("a").output_token_ids == [5, 70]
+    assert known.sequence("a").output_token_ids.tolist() == [5, 70]
     assert A.output_token_ids == [5]
+
+
+def test_a_sequence_tells_the_sampler_what_came_before_without_a_copy():
+    known = make_input()
+    known.update(BOTH)
+    a = known.sequence("a")
+    assert (a.prompt_token_ids.tolist(), a.output_token_ids.tolist(), a.position) == ([1, 2, 3, 4], [5], 1)
+    assert all(np.shares_memory(ids, known._token_ids) for ids in (a.prompt_token_ids, a.output_token_ids))
+    assert repr(a) == "RankSequence(a, row 0, 4 + 1 tokens)"
+
+
+def test_a_decode_step_has_one_row_for_each_sequence_whoever_has_left():
+    known = InputBatch(max_num_seqs=3, max_model_len=12, block_size=4, windows=(None,))
+    names = "abc"
+    known.update(
+        make_batch(
+            *(ScheduledSequence(name, 0, 4, ([block],), samples=True) for block, name in enumerate(names)),
+            new=[make_new(name, [10 * n, 1, 2, 3]) for n, name in enumerate(names)],
+        )
+    )
+    for n, name in enumerate(names):
+        known.append(name, 70 + n)
+    for chosen, rows in (("abc", [0, 1, 2]), ("ac", [0, 2]), ("cb", [2, 1]), ("b", [1])):
+        step = make_batch(*(ScheduledSequence(name, 4, 5, ([],), samples=True) for name in chosen))
+        packed = known.pack(step)
+        assert packed.token_ids.tolist() == [70 + row for row in rows]
+        assert packed.positions.tolist() == [4] * len(rows)
+        assert packed.query_starts.tolist() == list(range(len(rows) + 1))
+        assert packed.groups[0].block_tables.tolist() == [[row, 0] for row in rows]
 
 
 def test_new_blocks_follow_the_known_ones():

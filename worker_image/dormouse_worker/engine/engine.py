@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
+from copy import copy
 from functools import partial
 
 from dormouse_worker.engine.batch import Batch, ModelOutput
@@ -114,14 +114,14 @@ class Engine:
         except Exception as error:  # noqa: BLE001  whatever a model raises may cost its own batch only
             return self._fail(batch, error)
         self.num_failures_in_a_row = 0
-        prompt_parts = list(self._prompt_logprobs(batch, output))
+        prompt_parts = list(self._prompt_logprobs(batch, output)) if output.prompt_logprobs else []
         progress = self._scheduler.commit(batch, output.sampled)
         return self.outputs([*prompt_parts, *(self._token_output(item) for item in progress)])
 
     def outputs(self, outputs: list[TokenOutput], failed: dict[str, str] | None = None) -> StepOutputs:
         """Return a message with these outputs, the present load, and what was counted since the last message."""
         scheduler, now, told = self._scheduler, self._scheduler.counters, self._told
-        self._told = dataclasses.replace(now)
+        self._told = copy(now)
         return StepOutputs(
             outputs=outputs,
             running=scheduler.num_running,
@@ -178,25 +178,20 @@ class Engine:
 
     def _token_output(self, progress: Progress) -> TokenOutput:
         request, sampled = progress.request, progress.sampled
-        queue_s, prefill_s, num_cached = self._first_facts(request)
+        logprobs = None if sampled.logprobs is None else [sampled.logprobs]
+        if request.has_answered:
+            return TokenOutput(request.request_id, [sampled.token_id], progress.finish_reason, logprobs)
+        request.has_answered = True
+        assert request.first_scheduled_s is not None, "a token came from a request that was scheduled"
         return TokenOutput(
             request.request_id,
             [sampled.token_id],
             progress.finish_reason,
-            None if sampled.logprobs is None else [sampled.logprobs],
-            queue_seconds=queue_s,
-            prefill_seconds=prefill_s,
-            cached_tokens=num_cached,
+            logprobs,
+            queue_seconds=request.first_scheduled_s - request.arrival_s,
+            prefill_seconds=self._clock() - request.first_scheduled_s,
+            cached_tokens=request.num_cached_tokens,
         )
-
-    def _first_facts(self, request: Request) -> tuple[float, float, int]:
-        """Return with the first token: seconds in the queue, seconds in prefill, cached tokens. Zeros afterwards."""
-        if request.has_answered:
-            return 0.0, 0.0, 0
-        request.has_answered = True
-        assert request.first_scheduled_s is not None, "a token came from a request that was scheduled"
-        queue_s = request.first_scheduled_s - request.arrival_s
-        return queue_s, self._clock() - request.first_scheduled_s, request.num_cached_tokens
 
 
 def _cut(request: Request, logprobs: list[TokenLogprobs]) -> Iterator[TokenOutput]:

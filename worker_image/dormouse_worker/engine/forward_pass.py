@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from dormouse_worker.engine.batch import Moves, NewSequence, SampledToken, ScheduledSequence
 from dormouse_worker.engine.request import Request
 
@@ -22,8 +24,7 @@ class Limits:
         assert min(self.max_num_seqs, self.max_num_batched_tokens, self.max_model_len) > 0
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(msgspec.Struct, frozen=True, gc=False):
     """One request got a token; `finish_reason` set = it is complete and freed."""
 
     request: Request
@@ -31,8 +32,7 @@ class Progress:
     finish_reason: str | None
 
 
-@dataclass(slots=True)
-class Counters:
+class Counters(msgspec.Struct):
     """Events since the start; they only grow."""
 
     preemptions: int = 0
@@ -51,3 +51,19 @@ class Pass:
     swap_in: Moves = ()
     new: list[NewSequence] = field(default_factory=list)
     sequences: list[ScheduledSequence] = field(default_factory=list)
+
+    def end_of(self, request: Request) -> int:
+        """Return how far the request goes in this pass."""
+        start = request.num_computed_tokens
+        end = min(request.num_tokens, start + self.tokens_left)
+        if request.wants_prompt_logprobs and start < request.num_prompt_tokens:  # each of its rows gets logits
+            end = min(end, start + 1 + self.spare_logit_rows)
+        return end
+
+    def take(self, request: Request, scheduled: ScheduledSequence) -> None:
+        """Put the request's next tokens in and take them off the budgets."""
+        self.sequences.append(scheduled)
+        num_tokens = scheduled.end - scheduled.start
+        self.tokens_left -= num_tokens
+        if request.wants_prompt_logprobs and scheduled.start < request.num_prompt_tokens:
+            self.spare_logit_rows -= num_tokens - 1

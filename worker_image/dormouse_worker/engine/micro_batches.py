@@ -43,8 +43,10 @@ class MicroBatches:
 
     def choose(self, running: Sequence[Request]) -> list[Request]:
         """Return who goes into the next batch, in line order: the first of those that are not under way."""
-        free = [request for request in running if request.request_id not in self._under_way]
-        return free[: self.share(len(running))]
+        share = self.share(len(running))
+        if not self._under_way:
+            return list(running[:share])
+        return [request for request in running if request.request_id not in self._under_way][:share]
 
     def depart(self, batch: Batch) -> None:
         """A batch goes to the ranks."""

@@ -30,7 +30,7 @@ class PromptTurns:
         num_spare = self._max_logit_rows - len(running)
         if num_spare >= self._max_logit_rows // TURN_EVERY:  # as many as turns would bring
             return []
-        asking = [request for request in running if request.awaits_prompt_logprobs]
+        asking = [request for request in running if request.wants_prompt_logprobs and request.awaits_prompt_logprobs]
         self._num_scarce_passes += bool(asking)
         if not asking or self._num_scarce_passes % TURN_EVERY:
             return []

@@ -10,8 +10,11 @@ from dormouse_worker.engine.request import Request
 class RankView:
     """Follows every batch that is sent. All ranks of a group know the same."""
 
-    def __init__(self) -> None:
+    def __init__(self, block_size: int, num_groups: int = 1) -> None:
+        self._block_size = block_size
+        self._nothing_new: BlockIds = ([],) * num_groups
         self._num_blocks: dict[str, list[int]] = {}  # by sequence and layer group: blocks that the ranks know
+        self._room: dict[str, int] = {}  # tokens that have their place in these
         self._released: list[str] = []
         self._is_fresh = True
 
@@ -33,22 +36,36 @@ class RankView:
         start, samples = request.num_computed_tokens, end == request.num_tokens
         return ScheduledSequence(request.request_id, start, end, new_block_ids, samples)
 
+    def schedule_decode(self, request: Request) -> ScheduledSequence | None:
+        """Return the one token that a decoding sequence has to compute, if the ranks know its block; else None.
+
+        Nearly always they do: a sequence gets a block only now and then. Then nothing else is to be looked at.
+        """
+        request_id, end = request.request_id, request.num_tokens
+        start = request.num_computed_tokens
+        if end - start != 1 or self._room.get(request_id, 0) < end:
+            return None
+        return ScheduledSequence(request_id, start, end, self._nothing_new, samples=True)
+
     def _new_blocks(self, request_id: str, table: BlockIds) -> BlockIds:
         known = self._num_blocks[request_id]
         now = [len(blocks) for blocks in table]
-        if known == now:  # nearly always: a decoding sequence gets a block only now and then
-            return ([],) * len(table)
+        if known == now:
+            return self._nothing_new
         self._num_blocks[request_id] = now
+        self._room[request_id] = min(now) * self._block_size
         return tuple(_present(blocks[start:]) for blocks, start in zip(table, known or [0] * len(now), strict=True))
 
     def release(self, request_id: str) -> None:
         """The ranks may forget this sequence; nothing happens if they do not know it."""
+        self._room.pop(request_id, None)
         if self._num_blocks.pop(request_id, None) is not None:
             self._released.append(request_id)
 
     def reset(self) -> None:
         """Nobody knows what the ranks know: they shall forget everything."""
         self._num_blocks.clear()
+        self._room.clear()
         self._released.clear()
         self._is_fresh = True
 

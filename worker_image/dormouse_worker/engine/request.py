@@ -33,10 +33,14 @@ class Request:
     has_answered: bool = False  # set by the engine with the first token that it sends
     is_leaving: bool = False  # set by the scheduler: aborted while under way, freed when its batch has come back
     num_told_logprobs: int = 0  # set by the engine: prompt log-probabilities sent
+    num_prompt_tokens: int = field(init=False)
+    wants_prompt_logprobs: bool = field(init=False)  # every prompt token goes through a pass that keeps its logits
     _block_hashes: list[BlockHash] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         assert self.prompt_token_ids, "a request has at least one prompt token"
+        self.num_prompt_tokens = len(self.prompt_token_ids)
+        self.wants_prompt_logprobs = self.sampling.prompt_logprobs is not None
 
     @property
     def order(self) -> tuple[int, int]:
@@ -44,14 +48,9 @@ class Request:
         return self.priority, self.number
 
     @property
-    def num_prompt_tokens(self) -> int:
-        """Return the length of the prompt."""
-        return len(self.prompt_token_ids)
-
-    @property
     def num_tokens(self) -> int:
         """Return how many tokens are known: prompt and output."""
-        return len(self.prompt_token_ids) + len(self.output_token_ids)
+        return self.num_prompt_tokens + len(self.output_token_ids)
 
     @property
     def num_pending_tokens(self) -> int:
@@ -59,14 +58,9 @@ class Request:
         return self.num_tokens - self.num_computed_tokens
 
     @property
-    def wants_prompt_logprobs(self) -> bool:
-        """Return whether every prompt token must go through the model, in a pass that keeps its logits."""
-        return self.sampling.prompt_logprobs is not None
-
-    @property
     def awaits_prompt_logprobs(self) -> bool:
         """Return whether it still needs logits of prompt tokens besides the row that it samples from."""
-        return self.wants_prompt_logprobs and self.num_computed_tokens < len(self.prompt_token_ids) - 1
+        return self.wants_prompt_logprobs and self.num_computed_tokens < self.num_prompt_tokens - 1
 
     def token_ids(self, start: int, end: int) -> list[int]:
         """Return the known tokens at positions [start, end)."""
@@ -89,11 +83,10 @@ class Request:
 
     def finish_reason(self, max_model_len: int) -> str | None:
         """Return why the request is complete after its last output token, or None."""
-        sampling = self.sampling
-        num_outputs = len(self.output_token_ids)
-        is_stop = num_outputs > 0 and self.output_token_ids[-1] in sampling.stop_token_ids
-        if is_stop and num_outputs > sampling.min_tokens:
+        sampling, outputs = self.sampling, self.output_token_ids
+        num_outputs = len(outputs)
+        if num_outputs > sampling.min_tokens and outputs[-1] in sampling.stop_token_ids:
             return "stop"
-        if num_outputs >= sampling.max_tokens or self.num_tokens >= max_model_len:
+        if num_outputs >= sampling.max_tokens or self.num_prompt_tokens + num_outputs >= max_model_len:
             return "length"
         return None

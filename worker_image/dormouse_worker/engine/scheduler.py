@@ -44,7 +44,7 @@ class Scheduler:
         self._requests: dict[str, Request] = {}
         self._waiting: list[Request] = []
         self._running: list[Request] = []
-        self._ranks = RankView()
+        self._ranks = RankView(tables.layout.block_size, len(tables.layout.windows))
         self._turns = PromptTurns(limits.max_num_seqs)
         self._micro_batches = MicroBatches(limits.max_batches_under_way)
         self._swap_out: dict[int, int] = {}  # host block → device block, for the next batch
@@ -117,15 +117,16 @@ class Scheduler:
     def commit(self, batch: Batch, sampled: list[SampledToken]) -> list[Progress]:
         """Record what a forward pass computed; frees the requests that are complete, and those removed meanwhile."""
         self._micro_batches.arrive(batch)
+        requests, fills_block = self._requests, self.tables.layout.fills_block
         for sequence in batch.sequences:
-            request = self._requests[sequence.request_id]
+            request = requests[sequence.request_id]
             if request.is_leaving:
                 self._drop(request)
                 continue
             request.num_computed_tokens = sequence.end
-            if self.tables.layout.fills_block(sequence.start, sequence.end):
+            if fills_block(sequence.start, sequence.end):
                 self.tables.commit(request.request_id, self._hashes(request, sequence.end), sequence.end)
-        return [self._record(self._requests[t.request_id], t) for t in sampled if t.request_id in self._requests]
+        return [self._record(requests[token.request_id], token) for token in sampled if token.request_id in requests]
 
     def fail(self, batch: Batch, later: Sequence[Batch] = ()) -> list[str]:
         """A forward pass raised: remove its requests and return their ids. What the ranks hold is unknown now.
@@ -198,12 +199,20 @@ class Scheduler:
         return Progress(request, token, reason)
 
     def _runnable(self, current: Pass, chosen: list[Request]) -> Iterator[tuple[Request, int]]:
-        """Yield the chosen in line order and how far they go, with their blocks; preempts from the line's far end."""
+        """Yield the chosen in line order and how far they go, with their blocks; preempts from the line's far end.
+
+        Those that decode and have their block, nearly all, go into the pass at once.
+        """
+        schedule_decode = self._ranks.schedule_decode
         position = 0
         while position < len(chosen) and current.tokens_left:
             request = chosen[position]
             position += 1
-            end = self._end(request, current)
+            if (scheduled := schedule_decode(request)) is not None:
+                current.sequences.append(scheduled)
+                current.tokens_left -= 1
+                continue
+            end = current.end_of(request)
             while not self.tables.grow(request.request_id, request.num_tokens, end):
                 current.may_admit = False
                 if self._running[-1].request_id in self._micro_batches:  # wait for it
@@ -246,20 +255,20 @@ class Scheduler:
             insort(self._running, self._waiting.pop(0), key=_in_line)
             if request.first_scheduled_s is None:
                 request.first_scheduled_s = self._clock()
-            yield request, self._end(request, current)
+            yield request, current.end_of(request)
 
     def _admit(self, request: Request, current: Pass) -> Shortage | None:
         """Give a waiting sequence its blocks, or say why not: from host memory, or beginning with a known prefix."""
         if request.request_id in self.swap:
             shape = self.swap.shape(request.request_id)
-            table = self.tables.restore(request.request_id, shape, request.num_tokens, self._end(request, current))
+            table = self.tables.restore(request.request_id, shape, request.num_tokens, current.end_of(request))
             if table is None:
                 return self.tables.shortage()
             current.swap_in += self.swap.give(request.request_id, table)
             return None
         prefix = self._find_prefix(request)
         request.num_computed_tokens = prefix.num_tokens
-        end = self._end(request, current)
+        end = current.end_of(request)
         if not self.tables.admit(request.request_id, prefix, request.num_tokens, end):
             request.num_computed_tokens = 0
             return self.tables.shortage(prefix)
@@ -279,22 +288,9 @@ class Scheduler:
             return ()
         return request.block_hashes(num_tokens, self.tables.layout.block_size)
 
-    def _end(self, request: Request, current: Pass) -> int:
-        """Return how far the request goes in this pass."""
-        start = request.num_computed_tokens
-        end = min(request.num_tokens, start + current.tokens_left)
-        if request.wants_prompt_logprobs and start < request.num_prompt_tokens:  # each of its rows gets logits
-            end = min(end, start + 1 + current.spare_logit_rows)
-        return end
-
     def _append(self, current: Pass, request: Request, end: int) -> None:
-        """Put the request's next tokens into the pass and take them off its budgets."""
+        """Put the request's next tokens into the pass."""
         new = self._ranks.introduce(request)
         if new is not None:
             current.new.append(new)
-        scheduled = self._ranks.schedule(request, self.tables.table(request.request_id), end)
-        current.sequences.append(scheduled)
-        num_tokens = end - request.num_computed_tokens
-        current.tokens_left -= num_tokens
-        if request.wants_prompt_logprobs and scheduled.start < request.num_prompt_tokens:
-            current.spare_logit_rows -= num_tokens - 1
+        current.take(request, self._ranks.schedule(request, self.tables.table(request.request_id), end))

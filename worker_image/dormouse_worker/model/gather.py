@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from dormouse_worker.model.sampling_row import TokenIds
+
 _FLOAT32 = np.finfo(np.float32)
 
 
@@ -17,7 +19,7 @@ def take_rows(tensor: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
     return tensor if len(rows) == tensor.shape[0] else tensor[list(rows)]
 
 
-def flat_cells(ids_of_rows: Iterable[tuple[int, Sequence[int]]], vocab_size: int) -> npt.NDArray[np.int64]:
+def flat_cells(ids_of_rows: Iterable[tuple[int, TokenIds]], vocab_size: int) -> npt.NDArray[np.int64]:
     """Return row * V + id for every token id of every row: where it stands in a flattened [N, V] tensor.
 
     Ids outside the vocabulary are left out: nobody can sample them, and their place would be a cell of another row.

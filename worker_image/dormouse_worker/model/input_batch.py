@@ -6,39 +6,33 @@ with a fixed number of numpy calls, however many sequences there are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from dormouse_worker.engine.batch import Batch, NewSequence, ScheduledSequence
-from dormouse_worker.ipc import Sampling
 from dormouse_worker.model.attention.interface import AttentionMetadata, Ints
-
-
-@dataclass(slots=True)
-class RankSequence:
-    """One sequence as its rank knows it."""
-
-    row: int
-    sampling: Sampling
-    prompt_token_ids: list[int]
-    output_token_ids: list[int]
-    num_blocks: list[int] = field(default_factory=list)  # by layer group
-
-    @property
-    def num_tokens(self) -> int:
-        """Return how many tokens are known."""
-        return len(self.prompt_token_ids) + len(self.output_token_ids)
+from dormouse_worker.model.lineup import Lineup, RankSequence
 
 
 @dataclass(frozen=True, slots=True)
 class PackedInput:
-    """One forward pass over N sequences and T tokens, on the host."""
+    """One forward pass over N sequences and T tokens, on the host. Holds until the next `update`: some are views."""
 
+    lineup: Lineup  # N sequences
     token_ids: Ints  # [T]
     positions: Ints  # [T]
     query_starts: Ints  # [N + 1]
     groups: tuple[AttentionMetadata, ...]  # one for each layer group
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """How the T tokens of a pass lie in the buffers."""
+
+    query_starts: Ints  # [N + 1]
+    row_of: Ints  # [T]
+    positions: Ints  # [T]
 
 
 class InputBatch:
@@ -51,10 +45,13 @@ class InputBatch:
         self._block_size = block_size
         self._windows = windows
         self._token_ids = np.full((max_num_seqs, max_model_len + 1), 0, dtype=np.int64)
+        self._num_tokens = np.full(max_num_seqs, 0, dtype=np.int64)
         width = -(-max_model_len // block_size)
         self._tables = [np.full((max_num_seqs, width), 0, dtype=np.int64) for _ in windows]
+        self._counting = np.arange(max_num_seqs + 1)
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
         self._sequences: dict[str, RankSequence] = {}
+        self._lineup = Lineup(())  # of the last pass
 
     def __repr__(self) -> str:
         return f"InputBatch({len(self._sequences)} sequences, {len(self._free_rows)} free rows)"
@@ -65,6 +62,8 @@ class InputBatch:
 
     def update(self, batch: Batch) -> None:
         """Take what the batch brings. After an exception only a fresh batch may follow."""
+        if batch.is_fresh or batch.released or batch.new:  # an id may come again, in another row
+            self._lineup = Lineup(())
         for request_id in tuple(self._sequences) if batch.is_fresh else batch.released:
             self._remove(request_id)
         for new in batch.new:
@@ -76,43 +75,53 @@ class InputBatch:
     def append(self, request_id: str, token_id: int) -> None:
         """Note the token that was sampled for a sequence; nothing happens if it was released meanwhile."""
         sequence = self._sequences.get(request_id)
-        if sequence is None:
-            return
-        self._token_ids[sequence.row, sequence.num_tokens] = token_id
-        sequence.output_token_ids.append(token_id)
+        if sequence is not None:
+            row = sequence.row
+            self._token_ids[row, self._num_tokens[row]] = token_id
+            self._num_tokens[row] += 1
+
+    def append_each(self, lineup: Lineup, token_ids: list[int]) -> None:
+        """Note a token for each of these sequences."""
+        ends = self._num_tokens[lineup.rows]
+        self._token_ids[lineup.rows, ends] = token_ids
+        self._num_tokens[lineup.rows] = ends + 1
 
     def pack(self, batch: Batch) -> PackedInput:
         """Return the arrays of this batch's forward pass."""
-        size = self._block_size
-        rows = np.array([self._sequences[scheduled.request_id].row for scheduled in batch.sequences], dtype=np.int64)
-        starts = np.array([scheduled.start for scheduled in batch.sequences], dtype=np.int64)
-        ends = np.array([scheduled.end for scheduled in batch.sequences], dtype=np.int64)
-        query_starts = np.zeros(len(rows) + 1, dtype=np.int64)
-        np.cumsum(ends - starts, out=query_starts[1:])
-        row_of = np.repeat(rows, ends - starts)
-        positions = np.arange(query_starts[-1]) + np.repeat(starts - query_starts[:-1], ends - starts)
-        num_columns = -(-int(ends.max()) // size)
+        size, lineup = self._block_size, self._line_up(batch.request_ids)
+        starts = [scheduled.start for scheduled in batch.sequences]
+        ends = [scheduled.end for scheduled in batch.sequences]
+        context_lens = np.fromiter(ends, np.int64, len(ends))
+        if sum(ends) - sum(starts) == len(ends):  # all decode
+            spans = _Rows(self._counting[: len(ends) + 1], lineup.rows, context_lens - 1)
+        else:
+            spans = _locate(lineup.rows, np.array(starts), context_lens)
+        row_of, positions = spans.row_of, spans.positions
+        num_columns = -(-max(ends) // size)
+        columns = positions // size
+        offsets = positions - columns * size
         groups = tuple(
             AttentionMetadata(
-                query_starts=query_starts,
-                context_lens=ends,
-                block_tables=table[rows, :num_columns],
-                slot_mapping=table[row_of, positions // size] * size + positions % size,
+                query_starts=spans.query_starts,
+                context_lens=context_lens,
+                block_tables=lineup.take(table, num_columns),
+                slot_mapping=table[row_of, columns] * size + offsets,
                 positions=positions,
                 block_size=size,
                 window=window,
             )
             for table, window in zip(self._tables, self._windows, strict=True)
         )
-        return PackedInput(self._token_ids[row_of, positions], positions, query_starts, groups)
+        return PackedInput(lineup, self._token_ids[row_of, positions], positions, spans.query_starts, groups)
+
+    def _line_up(self, request_ids: list[str]) -> Lineup:
+        if request_ids != self._lineup.request_ids:
+            self._lineup = Lineup([self._sequences[request_id] for request_id in request_ids])
+        return self._lineup
 
     def _add(self, new: NewSequence) -> None:
         row = self._free_rows.pop()
-        self._token_ids[row, : new.num_tokens] = new.prompt_token_ids + new.output_token_ids
-        outputs = list(new.output_token_ids)
-        self._sequences[new.request_id] = RankSequence(
-            row, new.sampling, new.prompt_token_ids, outputs, [0] * len(self._windows)
-        )
+        self._sequences[new.request_id] = RankSequence(new, row, self._token_ids, self._num_tokens, len(self._windows))
 
     def _append_blocks(self, scheduled: ScheduledSequence) -> None:
         sequence = self._sequences[scheduled.request_id]
@@ -126,3 +135,11 @@ class InputBatch:
         sequence = self._sequences.pop(request_id, None)
         if sequence is not None:
             self._free_rows.append(sequence.row)
+
+
+def _locate(rows: Ints, starts: Ints, ends: Ints) -> _Rows:
+    lengths = ends - starts
+    query_starts = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=query_starts[1:])
+    positions = np.arange(query_starts[-1]) + np.repeat(starts - query_starts[:-1], lengths)
+    return _Rows(query_starts, np.repeat(rows, lengths), positions)

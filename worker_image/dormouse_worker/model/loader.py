@@ -74,7 +74,8 @@ class LoadedModel:
         """
         lean, native, context = self._ready(), self.native, current_context()
         if isinstance(native, NativeDecoder) and lean is self.lean and native.fits(context):
-            return native.forward(token_ids, positions, rows, context)
+            arrays = [numbers.contiguous().numpy() for numbers in (token_ids, positions, rows)]
+            return torch.from_numpy(native.forward(arrays[0], arrays[1], arrays[2], context))
         if lean is not None:
             return lean.forward(token_ids, positions, rows)
         arguments = {"input_ids": token_ids[None], "position_ids": positions[None], "use_cache": False}
@@ -82,6 +83,12 @@ class LoadedModel:
             return send_stage(self.module, arguments)[0, :0]
         logits: torch.Tensor = self.module(**arguments, logits_to_keep=rows).logits[0]
         return logits
+
+    def native_beside(self, attention: str) -> NativeDecoder | None:
+        """Return who computes the passes that this attention backend plans without torch; None = nobody, at present."""
+        if attention != NativeBackend.name or self.weights.is_arriving:
+            return None
+        return self.native if isinstance(self.native, NativeDecoder) else None
 
     def _ready(self) -> LeanDecoder | None:
         """Return our own forward pass, which waits layer by layer while weights arrive; others wait here for all."""

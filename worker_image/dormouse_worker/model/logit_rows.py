@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 
 from dormouse_worker.engine.batch import Batch
 from dormouse_worker.model.attention.interface import Ints
-from dormouse_worker.model.input_batch import InputBatch, PackedInput
+from dormouse_worker.model.input_batch import PackedInput
+from dormouse_worker.model.lineup import Lineup, RankSequence
+
+_samples = attrgetter("samples")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,24 +30,34 @@ class LogitRows:
     """Rows of the packed input, in their order; the logits have one row for each."""
 
     rows: Ints  # [R]
-    sampled: Ints  # which of them are sampled from, in the order of the batch
+    sampled: Ints  # which of them are sampled from
+    lineup: Lineup  # whose those are
     prompt_parts: tuple[PromptPart, ...]
 
 
-def choose_logit_rows(batch: Batch, packed: PackedInput, known: InputBatch) -> LogitRows:
+def choose_logit_rows(batch: Batch, packed: PackedInput) -> LogitRows:
     """Return the rows. The last prompt token's row is sampled from, all before it tell about the token after."""
+    if all(map(_samples, batch.sequences)) and not packed.lineup.ask_for_prompts:  # the last row of each
+        return LogitRows(packed.query_starts[1:] - 1, np.arange(len(packed.lineup)), packed.lineup, ())
+    return _choose(batch, packed)
+
+
+def _choose(batch: Batch, packed: PackedInput) -> LogitRows:
     rows: list[int] = []
     sampled: list[int] = []
+    sampling: list[RankSequence] = []
     parts: list[PromptPart] = []
-    for sequence, first_row in zip(batch.sequences, packed.query_starts.tolist(), strict=False):
-        state = known.sequence(sequence.request_id)
-        end = min(sequence.end, len(state.prompt_token_ids) - 1)
-        if state.sampling.prompt_logprobs is not None and sequence.start < end:
-            span = slice(len(rows), len(rows) + end - sequence.start)
-            followers = state.prompt_token_ids[sequence.start + 1 : end + 1]
-            parts.append(PromptPart(sequence.request_id, span, followers, state.sampling.prompt_logprobs))
-            rows.extend(range(first_row, first_row + end - sequence.start))
-        if sequence.samples:
+    spans = zip(batch.sequences, packed.lineup.sequences, packed.query_starts.tolist(), strict=False)
+    for scheduled, sequence, first_row in spans:
+        end = min(scheduled.end, sequence.num_prompt_tokens - 1)
+        num_top = sequence.sampling.prompt_logprobs
+        if num_top is not None and scheduled.start < end:
+            span = slice(len(rows), len(rows) + end - scheduled.start)
+            followers = sequence.prompt_token_ids[scheduled.start + 1 : end + 1].tolist()
+            parts.append(PromptPart(sequence.request_id, span, followers, num_top))
+            rows.extend(range(first_row, first_row + end - scheduled.start))
+        if scheduled.samples:
             sampled.append(len(rows))
-            rows.append(first_row + sequence.num_tokens - 1)
-    return LogitRows(np.array(rows, dtype=np.int64), np.array(sampled, dtype=np.int64), tuple(parts))
+            sampling.append(sequence)
+            rows.append(first_row + scheduled.num_tokens - 1)
+    return LogitRows(np.array(rows, dtype=np.int64), np.array(sampled, dtype=np.int64), Lineup(sampling), tuple(parts))

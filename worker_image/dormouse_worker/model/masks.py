@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from dormouse_worker.model.gather import flat_cells, take_rows, tensor_beside
-from dormouse_worker.model.sampling_row import SamplingRow
+from dormouse_worker.model.sampling_row import SamplingRow, TokenIds
 
 FORBIDDEN = float("-inf")
 _RowIds = tuple[int, Sequence[int]]  # a row's number and token ids
@@ -68,7 +68,7 @@ def add_bias(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
         scores.view(-1)[cells] += scores.new_tensor([bias for _, _, bias in biases])
 
 
-def bad_word_endings(bad_words: Sequence[Sequence[int]], output_token_ids: Sequence[int]) -> list[int]:
+def bad_word_endings(bad_words: Sequence[Sequence[int]], output_token_ids: TokenIds) -> list[int]:
     """Return the last token of every word whose other tokens are the end of the output.
 
     As in vLLM the prompt does not count: a word that it began may be completed.

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from dormouse_worker.model.gather import flat_cells, float32_factors, tensor_beside
-from dormouse_worker.model.sampling_row import SamplingRow
+from dormouse_worker.model.sampling_row import SamplingRow, TokenIds
 
 _LARGEST = torch.finfo(torch.float32).max
 
@@ -50,5 +50,5 @@ def penalize_presence_and_frequency(scores: torch.Tensor, rows: Sequence[Samplin
     scores.view(-1)[tensor_beside(cells, scores)] -= tensor_beside(penalty, scores)
 
 
-def _seen(row: SamplingRow) -> tuple[Sequence[int], ...]:
+def _seen(row: SamplingRow) -> tuple[TokenIds, ...]:
     return (row.prompt_token_ids, row.output_token_ids) if row.sampling.repetition_penalty != 1 else ()

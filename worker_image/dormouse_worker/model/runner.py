@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
-from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken, ScheduledSequence
+from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.model.attention.hook import PagedContext
 from dormouse_worker.model.attention.interface import AttentionBackend, AttentionPlan
 from dormouse_worker.model.context import forward_context
 from dormouse_worker.model.graphs import DecodeGraphs
 from dormouse_worker.model.input_batch import InputBatch, PackedInput
 from dormouse_worker.model.kv_cache import KVCache
+from dormouse_worker.model.lineup import Lineup
 from dormouse_worker.model.loader import LoadedModel
 from dormouse_worker.model.logit_rows import LogitRows, choose_logit_rows
 from dormouse_worker.model.parallel.communicator import ALONE, Communicator
-from dormouse_worker.model.sampler import SamplingRow, prompt_logprobs, sample
+from dormouse_worker.model.sampler import prompt_logprobs, sample
+from dormouse_worker.model.scratch import Floats, Scratch
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +29,13 @@ class ForwardPass:
     model: LoadedModel
     cache: KVCache
     communicator: Communicator = ALONE
+    scratch: Scratch = field(default_factory=Scratch)
 
     def __call__(
         self, token_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor, plans: Sequence[AttentionPlan]
     ) -> torch.Tensor:
         """See `graphs.Forward`."""
-        with forward_context(PagedContext(self.cache, plans), self.communicator):
+        with forward_context(PagedContext(self.cache, plans, self.scratch), self.communicator):
             return self.model.compute_logits(token_ids, positions, rows)
 
 
@@ -76,31 +79,39 @@ class ModelRunner:
         In a group only the rank that samples returns any, and none is noted before `append_sampled` brings it.
         """
         self._input.update(batch)
-        with torch.inference_mode():
-            self._host_cache.copy_blocks(self.cache, batch.swap_out)
-            self.cache.copy_blocks(self._host_cache, batch.swap_in)
-            packed = self._input.pack(batch)
-            wanted = choose_logit_rows(batch, packed, self._input)
-            logits = self._forward(packed, wanted)
-            if not self._model.layout.samples:
-                return ModelOutput([])
-            prompt = {
-                part.request_id: prompt_logprobs(logits[part.rows], part.token_ids, part.num_top)
-                for part in wanted.prompt_parts
-            }
-            is_all = len(wanted.sampled) == len(logits)  # rows keep their order: nothing to choose, nothing to copy
-            sampled = self._sample(batch, logits if is_all else logits[wanted.sampled])
+        if batch.swap_out or batch.swap_in:
+            self._move(batch)
+        packed = self._input.pack(batch)
+        wanted = choose_logit_rows(batch, packed)
+        logits = self._forward(packed, wanted)
+        if not self._model.layout.samples:
+            return ModelOutput([])
+        output = _answer(wanted, logits)
         if self._model.layout.world_size == 1:
-            self.append_sampled(sampled)
-        return ModelOutput(sampled, prompt)
+            self._input.append_each(wanted.lineup, [token.token_id for token in output.sampled])
+        return output
 
     def append_sampled(self, tokens: Sequence[SampledToken]) -> None:
         """Note what was sampled for sequences of an earlier batch; for those that were released since, nothing."""
         for token in tokens:
             self._input.append(token.request_id, token.token_id)
 
-    def _forward(self, packed: PackedInput, wanted: LogitRows) -> torch.Tensor:
-        """Return logits [number of wanted rows, V]."""
+    @torch.inference_mode()
+    def _move(self, batch: Batch) -> None:
+        self._host_cache.copy_blocks(self.cache, batch.swap_out)
+        self.cache.copy_blocks(self._host_cache, batch.swap_in)
+
+    def _forward(self, packed: PackedInput, wanted: LogitRows) -> torch.Tensor | Floats:
+        """Return logits [number of wanted rows, V]: an array if they were computed without torch."""
+        native = self._model.native_beside(self._backend.name)
+        if native is None:
+            return self._forward_in_torch(packed, wanted)
+        plans = [self._backend.plan(group, self._model.device) for group in packed.groups]
+        context = PagedContext(self.cache, plans, self._compute.scratch)
+        return native.forward(packed.token_ids, packed.positions, wanted.rows, context)
+
+    @torch.inference_mode()
+    def _forward_in_torch(self, packed: PackedInput, wanted: LogitRows) -> torch.Tensor:
         can_replay = self._graphs is not None and not self._model.weights.is_arriving  # a graph waits for nobody
         if self._graphs is not None and can_replay and self._graphs.fits(packed, wanted.rows):
             return self._graphs.run(packed)
@@ -109,16 +120,32 @@ class ModelRunner:
         token_ids, positions, rows = (torch.as_tensor(array, device=device) for array in arrays)
         return self._compute(token_ids, positions, rows, [self._backend.plan(group, device) for group in packed.groups])
 
-    def _sample(self, batch: Batch, logits: torch.Tensor) -> list[SampledToken]:
-        sampling = [sequence for sequence in batch.sequences if sequence.samples]
-        if not sampling:
-            return []
-        choices = sample(logits, [self._sampling_row(sequence) for sequence in sampling])
-        return [
-            SampledToken(sequence.request_id, choice.token_id, choice.logprobs)
-            for sequence, choice in zip(sampling, choices, strict=True)
-        ]
 
-    def _sampling_row(self, scheduled: ScheduledSequence) -> SamplingRow:
-        sequence = self._input.sequence(scheduled.request_id)
-        return SamplingRow(sequence.sampling, sequence.prompt_token_ids, sequence.output_token_ids)
+def _answer(wanted: LogitRows, logits: torch.Tensor | Floats) -> ModelOutput:
+    """Return what is said to these logits. Without torch where it can be: cold, each of its calls takes some 20 µs."""
+    if isinstance(logits, torch.Tensor):
+        return _answer_in_torch(wanted, logits)
+    if wanted.prompt_parts or not wanted.lineup.take_likeliest:
+        return _answer_in_torch(wanted, torch.from_numpy(logits))
+    return ModelOutput(list(map(SampledToken, wanted.lineup.request_ids, logits.argmax(-1).tolist())))
+
+
+@torch.inference_mode()
+def _answer_in_torch(wanted: LogitRows, logits: torch.Tensor) -> ModelOutput:
+    prompt = {
+        part.request_id: prompt_logprobs(logits[part.rows], part.token_ids, part.num_top)
+        for part in wanted.prompt_parts
+    }
+    is_all = len(wanted.sampled) == len(logits)  # rows keep their order: nothing to choose, nothing to copy
+    return ModelOutput(_sample(wanted.lineup, logits if is_all else logits[wanted.sampled]), prompt)
+
+
+def _sample(lineup: Lineup, logits: torch.Tensor) -> list[SampledToken]:
+    """Return one token for each sequence, which has that row of the logits."""
+    if not len(lineup):
+        return []
+    choices = sample(logits, lineup.sequences)
+    return [
+        SampledToken(request_id, choice.token_id, choice.logprobs)
+        for request_id, choice in zip(lineup.request_ids, choices, strict=True)
+    ]

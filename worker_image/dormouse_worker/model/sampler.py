@@ -21,7 +21,6 @@ from collections.abc import Sequence
 
 import torch
 
-from dormouse_worker.ipc import Sampling
 from dormouse_worker.model.draw import draw, weigh
 from dormouse_worker.model.filters import least_weights
 from dormouse_worker.model.gather import take_rows
@@ -29,7 +28,7 @@ from dormouse_worker.model.logprobs import prompt_logprobs, sampled_logprobs
 from dormouse_worker.model.masks import add_bias, allow_only, forbid_bad_words, forbid_early_stops
 from dormouse_worker.model.penalties import penalize_presence_and_frequency, penalize_repetition
 from dormouse_worker.model.philox import uniforms
-from dormouse_worker.model.sampling_row import Choice, SamplingRow
+from dormouse_worker.model.sampling_row import Choice, SamplingRow, has_edits
 
 __all__ = ["Choice", "SamplingRow", "prompt_logprobs", "sample"]
 
@@ -53,7 +52,7 @@ def sample(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> list[Choice]:
 
 def _edit(raw: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:
     """Return the scores to choose from; `raw` itself where no row changes its own."""
-    edited = [i for i, row in enumerate(rows) if _has_edits(row)]
+    edited = [i for i, row in enumerate(rows) if has_edits(row.sampling, row.position)]
     if not edited:
         return raw
     scores = raw.clone(memory_format=torch.contiguous_format)
@@ -63,21 +62,6 @@ def _edit(raw: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:
     if part is not scores:
         scores[edited] = part
     return scores
-
-
-def _has_edits(row: SamplingRow) -> bool:
-    sampling = row.sampling
-    return bool(
-        sampling.allowed_token_ids
-        or sampling.bad_words_token_ids
-        or sampling.logit_bias
-        or _has_penalties(sampling)
-        or row.position < sampling.min_tokens
-    )
-
-
-def _has_penalties(sampling: Sampling) -> bool:
-    return (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty) != (1, 0, 0)
 
 
 def _choose(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:

@@ -3,32 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from dormouse_worker.ipc import Sampling, TokenLogprobs
 
+TokenIds = Sequence[int] | npt.NDArray[np.int64]  # lists are copied to be read, arrays are not
 
-@dataclass(frozen=True, slots=True)
-class SamplingRow:
+
+class SamplingRow(Protocol):
     """How to choose the next token of one sequence, and the tokens before it.
 
-    The sequences are only read, and only where a parameter looks at them. Lists are copied to be read, integer arrays
-    are not.
+    The tokens are only read, and only where a parameter looks at them.
     """
 
-    sampling: Sampling
-    prompt_token_ids: Sequence[int]
-    output_token_ids: Sequence[int]  # what another worker has generated before a resume included
+    @property
+    def sampling(self) -> Sampling:
+        """Return the parameters."""
+
+    @property
+    def prompt_token_ids(self) -> TokenIds:
+        """Return the prompt."""
+
+    @property
+    def output_token_ids(self) -> TokenIds:
+        """Return what was generated, by another worker before a resume included."""
 
     @property
     def position(self) -> int:
         """Return how many output tokens come before this one; keys its random number."""
-        return len(self.output_token_ids)
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True, gc=False):
     """The chosen token of one row."""
 
     token_id: int
     logprobs: TokenLogprobs | None
+
+
+def has_edits(sampling: Sampling, position: int) -> bool:
+    """Return whether anything but the logits themselves says how likely a token is at this output position."""
+    return bool(
+        sampling.allowed_token_ids
+        or sampling.bad_words_token_ids
+        or sampling.logit_bias
+        or _has_penalties(sampling)
+        or position < sampling.min_tokens
+    )
+
+
+def takes_likeliest(sampling: Sampling) -> bool:
+    """Return whether every token is the likeliest one by the logits as they are, and that is all that is asked."""
+    return sampling.temperature == 0 and sampling.logprobs is None and not has_edits(sampling, position=0)
+
+
+def _has_penalties(sampling: Sampling) -> bool:
+    return (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty) != (1, 0, 0)

@@ -12,6 +12,7 @@ from dormouse_worker.errors import ModelInvalid
 from dormouse_worker.model.attention.interface import AttentionPlan, AttentionShape
 from dormouse_worker.model.context import AttentionCall, current_context
 from dormouse_worker.model.kv_cache import KVCache, LayerSpec
+from dormouse_worker.model.scratch import Scratch
 
 ATTENTION_NAME = "dormouse_paged"
 
@@ -60,9 +61,11 @@ def _unsupported(module: torch.nn.Module, mask: torch.Tensor | None, kwargs: dic
 class PagedContext:
     """Answers from the paged cache: the plan of the layer's group stores the pass's keys and values, then attends."""
 
-    def __init__(self, cache: KVCache, plans: Sequence[AttentionPlan]) -> None:
+    def __init__(self, cache: KVCache, plans: Sequence[AttentionPlan], scratch: Scratch | None = None) -> None:
+        """`scratch` is what the passes of one runner use again; None = this pass has its own."""
         self.cache = cache
         self.plans = plans  # of the layer groups
+        self.scratch = scratch or Scratch()
 
     def attend(self, call: AttentionCall, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """See `ForwardContext`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ctypes import pointer
-from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 
 import numpy as np
@@ -20,6 +20,7 @@ from dormouse_worker.model.attention.interface import (
 from dormouse_worker.model.attention.machine import Machine
 from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.kv_cache import LayerCache
+from dormouse_worker.model.scratch import address_of
 from dormouse_worker.native import abi
 from dormouse_worker.native.library import Kernels, Missing, load_kernels
 
@@ -28,19 +29,36 @@ MAX_HEAD_SIZE = 256  # MAX_HEAD in attention.h
 _ANY = AttentionCall(layer_idx=0, scale=1.0)  # a write asks for nothing
 
 
-@dataclass(frozen=True, slots=True)
 class NativePlan:
-    """One forward pass. `batch` and `group` point into the arrays, which therefore live as long."""
+    """One forward pass over arrays that lie still as long as it lives."""
 
-    kernels: Kernels
-    batch: abi.Batch
-    group: abi.Group
-    arrays: tuple[Ints, ...]
+    def __init__(self, kernels: Kernels, metadata: AttentionMetadata) -> None:
+        self._kernels = kernels
+        self._block_size = metadata.block_size
+        self._tables, self._num_columns = _tables_of(metadata.block_tables)
+        self._slots = np.ascontiguousarray(metadata.slot_mapping)
+        self._starts = np.ascontiguousarray(metadata.query_starts)
+        self._positions = np.ascontiguousarray(metadata.positions)
+
+    def fill_group(self, group: abi.Group) -> None:
+        """Say where this layer group's tables lie."""
+        group.block_tables = address_of(self._tables[0])  # the rows need not follow each other
+        group.num_columns = self._num_columns
+        group.slots = address_of(self._slots)
+
+    def fill_batch(self, batch: abi.Batch) -> None:
+        """Say what all layer groups of the pass have in common."""
+        batch.num_seqs = len(self._starts) - 1
+        batch.num_tokens = len(self._positions)
+        batch.block_size = self._block_size
+        batch.query_starts = address_of(self._starts)
+        batch.positions = address_of(self._positions)
 
     def write(self, layer: LayerCache, key: torch.Tensor, value: torch.Tensor) -> None:
         """See `AttentionPlan`."""
         key, value = _dense(key), _dense(value)
-        self.kernels.write(describe_attention(layer, 0, _ANY), len(key), self.group, _heads(key), _heads(value))
+        group = self._batch.groups.contents
+        self._kernels.write(describe_attention(layer, 0, _ANY), len(key), group, _heads(key), _heads(value))
 
     def attend(self, call: AttentionCall, query: torch.Tensor, layer: LayerCache) -> torch.Tensor:
         """See `AttentionPlan`."""
@@ -48,8 +66,17 @@ class NativePlan:
         sinks = None if call.sinks is None else call.sinks.float().contiguous()
         output = query.new_empty(query.shape[0], query.shape[1], layer.value.shape[-1])
         shape = describe_attention(layer, query.shape[1], call, sinks)
-        self.kernels.attend(shape, self.batch, self.group, _heads(query), output.data_ptr())
+        self._kernels.attend(shape, self._batch, self._batch.groups.contents, _heads(query), output.data_ptr())
         return output
+
+    @cached_property
+    def _batch(self) -> abi.Batch:
+        """Return the pass as it is where each layer asks for itself: with one group, this one."""
+        group = abi.Group()
+        self.fill_group(group)
+        batch = abi.Batch(groups=pointer(group))
+        self.fill_batch(batch)
+        return batch
 
 
 class NativeBackend(EagerBackend):
@@ -82,29 +109,15 @@ class NativeBackend(EagerBackend):
 
     def plan(self, metadata: AttentionMetadata, device: torch.device) -> NativePlan:  # noqa: ARG002
         """See `AttentionBackend`."""
-        tables, slots, starts, positions = arrays = (
-            np.ascontiguousarray(metadata.block_tables),
-            np.ascontiguousarray(metadata.slot_mapping),
-            np.ascontiguousarray(metadata.query_starts),
-            np.ascontiguousarray(metadata.positions),
-        )
-        group = abi.Group(address_of(tables), tables.shape[1], address_of(slots))
-        batch = abi.Batch(
-            num_seqs=len(starts) - 1,
-            num_tokens=len(positions),
-            block_size=metadata.block_size,
-            query_starts=address_of(starts),
-            positions=address_of(positions),
-            groups=pointer(group),
-        )
-        return NativePlan(self._kernels, batch, group, arrays)
+        return NativePlan(self._kernels, metadata)
 
 
-def address_of(array: Ints) -> int:
-    """Return where a dense array of 64-bit integers lies."""
-    assert array.dtype == np.int64, array.dtype
-    address: int = array.__array_interface__["data"][0]  # a third of the time of `array.ctypes.data`
-    return address
+def _tables_of(tables: Ints) -> tuple[Ints, int]:
+    """Return tables of which each row is dense, and how far apart the rows are: the kernels need not know the end."""
+    row_bytes, item_bytes = tables.strides
+    if item_bytes == tables.itemsize and row_bytes > 0:
+        return tables, row_bytes // item_bytes
+    return np.ascontiguousarray(tables), tables.shape[1]
 
 
 def describe_attention(
