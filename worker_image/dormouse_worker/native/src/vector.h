@@ -148,6 +148,10 @@ INLINE floats swap_pairs(floats x) {
 #endif
 }
 
+INLINE int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
+INLINE int64_t at_least(int64_t a, int64_t b) { return a > b ? a : b; }
+INLINE int64_t parts(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
+
 // One step of a dot product: `step` elements of either side go into one vector of partial sums.
 template <class A, class W>
 struct Dot {
@@ -155,6 +159,7 @@ struct Dot {
   typedef floats Left;
   typedef floats Right;
   static INLINE Left left(const A *at) { return load(at); }
+  static INLINE Left everywhere(const A *at) { return all(value(*at)); }
   static INLINE Right right(const W *at) { return load(at); }
   static INLINE floats add(floats sums, Left a, Right w) { return a * w + sums; }
 };
@@ -166,6 +171,11 @@ struct Dot<bf16, bf16> {  // two products in each lane
   typedef __m512i Left;
   typedef __m512i Right;
   static INLINE Left left(const bf16 *at) { return _mm512_loadu_si512(at); }
+  static INLINE Left everywhere(const bf16 *at) {
+    int32_t both;
+    memcpy(&both, at, 4);
+    return _mm512_set1_epi32(both);
+  }
   static INLINE Right right(const bf16 *at) { return _mm512_loadu_si512(at); }
   static INLINE floats add(floats sums, Left a, Right w) {
     return (floats)_mm512_dpbf16_ps((__m512)sums, (__m512bh)a, (__m512bh)w);
