@@ -13,7 +13,7 @@ constexpr int BROAD_ROWS = 4;
 
 // Where the partial sum of a lane stands in the tree of `sums`, so that neighbours are added first; its own inverse.
 constexpr int leaf_of(int lane) {
-  return LANES == 16 ? (lane & 5) << 1 | (lane & 10) >> 1 : lane;
+  return LANES == 16 ? (lane & 5) << 1 | (lane & 10) >> 1 : lane / 4 * 4 | (lane & 1) << 1 | (lane & 2) >> 1;
 }
 
 // Four units of a row: what four lanes hold in one step, a float or two bfloat16 each.
