@@ -55,6 +55,47 @@ def test_a_chunk_has_the_same_bits_however_a_prompt_is_cut(kernels):
     assert torch.equal(backend.plan(cut, CPU).attend(whole.call, whole.query[103:], whole.layer), expected[103:])
 
 
+def _attend_from(kernels, world, first, count):
+    """Return what the rows [first, first + count) of a world of one sequence get in a pass of their own."""
+    rows = slice(first, first + count)
+    cut = replace(
+        world.metadata,
+        query_starts=world.metadata.query_starts * 0 + [0, count],
+        slot_mapping=world.metadata.slot_mapping[rows],
+        positions=world.metadata.positions[rows],
+    )
+    plan = NativeBackend(kernels=kernels).plan(cut, CPU)
+    return plan.attend(world.call, world.query[rows], world.layer)
+
+
+ONE_BY_ONE = {
+    "as a model": Case("", heads=(6, 2), sizes=(64, 64)),
+    "in bfloat16": Case("", heads=(6, 2), sizes=(64, 64), dtype=torch.bfloat16),
+    "of odd sizes": Case("", heads=(3, 1), sizes=(42, 27), dtype=torch.bfloat16),
+    "in a window": Case("", window=70, sizes=(24, 16), has_sinks=True, soft_cap=3.0),
+}
+
+
+@pytest.mark.parametrize("name", ONE_BY_ONE)
+def test_a_prompt_has_the_bits_of_its_tokens_one_by_one(kernels, name):
+    """Many rows are computed another way than few: over two segments of the context, in units of several spans."""
+    world = World(replace(ONE_BY_ONE[name], spans=((430, 580),)), CPU)
+    NativeBackend(kernels=kernels).plan(world.metadata, CPU).write(world.layer, world.key, world.value)
+    whole = _attend_from(kernels, world, 0, 150)
+    alone = torch.cat([_attend_from(kernels, world, row, 1) for row in range(150)])
+    assert torch.equal(alone, whole)
+
+
+@pytest.mark.parametrize("name", ONE_BY_ONE)
+def test_a_context_shared_out_over_threads_has_the_same_bits(kernels, name):
+    world = World(replace(ONE_BY_ONE[name], spans=((1700, 1703),)), CPU)
+    NativeBackend(kernels=kernels).plan(world.metadata, CPU).write(world.layer, world.key, world.value)
+    kernels.set_num_threads(1)
+    alone = _attend_from(kernels, world, 0, 3)
+    kernels.set_num_threads(8)
+    assert torch.equal(_attend_from(kernels, world, 0, 3), alone)
+
+
 def test_queries_may_lie_in_any_order(kernels):
     world = World(Case("strides", sizes=(24, 24)), CPU)
     plan = NativeBackend(kernels=kernels).plan(world.metadata, CPU)

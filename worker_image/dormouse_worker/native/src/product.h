@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "abi.h"
-#include "vector.h"
+#include "lanes.h"
 
 namespace {
 
@@ -24,10 +24,6 @@ template <class Body>
 INLINE void parallel(const DmPool &pool, int64_t count, const Body &body) {
   pool.run(count, [](void *context, int64_t i) { (*(const Body *)context)(i); }, (void *)&body);
 }
-
-INLINE int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
-INLINE int64_t at_least(int64_t a, int64_t b) { return a > b ? a : b; }
-INLINE int64_t parts(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
 
 // Calls body(begin, end) for stretches of [0, count), some for each thread, none shorter than `least` but the last.
 template <class Body>

@@ -41,11 +41,15 @@ INLINE floats load(const bf16 *at) {
 }
 INLINE void store(float *at, floats x) { *(floats_anywhere *)at = x; }
 INLINE void store(bf16 *at, floats x) {  // to the nearest, ties to even; what is not a number stays so
+#if defined(__AVX512BF16__)
+  *(halves_anywhere *)at = (halves)_mm512_cvtneps_pbh(x);
+#else
   words bits = (words)x;
   words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
   words quiet = (bits >> 16) | 0x40;
   words chosen = x == x ? rounded : quiet;
   *(halves_anywhere *)at = __builtin_convertvector(chosen, halves);
+#endif
 }
 
 INLINE float value(float x) { return x; }
@@ -108,33 +112,37 @@ INLINE float sum(floats x) {
   return total[0];
 }
 
-INLINE float maximum(floats x) {
-  float most[LANES];
-  store(most, x);
-  for (int width = LANES / 2; width; width /= 2)
-    for (int i = 0; i < width; i++) most[i] = most[i + width] > most[i] ? most[i + width] : most[i];
-  return most[0];
-}
-
 typedef float four __attribute__((vector_size(16)));
 typedef float four_anywhere __attribute__((vector_size(16), aligned(4), may_alias));
 
-// The four vectors' sums. Each sum's order of additions is the same wherever it stands.
-INLINE four sums(floats a, floats b, floats c, floats d) {
+// What is left of each of four vectors when `op` has joined its lanes, which it does in the same order everywhere: lanes
+// 0 with 2 and 1 with 3 of each four, these two; then fours that lie half a vector apart.
+template <class Op>
+INLINE four across(floats a, floats b, floats c, floats d, const Op &op) {
 #if defined(__AVX512F__)
-  __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-  __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
-  __m512d low = _mm512_unpacklo_pd((__m512d)ab, (__m512d)cd), high = _mm512_unpackhi_pd((__m512d)ab, (__m512d)cd);
-  __m512 quarters = _mm512_add_ps((__m512)low, (__m512)high);
-  __m256 halves_ = _mm256_add_ps(_mm512_castps512_ps256(quarters), (__m256)_mm512_extractf64x4_pd((__m512d)quarters, 1));
-  return (four)_mm_add_ps(_mm256_castps256_ps128(halves_), _mm256_extractf128_ps(halves_, 1));
+  floats ab = op((floats)_mm512_unpacklo_ps(a, b), (floats)_mm512_unpackhi_ps(a, b));
+  floats cd = op((floats)_mm512_unpacklo_ps(c, d), (floats)_mm512_unpackhi_ps(c, d));
+  floats quarters = op((floats)_mm512_unpacklo_pd((__m512d)ab, (__m512d)cd),
+                       (floats)_mm512_unpackhi_pd((__m512d)ab, (__m512d)cd));
+  __m256 halves_ = op(_mm512_castps512_ps256(quarters), (__m256)_mm512_extractf64x4_pd((__m512d)quarters, 1));
+  return (four)op(_mm256_castps256_ps128(halves_), _mm256_extractf128_ps(halves_, 1));
 #elif defined(__AVX2__)
-  __m256 quarters = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
-  return (four)_mm_add_ps(_mm256_castps256_ps128(quarters), _mm256_extractf128_ps(quarters, 1));
+  floats ab = op((floats)_mm256_unpacklo_ps(a, b), (floats)_mm256_unpackhi_ps(a, b));
+  floats cd = op((floats)_mm256_unpacklo_ps(c, d), (floats)_mm256_unpackhi_ps(c, d));
+  floats quarters = op((floats)_mm256_unpacklo_pd((__m256d)ab, (__m256d)cd),
+                       (floats)_mm256_unpackhi_pd((__m256d)ab, (__m256d)cd));
+  return (four)op(_mm256_castps256_ps128(quarters), _mm256_extractf128_ps(quarters, 1));
 #else
-  return four{(a[0] + a[1]) + (a[2] + a[3]), (b[0] + b[1]) + (b[2] + b[3]), (c[0] + c[1]) + (c[2] + c[3]),
-              (d[0] + d[1]) + (d[2] + d[3])};
+  floats ab = op(__builtin_shuffle(a, b, ints{0, 4, 1, 5}), __builtin_shuffle(a, b, ints{2, 6, 3, 7}));
+  floats cd = op(__builtin_shuffle(c, d, ints{0, 4, 1, 5}), __builtin_shuffle(c, d, ints{2, 6, 3, 7}));
+  return op(__builtin_shuffle(ab, cd, ints{0, 1, 4, 5}), __builtin_shuffle(ab, cd, ints{2, 3, 6, 7}));
 #endif
+}
+INLINE four sums(floats a, floats b, floats c, floats d) {
+  return across(a, b, c, d, [](auto x, auto y) __attribute__((always_inline)) { return x + y; });
+}
+INLINE four maxima(floats a, floats b, floats c, floats d) {
+  return across(a, b, c, d, [](auto x, auto y) __attribute__((always_inline)) { return x > y ? x : y; });
 }
 
 // Each four of a vector with their halves swapped: c d a b.
@@ -148,6 +156,10 @@ INLINE floats swap_pairs(floats x) {
 #endif
 }
 
+INLINE int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
+INLINE int64_t at_least(int64_t a, int64_t b) { return a > b ? a : b; }
+INLINE int64_t parts(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
+
 // One step of a dot product: `step` elements of either side go into one vector of partial sums.
 template <class A, class W>
 struct Dot {
@@ -155,6 +167,7 @@ struct Dot {
   typedef floats Left;
   typedef floats Right;
   static INLINE Left left(const A *at) { return load(at); }
+  static INLINE Left everywhere(const A *at) { return all(value(*at)); }
   static INLINE Right right(const W *at) { return load(at); }
   static INLINE floats add(floats sums, Left a, Right w) { return a * w + sums; }
 };
@@ -166,6 +179,11 @@ struct Dot<bf16, bf16> {  // two products in each lane
   typedef __m512i Left;
   typedef __m512i Right;
   static INLINE Left left(const bf16 *at) { return _mm512_loadu_si512(at); }
+  static INLINE Left everywhere(const bf16 *at) {
+    int32_t both;
+    memcpy(&both, at, 4);
+    return _mm512_set1_epi32(both);
+  }
   static INLINE Right right(const bf16 *at) { return _mm512_loadu_si512(at); }
   static INLINE floats add(floats sums, Left a, Right w) {
     return (floats)_mm512_dpbf16_ps((__m512)sums, (__m512bh)a, (__m512bh)w);
