@@ -55,7 +55,14 @@ def test_a_chunk_has_the_same_bits_however_a_prompt_is_cut(kernels):
     assert torch.equal(backend.plan(cut, CPU).attend(whole.call, whole.query[103:], whole.layer), expected[103:])
 
 
-def _attend_from(kernels, world, first, count):
+def _written(kernels, case):
+    """Return the backend, and a world whose keys and values it has stored."""
+    backend, world = NativeBackend(kernels=kernels), World(case, CPU)
+    backend.plan(world.metadata, CPU).write(world.layer, world.key, world.value)
+    return backend, world
+
+
+def _attend_from(backend, world, first, count):
     """Return what the rows [first, first + count) of a world of one sequence get in a pass of their own."""
     rows = slice(first, first + count)
     cut = replace(
@@ -64,8 +71,7 @@ def _attend_from(kernels, world, first, count):
         slot_mapping=world.metadata.slot_mapping[rows],
         positions=world.metadata.positions[rows],
     )
-    plan = NativeBackend(kernels=kernels).plan(cut, CPU)
-    return plan.attend(world.call, world.query[rows], world.layer)
+    return backend.plan(cut, CPU).attend(world.call, world.query[rows], world.layer)
 
 
 ONE_BY_ONE = {
@@ -79,21 +85,19 @@ ONE_BY_ONE = {
 @pytest.mark.parametrize("name", ONE_BY_ONE)
 def test_a_prompt_has_the_bits_of_its_tokens_one_by_one(kernels, name):
     """Many rows are computed another way than few: over two segments of the context, in units of several spans."""
-    world = World(replace(ONE_BY_ONE[name], spans=((430, 580),)), CPU)
-    NativeBackend(kernels=kernels).plan(world.metadata, CPU).write(world.layer, world.key, world.value)
-    whole = _attend_from(kernels, world, 0, 150)
-    alone = torch.cat([_attend_from(kernels, world, row, 1) for row in range(150)])
+    backend, world = _written(kernels, replace(ONE_BY_ONE[name], spans=((430, 580),)))
+    whole = _attend_from(backend, world, 0, 150)
+    alone = torch.cat([_attend_from(backend, world, row, 1) for row in range(150)])
     assert torch.equal(alone, whole)
 
 
 @pytest.mark.parametrize("name", ONE_BY_ONE)
 def test_a_context_shared_out_over_threads_has_the_same_bits(kernels, name):
-    world = World(replace(ONE_BY_ONE[name], spans=((1700, 1703),)), CPU)
-    NativeBackend(kernels=kernels).plan(world.metadata, CPU).write(world.layer, world.key, world.value)
+    backend, world = _written(kernels, replace(ONE_BY_ONE[name], spans=((1530, 1540),)))  # over a segment's end
     kernels.set_num_threads(1)
-    alone = _attend_from(kernels, world, 0, 3)
+    alone = _attend_from(backend, world, 0, 10)
     kernels.set_num_threads(8)
-    assert torch.equal(_attend_from(kernels, world, 0, 3), alone)
+    assert torch.equal(_attend_from(backend, world, 0, 10), alone)
 
 
 def test_queries_may_lie_in_any_order(kernels):

@@ -62,6 +62,18 @@ def test_a_row_has_the_same_bits_in_every_batch(kernels, dtype):
     assert torch.equal(multiply(kernels, rows[100:150], weight), many[100:150])
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("columns", [45, 2200])
+def test_a_row_among_many_has_the_bits_of_one_alone(kernels, columns, dtype):
+    """Where many rows are computed another way than few; a processor may multiply them in another type (see above)."""
+    if dtype == torch.bfloat16 and kernels.name == "avx512bf16":
+        dtype = torch.float32
+    rows, weight, bias = make(77, columns, 37, dtype)
+    many = multiply(kernels, rows, weight, bias)
+    for row in range(77):
+        assert torch.equal(multiply(kernels, rows[row : row + 1], weight, bias), many[row : row + 1])
+
+
 @pytest.mark.parametrize("num_threads", [1, 2, 5])
 def test_the_number_of_threads_changes_no_bit(kernels, num_threads):
     rows, weight, bias = make(20, 700, 900, torch.bfloat16)

@@ -25,7 +25,7 @@ from dormouse_worker.native import abi
 from dormouse_worker.native.library import Kernels, Missing, load_kernels
 
 TYPES = MappingProxyType({torch.float32: abi.FLOAT32, torch.bfloat16: abi.BFLOAT16})
-MAX_HEAD_SIZE = 256  # MAX_HEAD in attention.h
+MAX_HEAD_SIZE = 256  # MAX_HEAD in unit.h
 _ANY = AttentionCall(layer_idx=0, scale=1.0)  # a write asks for nothing
 
 

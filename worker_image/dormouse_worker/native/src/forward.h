@@ -5,6 +5,7 @@
 #pragma once
 
 #include "attention.h"
+#include "linear.h"
 
 namespace {
 
@@ -21,6 +22,7 @@ struct Space {
   A *attended;      // [T][Hq][D]
   A *chosen;        // [R][Hq][D] of the wanted rows
   A *activated;     // [T][I]
+  A *packed = 0;    // a product's rows, where there are many
   int64_t num_bytes;
 
   Space(const DmModel &m, int64_t tokens, int64_t rows, char *at) : num_bytes(0) {
@@ -36,6 +38,8 @@ struct Space {
     take(attended, at, tokens * a.num_heads * size);
     take(chosen, at, rows * a.num_heads * size);
     take(activated, at, tokens * m.intermediate_size);
+    int64_t widest = at_least(at_least(m.hidden_size, m.intermediate_size), a.num_heads * a.value_size);
+    if (PACKS) take(packed, at, at_least(tokens, rows) / LANES * packed_size<A>(widest));
   }
 
   template <class T>
@@ -85,14 +89,17 @@ struct Pass {
         attended = space.chosen, hidden = space.last, rows = batch.num_rows;
       }
       const DmAttention &a = layer.attention;
-      linear<true, A, W>(pool, attended, layer.output, hidden, rows, a.num_heads * a.value_size, model.hidden_size);
+      linear<true, A, W>(pool, attended, layer.output, hidden, rows, a.num_heads * a.value_size, model.hidden_size,
+                            space.packed);
       norm(layer.mlp_norm, hidden, rows);
       gated_linear<A, W>(pool, space.normed, layer.gate_up, space.activated, rows, model.hidden_size,
-                         model.intermediate_size);
-      linear<true, A, W>(pool, space.activated, layer.down, hidden, rows, model.intermediate_size, model.hidden_size);
+                         model.intermediate_size, space.packed);
+      linear<true, A, W>(pool, space.activated, layer.down, hidden, rows, model.intermediate_size, model.hidden_size,
+                         space.packed);
     }
     norm(model.norm, hidden, rows);
-    linear<false, A, W>(pool, space.normed, model.head, batch.logits, rows, model.hidden_size, model.vocab_size);
+    linear<false, A, W>(pool, space.normed, model.head, batch.logits, rows, model.hidden_size, model.vocab_size,
+                        space.packed);
   }
 
   // Looks up what the tokens begin with, and computes the angles of their positions.
@@ -123,7 +130,7 @@ struct Pass {
     int64_t size = a.key_size, num_heads = a.num_heads + 2 * a.num_kv_heads;
     norm(layer.input_norm, space.hidden, batch.num_tokens);
     linear<false, A, W>(pool, space.normed, layer.qkv, space.heads, batch.num_tokens, model.hidden_size,
-                        num_heads * size);
+                        num_heads * size, space.packed);
     const DmGroup &group = batch.groups[layer.group];
     parallel_stretches(pool, batch.num_tokens, parts(4096, num_heads * size), [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; t++) place(layer, group, t);

@@ -37,14 +37,22 @@ int64_t workspace_bytes(const DmModel *model, int64_t tokens, int64_t rows) {
   return Space<float>(*model, tokens, rows, 0).num_bytes;
 }
 
+template <class A, class W>
+void multiply_as(const DmPool &pool, const A *in, const DmLinear &map, float *out, int64_t rows, int64_t columns,
+                 int64_t num_outputs) {
+  A *packed = PACKS ? (A *)malloc((rows / LANES + 1) * packed_size<A>(columns) * sizeof(A)) : 0;
+  linear<false, A, W>(pool, in, map, out, rows, columns, num_outputs, packed);
+  free(packed);
+}
+
 void multiply_rows(const DmPool *pool, int64_t dtype, const float *in, const DmLinear *map, float *out, int64_t rows,
                    int64_t columns, int64_t num_outputs) {
-  if (dtype == DM_FLOAT32) return linear<false, float, float>(*pool, in, *map, out, rows, columns, num_outputs);
-  if (!multiplies_halves(rows)) return linear<false, float, bf16>(*pool, in, *map, out, rows, columns, num_outputs);
+  if (dtype == DM_FLOAT32) return multiply_as<float, float>(*pool, in, *map, out, rows, columns, num_outputs);
+  if (!multiplies_halves(rows)) return multiply_as<float, bf16>(*pool, in, *map, out, rows, columns, num_outputs);
 #if defined(__AVX512BF16__)
   bf16 *rounded = (bf16 *)malloc(rows * columns * sizeof(bf16));
   for (int64_t i = 0; i < rows * columns; i++) put(rounded + i, in[i]);
-  linear<false, bf16, bf16>(*pool, rounded, *map, out, rows, columns, num_outputs);
+  multiply_as<bf16, bf16>(*pool, rounded, *map, out, rows, columns, num_outputs);
   free(rounded);
 #endif
 }

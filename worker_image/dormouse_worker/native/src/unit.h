@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t UNIT_ROWS = 64, SPAN = 64, SEGMENT = 512, MAX_HEAD = 256;
 constexpr int64_t PACKED_ROWS = 5;          // from here on packing a span's keys pays
-constexpr int KEY_VECTORS = LANES == 16 ? 2 : 1;  // of packed keys at a time: as many as there are registers for
+constexpr int KEY_VECTORS = REGISTERS == 32 ? 2 : 1;  // of packed keys at a time: as many as there are registers for
 
 // What some rows make of some positions.
 struct Part {

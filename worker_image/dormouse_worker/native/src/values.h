@@ -45,7 +45,7 @@ INLINE void add_columns(const Weighted<float> &to, const Values<T> &values, int6
 
 template <int ROWS, class T>
 void add_rows(const Weighted<float> &to, const Values<T> &values) {
-  constexpr int wide = LANES == 16 ? 4 : 2;
+  constexpr int wide = REGISTERS == 32 ? 4 : 2;
   int64_t i = 0;
   for (; i + wide * LANES <= values.size; i += wide * LANES) add_columns<ROWS, wide>(to, values, i);
   for (; i + LANES <= values.size; i += LANES) add_columns<ROWS, 1>(to, values, i);

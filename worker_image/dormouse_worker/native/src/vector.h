@@ -17,6 +17,11 @@
 #else
 #define LANES 4
 #endif
+#if defined(__AVX512F__) || defined(__aarch64__)
+#define REGISTERS 32
+#else
+#define REGISTERS 16
+#endif
 #define INLINE inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 8")
 
