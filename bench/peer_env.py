@@ -70,6 +70,7 @@ def peer_variables(cores: Sequence[int], inherited: Environ, *, own_process: boo
         "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(own_process)),
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_USE_AOT_COMPILE": "0",  # what it saves so can not be loaded again; its older cache can
     }
 
 

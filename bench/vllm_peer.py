@@ -32,6 +32,7 @@ class Engine:
             max_model_len=MAX_MODEL_LEN,
             enable_prefix_caching=True,
             disable_log_stats=True,
+            use_tqdm_on_load=False,
             seed=0,
         )
         self._engine: Any = llm.llm_engine
