@@ -1,8 +1,7 @@
 """The most memory that the processes of a worker have had, beside vLLM's: same model, same cache.
 
 A side starts, answers workload W1 and is asked for the peaks (VmHWM) of its processes, which are added up. Ours is the
-whole worker, front and engine; vLLM runs in one process, which is its smallest way. Both have a cache of 1 GiB, whatever
-part of it is used. Sleep is off.
+whole worker, front and engine; vLLM runs in one process, its smallest way. Both have a cache of 1 GiB. Sleep is off.
 """
 
 from __future__ import annotations
