@@ -106,8 +106,12 @@ mutate: install ## Change what decides in small ways, print those that no test n
 	$(PY) -m tools.mutate
 
 .PHONY: bench
-bench: install ## Measure against transformers; one part with NAME=throughput, latency, prefix, startup, kernels, serve, sleep, gateway, coldstart or groups
+bench: install ## Measure against vLLM and transformers; one part with NAME=throughput, latency, prefix, decode, startup, memory, kernels, serve, sleep, gateway, coldstart or groups
 	$(PY) -m bench $(NAME)
+
+.PHONY: bench-peers
+bench-peers: install ## Make the environment of the engine that we are compared with: vLLM for processors (6 GB, some minutes)
+	$(PY) -m bench.peer_env
 
 .PHONY: bench-operator
 bench-operator: prepare ## Measure the operator over 5,000 deployments on a real API server and KWOK's nodes (as root); ARGS=--help

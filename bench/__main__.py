@@ -1,9 +1,11 @@
 """Run benchmarks one after the other and print one table: `python -m bench [NAME…]`.
 
-    throughput  W1 against transformers; the scheduler's cost per step
-    latency     one request alone against transformers
-    prefix      a shared prefix, cold and the second time
-    startup     process start to first token
+    throughput  W1 against vLLM and transformers; the scheduler's cost per step
+    latency     one request alone against vLLM and transformers
+    prefix      a shared prefix against vLLM and transformers, cold and the second time
+    decode      64 sequences that only decode against vLLM
+    startup     process start to first token, beside vLLM's
+    memory      the most memory that all processes of a worker have, beside vLLM's
     kernels     our kernels for processors beside torch's operations and the machine's limits
     serve       the front's cost per token message
     sleep       sleep and wake on the fake device; the residue; the profile's error
@@ -14,12 +16,26 @@
 The operator is measured by `python -m bench.fleet`, which needs root.
 
 A whole run writes bench/results/NAME.json; a shortened one (--models, --reps, --count, --threads) writes nothing
-unless --out says where. Measure on a machine that does nothing else.
+unless --out says where. With --merge some of the models or one of the peers are enough: other rows stay as they were.
+vLLM is compared with where `make bench-peers` has made its environment. Measure on a machine that does nothing else.
 """
 
 from __future__ import annotations
 
-from bench import coldstart, gateway, groups, kernels, latency, prefix, serve, sleep, startup, throughput
+from bench import (
+    coldstart,
+    decode,
+    gateway,
+    groups,
+    kernels,
+    latency,
+    memory,
+    prefix,
+    serve,
+    sleep,
+    startup,
+    throughput,
+)
 from bench.options import Measure, end_children_on_sigterm, make_console, make_parser, run, to_options
 from bench.results import print_table
 
@@ -27,7 +43,9 @@ BENCHMARKS: dict[str, Measure] = {
     "throughput": throughput.measure,
     "latency": latency.measure,
     "prefix": prefix.measure,
+    "decode": decode.measure,
     "startup": startup.measure,
+    "memory": memory.measure,
     "kernels": kernels.measure,
     "serve": serve.measure,
     "sleep": sleep.measure,

@@ -17,6 +17,7 @@ from bench.replies import Reply, num_equal, tokens_per_s, tpot_ms, ttft_ms
 from bench.worker import ready_worker
 from bench.workload import make_workload
 
+FLOAT32_MODELS = ("tiny", "small")
 Figure = Callable[[Sequence[Reply]], float]
 
 
@@ -70,7 +71,7 @@ class Contest:
     def _round(self, job: Job, console: Console, rep: int) -> tuple[list[Reply], list[Reply]]:
         ours, peer = self.ours.run(job), self._peer.run(job)
         title = f"{self.name} {'warm-up' if rep == 0 else rep}"
-        console.print(f"  {title}: ours {_describe(ours)}; transformers {_describe(peer)}", highlight=False)
+        console.print(f"  {title}: ours {describe(ours)}; transformers {describe(peer)}", highlight=False)
         return ours, peer
 
 
@@ -85,6 +86,7 @@ def contest(name: str, options: Options) -> Iterator[Contest]:
         yield Contest(name, client, peer, worker.port)
 
 
-def _describe(replies: Sequence[Reply]) -> str:
+def describe(replies: Sequence[Reply]) -> str:
+    """Return what came of a workload in words."""
     first = f"{tokens_per_s(replies):,.0f} tokens/s, first {ttft_ms(replies):.1f} ms"
     return f"{first}, then {tpot_ms(replies):.2f} ms" if any(len(reply.tokens) > 1 for reply in replies) else first

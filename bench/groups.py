@@ -15,7 +15,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import msgspec
@@ -27,13 +27,13 @@ from bench.groups_probe import CIRCUMSTANCES, Decode, Said, Say, Speed
 from bench.groups_recovery import measure_recovery
 from bench.groups_traffic import measure_step_bytes
 from bench.helpers import Helper
-from bench.models import Shape
+from bench.models import SHAPES, Shape
 from bench.options import Options, main
 from bench.results import Row
 from dormouse_worker.model.testing import MAX_POSITIONS, write_tiny_model
 from dormouse_worker.settings import EngineSettings
 
-HALF_BILLION = Shape(896, 24, 14, 2, 4864, 151936)  # Qwen2.5-0.5B's sizes: 494 M parameters, the head is tied
+HALF_BILLION = replace(SHAPES["q05"], model_type="llama")  # 494 M parameters, the head is tied
 ARCHITECTURES = ("llama", "qwen3", "gemma2", "gpt2")
 NUM_LAYERS = {"gpt2": {"n_layer": 4}}
 SIZES = ((2, 1), (1, 2), (2, 2))  # tensor, pipeline
@@ -118,7 +118,7 @@ def _probe(settings: EngineSettings, sizes: tuple[int, int]) -> Helper:
 @contextmanager
 def _random_model(shape: Shape) -> Iterator[Path]:
     """A directory with no more than the model's shape: the weights are drawn by whoever loads it."""
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "tie_word_embeddings": True}
+    config = {"architectures": ["LlamaForCausalLM"]}
     with tempfile.TemporaryDirectory(prefix="dormouse-bench-") as directory:
         Path(directory, "config.json").write_text(json.dumps({**config, **asdict(shape)}), "utf-8")
         yield Path(directory)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -31,12 +33,30 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Helper:
-    """One such program, started. Use as a context manager."""
+    """One such program, started. Use as a context manager.
 
-    def __init__(self, module: str, *arguments: str) -> None:
+    With `rests` it is stopped, and all that it has started, from its first answer on whenever nobody asks it: libraries
+    let threads spin for a while after their work, which would disturb whoever is measured next.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        *arguments: str,
+        python: str | Path = sys.executable,
+        env: Mapping[str, str] | None = None,
+        rests: bool = False,
+    ) -> None:
         self._module = module
-        command = [sys.executable, "-m", module, *arguments]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment())
+        self._rests = rests
+        # A group of its own, which is stopped and goes on as a whole; who is stopped in it does not outlive us.
+        self._process = subprocess.Popen(
+            [python, "-m", module, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment() if env is None else env,
+            process_group=0 if rests else None,
+        )
 
     def __repr__(self) -> str:
         return f"Helper({self._module}, pid={self._process.pid})"
@@ -50,8 +70,11 @@ class Helper:
     ) -> None:
         """End the program."""
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._signal(signal.SIGCONT)
         self._process.stdin.close()
         self._process.wait(timeout=60)
+        self._process.stdout.close()
 
     def run(self, job: Job) -> list[Reply]:
         """Have a job done. Raises RuntimeError if the program ended instead."""
@@ -61,12 +84,23 @@ class Helper:
         """Return the answer, which is of this kind. Raises RuntimeError if the program ended instead."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        self._signal(signal.SIGCONT)
         self._process.stdin.write(msgspec.json.encode(question) + b"\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
             raise RuntimeError(f"{self._module} ended with {self._process.wait()}: see its words above")
+        self._signal(signal.SIGSTOP)
         return msgspec.json.decode(answer, type=kind)
+
+    @property
+    def pid(self) -> int:
+        """Return the program's process id."""
+        return self._process.pid
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._rests and self._process.poll() is None:
+            os.killpg(self._process.pid, number)
 
 
 def environment() -> dict[str, str]:
@@ -86,11 +120,21 @@ def answer_lines(work: Callable[[Job], list[Reply]]) -> None:
     answer_questions(Job, work)
 
 
+def start_and_answer_lines(start: Callable[[], Callable[[Job], list[Reply]]]) -> None:
+    """Be such a program whose start may print: what it returns does the work."""
+    with _own_stdout() as out:
+        _answer(out, Job, start())
+
+
 def answer_questions(kind: Any, work: Callable[[Any], object]) -> None:
     """Be such a program for questions of this kind."""
     with _own_stdout() as out:
-        for line in sys.stdin.buffer:
-            os.write(out, msgspec.json.encode(work(msgspec.json.decode(line, type=kind))) + b"\n")
+        _answer(out, kind, work)
+
+
+def _answer(out: int, kind: Any, work: Callable[[Any], object]) -> None:
+    for line in sys.stdin.buffer:
+        os.write(out, msgspec.json.encode(work(msgspec.json.decode(line, type=kind))) + b"\n")
 
 
 @contextmanager

@@ -7,8 +7,7 @@ cache. Every ratio is of one run, both sides in turns; the limits are the best t
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import cycle
 
 import numpy as np
@@ -16,6 +15,7 @@ import torch
 from rich.console import Console
 from torch.nn.functional import linear
 
+from bench.limits import Run, best_of, measure_read_gb_per_s
 from bench.options import Options, main
 from bench.results import Row
 from dormouse_worker.model.attention.interface import AttentionBackend, AttentionMetadata
@@ -29,8 +29,6 @@ from dormouse_worker.native.library import Kernels, Missing, load_kernels
 SHAPES = ((768, 4096), (896, 9728), (4096, 4096))  # inputs, outputs: of the small model, of 0.5 B, of 7 B parameters
 ROWS = (1, 4, 16, 64, 512)
 UNCACHED_BYTES = 256 << 20  # of copies of a weight together: more than a core's share of any cache
-READ_BYTES = 512 << 20
-ROUNDS = 12
 HEADS, KV_HEADS, HEAD_SIZE, BLOCK_SIZE = 12, 4, 64, 16
 PASSES = {  # sequences, tokens of each in the pass, context of each after it
     "decoding, 64 sequences of 512 tokens": (64, 1, 512),
@@ -38,7 +36,6 @@ PASSES = {  # sequences, tokens of each in the pass, context of each after it
     "a prompt of 512 tokens": (1, 512, 512),
     "a chunk of 512 tokens behind 3,584": (1, 512, 4096),
 }
-Run = Callable[[], object]
 
 
 def measure(options: Options, console: Console) -> list[Row]:
@@ -52,23 +49,11 @@ def measure(options: Options, console: Console) -> list[Row]:
     kernels.set_num_threads(torch.get_num_threads())
     console.print(f"  {kernels!r}", highlight=False)
     with torch.inference_mode():
-        rows = _measure_reading()
+        rows = [Row("limit: reading memory", measure_read_gb_per_s(), "GB/s")]
         for columns, outputs in SHAPES:
             rows += _measure_products(kernels, columns, outputs)
         rows += [_measure_attention(what, *sizes) for what, sizes in PASSES.items()]
     return rows
-
-
-def _measure_reading() -> list[Row]:
-    numbers = torch.ones(READ_BYTES // 4)
-    halves = numbers.view(torch.bfloat16).view(-1, 4096)
-    singles = numbers.view(-1, 4096)
-    ways: list[Run] = [
-        numbers.sum,
-        lambda: singles @ torch.ones(4096),
-        lambda: halves @ torch.ones(4096, dtype=torch.bfloat16),
-    ]
-    return [Row("limit: reading memory", READ_BYTES / min(_best_of(ways)) / 1e9, "GB/s")]
 
 
 def _measure_products(kernels: Kernels, columns: int, outputs: int) -> list[Row]:
@@ -88,7 +73,7 @@ def _measure_products(kernels: Kernels, columns: int, outputs: int) -> list[Row]
 
         in_half: Run = lambda half=half: linear(half, next(next_half))  # type: ignore[misc]  # noqa: B023, E731
         in_single: Run = lambda single=single: linear(single, next(next_single))  # type: ignore[misc]  # noqa: B023, E731
-        ours_s, half_s, single_s = _best_of([ours, in_half, in_single])
+        ours_s, half_s, single_s = best_of([ours, in_half, in_single])
         gflop = 2e-9 * num_rows * columns * outputs
         what = f"{columns} → {outputs}, {num_rows} rows"
         rows.append(Row(f"bfloat16 weights {what}", gflop / ours_s, "GFLOP/s", gflop / half_s))
@@ -104,7 +89,7 @@ def _measure_attention(what: str, num_seqs: int, num_queries: int, context: int)
     call = AttentionCall(0, HEAD_SIZE**-0.5)
     backends: Sequence[AttentionBackend] = (NativeBackend(), SdpaBackend())
     plans = [backend.plan(metadata, torch.device("cpu")) for backend in backends]
-    native_s, reference_s = _best_of([lambda plan=plan: plan.attend(call, query, layer) for plan in plans])  # type: ignore[misc]
+    native_s, reference_s = best_of([lambda plan=plan: plan.attend(call, query, layer) for plan in plans])  # type: ignore[misc]
     return Row(f"attention, {what}", 1e3 * native_s, "ms", 1e3 * reference_s)
 
 
@@ -122,18 +107,6 @@ def _describe(num_seqs: int, num_queries: int, context: int) -> AttentionMetadat
         positions=positions,
         block_size=BLOCK_SIZE,
     )
-
-
-def _best_of(runs: Sequence[Run]) -> list[float]:
-    """Return each one's shortest time in seconds; they take turns, after one round to warm up."""
-    best = [float("inf")] * len(runs)
-    for round_ in range(ROUNDS + 1):
-        for place, run in enumerate(runs):
-            started_s = time.perf_counter()
-            run()
-            if round_:
-                best[place] = min(best[place], time.perf_counter() - started_s)
-    return best
 
 
 if __name__ == "__main__":

@@ -1,31 +1,55 @@
 """One request alone (workload W2: 128 tokens in, 128 out): time to the first token, time per token after it.
 
-Smaller is better: a ratio below 1 means that we are faster than transformers.
+In bfloat16 in process, beside vLLM's best way to compute the same model and beside transformers; with the rate at which
+the machine reads memory, and our share of it: for each token all weights are read once. In float32 over gRPC beside
+transformers (tiny and small). Smaller is better: a ratio below 1 means that we are faster.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.console import Console
 
-from bench.contest import contest
+from bench.contest import FLOAT32_MODELS, contest
+from bench.limits import measure_read_gb_per_s, use_threads
 from bench.options import Options, main
+from bench.race import VLLM, race
+from bench.race_figures import TTFT, first_token_rows, per_token_rows, read_rows
 from bench.replies import tpot_ms, ttft_ms
 from bench.results import Row
+
+WORKLOAD = "W2"
 
 
 def measure(options: Options, console: Console) -> list[Row]:
     """Return the rows."""
-    return [row for name in options.models for row in _measure_model(name, options, console)]
+    return list(_measure_models(options, console))
 
 
-def _measure_model(name: str, options: Options, console: Console) -> list[Row]:
+def _measure_models(options: Options, console: Console) -> Iterator[Row]:
+    for name in options.models:
+        yield from _race(name, options, console)
+        if "transformers" in options.peers and name in FLOAT32_MODELS:
+            yield from _measure_float32(name, options, console)
+
+
+def _race(name: str, options: Options, console: Console) -> Iterator[Row]:
+    use_threads(options)
+    limit = measure_read_gb_per_s()
+    with race(name, options, console) as sides:
+        laps = sides.run(WORKLOAD)
+    yield from first_token_rows(WORKLOAD, name, laps, {VLLM: TTFT})
+    yield from per_token_rows(WORKLOAD, name, laps)
+    yield from read_rows(WORKLOAD, name, laps, limit)
+
+
+def _measure_float32(name: str, options: Options, console: Console) -> Iterator[Row]:
     with contest(name, options) as sides:
-        rounds = sides.run("W2", options, console)
+        rounds = sides.run(WORKLOAD, options, console)
     (our_ttft, peer_ttft), (our_tpot, peer_tpot) = rounds.medians(ttft_ms), rounds.medians(tpot_ms)
-    return [
-        Row(f"time to first token W2, {name}", our_ttft, "ms", peer_ttft),
-        Row(f"time per output token W2, {name}", our_tpot, "ms", peer_tpot),
-    ]
+    yield Row(f"time to first token W2, {name}", our_ttft, "ms", peer_ttft)
+    yield Row(f"time per output token W2, {name}", our_tpot, "ms", peer_tpot)
 
 
 if __name__ == "__main__":

@@ -18,13 +18,17 @@ from tools.bootstrap import cache_root, machine_lock
 from tools.train_model import library_sources, train_tokenizer
 
 Dtype = Literal["fp32", "bf16"]
+ModelType = Literal["llama", "qwen2"]
 DTYPES: tuple[Dtype, ...] = ("fp32", "bf16")
 SEED = 1234
 
 
+MOST_TOKENIZER_ENTRIES = 32000  # no more can be learned from the texts; the ids above have no text
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A Llama's sizes, named as in its config.json."""
+    """A model's sizes, named as in its config.json."""
 
     hidden_size: int
     num_hidden_layers: int
@@ -33,11 +37,30 @@ class Shape:
     intermediate_size: int
     vocab_size: int
     max_position_embeddings: int = 4096
+    tie_word_embeddings: bool = False
+    model_type: ModelType = "llama"
+
+    @property
+    def layer_weights(self) -> int:
+        """Return how many weights of all layers' matrices multiply each token."""
+        head_size = self.hidden_size // self.num_attention_heads
+        query_and_out = 2 * self.hidden_size * self.hidden_size
+        keys_and_values = 2 * self.hidden_size * self.num_key_value_heads * head_size
+        return self.num_hidden_layers * (
+            query_and_out + keys_and_values + 3 * self.hidden_size * self.intermediate_size
+        )
+
+    @property
+    def head_weights(self) -> int:
+        """Return how many weights make the logits of a row."""
+        return self.hidden_size * self.vocab_size
 
 
 SHAPES = {
     "tiny": Shape(256, 4, 8, 2, 688, 4096),  # 5 M parameters
     "small": Shape(768, 12, 12, 4, 2048, 32000),  # 125 M parameters
+    # 494 M parameters, of Qwen2.5-0.5B's shape
+    "q05": Shape(896, 24, 14, 2, 4864, 151936, tie_word_embeddings=True, model_type="qwen2"),
 }
 
 
@@ -52,52 +75,67 @@ def ensure_model(name: str, dtype: Dtype = "fp32") -> Path:
     """Return the model's directory, made first if it is not there."""
     with machine_lock("bench-models"):
         if not model_dir(name, dtype).is_dir():
-            _make(name)
+            _make(name, dtype)
     return model_dir(name, dtype)
 
 
-def _make(name: str) -> None:
-    """Write the model in all dtypes: the same weights, rounded."""
+def _make(name: str, dtype: Dtype) -> None:
+    """Write the model: in all dtypes the same weights, rounded."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    shape = SHAPES[name]
-    tokenizer = train_tokenizer(library_sources(), shape.vocab_size)
+    tokenizer = train_tokenizer(library_sources(), min(SHAPES[name].vocab_size, MOST_TOKENIZER_ENTRIES))
     torch.manual_seed(SEED)
-    model: Any = LlamaForCausalLM(LlamaConfig(**asdict(shape), bos_token_id=0, eos_token_id=1, pad_token_id=1))
+    model = _untrained(SHAPES[name])
     spread_weights(model)
-    for dtype, torch_dtype in zip(DTYPES, (torch.float32, torch.bfloat16), strict=True):
-        final = model_dir(name, dtype)
-        building = final.with_name(final.name + ".partial")
-        shutil.rmtree(building, ignore_errors=True)
-        model.to(torch_dtype).save_pretrained(building)
-        tokenizer.save_pretrained(building)
-        shutil.rmtree(final, ignore_errors=True)
-        building.rename(final)
-        print(f"[bench] made {final}", file=sys.stderr, flush=True)
+    final = model_dir(name, dtype)
+    building = final.with_name(final.name + ".partial")
+    shutil.rmtree(building, ignore_errors=True)
+    model.to(torch.float32 if dtype == "fp32" else torch.bfloat16).save_pretrained(building)
+    tokenizer.save_pretrained(building)
+    shutil.rmtree(final, ignore_errors=True)
+    building.rename(final)
+    print(f"[bench] made {final}", file=sys.stderr, flush=True)
+
+
+def _untrained(shape: Shape) -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+    sizes: dict[str, Any] = {name: size for name, size in asdict(shape).items() if name != "model_type"}
+    ids: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
+    if shape.model_type == "qwen2":
+        return Qwen2ForCausalLM(Qwen2Config(**sizes, **ids))
+    return LlamaForCausalLM(LlamaConfig(**sizes, **ids))
 
 
 def spread_weights(model: Any) -> None:
-    """Draw every matrix anew with variance 1 / inputs, and the embeddings with variance 1; in place."""
+    """Draw every matrix anew with variance 1 / inputs, and the embeddings with variance 1; in place.
+
+    Embeddings that are the head, too, are drawn as its matrix: the first norm brings them to scale.
+    """
     import torch
 
     with torch.no_grad():
         for module in model.modules():
             if isinstance(module, torch.nn.Linear):
                 module.weight.normal_(std=module.in_features**-0.5)
-        model.get_input_embeddings().weight.normal_()
+        if not model.config.tie_word_embeddings:
+            model.get_input_embeddings().weight.normal_()
 
 
 def main() -> None:
     """Make models and print their directories."""
     parser = argparse.ArgumentParser(prog="python -m bench.models", description=__doc__)
-    parser.add_argument("names", nargs="*", default=list(SHAPES), metavar="NAME", help="tiny, small (default: both)")
-    for name in parser.parse_args().names:
+    parser.add_argument("--dtype", nargs="+", choices=DTYPES, default=list(DTYPES), help="default: both")
+    parser.add_argument(
+        "names", nargs="*", default=list(SHAPES), metavar="NAME", help="tiny, small, q05 (default: all)"
+    )
+    flags = parser.parse_args()
+    for name in flags.names:
         if name not in SHAPES:
             parser.error(f"model is {name!r}; known are {', '.join(SHAPES)}")
-        for dtype in DTYPES:
+        for dtype in flags.dtype:
             print(ensure_model(name, dtype))
 
 

@@ -31,7 +31,7 @@ def read(proc: Path = PROC) -> Reading:
     """Return the counters now."""
     ticks_per_s = os.sysconf("SC_CLK_TCK")
     total = parse_busy_ticks((proc / "stat").read_text("utf-8"))
-    own = sum(parse_ticks(stat) for stat in _own_stats(proc))
+    own = sum(parse_ticks(stat) for stat in stats_below(os.getpid(), proc).values())
     return Reading(total / ticks_per_s, own / ticks_per_s, time.monotonic())
 
 
@@ -47,8 +47,8 @@ def parse_ticks(stat: str) -> int:
     return sum(map(int, fields[11:15]))
 
 
-def _own_stats(proc: Path) -> list[str]:
-    """Return the texts of this process and all below it that are there."""
+def stats_below(pid: int, proc: Path = PROC) -> dict[int, str]:
+    """Return process id → text of /proc/PID/stat of a process and all below it that are there."""
     stats = {}
     for file in proc.glob("[0-9]*/stat"):
         try:
@@ -56,7 +56,7 @@ def _own_stats(proc: Path) -> list[str]:
         except OSError:  # it has ended
             continue
     parents = {pid: int(stat.rpartition(")")[2].split()[1]) for pid, stat in stats.items()}
-    return [stat for pid, stat in stats.items() if _is_below(pid, os.getpid(), parents)]
+    return {one: stat for one, stat in stats.items() if _is_below(one, pid, parents)}
 
 
 def _is_below(pid: int, ancestor: int, parents: dict[int, int]) -> bool:

@@ -11,11 +11,15 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bench.merge import merge_results
 from bench.models import SHAPES
 from bench.results import RESULTS_DIR, Row, print_table, write_results
 
 REPS = 3
 MODELS = tuple(SHAPES)
+PEERS = ("vllm", "transformers")
+WAYS = ("bfloat16", "float32")  # of vLLM to compute; all its other ways were slower in every measurement
+OWN_PROCESS = "-own-process"  # behind a way: the engine core in a process of its own
 LINE_CHARS = 120
 
 
@@ -28,11 +32,15 @@ class Options:
     count: int | None = None  # requests instead of the workload's own number
     threads: int = 0  # compute threads of both sides; 0 = one for each core
     out: Path | None = None  # where to write; None = bench/results if everything was measured, else nowhere
+    peers: tuple[str, ...] = PEERS  # whom to compare with, where a benchmark compares with both
+    ways: tuple[str, ...] = WAYS  # of vLLM; the best counts
+    merge: bool = False  # put the rows beside those of the file that is there: some models, or one peer, at a time
 
     @property
     def results_dir(self) -> Path | None:
         """Return where results are written; None for a short run, whose figures compare with nothing."""
-        is_whole = self.models == MODELS and self.reps >= REPS and self.count is None and self.threads == 0
+        is_full = self.reps >= REPS and self.count is None and self.threads == 0 and set(self.ways) >= set(WAYS)
+        is_whole = is_full and (self.merge or (self.models == MODELS and self.peers == PEERS))
         return self.out or (RESULTS_DIR if is_whole else None)
 
 
@@ -49,13 +57,34 @@ def make_parser(module: str, doc: str | None) -> argparse.ArgumentParser:
     add("--reps", type=_positive, default=REPS, help=f"measured repetitions, after a warm-up (default {REPS})")
     add("--count", type=_positive, help="requests or streams at once (default: the workload's own number)")
     add("--threads", type=_positive, default=0, help="compute threads of both sides (default: one for each core)")
+    add("--peers", nargs="+", choices=PEERS, default=list(PEERS), help="whom to compare with (default: both)")
+    ways = [*WAYS, *(way + OWN_PROCESS for way in WAYS)]
+    add(
+        "--ways",
+        nargs="+",
+        choices=ways,
+        default=list(WAYS),
+        help=f"of vLLM; the best counts (default: {' '.join(WAYS)})",
+    )
+    add(
+        "--merge", action="store_true", help="replace only these rows of the results: some models or one peer at a time"
+    )
     add("--out", type=Path, help="folder for the results (default bench/results, and none for a shortened run)")
     return parser
 
 
 def to_options(flags: argparse.Namespace) -> Options:
     """Return the parsed options."""
-    return Options(tuple(flags.models), flags.reps, flags.count, flags.threads, flags.out)
+    return Options(
+        models=tuple(flags.models),
+        reps=flags.reps,
+        count=flags.count,
+        threads=flags.threads,
+        out=flags.out,
+        peers=tuple(flags.peers),
+        ways=tuple(flags.ways),
+        merge=flags.merge,
+    )
 
 
 def run(name: str, measure: Measure, options: Options, console: Console) -> list[Row]:
@@ -63,7 +92,8 @@ def run(name: str, measure: Measure, options: Options, console: Console) -> list
     console.print(f"[bold]{name}[/bold]")
     rows = measure(options, console)
     if options.results_dir is not None:
-        console.print(f"written to {write_results(name, rows, options.results_dir)}", style="dim")
+        write = merge_results if options.merge else write_results
+        console.print(f"written to {write(name, rows, options.results_dir)}", style="dim")
     return rows
 
 

@@ -1,4 +1,7 @@
-"""32 requests that share a prefix of 512 tokens (workload W3), and the very same requests a second time.
+"""32 requests that share a prefix of 512 tokens (workload W3; q05: 16 requests).
+
+In bfloat16 in process, beside vLLM's best way to compute the same model, with its prefix cache, and transformers.
+In float32 over gRPC beside transformers (tiny and small), and the very same requests a second time.
 
 Cold, the first sequence computes the prefix and the others may find it; the second time everything was seen before.
 The cached tokens are those that the worker reports in `usage`.
@@ -6,23 +9,42 @@ The cached tokens are those that the worker reports in `usage`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 from rich.console import Console
 
-from bench.contest import Contest, Figure, contest
+from bench.contest import FLOAT32_MODELS, Contest, Figure, contest
 from bench.options import Options, main
+from bench.race import OURS, VLLM, race
+from bench.race_figures import SPEED, cached_share, speed_rows
 from bench.replies import Reply, tokens_per_s, ttft_ms
 from bench.results import Row
+from dormouse_api.limits import MAX_STREAM_INTERVAL
 
 
 def measure(options: Options, console: Console) -> list[Row]:
     """Return the rows."""
-    return [row for name in options.models for row in _measure_model(name, options, console)]
+    return list(_measure_models(options, console))
 
 
-def _measure_model(name: str, options: Options, console: Console) -> list[Row]:
+def _measure_models(options: Options, console: Console) -> Iterator[Row]:
+    for name in options.models:
+        yield from _race(name, options, console)
+        if "transformers" in options.peers and name in FLOAT32_MODELS:
+            yield from _measure_float32(name, options, console)
+
+
+def _race(name: str, options: Options, console: Console) -> Iterator[Row]:
+    with race(name, options, console) as sides:
+        laps = sides.run("W3", stream_interval=MAX_STREAM_INTERVAL)
+    yield from speed_rows("W3", name, laps, {VLLM: SPEED})
+    best = laps.best_way(tokens_per_s)
+    peer = None if best is None else cached_share(laps.replies[best])
+    yield Row(f"prompt tokens from the cache W3, {name} bf16", cached_share(laps.replies[OURS]), "%", peer)
+
+
+def _measure_float32(name: str, options: Options, console: Console) -> list[Row]:
     with contest(name, options) as sides:
         cold = sides.run("W3", options, console)
         again = _run_again(sides, options)
@@ -33,8 +55,8 @@ def _measure_model(name: str, options: Options, console: Console) -> list[Row]:
         Row(f"throughput W3 second time, {name}", _median(again, tokens_per_s), "output tokens/s", peer_speed),
         Row(f"time to first token W3 cold, {name}", ttft, "ms", peer_ttft),
         Row(f"time to first token W3 second time, {name}", _median(again, ttft_ms), "ms", peer_ttft),
-        Row(f"prompt tokens from the cache W3 cold, {name}", _cached_share(cold.ours), "%"),
-        Row(f"prompt tokens from the cache W3 second time, {name}", _cached_share(again), "%"),
+        Row(f"prompt tokens from the cache W3 cold, {name}", cached_share(cold.ours), "%"),
+        Row(f"prompt tokens from the cache W3 second time, {name}", cached_share(again), "%"),
     ]
 
 
@@ -46,12 +68,6 @@ def _run_again(sides: Contest, options: Options) -> list[list[Reply]]:
 
 def _median(rounds: Sequence[Sequence[Reply]], figure: Figure) -> float:
     return median(map(figure, rounds))
-
-
-def _cached_share(rounds: Sequence[Sequence[Reply]]) -> float:
-    """Return the share of all prompt tokens, 0 to 100."""
-    replies = [reply for replies in rounds for reply in replies]
-    return 100 * sum(reply.cached_tokens for reply in replies) / sum(reply.prompt_tokens for reply in replies)
 
 
 if __name__ == "__main__":

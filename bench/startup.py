@@ -1,6 +1,7 @@
-"""From the start of the worker's process to its first token: tiny model.
+"""From the start of the worker's process to its first token: tiny in float32; tiny and small in bfloat16, beside vLLM.
 
 Weights are cached by the operating system and code is compiled, as the warm-up leaves them and as images have it.
+vLLM runs in one process, which starts fastest; what it has compiled for the model is cached by its own warm-up, too.
 
 Nothing is polled: the status is watched, the cache is initialised as soon as the report is there, and one token is
 asked for. What passes before the worker's first answer is Python, its imports and the connection; then it loads and
@@ -14,17 +15,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+import msgspec
 from rich.console import Console
 
 from bench.client import to_message
+from bench.helpers import Job
 from bench.models import SHAPES, ensure_model
 from bench.options import Options, main
-from bench.results import AtMost, Row
+from bench.race import vllm_helper
+from bench.results import AtMost, RatioAtMost, Row
 from bench.worker import Worker
-from bench.workload import make_workload
+from bench.workload import Request, make_workload
 from dormouse_api.v1 import worker_control_pb2 as control
 
 MODEL = "tiny"
+BESIDE_VLLM = ("tiny", "small")
+WAY = "bfloat16"
+VLLM_GOAL = RatioAtMost(0.25)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +46,13 @@ class Start:
 
 def measure(options: Options, console: Console) -> list[Row]:
     """Return the rows."""
+    compared = [_beside_vllm(name, options, console) for name in BESIDE_VLLM if name in options.models]
+    return [*_measure_alone(options, console), *compared]
+
+
+def _measure_alone(options: Options, console: Console) -> list[Row]:
     model = ensure_model(MODEL)
-    starts = [_start(model, options, console) for _ in range(options.reps + 1)]
+    starts = [_start(MODEL, model, options, console) for _ in range(options.reps + 1)]
     del starts[0]  # it read and compiled
 
     def row(what: str, seconds: list[float], goal: AtMost | None = None) -> Row:
@@ -55,9 +67,39 @@ def measure(options: Options, console: Console) -> list[Row]:
     ]
 
 
-def _start(model: Path, options: Options, console: Console) -> Start:
-    message = to_message(make_workload("W2", vocab_size=SHAPES[MODEL].vocab_size).requests[0])
-    message.sampling_params.max_tokens = 1
+def _beside_vllm(name: str, options: Options, console: Console) -> Row:
+    """Let both start in turns."""
+    model = ensure_model(name, "bf16")
+    ours_s, peer_s = [], []
+    for _ in range(options.reps + 1):
+        ours_s.append(_start(name, model, options, console).first_token_s)
+        if "vllm" in options.peers and (seconds := _start_vllm(name, model, options, console)) is not None:
+            peer_s.append(seconds)
+    peer = median(peer_s[1:]) if peer_s else None
+    goal = None if peer is None else VLLM_GOAL
+    return Row(f"process start to first token, {name} bf16, beside vLLM", median(ours_s[1:]), "s", peer, goal)
+
+
+def _start_vllm(name: str, model: Path, options: Options, console: Console) -> float | None:
+    """Return the seconds to its first token; None if there is no vLLM."""
+    began_s = time.monotonic()
+    helper = vllm_helper(str(model), WAY, options, console)
+    if helper is None:
+        return None
+    with helper:
+        helper.run(Job((_request(name),)))
+        seconds = time.monotonic() - began_s
+    console.print(f"  vLLM, {name}: {seconds:.2f} s", highlight=False)
+    return seconds
+
+
+def _request(name: str) -> Request:
+    """Return a request for one token."""
+    return msgspec.structs.replace(make_workload("W2", vocab_size=SHAPES[name].vocab_size).requests[0], max_tokens=1)
+
+
+def _start(name: str, model: Path, options: Options, console: Console) -> Start:
+    message = to_message(_request(name))
     began_s = time.monotonic()
     worker = Worker(model, flags=("--threads", str(options.threads)))
     try:

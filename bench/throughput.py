@@ -1,40 +1,59 @@
-"""Output tokens per second when 64 requests come at once (workload W1), against transformers' static batches of 16.
+"""Output tokens per second when 64 requests come at once (workload W1; q05: 16).
 
-Finished outputs are what counts here, and transformers streams nothing: our worker is asked for the first token and
-then for all others in as few messages as it gives (`stream_interval`). What streaming costs is told by `serve`.
+In bfloat16 in process, beside vLLM's best way to compute the same model and beside transformers' static batches of 16;
+with the rate of the machine's products, and our share of it.
 
-Also: what scheduler, input preparation and sampling cost per step with 64 decoding sequences, the kernels left out.
-Both sides compute in float32 with the same weights, so their greedy tokens must be the same; that is counted.
+    return [*_measure_models(options, console), *_measure_step(console)]
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.console import Console
 
-from bench.contest import contest
+from bench.contest import FLOAT32_MODELS, contest
+from bench.limits import measure_product_gflop_per_s, use_threads
+from bench.models import SHAPES
 from bench.options import Options, main
+from bench.race import TRANSFORMERS, VLLM, race
+from bench.race_figures import SPEED, product_rows, speed_rows
 from bench.replies import tokens_per_s
 from bench.results import AtMost, RatioAtLeast, Row
 from bench.step_cost import NUM_SEQS, measure_step_ms
 from dormouse_api.limits import MAX_STREAM_INTERVAL
 
+WORKLOAD = "W1"
+GOALS = {VLLM: SPEED, TRANSFORMERS: RatioAtLeast(4)}
+
 
 def measure(options: Options, console: Console) -> list[Row]:
     """Return the rows."""
-    return [
-        *(row for name in options.models for row in _measure_model(name, options, console)),
-        *_measure_step(console),
-    ]
+    return [*_measure_models(options, console), *_measure_step(console)]
 
 
-def _measure_model(name: str, options: Options, console: Console) -> list[Row]:
+def _measure_models(options: Options, console: Console) -> Iterator[Row]:
+    for name in options.models:
+        yield from _race(name, options, console)
+        if "transformers" in options.peers and name in FLOAT32_MODELS:
+            yield from _measure_float32(name, options, console)
+
+
+def _race(name: str, options: Options, console: Console) -> Iterator[Row]:
+    use_threads(options)
+    limit = measure_product_gflop_per_s(SHAPES[name])
+    with race(name, options, console) as sides:
+        laps = sides.run(WORKLOAD, stream_interval=MAX_STREAM_INTERVAL)
+    yield from speed_rows(WORKLOAD, name, laps, GOALS)
+    yield from product_rows(WORKLOAD, name, laps, limit)
+
+
+def _measure_float32(name: str, options: Options, console: Console) -> Iterator[Row]:
     with contest(name, options) as sides:
-        rounds = sides.run("W1", options, console, stream_interval=MAX_STREAM_INTERVAL)
+        rounds = sides.run(WORKLOAD, options, console, stream_interval=MAX_STREAM_INTERVAL)
     ours, peer = rounds.medians(tokens_per_s)
-    return [
-        Row(f"throughput W1, {name}", ours, "output tokens/s", peer, RatioAtLeast(2)),
-        Row(f"W1, {name}: same tokens", rounds.num_equal, "requests", rounds.num_requests, RatioAtLeast(1)),
-    ]
+    yield Row(f"throughput W1, {name}", ours, "output tokens/s", peer, RatioAtLeast(2))
+    yield Row(f"W1, {name}: same tokens", rounds.num_equal, "requests", rounds.num_requests, RatioAtLeast(1))
 
 
 def _measure_step(console: Console) -> list[Row]:

@@ -46,9 +46,20 @@ def free_port_pair() -> int:
 
 
 class Worker:
-    """One worker: its front's process and the doors to it. `program` is what Python runs."""
+    """One worker: its front's process and the doors to it. `program` is what Python runs.
 
-    def __init__(self, model: Path, *, program: Sequence[str] = WORKER, flags: Sequence[str] = ()) -> None:
+    Its cache has no more than `max_blocks` (None: all that it reports).
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        *,
+        program: Sequence[str] = WORKER,
+        flags: Sequence[str] = (),
+        max_blocks: int | None = MAX_BLOCKS,
+    ) -> None:
+        self._max_blocks = max_blocks
         self.port, self.control_port, metrics_port = free_port(), free_port(), free_port()
         ports = {"--port": self.port, "--control-port": self.control_port, "--metrics-port": metrics_port}
         command = [sys.executable, *program, "--model", str(model), *FLAGS, *flags]
@@ -85,8 +96,8 @@ class Worker:
             yield status
 
     def initialize_cache(self, report: control.MemoryReport) -> None:
-        """Agree with itself on the blocks that it reported, no more than MAX_BLOCKS."""
-        blocks = min(report.num_gpu_blocks, MAX_BLOCKS)
+        """Agree with itself on the blocks that it reported, no more than its most."""
+        blocks = report.num_gpu_blocks if self._max_blocks is None else min(report.num_gpu_blocks, self._max_blocks)
         request = control.InitializeCacheRequest(epoch=EPOCH, num_gpu_blocks=blocks)
         self._control.InitializeCache(request, timeout=START_TIMEOUT_S, metadata=METADATA)
 
@@ -103,9 +114,15 @@ class Worker:
 
 
 @contextmanager
-def ready_worker(model: Path, *, program: Sequence[str] = WORKER, flags: Sequence[str] = ()) -> Iterator[Worker]:
+def ready_worker(
+    model: Path,
+    *,
+    program: Sequence[str] = WORKER,
+    flags: Sequence[str] = (),
+    max_blocks: int | None = MAX_BLOCKS,
+) -> Iterator[Worker]:
     """A worker that serves, ended with the block."""
-    worker = Worker(model, program=program, flags=flags)
+    worker = Worker(model, program=program, flags=flags, max_blocks=max_blocks)
     try:
         worker.open()
         yield worker

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from bench.options import Options, make_parser, run, to_options
@@ -57,3 +59,23 @@ def test_a_benchmark_s_rows_are_written_under_its_name(tmp_path):
     options = Options(out=tmp_path)
     assert run("latency", lambda *_: rows, options, Console(quiet=True)) == rows
     assert (tmp_path / "latency.json").is_file()
+
+
+def test_a_part_of_a_whole_run_is_written_where_it_is_put_beside_the_rest():
+    assert parse("--models", "q05", "--merge").results_dir == RESULTS_DIR
+    assert parse("--peers", "vllm", "--merge").results_dir == RESULTS_DIR
+    assert parse("--count", "4", "--merge").results_dir is None
+    assert parse("--ways", "bfloat16", "--merge").results_dir is None
+
+
+def test_merged_rows_replace_those_that_say_the_same(tmp_path):
+    from rich.console import Console
+
+    def measured(speed, *whats):
+        return lambda *_: [Row(what, speed, "tokens/s") for what in whats]
+
+    console = Console(quiet=True)
+    run("decode", measured(1.0, "tiny", "small"), Options(out=tmp_path), console)
+    run("decode", measured(2.0, "small"), Options(out=tmp_path, merge=True), console)
+    rows = json.loads((tmp_path / "decode.json").read_text())["rows"]
+    assert {row["what"]: row["ours"] for row in rows} == {"tiny": 1.0, "small": 2.0}

@@ -1,0 +1,69 @@
+"""What this machine can do at all, measured in the run of the figures that stand beside it: reading, and multiplying.
+
+Each limit is the best that any of torch's ways reached.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from itertools import cycle
+
+import torch
+from torch.nn.functional import linear
+
+from bench.models import Shape
+from bench.options import Options
+
+READ_BYTES = 512 << 20
+ROUNDS = 12
+BATCH_ROWS = 64  # sequences of a full batch
+Run = Callable[[], object]
+
+
+def use_threads(options: Options) -> None:
+    """Measure with as many threads as the sides compute with."""
+    torch.set_num_threads(options.threads or len(os.sched_getaffinity(0)))
+
+
+def measure_read_gb_per_s() -> float:
+    """Return the rate of reading memory: the best of a plain sum and of matrix-vector products in both types."""
+    numbers = torch.ones(READ_BYTES // 4)
+    halves = numbers.view(torch.bfloat16).view(-1, 4096)
+    singles = numbers.view(-1, 4096)
+    ways: list[Run] = [
+        numbers.sum,
+        lambda: singles @ torch.ones(4096),
+        lambda: halves @ torch.ones(4096, dtype=torch.bfloat16),
+    ]
+    with torch.inference_mode():
+        return READ_BYTES / min(best_of(ways)) / 1e9
+
+
+def measure_product_gflop_per_s(shape: Shape, num_rows: int = BATCH_ROWS) -> float:
+    """Return the rate of the model's own widest products with so many rows, layer after layer: the better type's."""
+    columns, outputs = shape.hidden_size, 2 * shape.intermediate_size
+    gflop = 2e-9 * num_rows * columns * outputs
+    with torch.inference_mode():
+        ways = [_product(dtype, num_rows, shape) for dtype in (torch.bfloat16, torch.float32)]
+        return gflop / min(best_of(ways, rounds=ROUNDS * shape.num_hidden_layers))
+
+
+def _product(dtype: torch.dtype, num_rows: int, shape: Shape) -> Run:
+    columns, outputs = shape.hidden_size, 2 * shape.intermediate_size
+    weights = cycle([torch.randn(outputs, columns).to(dtype) for _ in range(shape.num_hidden_layers)])
+    rows = torch.randn(num_rows, columns).to(dtype)
+    return lambda: linear(rows, next(weights))
+
+
+def best_of(runs: Sequence[Run], rounds: int = ROUNDS) -> list[float]:
+    """Return each one's shortest time in seconds; they take turns, after one round to warm up."""
+    best = [float("inf")] * len(runs)
+    for round_ in range(rounds + 1):
+        for place, run in enumerate(runs):
+            started_s = time.perf_counter()
+            run()
+            if round_:
+                best[place] = min(best[place], time.perf_counter() - started_s)
+    return best

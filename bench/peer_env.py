@@ -1,0 +1,156 @@
+"""Makes the environment in which vLLM runs, and says how it runs best there: `python -m bench.peer_env`.
+
+vLLM is measured, never used: it has an environment of its own, DORMOUSE_CACHE/peers/NAME-DIGEST, where the digest is
+that of `bench/peers.txt`, its lock. A second call does nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+
+from tools.bootstrap import ROOT, cache_root, is_complete, machine_lock, remove_siblings, run, say
+
+LOCK = ROOT / "bench" / "peers.txt"
+UV = ROOT / ".venv" / "bin" / "uv"
+COMPLETE = ".complete"  # as `tools.bootstrap` marks an environment
+NEEDED_BYTES = 9 * 2**30  # 6.2 GB when it is installed, and the largest packages while they are unpacked
+ALLOCATOR = "libtcmalloc_minimal.so.4"
+ALLOCATOR_PACKAGE = "libtcmalloc-minimal4"  # Debian's
+OPENMP = "libiomp5.so"
+FAST = (ALLOCATOR, OPENMP)  # what makes vLLM fast when it is preloaded
+KV_CACHE_GIB = 1  # every sequence of a workload has room
+MAKE = "make bench-peers"
+Environ = Mapping[str, str]
+
+
+class NoPeer(Exception):
+    """Why there is no vLLM to compare with, and what to do: a sentence."""
+
+
+def peer_dir() -> Path:
+    """Return the environment's folder: it changes with the lock and with the interpreter's ABI."""
+    digest = sha256(LOCK.read_bytes()).hexdigest()[:12]
+    return cache_root() / "peers" / f"vllm-cp{sys.version_info.major}{sys.version_info.minor}-{digest}"
+
+
+def peer_python() -> Path:
+    """Return the environment's interpreter. Raises NoPeer if the environment was not made."""
+    if not is_complete(peer_dir()):
+        raise NoPeer(f"vLLM is not there to compare with: {MAKE} makes its environment (6 GB, some minutes)")
+    return peer_dir() / "bin" / "python"
+
+
+def peer_variables(cores: Sequence[int], inherited: Environ, *, own_process: bool = False) -> dict[str, str]:
+    """Return what vLLM needs to run well on these cores, beside what is inherited.
+
+    With `own_process` its engine core runs in a process of its own; otherwise in the caller's.
+    """
+    elsewhere = "PYTHONPYCACHEPREFIX"  # its code was compiled where it lies
+    ours = {name: text for name, text in inherited.items() if name != elsewhere}
+    caches = peer_dir() / "caches"
+    return {
+        **ours,
+        "HF_HUB_OFFLINE": "1",
+        "TQDM_DISABLE": "1",
+        "PYTHONWARNINGS": "ignore",
+        "LD_PRELOAD": ":".join(map(str, preloaded(peer_dir()))),
+        "TOKENIZERS_PARALLELISM": "false",
+        "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
+        "VLLM_CACHE_ROOT": str(caches / "vllm"),
+        "VLLM_CPU_KVCACHE_SPACE": str(KV_CACHE_GIB),
+        "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
+        "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(own_process)),
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_USE_AOT_COMPILE": "0",  # what it saves so can not be loaded again; its older cache can
+    }
+
+
+def preloaded(environment: Path) -> list[Path]:
+    """Return where those of FAST lie that are there."""
+    lib = environment / "lib"
+    folders = (lib, lib / "debian/usr/lib", Path("/usr/lib"), Path("/usr/local/lib"))
+    return [path for name in FAST if (path := _first(name, folders))]
+
+
+def _first(name: str, folders: Sequence[Path]) -> Path | None:
+    """Return the first such file in the folders and those right below them."""
+    return next((path for folder in folders for path in (*folder.glob(name), *folder.glob(f"*/{name}"))), None)
+
+
+def check_free_space(
+    folder: Path, free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free
+) -> None:
+    """Stop with both numbers if the disk cannot hold the environment."""
+    free = free_bytes(folder)
+    if free < NEEDED_BYTES:
+        sys.exit(
+            f"[peers] {folder} has {free / 2**30:.1f} GiB free and vLLM's environment needs "
+            f"{NEEDED_BYTES / 2**30:.0f} GiB: free some space, or set DORMOUSE_CACHE to another disk"
+        )
+
+
+def make() -> Path:
+    """Make the environment unless it is there; return its folder. Stops with a sentence if that fails."""
+    final = peer_dir()
+    if is_complete(final):
+        return final
+    final.parent.mkdir(parents=True, exist_ok=True)
+    check_free_space(final.parent)
+    started_s = time.monotonic()
+    say("downloading and installing vLLM for processors and the torch that it was built for (6 GB); 2-6 minutes")
+    shutil.rmtree(final, ignore_errors=True)
+    try:
+        _install(final)
+        _add_allocator(final)
+    except BaseException:
+        shutil.rmtree(final, ignore_errors=True)
+        raise
+    (final / COMPLETE).touch()
+    remove_siblings(final)
+    say(f"vLLM ready in {time.monotonic() - started_s:.0f} s: {final}")
+    return final
+
+
+def _install(final: Path) -> None:
+    """Install exactly what is locked: no requirement is asked again, as vLLM's own can not be met (see peers.in)."""
+    run(sys.executable, "-m", "venv", "--without-pip", final)
+    cache = final / "packages"  # beside the environment: what is unpacked there is linked, not copied
+    uv: list[str | Path] = [UV, "pip", "install", "--quiet", "--cache-dir", cache, "--compile-bytecode"]
+    run(*uv, "--python", final / "bin" / "python", "--no-deps", "--require-hashes", "-r", LOCK)
+    shutil.rmtree(cache)
+
+
+def _add_allocator(final: Path) -> None:
+    """Unpack Debian's tcmalloc into the environment if this machine has none; say so where that can not be done."""
+    if any(path.name == ALLOCATOR for path in preloaded(final)):
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        fetch = subprocess.run(
+            ["apt-get", "download", ALLOCATOR_PACKAGE], cwd=scratch, capture_output=True, check=False
+        )
+        packages = list(Path(scratch).glob("*.deb"))
+        if fetch.returncode or not packages:
+            say(f"vLLM will run without tcmalloc: install {ALLOCATOR_PACKAGE}, remove {final} and run {MAKE} again")
+            return
+        run("dpkg-deb", "-x", packages[0], final / "lib" / "debian")
+
+
+def main() -> None:
+    """Make the environment and print its folder."""
+    with machine_lock("peers"):
+        folder = make()
+    print(folder, *preloaded(folder), sep="\n  ")
+
+
+if __name__ == "__main__":
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    main()

