@@ -59,7 +59,7 @@ class Channels:
     calls; calls that run end on the old ones, which are closed when even the longest of them has ended.
     """
 
-    def __init__(self, tls: MutualTls | None = None, token: str = "") -> None:
+    def __init__(self, tls: MutualTls | None = None, *, token: str = "") -> None:
         """Start without any. Without TLS workers are plain; without the gateway's token every call goes by itself."""
         self._tls = tls
         self._token = token

@@ -93,7 +93,7 @@ class Gateway:
         self._mutual_tls = read_mutual_tls(settings)
         if self._mutual_tls:
             self.metrics.follow_certificate(lambda tls=self._mutual_tls: tls.expiry_s)  # type: ignore[misc]
-        self.channels = Channels(self._mutual_tls, tokens.gateway_token)
+        self.channels = Channels(self._mutual_tls, token=tokens.gateway_token)
         self.router = Router(
             on_close=self.channels.discard,
             on_forget=self.metrics.forget,
