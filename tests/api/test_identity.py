@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dormouse_api.identity import BadIdentity, Identity, identity_among, parse_identity, refusal, server_name
-from dormouse_api.names import CONTROL_SERVICE, GATEWAY_CONTROL_SERVICE, INFERENCE_SERVICE, Role
+from dormouse_api.names import CONTROL_SERVICE, GATEWAY_CONTROL_SERVICE, INFERENCE_SERVICE, RELAY_SERVICE, Role
 
 HEALTH = "grpc.health.v1.Health"
 WORKER = Identity(Role.WORKER, "team", "tiny")
@@ -55,6 +55,7 @@ def test_a_certificate_names_exactly_one_identity():
     [
         (CONTROL_SERVICE, WORKER, {Role.OPERATOR}),
         (INFERENCE_SERVICE, WORKER, {Role.GATEWAY, Role.CLIENT}),
+        (RELAY_SERVICE, WORKER, {Role.GATEWAY}),
         (GATEWAY_CONTROL_SERVICE, GATEWAY, {Role.OPERATOR}),
         (HEALTH, WORKER, {Role.OPERATOR, Role.GATEWAY, Role.CLIENT}),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -35,7 +36,7 @@ class Speaker:
     error: Exception | None = None  # after them
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     is_gated: bool = False  # waits for the gate after the first message
-    given: int = 0  # messages so far
+    given: Counter = field(default_factory=Counter)  # prompt → messages so far
     text: str = ""
 
     async def generate(self, request, context):
@@ -45,7 +46,7 @@ class Speaker:
         context.add_done_callback(lambda _: None)
         try:
             for number in range(self.number):
-                self.given += 1
+                self.given[request.text] += 1
                 yield pb.GenerateResponse(token_ids=[number], text=self.text or request.text)
                 if self.is_gated:
                     await self.gate.wait()
@@ -181,14 +182,14 @@ async def test_a_deadline_ends_the_call_on_both_sides(line):
 async def test_a_reader_that_stops_is_not_sent_everything_and_holds_nobody_up(line):
     line.speaker.number = 10_000
     stopped = line.call("stopped")
-    await until(lambda: line.speaker.given > PAUSE_AT)
-    line.speaker.number = 3
-    assert len(await read_all(line.call("other"))) == 3
-    given = line.speaker.given
-    assert given < 1_000
+    await until(lambda: line.speaker.given["stopped"] > PAUSE_AT)
+    line.speaker.number = 300
+    assert len(await read_all(line.call("other"))) == 300
+    given = line.speaker.given["stopped"]
+    assert given < 100, "each message of the other could have brought one"
     for _ in range(given):
         await stopped.read()
-    await until(lambda: line.speaker.given > given)
+    await until(lambda: line.speaker.given["stopped"] > given)
 
 
 async def test_more_calls_than_the_worker_takes_are_refused_by_the_limit_s_name():
@@ -284,3 +285,11 @@ async def test_a_call_that_is_cancelled_in_the_message_that_begins_it_leaves_not
     await until(lambda: not room.is_full)
     assert repr(carrier) == "Carrier(0 calls)"
     assert speaker.ended == []
+
+
+async def test_a_worker_ends_a_call_by_its_deadline_even_if_its_gateway_says_nothing():
+    room, speaker = Room(1), Speaker(is_gated=True)
+    carrier = Carrier(speaker.generate, room)
+    carrier._take(wire.CarryRequest(begin=[wire.CarriedCall(call=7, timeout_s=0.05)]))
+    await until(lambda: not room.is_full)
+    assert speaker.ended == [""]
