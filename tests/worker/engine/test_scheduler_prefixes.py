@@ -89,12 +89,30 @@ def test_the_blocked_head_does_not_search_its_prefix_again_in_every_pass():
         assert scheduler.tables.pool.num_finds - num_finds <= 1
 
 
-def test_the_blocked_head_is_admitted_as_soon_as_enough_of_its_prompt_is_known():
+def test_who_comes_together_shares_the_beginning_that_the_first_of_them_computes():
     scheduler = make_scheduler(num_blocks=6, tokens=32, caches=True)
     add(scheduler, "a", 9)
     add(scheduler, "b", 13)
-    assert step(scheduler) == {"a": (0, 9, True)}
-    assert step(scheduler) == {"a": (9, 10, True), "b": (8, 13, True)}
+    add(scheduler, "c", 7)
+    assert step(scheduler) == {"a": (0, 9, True), "b": (8, 13, True), "c": (4, 7, True)}
+    scheduler.check_integrity()
+
+
+def test_a_chunk_of_a_prompt_is_shared_as_far_as_its_pass_goes():
+    scheduler = make_scheduler(tokens=8, caches=True)
+    add(scheduler, "a", 11)
+    add(scheduler, "b", 11)
+    assert step(scheduler) == {"a": (0, 8, False)}
+    assert step(scheduler) == {"a": (8, 11, True), "b": (8, 11, True)}
+
+
+def test_what_a_failed_pass_was_to_compute_is_shared_with_nobody():
+    scheduler = make_scheduler(tokens=16, caches=True)
+    add(scheduler, "a", 9)
+    assert scheduler.fail(scheduler.schedule()) == ["a"]
+    add(scheduler, "b", 9)
+    assert step(scheduler) == {"b": (0, 9, True)}
+    scheduler.check_integrity()
 
 
 def test_the_blocked_head_is_admitted_as_soon_as_a_block_comes_back():

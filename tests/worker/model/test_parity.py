@@ -152,6 +152,16 @@ def test_prompts_whose_beginning_is_in_the_cache(loaded, architecture, impl):
     )
 
 
+@each_path
+def test_prompts_that_begin_alike_and_come_at_once(loaded, architecture, impl):
+    """All but the first read, in each layer, what the first stores in the same pass."""
+    model, expected = loaded(architecture, impl)
+    alike = {f"{name} {copy}": prompt for copy in range(3) for name, prompt in PROMPTS.items()}
+    engine = make_engine(model, num_blocks=128, seqs=len(alike), caches=True)
+    assert run(engine, alike) == {name: expected[name.split()[0]] for name in alike}
+    assert counters(engine).prefix_hits == 2 * sum((len(p) - 1) // BLOCK_SIZE * BLOCK_SIZE for p in PROMPTS.values())
+
+
 @pytest.mark.parametrize("architecture", ["mistral", "gemma2", "gpt_oss"])
 def test_models_with_windows_hold_fewer_blocks(loaded, architecture):
     model, expected = loaded(architecture)

@@ -100,6 +100,17 @@ def test_in_bfloat16_it_is_as_near_to_the_truth_as_torch(kernels, models, archit
     assert (ours - truth).norm() < 1.2 * (theirs - truth).norm()
 
 
+def test_what_a_pass_stores_is_seen_by_the_others_in_it(kernels, models):
+    """Five that come at once with one prompt: four of them read the blocks that the first one writes."""
+    directory = models("llama")
+    engine = make_engine(
+        load_with(kernels, directory), num_blocks=64, seqs=5, caches=True, backend=NativeBackend(kernels=kernels)
+    )
+    expected = expected_tokens(directory)["3"]
+    assert run(engine, {f"{copy}": PROMPTS["3"] for copy in range(5)}) == {f"{copy}": expected for copy in range(5)}
+    assert engine._scheduler.counters.prefix_hits == 4 * 28
+
+
 def test_only_the_rows_asked_for_are_answered_in_their_order(kernels, models):
     model = load_with(kernels, models("llama"))
     backend = NativeBackend(kernels=kernels)

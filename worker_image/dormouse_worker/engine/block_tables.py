@@ -166,7 +166,13 @@ class BlockTables:
         return has_windows or has_grown or shortage.generation != self.pool.generation
 
     def commit(self, sequence_id: str, hashes: Sequence[BlockHash], num_computed: int) -> None:
-        """Note that tokens [0, num_computed) are in the cache: name full blocks, give back those behind a window.
+        """Note that tokens [0, num_computed) are in the cache: name full blocks, give back those behind a window."""
+        self.name(sequence_id, hashes, num_computed)
+        for group, blocks in enumerate(self._tables[sequence_id]):
+            self._give_back(blocks, self.layout.first_needed(group, num_computed))
+
+    def name(self, sequence_id: str, hashes: Sequence[BlockHash], num_computed: int) -> None:
+        """Let others share the full blocks of tokens [0, num_computed), which this pass or an earlier one computes.
 
         `hashes` may name blocks that are not computed yet, or none where names are not wanted.
         """
@@ -177,8 +183,6 @@ class BlockTables:
                 if blocks[index] != ABSENT:
                     self.pool.name(blocks[index], (group, hashes[index]))
         self._num_named[sequence_id] = num_full
-        for group, blocks in enumerate(table):
-            self._give_back(blocks, self.layout.first_needed(group, num_computed))
 
     def free(self, sequence_id: str) -> None:
         """Give back everything; nothing happens if the sequence holds nothing."""

@@ -141,6 +141,7 @@ class Scheduler:
         for each in later:
             for request_id in each.request_ids:
                 self._take_back(self._requests[request_id])
+        self.tables.pool.forget_prefixes()  # some are of blocks that were to be computed
         for request in self._waiting:
             if request.request_id in self.swap:  # perhaps never copied
                 self.swap.drop(request.request_id)
@@ -293,4 +294,7 @@ class Scheduler:
         new = self._ranks.introduce(request)
         if new is not None:
             current.new.append(new)
-        current.take(request, self._ranks.schedule(request, self.tables.table(request.request_id), end))
+        scheduled = self._ranks.schedule(request, self.tables.table(request.request_id), end)
+        current.take(request, scheduled)
+        # Others may share it in this very pass: a layer stores all of the pass before any of it attends.
+        self.tables.name(request.request_id, self._hashes(request, end), end)
