@@ -1,6 +1,6 @@
 """Connections to workers: one channel per endpoint, opened at the first call, closed when the endpoint goes.
 
-Generate calls go over the channel's `Relay` while it is open; the first one opens it, and goes by itself.
+Generate calls go over the channel's `Relay` while it is open, and by themselves while it is not.
 """
 
 from __future__ import annotations
@@ -74,6 +74,12 @@ class Channels:
     def get(self, endpoint: EndpointId) -> aio.Channel:
         """Return the endpoint's channel; opens it if there is none. Raises TlsError."""
         return self._way(endpoint).channel
+
+    def carry_soon(self, endpoint: EndpointId) -> None:
+        """Have the calls over the endpoint's channel carried once it says that it can. No error without a channel."""
+        way = self._ways.get(endpoint)
+        if way and way.relay:
+            way.relay.open_soon()
 
     def call(self, endpoint: EndpointId, method: Method, body: bytes, *, timeout_s: float, metadata: Metadata) -> Any:
         """Begin a call, and return it: something with gRPC's `read` and `cancel`. Raises TlsError."""

@@ -117,6 +117,7 @@ class LoadWatch:
         call = stub.WatchLoad(pb.WatchLoadRequest(), wait_for_ready=True)  # a pod that starts is heard when it listens
         try:
             async for load in call:
+                self._channels.carry_soon(endpoint.id)  # before the first request, and again after a break
                 self._on_draining(endpoint, load.draining)
                 takes_requests = load.ready and not load.draining
                 yield WorkerLoad(load.running_requests, load.waiting_requests, load.kv_cache_usage, takes_requests)

@@ -18,7 +18,10 @@ from dormouse_api.status import STATUS_DETAILS, CallError, to_grpc_status
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import relay_pb2 as wire
 from dormouse_api.v1 import relay_pb2_grpc as rpc
+from dormouse_gateway.channels import Channels
+from dormouse_gateway.model import EndpointId
 from dormouse_gateway.relay import MAX_BATCH_BYTES, PAUSE_AT, Relay
+from dormouse_gateway.requests import GENERATE, METHODS
 from dormouse_worker.front.parsing import readable
 from dormouse_worker.front.relay import Carrier, RelayService, Room
 
@@ -66,6 +69,7 @@ class Line:
     service: RelayService
     server: aio.Server
     relay: Relay
+    port: int
 
     def call(self, text="hello", *, timeout_s=30.0, metadata=()):
         body = pb.GenerateRequest(text=text).SerializeToString()
@@ -85,7 +89,7 @@ async def running_line(*, token=TOKEN, max_open_calls=100, **options):
         relay = Relay(channel, role_metadata(token))
         relay.open_soon()
         try:
-            yield Line(speaker, service, server, relay)
+            yield Line(speaker, service, server, relay, port)
         finally:
             await relay.aclose()
             await server.stop(None)
@@ -293,3 +297,49 @@ async def test_a_worker_ends_a_call_by_its_deadline_even_if_its_gateway_says_not
     carrier._take(wire.CarryRequest(begin=[wire.CarriedCall(call=7, timeout_s=0.05)]))
     await until(lambda: not room.is_full)
     assert speaker.ended == [""]
+
+
+@asynccontextmanager
+async def running_channels():
+    channels = Channels(token=TOKEN)
+    try:
+        yield channels
+    finally:
+        await channels.aclose()
+
+
+def call_over(channels, endpoint, *, method=GENERATE, text="hello"):
+    body = pb.GenerateRequest(text=text).SerializeToString()
+    return channels.call(endpoint, method, body, timeout_s=30.0, metadata=())
+
+
+async def test_calls_are_carried_from_the_first_one_on_if_the_worker_was_asked_before(line):
+    endpoint = EndpointId("pod", f"127.0.0.1:{line.port}")
+    async with running_channels() as channels:
+        channels.carry_soon(endpoint)
+        assert repr(channels) == "Channels()", "whoever has no channel gets none by this"
+        channels.get(endpoint)
+        channels.carry_soon(endpoint)
+        await until(lambda: channels._ways[endpoint].relay.is_open)
+        assert len(await read_all(call_over(channels, endpoint))) == 3
+
+
+@pytest.mark.parametrize(("method", "text"), [(METHODS[1], "short"), (GENERATE, "x" * (65 << 10))])
+async def test_other_methods_and_large_requests_go_by_themselves(line, method, text):
+    endpoint = EndpointId("pod", f"127.0.0.1:{line.port}")
+    async with running_channels() as channels:
+        channels.get(endpoint)
+        channels.carry_soon(endpoint)
+        await until(lambda: channels._ways[endpoint].relay.is_open)
+        with pytest.raises(aio.AioRpcError) as caught:  # this server has nothing but the relay
+            await call_over(channels, endpoint, method=method, text=text).read()
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_a_call_that_finds_the_stream_closed_goes_by_itself_and_opens_it_for_the_next(line):
+    endpoint = EndpointId("pod", f"127.0.0.1:{line.port}")
+    async with running_channels() as channels:
+        with pytest.raises(aio.AioRpcError):
+            await call_over(channels, endpoint).read()
+        await until(lambda: channels._ways[endpoint].relay.is_open)
+        assert len(await read_all(call_over(channels, endpoint))) == 3
