@@ -39,7 +39,8 @@ def said(cluster: Cluster) -> Any:
         cluster.apply(manifest, namespace)
         cluster.wait("pod/worker", "jsonpath={.status.containerStatuses[0].state.terminated}", namespace, timeout_s=300)
         logs = cluster.kubectl("logs", "worker", "-n", namespace)
-        assert cluster.get("pod", "worker", namespace)["status"]["phase"] == "Succeeded", logs
+        [ended] = cluster.get("pod", "worker", namespace)["status"]["containerStatuses"]
+        assert ended["state"]["terminated"]["exitCode"] == 0, logs
         yield json.loads(logs.splitlines()[-1])
     finally:
         cluster.kubectl("delete", "namespace", namespace, "--wait=false")
