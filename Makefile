@@ -87,7 +87,7 @@ e2e-ladder: install model cluster images ## Ask all the time while models sleep,
 	$(PY) -m tests.prober
 
 .PHONY: e2e-install
-e2e-install: install model cluster images ## What a removed release leaves, two releases beside each other; the images as pods (7 minutes)
+e2e-install: install model cluster images ## What a removed release leaves, two releases beside each other; the images as pods (15 minutes)
 	$(PY) -m pytest -m "cluster and slow" tests/install tests/chart --durations=10
 
 .PHONY: test
