@@ -15,6 +15,7 @@ from dormouse_gateway.settings import Settings, Tokens
 from dormouse_gateway.testing import NAMESPACE, infd, pod, running_workers
 from dormouse_gateway.tracing import UNTRACED
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
+from dormouse_kube.reflector import ObjectKey
 from dormouse_kube.testing import FakeKube
 
 GATEWAY_TOKEN = "the gateway's token"
@@ -40,8 +41,8 @@ class House:
     running: asyncio.Task
     until = staticmethod(until)
 
-    async def add(self, name, workers, *, ready=True, **spec):
-        """Add a deployment with one pod per worker, and wait until the gateway knows."""
+    async def add(self, name, workers, *, ready=True, hears=True, **spec):
+        """Add a deployment with one pod per worker; wait until the gateway knows, and hears those that are ready."""
         self.kube.put(INFERENCE_DEPLOYMENTS, infd(name, **spec))
         for worker in workers:
             if not ready:
@@ -50,6 +51,14 @@ class House:
         router = self.gateway.router
         await until(lambda: router.catalogue.find(f"{NAMESPACE}/{name}"))
         await until(lambda: sum(n for (key, _), n in router.pool.states().items() if key.name == name) == len(workers))
+        if ready and hears:  # else a first load, which closes a worker's breaker, would come at any time
+            await until(lambda: self.hears(name))
+
+    def hears(self, name):
+        """Tell whether every worker of the deployment tells its load."""
+        pool = self.gateway.router.pool
+        rooms = [pool.room_of(endpoint) for endpoint in pool.endpoints_of(ObjectKey(NAMESPACE, name))]
+        return all(room and room.told for room in rooms)
 
     def outstanding(self):
         """Return the number of running requests."""

@@ -73,14 +73,14 @@ async def test_it_proves_itself_to_workers_and_reads_their_load(make_house, work
 async def test_a_worker_of_another_authority_gets_no_request(make_house, mounted):
     stranger = GuardedWorker(tls_of(an_authority(), Role.WORKER), name="w0")
     async with running(stranger), make_house(mutual_tls_dir=mounted) as house:
-        await house.add("tiny", [stranger])
+        await house.add("tiny", [stranger], hears=False)
         await refusal_of(ask(house, timeout=2))  # it waits for another worker until its deadline
         assert not stranger.seen
 
 
 async def test_a_gateway_without_certificate_gets_nowhere(make_house, worker):
     async with make_house() as house:
-        await house.add("tiny", [worker])
+        await house.add("tiny", [worker], hears=False)
         await refusal_of(ask(house, timeout=2))
         assert not worker.seen
 
