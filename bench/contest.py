@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +14,13 @@ from bench.helpers import Helper, Job
 from bench.models import SHAPES, ensure_model
 from bench.options import Options
 from bench.replies import Reply, num_equal, tokens_per_s, tpot_ms, ttft_ms
+from bench.results import Row
 from bench.worker import ready_worker
 from bench.workload import make_workload
 
 FLOAT32_MODELS = ("tiny", "small")
 Figure = Callable[[Sequence[Reply]], float]
+MeasureModel = Callable[[str, Options, Console], Iterable[Row]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,18 @@ class Contest:
         title = f"{self.name} {'warm-up' if rep == 0 else rep}"
         console.print(f"  {title}: ours {describe(ours)}; transformers {describe(peer)}", highlight=False)
         return ours, peer
+
+
+def rows_of_models(
+    options: Options, console: Console, in_bfloat16: MeasureModel, in_float32: MeasureModel
+) -> list[Row]:
+    """Return the rows of every model; in float32, too, where transformers takes part and the model is not too large."""
+    rows: list[Row] = []
+    for name in options.models:
+        rows += in_bfloat16(name, options, console)
+        if "transformers" in options.peers and name in FLOAT32_MODELS:
+            rows += in_float32(name, options, console)
+    return rows
 
 
 @contextmanager

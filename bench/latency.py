@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from bench.contest import FLOAT32_MODELS, contest
+from bench.contest import contest, rows_of_models
 from bench.limits import measure_read_gb_per_s, use_threads
 from bench.options import Options, main
 from bench.race import VLLM, race
@@ -24,14 +24,7 @@ WORKLOAD = "W2"
 
 def measure(options: Options, console: Console) -> list[Row]:
     """Return the rows."""
-    return list(_measure_models(options, console))
-
-
-def _measure_models(options: Options, console: Console) -> Iterator[Row]:
-    for name in options.models:
-        yield from _race(name, options, console)
-        if "transformers" in options.peers and name in FLOAT32_MODELS:
-            yield from _measure_float32(name, options, console)
+    return rows_of_models(options, console, _race, _measure_float32)
 
 
 def _race(name: str, options: Options, console: Console) -> Iterator[Row]:

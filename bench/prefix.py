@@ -14,7 +14,7 @@ from statistics import median
 
 from rich.console import Console
 
-from bench.contest import FLOAT32_MODELS, Contest, Figure, contest
+from bench.contest import Contest, Figure, contest, rows_of_models
 from bench.options import Options, main
 from bench.race import OURS, VLLM, race
 from bench.race_figures import SPEED, cached_share, speed_rows
@@ -25,14 +25,7 @@ from dormouse_api.limits import MAX_STREAM_INTERVAL
 
 def measure(options: Options, console: Console) -> list[Row]:
     """Return the rows."""
-    return list(_measure_models(options, console))
-
-
-def _measure_models(options: Options, console: Console) -> Iterator[Row]:
-    for name in options.models:
-        yield from _race(name, options, console)
-        if "transformers" in options.peers and name in FLOAT32_MODELS:
-            yield from _measure_float32(name, options, console)
+    return rows_of_models(options, console, _race, _measure_float32)
 
 
 def _race(name: str, options: Options, console: Console) -> Iterator[Row]:

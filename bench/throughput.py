@@ -2,8 +2,6 @@
 
 In bfloat16 in process, beside vLLM's best way to compute the same model and beside transformers' static batches of 16;
 with the rate of the machine's products, and our share of it.
-
-    return [*_measure_models(options, console), *_measure_step(console)]
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from bench.contest import FLOAT32_MODELS, contest
+from bench.contest import contest, rows_of_models
 from bench.limits import measure_product_gflop_per_s, use_threads
 from bench.models import SHAPES
 from bench.options import Options, main
@@ -29,14 +27,7 @@ GOALS = {VLLM: SPEED, TRANSFORMERS: RatioAtLeast(4)}
 
 def measure(options: Options, console: Console) -> list[Row]:
     """Return the rows."""
-    return [*_measure_models(options, console), *_measure_step(console)]
-
-
-def _measure_models(options: Options, console: Console) -> Iterator[Row]:
-    for name in options.models:
-        yield from _race(name, options, console)
-        if "transformers" in options.peers and name in FLOAT32_MODELS:
-            yield from _measure_float32(name, options, console)
+    return [*rows_of_models(options, console, _race, _measure_float32), *_measure_step(console)]
 
 
 def _race(name: str, options: Options, console: Console) -> Iterator[Row]:

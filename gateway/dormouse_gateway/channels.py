@@ -137,8 +137,8 @@ class Channels:
 def _options() -> list[tuple[str, int]]:
     ours = {
         "grpc.max_send_message_length": MAX_MESSAGE_BYTES + _SPARE_BYTES,
-        "grpc.max_receive_message_length": MAX_MESSAGE_BYTES
-        + _SPARE_BYTES,  # beside an answer, some more in one message
+        # A relay's message has answers of 64 KiB and one more.
+        "grpc.max_receive_message_length": MAX_MESSAGE_BYTES + _SPARE_BYTES,
         "grpc.min_reconnect_backoff_ms": _CONNECT_TIMEOUT_MS,
         **_KEEPALIVE,
     }

@@ -15,12 +15,11 @@ from typing import Any, NoReturn, Protocol
 import grpc
 from google.rpc import error_details_pb2, status_pb2
 
-from dormouse_api.status import CallError
+from dormouse_api.status import STATUS_DETAILS, CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.keys import Caller
 from dormouse_gateway.requests import METHODS, Metadata, Method, Request
 
-_DETAILS_KEY = "grpc-status-details-bin"
 _BY_REQUEST = {method.request: method for method in METHODS}
 _Admit = Callable[[Any], AbstractContextManager[Caller]]
 
@@ -135,7 +134,7 @@ async def ask(serve: Serve, request: Request, metadata: Metadata, caller: Caller
 def read_status(status: Any) -> CallError:
     """Return the error that a status says, with the time after which a retry makes sense."""
     for key, value in status.trailing_metadata or ():
-        if key == _DETAILS_KEY:
+        if key == STATUS_DETAILS:
             return CallError(status.code, status.details, _retry_after_s(value))
     return CallError(status.code, status.details)
 
