@@ -1,4 +1,4 @@
-"""The machine around a gateway misbehaves: its clock jumps, its disk is full, it has few file descriptors. F36."""
+"""The machine around a gateway misbehaves: the clock jumps, the disk is full, files are few, no name is found. F36."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 
 from tests.faults import raw_http2 as raw
 from tests.faults.gateway_process import ANSWER
+from tests.faults.names import SilentNames
 from tests.faults.town import Town
 from tests.gateway.kit import tokens_of
 
@@ -134,3 +135,28 @@ async def test_with_few_file_descriptors_more_connections_are_refused_and_the_ot
             assert await tokens_of(another.ask("m")) == ANSWER
         assert await gateway.models() == ["m", "n"]
         assert gateway.is_alive
+
+
+async def test_without_a_name_service_what_is_awake_is_served_and_what_sleeps_is_woken(
+    town: Town, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F36: workers and the API server are known by address; only spans have nowhere to go."""
+    worker, sleeper = await town.worker(), await town.worker()
+    sleeper.tell_load(ready=False)
+    await town.model("m", worker.address)
+    await town.model("sleeper", sleeper.address, is_asleep=True)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector.observability.svc:4317")
+    with SilentNames.running(tmp_path) as names:
+        async with town.gateway(prefix=names.prefix, lame_duck=0) as gateway, gateway.client() as client:
+            held = asyncio.create_task(tokens_of(client.ask("sleeper")))
+
+            async def is_wanted() -> str:
+                return await town.intent("sleeper")
+
+            await town.eventually(is_wanted)
+            while not names.was_asked_for("collector"):
+                assert await tokens_of(client.ask("m")) == ANSWER
+            sleeper.tell_load(ready=True)
+            assert await held == ANSWER
+            gateway.terminate()
+            assert await gateway.ended(60) == 0

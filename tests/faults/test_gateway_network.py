@@ -11,6 +11,7 @@ import pytest
 
 from dormouse_gateway.testing import FakeWorker
 from tests.faults.gateway_process import ANSWER, Client, GatewayProcess
+from tests.faults.loss import Loss
 from tests.faults.town import Town
 from tests.faults.wire import Wire
 from tests.gateway.kit import tokens_of
@@ -54,6 +55,23 @@ async def test_a_slow_network_makes_nothing_but_time(town: Town) -> None:
             answers = await asyncio.gather(*(tokens_of(client.ask("m", f"{n}")) for n in range(50)))
             assert answers == [ANSWER] * 50
             assert set(num_seen(worker).values()) == {1}
+
+
+@pytest.mark.slow
+async def test_a_network_that_loses_packets_makes_nothing_but_time(town: Town) -> None:
+    """F29, 5 % loss in each direction: every answer is right, and every request ran once."""
+    worker = await town.worker()
+    await town.model("m", worker.address)
+    async with town.gateway() as gateway, gateway.client() as client:
+        await town.until(lambda: worker.watchers)
+        with Loss.running(worker.port, percent=5) as loss:
+            num_asked = 0
+            while loss.num_lost < 20:
+                answers = await asyncio.gather(*(tokens_of(client.ask("m", f"{num_asked + n}")) for n in range(50)))
+                assert answers == [ANSWER] * 50
+                num_asked += 50
+        assert set(num_seen(worker).values()) == {1}
+        assert len(num_seen(worker)) == num_asked
 
 
 async def test_where_connections_are_reset_what_had_not_begun_is_asked_elsewhere_and_the_rest_goes_on_elsewhere(
