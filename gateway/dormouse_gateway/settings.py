@@ -66,7 +66,7 @@ class Settings:
     # DORMOUSE_LOG_LEVEL: debug, info, warning or error.
     log_level: str = "info"
     # DORMOUSE_DRAIN_TIMEOUT, seconds: how long running requests may take to end after SIGTERM. With the lame-duck time
-    # it must stay below the pod's terminationGracePeriodSeconds (60 in the chart).
+    # it must stay below the pod's terminationGracePeriodSeconds (360 in the chart, which sets 350 here).
     drain_timeout_s: float = 30.0
     # DORMOUSE_LAME_DUCK, seconds: how long new requests are still taken after SIGTERM, while the cluster learns that
     # this gateway goes away. Shorter than a second loses requests to a closed port.

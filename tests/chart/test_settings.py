@@ -6,9 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import yaml
 
+from dormouse_gateway.leaving import LATEST_S
 from dormouse_gateway.settings import Settings as GatewaySettings
 from dormouse_operator.settings import parse_settings
+from tools.bootstrap import ROOT
 
 pytestmark = pytest.mark.cluster
 
@@ -117,6 +120,14 @@ def test_the_gateway_has_drained_before_its_pod_is_killed(render: Render, grace_
     manifests = render(f"gateway.terminationGracePeriodSeconds={grace_s}")
     settings = GatewaySettings.from_env(environment(container(manifests, "gateway")))
     assert settings.drain_timeout_s <= max(1, grace_s - settings.lame_duck_s)
+
+
+def test_a_gateway_that_ends_still_waits_for_a_model_as_long_as_it_holds_by_default(default: list[dict[str, Any]]):
+    crd = yaml.safe_load((ROOT / "crds/inferencedeployments.yaml").read_text("utf-8"))
+    spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    hold_s = spec["properties"]["lifecycle"]["properties"]["holdTimeoutSeconds"]["default"]
+    settings = GatewaySettings.from_env(environment(container(default, "gateway")))
+    assert settings.drain_timeout_s > LATEST_S + hold_s, "the last request comes with the oldest connection"
 
 
 def test_the_parts_listen_where_the_pods_say(default: list[dict[str, Any]]):
