@@ -11,7 +11,7 @@ Sides that are not asked rest: vLLM's processes are stopped, our worker waits fo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
@@ -21,7 +21,7 @@ from rich.console import Console
 from bench import neighbours
 from bench.helpers import Helper, environment
 from bench.models import SHAPES, ensure_model
-from bench.options import Options
+from bench.options import OWN_PROCESS, Options
 from bench.peer_env import KV_CACHE_GIB, NoPeer, peer_python, peer_variables
 from bench.race import OURS, VLLM, cores_of
 from bench.serve_client import Ask, Lap, Server
@@ -200,6 +200,11 @@ def describe(lap: Lap) -> str:
     return f"{rates}, {waits} (p50 and p99); client late {told['p99_late_ms']:.1f} ms"
 
 
+def dtypes_of(ways: Iterable[str]) -> list[str]:
+    """Return the types in which vLLM is to compute: its server's engine core is in a process of its own anyway."""
+    return list(dict.fromkeys(way.removesuffix(OWN_PROCESS) for way in ways))
+
+
 def measure_serve(name: str, options: Options, console: Console) -> Found | None:
     """Start all sides with a bfloat16 model and race; None, which is said, where vLLM is not there."""
     try:
@@ -212,7 +217,7 @@ def measure_serve(name: str, options: Options, console: Console) -> Found | None
     flags = ("--threads", str(options.threads), "--kv-cache-memory", f"{KV_CACHE_GIB}Gi")
     with ExitStack() as stack:
         servers: dict[str, VllmServer] = {}
-        for way in options.ways:
+        for way in dtypes_of(options.ways):
             port = free_port()
             server = VllmServer([str(python), *arguments(str(model), way, port)], port, variables)
             servers[f"{VLLM} {way}"] = stack.enter_context(server)

@@ -20,7 +20,7 @@ from bench.replies import Reply
 from bench.results import Row
 from bench.serve_client import Lap
 from bench.serve_figures import Found, Point, latency_panels, throughput_panels, to_rows
-from bench.serve_race import UNLIMITED, Load, ServeRace, best_way, count_at
+from bench.serve_race import UNLIMITED, Load, ServeRace, best_way, count_at, dtypes_of
 from bench.serve_streams import to_row
 
 HALF, SINGLE = "vLLM bfloat16", "vLLM float32"
@@ -108,6 +108,10 @@ def test_without_vllm_there_is_no_rate_and_no_race():
     assert found is None
     assert turns == [OURS] * 2
     assert best_way({OURS: lap()}) is None
+
+
+def test_a_server_has_an_engine_process_of_its_own_in_every_way():
+    assert dtypes_of(("bfloat16", "float32-own-process", "bfloat16-own-process")) == ["bfloat16", "float32"]
 
 
 def test_a_sweep_goes_over_concurrency_and_rate():
