@@ -17,7 +17,7 @@ are faster.
 tiny and small take part; q05 does when --models names it without naming all three. --count is the number of requests
 of each run, and of streams. Rows that a run does not have stay in the file. With --picture, runs with 1, 4 and 16
 requests under way and at 30, 50 and 90 % of the rate follow, one of each side, and serve-throughput.svg and
-serve-latency.svg are drawn beside the rows: some 5 minutes more.
+serve-latency.svg are drawn beside the rows, of this run's models: some 5 to 8 minutes more.
 """
 
 from __future__ import annotations
