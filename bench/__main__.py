@@ -7,12 +7,13 @@
     startup     process start to first token, beside vLLM's
     memory      the most memory that all processes of a worker have, beside vLLM's
     kernels     our kernels for processors beside torch's operations and the machine's limits
-    serve       the front's cost per token message
+    serve       our gRPC beside vLLM's own server at a rate; 64 streams; the front's cost per token message
     sleep       sleep and wake on the fake device; the residue; the profile's error
     gateway     the gateway's cost beside direct calls; 1,000 requests that arrive during one wake (as root)
     coldstart   wakes from both levels and from no pod at all, beyond the worker's own time (as root)
     groups      groups beside one worker: tokens, decode, a step's bytes, a rank that is killed
 
+`python -m bench.NAME --help` tells how each measures.
 The operator is measured by `python -m bench.fleet`, which needs root.
 
 A whole run writes bench/results/NAME.json; a shortened one (--models, --reps, --count, --threads) writes nothing

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import msgspec
 from rich.console import Console
 
+from bench.front_cost import cpu_s
 from bench.front_door import NAME, Door, open_door
 from bench.gateway_figures import Flow, Latencies, held_rows, overhead_rows, streaming_rows
 from bench.helpers import Helper, Job
@@ -28,7 +29,6 @@ from bench.models import SHAPES, ensure_model
 from bench.options import Options, main
 from bench.replies import Reply, num_tokens, wall_s
 from bench.results import Row
-from bench.serve import cpu_s
 from bench.worker import Worker, ready_worker
 from bench.workload import Request, make_workload
 

@@ -109,7 +109,7 @@ def environment() -> dict[str, str]:
     The programs' code is kept compiled, as it is in the images; the first start compiles it.
     """
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    path = os.pathsep.join(str(ROOT / part) for part in ("api", "kube", "gateway", "worker_image", "."))
+    path = os.pathsep.join(str(ROOT / part) for part in ("api", "kube", "gateway", "worker_image", "cli", "."))
     compiled = str(cache_root() / "bytecode")
     ours = {"PYTHONPATH": path, "PYTHONPYCACHEPREFIX": compiled, "HF_HUB_OFFLINE": "1"}
     return {**inherited, **ours, "TOKENIZERS_PARALLELISM": "false"}

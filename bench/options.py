@@ -21,6 +21,7 @@ PEERS = ("vllm", "transformers")
 WAYS = ("bfloat16", "float32")  # of vLLM to compute; all its other ways were slower in every measurement
 OWN_PROCESS = "-own-process"  # behind a way: the engine core in a process of its own
 LINE_CHARS = 120
+IN_PARTS = frozenset({"serve"})  # measured in parts: rows that a run does not have stay in the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class Options:
     out: Path | None = None  # where to write; None = bench/results if everything was measured, else nowhere
     peers: tuple[str, ...] = PEERS  # whom to compare with, where a benchmark compares with both
     ways: tuple[str, ...] = WAYS  # of vLLM; the best counts
+    picture: bool = False  # draw curves, which takes a sweep: `serve`
     merge: bool = False  # put the rows beside those of the file that is there: some models, or one peer, at a time
 
     @property
@@ -66,6 +68,7 @@ def make_parser(module: str, doc: str | None) -> argparse.ArgumentParser:
         default=list(WAYS),
         help=f"of vLLM; the best counts (default: {' '.join(WAYS)})",
     )
+    add("--picture", action="store_true", help="serve: sweep concurrency and rate, too, and draw both")
     add(
         "--merge", action="store_true", help="replace only these rows of the results: some models or one peer at a time"
     )
@@ -83,6 +86,7 @@ def to_options(flags: argparse.Namespace) -> Options:
         out=flags.out,
         peers=tuple(flags.peers),
         ways=tuple(flags.ways),
+        picture=flags.picture,
         merge=flags.merge,
     )
 
@@ -92,7 +96,7 @@ def run(name: str, measure: Measure, options: Options, console: Console) -> list
     console.print(f"[bold]{name}[/bold]")
     rows = measure(options, console)
     if options.results_dir is not None:
-        write = merge_results if options.merge else write_results
+        write = merge_results if options.merge or name in IN_PARTS else write_results
         console.print(f"written to {write(name, rows, options.results_dir)}", style="dim")
     return rows
 

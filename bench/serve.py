@@ -1,99 +1,67 @@
-"""What the front costs per token message: 64 streams at 50 tokens/s each from an engine that computes nothing.
+"""Serving over the network: our worker's gRPC beside vLLM's own server, under load that does not wait for answers.
 
-The processor time of the front's process, all threads (user and system, from /proc), divided by the messages that the
-client got. The engine and the client are processes of their own. Each message brings one token as long as the front
-keeps up; when it does not, messages grow, and the row that says so rises above 1.
+    race     Poisson arrivals at 70 % of vLLM's saturation rate: TTFT, TPOT, ITL and E2EL, p50 and p99, and goodput
+    streams  64 gRPC streams of the small shape beside the same requests in process
+    front    the front's processor time per token message, over an engine that computes nothing
+
+The race. Prompts and answers have 64 to 192 tokens, 128 on average (vLLM's `bench serve` calls that --random-input-len
+128 --random-output-len 128 --random-range-ratio 0.5); prompts are token ids, sampling is greedy, end-of-sequence is
+ignored, every token is a message with its text on both sides. Weights are the same bfloat16, caches have 1 GiB each,
+and all else is each server's default. vLLM's saturation rate is the request throughput of a closed loop with 64
+requests under way (q05: 16), measured in the same run; of its ways (--ways) the one that saturates last races. Then
+both take turns under the same arrivals of the same requests, 32 to 256 of them in about 25 s, and the median of the
+repetitions counts. Every run begins with a request that does not. The client is that of `dormouse bench`, in a process
+of its own; the names are those of vLLM's `bench serve`. Smaller is better for all times: a ratio below 1 means that we
+are faster.
+
+tiny and small take part; q05 does when --models names it without naming all three. --count is the number of requests
+of each run, and of streams. Rows that a run does not have stay in the file. With --picture, runs with 1, 4 and 16
+requests under way and at 30, 50 and 90 % of the rate follow, one of each side, and serve-throughput.svg and
+serve-latency.svg are drawn beside the rows, of this run's models: some 5 to 8 minutes more.
 """
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 
-import msgspec
 from rich.console import Console
 
-from bench.helpers import Helper, Job
-from bench.models import SHAPES, ensure_model
-from bench.options import Options, main
-from bench.replies import Reply, num_tokens, wall_s
-from bench.results import AtMost, Row
-from bench.worker import ready_worker
-from bench.workload import make_workload
+from bench.curves_picture import draw
+from bench.front_cost import measure_front
+from bench.options import MODELS, Options, main
+from bench.results import Row, machine
+from bench.serve_figures import Found, latency_panels, throughput_panels, to_rows
+from bench.serve_race import measure_serve
+from bench.serve_streams import measure_streams
 
-MODEL = "tiny"  # for its tokenizer
-NUM_STREAMS = 64
-OUTPUT_TOKENS = 512
-PROGRAM = ("-m", "bench.stand_in")
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """One repetition."""
-
-    cpu_s: float
-    wall_s: float
-    num_messages: int
-    num_tokens: int
-
-    def __str__(self) -> str:
-        share = f"{100 * self.cpu_s / self.wall_s:.0f} % of a core"
-        return f"{self.us_per_message:.1f} µs per message, {self.num_messages / self.wall_s:,.0f} messages/s, {share}"
-
-    @property
-    def us_per_message(self) -> float:
-        """Return the processor time per message."""
-        return 1e6 * self.cpu_s / self.num_messages
+BESIDE_VLLM = ("tiny", "small")  # where all models are meant: the largest takes as long as both
 
 
 def measure(options: Options, console: Console) -> list[Row]:
-    """Return the rows."""
-    streams = options.count or NUM_STREAMS
-    with (
-        Helper("bench.client") as client,
-        ready_worker(ensure_model(MODEL), program=PROGRAM) as worker,
-    ):
-        costs = []
-        for rep in range(options.reps + 1):
-            costs.append(_measure_once(client, worker.process.pid, _job(streams, rep, worker.port)))
-            console.print(f"  {'warm-up' if rep == 0 else rep}: {costs[-1]}", highlight=False)
-    return to_rows(costs[1:], streams)
+    """Return the rows; with `picture` draw the curves beside them."""
+    raced = [measure_serve(name, options, console) for name in models_of(options)] if "vllm" in options.peers else []
+    races = [found for found in raced if found is not None]
+    if options.picture and options.results_dir is not None and races:
+        draw_curves(races, options.results_dir)
+    rows = [row for found in races for row in to_rows(found)]
+    return [*rows, *measure_streams(options, console), *measure_front(options, console)]
 
 
-def to_rows(costs: list[Cost], streams: int) -> list[Row]:
-    """Return the rows of the repetitions."""
-    front = f"front, stand-in engine, {streams} streams"
-    tokens_per_message = median(cost.num_tokens / cost.num_messages for cost in costs)
-    return [
-        Row(f"{front}: CPU per token message", median(cost.us_per_message for cost in costs), "µs", goal=AtMost(60)),
-        Row(f"{front}: tokens in a message", tokens_per_message, "tokens"),
-    ]
+def models_of(options: Options) -> tuple[str, ...]:
+    """Return which models race."""
+    return BESIDE_VLLM if options.models == MODELS else options.models
 
 
-def parse_cpu_ticks(stat: str) -> int:
-    """Return user and system time from the text of /proc/PID/stat; the name in it may hold anything."""
-    fields = stat.rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
-
-
-def cpu_s(pid: int) -> float:
-    """Return the processor time of a process so far, ended threads included."""
-    return parse_cpu_ticks(Path(f"/proc/{pid}/stat").read_text()) / os.sysconf("SC_CLK_TCK")
-
-
-def _job(streams: int, rep: int, port: int) -> Job:
-    requests = make_workload("W4", vocab_size=SHAPES[MODEL].vocab_size, rep=rep, count=streams).requests
-    longer = (msgspec.structs.replace(request, max_tokens=OUTPUT_TOKENS) for request in requests)
-    return Job(tuple(longer), port=port)
-
-
-def _measure_once(client: Helper, pid: int, job: Job) -> Cost:
-    before_s = cpu_s(pid)
-    replies: list[Reply] = client.run(job)
-    spent_s = cpu_s(pid) - before_s
-    return Cost(spent_s, wall_s(replies), sum(reply.num_messages for reply in replies), num_tokens(replies))
+def draw_curves(races: Sequence[Found], directory: Path) -> None:
+    """Write the two pictures."""
+    directory.mkdir(parents=True, exist_ok=True)
+    pictures = {
+        "serve-throughput.svg": ("Throughput over concurrency", throughput_panels(races)),
+        "serve-latency.svg": ("Latency over arrival rate", latency_panels(races)),
+    }
+    for name, (title, panels) in pictures.items():
+        (directory / name).write_text(draw(f"{title}; {machine()}", panels), "utf-8")
 
 
 if __name__ == "__main__":

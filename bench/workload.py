@@ -8,6 +8,7 @@ does the same amount of work.
     W2  single stream        1 request, prompt 128, output 128
     W3  shared prefix        32 requests, one prefix of 512 tokens and 32 own ones, output 32
     W4  decode width         64 requests, prompt 32, output 128
+    serve  requests over time  prompts and outputs of 64 to 192 tokens, 128 on average
 
 Each random stream is keyed by a string, and the order of the draws is part of the definition.
 """
@@ -84,11 +85,17 @@ def _decode_width(draw: Draw, count: int) -> Iterator[tuple[list[int], int]]:
     return ((draw.ids(32), 128) for _ in repeat(None, count))
 
 
+def _serve(draw: Draw, count: int) -> Iterator[tuple[list[int], int]]:
+    shapes = [(draw.lengths.randint(64, 192), draw.lengths.randint(64, 192)) for _ in range(count)]
+    return ((draw.ids(num_prompt), num_output) for num_prompt, num_output in shapes)
+
+
 SHAPES: dict[str, tuple[int, Callable[[Draw, int], Iterator[tuple[list[int], int]]]]] = {
     "W1": (64, _offline),
     "W2": (1, _single_stream),
     "W3": (32, _shared_prefix),
     "W4": (64, _decode_width),
+    "serve": (64, _serve),
 }
 
 

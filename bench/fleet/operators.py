@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bench.fleet.cluster import NAMESPACE, RELEASE, Cluster
 from bench.fleet.tracker import FleetError
-from bench.serve import cpu_s
+from bench.front_cost import cpu_s
 from localkube.host import search_path
 from tools.bootstrap import ROOT
 

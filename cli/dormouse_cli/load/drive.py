@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from dormouse_api.client import AsyncClient, ClientError
+from dormouse_api.client import ClientError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_cli.load.figures import Run, Seen
 
@@ -17,11 +18,19 @@ Clock = Callable[[], float]
 OnEnd = Callable[[Seen], None]
 
 
+class Client(Protocol):
+    """Whom requests are sent to: `dormouse_api.client.AsyncClient`, and whatever a benchmark compares with."""
+
+    def generate(self, request: pb.GenerateRequest) -> AsyncGenerator[pb.GenerateResponse, None]:
+        """Yield the answer's messages as they come. Raises ClientError."""
+        ...
+
+
 @dataclass(slots=True)
 class Drive:
     """One run. Owns what was seen so far, so that a run that is cut short has it."""
 
-    client: AsyncClient
+    client: Client
     requests: Sequence[pb.GenerateRequest]
     due_s: Sequence[float]  # of each, in ascending order
     max_concurrency: int
@@ -77,7 +86,7 @@ class Drive:
         return self.clock() - self._began
 
 
-async def ask(client: AsyncClient, request: pb.GenerateRequest, seen: Seen, now: Clock) -> None:
+async def ask(client: Client, request: pb.GenerateRequest, seen: Seen, now: Clock) -> None:
     """Make one call and note what came when."""
     try:
         async with aclosing(client.generate(request)) as answer:
