@@ -152,11 +152,13 @@ class RankWorker(WorkerBase):
         """See `WorkerBase`. The first call records the golden tokens, later ones verify them."""
         model = self._loaded()
         self._free_cache()
-        spec, counts = model.cache_spec, (num_gpu_blocks, num_cpu_blocks)
+        spec, counts, prefaults = model.cache_spec, (num_gpu_blocks, num_cpu_blocks), self.settings.prefault_kv_cache
         what = f"{num_gpu_blocks} + {num_cpu_blocks} blocks of {spec.block_bytes} bytes can not be allocated"
         try:
             with Meeting(self._group(), "initialize_cache") as meeting, memory_errors(what):
-                self._allocation = Allocation(self.device, spec, counts, model.weights, self._make_runner)
+                self._allocation = Allocation(
+                    self.device, spec, counts, model.weights, self._make_runner, prefaults=prefaults
+                )
                 if self._recorder.record(model, self._allocation.cache, self._attention(), self.meter):
                     self._allocation.restart()
                 meeting.meet()
