@@ -254,10 +254,14 @@ class RankWorker(WorkerBase):
         return threads if self.settings.threads else max(1, threads // self.layout.tensor)
 
     def _make_runner(
-        self, cache: KVCache, host_cache: KVCache, communicator: Communicator | None = None
+        self,
+        cache: KVCache,
+        host_cache: KVCache,
+        communicator: Communicator | None = None,
+        model: LoadedModel | None = None,
     ) -> ModelRunner:
         return ModelRunner(
-            self._loaded(),
+            model or self._loaded(),
             cache,
             host_cache,
             self._attention(),
@@ -290,9 +294,9 @@ class RankWorker(WorkerBase):
 
         As if alone: what was measured at an earlier start may save one rank the run, and not another.
         """
-        spec = self._loaded().cache_spec
-        cache, host_cache = (KVCache(spec, count, self.device.torch_device) for count in (1, 0))
-        runner = self._make_runner(cache, host_cache, Alone(self.layout))
+        model = self._loaded().for_profile()
+        cache, host_cache = (KVCache(model.cache_spec, count, self.device.torch_device) for count in (1, 0))
+        runner = self._make_runner(cache, host_cache, Alone(self.layout), model)
         for batch in batches:
             runner.execute(batch)
 
