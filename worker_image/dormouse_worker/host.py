@@ -200,6 +200,20 @@ def freeze_garbage_collector() -> None:
     atexit.register(gc.unfreeze)
 
 
+@contextlib.contextmanager
+def lasting_objects() -> Iterator[None]:
+    """Collect garbage once after the block, which imports libraries, and freeze what it made and is still needed."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.collect()
+        freeze_garbage_collector()
+        if was_enabled:
+            gc.enable()
+
+
 def thaw_garbage_collector() -> None:
     """Let collections look at everything again."""
     gc.unfreeze()

@@ -26,6 +26,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     memory_limit_bytes: int = 0  # cpu: the memory to share; 0 = the container's cgroup limit
     kv_cache_memory_bytes: int = 0  # exact size of the cache instead of the measured rest; 0 = measure
     block_size: int = 16  # tokens per block
+    prefault_kv_cache: bool = False  # cpu: take the cache's memory when it is allocated, not block by block
     swap_space_bytes: int = 0  # host memory for swapped blocks
     enable_prefix_caching: bool = True  # keep the blocks of ended requests and share equal prefixes
     load_format: str = "auto"  # auto = safetensors; dummy = random weights; sharded_state = what SaveShardedState wrote

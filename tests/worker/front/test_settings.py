@@ -30,7 +30,7 @@ def test_every_engine_flag_reaches_the_engine():
         *("--gpu-memory-utilization=0.5", "--memory-limit=2Gi", "--kv-cache-memory=1Mi", "--block-size=8"),
         *("--swap-space=3Ki", "--load-format=dummy", "--model-impl=lean", "--seed=9", "--threads=2"),
         *("--attention-backend=own", "--worker-cls=own.Worker", "--worker-extension-cls=own.Extension"),
-        "--no-enable-prefix-caching",
+        *("--no-enable-prefix-caching", "--prefault-kv-cache"),
     )
     assert engine == EngineSettings(
         model="/models/tiny",
@@ -45,6 +45,7 @@ def test_every_engine_flag_reaches_the_engine():
         block_size=8,
         swap_space_bytes=3 << 10,
         enable_prefix_caching=False,
+        prefault_kv_cache=True,
         load_format="dummy",
         model_impl="lean",
         seed=9,

@@ -5,18 +5,20 @@ import torch
 
 from dormouse_worker.errors import InsufficientMemory, InvalidArgument
 from dormouse_worker.host import Host
-from dormouse_worker.model.cache_store import CacheStore
+from dormouse_worker.model.cache_store import MANY_PAGES, CacheStore
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
 from dormouse_worker.model.device.testing import FakeCudaDriver, FakeDevice
 from dormouse_worker.model.kept_blocks import KeptBlocks
 from dormouse_worker.model.kv_cache import CacheSpec, LayerSpec, arena_bytes
-from tests.worker.model.resident import resident_share
+from tests.worker.model.resident import is_advised_huge, resident_share
 
 LAYER = LayerSpec(2, 8, 4, torch.float32)
 SPEC = CacheSpec.of((LAYER,) * 4, block_size=4, windows=(None, 8, None, 8))  # two groups, two pools
 MIXED = CacheSpec.of((LayerSpec(1, 3, 5, torch.bfloat16), LAYER), block_size=3)
 NUM_BLOCKS = 5
+LARGE = CacheSpec.of((LayerSpec(4, 128, 128, torch.float32),), block_size=16)  # 32 KiB of keys, as many of values
+LARGE_BLOCKS = 100
 PAGE = FakeCudaDriver.granularity
 
 
@@ -93,14 +95,48 @@ def test_a_fresh_cache_is_zero_and_aligned(store):
     assert arena_bytes(store.cache.spec, NUM_BLOCKS) <= store.wake_bytes
 
 
-def test_with_one_memory_the_whole_cache_is_there_before_anybody_uses_it(host):
-    """Else the kernel would find out in the middle of a request that there is no room."""
-    store = CacheStore(CpuDevice(host), SPEC, NUM_BLOCKS)
+def resident_bytes(store):
+    """Return how much of the cache the kernel has put memory behind."""
+    return sum(resident_share(pool.numpy()) * pool.nbytes for pool in store.cache.by_block())
+
+
+def test_with_one_memory_blocks_take_memory_when_they_are_written(host):
+    store = CacheStore(CpuDevice(host), LARGE, LARGE_BLOCKS)
     for _ in range(2):
-        pool = store.cache.pools[0].key
-        assert resident_share(pool.numpy()) == 1
+        assert resident_bytes(store) == 0
+        for pool in store.cache.by_block():
+            pool[:2] = 1
+        assert 2 * LARGE.block_bytes <= resident_bytes(store) <= 3 * LARGE.block_bytes
         sleep(store)
         wake(store)
+    store.close()
+
+
+def test_what_is_agreed_is_not_free_although_nobody_has_written_it(host):
+    """Else two could be promised the same memory, and the kernel would end one of them later."""
+    host.left_bytes = arena_bytes(LARGE, LARGE_BLOCKS) + PAGE
+    device = CpuDevice(host)
+    store = CacheStore(device, LARGE, LARGE_BLOCKS)
+    assert device.memory.free_bytes() < 2 * PAGE
+    with pytest.raises(DeviceOutOfMemory):
+        CacheStore(device, LARGE, LARGE_BLOCKS)
+    store.close()
+
+
+def test_a_cache_that_is_asked_for_at_once_is_there_before_anybody_uses_it(host):
+    store = CacheStore(CpuDevice(host), LARGE, LARGE_BLOCKS, prefaults=True)
+    for _ in range(2):
+        assert resident_bytes(store) == store.cache.num_blocks * LARGE.block_bytes
+        sleep(store)
+        wake(store)
+    store.close()
+
+
+@pytest.mark.parametrize(("num_pages", "is_huge"), [(MANY_PAGES, True), (MANY_PAGES - 1, False)])
+def test_huge_pages_are_asked_for_where_they_waste_little(host, num_pages, is_huge):
+    num_blocks = num_pages * PAGE // (LARGE.block_bytes // 2)
+    store = CacheStore(CpuDevice(host), LARGE, num_blocks)
+    assert is_advised_huge(store.cache.pools[0].key.data_ptr()) == is_huge
     store.close()
 
 

@@ -166,3 +166,27 @@ def test_without_kernels_the_decoder_computes(models):
     model = load(EngineSettings(model=str(models("llama"))), CpuDevice(Host()))
     found = build_native(model.lean, model.cache_spec.layers, Missing("nobody compiled them"))
     assert found == Unfit("nobody compiled them")
+
+
+def test_a_profiles_pass_takes_the_memory_of_the_whole_with_a_layer_of_each_kind(variants, tmp_path):
+    """The last layer is a kind of its own: alone it would leave most of the workspace untouched."""
+    kernels = next(iter(variants.values()))
+    model = load_with(kernels, write_tiny_model(tmp_path, num_hidden_layers=5))
+    short, taken = model.for_profile(), []
+    for each in (model, short):
+        forward = ForwardPass(each, KVCache(model.cache_spec, 32, torch.device("cpu")))
+        plans = [NativeBackend().plan(metadata_of(0, 17), torch.device("cpu"))]
+        forward(torch.arange(17), torch.arange(17), torch.arange(17), plans)
+        taken.append(forward.scratch.num_bytes)
+    assert taken[0] == taken[1] > 0
+    assert repr(model.native).startswith("NativeDecoder(5 layers, ")
+    assert repr(short.native).startswith("NativeDecoder(2 layers, ")
+
+
+def test_a_profile_of_layers_with_different_windows_has_one_of_each(variants, tmp_path):
+    kernels = next(iter(variants.values()))
+    model = load_with(kernels, write_tiny_model(tmp_path, num_hidden_layers=5))
+    first, *others = model.lean.layers
+    narrow = replace(first, attention=replace(first.attention, call=replace(first.attention.call, window=8)))
+    native = NativeDecoder(replace(model.lean, layers=(narrow, narrow, *others)), kernels)
+    assert repr(native.shortened()).startswith("NativeDecoder(3 layers, ")

@@ -27,6 +27,8 @@ class Allocation:
         block_counts: tuple[int, int],
         weights: SleepPart,
         make_runner: Callable[[KVCache, KVCache], ModelRunner],
+        *,
+        prefaults: bool = False,
     ) -> None:
         """Allocate the agreed (device, host) blocks. Raises what `CacheStore` and `make_runner` raise; nothing is held.
 
@@ -36,12 +38,12 @@ class Allocation:
         self._make_runner = make_runner
         self._runner: ModelRunner | None = None
         with ExitStack() as undo:
-            self._cache = CacheStore(device, spec, num_gpu_blocks)
+            self._cache = CacheStore(device, spec, num_gpu_blocks, prefaults=prefaults)
             undo.callback(self._cache.close)
             self._stores = [self._cache]
             self._host_cache = KVCache(spec, 0, torch.device("cpu"))
             if num_cpu_blocks:
-                swap = CacheStore(device, spec, num_cpu_blocks, is_beside=True)
+                swap = CacheStore(device, spec, num_cpu_blocks, is_beside=True, prefaults=prefaults)
                 undo.callback(swap.close)
                 self._stores.append(swap)
                 self._host_cache = swap.cache

@@ -152,11 +152,13 @@ class RankWorker(WorkerBase):
         """See `WorkerBase`. The first call records the golden tokens, later ones verify them."""
         model = self._loaded()
         self._free_cache()
-        spec, counts = model.cache_spec, (num_gpu_blocks, num_cpu_blocks)
+        spec, counts, prefaults = model.cache_spec, (num_gpu_blocks, num_cpu_blocks), self.settings.prefault_kv_cache
         what = f"{num_gpu_blocks} + {num_cpu_blocks} blocks of {spec.block_bytes} bytes can not be allocated"
         try:
             with Meeting(self._group(), "initialize_cache") as meeting, memory_errors(what):
-                self._allocation = Allocation(self.device, spec, counts, model.weights, self._make_runner)
+                self._allocation = Allocation(
+                    self.device, spec, counts, model.weights, self._make_runner, prefaults=prefaults
+                )
                 if self._recorder.record(model, self._allocation.cache, self._attention(), self.meter):
                     self._allocation.restart()
                 meeting.meet()
@@ -252,10 +254,14 @@ class RankWorker(WorkerBase):
         return threads if self.settings.threads else max(1, threads // self.layout.tensor)
 
     def _make_runner(
-        self, cache: KVCache, host_cache: KVCache, communicator: Communicator | None = None
+        self,
+        cache: KVCache,
+        host_cache: KVCache,
+        communicator: Communicator | None = None,
+        model: LoadedModel | None = None,
     ) -> ModelRunner:
         return ModelRunner(
-            self._loaded(),
+            model or self._loaded(),
             cache,
             host_cache,
             self._attention(),
@@ -288,9 +294,9 @@ class RankWorker(WorkerBase):
 
         As if alone: what was measured at an earlier start may save one rank the run, and not another.
         """
-        spec = self._loaded().cache_spec
-        cache, host_cache = (KVCache(spec, count, self.device.torch_device) for count in (1, 0))
-        runner = self._make_runner(cache, host_cache, Alone(self.layout))
+        model = self._loaded().for_profile()
+        cache, host_cache = (KVCache(model.cache_spec, count, self.device.torch_device) for count in (1, 0))
+        runner = self._make_runner(cache, host_cache, Alone(self.layout), model)
         for batch in batches:
             runner.execute(batch)
 

@@ -17,6 +17,7 @@ from dormouse_worker.executor.rank_environment import library_variables
 from dormouse_worker.executor.worker_wrapper import WorkerWrapper, worker_class_of
 from dormouse_worker.host import Host
 from dormouse_worker.ipc import MemoryReport, ModelInfo, RankStatus
+from dormouse_worker.model.device.check import find_quantizer
 from dormouse_worker.model_files import check_model_files
 from dormouse_worker.settings import EngineSettings
 
@@ -37,10 +38,10 @@ class SingleProcessExecutor:
         """See `Executor`. Looks at the model's files first: what is wrong there needs no torch to be told."""
         check_settings(self._settings)
         worker_class = worker_class_of(self._settings)
-        check_model_files(self._settings.model_path, self._settings.load_format)
+        files = check_model_files(self._settings.model_path, self._settings.load_format)
         wrapper = WorkerWrapper(self._settings, rank=0, worker_class=worker_class)
         wrapper.update_environment(self._environ, self._variables())
-        wrapper.init_worker()
+        wrapper.init_worker(is_quantized=bool(find_quantizer(files.config)))
         wrapper.execute_method("init_device")
         self._wrapper = wrapper
 

@@ -13,6 +13,8 @@ from typing import Any
 from dormouse_worker.errors import InvalidArgument, InvalidSettings, WorkerError
 from dormouse_worker.executor.worker_base import WorkerBase
 from dormouse_worker.executor.worker_class import resolve_worker_class
+from dormouse_worker.host import lasting_objects
+from dormouse_worker.model.slim_imports import import_slim
 from dormouse_worker.settings import EngineSettings
 
 logger = logging.getLogger(__name__)
@@ -51,9 +53,15 @@ class WorkerWrapper:
         assert self._worker is None, "the environment must stand before the worker is built"
         environ.update(variables)
 
-    def init_worker(self) -> None:
-        """Import the worker's class and build it. Raises InvalidSettings with its name, or its own WorkerError."""
-        worker_class = resolve_worker_class(self._worker_class, self._settings.worker_extension_cls)
+    def init_worker(self, *, is_quantized: bool = False) -> None:
+        """Import the worker's class and build it. Raises InvalidSettings with its name, or its own WorkerError.
+
+        A quantized model needs all of transformers; and a class of one's own finds nothing imported.
+        """
+        with lasting_objects():
+            if self._settings.worker_cls == "auto" and not is_quantized:
+                import_slim()
+            worker_class = resolve_worker_class(self._worker_class, self._settings.worker_extension_cls)
         try:
             self._worker = worker_class(self._settings, self._rank)
         except WorkerError:

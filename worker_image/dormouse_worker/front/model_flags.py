@@ -23,6 +23,7 @@ def engine_settings(flags: argparse.Namespace) -> EngineSettings:
         gpu_memory_utilization=flags.gpu_memory_utilization,
         memory_limit_bytes=flags.memory_limit,
         kv_cache_memory_bytes=flags.kv_cache_memory,
+        prefault_kv_cache=flags.prefault_kv_cache,
         block_size=flags.block_size,
         swap_space_bytes=flags.swap_space,
         enable_prefix_caching=flags.enable_prefix_caching,
@@ -126,6 +127,12 @@ def add_engine_flags(group: argparse._ArgumentGroup) -> None:
         type=flag_types.size_in_bytes,
         metavar="SIZE",
         help="exact size of the KV cache instead of the measured rest",
+    )
+    add(
+        "--prefault-kv-cache",
+        default=False,
+        action=argparse.BooleanOptionalAction,
+        help="cpu: take the memory of the KV cache when it is allocated, not when blocks are first used (default off)",
     )
     add("--block-size", default=16, type=flag_types.at_least(1), metavar="TOKENS", help="tokens per block (default 16)")
     add(

@@ -12,8 +12,12 @@ from dormouse_worker.model.device.arena import Arena
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
 from dormouse_worker.model.kept_blocks import KeptBlocks
-from dormouse_worker.model.kv_cache import CacheSpec, KVCache, arena_bytes
+from dormouse_worker.model.kv_cache import CacheSpec, KVCache, arena_bytes, smallest_pool_bytes
 from dormouse_worker.model.memory import gib
+
+MANY_PAGES = (
+    16  # a block lies in every pool, and touches a page of each: huge pages shall not waste more than one in 16
+)
 
 
 class CacheStore:
@@ -25,16 +29,20 @@ class CacheStore:
 
     tag = KV_CACHE
 
-    def __init__(self, device: Device, spec: CacheSpec, num_blocks: int, *, is_beside: bool = False) -> None:
+    def __init__(
+        self, device: Device, spec: CacheSpec, num_blocks: int, *, is_beside: bool = False, prefaults: bool = False
+    ) -> None:
         """Allocate in the device's memory, or in the host memory beside it (for swapped blocks).
+
+        Where memory comes with the first touch, the blocks' comes when they are first written; with `prefaults` at
+        once, and so after every `restore`.
 
         Raises DeviceOutOfMemory, or OSError where not even the range is to be had; nothing is held then.
         """
         memory = (device.copies or device.memory) if is_beside else device.memory
         self.is_asleep = True
         self._device = device
-        # With one memory pages come with the first touch: written once, the cache is there, and not just promised.
-        self._must_fill = device.copies is None or not memory.gives_zeros
+        self._must_fill = prefaults or not memory.gives_zeros
         self._takes_device_memory = memory is device.memory
         self._num_bytes = arena_bytes(spec, num_blocks)
         self._wanted: tuple[int, ...] = ()  # blocks that the next `save` shall keep
@@ -43,7 +51,8 @@ class CacheStore:
         self._is_back = False  # what is kept lies in the cache again
         self._level = 0  # the deepest level since it was awake
         self._next_level = 0  # what `save` announced
-        self._arena = Arena("kv_cache", memory, self._num_bytes)
+        is_sparse = not prefaults and smallest_pool_bytes(spec, num_blocks) < MANY_PAGES * memory.granularity
+        self._arena = Arena("kv_cache", memory, self._num_bytes, is_sparse=is_sparse)
         try:
             self.restore()
             where = torch.device("cpu") if is_beside else device.torch_device

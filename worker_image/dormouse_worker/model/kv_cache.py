@@ -132,6 +132,11 @@ def arena_bytes(spec: CacheSpec, num_blocks: int) -> int:
     return sum(round_up(num_bytes, ALIGNMENT_BYTES) for num_bytes in _sizes(spec, num_blocks))
 
 
+def smallest_pool_bytes(spec: CacheSpec, num_blocks: int) -> int:
+    """Return the size of the smallest of the tensors."""
+    return min(_sizes(spec, num_blocks))
+
+
 def _views(spec: CacheSpec, num_blocks: int, arena: Arena) -> Iterator[torch.Tensor]:
     """Yield each pool's key and value, one behind the other, each aligned."""
     offset = 0

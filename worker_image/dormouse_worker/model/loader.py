@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -83,6 +83,11 @@ class LoadedModel:
             return send_stage(self.module, arguments)[0, :0]
         logits: torch.Tensor = self.module(**arguments, logits_to_keep=rows).logits[0]
         return logits
+
+    def for_profile(self) -> LoadedModel:
+        """Return a model whose passes take as much memory: of our kernels' pass fewer layers, any other as it is."""
+        native = self.native
+        return replace(self, native=native.shortened()) if isinstance(native, NativeDecoder) else self
 
     def native_beside(self, attention: str) -> NativeDecoder | None:
         """Return who computes the passes that this attention backend plans without torch; None = nobody, at present."""

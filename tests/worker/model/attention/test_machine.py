@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dormouse_worker.errors import Internal
-from dormouse_worker.model.attention.machine import describe_machine, parse_version
+from dormouse_worker.model.attention.machine import describe_machine, find_varlen, parse_version
 from dormouse_worker.model.attention.varlen import PARAMETERS
 
 
@@ -13,8 +13,13 @@ def test_of_a_cpu_the_libraries_are_known_and_nothing_of_cuda():
     assert (machine.device_type, machine.capability, machine.cudnn_version) == ("cpu", None, 0)
     assert machine.torch_version >= (2, 11)
     assert machine.triton_version >= (3, 6)
-    assert machine.varlen_parameters >= PARAMETERS
+    assert not machine.varlen_parameters
     assert not machine.has_cudnn_varlen
+
+
+def test_what_varlen_takes_is_looked_up():
+    parameters, _ = find_varlen()
+    assert parameters >= PARAMETERS
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,21 @@ def test_more_than_there_is_is_refused_with_the_numbers(driver):
     driver.destroy(driver.create(TOTAL))
 
 
+def test_host_memory_that_was_never_touched_is_promised_and_not_free():
+    """What the system has available, fixed here, falls only with the first touch."""
+    driver, size = HostDriver(lambda: TOTAL), 2 * HostDriver.granularity
+    address, chunk = driver.reserve(size), driver.create(size)
+    assert driver.free_bytes() == TOTAL - size
+    driver.map(address, chunk, size)
+    assert driver.free_bytes() == TOTAL - size
+    driver.tensor(address, size)[: size // 2].fill_(1)
+    assert driver.free_bytes() == TOTAL - size // 2
+    driver.unmap(address, size)
+    assert driver.free_bytes() == TOTAL - size
+    driver.destroy(chunk)
+    assert driver.free_bytes() == TOTAL
+
+
 def test_a_neighbour_takes_from_what_is_free():
     driver = FakeCudaDriver(TOTAL)
     driver.take(TOTAL // 4)

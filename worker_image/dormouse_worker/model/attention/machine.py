@@ -25,7 +25,7 @@ class Machine:
     capability: tuple[int, int] | None = None  # of the CUDA device; None = it is none
     triton_version: Version | None = None  # None = not installed
     cudnn_version: int = 0  # 92400 = 9.24; 0 = none
-    varlen_parameters: frozenset[str] = frozenset()  # of torch's varlen_attn; empty = there is none
+    varlen_parameters: frozenset[str] = frozenset()  # of torch's varlen_attn; empty = there is none, or no GPU
     has_cudnn_varlen: bool = False  # varlen_attn can take cuDNN, which reads small pages, for a single row too
     missing_kernels: str | None = None  # why there are none of ours for processors; None = there are
 
@@ -33,7 +33,7 @@ class Machine:
 def describe_machine(device: torch.device) -> Machine:
     """Look at the device and the installed libraries; imports no triton. Raises Internal on an unreadable version."""
     is_cuda = device.type == "cuda"
-    parameters, module = _varlen()
+    parameters, module = find_varlen() if is_cuda else (frozenset[str](), None)
     kernels = load_kernels()
     return Machine(
         device_type=device.type,
@@ -67,7 +67,7 @@ def _installed(package: str) -> Version | None:
         return None
 
 
-def _varlen() -> tuple[frozenset[str], Any]:
+def find_varlen() -> tuple[frozenset[str], Any]:
     """Return the parameters of varlen_attn and its module; it is young, so what it takes is looked up, not assumed."""
     try:
         module = import_module("torch.nn.attention.varlen")

@@ -25,9 +25,18 @@ ALIGNMENT_BYTES = 512  # of what lies in an arena: what torch's own allocator gi
 class Arena:
     """Owns one range and the chunks behind it."""
 
-    def __init__(self, tag: str, driver: MemoryDriver, reserved_bytes: int, *, chunk_bytes: int | None = None) -> None:
-        """Reserve the range, rounded up; it costs no memory. Raises OSError."""
+    def __init__(
+        self,
+        tag: str,
+        driver: MemoryDriver,
+        reserved_bytes: int,
+        *,
+        chunk_bytes: int | None = None,
+        is_sparse: bool = False,
+    ) -> None:
+        """Reserve the range, rounded up; it costs no memory. Raises OSError. See `MemoryDriver.map` for `is_sparse`."""
         self.tag = tag
+        self._is_sparse = is_sparse
         self.reserved_bytes = round_up(max(1, reserved_bytes), driver.granularity)
         self._driver = driver
         self._chunk_bytes = round_up(chunk_bytes or driver.chunk_bytes, driver.granularity)
@@ -81,7 +90,7 @@ class Arena:
         address = self._address
         try:
             for chunk, size in self._chunks:
-                self._driver.map(address, chunk, size)
+                self._driver.map(address, chunk, size, is_sparse=self._is_sparse)
                 mapped.append((address, size))
                 address += size
         except BaseException:

@@ -98,8 +98,9 @@ class CudaDriver:
         self._calls.call("cuMemRelease", handle)
         del self._chunks[chunk]
 
-    def map(self, address: int, chunk: Chunk, num_bytes: int) -> None:
+    def map(self, address: int, chunk: Chunk, num_bytes: int, *, is_sparse: bool = False) -> None:
         """See `MemoryDriver`."""
+        del is_sparse  # a device's memory is there as soon as it is mapped
         handle, chunk_bytes = self._chunks[chunk]
         assert chunk_bytes == num_bytes, "a chunk is mapped as a whole"
         self.make_current()

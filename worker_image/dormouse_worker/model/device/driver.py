@@ -59,8 +59,10 @@ class MemoryDriver(Protocol):
     def destroy(self, chunk: Chunk) -> None:
         """Give physical memory back that is not mapped (any more)."""
 
-    def map(self, address: int, chunk: Chunk, num_bytes: int) -> None:
+    def map(self, address: int, chunk: Chunk, num_bytes: int, *, is_sparse: bool = False) -> None:
         """Put a whole chunk behind a part of a range, readable and writable. See `gives_zeros` for its contents.
+
+        Sparse: much of it may never be touched. Where memory comes with the first touch, it then comes in small pages.
 
         Raises DeviceOutOfMemory, for page tables and pinning cost memory too; then nothing is mapped.
         """

@@ -12,6 +12,7 @@ import torch
 from dormouse_worker.model.device.driver import CHUNK_BYTES, Chunk, DeviceOutOfMemory
 
 HUGE_PAGE_BYTES = 2 << 20  # copying into fresh 4 KiB pages is bound by page faults, not by memory
+_IS_RESIDENT = b"\1"  # what mincore says of a page
 _NO_FILE = -1
 _FAILED = ctypes.c_void_p(-1).value
 _MAP_NORESERVE = 0x4000
@@ -21,8 +22,10 @@ _PROT_NONE = 0
 class HostDriver:
     """Implements `MemoryDriver`. Physical memory comes with the first touch; `create` only keeps the books.
 
-    reserved   PROT_NONE, costs nothing          unmap: MADV_DONTNEED, then PROT_NONE
-    mapped     read and write, huge pages        map: PROT_READ | PROT_WRITE, MADV_HUGEPAGE
+    reserved   PROT_NONE, costs nothing                   unmap: MADV_DONTNEED, then PROT_NONE
+    mapped     read and write, huge pages unless sparse   map: PROT_READ | PROT_WRITE, MADV_HUGEPAGE or MADV_NOHUGEPAGE
+
+    What was created and never touched yet is promised: it is not free, although the kernel takes it for free.
     """
 
     granularity = HUGE_PAGE_BYTES
@@ -34,10 +37,11 @@ class HostDriver:
         self._available_bytes = available_bytes
         self._chunks: dict[Chunk, int] = {}
         self._num_created = 0
-        self._num_unmapped_bytes = 0  # promised by `create`, not yet seen by the kernel
+        self._mapped: dict[int, int] = {}  # address → bytes
         libc = ctypes.CDLL(None, use_errno=True)
         libc.mmap.restype = ctypes.c_void_p
         libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
         for name in ("munmap", "mprotect", "madvise"):
             getattr(libc, name).argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int][: 2 + (name != "munmap")]
         self._libc = libc
@@ -51,8 +55,9 @@ class HostDriver:
         return sum(self._chunks.values())
 
     def free_bytes(self) -> int:
-        """See `MemoryDriver`."""
-        return max(0, self._available_bytes() - self._num_unmapped_bytes)
+        """See `MemoryDriver`. Nobody is given what is promised to somebody else."""
+        promised_bytes = self.used_bytes - self._resident_bytes()
+        return max(0, self._available_bytes() - promised_bytes)
 
     def reserve(self, num_bytes: int) -> int:
         """See `MemoryDriver`. Reserves a huge page more and cuts the ends off, so that the range is aligned."""
@@ -79,32 +84,42 @@ class HostDriver:
         self._num_created += 1
         chunk = Chunk(self._num_created)
         self._chunks[chunk] = num_bytes
-        self._num_unmapped_bytes += num_bytes
         return chunk
 
     def destroy(self, chunk: Chunk) -> None:
         """See `MemoryDriver`."""
-        self._num_unmapped_bytes -= self._chunks.pop(chunk)
+        del self._chunks[chunk]
 
-    def map(self, address: int, chunk: Chunk, num_bytes: int) -> None:
+    def map(self, address: int, chunk: Chunk, num_bytes: int, *, is_sparse: bool = False) -> None:
         """See `MemoryDriver`."""
         assert self._chunks[chunk] == num_bytes, "a chunk is mapped as a whole"
         try:
             self._call("mprotect", address, num_bytes, mmap.PROT_READ | mmap.PROT_WRITE)
         except OSError as error:  # the kernel commits no more, or has no room for the mapping itself
             raise DeviceOutOfMemory(num_bytes, self.free_bytes()) from error
-        self._libc.madvise(address, num_bytes, mmap.MADV_HUGEPAGE)  # only speed is lost where the kernel has none
-        self._num_unmapped_bytes -= num_bytes
+        advice = mmap.MADV_NOHUGEPAGE if is_sparse else mmap.MADV_HUGEPAGE
+        self._libc.madvise(address, num_bytes, advice)  # fails where the kernel has no huge pages: nothing to advise
+        self._mapped[address] = num_bytes
 
     def unmap(self, address: int, num_bytes: int) -> None:
         """See `MemoryDriver`."""
         self._call("madvise", address, num_bytes, mmap.MADV_DONTNEED)
         self._call("mprotect", address, num_bytes, _PROT_NONE)
-        self._num_unmapped_bytes += num_bytes
+        del self._mapped[address]
 
     def tensor(self, address: int, num_bytes: int) -> torch.Tensor:
         """See `MemoryDriver`."""
         return torch.frombuffer((ctypes.c_uint8 * num_bytes).from_address(address), dtype=torch.uint8)
+
+    def _resident_bytes(self) -> int:
+        """Return how much of what is mapped the kernel has put memory behind."""
+        return sum(self._count_pages(address, num_bytes) for address, num_bytes in self._mapped.items()) * mmap.PAGESIZE
+
+    def _count_pages(self, address: int, num_bytes: int) -> int:
+        pages = ctypes.create_string_buffer(num_bytes // mmap.PAGESIZE)
+        if self._libc.mincore(address, num_bytes, pages) != 0:
+            raise _os_error(f"mincore of {num_bytes} bytes")
+        return pages.raw.count(_IS_RESIDENT)
 
     def _call(self, name: str, *arguments: int) -> None:
         if getattr(self._libc, name)(*arguments) != 0:

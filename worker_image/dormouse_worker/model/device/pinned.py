@@ -59,8 +59,9 @@ class PinnedDriver:
         """See `MemoryDriver`."""
         self._mappings.destroy(chunk)
 
-    def map(self, address: int, chunk: Chunk, num_bytes: int) -> None:
+    def map(self, address: int, chunk: Chunk, num_bytes: int, *, is_sparse: bool = False) -> None:
         """See `MemoryDriver`. Portable: pinned for every context, so that any thread and rank may copy."""
+        del is_sparse  # pinned memory is there as a whole
         self._mappings.map(address, chunk, num_bytes)
         try:
             self._device.make_current()

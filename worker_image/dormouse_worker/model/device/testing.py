@@ -91,8 +91,9 @@ class FakeCudaDriver:
         del self._sizes[chunk]
         self._mappings.destroy(chunk)
 
-    def map(self, address: int, chunk: Chunk, num_bytes: int) -> None:
+    def map(self, address: int, chunk: Chunk, num_bytes: int, *, is_sparse: bool = False) -> None:
         """See `MemoryDriver`."""
+        del is_sparse  # as on a device, all of it counts
         if self._is_failing("map"):
             raise DeviceOutOfMemory(num_bytes, self.free_bytes())
         self._mappings.map(address, chunk, num_bytes)

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from ctypes import Array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 import torch
@@ -48,7 +48,7 @@ class NativeDecoder:
         self._bound: _Bound | None = None
 
     def __repr__(self) -> str:
-        return f"NativeDecoder({self._kernels!r})"
+        return f"NativeDecoder({len(self._decoder.layers)} layers, {self._kernels!r})"
 
     @property
     def name(self) -> str:
@@ -59,6 +59,16 @@ class NativeDecoder:
     def fits(context: ForwardContext) -> TypeGuard[PagedContext]:
         """Return whether a pass in this context can be computed."""
         return isinstance(context, PagedContext) and all(isinstance(plan, NativePlan) for plan in context.plans)
+
+    def shortened(self) -> NativeDecoder:
+        """Return one with a layer of each kind: a pass of it takes as much memory as the whole, and little time.
+
+        The workspace serves one layer after the other, and what a layer takes besides depends on its window alone. The
+        last layer is a kind of its own: it computes no more than the rows that are wanted.
+        """
+        *others, last = self._decoder.layers
+        kinds = {layer.attention.call.window: layer for layer in others}
+        return NativeDecoder(replace(self._decoder, layers=(*kinds.values(), last)), self._kernels)
 
     def forward(self, token_ids: Ints, positions: Ints, rows: Ints, context: PagedContext) -> Floats:
         """Return logits, [len(rows), V], of a packed batch [T] within a context that fits; no torch on the way.

@@ -8,11 +8,15 @@ stands where in the end tells whether the files can be read straight into place.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import AutoModelForCausalLM
+
+from dormouse_worker.model.slim_imports import replaced, without_compiler
 
 PART = "/"  # stands between a tensor's name and that of a part of it; no module's name has it
 
@@ -29,7 +33,7 @@ class Skeleton:
 def build_skeleton(config: Any, dtype: torch.dtype, attention: str) -> Skeleton:
     """Return a module that took no memory to speak of, on the CPU. Where transformers converts, no marker stands."""
     auto_model: Any = AutoModelForCausalLM
-    with torch.device("meta"):
+    with torch.device("meta"), _no_draws(), without_compiler():
         blank = auto_model.from_config(config, dtype=dtype, attn_implementation=attention)
     tied = frozenset(blank.all_tied_weights_keys)
     markers = {
@@ -37,10 +41,21 @@ def build_skeleton(config: Any, dtype: torch.dtype, attention: str) -> Skeleton:
         for name, tensor in blank.state_dict().items()
         if name not in tied
     }
-    module = type(blank).from_pretrained(
-        None, config=blank.config, state_dict=dict(markers), dtype=dtype, attn_implementation=attention
-    )
+    with _no_draws(), without_compiler():
+        module = type(blank).from_pretrained(
+            None, config=blank.config, state_dict=dict(markers), dtype=dtype, attn_implementation=attention
+        )
     return Skeleton(module, markers, tied)
+
+
+def _no_draws() -> AbstractContextManager[None]:
+    """Let modules draw nothing into weights without memory: torch computes that in Python, and imports its compiler."""
+    draw = nn.init.normal_
+
+    def normal_(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return tensor if tensor.is_meta else draw(tensor, *args, **kwargs)
+
+    return replaced(nn.init, "normal_", normal_)
 
 
 def find_origins(skeleton: Skeleton) -> Mapping[str, str] | None:

@@ -1,0 +1,85 @@
+"""What a rank imports of torch and transformers, seen in processes of their own."""
+
+import subprocess
+import sys
+
+import pytest
+
+from dormouse_worker.model.testing import write_tiny_model
+
+LEFT_OUT = (
+    "torch._dynamo",
+    "torch._inductor",
+    "torch.distributed.tensor",
+    "torch.nn.attention.flex_attention",
+    "torch.nn.attention.varlen",
+    "torchao",
+)
+SERVE = """
+import os, sys
+from dormouse_worker.executor.single_process import SingleProcessExecutor
+from dormouse_worker.host import Host
+from dormouse_worker.settings import EngineSettings
+
+settings = EngineSettings(model=sys.argv[1], kv_cache_memory_bytes=1 << 20, block_size=4, threads=1)
+executor = SingleProcessExecutor(settings, os.environ, Host())
+executor.init_device()
+executor.load_model()
+executor.initialize_cache(*executor.determine_num_available_blocks())
+print(*(name for name in sys.argv[2:] if name in sys.modules))
+"""
+COMPILE = """
+import torch
+print(int(torch.compile(lambda x: x + 1, backend="eager")(torch.tensor(6))))
+"""
+ASK_FOR_IT = """
+import sys, torch
+from dormouse_worker.model.slim_imports import without_compiler
+function = lambda: None
+with without_compiler():
+    import torch._dynamo
+    assert torch._dynamo.disallow_in_graph(function) is torch.compiler.disable(function) is function
+    assert torch.compiler.disable(recursive=False)(function) is function
+assert "torch._dynamo" not in sys.modules and "_dynamo" not in vars(torch)
+with without_compiler():
+    import torch._dynamo.config
+assert torch._dynamo.config.recompile_limit == sys.modules["torch._dynamo"].config.recompile_limit > 0
+with without_compiler():
+    assert torch._dynamo.disable(function) is not function
+"""
+
+
+def run(program, *arguments):
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma2"])
+def test_an_engine_that_serves_has_not_imported_what_it_does_not_use(architecture, tmp_path):
+    """And yet the compiler works when somebody, a worker class of a user's own perhaps, asks for it."""
+    model = write_tiny_model(tmp_path, architecture)
+    assert run(SERVE + COMPILE, model, *LEFT_OUT) == ["", "7"]
+
+
+def test_whoever_needs_the_compiler_itself_gets_it():
+    assert run(ASK_FOR_IT) == []
+
+
+QUANTIZED = """
+import sys
+from dormouse_worker.executor.worker_wrapper import WorkerWrapper
+from dormouse_worker.settings import EngineSettings
+
+wrapper = WorkerWrapper(EngineSettings(model="/nowhere"), 0, "dormouse_worker.executor.cpu_worker.CpuWorker")
+wrapper.init_worker(is_quantized=sys.argv[1] == "quantized")
+from transformers.utils import is_torchao_available
+print(is_torchao_available())
+"""
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("quantized", "True"), ("plain", "False")])
+def test_a_quantized_model_has_all_of_transformers(kind, expected):
+    assert run(QUANTIZED, kind) == [expected]
