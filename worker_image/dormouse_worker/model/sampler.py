@@ -8,6 +8,8 @@ The order, in which a parameter sees what those before it have done:
 4. top-k, top-p, min-p (`filters`)
 5. inverse CDF with one uniform number keyed by (seed, choice index, position) (`draw`, `philox`)
 
+From 3 on every number is the same on every device (`masses`), and so is the token.
+
 1 to 3 are in the order of vLLM's V1 sampler, 4 in the order of transformers' `generate` (vLLM takes min-p first).
 Log-probabilities come from the logits as they were (`logprobs`), as vLLM's `raw_logprobs`.
 
@@ -21,11 +23,12 @@ from collections.abc import Sequence
 
 import torch
 
-from dormouse_worker.model.draw import draw, weigh
+from dormouse_worker.model.draw import draw
 from dormouse_worker.model.filters import least_weights
 from dormouse_worker.model.gather import take_rows
 from dormouse_worker.model.logprobs import prompt_logprobs, sampled_logprobs
 from dormouse_worker.model.masks import add_bias, allow_only, forbid_bad_words, forbid_early_stops
+from dormouse_worker.model.masses import weigh
 from dormouse_worker.model.penalties import penalize_presence_and_frequency, penalize_repetition
 from dormouse_worker.model.philox import uniforms
 from dormouse_worker.model.sampling_row import Choice, SamplingRow, has_edits
