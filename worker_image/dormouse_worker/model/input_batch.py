@@ -86,6 +86,11 @@ class InputBatch:
         self._token_ids[lineup.rows, ends] = token_ids
         self._num_tokens[lineup.rows] = ends + 1
 
+    def positions_of(self, lineup: Lineup) -> Ints:
+        """Return how long the outputs of these sequences are."""
+        positions: Ints = self._num_tokens[lineup.rows] - lineup.num_prompt_tokens
+        return positions
+
     def pack(self, batch: Batch) -> PackedInput:
         """Return the arrays of this batch's forward pass."""
         size, lineup = self._block_size, self._line_up(batch.request_ids)

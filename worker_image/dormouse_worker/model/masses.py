@@ -2,7 +2,7 @@
 
 A weight is a token's probability over the likeliest one's: 2 to the power of (score - largest) · log2(e) / temperature.
 Every operation on the way is one of float32 that rounds once (no fused multiply-add, no library's exponential), so that
-torch on any device gives the same bits. A weight's mass is the whole number of 2⁻⁴⁰ in it:
+torch on any device and `native/src/weights.h` give the same bits. A weight's mass is the whole number of 2⁻⁴⁰ in it:
 sums of whole numbers do not depend on their order. A sequence that moves from a GPU to a processor goes on the same.
 """
 
