@@ -87,7 +87,8 @@ class Lineup:
         self.take_likeliest = all(map(_takes_likeliest, sequences))
         self.are_plain = all(map(_is_plain, sequences))
         self.ask_for_prompts = any(map(_asks, sequences))
-        self._run = _run_of(self.rows)
+        # the rows once more, as what reads them fastest
+        self.index: slice | Ints = self.rows if (run := _run_of(self.rows)) is None else run
 
     def __repr__(self) -> str:
         return f"Lineup({', '.join(self.request_ids)})"
@@ -110,7 +111,7 @@ class Lineup:
 
     def take(self, table: Ints, num_columns: int) -> Ints:
         """Return the first columns of the sequences' rows: a view where they follow each other."""
-        return table[self.rows if self._run is None else self._run, :num_columns]
+        return table[self.index, :num_columns]
 
 
 def _run_of(rows: Ints) -> slice | None:
