@@ -8,8 +8,8 @@ import torch
 
 from dormouse_worker.engine.testing import make_sampling
 from dormouse_worker.ipc import Sampling
-from dormouse_worker.model.draw import weigh
 from dormouse_worker.model.filters import least_weights
+from dormouse_worker.model.masses import masses_of, weigh
 from dormouse_worker.model.sampler import _edit, sample
 
 OUTSIDE = 10**6  # a token that no test's vocabulary has
@@ -54,8 +54,8 @@ def distribution_of(logits, *rows):
     samplings = [row.sampling for row in rows]
     weights = weigh(_edit(logits, rows), [sampling.temperature for sampling in samplings])[:, : logits.shape[-1]]
     least = least_weights(weights, samplings)
-    kept = weights if least is None else weights * (weights >= least)
-    return kept / kept.sum(-1, keepdim=True)
+    kept = masses_of(weights if least is None else weights * (weights >= least)).double()
+    return (kept / kept.sum(-1, keepdim=True)).float()
 
 
 def reference_scores(logits, row):

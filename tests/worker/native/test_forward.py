@@ -83,6 +83,34 @@ def test_the_tokens_are_those_of_transformers(kernels, models, architecture):
     assert run(engine, PROMPTS) == expected_tokens(models(architecture))
 
 
+@pytest.mark.parametrize(
+    "wishes", [{"logprobs": 2}, {"prompt_logprobs": 1}, {"logit_bias": {3: 0.0}}, {"seed": 5}], ids=str
+)
+def test_what_else_is_asked_changes_no_token(kernels, models, wishes):
+    model = load_with(kernels, models("llama"))
+    engine = make_engine(model, tokens=16, backend=NativeBackend(kernels=kernels))
+    assert run(engine, PROMPTS, **wishes) == expected_tokens(models("llama"))
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        {},
+        {"top_p": 0.9, "top_k": 40},
+        {"repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.3},
+        {"min_tokens": 3, "stop_token_ids": (1, 2), "bad_words_token_ids": ((7,),), "repetition_penalty": 1.2},
+    ],
+    ids=str,
+)
+def test_random_tokens_are_those_that_torch_draws(kernels, models, wishes):
+    model = load_with(kernels, models("llama"))
+    ours, reference = (
+        run(make_engine(model, tokens=16, backend=backend), PROMPTS, temperature=1.0, seed=11, **wishes)
+        for backend in (NativeBackend(kernels=kernels), SdpaBackend())
+    )
+    assert ours == reference
+
+
 @pytest.mark.parametrize("name", [*VARIANTS, *SHAPES])
 def test_the_logits_are_those_of_the_decoder_in_every_variant(kernels, models, name):
     architecture = VARIANTS[name][0] if name in VARIANTS else "llama"

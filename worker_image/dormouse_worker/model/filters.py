@@ -1,8 +1,9 @@
 """Top-k, top-p and min-p as one number per row: the least weight that stays.
 
 The order is that of transformers: top-k, then top-p over what top-k left, then min-p. Each keeps the likeliest tokens
-and so all three together are one threshold. Tokens as likely as the last one kept stay too; so the result depends on
-no sorting order, hence on no device (transformers and vLLM: the same for top-k).
+and so all three together are one threshold. Tokens as likely as the last one kept stay too, and top-p adds up masses,
+which are whole numbers; so the result depends on no order, hence on no device (transformers and vLLM: the same for
+top-k).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 
 from dormouse_worker.ipc import Sampling
 from dormouse_worker.model.gather import take_rows
+from dormouse_worker.model.masses import beside, masses_of
 
 
 def least_weights(weights: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor | None:
@@ -38,11 +40,11 @@ def _least_of_top_k_and_top_p(weights: torch.Tensor, samplings: Sequence[Samplin
     num_cut = [vocab_size - sampling.top_k if 0 < sampling.top_k < vocab_size else 0 for sampling in samplings]
     ascending = _sort(weights)
     kth = ascending.gather(-1, torch.tensor(num_cut, device=weights.device)[:, None])
-    mass = ascending.masked_fill(ascending < kth, 0.0).cumsum(-1)
-    tail = weights.new_tensor([1 - sampling.top_p for sampling in samplings])[:, None] * mass[:, -1:]
-    # the first token, from the unlikeliest on, that the tail of mass 1 - top_p does not cover; at least the likeliest
-    first = torch.searchsorted(mass, tail, right=True).clamp_(max=vocab_size - 1)
-    return ascending.gather(-1, first)
+    mass = masses_of(ascending).masked_fill_(ascending < kth, 0).cumsum(-1)
+    total = mass[:, -1:]
+    need = (total.double() * beside([sampling.top_p for sampling in samplings], weights)).long().clamp_(min=1)
+    # the first token, from the unlikeliest on, for which the likelier ones do not reach what is needed
+    return ascending.gather(-1, torch.searchsorted(mass, total - need, right=True))
 
 
 def _sort(weights: torch.Tensor) -> torch.Tensor:

@@ -82,9 +82,13 @@ class InputBatch:
 
     def append_each(self, lineup: Lineup, token_ids: list[int]) -> None:
         """Note a token for each of these sequences."""
-        ends = self._num_tokens[lineup.rows]
-        self._token_ids[lineup.rows, ends] = token_ids
-        self._num_tokens[lineup.rows] = ends + 1
+        self._token_ids[lineup.rows, self._num_tokens[lineup.index]] = token_ids
+        self._num_tokens[lineup.index] += 1
+
+    def positions_of(self, lineup: Lineup) -> Ints:
+        """Return how long the outputs of these sequences are."""
+        positions: Ints = self._num_tokens[lineup.index] - lineup.num_prompt_tokens
+        return positions
 
     def pack(self, batch: Batch) -> PackedInput:
         """Return the arrays of this batch's forward pass."""

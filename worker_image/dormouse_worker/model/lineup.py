@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from operator import attrgetter
 
 import numpy as np
 
 from dormouse_worker.engine.batch import NewSequence
 from dormouse_worker.model.attention.interface import Ints
-from dormouse_worker.model.sampling_row import takes_likeliest
+from dormouse_worker.model.native_sampler import Draws, describe_draws
+from dormouse_worker.model.sampling_row import is_plain, takes_likeliest
+from dormouse_worker.model.scratch import address_of
 
 
 class RankSequence:
@@ -19,6 +22,7 @@ class RankSequence:
         "_counts",
         "_tokens",
         "asks_for_prompt",
+        "is_plain",
         "num_blocks",
         "num_prompt_tokens",
         "request_id",
@@ -33,6 +37,7 @@ class RankSequence:
         self.row = row
         self.sampling = new.sampling
         self.takes_likeliest = takes_likeliest(new.sampling)
+        self.is_plain = is_plain(new.sampling)
         self.asks_for_prompt = new.sampling.prompt_logprobs is not None
         self.num_prompt_tokens = len(new.prompt_token_ids)
         self.num_blocks = [0] * num_groups
@@ -56,12 +61,20 @@ class RankSequence:
         return output
 
     @property
+    def token_address(self) -> int:
+        """Return where its tokens lie, prompt and output, int64."""
+        return address_of(self._tokens)
+
+    @property
     def position(self) -> int:
         """Return how long the output is."""
         return int(self._counts[self.row]) - self.num_prompt_tokens
 
 
-_row, _takes_likeliest, _asks = (attrgetter(name) for name in ("row", "takes_likeliest", "asks_for_prompt"))
+_row, _num_prompt_tokens, _token_address, _sampling = (
+    attrgetter(name) for name in ("row", "num_prompt_tokens", "token_address", "sampling")
+)
+_takes_likeliest, _is_plain, _asks = (attrgetter(name) for name in ("takes_likeliest", "is_plain", "asks_for_prompt"))
 
 
 class Lineup:
@@ -72,8 +85,10 @@ class Lineup:
         self.request_ids = [sequence.request_id for sequence in sequences]
         self.rows = np.fromiter(map(_row, sequences), np.int64, len(sequences))
         self.take_likeliest = all(map(_takes_likeliest, sequences))
+        self.are_plain = all(map(_is_plain, sequences))
         self.ask_for_prompts = any(map(_asks, sequences))
-        self._run = _run_of(self.rows)
+        # the rows once more, as what reads them fastest
+        self.index: slice | Ints = self.rows if (run := _run_of(self.rows)) is None else run
 
     def __repr__(self) -> str:
         return f"Lineup({', '.join(self.request_ids)})"
@@ -81,9 +96,22 @@ class Lineup:
     def __len__(self) -> int:
         return len(self.sequences)
 
+    @cached_property
+    def num_prompt_tokens(self) -> Ints:
+        """Return how long the prompts are."""
+        return np.fromiter(map(_num_prompt_tokens, self.sequences), np.int64, len(self))
+
+    @cached_property
+    def draws(self) -> Draws:
+        """Return how the sequences choose their tokens, for our kernels; right if they are plain."""
+        sequences = self.sequences
+        return describe_draws(
+            [*map(_sampling, sequences)], [*map(_token_address, sequences)], [*map(_num_prompt_tokens, sequences)]
+        )
+
     def take(self, table: Ints, num_columns: int) -> Ints:
         """Return the first columns of the sequences' rows: a view where they follow each other."""
-        return table[self.rows if self._run is None else self._run, :num_columns]
+        return table[self.index, :num_columns]
 
 
 def _run_of(rows: Ints) -> slice | None:

@@ -10,6 +10,7 @@ import torch
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.model.attention.hook import PagedContext
 from dormouse_worker.model.attention.interface import AttentionBackend, AttentionPlan
+from dormouse_worker.model.attention.native import NativeBackend
 from dormouse_worker.model.context import forward_context
 from dormouse_worker.model.graphs import DecodeGraphs
 from dormouse_worker.model.input_batch import InputBatch, PackedInput
@@ -17,6 +18,7 @@ from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.lineup import Lineup
 from dormouse_worker.model.loader import LoadedModel
 from dormouse_worker.model.logit_rows import LogitRows, choose_logit_rows
+from dormouse_worker.model.native_sampler import NativeSampler
 from dormouse_worker.model.parallel.communicator import ALONE, Communicator
 from dormouse_worker.model.sampler import prompt_logprobs, sample
 from dormouse_worker.model.scratch import Floats, Scratch
@@ -62,6 +64,7 @@ class ModelRunner:
         self._host_cache = host_cache
         self._backend = backend
         self._graphs = graphs
+        self._native_sampler = NativeSampler(backend.kernels) if isinstance(backend, NativeBackend) else None
         self._compute = ForwardPass(model, cache, communicator)
         self._input = InputBatch(
             max_num_seqs=max_num_seqs,
@@ -86,7 +89,7 @@ class ModelRunner:
         logits = self._forward(packed, wanted)
         if not self._model.layout.samples:
             return ModelOutput([])
-        output = _answer(wanted, logits)
+        output = self._answer(wanted, logits)
         if self._model.layout.world_size == 1:
             self._input.append_each(wanted.lineup, [token.token_id for token in output.sampled])
         return output
@@ -120,31 +123,36 @@ class ModelRunner:
         token_ids, positions, rows = (torch.as_tensor(array, device=device) for array in arrays)
         return self._compute(token_ids, positions, rows, [self._backend.plan(group, device) for group in packed.groups])
 
-
-def _answer(wanted: LogitRows, logits: torch.Tensor | Floats) -> ModelOutput:
-    """Return what is said to these logits. Without torch where it can be: cold, each of its calls takes some 20 µs."""
-    if isinstance(logits, torch.Tensor):
-        return _answer_in_torch(wanted, logits)
-    if wanted.prompt_parts or not wanted.lineup.take_likeliest:
-        return _answer_in_torch(wanted, torch.from_numpy(logits))
-    return ModelOutput(list(map(SampledToken, wanted.lineup.request_ids, logits.argmax(-1).tolist())))
+    def _answer(self, wanted: LogitRows, logits: torch.Tensor | Floats) -> ModelOutput:
+        """Return what is said to these logits. Without torch where it can be: cold, its calls take some 20 µs each."""
+        lineup, native = wanted.lineup, self._native_sampler
+        if isinstance(logits, torch.Tensor):
+            return _answer_in_torch(wanted, logits, native)
+        if wanted.prompt_parts or native is None or not lineup.are_plain:
+            return _answer_in_torch(wanted, torch.from_numpy(logits), native)
+        if lineup.take_likeliest:
+            tokens = logits.argmax(-1)
+        else:
+            tokens = native.choose(logits, lineup.draws, self._input.positions_of(lineup))
+        return ModelOutput(list(map(SampledToken, lineup.request_ids, tokens.tolist())))
 
 
 @torch.inference_mode()
-def _answer_in_torch(wanted: LogitRows, logits: torch.Tensor) -> ModelOutput:
+def _answer_in_torch(wanted: LogitRows, logits: torch.Tensor, native: NativeSampler | None) -> ModelOutput:
     prompt = {
         part.request_id: prompt_logprobs(logits[part.rows], part.token_ids, part.num_top)
         for part in wanted.prompt_parts
     }
     is_all = len(wanted.sampled) == len(logits)  # rows keep their order: nothing to choose, nothing to copy
-    return ModelOutput(_sample(wanted.lineup, logits if is_all else logits[wanted.sampled]), prompt)
+    sampled = _sample(wanted.lineup, logits if is_all else logits[wanted.sampled], native)
+    return ModelOutput(sampled, prompt)
 
 
-def _sample(lineup: Lineup, logits: torch.Tensor) -> list[SampledToken]:
+def _sample(lineup: Lineup, logits: torch.Tensor, native: NativeSampler | None) -> list[SampledToken]:
     """Return one token for each sequence, which has that row of the logits."""
     if not len(lineup):
         return []
-    choices = sample(logits, lineup.sequences)
+    choices = sample(logits, lineup.sequences, native)
     return [
         SampledToken(request_id, choice.token_id, choice.logprobs)
         for request_id, choice in zip(lineup.request_ids, choices, strict=True)

@@ -8,6 +8,9 @@ The order, in which a parameter sees what those before it have done:
 4. top-k, top-p, min-p (`filters`)
 5. inverse CDF with one uniform number keyed by (seed, choice index, position) (`draw`, `philox`)
 
+From 3 on every number is the same on every device (`masses`), and so is the token; on a processor our kernels compute
+2 to 5 (`native_sampler`).
+
 1 to 3 are in the order of vLLM's V1 sampler, 4 in the order of transformers' `generate` (vLLM takes min-p first).
 Log-probabilities come from the logits as they were (`logprobs`), as vLLM's `raw_logprobs`.
 
@@ -19,13 +22,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
-from dormouse_worker.model.draw import draw, weigh
+from dormouse_worker.model.draw import draw
 from dormouse_worker.model.filters import least_weights
 from dormouse_worker.model.gather import take_rows
 from dormouse_worker.model.logprobs import prompt_logprobs, sampled_logprobs
 from dormouse_worker.model.masks import add_bias, allow_only, forbid_bad_words, forbid_early_stops
+from dormouse_worker.model.masses import weigh
+from dormouse_worker.model.native_sampler import NativeSampler, describe_draws
 from dormouse_worker.model.penalties import penalize_presence_and_frequency, penalize_repetition
 from dormouse_worker.model.philox import uniforms
 from dormouse_worker.model.sampling_row import Choice, SamplingRow, has_edits
@@ -42,10 +48,14 @@ _EDITS = (
 )
 
 
-def sample(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> list[Choice]:
-    """Return one choice per row of logits [N, V], any floating dtype; they are not changed."""
+def sample(logits: torch.Tensor, rows: Sequence[SamplingRow], native: NativeSampler | None = None) -> list[Choice]:
+    """Return one choice per row of logits [N, V], any floating dtype; they are not changed.
+
+    A native sampler takes over 3 to 5, on a processor: faster, and with the same tokens.
+    """
     raw = logits.float()
-    tokens = _choose(_edit(raw, rows), rows)
+    scores = _edit(raw, rows)
+    tokens = _choose(scores, rows) if native is None else _choose_natively(native, scores, rows)
     logprobs = sampled_logprobs(raw, tokens, rows)
     return [Choice(token, logprobs.get(i)) for i, token in enumerate(tokens.tolist())]
 
@@ -72,6 +82,13 @@ def _choose(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:
     if random_rows:
         tokens[random_rows] = _choose_randomly(scores[random_rows], [rows[i] for i in random_rows])
     return tokens
+
+
+def _choose_natively(native: NativeSampler, scores: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:
+    nowhere = [0] * len(rows)  # the penalties are in the scores already
+    draws = describe_draws([row.sampling for row in rows], nowhere, nowhere)
+    positions = np.array([row.position for row in rows], dtype=np.int64)
+    return torch.from_numpy(native.choose(scores.contiguous().numpy(), draws, positions))
 
 
 def _choose_randomly(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:

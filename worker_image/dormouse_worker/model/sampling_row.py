@@ -46,19 +46,23 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
 
 def has_edits(sampling: Sampling, position: int) -> bool:
     """Return whether anything but the logits themselves says how likely a token is at this output position."""
-    return bool(
-        sampling.allowed_token_ids
-        or sampling.bad_words_token_ids
-        or sampling.logit_bias
-        or _has_penalties(sampling)
-        or position < sampling.min_tokens
-    )
+    return _has_masks(sampling) or has_penalties(sampling) or position < sampling.min_tokens
+
+
+def is_plain(sampling: Sampling) -> bool:
+    """Return whether nothing but temperature, filters and penalties is asked for, at any position."""
+    return sampling.logprobs is None and not _has_masks(sampling) and sampling.min_tokens == 0
+
+
+def has_penalties(sampling: Sampling) -> bool:
+    """Return whether tokens that a sequence has already become less or more likely."""
+    return (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty) != (1, 0, 0)
 
 
 def takes_likeliest(sampling: Sampling) -> bool:
     """Return whether every token is the likeliest one by the logits as they are, and that is all that is asked."""
-    return sampling.temperature == 0 and sampling.logprobs is None and not has_edits(sampling, position=0)
+    return sampling.temperature == 0 and is_plain(sampling) and not has_penalties(sampling)
 
 
-def _has_penalties(sampling: Sampling) -> bool:
-    return (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty) != (1, 0, 0)
+def _has_masks(sampling: Sampling) -> bool:
+    return bool(sampling.allowed_token_ids or sampling.bad_words_token_ids or sampling.logit_bias)

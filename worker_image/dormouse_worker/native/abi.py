@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_double, c_float, c_int64, c_void_p
+from ctypes import POINTER, c_double, c_float, c_int64, c_uint64, c_void_p
 
-VERSION = 1
+VERSION = 2
 FLOAT32, BFLOAT16 = 0, 1
 
 
@@ -101,4 +101,37 @@ class Model(ctypes.Structure):
         ("norm", Norm),
         ("head", Linear),
         ("layers", POINTER(Layer)),
+    )
+
+
+class Draw(ctypes.Structure):
+    """How one row chooses its token."""
+
+    _fields_ = (
+        ("factor", c_float),
+        ("min_p", c_float),
+        ("repetition", c_float),
+        ("top_p", c_double),
+        ("presence", c_double),
+        ("frequency", c_double),
+        ("top_k", c_int64),
+        ("seed", c_uint64),
+        ("choice_index", c_int64),
+        ("tokens", c_void_p),
+        ("num_prompt", c_int64),
+    )
+
+
+class Sample(ctypes.Structure):
+    """Rows of scores that choose tokens."""
+
+    _fields_ = (
+        ("num_rows", c_int64),
+        ("vocab_size", c_int64),
+        ("num_desks", c_int64),
+        ("scores", c_void_p),
+        ("draws", POINTER(Draw)),
+        ("positions", c_void_p),
+        ("tokens", c_void_p),
+        ("workspace", c_void_p),
     )

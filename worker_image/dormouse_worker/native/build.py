@@ -27,10 +27,13 @@ FLAGS = (
     "-fPIC",
     "-fno-math-errno",
     "-fno-trapping-math",
-    "-ffp-contract=fast",
     "-Wall",
     "-Wno-psabi",
 )
+UNITS = {  # what is compiled for each variant → its own flags
+    "kernels": ("-ffp-contract=fast",),
+    "sampling": ("-ffp-contract=off",),  # its results are those of torch's operations, each of which rounds
+}
 _AVX2 = ("-mavx2", "-mfma")
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mprefer-vector-width=512")
 VARIANTS = {  # name → what its processors have beyond the machine's least
@@ -85,13 +88,21 @@ def _compile(compiler: str, scratch: Path) -> Path:
     is_x86 = platform.machine() in {"x86_64", "AMD64"}
     variants = VARIANTS if is_x86 else {"portable": VARIANTS["portable"]}
     commands = {
-        name: [compiler, *FLAGS, *flags, f"-DVARIANT={name}", "-c", str(SOURCES / "kernels.cpp"), "-o", f"{name}.o"]
+        f"{unit}_{name}.o": [
+            compiler,
+            *FLAGS,
+            *of_unit,
+            *flags,
+            f"-DVARIANT={name}",
+            "-c",
+            str(SOURCES / f"{unit}.cpp"),
+        ]
+        for unit, of_unit in UNITS.items()
         for name, flags in variants.items()
     }
-    door = [f'-DDIGEST="{digest()}"', "-c", str(SOURCES / "library.cpp"), "-o", "library.o"]
-    _run_together([*commands.values(), [compiler, *FLAGS, *door]], scratch)
-    objects = [*(f"{name}.o" for name in commands), "library.o"]
-    link = [compiler, "-shared", "-static-libstdc++", "-static-libgcc", "-pthread", "-s", *objects, "-o", FILE_NAME]
+    commands["library.o"] = [compiler, *FLAGS, f'-DDIGEST="{digest()}"', "-c", str(SOURCES / "library.cpp")]
+    _run_together([[*command, "-o", made] for made, command in commands.items()], scratch)
+    link = [compiler, "-shared", "-static-libstdc++", "-static-libgcc", "-pthread", "-s", *commands, "-o", FILE_NAME]
     _run_together([link], scratch)
     return scratch / FILE_NAME
 

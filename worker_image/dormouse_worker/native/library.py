@@ -73,6 +73,14 @@ class Kernels:
         sizes = (num_rows, columns, num_outputs)
         self._library.dm_multiply(self._handle, dtype, rows, byref(linear), out, *sizes)
 
+    def desk_bytes(self, vocab_size: int) -> int:
+        """Return what choosing tokens needs for each desk, a place where one row is worked on."""
+        return int(self._library.dm_desk_bytes(self._handle, vocab_size))
+
+    def sample(self, batch: abi.Sample) -> None:
+        """Set the batch's tokens, int64 [rows]."""
+        self._library.dm_sample(self._handle, byref(batch))
+
 
 def load_kernels() -> Kernels | Missing:
     """Return the fastest variant for this processor."""
@@ -105,7 +113,7 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
     """Tell ctypes what goes in and out. Raises AttributeError if something is not there."""
     model, batch, layer, group = (POINTER(kind) for kind in (abi.Model, abi.Batch, abi.Attention, abi.Group))
     heads, linear = POINTER(abi.Heads), POINTER(abi.Linear)
-    sizes = [c_int64] * 3
+    sizes, sample = [c_int64] * 3, POINTER(abi.Sample)
     functions = {
         "dm_version": (c_int64, []),
         "dm_digest": (c_char_p, []),
@@ -118,6 +126,8 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "dm_attend": (None, [c_void_p, layer, batch, group, heads, c_void_p]),
         "dm_write": (None, [layer, c_int64, group, heads, heads]),
         "dm_multiply": (None, [c_void_p, c_int64, c_void_p, linear, c_void_p, *sizes]),
+        "dm_desk_bytes": (c_int64, [c_void_p, c_int64]),
+        "dm_sample": (None, [c_void_p, sample]),
     }
     for name, (result, arguments) in functions.items():
         function = getattr(library, name)

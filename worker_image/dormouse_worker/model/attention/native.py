@@ -90,7 +90,7 @@ class NativeBackend(EagerBackend):
         if isinstance(found, Missing):
             raise InvalidSettings(f"attention_backend is {self.name}, which needs its kernels: {found.reason}")
         found.set_num_threads(torch.get_num_threads())
-        self._kernels = found
+        self.kernels = found
 
     @staticmethod
     def supports(machine: Machine, shape: AttentionShape) -> str | None:
@@ -109,7 +109,7 @@ class NativeBackend(EagerBackend):
 
     def plan(self, metadata: AttentionMetadata, device: torch.device) -> NativePlan:  # noqa: ARG002
         """See `AttentionBackend`."""
-        return NativePlan(self._kernels, metadata)
+        return NativePlan(self.kernels, metadata)
 
 
 def _tables_of(tables: Ints) -> tuple[Ints, int]:

@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-#define DM_VERSION 1
+#define DM_VERSION 2
 
 enum DmType : int64_t { DM_FLOAT32 = 0, DM_BFLOAT16 = 1 };
 
@@ -67,6 +67,28 @@ struct DmModel {
   const DmLayer *layers;
 };
 
+// How one row chooses its token.
+struct DmDraw {
+  float factor;  // log2(e) / temperature; 0 = the likeliest
+  float min_p, repetition;
+  double top_p, presence, frequency;
+  int64_t top_k;  // 0 = all
+  uint64_t seed;
+  int64_t choice_index;
+  const int64_t *tokens;  // the prompt, then the output; null = no penalties
+  int64_t num_prompt;
+};
+
+struct DmSample {
+  int64_t num_rows, vocab_size;
+  int64_t num_desks;         // rows that are worked on at once
+  float *scores;             // [rows][V]; changed while the call lasts
+  const DmDraw *draws;       // [rows]
+  const int64_t *positions;  // [rows] tokens of the output before this one
+  int64_t *tokens;           // [rows] what is chosen
+  char *workspace;           // dm_desk_bytes for each desk, zeros at first, aligned to 64; for one size of vocabulary
+};
+
 // How work is shared out: `run` calls body(context, i) for every i < count, on several threads, and returns after all.
 struct DmPool {
   int64_t num_threads;
@@ -81,4 +103,6 @@ struct DmKernels {
                    int64_t columns, int64_t num_outputs);
   void (*forward)(const DmPool *, const DmModel *, const DmBatch *);
   int64_t (*workspace_bytes)(const DmModel *, int64_t num_tokens, int64_t num_rows);
+  void (*sample)(const DmPool *, const DmSample *);
+  int64_t (*desk_bytes)(int64_t vocab_size);
 };

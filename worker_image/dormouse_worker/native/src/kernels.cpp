@@ -71,6 +71,12 @@ void attend_rows(const DmPool *pool, const DmAttention *layer, const DmBatch *ba
 
 }  // namespace
 
-extern "C" const DmKernels JOIN(dm_kernels_, VARIANT) = {
-    TEXT(VARIANT), attend_rows, multiply_rows, forward, workspace_bytes,
+extern "C" {
+void JOIN(dm_sample_, VARIANT)(const DmPool *, const DmSample *);  // in sampling.cpp
+int64_t JOIN(dm_desk_bytes_, VARIANT)(int64_t vocab_size);
+
+extern const DmKernels JOIN(dm_kernels_, VARIANT) = {
+    TEXT(VARIANT), attend_rows,     multiply_rows, forward, workspace_bytes, JOIN(dm_sample_, VARIANT),
+    JOIN(dm_desk_bytes_, VARIANT),
 };
+}

@@ -77,6 +77,16 @@ int64_t dm_forward(const DmKernels *kernels, const DmModel *model, const DmBatch
   return -1;
 }
 
+// Returns the bytes of one desk of `dm_sample`'s workspace.
+int64_t dm_desk_bytes(const DmKernels *kernels, int64_t vocab_size) { return kernels->desk_bytes(vocab_size); }
+
+// Sets the batch's tokens.
+void dm_sample(const DmKernels *kernels, const DmSample *batch) {
+  Pool::Held held(pool());
+  DmPool threads = current();
+  kernels->sample(&threads, batch);
+}
+
 // Sets out [T][Hq][value size], of the layer's type, for query rows of that type.
 void dm_attend(const DmKernels *kernels, const DmAttention *layer, const DmBatch *batch, const DmGroup *group,
                const DmHeads *query, void *out) {
