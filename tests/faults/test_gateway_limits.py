@@ -14,9 +14,9 @@ import pytest
 
 from tests.faults import raw_http2 as raw
 from tests.faults.gateway_process import ANSWER
-from tests.faults.names import SilentNames
 from tests.faults.town import Town
 from tests.gateway.kit import tokens_of
+from tests.name_service import NameService
 
 HOUR_S = 3600.0
 FEW = 256
@@ -146,7 +146,7 @@ async def test_without_a_name_service_what_is_awake_is_served_and_what_sleeps_is
     await town.model("m", worker.address)
     await town.model("sleeper", sleeper.address, is_asleep=True)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector.observability.svc:4317")
-    with SilentNames.running(tmp_path) as names:
+    with NameService.running(tmp_path) as names:
         async with town.gateway(prefix=names.prefix, lame_duck=0) as gateway, gateway.client() as client:
             held = asyncio.create_task(tokens_of(client.ask("sleeper")))
 
@@ -154,7 +154,7 @@ async def test_without_a_name_service_what_is_awake_is_served_and_what_sleeps_is
                 return await town.intent("sleeper")
 
             await town.eventually(is_wanted)
-            while not names.was_asked_for("collector"):
+            while not names.num_asked("collector"):
                 assert await tokens_of(client.ask("m")) == ANSWER
             sleeper.tell_load(ready=True)
             assert await held == ANSWER

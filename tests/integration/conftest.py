@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -36,7 +36,7 @@ def free_port() -> int:
 class Worker:
     """One worker: its processes and the two doors to it."""
 
-    def __init__(self, model: Path, log: IO[bytes], *flags: str) -> None:
+    def __init__(self, model: Path, log: IO[bytes], *flags: str, prefix: Sequence[str] = ()) -> None:
         self.port, self.control_port, self.metrics_port = free_port(), free_port(), free_port()
         command = [sys.executable, "-m", "dormouse_worker", "--model", str(model), "--served-model-name", "tiny"]
         command += ["--device", "cpu", "--dtype", "float32", "--max-model-len", "512", "--memory-limit", "2Gi"]
@@ -50,7 +50,7 @@ class Worker:
             "DORMOUSE_GATEWAY_TOKEN_SHA256": token_digest(TOKENS[Role.GATEWAY]),
             "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("api", "worker_image", ".")),
         }
-        self.process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
+        self.process = subprocess.Popen([*prefix, *command], env=env, stdout=log, stderr=log)
         self.channel = grpc.insecure_channel(f"127.0.0.1:{self.port}")
         self.control_channel = grpc.insecure_channel(f"127.0.0.1:{self.control_port}")
         self.inference = inference_rpc.InferenceStub(self.channel)
@@ -107,8 +107,8 @@ def start_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
     log_path = tmp_path_factory.mktemp("worker") / "log"
     with log_path.open("wb") as log:
 
-        def start(model: Path, *flags: str) -> Worker:
-            workers.append(Worker(model, log, *flags))
+        def start(model: Path, *flags: str, prefix: Sequence[str] = ()) -> Worker:
+            workers.append(Worker(model, log, *flags, prefix=prefix))
             return workers[-1]
 
         yield start

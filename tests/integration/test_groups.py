@@ -7,6 +7,7 @@ import select
 import signal
 import socket
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 
 import grpc
@@ -19,6 +20,7 @@ from dormouse_worker.engine.testing import next_token
 from dormouse_worker.executor.testing_ranks import FAKE_RANK, order_ranks
 from dormouse_worker.model.testing import write_tiny_model
 from tests.integration.conftest import TOKENS, free_port
+from tests.name_service import NameService
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -222,6 +224,26 @@ def test_a_rank_that_comes_too_late_is_named_and_is_in_time_for_the_next_attempt
     until(leader, has_state(PROFILED))
     leader.start()
     assert leader.greedy(PROMPT, 6) == expected(6)
+
+
+def test_pods_wait_for_a_leader_whose_name_is_not_known_yet(start_worker, model, tmp_path):
+    place = ("--master-addr", "leader.group.svc", "--master-port", str(master_port()), "--pipeline-parallel-size", "2")
+    with ExitStack() as stack:
+        pods = []
+        for node_rank in ("0", "1"):
+            folder = tmp_path / node_rank
+            folder.mkdir()
+            names = stack.enter_context(NameService.running(folder))
+            names.deny()
+            pod = start_worker(model, *FLAGS, *CARE, *place, "--node-rank", node_rank, prefix=names.prefix)
+            pods.append((pod, names))
+        for _, names in pods:
+            names.await_questions("leader", 4, timeout_s=WAIT_S)  # each attempt asks for addresses of two kinds
+            names.tell("127.0.0.1")
+        leader, _ = pods[0]
+        assert not until(leader, has_state(PROFILED)).last_engine_failure.reason
+        leader.start()
+        assert leader.greedy(PROMPT, 6) == expected(6)
 
 
 def test_a_taken_port_is_told_and_taken_once_it_is_free(start_worker, model):
