@@ -18,7 +18,7 @@ START_S = 240.0  # until ranks have torch, weights and a profile, on a machine t
 MAX_TOKENS = 24
 LONG = [7 + step * 13 % 900 for step in range(150)]  # more than --max-num-batched-tokens: computed in chunks
 PROMPTS = ([20, 21, 22, 23], LONG, [*LONG[:96], 5, 6], [300, 301])  # the third begins like the second
-FLAGS = ("--kv-cache-memory", "16Mi", "--rank-timeout", "20", "--engine-restart-window", "1")
+FLAGS = ("--kv-cache-memory", "16Mi", "--prefault-kv-cache", "--rank-timeout", "20", "--engine-restart-window", "1")
 LEAST_RESIDUE = 64 << 20  # bytes; a process with torch keeps more
 READY, PROFILED = control.WORKER_STATE_READY, control.WORKER_STATE_PROFILED
 
