@@ -195,9 +195,9 @@ def test_a_sleeping_deployment_gives_memory_back_and_answers_the_same_after_waki
     status = deployments.status(name)
     assert (status["phase"], status["sleepingReplicas"]) == ("Asleep", 1)
     assert status["kvCache"]["ranks"][0]["residualBytes"] > 0
-    cache_bytes, weights_bytes = 512 << 20, (tiny_model / "model.safetensors").stat().st_size
+    weights_bytes = (tiny_model / "model.safetensors").stat().st_size
     freed_bytes = awake_bytes - deployments.resident_bytes(name)
-    assert freed_bytes > cache_bytes + weights_bytes / 2, "the kernel counts: the cache and the weights are gone"
+    assert freed_bytes > weights_bytes, "the kernel counts: the weights and the blocks that were in use are gone"
     refusal = eventually(lambda: "Asleep" in model_of.refusal(name) and model_of.refusal(name))
     assert "UNAVAILABLE" in refusal
     assert model_of(name).tokenize("import os"), "a sleeping model still tokenizes"
