@@ -15,9 +15,7 @@ from dormouse_worker.model.kept_blocks import KeptBlocks
 from dormouse_worker.model.kv_cache import CacheSpec, KVCache, arena_bytes, smallest_pool_bytes
 from dormouse_worker.model.memory import gib
 
-MANY_PAGES = (
-    16  # a block lies in every pool, and touches a page of each: huge pages shall not waste more than one in 16
-)
+MANY_PAGES = 16  # of a pool: a block touches one of each pool's, and huge ones shall not waste more than one in 16
 
 
 class CacheStore:

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from dormouse_worker.ipc import Sampling
-from dormouse_worker.model.gather import take_rows
-from dormouse_worker.model.masses import beside, masses_of
+from dormouse_worker.model.gather import take_rows, tensor_beside
+from dormouse_worker.model.masses import masses_of
 
 
 def least_weights(weights: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor | None:
@@ -42,7 +42,8 @@ def _least_of_top_k_and_top_p(weights: torch.Tensor, samplings: Sequence[Samplin
     kth = ascending.gather(-1, torch.tensor(num_cut, device=weights.device)[:, None])
     mass = masses_of(ascending).masked_fill_(ascending < kth, 0).cumsum(-1)
     total = mass[:, -1:]
-    need = (total.double() * beside([sampling.top_p for sampling in samplings], weights)).long().clamp_(min=1)
+    shares = np.array([sampling.top_p for sampling in samplings], dtype=np.float64)
+    need = (total.double() * tensor_beside(shares, weights)[:, None]).long().clamp_(min=1)
     # the first token, from the unlikeliest on, for which the likelier ones do not reach what is needed
     return ascending.gather(-1, torch.searchsorted(mass, total - need, right=True))
 

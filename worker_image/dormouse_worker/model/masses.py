@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from dormouse_worker.model.gather import float32_factors, tensor_beside
@@ -26,10 +28,9 @@ _POLYNOMIAL = tuple(
 )
 
 
-def factors_of(temperatures: Sequence[float]) -> list[float]:
-    """Return what differences of scores are multiplied with, float32 numbers: log2(e) / temperature. All above 0."""
-    factors: list[float] = float32_factors([math.log2(math.e) / temperature for temperature in temperatures]).tolist()
-    return factors
+def factors_of(temperatures: Sequence[float]) -> npt.NDArray[np.float32]:
+    """Return what differences of scores are multiplied with: log2(e) / temperature. All above 0."""
+    return float32_factors([math.log2(math.e) / temperature for temperature in temperatures])
 
 
 def weigh(scores: torch.Tensor, temperatures: Sequence[float]) -> torch.Tensor:
@@ -42,7 +43,7 @@ def weigh(scores: torch.Tensor, temperatures: Sequence[float]) -> torch.Tensor:
     padded = scores.new_zeros(num_rows, -(-vocab_size // BLOCK) * BLOCK)
     powers = padded[:, :vocab_size]
     torch.sub(scores, scores.amax(-1, keepdim=True), out=powers)
-    powers.mul_(scores.new_tensor(factors_of(temperatures))[:, None])
+    powers.mul_(tensor_beside(factors_of(temperatures), scores)[:, None])
     _raise_two(powers.nan_to_num_(nan=_FLOOR).clamp_(min=_FLOOR))
     return padded
 
@@ -50,11 +51,6 @@ def weigh(scores: torch.Tensor, temperatures: Sequence[float]) -> torch.Tensor:
 def masses_of(weights: torch.Tensor) -> torch.Tensor:
     """Return the masses of weights, int64."""
     return (weights * _MASS).long()
-
-
-def beside(values: Sequence[float], other: torch.Tensor) -> torch.Tensor:
-    """Return float64 numbers as a column on the other's device."""
-    return tensor_beside(torch.tensor(values, dtype=torch.float64).numpy(), other)[:, None]
 
 
 def _raise_two(powers: torch.Tensor) -> None:
