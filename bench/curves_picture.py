@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from xml.sax.saxutils import escape
+
+from bench.svg import document, text
 
 WIDTH, HEIGHT, COLUMNS = 460, 300, 2  # of a panel, and how many stand side by side
 LEFT, RIGHT, TOP, BOTTOM = 64, 24, 40, 34  # within it
@@ -28,16 +29,13 @@ def draw(title: str, panels: Sequence[Panel]) -> str:
     """Return the picture. All panels have the same curves, in one order."""
     rows = math.ceil(len(panels) / COLUMNS)
     width, height = COLUMNS * WIDTH, HEAD + rows * HEIGHT + FOOT
-    style = 'font-family="sans-serif" font-size="13"'
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" {style}>',
-        f'<rect width="{width}" height="{height}" fill="white"/>',
-        _text(14, 26, title, weight="bold"),
+        text(14, 26, title, weight="bold"),
     ]
     for place, panel in enumerate(panels):
         row, column = divmod(place, COLUMNS)
         parts += Frame(panel, left=column * WIDTH + LEFT, top=HEAD + row * HEIGHT + TOP).draw()
-    return "\n".join([*parts, *_legend(panels[0].curves, height - 18), "</svg>", ""])
+    return document(width, height, [*parts, *_legend(panels[0].curves, height - 18)])
 
 
 def ticks(most: float) -> list[float]:
@@ -67,13 +65,13 @@ class Frame:
 
     def draw(self) -> list[str]:
         """Return its elements."""
-        parts = [_text(self._left - LEFT + 14, self._top - 16, self._panel.title)]
+        parts = [text(self._left - LEFT + 14, self._top - 16, self._panel.title)]
         for value in self._y_ticks:
             y = self._y(value)
             parts.append(_line((self._left, y), (self._right, y)))
-            parts.append(_text(self._left - 8, y + 4, f"{value:,g}", anchor="end"))
+            parts.append(text(self._left - 8, y + 4, f"{value:,g}", anchor="end"))
         below = self._bottom + 20
-        parts += [_text(self._x(value), below, f"{value:,g}", anchor="middle") for value in self._x_ticks]
+        parts += [text(self._x(value), below, f"{value:,g}", anchor="middle") for value in self._x_ticks]
         for color, curve in zip(COLORS, self._panel.curves.values(), strict=False):
             parts += self._draw_curve(curve, color)
         return parts
@@ -99,14 +97,10 @@ def _legend(names: Iterable[str], y: float) -> list[str]:
     parts = []
     for place, (name, color) in enumerate(zip(names, COLORS, strict=False)):
         x = 14 + place * 120
-        parts += [f'<rect x="{x}" y="{y - 11}" width="12" height="12" fill="{color}"/>', _text(x + 18, y, name)]
+        parts += [f'<rect x="{x}" y="{y - 11}" width="12" height="12" fill="{color}"/>', text(x + 18, y, name)]
     return parts
 
 
 def _line(begin: tuple[float, float], end: tuple[float, float]) -> str:
     (x1, y1), (x2, y2) = begin, end
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="#dddddd"/>'
-
-
-def _text(x: float, y: float, words: str, *, weight: str = "normal", anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-weight="{weight}" text-anchor="{anchor}">{escape(words)}</text>'

@@ -8,6 +8,7 @@ from itertools import groupby
 from xml.sax.saxutils import escape
 
 from bench.ladder.findings import Moment
+from bench.svg import document, text
 
 WIDTH, LEFT, RIGHT, TOP = 900, 110, 30, 50
 LANE, GAP = 70, 34  # height of each of the curves, and between them
@@ -43,19 +44,16 @@ def draw(title: str, moments: Sequence[Moment]) -> str:
     lanes = lanes_of(moments)
     band = TOP + len(lanes) * (LANE + GAP)
     height = band + BAND + 80
-    style = 'font-family="sans-serif" font-size="13"'
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" {style}>',
-        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-        _text(10, 24, title, weight="bold"),
+        text(10, 24, title, weight="bold"),
     ]
     for place, lane in enumerate(lanes):
         parts += _draw_lane(lane, TOP + place * (LANE + GAP), end_s)
-    parts += [_text(10, band + 18, "state"), *_draw_states(moments, band, end_s)]
+    parts += [text(10, band + 18, "state"), *_draw_states(moments, band, end_s)]
     for mark in range(NUM_MARKS + 1):
         at_s = end_s * mark / NUM_MARKS
-        parts.append(_text(_x(at_s, end_s) - 12, band + BAND + 20, f"{at_s:.0f} s"))
-    return "\n".join([*parts, *_draw_legend(height - 18), "</svg>", ""])
+        parts.append(text(_x(at_s, end_s) - 12, band + BAND + 20, f"{at_s:.0f} s"))
+    return document(WIDTH, height, [*parts, *_draw_legend(height - 18)])
 
 
 def lanes_of(moments: Sequence[Moment]) -> list[Lane]:
@@ -94,9 +92,9 @@ def _draw_lane(lane: Lane, top: int, end_s: float) -> list[str]:
         former = value
     return [
         f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{bottom}" y2="{bottom}" stroke="#dddddd"/>',
-        _text(10, top + LANE / 2, lane.name),
-        _text(LEFT - 30, top + 12, f"{lane.most:.0f}"),
-        _text(LEFT - 30, bottom, "0"),
+        text(10, top + LANE / 2, lane.name),
+        text(LEFT - 30, top + 12, f"{lane.most:.0f}"),
+        text(LEFT - 30, bottom, "0"),
         f'<polyline points="{" ".join(points)}" fill="none" stroke="{CURVE}" stroke-width="1.5"/>',
     ]
 
@@ -117,13 +115,9 @@ def _draw_legend(y: int) -> list[str]:
     parts = []
     for place, (name, color) in enumerate([*STATES.items(), ("changing", CHANGING)]):
         x = LEFT + place * 100
-        parts += [f'<rect x="{x}" y="{y - 11}" width="12" height="12" fill="{color}"/>', _text(x + 17, y, name)]
+        parts += [f'<rect x="{x}" y="{y - 11}" width="12" height="12" fill="{color}"/>', text(x + 17, y, name)]
     return parts
 
 
 def _x(at_s: float, end_s: float) -> float:
     return LEFT + (WIDTH - LEFT - RIGHT) * at_s / (end_s or 1)
-
-
-def _text(x: float, y: float, words: str, weight: str = "normal") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-weight="{weight}">{escape(words)}</text>'

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from xml.sax.saxutils import escape
+
+from bench.svg import document, text
 
 WIDTH, BAR, GAP, LEFT, TOP = 900, 26, 14, 250, 40
 COLORS = {  # by phase; colour-blind safe
@@ -31,35 +32,28 @@ def draw(title: str, bars: Sequence[Bar]) -> str:
     longest_s = max(sum(bar.phases.values()) for bar in bars)
     scale = (WIDTH - LEFT - 90) / longest_s
     height = TOP + len(bars) * (BAR + GAP) + 40
-    style = 'font-family="sans-serif" font-size="13"'
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" {style}>',
-        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-        _text(10, 24, title, weight="bold"),
+        text(10, 24, title, weight="bold"),
     ]
     for row, bar in enumerate(bars):
         parts += _draw_bar(bar, TOP + row * (BAR + GAP), scale)
     parts += _draw_legend([name for bar in bars for name in bar.phases], height - 18)
-    return "\n".join([*parts, "</svg>", ""])
+    return document(WIDTH, height, parts)
 
 
 def _draw_bar(bar: Bar, top: int, scale: float) -> list[str]:
-    parts, left = [_text(10, top + 18, bar.title)], float(LEFT)
+    parts, left = [text(10, top + 18, bar.title)], float(LEFT)
     for name, seconds in bar.phases.items():
         width = seconds * scale
         color = COLORS.get(name, OTHER)
         parts.append(f'<rect x="{left:.1f}" y="{top}" width="{width:.1f}" height="{BAR}" fill="{color}"/>')
         left += width
-    return [*parts, _text(left + 6, top + 18, f"{1e3 * sum(bar.phases.values()):.0f} ms")]
+    return [*parts, text(left + 6, top + 18, f"{1e3 * sum(bar.phases.values()):.0f} ms")]
 
 
 def _draw_legend(names: Sequence[str], y: int) -> list[str]:
     parts = []
     for place, name in enumerate(name for name in COLORS if name in names):
         x = LEFT + place * 95
-        parts += [f'<rect x="{x}" y="{y - 11}" width="12" height="12" fill="{COLORS[name]}"/>', _text(x + 17, y, name)]
+        parts += [f'<rect x="{x}" y="{y - 11}" width="12" height="12" fill="{COLORS[name]}"/>', text(x + 17, y, name)]
     return parts
-
-
-def _text(x: float, y: float, words: str, weight: str = "normal") -> str:
-    return f'<text x="{x:.1f}" y="{y}" font-weight="{weight}">{escape(words)}</text>'

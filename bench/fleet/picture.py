@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from xml.sax.saxutils import escape
+
+from bench.svg import document, text
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 900, 420, 70, 30, 50, 70
 COLORS = ("#0072b2", "#e69f00", "#009e73")  # colour-blind safe
@@ -14,11 +15,8 @@ def draw(title: str, curves: Mapping[str, Sequence[float]]) -> str:
     """Return the picture: for each curve, how many of its moments (in seconds) have passed."""
     end_s = max(max(moments) for moments in curves.values())
     most = max(len(moments) for moments in curves.values())
-    style = 'font-family="sans-serif" font-size="13"'
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" {style}>',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        _text(10, 24, title, weight="bold"),
+        text(10, 24, title, weight="bold"),
         *_axes(end_s, most),
     ]
     for place, (name, moments) in enumerate(curves.items()):
@@ -26,8 +24,8 @@ def draw(title: str, curves: Mapping[str, Sequence[float]]) -> str:
         points = " ".join(f"{_x(at, end_s):.1f},{_y(passed, most):.1f}" for at, passed in steps(moments))
         parts.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="2"/>')
         parts.append(f'<rect x="{LEFT + place * 200}" y="{HEIGHT - 25}" width="12" height="12" fill="{color}"/>')
-        parts.append(_text(LEFT + place * 200 + 18, HEIGHT - 14, name))
-    return "\n".join([*parts, "</svg>", ""])
+        parts.append(text(LEFT + place * 200 + 18, HEIGHT - 14, name))
+    return document(WIDTH, HEIGHT, parts)
 
 
 def steps(moments: Sequence[float]) -> list[tuple[float, int]]:
@@ -41,7 +39,7 @@ def _axes(end_s: float, most: int) -> list[str]:
         at, passed = end_s * mark / NUM_MARKS, most * mark / NUM_MARKS
         x, y = _x(at, end_s), _y(passed, most)
         parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#dddddd"/>')
-        parts += [_text(10, y + 4, f"{passed:,.0f}"), _text(x - 12, HEIGHT - BOTTOM + 20, f"{at:.0f} s")]
+        parts += [text(10, y + 4, f"{passed:,.0f}"), text(x - 12, HEIGHT - BOTTOM + 20, f"{at:.0f} s")]
     return parts
 
 
@@ -51,7 +49,3 @@ def _x(at_s: float, end_s: float) -> float:
 
 def _y(passed: float, most: float) -> float:
     return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * passed / most
-
-
-def _text(x: float, y: float, words: str, weight: str = "normal") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-weight="{weight}">{escape(words)}</text>'
