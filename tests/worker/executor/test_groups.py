@@ -15,12 +15,13 @@ from dormouse_worker.settings import EngineSettings
 BLOCK_SIZE = 4
 MAX_TOKENS = 10
 PROMPTS = {str(n): [(i * i * 7 + i * n + 3) % 250 for i in range(length)] for n, length in enumerate((1, 5, 17, 30))}
-MODELS = {
-    "llama": ("llama", {}, "lean"),
-    "llama through transformers": ("llama", {}, "transformers"),
-    "qwen3": ("qwen3", {}, "lean"),
-    "gemma2": ("gemma2", {}, "auto"),
-    "gpt2": ("gpt2", {}, "auto"),
+MODELS = {  # architecture and settings
+    "llama": ("llama", {"model_impl": "lean"}),
+    "llama without kernels": ("llama", {"model_impl": "lean", "attention_backend": "sdpa"}),
+    "llama through transformers": ("llama", {"model_impl": "transformers"}),
+    "qwen3": ("qwen3", {"model_impl": "lean"}),
+    "gemma2": ("gemma2", {}),
+    "gpt2": ("gpt2", {}),
 }
 SHAPES = [(2, 1), (1, 2), (2, 2)]
 each_group = pytest.mark.parametrize(
@@ -50,9 +51,9 @@ def group_of(directory_of):
 
     @functools.cache
     def make(model, shape):
-        architecture, overrides, impl = MODELS[model]
-        directory = directory_of(architecture, **overrides)
-        made.append(FakeGroupExecutor(directory, *shape, model_impl=impl))
+        architecture, settings = MODELS[model]
+        directory = directory_of(architecture)
+        made.append(FakeGroupExecutor(directory, *shape, **settings))
         return made[-1], expected(directory)
 
     yield make
@@ -229,10 +230,9 @@ def test_a_rank_that_does_not_come_is_an_error_of_the_others(directory_of):
 
 @pytest.mark.parametrize("model", ["llama", "gemma2", "gpt2"])
 def test_random_weights_are_those_of_one_rank(directory_of, model):
-    architecture, overrides, _ = MODELS[model]
     told = []
     for shape in ((1, 1), (2, 2)):
-        group = FakeGroupExecutor(directory_of(architecture, **overrides), *shape, load_format="dummy")
+        group = FakeGroupExecutor(directory_of(model), *shape, load_format="dummy")
         told.append(run(make_engine(group), PROMPTS))
         group.shutdown()
     assert told[0] == told[1]

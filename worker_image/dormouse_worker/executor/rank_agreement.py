@@ -64,8 +64,15 @@ def group_report(reports: Iterable[MemoryReport]) -> MemoryReport:
 
 
 def group_model(models: Mapping[str, ModelInfo]) -> ModelInfo:
-    """Return what the group has loaded: one dtype, all ranks' bytes. Raises RanksDisagree."""
+    """Return what the group has loaded: one dtype, all ranks' bytes. Raises RanksDisagree.
+
+    Our kernels say everything to other ranks in float32, torch's pass in the model's type: both would not understand
+    each other.
+    """
     require_same({name: model.dtype for name, model in models.items()}, "dtype")
+    paths = {name: model.compute_path for name, model in models.items()}
+    if len({path.startswith("native ") for path in paths.values()}) > 1:
+        require_same(paths, "compute path")
     known = list(models.values())
     return msgspec.structs.replace(
         known[0],

@@ -17,7 +17,7 @@ from dormouse_worker.model.architecture import check_architecture, check_forward
 from dormouse_worker.model.attention.hook import DiscoveryContext
 from dormouse_worker.model.attention.interface import AttentionShape
 from dormouse_worker.model.attention.native import NativeBackend
-from dormouse_worker.model.context import current_context, forward_context
+from dormouse_worker.model.context import current_communicator, current_context, forward_context
 from dormouse_worker.model.device.check import check_device
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.foreign import foreign_errors
@@ -74,8 +74,8 @@ class LoadedModel:
         """
         lean, native, context = self._ready(), self.native, current_context()
         if isinstance(native, NativeDecoder) and lean is self.lean and native.fits(context):
-            arrays = [numbers.contiguous().numpy() for numbers in (token_ids, positions, rows)]
-            return torch.from_numpy(native.forward(arrays[0], arrays[1], arrays[2], context))
+            tokens, at, wanted = (numbers.contiguous().numpy() for numbers in (token_ids, positions, rows))
+            return torch.from_numpy(native.forward(tokens, at, wanted, context, current_communicator()))
         if lean is not None:
             return lean.forward(token_ids, positions, rows)
         arguments = {"input_ids": token_ids[None], "position_ids": positions[None], "use_cache": False}

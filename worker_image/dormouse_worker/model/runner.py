@@ -111,7 +111,7 @@ class ModelRunner:
             return self._forward_in_torch(packed, wanted)
         plans = [self._backend.plan(group, self._model.device) for group in packed.groups]
         context = PagedContext(self.cache, plans, self._compute.scratch)
-        return native.forward(packed.token_ids, packed.positions, wanted.rows, context)
+        return native.forward(packed.token_ids, packed.positions, wanted.rows, context, self._compute.communicator)
 
     @torch.inference_mode()
     def _forward_in_torch(self, packed: PackedInput, wanted: LogitRows) -> torch.Tensor:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_double, c_float, c_int64, c_uint64, c_void_p
+from ctypes import CFUNCTYPE, POINTER, c_double, c_float, c_int64, c_uint64, c_void_p
 
-VERSION = 2
+VERSION = 3
 FLOAT32, BFLOAT16 = 0, 1
+SumUp = CFUNCTYPE(c_int64, c_void_p, c_int64)  # float32 numbers and how many -> 0, or that a rank is lost
 
 
 class Group(ctypes.Structure):
@@ -16,7 +17,7 @@ class Group(ctypes.Structure):
 
 
 class Batch(ctypes.Structure):
-    """A packed batch; attention alone leaves out tokens, rows, logits and workspace."""
+    """A packed batch; attention alone leaves out tokens, rows, hidden states, logits and workspace."""
 
     _fields_ = (
         ("num_seqs", c_int64),
@@ -28,6 +29,7 @@ class Batch(ctypes.Structure):
         ("token_ids", c_void_p),
         ("rows", c_void_p),
         ("groups", POINTER(Group)),
+        ("hidden", c_void_p),
         ("logits", c_void_p),
         ("workspace", c_void_p),
     )
@@ -87,7 +89,7 @@ class Layer(ctypes.Structure):
 
 
 class Model(ctypes.Structure):
-    """A decoder."""
+    """A decoder, or one rank's part of it."""
 
     _fields_ = (
         ("dtype", c_int64),
@@ -95,6 +97,11 @@ class Model(ctypes.Structure):
         ("hidden_size", c_int64),
         ("intermediate_size", c_int64),
         ("vocab_size", c_int64),
+        ("first_token", c_int64),
+        ("num_embedded", c_int64),
+        ("num_logits", c_int64),
+        ("leads", c_int64),
+        ("sum_up", SumUp),
         ("embedding", c_void_p),
         ("inv_freq", c_void_p),
         ("attention_factor", c_double),

@@ -48,8 +48,9 @@ class Kernels:
         return int(self._library.dm_workspace_bytes(self._handle, byref(model), num_tokens, num_rows))
 
     def forward(self, model: abi.Model, batch: abi.Batch) -> None:
-        """Fill the batch's logits, float32 [rows, V], and the cache at its slots.
+        """Fill the batch's logits, float32 [rows, those of the rank], or hidden states, and the cache at its slots.
 
+        Whoever sums up for the model knows whether another rank was lost; nothing that was filled counts then.
         Raises IndexError if a token is not in the vocabulary; nothing was computed then.
         """
         row = self._library.dm_forward(self._handle, byref(model), byref(batch))

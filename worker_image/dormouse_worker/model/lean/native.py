@@ -23,6 +23,10 @@ from dormouse_worker.model.kv_cache import KVCache, LayerSpec
 from dormouse_worker.model.lean.arriving import find_tensors
 from dormouse_worker.model.lean.build import Unfit
 from dormouse_worker.model.lean.decoder import Layer, LeanDecoder, Linear, RMSNorm
+from dormouse_worker.model.lean.exchange import Exchange
+from dormouse_worker.model.parallel.communicator import ALONE, Communicator
+from dormouse_worker.model.parallel.layers import gather_logits
+from dormouse_worker.model.parallel.shards import Vocabulary
 from dormouse_worker.model.scratch import Floats, address_of
 from dormouse_worker.native import abi
 from dormouse_worker.native.library import Kernels, Missing
@@ -33,8 +37,9 @@ class _Bound:
     """The model as the kernels read it, over one cache; and the batch, made once and filled for each pass."""
 
     cache: weakref.ref[KVCache]
-    model: abi.Model
+    model: abi.Model  # of a rank that shares its stage it calls `exchange`
     layers: Array[abi.Layer]  # what `model` points to
+    exchange: Exchange
     batch: abi.Batch
     groups: Array[abi.Group]  # what `batch` points to
 
@@ -70,37 +75,55 @@ class NativeDecoder:
         kinds = {layer.attention.call.window: layer for layer in others}
         return NativeDecoder(replace(self._decoder, layers=(*kinds.values(), last)), self._kernels)
 
-    def forward(self, token_ids: Ints, positions: Ints, rows: Ints, context: PagedContext) -> Floats:
-        """Return logits, [len(rows), V], of a packed batch [T] within a context that fits; no torch on the way.
+    def forward(
+        self, token_ids: Ints, positions: Ints, rows: Ints, context: PagedContext, group: Communicator = ALONE
+    ) -> Floats:
+        """Return logits, [len(rows), V], of a packed batch [T] within a context that fits; alone, no torch on the way.
 
-        They hold until the next pass with the context's scratch.
+        They hold until the next pass with the context's scratch. Where another stage computes them, the hidden states
+        are sent to the next one, in float32, and it is [len(rows), 0]. Raises RankLost.
         """
         bound, scratch = self._bind(context.cache), context.scratch
         batch, size = bound.batch, (len(token_ids), len(rows))
         if size != scratch.pass_size:
-            scratch.resize(*size, bound.model.vocab_size, self._kernels.workspace_bytes(bound.model, *size))
-        for plan, group in zip(context.plans, bound.groups, strict=True):
+            scratch.resize(*size, bound.model.num_logits, self._kernels.workspace_bytes(bound.model, *size))
+        for plan, layers in zip(context.plans, bound.groups, strict=True):
             assert isinstance(plan, NativePlan), "it fits"
-            plan.fill_group(group)
+            plan.fill_group(layers)
             plan.fill_batch(batch)
         batch.num_rows = len(rows)
         batch.positions = address_of(positions)
         batch.token_ids = address_of(token_ids)
         batch.rows = address_of(rows)
+        hidden = self._receive(len(token_ids), group)
+        batch.hidden = None if hidden is None else hidden.data_ptr()
         batch.logits = address_of(scratch.logits)
         batch.workspace = scratch.workspace_address
-        with _recorded():
+        with _recorded(), bound.exchange.between(group):
             self._kernels.forward(bound.model, batch)
-        return scratch.logits
+        if self._decoder.head is None:
+            assert hidden is not None, "another stage computes logits"
+            group.send(hidden)
+        vocabulary = self._decoder.vocabulary
+        return scratch.logits if vocabulary is None else _gather(scratch.logits, vocabulary, group)
+
+    def _receive(self, num_tokens: int, group: Communicator) -> torch.Tensor | None:
+        """Return the stages' hidden states, [T, H], which the pass changes; None = there is one stage."""
+        decoder = self._decoder
+        if decoder.embedding is not None and decoder.head is not None:
+            return None
+        hidden = torch.empty(num_tokens, len(decoder.layers[0].attention.norm.weight))  # new: the last may be under way
+        return hidden if decoder.embedding is not None else group.receive(hidden)
 
     def _bind(self, cache: KVCache) -> _Bound:
         """Return the model over this cache; weights and cache keep their addresses over every sleep."""
         if self._bound is None or self._bound.cache() is not cache:
-            layers = (abi.Layer * len(self._decoder.layers))(*(_layer(layer, cache) for layer in self._decoder.layers))
-            groups = (abi.Group * len(cache.spec.groups))()
-            self._bound = _Bound(
-                weakref.ref(cache), _model(self._decoder, layers), layers, abi.Batch(groups=groups), groups
-            )
+            leads = _leads(self._decoder)
+            described = [_layer(layer, cache, leads=leads) for layer in self._decoder.layers]
+            layers = (abi.Layer * len(described))(*described)
+            groups, exchange = (abi.Group * len(cache.spec.groups))(), Exchange()
+            model = _model(self._decoder, layers, exchange)
+            self._bound = _Bound(weakref.ref(cache), model, layers, exchange, abi.Batch(groups=groups), groups)
         return self._bound
 
 
@@ -121,9 +144,6 @@ def build_native(
 
 
 def _misfits(decoder: LeanDecoder, layers: tuple[LayerSpec, ...]) -> Iterator[str]:
-    if decoder.embedding is None or decoder.head is None or decoder.vocabulary is not None:
-        yield "several ranks share the model"
-        return
     tensors = list(find_tensors((decoder.embedding, tuple(decoder.layers), decoder.norm, decoder.head)))
     dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors}
     if len(dtypes) > 1 or tensors[0].dtype not in TYPES:
@@ -143,26 +163,42 @@ def _misfits(decoder: LeanDecoder, layers: tuple[LayerSpec, ...]) -> Iterator[st
         yield "its attention has soft caps or sinks"
 
 
-def _model(decoder: LeanDecoder, layers: Array[abi.Layer]) -> abi.Model:
-    assert decoder.embedding is not None, "the whole model is here"
-    assert decoder.head is not None, "the whole model is here"
-    vocab_size, hidden_size = decoder.head.weight.shape
+def _gather(logits: Floats, vocabulary: Vocabulary, group: Communicator) -> Floats:
+    """Return all ranks' logits side by side."""
+    gathered: Floats = gather_logits(torch.from_numpy(logits), vocabulary, group).contiguous().numpy()
+    return gathered
+
+
+def _model(decoder: LeanDecoder, layers: Array[abi.Layer], exchange: Exchange) -> abi.Model:
+    hidden_size, intermediate_size = decoder.layers[0].mlp.down.weight.shape
+    vocabulary, embedding, head = decoder.vocabulary, decoder.embedding, decoder.head
+    num_embedded = 0 if embedding is None else len(embedding)
     return abi.Model(
-        dtype=TYPES[decoder.embedding.dtype],
+        dtype=TYPES[decoder.layers[0].mlp.down.weight.dtype],
         num_layers=len(layers),
         hidden_size=hidden_size,
-        intermediate_size=decoder.layers[0].mlp.down.weight.shape[1],
-        vocab_size=vocab_size,
-        embedding=decoder.embedding.data_ptr(),
+        intermediate_size=intermediate_size,
+        vocab_size=num_embedded if vocabulary is None else vocabulary.size,
+        first_token=0 if vocabulary is None else vocabulary.start,
+        num_embedded=num_embedded,
+        num_logits=0 if head is None else len(head.weight),
+        leads=_leads(decoder),
+        sum_up=abi.SumUp() if vocabulary is None else abi.SumUp(exchange.sum_up),
+        embedding=None if embedding is None else embedding.data_ptr(),
         inv_freq=decoder.rotary.inv_freq.data_ptr(),
         attention_factor=decoder.rotary.attention_factor,
         norm=_norm(decoder.norm),
-        head=_linear(decoder.head),
+        head=_linear(head),
         layers=layers,
     )
 
 
-def _layer(layer: Layer, cache: KVCache) -> abi.Layer:
+def _leads(decoder: LeanDecoder) -> bool:
+    """Return whether this rank brings to sums what the ranks of its stage must not bring twice."""
+    return decoder.vocabulary is None or decoder.vocabulary.layout.tensor_rank == 0
+
+
+def _layer(layer: Layer, cache: KVCache, *, leads: bool) -> abi.Layer:
     attention, mlp = layer.attention, layer.mlp
     query_norm, key_norm = attention.head_norms or (None, None)
     pool = cache.layer(attention.call.layer_idx)
@@ -174,14 +210,17 @@ def _layer(layer: Layer, cache: KVCache) -> abi.Layer:
         key_norm=_norm(key_norm),
         mlp_norm=_norm(mlp.norm),
         qkv=_linear(attention.qkv),
-        output=_linear(attention.output),
+        output=_linear(attention.output, has_bias=leads),
         gate_up=_linear(mlp.gate_up),
-        down=_linear(mlp.down),
+        down=_linear(mlp.down, has_bias=leads),
     )
 
 
-def _linear(linear: Linear) -> abi.Linear:
-    return abi.Linear(linear.weight.data_ptr(), None if linear.bias is None else linear.bias.data_ptr())
+def _linear(linear: Linear | None, *, has_bias: bool = True) -> abi.Linear:
+    if linear is None:
+        return abi.Linear(None, None)
+    bias = linear.bias if has_bias else None
+    return abi.Linear(linear.weight.data_ptr(), None if bias is None else bias.data_ptr())
 
 
 def _norm(norm: RMSNorm | None) -> abi.Norm:

@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-#define DM_VERSION 2
+#define DM_VERSION 3
 
 enum DmType : int64_t { DM_FLOAT32 = 0, DM_BFLOAT16 = 1 };
 
@@ -21,7 +21,8 @@ struct DmBatch {
   const int64_t *token_ids;     // [T]
   const int64_t *rows;          // [num_rows] whose logits are wanted
   const DmGroup *groups;
-  float *logits;     // [num_rows][V]
+  float *hidden;     // [T][H] what the stage before sent, or the next one gets; null = the model is whole
+  float *logits;     // [num_rows][num_logits]
   char *workspace;   // at least dm_workspace_bytes, aligned to 64
 };
 
@@ -57,13 +58,22 @@ struct DmLayer {
   DmLinear qkv, output, gate_up, down;
 };
 
+// Adds up `count` numbers over the ranks of a stage, in place. Returns 0, or what tells that a rank is lost.
+typedef int64_t (*DmSumUp)(float *numbers, int64_t count);
+
+// A decoder, or one rank's part of it. A rank of a stage has some heads and some of what the gate lets through: its
+// layers' results are parts of sums. The one that leads brings biases and residuals, the others none.
 struct DmModel {
   int64_t dtype, num_layers, hidden_size, intermediate_size, vocab_size;
-  const void *embedding;
+  int64_t first_token, num_embedded;  // the tokens whose embeddings are here, of the vocabulary
+  int64_t num_logits;                 // rows of the head
+  int64_t leads;
+  DmSumUp sum_up;         // null = this rank has its stage for itself
+  const void *embedding;  // null = another stage's
   const float *inv_freq;  // [head size / 2]
   double attention_factor;
   DmNorm norm;
-  DmLinear head;
+  DmLinear head;  // null = another stage's
   const DmLayer *layers;
 };
 
@@ -93,6 +103,7 @@ struct DmSample {
 struct DmPool {
   int64_t num_threads;
   void (*run)(int64_t count, void (*body)(void *context, int64_t i), void *context);
+  void (*hold)(), (*release)();  // nobody else runs anything while it is held; every call of the kernels begins so
 };
 
 // One variant of the kernels, compiled for one kind of processor.
@@ -101,7 +112,7 @@ struct DmKernels {
   void (*attend)(const DmPool *, const DmAttention *, const DmBatch *, const DmGroup *, const DmHeads *query, void *out);
   void (*multiply)(const DmPool *, int64_t dtype, const float *in, const DmLinear *, float *out, int64_t rows,
                    int64_t columns, int64_t num_outputs);
-  void (*forward)(const DmPool *, const DmModel *, const DmBatch *);
+  int64_t (*forward)(const DmPool *, const DmModel *, const DmBatch *);  // what sum_up said last
   int64_t (*workspace_bytes)(const DmModel *, int64_t num_tokens, int64_t num_rows);
   void (*sample)(const DmPool *, const DmSample *);
   int64_t (*desk_bytes)(int64_t vocab_size);

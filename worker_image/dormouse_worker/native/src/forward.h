@@ -74,41 +74,65 @@ struct Pass {
   Space<A> space;
 
   Pass(const DmPool &pool, const DmModel &model, const DmBatch &batch)
-      : pool(pool), model(model), batch(batch), space(model, batch.num_tokens, batch.num_rows, batch.workspace) {}
+      : pool(pool), model(model), batch(batch), space(model, batch.num_tokens, batch.num_rows, batch.workspace) {
+    if (batch.hidden) space.hidden = batch.hidden;
+  }
 
-  void run() {
-    embed();
+  // Returns what `sum_up` said last: 0, or that another rank is lost, and what is computed is nothing.
+  int64_t run() {
     float *hidden = space.hidden;
     int64_t rows = batch.num_tokens;
+    begin();
+    if (model.embedding)
+      if (int64_t lost = sum_up(hidden, rows)) return lost;
     for (int64_t i = 0; i < model.num_layers; i++) {
       const DmLayer &layer = model.layers[i];
       attend(layer);
       const A *attended = space.attended;
-      if (i == model.num_layers - 1) {  // its keys and values are stored: the other rows have done their part
-        choose();
+      if (model.head.weight && i == model.num_layers - 1) {  // its keys and values are stored: the other rows have
+        choose();                                            // done their part
         attended = space.chosen, hidden = space.last, rows = batch.num_rows;
       }
       const DmAttention &a = layer.attention;
-      linear<true, A, W>(pool, attended, layer.output, hidden, rows, a.num_heads * a.value_size, model.hidden_size,
-                            space.packed);
+      if (int64_t lost = add(attended, layer.output, hidden, rows, a.num_heads * a.value_size)) return lost;
       norm(layer.mlp_norm, hidden, rows);
       gated_linear<A, W>(pool, space.normed, layer.gate_up, space.activated, rows, model.hidden_size,
                          model.intermediate_size, space.packed);
-      linear<true, A, W>(pool, space.activated, layer.down, hidden, rows, model.intermediate_size, model.hidden_size,
-                         space.packed);
+      if (int64_t lost = add(space.activated, layer.down, hidden, rows, model.intermediate_size)) return lost;
     }
-    norm(model.norm, hidden, rows);
-    linear<false, A, W>(pool, space.normed, model.head, batch.logits, rows, model.hidden_size, model.vocab_size,
-                        space.packed);
+    if (model.head.weight) {
+      norm(model.norm, hidden, rows);
+      linear<false, A, W>(pool, space.normed, model.head, batch.logits, rows, model.hidden_size, model.num_logits,
+                          space.packed);
+    }
+    return 0;
   }
 
-  // Looks up what the tokens begin with, and computes the angles of their positions.
-  void embed() {
+  // Adds what all ranks of the stage make of their columns. One of them adds its part to what is there, the others
+  // put theirs in its place.
+  int64_t add(const A *in, const DmLinear &map, float *hidden, int64_t rows, int64_t columns) {
+    if (model.leads)
+      linear<true, A, W>(pool, in, map, hidden, rows, columns, model.hidden_size, space.packed);
+    else
+      linear<false, A, W>(pool, in, map, hidden, rows, columns, model.hidden_size, space.packed);
+    return sum_up(hidden, rows);
+  }
+
+  // Other ranks are waited for without the threads: in tests they are threads of one process and share them.
+  int64_t sum_up(float *hidden, int64_t rows) {
+    if (!model.sum_up || !rows) return 0;
+    pool.release();
+    int64_t lost = model.sum_up(hidden, rows * model.hidden_size);
+    pool.hold();
+    return lost;
+  }
+
+  // Looks up what the tokens begin with, zeros for other ranks' tokens, and computes the angles of their positions.
+  void begin() {
     int64_t half = model.layers[0].attention.key_size / 2, size = model.hidden_size;
     parallel_stretches(pool, batch.num_tokens, 4, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; t++) {
-        const W *row = (const W *)model.embedding + batch.token_ids[t] * size;
-        for (int64_t i = 0; i < size; i++) space.hidden[t * size + i] = value(row[i]);
+        if (model.embedding) look_up(batch.token_ids[t] - model.first_token, space.hidden + t * size);
         for (int64_t i = 0; i < half; i++) {
           float angle = (float)batch.positions[t] * model.inv_freq[i];
           space.cosines[t * half + i] = cosf(angle) * (float)model.attention_factor;
@@ -116,6 +140,13 @@ struct Pass {
         }
       }
     });
+  }
+
+  void look_up(int64_t token, float *to) {
+    int64_t size = model.hidden_size;
+    const W *row = (const W *)model.embedding + token * size;
+    bool is_here = token >= 0 && token < model.num_embedded;
+    for (int64_t i = 0; i < size; i++) to[i] = is_here ? value(row[i]) : 0;
   }
 
   void norm(const DmNorm &by, const float *hidden, int64_t rows) {

@@ -21,15 +21,12 @@ bool multiplies_halves(int64_t rows) {
 #endif
 }
 
-void forward(const DmPool *pool, const DmModel *model, const DmBatch *batch) {
-  if (model->dtype == DM_FLOAT32)
-    Pass<float, float>(*pool, *model, *batch).run();
+int64_t forward(const DmPool *pool, const DmModel *model, const DmBatch *batch) {
+  if (model->dtype == DM_FLOAT32) return Pass<float, float>(*pool, *model, *batch).run();
 #if defined(__AVX512BF16__)
-  else if (multiplies_halves(batch->num_tokens))
-    Pass<bf16, bf16>(*pool, *model, *batch).run();
+  if (multiplies_halves(batch->num_tokens)) return Pass<bf16, bf16>(*pool, *model, *batch).run();
 #endif
-  else
-    Pass<float, bf16>(*pool, *model, *batch).run();
+  return Pass<float, bf16>(*pool, *model, *batch).run();
 }
 
 int64_t workspace_bytes(const DmModel *model, int64_t tokens, int64_t rows) {

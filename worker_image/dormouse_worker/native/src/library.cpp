@@ -19,7 +19,15 @@ Pool &pool() {
 
 void run(int64_t count, void (*body)(void *, int64_t), void *context) { pool().run(count, body, context); }
 
-DmPool current() { return DmPool{pool().num_threads(), run}; }
+void hold() { pool().hold(); }
+void release() { pool().release(); }
+
+// Holds the threads for one call.
+struct Held {
+  DmPool threads;
+  Held() { hold(), threads = DmPool{pool().num_threads(), run, hold, release}; }
+  ~Held() { release(); }
+};
 
 #if defined(__x86_64__)
 bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
@@ -66,15 +74,13 @@ int64_t dm_workspace_bytes(const DmKernels *kernels, const DmModel *model, int64
   return kernels->workspace_bytes(model, num_tokens, num_rows);
 }
 
-// Fills batch.logits, and the cache at the batch's slots. Returns -1, or the first row whose token is not in the
-// vocabulary; nothing was computed then.
+// Fills batch.logits or batch.hidden, and the cache at the batch's slots. Returns -1, or the first row whose token is not
+// in the vocabulary, where nothing was computed, or -2: another rank is lost.
 int64_t dm_forward(const DmKernels *kernels, const DmModel *model, const DmBatch *batch) {
-  for (int64_t t = 0; t < batch->num_tokens; t++)
+  for (int64_t t = 0; model->embedding && t < batch->num_tokens; t++)
     if (batch->token_ids[t] < 0 || batch->token_ids[t] >= model->vocab_size) return t;
-  Pool::Held held(pool());
-  DmPool threads = current();
-  kernels->forward(&threads, model, batch);
-  return -1;
+  Held held;
+  return kernels->forward(&held.threads, model, batch) ? -2 : -1;
 }
 
 // Returns the bytes of one desk of `dm_sample`'s workspace.
@@ -82,25 +88,22 @@ int64_t dm_desk_bytes(const DmKernels *kernels, int64_t vocab_size) { return ker
 
 // Sets the batch's tokens.
 void dm_sample(const DmKernels *kernels, const DmSample *batch) {
-  Pool::Held held(pool());
-  DmPool threads = current();
-  kernels->sample(&threads, batch);
+  Held held;
+  kernels->sample(&held.threads, batch);
 }
 
 // Sets out [T][Hq][value size], of the layer's type, for query rows of that type.
 void dm_attend(const DmKernels *kernels, const DmAttention *layer, const DmBatch *batch, const DmGroup *group,
                const DmHeads *query, void *out) {
-  Pool::Held held(pool());
-  DmPool threads = current();
-  kernels->attend(&threads, layer, batch, group, query, out);
+  Held held;
+  kernels->attend(&held.threads, layer, batch, group, query, out);
 }
 
 // Sets out [rows][num_outputs] to in [rows][columns] times the map.
 void dm_multiply(const DmKernels *kernels, int64_t dtype, const float *in, const DmLinear *map, float *out, int64_t rows,
                  int64_t columns, int64_t num_outputs) {
-  Pool::Held held(pool());
-  DmPool threads = current();
-  kernels->multiply(&threads, dtype, in, map, out, rows, columns, num_outputs);
+  Held held;
+  kernels->multiply(&held.threads, dtype, in, map, out, rows, columns, num_outputs);
 }
 
 // Stores rows of keys and values, of the layer's type, in its pools at the group's slots.

@@ -21,18 +21,16 @@ namespace {
 class Pool {
  public:
   // Holds the pool for one pass: other callers wait, the threads are awake.
-  class Held {
-   public:
-    explicit Held(Pool &pool) : pool_(pool), lock_(pool.mutex_) {
-      pool_.state_.fetch_add(1);
-      pool_.state_.notify_all();
-    }
-    ~Held() { pool_.state_.fetch_add(1); }
+  void hold() {
+    mutex_.lock();
+    state_.fetch_add(1);
+    state_.notify_all();
+  }
 
-   private:
-    Pool &pool_;
-    std::lock_guard<std::mutex> lock_;
-  };
+  void release() {
+    state_.fetch_add(1);
+    mutex_.unlock();
+  }
 
   int64_t num_threads() const { return num_threads_.load(std::memory_order_relaxed); }
 
