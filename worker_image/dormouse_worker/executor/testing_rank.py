@@ -41,6 +41,8 @@ def generate(rank: int, model: str, tensor: str, pipeline: str, prompt: str, cou
         worker.sleep(2, TAGS)
         worker.wake_up(TAGS)
     print(json.dumps(told))
+    assert worker.communicator is not None, "the device is there"
+    worker.communicator.barrier()  # as a leader lets go of ranks only when all have answered
     worker.shutdown()
     return 0
 

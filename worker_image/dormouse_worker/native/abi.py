@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import CFUNCTYPE, POINTER, c_double, c_float, c_int64, c_uint64, c_void_p
+from ctypes import CFUNCTYPE, POINTER, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
 
 VERSION = 3
 FLOAT32, BFLOAT16 = 0, 1
@@ -141,4 +141,16 @@ class Sample(ctypes.Structure):
         ("positions", c_void_p),
         ("tokens", c_void_p),
         ("workspace", c_void_p),
+    )
+
+
+class Stage(ctypes.Structure):
+    """One rank's place among those of its stage, which share memory."""
+
+    _fields_ = (
+        ("memory", c_void_p),
+        ("rank", c_int64),
+        ("num_ranks", c_int64),
+        ("timeout_ms", c_int64),
+        ("others", POINTER(c_int32)),
     )

@@ -12,6 +12,8 @@ from pathlib import Path
 from dormouse_worker.native import abi
 from dormouse_worker.native.build import candidates, digest
 
+LATE = 1  # as in abi.h
+
 
 @dataclass(frozen=True, slots=True)
 class Missing:
@@ -82,6 +84,26 @@ class Kernels:
         """Set the batch's tokens, int64 [rows]."""
         self._library.dm_sample(self._handle, byref(batch))
 
+    def shared_bytes(self, num_ranks: int) -> int:
+        """Return the bytes of the memory, zeros at first, that so many ranks of a stage share."""
+        return int(self._library.dm_shared_bytes(num_ranks))
+
+    def sum_up(self, stage: abi.Stage, numbers: int, count: int) -> None:
+        """Add up float32 numbers over the ranks, in place. Raises TimeoutError if a rank does not come, or ended."""
+        _require_all(self._library.dm_sum_up(byref(stage), numbers, count))
+
+    def gather(self, stage: abi.Stage, part: int, num_rows: int, columns: int, out: int) -> None:
+        """Fill the first rank's `out`, float32 [rows, ranks · columns], with all parts [rows, columns] side by side.
+
+        `out` of the others is not looked at. Raises TimeoutError if a rank does not come, or ended.
+        """
+        _require_all(self._library.dm_gather(byref(stage), part, num_rows, columns, out))
+
+
+def _require_all(met: int) -> None:
+    if met:
+        raise TimeoutError("a rank did not come in time" if met == LATE else "a rank's process has ended")
+
 
 def load_kernels() -> Kernels | Missing:
     """Return the fastest variant for this processor."""
@@ -114,7 +136,7 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
     """Tell ctypes what goes in and out. Raises AttributeError if something is not there."""
     model, batch, layer, group = (POINTER(kind) for kind in (abi.Model, abi.Batch, abi.Attention, abi.Group))
     heads, linear = POINTER(abi.Heads), POINTER(abi.Linear)
-    sizes, sample = [c_int64] * 3, POINTER(abi.Sample)
+    sizes, sample, stage = [c_int64] * 3, POINTER(abi.Sample), POINTER(abi.Stage)
     functions = {
         "dm_version": (c_int64, []),
         "dm_digest": (c_char_p, []),
@@ -129,6 +151,9 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "dm_multiply": (None, [c_void_p, c_int64, c_void_p, linear, c_void_p, *sizes]),
         "dm_desk_bytes": (c_int64, [c_void_p, c_int64]),
         "dm_sample": (None, [c_void_p, sample]),
+        "dm_shared_bytes": (c_int64, [c_int64]),
+        "dm_sum_up": (c_int64, [stage, c_void_p, c_int64]),
+        "dm_gather": (c_int64, [stage, c_void_p, c_int64, c_int64, c_void_p]),
     }
     for name, (result, arguments) in functions.items():
         function = getattr(library, name)

@@ -26,6 +26,12 @@ class Communicator(Protocol):
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return what the ranks of this stage bring, side by side along the last dimension; all have one shape."""
 
+    def gather(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return what the ranks of this stage bring, [R, C] each, side by side, [R, T · C]; on the first one alone.
+
+        On the others it is what they brought. It holds until the next call.
+        """
+
     def send(self, hidden: torch.Tensor) -> None:
         """Give this to the next stage; may return before it is there. The tensor must stay as it is."""
 
@@ -62,6 +68,10 @@ class Alone:
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """See `Communicator`."""
         return tensor if self.layout.tensor == 1 else torch.cat([tensor] * self.layout.tensor, -1)
+
+    def gather(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Communicator`."""
+        return self.all_gather(rows)
 
     def send(self, hidden: torch.Tensor) -> None:
         """See `Communicator`."""

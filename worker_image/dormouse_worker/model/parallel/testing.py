@@ -88,6 +88,11 @@ class FakeCommunicator:
         assert len({each.shape for each in brought}) == 1, [each.shape for each in brought]
         return torch.cat(list(brought), -1)
 
+    def gather(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Communicator`."""
+        gathered = self.all_gather(rows)
+        return gathered if self.layout.tensor_rank == 0 else rows
+
     def send(self, hidden: torch.Tensor) -> None:
         """See `Communicator`."""
         self._group.num_sent += 1

@@ -1,5 +1,7 @@
 """The group over torch.distributed: gloo between CPUs, NCCL between GPUs. The only file that knows its process groups.
 
+On CPUs the sums go through memory that the ranks of a stage share, see `shared_stage`.
+
 T = 2, P = 2        stage 0: ranks 0, 1       stage 1: ranks 2, 3        sums within a stage
                     line 0: ranks 0 -> 2      line 1: ranks 1 -> 3       hidden states along a line
 """
@@ -18,6 +20,7 @@ from torch import distributed
 
 from dormouse_worker.errors import RankLost
 from dormouse_worker.layout import Layout
+from dormouse_worker.model.parallel.shared_stage import SharedStage, share
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 PATIENCE_S = 600.0  # for a rank that loads slower than the others; one that ends is noticed at once
@@ -37,6 +40,7 @@ class TorchCommunicator:
         self._stage: Any = None
         self._line: Any = None
         self._control: Any = None  # between CPUs
+        self._shared: SharedStage | None = None
         timeout = timedelta(seconds=timeout_s)
         with self._lost("connecting"):
             distributed.init_process_group(
@@ -46,6 +50,8 @@ class TorchCommunicator:
                 self._stage, self._line = self._make_groups(timeout)
                 self._control = distributed.new_group(backend="gloo", timeout=timedelta(seconds=PATIENCE_S))
                 self.all_reduce(torch.zeros(1, device=device))  # libraries take their buffers before anybody measures
+                if device.type == "cpu" and layout.tensor > 1:
+                    self._shared = share(layout, store, self.all_reduce, timeout_s)
                 self.barrier()
             except BaseException:
                 self.close()
@@ -59,7 +65,10 @@ class TorchCommunicator:
         if self.layout.tensor > 1 and tensor.numel():
             tensor = tensor.contiguous()
             with self._lost("all_reduce"):
-                distributed.all_reduce(tensor, group=self._stage)
+                if self._shared is not None and tensor.dtype == torch.float32:
+                    self._shared.sum_up(tensor)
+                else:
+                    distributed.all_reduce(tensor, group=self._stage)
         return tensor
 
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -70,6 +79,13 @@ class TorchCommunicator:
         with self._lost("all_gather"):
             distributed.all_gather(parts, tensor.contiguous(), group=self._stage)
         return torch.cat(parts, -1)
+
+    def gather(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Communicator`."""
+        if self._shared is None or rows.dtype != torch.float32 or not rows.numel():
+            return self.all_gather(rows)
+        with self._lost("gather"):
+            return self._shared.gather(rows.contiguous())
 
     def send(self, hidden: torch.Tensor) -> None:
         """See `Communicator`. As many may be under way as there are stages; then the oldest is waited for."""
@@ -101,6 +117,8 @@ class TorchCommunicator:
     def close(self) -> None:
         """See `Communicator`."""
         self._under_way.clear()
+        if self._shared is not None:
+            self._shared.close()
         self._stage = self._line = self._control = None  # else they would die in a garbage collection, which hangs
         if distributed.is_initialized():
             with contextlib.suppress(RuntimeError):  # somebody else is gone already
@@ -116,10 +134,10 @@ class TorchCommunicator:
 
     @contextmanager
     def _lost(self, what: str) -> Iterator[None]:
-        """Raise RankLost for what torch raises: it has types of its own, and RuntimeError for gloo's."""
+        """Raise RankLost for what torch raises, types of its own and RuntimeError, and the shared memory."""
         try:
             yield
-        except RuntimeError as error:  # DistError, its base, is one
+        except (RuntimeError, TimeoutError) as error:  # torch's DistError is one of the first
             raise RankLost(
                 f"rank {self.layout.rank} of {self.layout.world_size}: {what} failed, with up to {self._timeout_s:g} s "
                 f"to wait: {error}"

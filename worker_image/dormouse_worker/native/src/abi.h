@@ -99,6 +99,15 @@ struct DmSample {
   char *workspace;           // dm_desk_bytes for each desk, zeros at first, aligned to 64; for one size of vocabulary
 };
 
+// One rank's place among those of its stage, which are processes of one pod.
+struct DmStage {
+  void *memory;  // dm_shared_bytes that all of them share, zeros at first
+  int64_t rank, num_ranks, timeout_ms;
+  const int32_t *others;  // [num_ranks - 1] descriptors of the other ranks' processes
+};
+
+enum DmMet : int64_t { DM_ALL_CAME = 0, DM_LATE = 1, DM_ENDED = 2 };
+
 // How work is shared out: `run` calls body(context, i) for every i < count, on several threads, and returns after all.
 struct DmPool {
   int64_t num_threads;

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "pool.h"
+#include "shared.h"
 
 extern "C" {
 extern const DmKernels dm_kernels_portable;
@@ -104,6 +105,20 @@ void dm_multiply(const DmKernels *kernels, int64_t dtype, const float *in, const
                  int64_t columns, int64_t num_outputs) {
   Held held;
   kernels->multiply(&held.threads, dtype, in, map, out, rows, columns, num_outputs);
+}
+
+// Returns the bytes of the memory that so many ranks share.
+int64_t dm_shared_bytes(int64_t num_ranks) { return Shared::num_bytes(num_ranks); }
+
+// Adds up numbers [count] over the ranks, in place.
+int64_t dm_sum_up(const DmStage *stage, float *numbers, int64_t count) {
+  return ((Shared *)stage->memory)->sum_up(*stage, numbers, count);
+}
+
+// Sets the first rank's out [rows][ranks · columns] to the ranks' parts [rows][columns] side by side; the others' may
+// be null.
+int64_t dm_gather(const DmStage *stage, const float *part, int64_t rows, int64_t columns, float *out) {
+  return ((Shared *)stage->memory)->gather(*stage, part, rows, columns, out);
 }
 
 // Stores rows of keys and values, of the layer's type, in its pools at the group's slots.
