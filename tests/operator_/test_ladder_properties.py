@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from dormouse_api.names import ANNOTATION_WAKE, READINESS_GATE
@@ -154,11 +154,12 @@ class Night:
         elif worker.state is WorkerState.READY:
             worker.request_counter += 1
             worker.running_requests += 1
-            if self.is_steady:
+            if self.is_steady and "deletionTimestamp" not in pod["metadata"]:  # one that a user deleted is ending
                 self.begun[address] = worker, worker.running_requests
 
 
 @given(st.lists(happenings, max_size=14))
+@example([("delete", 0), ("request", 0), ("pass", 1)])
 @pytest.mark.timeout(300)  # some seconds on a machine of its own
 @settings(
     max_examples=40,
