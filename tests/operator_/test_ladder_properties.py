@@ -60,9 +60,7 @@ class Night:
         """Let the node, the workers and the operator act in turn."""
         for _ in range(count):
             self.rig.node.tick()
-            for worker in self.rig.workers.workers.values():
-                if worker.state is WorkerState.LOADING:
-                    worker.finish_loading()
+            self.rig.finish_loading()
             await self.rig.reconcile()
             self.check()
 

@@ -244,9 +244,7 @@ async def test_a_new_spec_rolls_out_while_replicas_sleep_and_who_serves_goes_las
     rig.apply(engine={"device": "cpu", "maxNumSeqs": 3})
     for _ in range(60):
         rig.node.tick()
-        for worker in rig.workers.workers.values():
-            if worker.state is WorkerState.LOADING:
-                worker.finish_loading()
+        rig.finish_loading()
         await rig.reconcile()
         assert rollout != {"strategy": "Surge"} or rig.condition("Ready")[0] == "True"
         others = [worker for worker in rig.workers.workers.values() if worker is not first]
