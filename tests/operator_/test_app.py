@@ -31,6 +31,7 @@ from dormouse_operator.testing_nouns import a_worker, observed
 from dormouse_operator.testing_workers import FakeWorkers
 from dormouse_operator.watch import build_registry, build_settings
 from dormouse_operator.watch_session import WatchSessions
+from tests.waiting import until
 
 SETTINGS = parse_settings({"DORMOUSE_NAMESPACE": "system", "DORMOUSE_RELEASE": "r", "DORMOUSE_TOKENS_DIR": "/none"})
 
@@ -61,12 +62,6 @@ def app_over(kube, metrics=None, gateways=None, tls=None, **settings):
         gateways=gateways,
         tls=tls,
     )
-
-
-async def until(holds):
-    async with asyncio.timeout(5):
-        while not holds():  # noqa: ASYNC110  # what is waited for has no event of its own
-            await asyncio.sleep(0)
 
 
 async def test_with_mutual_tls_a_leader_issues_certificates_that_pods_mount_and_tells_how_long_they_last():

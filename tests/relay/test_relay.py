@@ -24,6 +24,7 @@ from dormouse_gateway.relay import MAX_BATCH_BYTES, PAUSE_AT, Relay
 from dormouse_gateway.requests import GENERATE, METHODS
 from dormouse_worker.front.parsing import readable
 from dormouse_worker.front.relay import Carrier, RelayService, Room
+from tests.waiting import until
 
 TOKEN = "the gateway's token"
 
@@ -100,11 +101,6 @@ async def line():
     async with running_line() as made:
         await until(lambda: made.relay.is_open)
         yield made
-
-
-async def until(holds):
-    while not holds():  # noqa: ASYNC110  # what is waited for happens at the other side
-        await asyncio.sleep(0.002)
 
 
 async def read_all(call):
