@@ -19,9 +19,11 @@ def tell(rig, *, gateway="a:1", **facts):
 
 def wake(rig):
     """Have a gateway ask for a wake."""
-    now = rig.clock().isoformat()
-    change = lambda obj: obj["metadata"].setdefault("annotations", {}).update({ANNOTATION_WAKE: now})  # noqa: E731
-    rig.kube.edit(INFERENCE_DEPLOYMENTS, *rig.key, change)
+
+    def write(obj):
+        obj["metadata"].setdefault("annotations", {})[ANNOTATION_WAKE] = rig.clock().isoformat()
+
+    rig.kube.edit(INFERENCE_DEPLOYMENTS, *rig.key, write)
 
 
 async def until_due(rig):
