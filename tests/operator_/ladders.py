@@ -5,7 +5,7 @@ from __future__ import annotations
 from dormouse_api.names import ANNOTATION_WAKE
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS
 from dormouse_operator.gateways import Told
-from dormouse_operator.model import WorkerState
+from dormouse_operator.model import Activity, WorkerState
 from dormouse_operator.testing_gateways import FakeGateways
 
 LADDER = {"level1AfterSeconds": 600, "level2AfterSeconds": 1800, "zeroAfterSeconds": 7200, "drainTimeoutSeconds": 60}
@@ -24,6 +24,12 @@ def wake(rig):
         obj["metadata"].setdefault("annotations", {})[ANNOTATION_WAKE] = rig.clock().isoformat()
 
     rig.kube.edit(INFERENCE_DEPLOYMENTS, *rig.key, write)
+
+
+def quiet(seconds=10**6, **facts):
+    """Return what is known of a deployment that nobody called for so long."""
+    idle = {"in_flight": 0, "held": 0, "quiet_s": seconds, "awake_workers": 1, "running": 0, "waiting": 0}
+    return Activity(**{**idle, "mean_kv_cache_usage": 0.0, **facts})
 
 
 async def until_due(rig):
