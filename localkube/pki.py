@@ -86,7 +86,7 @@ def ensure(paths: Paths) -> None:
 
 def _make_all(pki: Path) -> None:
     try:
-        from cryptography.hazmat.primitives import serialization  # noqa: F401
+        from cryptography.hazmat.primitives import serialization  # noqa: F401  # only to see that it is there
     except ImportError as error:
         raise HostError("certificates: the Python package `cryptography` is missing; run `make install`") from error
     pki.mkdir(parents=True, exist_ok=True)

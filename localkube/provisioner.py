@@ -9,6 +9,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -117,9 +118,9 @@ class Provisioner:
         claims, volumes = (self._api.get(path)["items"] for path in (CLAIMS, VOLUMES))
         todo = plan(claims, volumes, self._folder)
         for volume in todo.create:
-            self._guarded(lambda volume=volume: self._make(volume))  # type: ignore[misc]
+            self._guarded(partial(self._make, volume))
         for name in todo.delete:
-            self._guarded(lambda name=name: self._remove(name))  # type: ignore[misc]
+            self._guarded(partial(self._remove, name))
 
     def _guarded(self, action: Callable[[], None]) -> None:
         try:

@@ -33,7 +33,9 @@ OURS = frozenset({"bench", "dormouse_api", "dormouse_worker", "tests", "tools"})
 WORKER = ROOT / "worker_image" / "dormouse_worker"
 WORKER_PARTS = ("engine", "executor", "model")
 # of the worker's other files
-SERVES_ONLY = frozenset({"__main__.py", "download.py", "engine_process.py", "hub.py", "testing.py"})
+SERVES_ONLY = frozenset(
+    {"__main__.py", "download.py", "engine_process.py", "hub.py", "testing.py", "testing_in_process.py"}
+)
 SOURCES = ("tests/gpu/*.py", "bench/results.py", "tools/bootstrap.py", "api/dormouse_api/__init__.py")
 
 

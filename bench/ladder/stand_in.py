@@ -4,6 +4,7 @@ It listens some time after its pod runs, loads, reports, and is READY when the o
 sleeps and wakes as it is told. Status and load are told as the real front tells them.
 """
 
+# ruff: noqa: N802  the method names are those of the .proto file
 from __future__ import annotations
 
 import asyncio
@@ -143,7 +144,7 @@ class Control(FakeControl):
         super().__init__(find)
         self._stand_in = stand_in
 
-    async def WatchStatus(  # noqa: N802
+    async def WatchStatus(
         self,
         request: control_pb.GetStatusRequest,  # noqa: ARG002
         context: Any,  # noqa: ARG002
@@ -153,32 +154,30 @@ class Control(FakeControl):
         async for status in one.changes.stream(one.worker.status, min_interval_s=0.0):
             yield to_message(status)
 
-    async def WakeUp(  # noqa: N802
-        self, request: control_pb.WakeUpRequest, context: Any
-    ) -> control_pb.WorkerStatus:
+    async def WakeUp(self, request: control_pb.WakeUpRequest, context: Any) -> control_pb.WorkerStatus:
         """See the contract."""
         async with self._stand_in.turn:
             level = self._stand_in.worker.sleep_level
             await self._stand_in.wake_up()
             return await self._noted(super().WakeUp(request, context), level)
 
-    async def InitializeCache(  # noqa: N802
+    async def InitializeCache(
         self, request: control_pb.InitializeCacheRequest, context: Any
     ) -> control_pb.WorkerStatus:
         """See the contract."""
         return await self._noted(super().InitializeCache(request, context), 0)
 
-    async def PrepareSleep(  # noqa: N802
+    async def PrepareSleep(
         self, request: control_pb.PrepareSleepRequest, context: Any
     ) -> control_pb.PrepareSleepResponse:
         """See the contract."""
         return await self._noted(super().PrepareSleep(request, context), self._stand_in.worker.sleep_level)
 
-    async def Sleep(self, request: control_pb.SleepRequest, context: Any) -> control_pb.WorkerStatus:  # noqa: N802
+    async def Sleep(self, request: control_pb.SleepRequest, context: Any) -> control_pb.WorkerStatus:
         """See the contract."""
         return await self._noted(super().Sleep(request, context), self._stand_in.worker.sleep_level)
 
-    async def Drain(self, request: control_pb.DrainRequest, context: Any) -> control_pb.DrainResponse:  # noqa: N802
+    async def Drain(self, request: control_pb.DrainRequest, context: Any) -> control_pb.DrainResponse:
         """See the contract."""
         return await self._noted(super().Drain(request, context), self._stand_in.worker.sleep_level)
 
@@ -198,9 +197,7 @@ class Inference(rpc.InferenceServicer):
         """Take whose door it is."""
         self._stand_in = stand_in
 
-    async def Generate(  # noqa: N802
-        self, request: pb.GenerateRequest, context: Any
-    ) -> AsyncIterator[pb.GenerateResponse]:
+    async def Generate(self, request: pb.GenerateRequest, context: Any) -> AsyncIterator[pb.GenerateResponse]:
         """Give the first token at once, the others each after its time; refuse while not READY."""
         one, worker = self._stand_in, self._stand_in.worker
         if worker.state is not WorkerState.READY:
@@ -218,11 +215,11 @@ class Inference(rpc.InferenceServicer):
             worker.running_requests -= 1
             one.changes.notify()
 
-    async def GetModel(self, request: pb.GetModelRequest, context: Any) -> pb.GetModelResponse:  # noqa: N802, ARG002
+    async def GetModel(self, request: pb.GetModelRequest, context: Any) -> pb.GetModelResponse:  # noqa: ARG002
         """Describe a model of which there is one."""
         return pb.GetModelResponse(name=self._stand_in.deployment, model_digest="sha256:stand-in")
 
-    async def WatchLoad(self, request: pb.WatchLoadRequest, context: Any) -> AsyncIterator[pb.Load]:  # noqa: N802, ARG002
+    async def WatchLoad(self, request: pb.WatchLoadRequest, context: Any) -> AsyncIterator[pb.Load]:  # noqa: ARG002
         """Tell the load as the front does: at once whether it takes requests, numbers now and then."""
         one = self._stand_in
         async for load in one.changes.stream(

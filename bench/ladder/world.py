@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ class World:
             made["spec"]["lifecycle"] = {"minActiveSeconds": 0, "holdTimeoutSeconds": 120, **lifecycle}
             await self.kube.create(INFERENCE_DEPLOYMENTS, made)
         for name in names:
-            await self.until(f"{name} to be ready once", lambda name=name: bool(self.journal.of(name)))  # type: ignore[misc]  # bound now
+            await self.until(f"{name} to be ready once", partial(self.journal.of, name))
 
     async def stop(self, name: str) -> None:
         """Have the deployment keep no pod and wake no more, so that it disturbs nothing."""
@@ -106,7 +107,7 @@ class World:
         """Wait until the deployment has no pod and everybody knows."""
         await self.until(f"{name} to have no pod", lambda: self.seen.rung(name) == "Zero" and not self.seen.pods[name])
 
-    async def until(self, what: str, holds: Callable[[], bool]) -> None:
+    async def until(self, what: str, holds: Callable[[], object]) -> None:
         """Wait until something is seen. Raises FleetError after a minute, or when operator or gateway have ended."""
         deadline_s = time.monotonic() + STEP_TIMEOUT_S
         while not holds():

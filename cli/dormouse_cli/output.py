@@ -71,5 +71,5 @@ def _summary(last: pb.GenerateResponse) -> str:
     return f"[{last.usage.prompt_tokens} + {last.usage.completion_tokens} tokens{speed}, ended by {reason}]"
 
 
-def _shown(value: object) -> str:
-    return str(value) if isinstance(value, (str, int)) else " ".join(str(one) for one in value)  # type: ignore[attr-defined]
+def _shown(value: str | int | Iterable[object]) -> str:
+    return str(value) if isinstance(value, (str, int)) else " ".join(str(one) for one in value)

@@ -90,9 +90,9 @@ class Gateway:
         self._keys = read_keys(settings)
         self._identity = read_identity(settings)
         self.metrics = Metrics()
-        self._mutual_tls = read_mutual_tls(settings)
-        if self._mutual_tls:
-            self.metrics.follow_certificate(lambda tls=self._mutual_tls: tls.expiry_s)  # type: ignore[misc]
+        tls = self._mutual_tls = read_mutual_tls(settings)
+        if tls:
+            self.metrics.follow_certificate(lambda: tls.expiry_s)
         self.channels = Channels(self._mutual_tls, token=tokens.gateway_token)
         self.router = Router(
             on_close=self.channels.discard,

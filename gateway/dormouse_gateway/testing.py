@@ -3,6 +3,7 @@
 The worker is a real gRPC server with the real service; only its answers are made up.
 """
 
+# ruff: noqa: N802  the method names are those of the .proto file
 from __future__ import annotations
 
 import asyncio
@@ -79,9 +80,7 @@ class FakeWorker(rpc.InferenceServicer):
         """Break every connection and close the port."""
         await self._server.stop(None)
 
-    async def Generate(  # noqa: N802  # the name on the wire
-        self, request: pb.GenerateRequest, context: Any
-    ) -> AsyncIterator[pb.GenerateResponse]:
+    async def Generate(self, request: pb.GenerateRequest, context: Any) -> AsyncIterator[pb.GenerateResponse]:
         """Stream one message per token; the last one says why it ended."""
         await self._note("Generate", request, context)
         try:
@@ -98,17 +97,17 @@ class FakeWorker(rpc.InferenceServicer):
         await _fail(context, self.fail_after)
         yield pb.GenerateResponse(finish_reason=pb.FINISH_REASON_STOP)
 
-    async def Tokenize(self, request: pb.TokenizeRequest, context: Any) -> pb.TokenizeResponse:  # noqa: N802
+    async def Tokenize(self, request: pb.TokenizeRequest, context: Any) -> pb.TokenizeResponse:
         """Return one token per byte."""
         await self._note("Tokenize", request, context)
         return pb.TokenizeResponse(token_ids=request.text.encode())
 
-    async def Detokenize(self, request: pb.DetokenizeRequest, context: Any) -> pb.DetokenizeResponse:  # noqa: N802
+    async def Detokenize(self, request: pb.DetokenizeRequest, context: Any) -> pb.DetokenizeResponse:
         """Return one byte per token."""
         await self._note("Detokenize", request, context)
         return pb.DetokenizeResponse(text=bytes(request.token_ids).decode())
 
-    async def GetModel(self, request: pb.GetModelRequest, context: Any) -> pb.GetModelResponse:  # noqa: N802
+    async def GetModel(self, request: pb.GetModelRequest, context: Any) -> pb.GetModelResponse:
         """Return the worker's name as the model's."""
         if request.model:  # without it, it is the gateway that asks, for itself
             await self._note("GetModel", request, context)
@@ -116,7 +115,7 @@ class FakeWorker(rpc.InferenceServicer):
             await _fail(context, unavailable("the model's files can not be read"))
         return pb.GetModelResponse(name=self.name, model_digest=self.digest)
 
-    async def WatchLoad(self, request: pb.WatchLoadRequest, context: Any) -> AsyncIterator[pb.Load]:  # noqa: N802, ARG002
+    async def WatchLoad(self, request: pb.WatchLoadRequest, context: Any) -> AsyncIterator[pb.Load]:  # noqa: ARG002
         """Stream the load as `tell_load` sets it."""
         self.watchers += 1
         try:

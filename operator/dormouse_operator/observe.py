@@ -112,9 +112,6 @@ class Observer:
         num_away = deployment.replicas - decision.num_present(deployment.replicas)
         deployment = replace(deployment, replicas=deployment.replicas - num_away)
         raw_service = snapshot.service or await self._kube.get(SERVICES, *deployment.key)
-        raw_budget = snapshot.budget
-        if raw_budget is None and deployment.replicas > 1:
-            raw_budget = await self._kube.get(DISRUPTION_BUDGETS, *deployment.key)
         service = parse_service(raw_service, deployment)
         ranks_service = parse_ranks_service(await self._ranks_service(snapshot, deployment), deployment)
         spares = spare.choose(decision.ladder, _own(deployment, pods), workers, refusals.by_pod)
@@ -133,7 +130,7 @@ class Observer:
             service=service,
             ranks_service=ranks_service,
             name_owner=str(snapshot.rival) if snapshot.rival else "",
-            budget=parse_budget(raw_budget, deployment, len(spares)),
+            budget=parse_budget(await self._budget(snapshot, deployment), deployment, len(spares)),
             agreement_timeout_s=self._agreement_timeout_s,
             pod_digest=pod_digest_of(deployment, image),
             strangers=strangers,
@@ -150,6 +147,12 @@ class Observer:
             meets_stranger=(snapshot.service is None and service is not None)
             or (snapshot.ranks_service is None and ranks_service is not None),
         )
+
+    async def _budget(self, snapshot: Snapshot, deployment: Deployment) -> Resource | None:
+        """Return the disruption budget; not looked for where one replica needs none."""
+        if snapshot.budget or deployment.replicas <= 1:
+            return snapshot.budget
+        return await self._kube.get(DISRUPTION_BUDGETS, *deployment.key)
 
     async def _ranks_service(self, snapshot: Snapshot, deployment: Deployment) -> Resource | None:
         """Return the Service under which the pods of groups find each other; not looked for where there are none."""

@@ -1,5 +1,6 @@
 """For tests: a fake worker behind the real gRPC protocol, guarded by the operator's role."""
 
+# ruff: noqa: N802  the method names are those of the .proto file
 from __future__ import annotations
 
 import asyncio
@@ -30,18 +31,18 @@ class FakeControl(rpc.WorkerControlServicer):
         self._look_s = look_s
         self._commanded: dict[str, asyncio.Event] = {}  # by pod UID: set once, when a command was given
 
-    async def SwapEngine(self, request: pb.SwapEngineRequest, context: Any) -> pb.WorkerStatus:  # noqa: N802
+    async def SwapEngine(self, request: pb.SwapEngineRequest, context: Any) -> pb.WorkerStatus:
         """See the contract."""
         return await self._do(
             context,
             lambda worker: worker.swap_engine(request.epoch, request.settings_digest, request.arguments),
         )
 
-    async def GetStatus(self, request: pb.GetStatusRequest, context: Any) -> pb.WorkerStatus:  # noqa: N802, ARG002
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Any) -> pb.WorkerStatus:  # noqa: ARG002
         """See the contract."""
         return to_message((await self._find(context)).status())
 
-    async def WatchStatus(self, request: pb.GetStatusRequest, context: Any) -> AsyncIterator[pb.WorkerStatus]:  # noqa: N802, ARG002
+    async def WatchStatus(self, request: pb.GetStatusRequest, context: Any) -> AsyncIterator[pb.WorkerStatus]:  # noqa: ARG002
         """See the contract."""
         worker, told = await self._find(context), None
         while True:
@@ -53,16 +54,16 @@ class FakeControl(rpc.WorkerControlServicer):
             with suppress(TimeoutError):
                 await asyncio.wait_for(commanded.wait(), self._look_s)
 
-    async def InitializeCache(self, request: pb.InitializeCacheRequest, context: Any) -> pb.WorkerStatus:  # noqa: N802
+    async def InitializeCache(self, request: pb.InitializeCacheRequest, context: Any) -> pb.WorkerStatus:
         """See the contract."""
         return await self._do(context, lambda worker: worker.initialize_cache(request.epoch, request.num_gpu_blocks))
 
-    async def Drain(self, request: pb.DrainRequest, context: Any) -> pb.DrainResponse:  # noqa: N802
+    async def Drain(self, request: pb.DrainRequest, context: Any) -> pb.DrainResponse:
         """See the contract."""
         status = await self._do(context, lambda worker: worker.drain(request.epoch))
         return pb.DrainResponse(remaining_requests=status.running_requests)
 
-    async def PrepareSleep(self, request: pb.PrepareSleepRequest, context: Any) -> pb.PrepareSleepResponse:  # noqa: N802
+    async def PrepareSleep(self, request: pb.PrepareSleepRequest, context: Any) -> pb.PrepareSleepResponse:
         """See the contract."""
         abort = request.mode == pb.DRAIN_MODE_ABORT
         counter = request.request_counter if request.HasField("request_counter") else None
@@ -71,17 +72,17 @@ class FakeControl(rpc.WorkerControlServicer):
         )
         return pb.PrepareSleepResponse()
 
-    async def PrepareWakeUp(self, request: pb.PrepareWakeUpRequest, context: Any) -> pb.PrepareWakeUpResponse:  # noqa: N802
+    async def PrepareWakeUp(self, request: pb.PrepareWakeUpRequest, context: Any) -> pb.PrepareWakeUpResponse:
         """See the contract."""
         await self._do(context, lambda worker: worker.prepare_wake_up(request.epoch))
         return pb.PrepareWakeUpResponse(missing_bytes=(await self._find(context)).missing_bytes)
 
-    async def Sleep(self, request: pb.SleepRequest, context: Any) -> pb.WorkerStatus:  # noqa: N802
+    async def Sleep(self, request: pb.SleepRequest, context: Any) -> pb.WorkerStatus:
         """See the contract."""
         abort = request.mode == pb.DRAIN_MODE_ABORT
         return await self._do(context, lambda worker: worker.sleep(request.epoch, level=request.level, abort=abort))
 
-    async def WakeUp(self, request: pb.WakeUpRequest, context: Any) -> pb.WorkerStatus:  # noqa: N802
+    async def WakeUp(self, request: pb.WakeUpRequest, context: Any) -> pb.WorkerStatus:
         """See the contract."""
         return await self._do(context, lambda worker: worker.wake_up(request.epoch))
 

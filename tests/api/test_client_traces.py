@@ -16,9 +16,8 @@ from dormouse_api.client.traces import Untraced, begin, current
 from dormouse_api.status import CallError
 from dormouse_api.testing_spans import KeptSpans, span_id
 from dormouse_api.v1 import inference_pb2 as pb
-from tests.api.test_client import asleep, connect, kind, server  # noqa: F401  # fixtures
+from tests.api.conftest import asleep
 
-# ruff: noqa: F811  # fixtures are named by their arguments
 TRACE_ID, PARENT_ID = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent import futures
 from contextlib import contextmanager
 from typing import Any
@@ -125,10 +124,3 @@ def cluster(
     for one in pods:
         fake.put(PODS, one)
     return fake
-
-
-async def until(holds: Callable[[], object]) -> None:
-    """Give way to others until the condition holds."""
-    async with asyncio.timeout(20):
-        while not holds():  # noqa: ASYNC110  # fakes have no event for each call
-            await asyncio.sleep(0)

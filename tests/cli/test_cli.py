@@ -1,5 +1,6 @@
 """The command line against a real gRPC server, as a user calls it."""
 
+# ruff: noqa: N802  the method names are those of the .proto file
 import os
 import signal
 import subprocess
@@ -30,7 +31,7 @@ class Server(rpc.InferenceServicer):
         self.error = None
         self.stalls = False
 
-    def Generate(self, request, context):  # noqa: N802  # the name on the wire
+    def Generate(self, request, context):
         self.note(request, context)
         yield pb.GenerateResponse(text="Hel")
         if self.stalls:
@@ -40,11 +41,11 @@ class Server(rpc.InferenceServicer):
         usage = pb.Usage(prompt_tokens=3, completion_tokens=2)
         yield pb.GenerateResponse(text="lo", usage=usage, finish_reason=pb.FINISH_REASON_STOP)
 
-    def Tokenize(self, request, context):  # noqa: N802  # the name on the wire
+    def Tokenize(self, request, context):
         self.note(request, context)
         return pb.TokenizeResponse(token_ids=[5, 6, 7])
 
-    def GetModel(self, request, context):  # noqa: N802  # the name on the wire
+    def GetModel(self, request, context):
         self.note(request, context)
         return pb.GetModelResponse(name="tiny", vocab_size=4096, eos_token_ids=[1, 2], has_chat_template=True)
 

@@ -12,6 +12,7 @@ from dormouse_cli.logs import followed, merged
 from dormouse_kube.api import PODS
 from dormouse_kube.errors import Forbidden
 from tests.cli import kit
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ async def test_what_was_told_before_a_restart_is_not_told_again(two):
     query = LogQuery("worker", follow=True)
     async with aclosing(followed(two, "default", "tiny", query, pause_s=0.0)) as stream:
         assert [(await anext(stream))[1].split()[1] for _ in range(2)] == ["first", "third"]
-        await kit.until(lambda: len(two.queries) > 5)  # read again and again
+        await until(lambda: len(two.queries) > 5)  # read again and again
         two.lines["tiny-fa477b28-0"].append("2026-11-21T12:00:05Z fifth")
         async with asyncio.timeout(20):
             assert (await anext(stream))[1] == "2026-11-21T12:00:05Z fifth"

@@ -17,6 +17,7 @@ from dormouse_cli.view import read
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS
 from dormouse_kube.errors import Unavailable
 from tests.cli import kit
+from tests.waiting import until
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -138,7 +139,7 @@ async def test_a_wait_tells_each_condition_that_changes_and_ends_with_the_goal()
     fake: Cluster = kit.cluster(kit.deployment(lifecycle={"desiredState": "Asleep"}))
     told = Told()
     task = asyncio.ensure_future(wait(fake, "default", "tiny", waiting(sleeps, told=told)))
-    await kit.until(lambda: any(call.verb == "watch" for call in fake.calls))
+    await until(lambda: any(call.verb == "watch" for call in fake.calls))
     assert told.types == [], "what was so before the order is no news"
     fake.edit(INFERENCE_DEPLOYMENTS, "default", "tiny", asleep)
     view = await task
@@ -151,7 +152,7 @@ async def test_a_wait_goes_on_after_a_watch_that_broke():
     fake.fail("watch", INFERENCE_DEPLOYMENTS, Unavailable("broken"))
     told = Told()
     task = asyncio.ensure_future(wait(fake, "default", "tiny", waiting(sleeps, told=told, pause_s=0.0)))
-    await kit.until(lambda: sum(call.verb == "watch" for call in fake.calls) == 2)
+    await until(lambda: sum(call.verb == "watch" for call in fake.calls) == 2)
     fake.edit(INFERENCE_DEPLOYMENTS, "default", "tiny", asleep)
     assert (await task).phase == "Asleep"
 
@@ -172,7 +173,7 @@ def test_a_wait_that_takes_too_long_says_what_is_missing_and_its_remedy(dormouse
 async def test_a_wait_for_something_that_is_deleted_ends():
     fake = kit.cluster(kit.deployment(lifecycle={"desiredState": "Asleep"}))
     task = asyncio.ensure_future(wait(fake, "default", "tiny", waiting(sleeps)))
-    await kit.until(lambda: any(call.verb == "watch" for call in fake.calls))
+    await until(lambda: any(call.verb == "watch" for call in fake.calls))
     await fake.delete(INFERENCE_DEPLOYMENTS, "default", "tiny")
     with pytest.raises(CommandFailed, match="was deleted meanwhile") as caught:
         await task

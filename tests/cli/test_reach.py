@@ -14,6 +14,7 @@ from dormouse_cli.tunnel import forwarded
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS, SERVICES
 from dormouse_kube.errors import Forbidden, KubeError
 from tests.cli import kit
+from tests.waiting import until
 
 
 class Gateway(rpc.InferenceServicer):
@@ -173,7 +174,7 @@ async def test_each_connection_gets_a_pipe_of_its_own_and_bytes_pass_both_ways()
             writer.write(b"end")
             assert await reader.read() == b"", "the pod's end is the client's"
             writer.close()
-    await kit.until(lambda: all(pipe.is_closed for pipe in pipes))
+    await until(lambda: all(pipe.is_closed for pipe in pipes))
     assert len(pipes) == 3, "one was tried before anybody came"
 
 

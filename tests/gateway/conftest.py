@@ -17,15 +17,10 @@ from dormouse_gateway.tracing import UNTRACED
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
 from dormouse_kube.reflector import ObjectKey
 from dormouse_kube.testing import FakeKube
+from tests.waiting import until
 
 GATEWAY_TOKEN = "the gateway's token"
 OPERATOR_TOKEN = "the operator's token"
-
-
-async def until(check):
-    """Give way until the check holds; the test's own timeout ends a hopeless wait."""
-    while not check():  # noqa: ASYNC110  # what is waited for happens in several places, in no hurry
-        await asyncio.sleep(0.002)
 
 
 @dataclass

@@ -15,7 +15,7 @@ from dormouse_gateway.router import Router
 from dormouse_gateway.routing.breaker import Verdict
 from dormouse_gateway.testing import NAMESPACE, infd, pod
 from dormouse_kube.reflector import ObjectKey
-from tests.gateway.conftest import until
+from tests.waiting import until
 
 TINY, POD = ObjectKey(NAMESPACE, "tiny"), ObjectKey(NAMESPACE, "tiny-0")
 READY, ASLEEP = WorkerLoad(0, 0, 0.0, is_ready=True), WorkerLoad(0, 0, 0.0, is_ready=False)

@@ -20,8 +20,9 @@ from dormouse_gateway.testing import FakeWorker
 from dormouse_operator.errors import GatewayLost
 from dormouse_operator.gateways import GrpcGateways
 from dormouse_operator.testing_certificates import DAY, a_bundle, an_authority, tls_of, write_bundle
-from tests.gateway.conftest import OPERATOR_TOKEN, until
+from tests.gateway.conftest import OPERATOR_TOKEN
 from tests.gateway.kit import ask, refusal_of, tokens_of
+from tests.waiting import until
 
 AUTHORITY = an_authority()
 HERE = EndpointId("a", "127.0.0.1:1")

@@ -3,32 +3,15 @@
 import dataclasses
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from dormouse_gateway.activity import WorkerLoad
 from dormouse_gateway.pool import EndpointPool
 from dormouse_gateway.room import Batch
-from dormouse_gateway.routing.breaker import State, Verdict
 from dormouse_gateway.routing.policy import Affinity, Choice, Demand
 from dormouse_gateway.testing import endpoint
 from dormouse_kube.reflector import ObjectKey
+from tests.gateway.pools import TINY, pick, pool_of, told
 
-TINY = ObjectKey("default", "tiny")
 OTHER = ObjectKey("default", "other")
-
-
-def pool_of(*endpoints):
-    made = EndpointPool()
-    for one in endpoints:
-        assert made.put(one) == []
-    return made
-
-
-def pick(pool, **how):
-    slot = pool.acquire(TINY, **({"need_ready": True} | how))
-    return slot and slot.endpoint.pod.name
 
 
 def test_the_endpoint_with_the_fewest_outstanding_is_next():
@@ -199,10 +182,6 @@ def test_a_pod_that_changes_its_deployment_moves_and_keeps_its_connection():
     assert pool.states() == {(OTHER, "ready"): 1}
 
 
-def told(running=0, waiting=0, *, ready=True):
-    return WorkerLoad(running, waiting, 0.0, ready)
-
-
 def test_what_a_worker_says_of_itself_counts_more_than_its_pod():
     pool = pool_of(endpoint("a", ready=False))
     pool.tell(endpoint("a"), told())
@@ -232,107 +211,6 @@ def test_a_worker_without_room_is_passed_over_only_by_those_who_need_room():
     pool = pool_of(endpoint("a"))
     assert [pick(pool, batch=Batch(1, 1)) for _ in range(3)] == ["a", "a", None]
     assert pick(pool) == "a"
-
-
-def fail(pool, verdict=Verdict.REFUSED, **how):
-    """Have a request end like this; return where it was."""
-    ticket = pool.acquire(TINY, need_ready=True, **how)
-    ticket.verdict = verdict
-    pool.release(ticket)
-    return ticket.endpoint.pod.name
-
-
-def timed_pool(*endpoints):
-    made = pool_of(*endpoints)
-    made.clock = Clock()
-    return made
-
-
-class Clock:
-    """A clock that stands still."""
-
-    now_s = 0.0
-
-    def __call__(self):
-        return self.now_s
-
-
-def test_a_worker_that_refused_gets_nothing_for_a_pause_then_one_request_and_all_again_once_that_one_begins():
-    pool = timed_pool(endpoint("a"))
-    pool.tell(endpoint("a"), told())
-    assert fail(pool) == "a"
-    assert (pick(pool), pool.is_ready(TINY), pool.probe_in_s(TINY)) == (None, True, 0.5)
-    assert "0 outstanding of 1, breaker open" in repr(pool)
-    pool.clock.now_s = 0.5
-    assert pool.breakers(TINY) == [(endpoint("a"), State.HALF_OPEN)]
-    assert pool.probe_in_s(TINY) is None
-    probe = pool.acquire(TINY, need_ready=True)
-    assert pick(pool) is None, "one at a time"
-    assert probe.advance()
-    assert (probe.advance(), pick(pool), pool.breakers(TINY)[0][1]) == (False, "a", State.CLOSED)
-
-
-def test_a_probe_whose_client_goes_makes_room_for_the_next():
-    pool = timed_pool(endpoint("a"))
-    pool.tell(endpoint("a"), told())
-    fail(pool)
-    pool.clock.now_s = 0.5
-    assert fail(pool, Verdict.NOTHING) == "a"
-    assert fail(pool, Verdict.REFUSED) == "a"
-    assert (pick(pool), pool.probe_in_s(TINY)) == (None, 1.0), "the second pause in a row"
-
-
-def test_a_worker_that_refused_and_can_not_be_heard_gets_nothing_for_long():
-    pool = timed_pool(endpoint("a"))
-    fail(pool)
-    pool.clock.now_s = 9.9
-    assert pick(pool) is None
-    pool.clock.now_s = 10.0
-    assert pick(pool) == "a"
-
-
-def test_a_worker_that_says_anew_that_it_is_ready_is_trusted_at_once():
-    pool = timed_pool(endpoint("a"))
-    pool.tell(endpoint("a"), told())
-    fail(pool)
-    pool.tell(endpoint("a"), told(running=1))
-    assert pick(pool) is None
-    pool.tell(endpoint("a"), told(ready=False))
-    pool.tell(endpoint("a"), told())
-    assert pick(pool) == "a"
-
-
-def test_an_open_breaker_leaves_out_its_own_worker_only():
-    pool = timed_pool(endpoint("a"), endpoint("b"))
-    assert fail(pool) == "a"
-    assert [pick(pool) for _ in range(3)] == ["b"] * 3
-    assert (pool.has_peer(endpoint("b")), pool.has_peer(endpoint("a"))) == (False, True)
-
-
-def test_failures_count_and_what_the_request_brought_on_itself_does_not():
-    pool = timed_pool(endpoint("a"))
-    for verdict in [Verdict.NOTHING] * 5 + [Verdict.FAILED] * 2 + [Verdict.GOOD] + [Verdict.FAILED] * 3:
-        assert fail(pool, verdict) == "a"
-    assert pick(pool) is None
-
-
-def test_a_stream_that_lost_its_worker_takes_a_doubtful_one_only_where_there_is_no_other():
-    pool = timed_pool(endpoint("a"), endpoint("b"))
-    fail(pool, tried=[endpoint("b").id])
-    pool.clock.now_s = 10.0
-    like = endpoint("gone")
-    assert [pick(pool, like=like) for _ in range(3)] == ["b"] * 3, "and probes no half open one"
-    fail(pool, tried=[endpoint("a").id])
-    assert pick(pool, like=like, tried=[endpoint("a").id]) == "b", "rather an open one than to end"
-    pool.put(endpoint("b", ready=False))
-    assert pick(pool, like=like, tried=[endpoint("a").id]) is None
-
-
-def test_who_needs_no_ready_worker_gets_one_that_refused_rather_than_none():
-    pool = timed_pool(endpoint("a"))
-    fail(pool)
-    assert pick(pool, need_ready=False) == "a"
-    assert pool.breakers(TINY)[0][1] is State.OPEN
 
 
 def test_work_is_weighed_in_tokens_not_in_requests():
@@ -390,84 +268,3 @@ def test_releasing_twice_is_our_own_mistake():
     pool.release(slot)
     with pytest.raises(AssertionError, match="released once"):
         pool.release(slot)
-
-
-DEMANDS = st.builds(Demand, st.integers(0, 50), st.integers(0, 50), st.integers(1, 3), st.integers(1, 9))
-
-
-class Traffic(RuleBasedStateMachine):
-    """Endpoints come, go and change while requests start and end, in any order."""
-
-    slots = Bundle("slots")
-
-    def __init__(self):
-        super().__init__()
-        self.pool = EndpointPool()
-        self.held = []  # slots not yet released
-        self.opened = set()  # endpoints that a request went to and that nobody closed
-        self.known = {}  # pod → endpoint
-
-    @rule(pod=st.sampled_from("abcd"), ready=st.booleans(), host=st.sampled_from("12"), of=st.sampled_from(["t", "o"]))
-    def put(self, pod, ready, host, of):
-        made = endpoint(pod, of, ready=ready, address=f"10.0.0.{host}:1")
-        self.known[pod] = made
-        self.close(self.pool.put(made))
-
-    @rule(pod=st.sampled_from("abcd"))
-    def remove(self, pod):
-        self.known.pop(pod, None)
-        self.close(self.pool.remove(ObjectKey("default", pod)))
-
-    @rule(target=slots, of=st.sampled_from(["t", "o"]), need_ready=st.booleans(), demand=DEMANDS)
-    def acquire(self, of, need_ready, demand):
-        candidates = {e.id for e in self.known.values() if e.deployment.name == of and (e.ready or not need_ready)}
-        ready = {e.id for e in self.known.values() if e.deployment.name == of and e.ready}
-        outstanding = {e: sum(s.tokens_left for s in self.held if s.endpoint.id == e) for e in candidates}
-        slot = self.pool.acquire(ObjectKey("default", of), need_ready=need_ready, demand=demand)
-        if not candidates:
-            assert slot is None
-            return multiple()
-        pool = ready or candidates
-        assert slot.endpoint.id in pool
-        assert outstanding[slot.endpoint.id] == min(outstanding[e] for e in pool), "least tokens"
-        self.held.append(slot)
-        self.opened.add(slot.endpoint.id)
-        return slot
-
-    @rule(slot=slots)
-    def advance(self, slot):
-        slot.advance()
-
-    @rule(slot=consumes(slots))
-    def release(self, slot):
-        self.held.remove(slot)
-        self.close(self.pool.release(slot))
-
-    def close(self, endpoints):
-        for one in endpoints:
-            assert one not in {slot.endpoint.id for slot in self.held}, "nothing in use is closed"
-            assert one not in {known.id for known in self.known.values()}, "nothing known is closed"
-            self.opened.discard(one)
-
-    @invariant()
-    def every_running_request_is_counted_once(self):
-        assert self.pool.in_flight().total() == len(self.held)
-
-    @invariant()
-    def every_token_is_counted_once(self):
-        counted = sum(slot.tokens for slot in self.pool._all())
-        assert counted == sum(ticket.tokens_left for ticket in self.held)
-
-    @invariant()
-    def no_connection_is_left_behind(self):
-        used = {slot.endpoint.id for slot in self.held} | {known.id for known in self.known.values()}
-        assert self.opened <= used
-
-    @invariant()
-    def every_known_endpoint_stands_in_the_pool_once(self):
-        states = self.pool.states()
-        assert sum(n for (_, state), n in states.items() if state != "retired") == len(self.known)
-
-
-TestTraffic = Traffic.TestCase
-TestTraffic.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -19,7 +19,7 @@ from dormouse_gateway.testing import FakeWorker
 from dormouse_worker.front.app import Front
 from dormouse_worker.front.testing import engine_settings, front_settings, write_model
 from dormouse_worker.ipc import AddRequest, State
-from dormouse_worker.testing import InProcessEngine
+from dormouse_worker.testing_in_process import InProcessEngine
 
 GATEWAY_TOKEN = "the gateway's token"
 

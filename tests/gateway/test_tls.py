@@ -19,6 +19,7 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
 from dormouse_gateway.files import fingerprint, watch_files
 from dormouse_gateway.settings import BadSetting
+from tests.waiting import until
 
 NOW = dt.datetime.now(dt.UTC)
 
@@ -132,10 +133,8 @@ async def test_what_a_change_brings_to_light_does_not_end_the_watch(tmp_path, ca
     watching = asyncio.create_task(watch_files((tmp_path,), fail_once, every_s=0.001))
     await asyncio.sleep(0)
     (tmp_path / "a").write_text("1")
-    while calls.qsize() < 1:  # noqa: ASYNC110  # the watch tells nobody else
-        await asyncio.sleep(0.001)
+    await until(lambda: calls.qsize() >= 1)
     (tmp_path / "b").write_text("1")
-    while calls.qsize() < 2:  # noqa: ASYNC110  # the watch tells nobody else
-        await asyncio.sleep(0.001)
+    await until(lambda: calls.qsize() >= 2)
     watching.cancel()
     assert "could not look at" in caplog.text

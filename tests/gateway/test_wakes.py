@@ -13,7 +13,7 @@ from dormouse_gateway.wakes import RENEW, WakeWriter, intent_time, is_due
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS
 from dormouse_kube.errors import Unavailable
 from dormouse_kube.reflector import ObjectKey
-from tests.gateway.conftest import until
+from tests.waiting import until
 
 TINY = ObjectKey(NAMESPACE, "tiny")
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)

@@ -24,9 +24,9 @@ from dormouse_gateway.settings import Settings, Tokens
 from dormouse_gateway.testing import infd, pod
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
 from dormouse_kube.testing import FakeKube
-from tests.gateway.conftest import until
 from tests.integration.conftest import EPOCH, TOKENS
 from tests.integration.test_processes import engine_of
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -140,6 +140,10 @@ class Rig:
     async def until_profiled(self) -> None:
         """Start the pods and let every worker load."""
         await self.settle()
+        self.finish_loading()
+
+    def finish_loading(self) -> None:
+        """Have every worker that loads be done with it."""
         for worker in self.workers.workers.values():
             if worker.state is WorkerState.LOADING:
                 worker.finish_loading()

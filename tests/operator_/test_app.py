@@ -11,26 +11,21 @@ import aiohttp
 import pytest
 
 from dormouse_api.mutual_tls import MutualTls
-from dormouse_api.names import COMPONENT_WORKER, LABEL_COMPONENT, LABEL_DEPLOYMENT
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, LEASES, PODS, SECRETS
 from dormouse_kube.errors import Unavailable
 from dormouse_kube.testing import FakeKube
 from dormouse_operator.app import App
-from dormouse_operator.cache import Cache
 from dormouse_operator.election import Leadership
 from dormouse_operator.errors import NotLeading
-from dormouse_operator.feed import Feed
 from dormouse_operator.http import serve_http
 from dormouse_operator.metrics import Metrics
 from dormouse_operator.model import Key, Ladder, Rung, WorkerState
-from dormouse_operator.resync import find_unseen
 from dormouse_operator.settings import Tokens, parse_settings
 from dormouse_operator.testing_feed import FakeWatch
 from dormouse_operator.testing_gateways import FakeGateways
 from dormouse_operator.testing_nouns import a_worker, observed
 from dormouse_operator.testing_workers import FakeWorkers
-from dormouse_operator.watch import build_registry, build_settings
-from dormouse_operator.watch_session import WatchSessions
+from tests.waiting import until
 
 SETTINGS = parse_settings({"DORMOUSE_NAMESPACE": "system", "DORMOUSE_RELEASE": "r", "DORMOUSE_TOKENS_DIR": "/none"})
 
@@ -61,12 +56,6 @@ def app_over(kube, metrics=None, gateways=None, tls=None, **settings):
         gateways=gateways,
         tls=tls,
     )
-
-
-async def until(holds):
-    async with asyncio.timeout(5):
-        while not holds():  # noqa: ASYNC110  # what is waited for has no event of its own
-            await asyncio.sleep(0)
 
 
 async def test_with_mutual_tls_a_leader_issues_certificates_that_pods_mount_and_tells_how_long_they_last():
@@ -227,29 +216,6 @@ async def test_a_lost_lease_ends_the_process_with_its_reason():
     assert kube.everything(PODS) == [], "nothing is done without the lease"
 
 
-async def test_the_resync_finds_what_is_new_changed_or_gone_and_nothing_else(rig):
-    await rig.serving()
-    await rig.reconcile()
-    seen = rig.reconciler.seen
-    rig.kube.calls.clear()
-    assert find_unseen(rig.cache, seen) == []
-    rig.kube.put(INFERENCE_DEPLOYMENTS, deployment("new"))
-    rig.pump.pump()
-    assert find_unseen(rig.cache, seen) == [Key("team", "new")]
-    rig.kube.edit(PODS, "team", rig.pods[0], lambda pod: pod["status"].update(message="x"))
-    rig.pump.pump()
-    assert set(find_unseen(rig.cache, seen)) == {Key("team", "new"), rig.key}
-    assert find_unseen(Cache(), seen) == [rig.key]
-    assert rig.kube.calls == []
-
-
-async def test_pods_that_outlive_their_object_are_not_a_reason_to_look(rig):
-    labels = {LABEL_DEPLOYMENT: "gone", LABEL_COMPONENT: COMPONENT_WORKER}
-    rig.kube.put(PODS, {"metadata": {"namespace": "team", "name": "p", "labels": labels}, "spec": {}})
-    rig.pump.pump()
-    assert find_unseen(rig.cache, {}) == []
-
-
 async def test_the_http_door_shows_metrics_and_health():
     ready = False
     async with (
@@ -266,68 +232,6 @@ async def test_the_http_door_shows_metrics_and_health():
         assert await get("/readyz") == (503, "starting\n")
         ready = True
         assert await get("/readyz") == (200, "ok\n")
-
-
-def test_kopf_waits_out_outages_posts_nothing_and_watches_only_our_children():
-    settings = build_settings()
-    backoffs = iter(settings.networking.error_backoffs)
-    pauses = [next(backoffs) for _ in range(1000)]
-    assert max(pauses) <= 10.0
-    assert settings.posting.enabled is False
-    assert settings.scanning.disabled is True
-    assert LABEL_DEPLOYMENT in str(settings.watching.label_selectors)
-
-
-def test_kopf_has_handlers_of_events_only_so_it_writes_neither_annotations_nor_finalizers():
-    feed = Feed(FakeKube(), Cache(), namespaces=(), mark=[].append)
-    registry = build_registry(feed, WatchSessions(feed))
-    assert registry._changing.get_all_handlers() == []
-    assert registry._spawning.get_all_handlers() == []
-    assert registry._indexing.get_all_handlers() == []
-    assert len(registry._watching.get_all_handlers()) == 4
-
-
-async def test_events_reach_the_cache_and_mark_the_deployment_that_they_are_about():
-    marked, cache = [], Cache()
-    feed = Feed(FakeKube(), cache, namespaces=(), mark=marked.append)
-    registry = build_registry(feed, WatchSessions(feed))
-    metadata = {"namespace": "team", "name": "tiny", "labels": {LABEL_DEPLOYMENT: "tiny"}, "uid": "1"}
-    for version, handler in enumerate(registry._watching.get_all_handlers()):
-        obj = {"metadata": {**metadata, "resourceVersion": str(version + 1)}}
-        await handler.fn(event={"type": "ADDED", "object": obj})
-        await handler.fn(event={"type": None, "object": obj})
-    assert marked == [Key("team", "tiny")] * 4, "what is known already is no news"
-    assert cache.snapshot(Key("team", "tiny")).service is not None
-    await registry._watching.get_all_handlers()[0].fn(event={"type": "DELETED", "object": obj})
-    assert cache.snapshot(Key("team", "tiny")) is None
-
-
-async def test_metrics_show_a_deployment_until_it_is_gone(rig):
-    await rig.serving(replicas=2)
-    text = rig.metrics.render().decode()
-    assert 'dormouse_replicas{deployment="tiny",namespace="team",state="active"} 2.0' in text
-    assert 'dormouse_kv_blocks_agreed{deployment="tiny",namespace="team"} 2000.0' in text
-    assert 'dormouse_actuation_seconds_count{path="cold"} 1.0' in text
-    assert 'dormouse_actuation_seconds_count{path="level1"} 0.0' in text
-    assert 'dormouse_deployment_ready{deployment="tiny",namespace="team"} 1.0' in text
-    await rig.kube.delete(INFERENCE_DEPLOYMENTS, *rig.key)
-    await rig.reconcile()
-    assert "tiny" not in rig.metrics.render().decode()
-
-
-async def test_metrics_count_sleeps_and_wakes(rig):
-    await rig.serving()
-    rig.apply(lifecycle={"desiredState": "Asleep"})
-    await rig.settle()
-    rig.apply(lifecycle={"desiredState": "Active"})
-    await rig.settle()
-    rig.metrics.count_call("get", "pods", 200)
-    rig.metrics.count_error("Unavailable")
-    text = rig.metrics.render().decode()
-    assert "dormouse_sleep_seconds_count 1.0" in text
-    assert 'dormouse_actuation_seconds_count{path="level1"} 1.0' in text
-    assert 'dormouse_kube_requests_total{code="200",resource="pods",verb="get"} 1.0' in text
-    assert 'dormouse_reconcile_errors_total{kind="Unavailable"} 1.0' in text
 
 
 def test_the_command_ends_at_once_on_a_bad_setting(monkeypatch):

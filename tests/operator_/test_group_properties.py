@@ -78,9 +78,7 @@ async def one_pass(rig):
     """Let the node, the workers and the operator act once; tell whether that changed nothing, and nothing is due."""
     version = rig.kube.version
     rig.node.tick()
-    for worker in rig.workers.workers.values():
-        if worker.state is WorkerState.LOADING:
-            worker.finish_loading()
+    rig.finish_loading()
     after_s = await rig.reconcile()
     check_gates(rig)
     return after_s is None and rig.kube.version == version

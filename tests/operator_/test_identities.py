@@ -21,6 +21,7 @@ from dormouse_operator.manifests.identity import secret_file, secret_manifest
 from dormouse_operator.model import Key
 from dormouse_operator.testing_certificates import an_authority
 from dormouse_operator.testing_nouns import observed
+from tests.waiting import until
 
 SETTINGS = CertificateSettings(
     namespace="system", release="r", lifetime=timedelta(days=1), authority_lifetime=timedelta(days=3650)
@@ -205,14 +206,11 @@ async def test_it_looks_every_minute_sooner_after_a_failure_and_at_once_at_a_new
         waits.append(seconds)
         if len(waits) == 2:
             house.identities.saw(observed())
+        if len(waits) > 1:
             await asyncio.Event().wait()
-        if len(waits) == 3:
-            raise asyncio.CancelledError
 
     running = asyncio.create_task(house.identities.run(sleep))
-    async with asyncio.timeout(20):
-        while len(waits) < 3:  # noqa: ASYNC110  # what is waited for has no event of its own
-            await asyncio.sleep(0)
+    await until(lambda: len(waits) == 3)
     running.cancel()
     with suppress(asyncio.CancelledError):
         await running

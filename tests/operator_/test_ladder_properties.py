@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from dormouse_api.names import ANNOTATION_WAKE, READINESS_GATE
+from dormouse_api.names import READINESS_GATE
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
 from dormouse_kube.errors import Unavailable
 from dormouse_operator.errors import WorkerRefused
-from dormouse_operator.gateways import Told
 from dormouse_operator.model import WorkerState
-from dormouse_operator.testing_gateways import FakeGateways
+from tests.operator_.ladders import tell, wake
 
 LADDER = {"level1AfterSeconds": 60, "level2AfterSeconds": 120, "zeroAfterSeconds": 240, "minActiveSeconds": 10}
 happenings = st.one_of(
@@ -44,25 +43,11 @@ class Night:
         self.is_steady = True
         self.begun = {}  # requests per worker that nobody may end
 
-    def tell(self, **facts):
-        report = FakeGateways(lambda: self.rig.clock().timestamp()).report(**facts)
-        self.rig.activities.take("a:1", Told({self.rig.key: report}, (), is_complete=True))
-
-    def call(self):
-        now = self.rig.clock().isoformat()
-
-        def write(obj):
-            obj["metadata"].setdefault("annotations", {})[ANNOTATION_WAKE] = now
-
-        self.rig.kube.edit(INFERENCE_DEPLOYMENTS, *self.rig.key, write)
-
     async def passes(self, count):
         """Let the node, the workers and the operator act in turn."""
         for _ in range(count):
             self.rig.node.tick()
-            for worker in self.rig.workers.workers.values():
-                if worker.state is WorkerState.LOADING:
-                    worker.finish_loading()
+            self.rig.finish_loading()
             await self.rig.reconcile()
             self.check()
 
@@ -90,10 +75,10 @@ class Night:
             getattr(self, kind)(value)
 
     def held(self, count):
-        self.tell(in_flight=count, held=count)
+        tell(self.rig, in_flight=count, held=count)
 
     def intent(self, _):
-        self.call()
+        wake(self.rig)
 
     def lose(self, _):
         self.rig.activities.expect("a:1")
@@ -154,11 +139,12 @@ class Night:
         elif worker.state is WorkerState.READY:
             worker.request_counter += 1
             worker.running_requests += 1
-            if self.is_steady:
+            if self.is_steady and "deletionTimestamp" not in pod["metadata"]:  # one that a user deleted is ending
                 self.begun[address] = worker, worker.running_requests
 
 
 @given(st.lists(happenings, max_size=14))
+@example([("delete", 0), ("request", 0), ("pass", 1)])
 @pytest.mark.timeout(300)  # some seconds on a machine of its own
 @settings(
     max_examples=40,
@@ -173,13 +159,13 @@ def test_every_night_ends_with_an_answer_and_then_in_silence(rig, history):
 async def run_night(night, history):
     rig = night.rig
     await rig.serving(lifecycle=LADDER, replicas=3)
-    night.tell()
+    tell(rig)
     for kind, value in history:
         await night.happen(kind, value)
     night.answer()
     night.begun.clear()
-    night.tell(in_flight=1, held=1)
-    night.call()
+    tell(rig, in_flight=1, held=1)
+    wake(rig)
     for _ in range(30):
         rig.clock.step(1)
         await night.passes(1)
@@ -187,13 +173,13 @@ async def run_night(night, history):
     assert rig.condition("Ready")[0] == "True", (history, rig.status)
     assert rig.status["readyReplicas"] >= 1
     assert rig.status["readyReplicas"] + rig.status["sleepingReplicas"] == len(rig.pods), (history, rig.status)
-    night.tell(in_flight=1000)
+    tell(rig, in_flight=1000)
     for _ in range(15):
         rig.clock.step(1)
         await night.passes(1)
     replicas = rig.kube.peek(INFERENCE_DEPLOYMENTS, *rig.key)["spec"]["replicas"]
     assert (rig.status["readyReplicas"], len(rig.pods)) == (replicas, replicas), (history, rig.status)
-    night.tell()
+    tell(rig)
     for _ in range(60):
         rig.clock.step(10)
         await night.passes(1)

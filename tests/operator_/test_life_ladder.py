@@ -6,47 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from dormouse_api.names import ANNOTATION_WAKE
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS
-from dormouse_operator.gateways import Told
 from dormouse_operator.model import WorkerState
-from dormouse_operator.testing_gateways import FakeGateways
-
-LADDER = {"level1AfterSeconds": 600, "level2AfterSeconds": 1800, "zeroAfterSeconds": 7200, "drainTimeoutSeconds": 60}
-
-
-def tell(rig, *, gateway="a:1", **facts):
-    """Have a gateway tell what goes on at the deployment."""
-    report = FakeGateways(lambda: rig.clock().timestamp()).report(**facts)
-    rig.activities.take(gateway, Told({rig.key: report}, (), is_complete=True))
-
-
-def wake(rig):
-    """Have a gateway ask for a wake."""
-    now = rig.clock().isoformat()
-    change = lambda obj: obj["metadata"].setdefault("annotations", {}).update({ANNOTATION_WAKE: now})  # noqa: E731
-    rig.kube.edit(INFERENCE_DEPLOYMENTS, *rig.key, change)
-
-
-async def until_due(rig):
-    """Let time pass until the operator wants to look again, and all act; return how many seconds it were."""
-    after_s = await rig.reconcile()
-    assert after_s, f"the operator does not come by itself: {after_s}"
-    rig.clock.step(after_s)
-    await rig.settle()
-    return after_s
-
-
-async def idle(rig, rung, **spec):
-    """Serve, and go down to a rung."""
-    await rig.serving(lifecycle=LADDER, **spec)
-    tell(rig)
-    while rig.status.get("lifecycle", {}).get("rung") != rung:
-        await until_due(rig)
-
-
-def rungs(rig):
-    return [event for event in rig.events if event.startswith(("Slept", "Woke"))]
+from tests.operator_.ladders import LADDER, idle, rungs, tell, until_due, wake
 
 
 async def test_a_whole_night_down_the_ladder_and_a_cold_start_for_the_first_request(rig):
@@ -161,98 +123,6 @@ async def test_an_operator_and_gateways_that_start_anew_begin_to_count_anew(rig)
     tell(rig)
     await rig.settle()
     assert await until_due(rig) == 600
-
-
-async def test_without_word_of_one_gateway_nothing_goes_deeper_and_a_wake_still_comes_about(rig):
-    await rig.serving(lifecycle=LADDER)
-    tell(rig)
-    rig.activities.expect("b:1")
-    rig.clock.step(100_000)
-    assert await rig.reconcile() is None
-    assert rig.status["phase"] == "Active"
-    rig.activities.drop("b:1")
-    await rig.settle()
-    assert rig.status["lifecycle"]["rung"] == "Zero", "it was silence all the time"
-    rig.activities.expect("b:1")
-    wake(rig)
-    await rig.until_profiled()
-    await rig.settle()
-    assert rig.status["phase"] == "Active"
-
-
-async def test_requests_that_run_or_are_held_keep_it_awake_and_wake_it(rig):
-    await rig.serving(lifecycle=LADDER)
-    tell(rig, in_flight=1, known_since_s=0.0)
-    rig.clock.step(100_000)
-    assert await rig.reconcile() == 600
-    tell(rig)
-    await until_due(rig)
-    assert rig.status["phase"] == "Asleep"
-    tell(rig, in_flight=1, held=1)
-    await rig.settle()
-    assert rig.status["phase"] == "Active", "also where the intent was lost"
-
-
-async def test_a_request_that_comes_while_draining_cancels_the_sleep(rig):
-    await rig.serving(lifecycle=LADDER, replicas=2)
-    tell(rig)
-    rig.clock.step(600)
-    await rig.reconcile()
-    rig.node.tick()
-    assert rig.gate()["status"] == "False"
-    rig.worker(1).request_counter += 1
-    rig.worker(1).running_requests = 1
-    await rig.settle()
-    assert rig.worker(1).running_requests == 1, "it is not ended"
-    assert {rig.worker(index).state for index in (0, 1)} == {WorkerState.READY}
-    assert rig.gate()["status"] == "True"
-    assert (rig.status["phase"], rig.status["lifecycle"]["rung"]) == ("Active", "Active")
-    assert "sleep 1" not in rig.worker(0).commands
-    assert "SleepRefused" not in str(rig.events)
-
-
-async def test_a_request_at_the_instant_of_the_sleep_is_found_by_the_worker_and_is_no_failure(rig):
-    await rig.serving(lifecycle=LADDER, replicas=2)
-    tell(rig)
-    rig.clock.step(600)
-    await rig.reconcile()
-    late = rig.worker(1)
-    prepare = late.prepare_sleep
-
-    def meet(epoch, *, abort, request_counter=None):
-        """Take a request in, answer it, and only then hear of the sleep."""
-        late.request_counter += 1
-        prepare(epoch, abort=abort, request_counter=request_counter)
-
-    rig.workers.workers[next(ip for ip, one in rig.workers.workers.items() if one is late)] = Racing(late, meet)
-    await rig.settle()
-    assert rig.errors == []
-    assert rig.status["phase"] == "Active"
-    assert "sleep 1" not in [*late.commands, *rig.worker(0).commands]
-    assert rig.condition("Degraded")[:2] == ("False", "AsExpected")
-    assert rungs(rig) == []
-
-
-class Racing:
-    """A worker to which a request comes between two looks of the operator."""
-
-    def __init__(self, worker, prepare_sleep):
-        self._worker = worker
-        self.prepare_sleep = prepare_sleep
-
-    def __getattr__(self, name):
-        return getattr(self._worker, name)
-
-
-async def test_no_request_is_ended_by_the_ladder_however_long_it_runs(rig):
-    await rig.serving(lifecycle=LADDER)
-    tell(rig)
-    rig.worker().running_requests = 1  # past the gateways
-    for _ in range(5):
-        await until_due(rig)
-    assert rig.worker().running_requests == 1
-    assert rig.status["phase"] == "Active"
-    assert rig.gate()["status"] == "True"
 
 
 async def test_prewarm_wakes_ahead_of_time_and_it_sleeps_again_if_nobody_comes(rig):

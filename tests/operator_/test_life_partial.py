@@ -4,54 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from dormouse_api.names import ANNOTATION_WAKE
 from dormouse_kube.api import DISRUPTION_BUDGETS, INFERENCE_DEPLOYMENTS, PODS
-from dormouse_operator.gateways import Told
 from dormouse_operator.model import WorkerState
-from dormouse_operator.testing_gateways import FakeGateways
+from tests.operator_.ladders import LADDER, asleep, awake, states, tell, wake
 
-LADDER = {"level1AfterSeconds": 600, "level2AfterSeconds": 1800, "zeroAfterSeconds": 7200, "drainTimeoutSeconds": 60}
 SCALING = {"minReplicas": 1, "maxReplicas": 8, "targetOutstandingPerReplica": 10}
-
-
-def tell(rig, **facts):
-    """Have the only gateway tell what goes on."""
-    report = FakeGateways(lambda: rig.clock().timestamp()).report(**facts)
-    rig.activities.take("a:1", Told({rig.key: report}, (), is_complete=True))
-
-
-def call(rig):
-    """Have a gateway ask for a wake."""
-    now = rig.clock().isoformat()
-    change = lambda obj: obj["metadata"].setdefault("annotations", {}).update({ANNOTATION_WAKE: now})  # noqa: E731
-    rig.kube.edit(INFERENCE_DEPLOYMENTS, *rig.key, change)
-
-
-async def asleep(rig, rung="Level1", *, replicas=4, **spec):
-    """Serve, and go down to a rung."""
-    await rig.serving(lifecycle=LADDER, replicas=replicas, **spec)
-    tell(rig)
-    while rig.status.get("lifecycle", {}).get("rung") != rung:
-        rig.clock.step(await rig.reconcile())
-        await rig.settle()
 
 
 async def woken(rig, rung="Level1", **spec):
     """Sleep, and be woken by one request."""
     await asleep(rig, rung, **spec)
     rig.clock.step(100)
-    call(rig)
+    wake(rig)
     tell(rig, in_flight=1, held=1)
     await rig.until_profiled()
     await rig.settle()
-
-
-def states(rig):
-    return [rig.worker(index).state for index in range(len(rig.pods))]
-
-
-def awake(rig):
-    return states(rig).count(WorkerState.READY)
 
 
 async def test_the_first_request_wakes_one_replica_and_the_status_says_so(rig):
@@ -105,7 +72,7 @@ async def test_the_load_is_looked_at_again_while_replicas_sleep_and_not_once_all
 
 async def test_a_burst_that_is_held_wakes_as_many_at_once_as_it_needs(rig):
     await asleep(rig, scaling=SCALING)
-    call(rig)
+    wake(rig)
     tell(rig, in_flight=30, held=30)
     await rig.settle()
     assert awake(rig) == 3
@@ -115,7 +82,7 @@ async def test_a_burst_that_is_held_wakes_as_many_at_once_as_it_needs(rig):
 async def test_a_load_that_is_not_known_wakes_one_and_no_more(rig):
     await asleep(rig)
     rig.activities.expect("b:1")
-    call(rig)
+    wake(rig)
     await rig.settle()
     assert awake(rig) == 1
     rig.activities.drop("b:1")
@@ -134,7 +101,7 @@ async def test_an_order_to_serve_wakes_all(rig):
 async def test_who_refuses_to_wake_keeps_no_request_waiting_as_another_one_is_woken(rig):
     await asleep(rig)
     rig.worker(0).missing_bytes = rig.worker(1).missing_bytes = 2**30
-    call(rig)
+    wake(rig)
     tell(rig, in_flight=1, held=1)
     await rig.settle()
     assert states(rig).index(WorkerState.READY) == 2
@@ -175,7 +142,7 @@ async def test_it_sleeps_again_as_a_whole_and_the_next_request_wakes_one_again(r
         rig.clock.step(await rig.reconcile())
         await rig.settle()
     assert rig.condition("Asleep")[2].startswith("idle for 1800 s: 4 of 4 workers are asleep at level 2")
-    call(rig)
+    wake(rig)
     tell(rig, in_flight=1, held=1)
     await rig.settle()
     assert awake(rig) == 1
@@ -208,7 +175,7 @@ async def test_what_came_back_in_part_sleeps_without_new_pods_and_wakes_as_befor
         rig.clock.step(await rig.reconcile())
         await rig.settle()
     assert (rig.pods, rig.status["phase"]) == (pods, "Asleep")
-    call(rig)
+    wake(rig)
     tell(rig, in_flight=1, held=1)
     await rig.settle()
     assert (rig.pods, awake(rig)) == (pods, 1)
@@ -237,16 +204,14 @@ async def test_a_new_spec_rolls_out_while_replicas_sleep_and_who_serves_goes_las
     await asleep(rig, rollout=rollout)
     for other in range(place):
         rig.worker(other).missing_bytes = 2**30
-    call(rig)
+    wake(rig)
     await rig.settle()
     first = rig.worker(place)
     assert first.state is WorkerState.READY
     rig.apply(engine={"device": "cpu", "maxNumSeqs": 3})
     for _ in range(60):
         rig.node.tick()
-        for worker in rig.workers.workers.values():
-            if worker.state is WorkerState.LOADING:
-                worker.finish_loading()
+        rig.finish_loading()
         await rig.reconcile()
         assert rollout != {"strategy": "Surge"} or rig.condition("Ready")[0] == "True"
         others = [worker for worker in rig.workers.workers.values() if worker is not first]

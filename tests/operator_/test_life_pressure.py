@@ -6,7 +6,7 @@ import pytest
 
 from dormouse_operator.model import Key
 from dormouse_operator.pressure import GIB
-from tests.operator_.test_life_partial import asleep, awake, call, tell
+from tests.operator_.ladders import asleep, awake, tell, wake
 
 
 def limit(rig, gib, *, copy_gib=2):
@@ -43,7 +43,7 @@ async def test_a_copy_that_does_not_fit_goes_and_the_event_says_why(rig, gib, le
     assert rig.marked == ([rig.key] if level == 2 else [])
     assert repr(rig.host_memory) == f"HostMemoryBook({2 - level} with copies, 0 to go)"
     assert rig.status["phase"] == "Asleep"
-    call(rig)
+    wake(rig)
     await rig.settle()
     assert rig.status["lastActuation"]["path"] == f"level{level}"
 
@@ -69,7 +69,7 @@ async def test_a_copy_goes_though_a_gateway_is_not_heard_of(rig):
 async def test_replicas_that_sleep_while_others_serve_give_their_copies_up_too(rig):
     await asleep(rig)
     limit(rig, 100)
-    call(rig)
+    wake(rig)
     tell(rig, in_flight=1, held=1)
     await rig.settle()
     assert awake(rig) == 1

@@ -7,18 +7,11 @@ import pytest
 from dormouse_kube.api import EVENTS, INFERENCE_DEPLOYMENTS
 from dormouse_kube.errors import Conflict, Forbidden, Unavailable
 from dormouse_operator.errors import NotLeading
-from dormouse_operator.gateways import Told
 from dormouse_operator.model import WorkerState
 from dormouse_operator.scaler import PERIOD_S
-from dormouse_operator.testing_gateways import FakeGateways
+from tests.operator_.ladders import tell
 
 SCALING = {"minReplicas": 1, "maxReplicas": 4, "targetOutstandingPerReplica": 10}
-
-
-def tell(rig, *, gateway="a:1", **facts):
-    """Have a gateway tell what goes on at the deployment."""
-    report = FakeGateways(lambda: rig.clock().timestamp()).report(**facts)
-    rig.activities.take(gateway, Told({rig.key: report}, (), is_complete=True))
 
 
 async def go_on(rig, seconds):

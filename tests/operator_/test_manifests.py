@@ -114,6 +114,7 @@ def test_the_command_line_says_only_what_the_spec_says():
 @pytest.mark.parametrize(
     ("part", "field", "default", "flag"),
     [
+        ("engine", "prefaultKvCache", False, "--prefault-kv-cache"),
         ("engine", "enablePrefixCaching", True, "--no-enable-prefix-caching"),
         ("engine", "cudaGraphs", True, "--no-cuda-graphs"),
         ("lifecycle", "keepHostCopy", True, "--no-keep-host-copy"),
@@ -133,6 +134,7 @@ def test_a_switch_is_said_only_when_it_differs_from_the_default(part, field, def
     [
         {"engine": {"device": "cpu", "maxNumSeqs": 4}},
         {"engine": {"device": "cpu", "enablePrefixCaching": False}},
+        {"engine": {"device": "cpu", "prefaultKvCache": True}},
         {"model": {"uri": "pvc://models/other"}},
         {"resources": {"limits": {"memory": "1Gi"}}},
     ],

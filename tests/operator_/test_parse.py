@@ -53,7 +53,7 @@ def test_an_unknown_uri_is_refused_with_the_allowed_ones(uri):
 def test_what_the_spec_leaves_out_is_the_default():
     parsed = deployment()
     assert (parsed.replicas, parsed.image, parsed.engine.device) == (1, None, "cuda")
-    assert parsed.engine.kv_cache_memory_bytes is None
+    assert (parsed.engine.kv_cache_memory_bytes, parsed.engine.prefault_kv_cache) == (None, False)
     assert (parsed.lifecycle.desired_state, parsed.lifecycle.drain_timeout_s) == ("Auto", 60)
     assert parsed.recorded.conditions == {}
     assert not parsed.recorded.is_true("Ready")

@@ -70,9 +70,7 @@ async def hit(rig, kind, name):
 async def one_pass(rig):
     """Let the node, the workers and the operator act once, and check what must always hold."""
     rig.node.tick()
-    for worker in rig.workers.workers.values():
-        if worker.state is WorkerState.LOADING:
-            worker.finish_loading()
+    rig.finish_loading()
     await rig.reconcile()
     check(rig)
 

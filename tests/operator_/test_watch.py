@@ -17,6 +17,7 @@ from dormouse_operator.cache import SELECTORS, Cache
 from dormouse_operator.feed import Feed
 from dormouse_operator.model import Key
 from dormouse_operator.watch import until_deaf, watch
+from tests.waiting import until
 
 KEY = Key("team", "tiny")
 NAMESPACES = Kind("v1", "Namespace", "namespaces", namespaced=False)  # kopf waits until it is discovered
@@ -48,11 +49,6 @@ class Stage:
         snapshot = self.cache.snapshot(KEY)
         return [item["metadata"]["name"] for item in snapshot.pods] if snapshot else []
 
-    async def until(self, holds) -> None:
-        async with asyncio.timeout(20):
-            while not holds():  # noqa: ASYNC110  # what is waited for happens beyond a socket
-                await asyncio.sleep(0.01)
-
     async def run(self) -> None:
         await asyncio.gather(
             watch(self.feed, namespaces=(), on_call=lambda *call: self.calls.append(call)), self.feed.run()
@@ -72,7 +68,7 @@ async def stage(tmp_path, monkeypatch):
         (tmp_path / "config").write_text(json.dumps(config))
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
         running = asyncio.create_task(made.run())
-        await made.until(lambda: made.cache.is_complete)
+        await until(lambda: made.cache.is_complete)
         yield made
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -81,9 +77,9 @@ async def stage(tmp_path, monkeypatch):
 async def test_what_is_there_and_what_changes_reaches_the_cache_and_is_counted(stage):
     assert stage.pods() == ["tiny-0"]
     stage.kube.put(PODS, pod("tiny-1"))
-    await stage.until(lambda: stage.pods() == ["tiny-0", "tiny-1"])
+    await until(lambda: stage.pods() == ["tiny-0", "tiny-1"])
     stage.kube.finish_deletion(PODS, "team", "tiny-0")
-    await stage.until(lambda: stage.pods() == ["tiny-1"])
+    await until(lambda: stage.pods() == ["tiny-1"])
     assert set(stage.marked) == {KEY}
     assert {("list", "pods", 200), ("watch", "pods", 200)} <= set(stage.calls)
     assert set(stage.feed.ages_s()) == {kind.plural for kind in SELECTORS}
@@ -95,16 +91,16 @@ async def test_a_bookmark_shows_that_the_watch_is_alive(stage):
     await stage.server.send_to_watches(
         "pods", {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "2000"}}}
     )
-    await stage.until(lambda: stage.feed.ages_s()["pods"] == 0.0)
+    await until(lambda: stage.feed.ages_s()["pods"] == 0.0)
     assert stage.feed.ages_s()["services"] > 10**6 > ages[0]
 
 
 async def test_a_watch_that_ends_is_continued_and_nothing_is_listed(stage):
     stage.server.requests.clear()
     stage.kube.end_watches()
-    await stage.until(lambda: stage.server.requests.count("watch pods") == 1)
+    await until(lambda: stage.server.requests.count("watch pods") == 1)
     stage.kube.put(PODS, pod("tiny-1"))
-    await stage.until(lambda: stage.pods() == ["tiny-0", "tiny-1"])
+    await until(lambda: stage.pods() == ["tiny-0", "tiny-1"])
     assert not [request for request in stage.server.requests if request.startswith("list")]
 
 
@@ -112,31 +108,31 @@ async def test_what_vanished_while_the_watch_was_too_old_is_noticed(stage):
     """A second list of kopf tells of no deletion that happened before it."""
     stage.server.fault = 503
     stage.kube.end_watches(Gone("too old", status=410))
-    await stage.until(lambda: stage.server.num_streams() == 0)
+    await until(lambda: stage.server.num_streams() == 0)
     stage.kube.finish_deletion(PODS, "team", "tiny-0")
     stage.kube.compact()
     stage.server.fault = 0
-    await stage.until(lambda: stage.pods() == [])
+    await until(lambda: stage.pods() == [])
 
 
 async def test_an_error_inside_a_stream_leads_to_a_new_list(stage, caplog):
     """With such an error kopf would neither go on nor end."""
     sick = {"type": "ERROR", "object": {"code": 500, "message": "etcd is sick"}}
     await stage.server.send_to_watches("pods", sick)
-    await stage.until(lambda: "a watch broke and lists anew: etcd is sick" in caplog.text)
+    await until(lambda: "a watch broke and lists anew: etcd is sick" in caplog.text)
     stage.kube.finish_deletion(PODS, "team", "tiny-0")
     stage.kube.put(PODS, pod("tiny-1"))
-    await stage.until(lambda: stage.pods() == ["tiny-1"])
+    await until(lambda: stage.pods() == ["tiny-1"])
 
 
 @pytest.mark.parametrize("status", [429, 403, 500])
 async def test_a_server_that_refuses_for_a_while_is_waited_for(stage, status):
     stage.server.fault = status
     stage.kube.end_watches()
-    await stage.until(lambda: ("watch", "pods", status) in stage.calls)
+    await until(lambda: ("watch", "pods", status) in stage.calls)
     stage.kube.put(PODS, pod("tiny-1"))
     stage.server.fault = 0
-    await stage.until(lambda: stage.pods() == ["tiny-0", "tiny-1"])
+    await until(lambda: stage.pods() == ["tiny-0", "tiny-1"])
 
 
 @pytest.mark.parametrize(("age_s", "words"), [(1000.0, "silent"), (0.0, "kopf ended")])

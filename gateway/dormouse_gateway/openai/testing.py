@@ -1,5 +1,6 @@
 """A worker that talks: what tests of the HTTP API stand on."""
 
+# ruff: noqa: N802  the method names are those of the .proto file
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
@@ -20,9 +21,7 @@ def word(token_id: int) -> str:
 class TalkingWorker(FakeWorker):
     """Says the words of `tokens`, each choice as all others; knows usage and, where asked for, log-probabilities."""
 
-    async def Generate(  # noqa: N802  # the name on the wire
-        self, request: pb.GenerateRequest, context: Any
-    ) -> AsyncIterator[pb.GenerateResponse]:
+    async def Generate(self, request: pb.GenerateRequest, context: Any) -> AsyncIterator[pb.GenerateResponse]:
         """Stream one message per token; the last one of each choice says why it ended."""
         params, num_choices = request.sampling_params, request.sampling_params.n or 1
         said = self.tokens[: params.max_tokens] if params.max_tokens else self.tokens
@@ -39,12 +38,12 @@ class TalkingWorker(FakeWorker):
             usage = pb.Usage(prompt_tokens=PROMPT_TOKENS, completion_tokens=len(said) * num_choices, cached_tokens=2)
             yield pb.GenerateResponse(finish_reason=reason, choice_index=choice, usage=usage if is_last else None)
 
-    async def Tokenize(self, request: pb.TokenizeRequest, context: Any) -> pb.TokenizeResponse:  # noqa: N802
+    async def Tokenize(self, request: pb.TokenizeRequest, context: Any) -> pb.TokenizeResponse:
         """Every text is the tokens 1 and 2."""
         await self._note("Tokenize", request, context)
         return pb.TokenizeResponse(token_ids=[1, 2])
 
-    async def Detokenize(self, request: pb.DetokenizeRequest, context: Any) -> pb.DetokenizeResponse:  # noqa: N802
+    async def Detokenize(self, request: pb.DetokenizeRequest, context: Any) -> pb.DetokenizeResponse:
         """Return the words."""
         await self._note("Detokenize", request, context)
         words = [word(token_id) for token_id in request.token_ids]

@@ -193,6 +193,7 @@ def worker_arguments(deployment: Deployment) -> list[str]:
         "--drain-timeout": deployment.lifecycle.drain_timeout_s,
     }
     switches = {  # those that differ from the worker's default
+        "--prefault-kv-cache": engine.prefault_kv_cache,
         "--no-enable-prefix-caching": not engine.enable_prefix_caching,
         "--no-cuda-graphs": not engine.cuda_graphs,
         "--no-keep-host-copy": not engine.keep_host_copy,

@@ -18,20 +18,26 @@ from dataclasses import asdict
 from itertools import count
 from typing import Any
 
-from dormouse_operator.model import Deployment, Pod
+from dormouse_operator.model import Deployment, Engine, Pod
 
 _DIGEST_CHARS = 8
+_LATER_SWITCHES = {"prefault_kv_cache"}  # unknown to an earlier release
 
 
 def revision_of(deployment: Deployment, image: str) -> str:
     """Return the digest over everything that decides a pod and its engine; another one means another engine."""
-    engine = {"model": asdict(deployment.model), "engine": asdict(deployment.engine)}
+    engine = {"model": asdict(deployment.model), "engine": _engine_part(deployment.engine)}
     return _digest({"pod": _pod_part(deployment, image), **engine})
 
 
 def pod_digest_of(deployment: Deployment, image: str) -> str:
     """Return the digest over what can not change in a pod that is there; another one means another pod."""
     return _digest(_pod_part(deployment, image))
+
+
+def _engine_part(engine: Engine) -> Mapping[str, Any]:
+    """Return what decides an engine, later switches only where they are set: pods of before keep their digests."""
+    return {name: value for name, value in asdict(engine).items() if value or name not in _LATER_SWITCHES}
 
 
 def _pod_part(deployment: Deployment, image: str) -> Mapping[str, Any]:

@@ -163,6 +163,7 @@ def _parse_engine(engine: Raw, lifecycle: Raw) -> Engine:
         max_num_batched_tokens=engine.get("maxNumBatchedTokens"),
         gpu_memory_utilization=engine.get("gpuMemoryUtilization"),
         kv_cache_memory_bytes=size("kvCacheMemory"),
+        prefault_kv_cache=engine.get("prefaultKvCache", False),
         block_size=engine.get("blockSize"),
         swap_space_bytes=size("swapSpace"),
         enable_prefix_caching=engine.get("enablePrefixCaching", True),

@@ -5,6 +5,8 @@ from openai import AsyncOpenAI
 
 from dormouse_gateway.openai.testing import TalkingWorker
 
+HI = [{"role": "user", "content": "hi"}]
+
 
 @pytest.fixture
 async def worker():

@@ -2,17 +2,15 @@
 
 import asyncio
 
-import grpc
 import openai
 import pytest
 
-from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.openai.reading import parse_arguments
 from dormouse_gateway.testing import set_ready
+from tests.gateway.openai.conftest import HI
 from tests.gateway.test_keys import write_key
 
-HI = [{"role": "user", "content": "hi"}]
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -198,35 +196,6 @@ async def test_models_are_listed_and_found_though_they_sleep(house, client):
         await client.models.retrieve("other")
 
 
-@pytest.mark.parametrize(
-    ("given", "status", "kind"),
-    [
-        (CallError(grpc.StatusCode.INVALID_ARGUMENT, "sampling_params.top_p is 7; allowed: 1"), 400, "invalid_request"),
-        (CallError(grpc.StatusCode.PERMISSION_DENIED, "no"), 403, "permission"),
-        (CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", 2.5), 429, "rate_limit"),
-        (CallError(grpc.StatusCode.DEADLINE_EXCEEDED, "late"), 504, "server"),
-        (CallError(grpc.StatusCode.INTERNAL, "oh"), 500, "server"),
-    ],
-)
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_workers_refusal_is_the_matching_error_also_of_a_stream(client, worker, given, status, kind, stream):
-    worker.fail_before = given
-    with pytest.raises(openai.APIStatusError) as caught:
-        await client.completions.create(model="tiny", prompt="a", stream=stream)
-    error = caught.value
-    assert (error.status_code, error.type) == (status, f"{kind}_error")
-    assert given.message in str(error)
-    assert error.param == ("top_p" if status == 400 else None)
-    assert error.response.headers.get("retry-after") == ("3" if status == 429 else None)
-
-
-async def test_a_model_that_is_off_is_503_with_a_time(house, client):
-    await house.add("off", [], replicas=0)
-    with pytest.raises(openai.InternalServerError, match=r"spec\.replicas is 0") as caught:
-        await client.completions.create(model="off", prompt="a", stream=True)
-    assert (caught.value.status_code, caught.value.response.headers["retry-after"]) == (503, "30")
-
-
 async def test_a_stream_for_a_model_that_wakes_begins_at_once_and_is_answered_when_it_is_awake(
     house, worker, kube, open_client
 ):
@@ -237,42 +206,6 @@ async def test_a_stream_for_a_model_that_wakes_begins_at_once_and_is_answered_wh
     set_ready(kube, "tiny-talker", ready=True)
     chunks = [chunk async for chunk in raw.parse()]
     assert "".join(chunk.choices[0].text for chunk in chunks) == "Hello dormouse"
-
-
-async def test_an_error_after_the_first_word_is_an_event_of_the_stream(client, worker):
-    worker.fail_after = CallError(grpc.StatusCode.INTERNAL, "the engine died")
-    stream = await client.completions.create(model="tiny", prompt="a", stream=True)
-    words = [(await anext(stream)).choices[0].text for _ in range(3)]
-    assert "".join(words) == "Hello dormouse"
-    with pytest.raises(openai.APIError, match="the engine died"):
-        await anext(stream)
-
-
-async def test_an_unknown_model_is_404_and_the_known_ones_are_listed(client):
-    with pytest.raises(openai.NotFoundError, match="known models: tiny") as caught:
-        await client.chat.completions.create(model="other", messages=HI)
-    assert caught.value.code == "model_not_found"
-
-
-@pytest.mark.parametrize(
-    ("extra", "param"),
-    [
-        ({"functions": []}, "functions"),
-        ({"audio": None}, "audio"),
-        ({"response_format": {"type": "json_object"}}, "response_format.type"),
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"temperature": "hot"}, "temperature"),
-        ({"n": 17}, "n"),
-        ({"messages": [{"role": "user"}]}, "messages[0].content"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].text"),
-    ],
-)
-async def test_what_is_not_supported_or_wrong_is_400_naming_the_field(client, worker, extra, param):
-    with pytest.raises(openai.BadRequestError) as caught:
-        await client.chat.completions.create(model="tiny", messages=HI, extra_body=extra)
-    assert caught.value.param == param
-    assert param in str(caught.value)
-    assert worker.seen == []
 
 
 async def test_request_id_and_trace_go_to_the_worker_and_the_id_comes_back(client, worker):

@@ -3,9 +3,8 @@
 import openai
 import pytest
 
+from tests.gateway.openai.conftest import HI
 from tests.gateway.test_salts import engine  # noqa: F401  # a fixture
-
-HI = [{"role": "user", "content": "hi"}]
 
 
 @pytest.fixture

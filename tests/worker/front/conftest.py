@@ -21,7 +21,8 @@ from dormouse_worker.front.app import Front, Ports
 from dormouse_worker.front.board import Changes
 from dormouse_worker.front.testing import engine_settings, front_settings, write_model
 from dormouse_worker.ipc import AddRequest, State
-from dormouse_worker.testing import InProcessEngine, Script
+from dormouse_worker.testing import Script
+from dormouse_worker.testing_in_process import InProcessEngine
 
 OWN_FIELDS = ("model", "request_id", "resume", "priority", "stream_interval")
 OTHER_TOKENS, OTHER_VOCAB_SIZE = (11, 12), 100  # of the model to swap to

@@ -11,7 +11,8 @@ from dormouse_worker.front.board import Changes
 from dormouse_worker.front.engine_link import EngineLink, EngineLost, EngineOverdue
 from dormouse_worker.front.overdue import RunningCommand
 from dormouse_worker.ipc import Command, CommandResult, State
-from dormouse_worker.testing import InProcessEngine, Script
+from dormouse_worker.testing import Script
+from dormouse_worker.testing_in_process import InProcessEngine
 
 
 class Events:

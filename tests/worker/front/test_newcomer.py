@@ -7,7 +7,8 @@ import time
 
 from dormouse_worker.front.newcomer import Newcomer
 from dormouse_worker.ipc import State
-from dormouse_worker.testing import InProcessEngine, Script
+from dormouse_worker.testing import Script
+from dormouse_worker.testing_in_process import InProcessEngine
 
 
 class Heir:

@@ -7,7 +7,8 @@ the front's: it stops sending and waits. Each change of state is sent as one `En
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from dormouse_worker.engine.actuation import Actuation
 from dormouse_worker.engine.assembly import build_engine
@@ -178,14 +179,12 @@ class Controller:
         check_block_counts(report, num_gpu_blocks, num_cpu_blocks)
         self._engine = None
         self._teller.change(State.INITIALIZING, num_gpu_blocks=0, num_cpu_blocks=0)
-        try:
-            self._executor.initialize_cache(num_gpu_blocks, num_cpu_blocks)
-        except WorkerError:
-            self._teller.change(State.PROFILED)
-            raise
-        except Exception as error:
-            self._fail(error)
-            raise
+        with self._failing():
+            try:
+                self._executor.initialize_cache(num_gpu_blocks, num_cpu_blocks)
+            except WorkerError:
+                self._teller.change(State.PROFILED)
+                raise
         self._agreed = (num_gpu_blocks, num_cpu_blocks)
         self._engine = build_engine(self._settings, report, self._agreed, self._executor, clock=self._clock)
         self._open()
@@ -200,13 +199,8 @@ class Controller:
         if self._engine is None or self.state not in {State.READY, State.ASLEEP}:
             raise WrongState(f"sleep needs READY or ASLEEP; the worker is {self.state}")
         self._require_idle("sleep")
-        try:
+        with self._failing():
             self._actuation.sleep(order, self._engine)
-        except WorkerError:
-            raise
-        except Exception as error:
-            self._fail(error)
-            raise
 
     def _prepare_wake_up(self, command: Command) -> int:
         """Reserve; the bytes that are missing stand in the answer."""
@@ -217,17 +211,9 @@ class Controller:
     def _wake_up(self, command: Command) -> None:
         tags = tags_of(command)
         self._require_wakeable(command)
-        try:
+        with self._failing(Damaged):
             if self._actuation.wake_up(tags):
                 self._open()
-        except Damaged as error:
-            self._fail(error)
-            raise
-        except WorkerError:
-            raise
-        except Exception as error:
-            self._fail(error)
-            raise
 
     def _require_wakeable(self, command: Command) -> None:
         if self.state not in {State.READY, State.ASLEEP}:
@@ -267,6 +253,16 @@ class Controller:
     def _require_idle(self, what: str) -> None:
         if self._engine is not None and self._engine.has_work:
             raise WrongState(f"{what} needs an idle worker; {self._engine.num_requests} requests are unfinished")
+
+    @contextmanager
+    def _failing(self, *fatal: type[WorkerError]) -> Iterator[None]:
+        """Pass on what is raised; what is no refusal, or one of these, leads to FAILED."""
+        try:
+            yield
+        except Exception as error:
+            if not isinstance(error, WorkerError) or isinstance(error, fatal):
+                self._fail(error)
+            raise
 
     def _fail(self, error: Exception) -> None:
         """Enter FAILED; requests that were running can not be there in any state that leads here."""

@@ -1,0 +1,23 @@
+"""Pools of endpoints of one deployment, as tests fill and ask them."""
+
+from dormouse_gateway.activity import WorkerLoad
+from dormouse_gateway.pool import EndpointPool
+from dormouse_kube.reflector import ObjectKey
+
+TINY = ObjectKey("default", "tiny")
+
+
+def pool_of(*endpoints):
+    made = EndpointPool()
+    for one in endpoints:
+        assert made.put(one) == []
+    return made
+
+
+def pick(pool, **how):
+    slot = pool.acquire(TINY, **({"need_ready": True} | how))
+    return slot and slot.endpoint.pod.name
+
+
+def told(running=0, waiting=0, *, ready=True):
+    return WorkerLoad(running, waiting, 0.0, ready)

@@ -1,0 +1,54 @@
+"""What the lives of deployments share: specs, passes of node, workers and operator in turn, who is there and serves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dormouse_api.names import LABEL_COMPONENT, LABEL_REVISION
+from dormouse_kube.api import PODS
+from dormouse_operator.model import WorkerState
+
+OLD = {"device": "cpu"}
+NEW = {"device": "cpu", "maxNumSeqs": 4}
+SWAP = {"strategy": "SleepSwap"}
+PAIR = {"pipeline": 2}
+
+
+def serving(rig) -> list[str]:
+    """Return the pods that the Service leads to and that answer."""
+    return [
+        pod["metadata"]["name"]
+        for pod in rig.kube.everything(PODS)
+        if {"type": "Ready", "status": "True"} in pod.get("status", {}).get("conditions", [])
+        and rig.node.worker_of(pod["metadata"]["name"]).state is WorkerState.READY
+    ]
+
+
+def uids(rig) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in rig.kube.everything(PODS)}
+
+
+def revisions(rig) -> set[str]:
+    return {pod["metadata"]["labels"][LABEL_REVISION] for pod in rig.kube.everything(PODS)}
+
+
+def leaders(rig) -> list[str]:
+    return [pod["metadata"]["name"] for pod in pods_of(rig, "worker")]
+
+
+def followers(rig) -> list[str]:
+    return [pod["metadata"]["name"] for pod in pods_of(rig, "follower")]
+
+
+def pods_of(rig, component: str) -> list[dict[str, Any]]:
+    return [pod for pod in rig.kube.everything(PODS) if pod["metadata"]["labels"][LABEL_COMPONENT] == component]
+
+
+async def passes(rig, number: int, *, load: bool = True, least: int = 0) -> None:
+    """Let node, workers and operator act in turn; without `load` no loading ends. At least so many serve after each."""
+    for _ in range(number):
+        rig.node.tick()
+        if load:
+            rig.finish_loading()
+        await rig.reconcile()
+        assert not least or len(serving(rig)) >= least
