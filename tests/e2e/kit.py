@@ -80,6 +80,10 @@ class Deployments:
         selector = f"inference.dormouse.dev/deployment={name}"
         return sorted(self.cluster.list("pods", self.namespace, selector), key=lambda p: p["metadata"]["name"])
 
+    def logs(self, pod: str) -> str:
+        """Return what a pod wrote."""
+        return self.cluster.kubectl("logs", "-n", self.namespace, pod)
+
     def events(self, name: str) -> list[str]:
         """Return the messages of the Events about a deployment."""
         events = self.cluster.list("events", self.namespace)

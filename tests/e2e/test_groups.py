@@ -50,6 +50,7 @@ def test_two_ranks_in_one_pod_say_what_one_worker_says_also_after_a_sleep(
     assert eventually(lambda: said_by(model_of, name)) == expected
     [pod] = [pod["metadata"]["name"] for pod in deployments.pods(name)]
     assert ranks_of(deployments, name) == [(0, pod), (1, pod)]
+    assert deployments.logs(pod).count("2 ranks add up in memory that they share") == 2, "of each rank"
     sleep_and_wake(deployments, name)
     assert eventually(lambda: said_by(model_of, name)) == expected
 

@@ -6,6 +6,7 @@ whether they could: either all use it, or none.
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import secrets
@@ -24,6 +25,8 @@ from dormouse_worker.native import abi
 from dormouse_worker.native.library import Kernels, Missing, load_kernels
 
 TOKEN_BYTES = 16
+
+logger = logging.getLogger(__name__)
 
 
 class Store(Protocol):
@@ -89,7 +92,9 @@ def share(
         is_ready = not (memory is None or others is None or isinstance(kernels, Missing))
         num_without = sum_up(torch.tensor([float(not is_ready)])).item()
         if num_without or memory is None or others is None or isinstance(kernels, Missing):
+            logger.info("%d of %d ranks can not share memory; sums go through gloo", num_without, layout.tensor)
             return None
+        logger.info("%d ranks add up in memory that they share", layout.tensor)
         address = addressof(c_char.from_buffer(memory))
         stage = abi.Stage(address, layout.tensor_rank, layout.tensor, int(timeout_s * 1000), others)
         return SharedStage(kernels, memory, stage, held.pop_all())
