@@ -20,6 +20,7 @@ from dormouse_api.limits import MAX_MESSAGE_BYTES, server_options
 from dormouse_api.mutual_tls import follow_directory
 from dormouse_api.names import GATEWAY_CONTROL_SERVICE, INFERENCE_SERVICE, LABEL_DEPLOYMENT, Role
 from dormouse_api.peers import RequirePeer
+from dormouse_api.threads import patient_threads
 from dormouse_api.v1 import gateway_control_pb2_grpc as control_rpc
 from dormouse_api.v1 import inference_pb2
 from dormouse_gateway.channels import Channels
@@ -224,7 +225,8 @@ class Gateway:
         """Return a server with health and, if wished, reflection, and with guards; `most` are limits of its own."""
         roomy = {"grpc.max_receive_message_length": MAX_MESSAGE_BYTES + _SPARE_BYTES}
         options = dict(server_options()) | roomy | dict(most or {})
-        server = aio.server(interceptors=guards, options=list(options.items()))
+        with patient_threads():  # gRPC starts its own with the first server
+            server = aio.server(interceptors=guards, options=list(options.items()))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         if self._settings.enable_reflection:
             reflection.enable_server_reflection((service, HEALTH_SERVICE, reflection.SERVICE_NAME), server)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -54,6 +55,16 @@ def test_without_the_api_server_it_waits_and_sigterm_ends_it_with_0(start):
     process.send_signal(signal.SIGTERM)
     _, log = process.communicate(timeout=60)
     assert process.returncode == 0, log
+
+
+def test_the_threads_of_grpc_take_no_processor_from_the_event_loop_that_they_wake(start):
+    process = start()
+    for line in process.stderr:
+        if "listening" in line:
+            break
+    threads = sorted(int(task.name) for task in Path(f"/proc/{process.pid}/task").iterdir())
+    main, *others = map(os.sched_getscheduler, threads)
+    assert (main, os.SCHED_BATCH in others) == (os.sched_getscheduler(0), True)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import uvloop
 
+from dormouse_api.threads import patient_threads
 from dormouse_api.tracing import BadTracing, Tracing, start_tracing
 from dormouse_worker.front.app import Front
 from dormouse_worker.front.engine_spawn import ENGINE_ARGV, subprocess_spawner
@@ -52,7 +53,8 @@ async def _run(
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    front = _make_front(front_settings, engine_settings, engine_argv, tracing)
+    with patient_threads():  # gRPC starts its own with the first server
+        front = _make_front(front_settings, engine_settings, engine_argv, tracing)
     try:
         await front.start()
     except BaseException:

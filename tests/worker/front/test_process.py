@@ -74,6 +74,12 @@ class Process:
         return self.process.wait(timeout_s), out
 
     @property
+    def policies(self):
+        """Return the scheduling policies of its threads, the main one first."""
+        threads = Path(f"/proc/{self.process.pid}/task").iterdir()
+        return [os.sched_getscheduler(thread) for thread in sorted(int(task.name) for task in threads)]
+
+    @property
     def children(self):
         pid = self.process.pid
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
@@ -95,6 +101,15 @@ def generate(port, text="hello"):
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         request = pb.GenerateRequest(text=text, sampling_params=pb.SamplingParams(max_tokens=5))
         return "".join(m.text for m in inference_rpc.InferenceStub(channel).Generate(request, timeout=WAIT_S))
+
+
+def test_the_threads_of_grpc_take_no_processor_from_the_event_loop_that_they_wake(model_path):
+    with Process(model_path) as worker:
+        worker.until_listening()
+        main, *others = worker.policies
+        assert (main, os.SCHED_BATCH in others) == (os.sched_getscheduler(0), True)
+        (engine,) = worker.children
+        assert os.sched_getscheduler(engine) == main
 
 
 def test_it_serves_imports_nothing_heavy_and_ends_with_zero_on_sigterm(model_path):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dormouse_worker.front.stops import Found, StopSearch
+from dormouse_worker.front.stops import StopSearch
 
 LETTERS = st.text(alphabet="ab", max_size=14)
 STOPS = st.lists(st.text(alphabet="ab", min_size=1, max_size=4), max_size=4)
@@ -18,10 +18,9 @@ def run(pieces, stops, *, include=False):
     """Return the text given out and the matched stop."""
     search, given_out = StopSearch(stops, include_in_output=include), ""
     for piece in pieces:
-        found = search.feed(piece)
-        given_out += found.text
-        if found.matched is not None:
-            return given_out, found.matched
+        given_out += search.feed(piece)
+        if search.matched is not None:
+            return given_out, search.matched
     return given_out + search.flush(), None
 
 
@@ -46,9 +45,9 @@ def test_without_a_match_everything_comes_out_and_with_one_nothing_of_it(text, s
 @given(text=LETTERS, stops=STOPS)
 def test_only_what_could_still_become_a_stop_is_held_back(text, stops):
     search = StopSearch(stops, include_in_output=False)
-    found = search.feed(text)
-    if found.matched is None:
-        held = text[len(found.text) :]
+    given_out = search.feed(text)
+    if search.matched is None:
+        held = text[len(given_out) :]
         assert held == "" or any(stop.startswith(held) for stop in stops)
 
 
@@ -67,10 +66,10 @@ def test_a_stop_over_three_pieces_is_found_and_can_be_included():
 
 @pytest.mark.parametrize("text", ["", "plain"])
 def test_without_stops_nothing_is_held(text):
-    assert StopSearch((), include_in_output=False).feed(text) == Found(text)
+    assert StopSearch((), include_in_output=False).feed(text) == text
 
 
 def test_what_is_passed_by_is_not_searched():
     search = StopSearch(["ab"], include_in_output=False)
-    assert search.pass_by("a") == Found("a")
-    assert search.feed("b") == Found("b")
+    assert search.pass_by("a") == "a"
+    assert (search.feed("b"), search.matched) == ("b", None)

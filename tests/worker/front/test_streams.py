@@ -11,6 +11,7 @@ from dormouse_api.limits import MAX_MESSAGE_BYTES, MAX_STREAM_INTERVAL
 from dormouse_api.status import CallError
 from dormouse_worker.engine.testing import ManualClock
 from dormouse_worker.front.assembly import Resumed, TextAssembly, TextRules
+from dormouse_worker.front.bell import Bell
 from dormouse_worker.front.choices import Choices
 from dormouse_worker.front.streams import MAX_CHARS_PER_PIECE, MAX_POSITIONS_PER_PIECE, OutputStream, Times
 from dormouse_worker.front.wire import to_response
@@ -24,10 +25,10 @@ class Letters:
         return chr(token_id)
 
 
-def make_stream(clock=None, wake=None, interval=1, **rules):
+def make_stream(clock=None, on_due=lambda: None, interval=1, **rules):
     clock = clock or ManualClock()
     assembly = TextAssembly(TextRules(Letters(), **rules))
-    return OutputStream(assembly, Times(arrival_s=clock()), clock=clock, wake=wake, interval=interval)
+    return OutputStream(assembly, Times(arrival_s=clock()), clock=clock, on_due=on_due, interval=interval)
 
 
 def output(text, reason=None, **fields):
@@ -44,7 +45,7 @@ def test_everything_that_waits_comes_as_one_piece():
 
 def test_with_an_interval_the_first_token_comes_at_once_and_the_others_in_pieces_of_so_many():
     wake = asyncio.Event()
-    stream = make_stream(wake=wake, interval=3)
+    stream = make_stream(on_due=wake.set, interval=3)
     taken = []
     for letter in "abcdefghi":
         stream.push(output(letter))
@@ -116,33 +117,43 @@ def test_after_the_end_nothing_is_taken_in():
     assert (stream.pop(), stream.num_tokens, stream.error) == (None, 1, None)
 
 
-async def test_an_error_comes_after_what_was_pushed_before():
-    wake = asyncio.Event()
-    streams = [make_stream(wake=wake) for _ in range(2)]
-    choices = Choices(streams, wake)
+def test_an_error_comes_after_what_was_pushed_before():
+    streams = [make_stream() for _ in range(2)]
+    choices = Choices(streams)
     streams[1].push(output("a"))
     streams[0].fail(CallError(grpc.StatusCode.UNAVAILABLE, "gone"))
-    stream, piece = await choices.take()
+    stream, piece = choices.pop()
     assert (stream is streams[1], piece.text) == (True, "a")
     for _ in range(2):
         with pytest.raises(CallError, match="gone"):
-            await choices.take()
+            choices.pop()
 
 
-async def test_choices_take_turns_and_a_reader_who_waits_is_woken_by_any():
-    wake = asyncio.Event()
-    streams = [make_stream(wake=wake) for _ in range(3)]
-    choices = Choices(streams, wake)
+def test_choices_take_turns():
+    streams = [make_stream() for _ in range(3)]
+    choices = Choices(streams)
     for stream in streams:
         stream.push(output("a"))
-    assert {streams.index((await choices.take())[0]) for _ in range(2)} == {0, 1}
+    assert {streams.index(choices.pop()[0]) for _ in range(2)} == {0, 1}
     streams[0].push(output("b"))
-    assert streams.index((await choices.take())[0]) == 2, "the one that has waited longest"
-    assert (await choices.take())[1].text == "b"
-    waiting = asyncio.create_task(choices.take())
-    await asyncio.sleep(0)
-    streams[1].push(output("c"))
-    assert (await waiting)[1].text == "c"
+    assert streams.index(choices.pop()[0]) == 2, "the one that has waited longest"
+    assert choices.pop()[1].text == "b"
+    assert choices.pop() is None
+
+
+async def test_a_reader_who_waits_is_woken_by_any_stream_and_by_its_end():
+    bell = Bell()
+    streams = [make_stream(on_due=bell.ring) for _ in range(2)]
+    for happens in (
+        lambda: streams[1].push(output("a")),
+        lambda: streams[0].push(output("", "length")),
+        lambda: streams[1].fail(CallError(grpc.StatusCode.UNAVAILABLE, "gone")),
+    ):
+        waiting = asyncio.create_task(bell.heard())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        happens()
+        await waiting
 
 
 def test_what_waits_is_joined_so_that_memory_does_not_grow_with_the_number_of_steps():

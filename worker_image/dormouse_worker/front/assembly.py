@@ -10,10 +10,8 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dormouse_worker.front.stops import Found, StopSearch
+from dormouse_worker.front.stops import StopSearch
 from dormouse_worker.front.text import Decoder
-
-NOTHING = Found("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +40,23 @@ class TextAssembly:
         self._search = StopSearch(rules.stops, include_in_output=rules.include_stop)
         self._num_known_chars = 0  # so many of the next characters the caller has
         self.num_tokens = 0
+        self.matched_stop: str | None = None  # the stop string at which the text ended
 
     def __repr__(self) -> str:
         return f"TextAssembly({self.num_tokens} tokens, {self._search!r})"
 
-    def step(self, token_id: int, *, is_end: bool) -> Found:
+    def step(self, token_id: int, *, is_end: bool) -> str:
         """Return the text of one token. The token that ended the text is part of it only if stops are included."""
         self.num_tokens += 1
-        if is_end and not self._rules.include_stop:
-            return NOTHING
-        text = self._rules.decoder.step(token_id)
-        searching = self.num_tokens > self._rules.min_tokens
-        found = self._search.feed(text) if searching else self._search.pass_by(text)
-        return found._replace(text=self._new(found.text)) if self._num_known_chars else found
+        rules = self._rules
+        if is_end and not rules.include_stop:
+            return ""
+        text = rules.decoder.step(token_id)
+        if rules.stops:
+            is_searched = self.num_tokens > rules.min_tokens
+            text = self._search.feed(text) if is_searched else self._search.pass_by(text)
+            self.matched_stop = self._search.matched
+        return self._new(text) if self._num_known_chars else text
 
     def flush(self) -> str:
         """Return what was held back: the text has ended without a stop string."""
@@ -66,17 +68,15 @@ class TextAssembly:
         Raises ValueError saying which numbers of bytes there can be.
         """
         given, reason = [], None
-        matched: str | None = None
         for token_id in token_ids:
             is_end = token_id in end_token_ids and self.num_tokens >= self._rules.min_tokens
-            text, matched = self.step(token_id, is_end=is_end)
-            given.append(text)
-            if is_end or matched is not None:
+            given.append(self.step(token_id, is_end=is_end))
+            if is_end or self.matched_stop is not None:
                 reason = "stop"
                 break
-        if reason is not None and matched is None:
+        if reason is not None and self.matched_stop is None:
             given.append(self._search.flush())
-        return Resumed(self._beyond("".join(given), emitted_utf8_bytes), reason, matched)
+        return Resumed(self._beyond("".join(given), emitted_utf8_bytes), reason, self.matched_stop)
 
     def _beyond(self, given: str, emitted_utf8_bytes: int) -> str:
         """Return what the caller does not have of the text given out; note what he has of the text held back."""

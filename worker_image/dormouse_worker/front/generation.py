@@ -14,6 +14,7 @@ from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.front import validation
 from dormouse_worker.front.assembly import Resumed, TextAssembly, TextRules
+from dormouse_worker.front.bell import Bell
 from dormouse_worker.front.caller import Caller, TimeLimit
 from dormouse_worker.front.choices import Choices
 from dormouse_worker.front.model import Model
@@ -31,10 +32,11 @@ SEED_BITS = 64
 class Generation:
     """Owns what a running call holds: its streams, the ids under which the engine runs them, the worker's deadline."""
 
-    def __init__(self, worker: Worker, facts: Facts, streams: Sequence[OutputStream], wake: asyncio.Event) -> None:
+    def __init__(self, worker: Worker, facts: Facts, streams: Sequence[OutputStream], bell: Bell) -> None:
         self._worker = worker
         self._streams = streams
-        self._choices = Choices(streams, wake)
+        self._choices = Choices(streams)
+        self._bell = bell  # rung by each of them
         self._reply = Reply(facts, streams)
         self.facts = facts
         self._keys: tuple[str, ...] = ()
@@ -62,7 +64,9 @@ class Generation:
         """Return the next message, None after the last. Raises CallError if the call ends otherwise."""
         if self._reply.is_complete:
             return None
-        return self._reply.message(*await self._choices.take())
+        while (taken := self._choices.pop()) is None:
+            await self._bell.heard()
+        return self._reply.message(*taken)
 
     def abandon(self) -> None:
         """The caller left, or got everything: free what still runs."""
@@ -89,20 +93,20 @@ async def begin(worker: Worker, model: Model, request: pb.GenerateRequest, calle
         assemblies = [TextAssembly(_text_rules(request, model, prompt)) for _ in range(num_choices)]
         resumed = await _resume(model, request, first, assemblies[0]) if request.HasField("resume") else None
     _check_admission(worker, num_choices)  # it may have changed while we tokenized
-    samplings, wake = choices(first, num_choices), asyncio.Event()
+    samplings, bell = choices(first, num_choices), Bell()
     streams = [
         OutputStream(
             assembly,
             Times(arrival_s),
             clock=worker.clock,
-            wake=wake,
+            on_due=bell.ring,
             choice_index=sampling.choice_index,
             interval=request.stream_interval or 1,
         )
         for assembly, sampling in zip(assemblies, samplings, strict=True)
     ]
     facts = Facts(request.request_id or uuid.uuid4().hex, first.seed, prompt)
-    generation = Generation(worker, facts, streams, wake)
+    generation = Generation(worker, facts, streams, bell)
     if resumed is not None:
         streams[0].begin_with(resumed)
     if streams[0].is_finished:

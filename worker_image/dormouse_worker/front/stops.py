@@ -7,14 +7,6 @@ text so far = given out | held          each new piece is appended to held and s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
-
-
-class Found(NamedTuple):
-    """What one piece gave."""
-
-    text: str  # may be given out now
-    matched: str | None = None  # the stop string that ends the text
 
 
 class StopSearch:
@@ -25,6 +17,7 @@ class StopSearch:
         self._include = include_in_output
         self._max_held = max((len(stop) for stop in stops), default=1) - 1
         self._held = ""
+        self.matched: str | None = None  # the stop string that ended the text
 
     def __repr__(self) -> str:
         return f"StopSearch({len(self._stops)} stops, {len(self._held)} characters held)"
@@ -34,23 +27,21 @@ class StopSearch:
         """Return what is held back: it could still become a stop string."""
         return self._held
 
-    def feed(self, text: str) -> Found:
-        """Take a piece and return what is certain now; after a match nothing more may be fed."""
-        if not self._stops:
-            return Found(text)
+    def feed(self, text: str) -> str:
+        """Take a piece and return what may be given out now; after a match nothing more may be fed."""
         text = self._held + text
         ends = [(text.index(stop) + len(stop), text.index(stop), stop) for stop in self._stops if stop in text]
         if ends:
-            end, start, stop = min(ends)
+            end, start, self.matched = min(ends)
             self._held = ""
-            return Found(text[: end if self._include else start], stop)
+            return text[: end if self._include else start]
         keep = self._num_held(text)
         self._held = text[len(text) - keep :]
-        return Found(text[: len(text) - keep])
+        return text[: len(text) - keep]
 
-    def pass_by(self, text: str) -> Found:
-        """Take a piece in which stop strings do not count (min_tokens is not reached)."""
-        return Found(self.flush() + text)
+    def pass_by(self, text: str) -> str:
+        """Take a piece in which stop strings do not count (min_tokens is not reached), and return what goes out."""
+        return self.flush() + text
 
     def flush(self) -> str:
         """Return what was held back: the text has ended without a match."""

@@ -7,10 +7,11 @@ own output.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
 
 from dormouse_api.status import CallError
 from dormouse_worker.front.assembly import Resumed, TextAssembly
@@ -21,14 +22,13 @@ MAX_POSITIONS_PER_PIECE = 1024
 MAX_CHARS_PER_PIECE = 1 << 16
 
 
-@dataclass(slots=True)
-class Piece:
+class Piece(msgspec.Struct, gc=False):
     """What the caller gets in one message."""
 
     text: str = ""
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
-    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  # of the positions after the piece before
+    token_ids: list[int] = []
+    logprobs: list[TokenLogprobs] = []
+    prompt_logprobs: list[TokenLogprobs] = []  # of the positions after the piece before
     completion_tokens: int = 0  # running count
     finish_reason: str | None = None  # stop | length | abort; set = the last piece
     matched_stop: str | None = None
@@ -65,17 +65,17 @@ class OutputStream:
         times: Times,
         *,
         clock: Callable[[], float],
-        wake: asyncio.Event | None = None,
+        on_due: Callable[[], None] = lambda: None,
         choice_index: int = 0,
         interval: int = 1,
     ) -> None:
-        """`wake` is set whenever there is something to take; streams that are read together share it.
+        """`on_due` is called whenever there is something to take.
 
         A piece waits for `interval` tokens, but for the first one and the last.
         """
         self._assembly = assembly
         self._clock = clock
-        self._wake = wake or asyncio.Event()
+        self._on_due = on_due
         self._interval = interval
         self._has_given_tokens = False
         self._pieces: deque[Piece] = deque()
@@ -83,6 +83,7 @@ class OutputStream:
         self.times = times
         self.cached_tokens = 0  # prompt tokens that the prefix cache had
         self.is_started = False  # the engine has said something of it
+        self.is_finished = False  # nothing more will be pushed
         self.finish_reason: str | None = None
         self.error: CallError | None = None
 
@@ -90,17 +91,12 @@ class OutputStream:
         return f"OutputStream({self.num_tokens} tokens, {len(self._pieces)} pieces, finished={self.is_finished})"
 
     @property
-    def is_finished(self) -> bool:
-        """Return whether nothing more will be pushed."""
-        return self.finish_reason is not None or self.error is not None
-
-    @property
     def is_due(self) -> bool:
         """Return whether there is a piece, and it waits for no more tokens."""
         if not self._pieces:
             return False
-        is_short = 0 < len(self._pieces[0].token_ids) < self._interval
-        return not (is_short and self._has_given_tokens) or len(self._pieces) > 1 or self.is_finished
+        waits = self._has_given_tokens and 0 < len(self._pieces[0].token_ids) < self._interval
+        return not waits or len(self._pieces) > 1 or self.is_finished
 
     @property
     def num_tokens(self) -> int:
@@ -114,7 +110,7 @@ class OutputStream:
             self._pieces.append(Piece(text, completion_tokens=self.num_tokens))
         if resumed.finish_reason is not None:
             self._finish(self._open_piece(), resumed.finish_reason, resumed.matched_stop)
-        self._wake.set()
+        self._on_due()
 
     def push(self, output: TokenOutput) -> int:
         """Take what one step produced, and return how many tokens count: none after a stop string.
@@ -123,26 +119,27 @@ class OutputStream:
         """
         if self.is_finished:
             return 0
-        num_before = self._assembly.num_tokens
-        self._note_start(output)
+        assembly = self._assembly
+        num_before = assembly.num_tokens
+        self._note_times(output)
         for logprobs in output.prompt_logprobs or ():
             self._open_piece().prompt_logprobs.append(logprobs)
-        matched = self._add_tokens(output.token_ids, output.logprobs, ended=output.finish_reason == "stop")
-        if matched is not None:
-            self._finish(self._open_piece(), "stop", matched)
+        self._add_tokens(output)
+        if assembly.matched_stop is not None:
+            self._finish(self._open_piece(), "stop", assembly.matched_stop)
         elif output.finish_reason is not None:
             piece = self._open_piece()
-            piece.text += self._assembly.flush()
+            piece.text += assembly.flush()
             self._finish(piece, output.finish_reason, None)
         if self.is_due:
-            self._wake.set()
-        return self._assembly.num_tokens - num_before
+            self._on_due()
+        return assembly.num_tokens - num_before
 
     def fail(self, error: CallError) -> None:
         """End with an error, after what was pushed before; nothing happens if the stream has ended."""
         if not self.is_finished:
-            self.error = error
-            self._wake.set()
+            self.error, self.is_finished = error, True
+            self._on_due()
 
     def pop(self) -> Piece | None:
         """Return as much of what is there as fits one message, None if nothing is due."""
@@ -152,20 +149,19 @@ class OutputStream:
         self._has_given_tokens = self._has_given_tokens or bool(piece.token_ids)
         return piece
 
-    def _add_tokens(self, token_ids: Sequence[int], logprobs: list[TokenLogprobs] | None, *, ended: bool) -> str | None:
-        """Write the tokens into pieces; return the stop string at which the text ended, None if it goes on."""
-        last = len(token_ids) - 1
-        for position, token_id in enumerate(token_ids):
-            text, matched = self._assembly.step(token_id, is_end=ended and position == last)
+    def _add_tokens(self, output: TokenOutput) -> None:
+        """Write the tokens into pieces, up to the one whose text ends with a stop string."""
+        assembly, last = self._assembly, len(output.token_ids) - 1
+        for position, token_id in enumerate(output.token_ids):
+            text = assembly.step(token_id, is_end=position == last and output.finish_reason == "stop")
             piece = self._open_piece()
-            piece.token_ids.append(token_id)
-            piece.completion_tokens = self._assembly.num_tokens
             piece.text += text
-            if logprobs:
-                piece.logprobs.append(logprobs[position])
-            if matched is not None:
-                return matched
-        return None
+            piece.token_ids.append(token_id)
+            piece.completion_tokens = assembly.num_tokens
+            if output.logprobs:
+                piece.logprobs.append(output.logprobs[position])
+            if assembly.matched_stop is not None:
+                return
 
     def _open_piece(self) -> Piece:
         if self._pieces and not self._pieces[-1].is_full:
@@ -177,16 +173,18 @@ class OutputStream:
     def _finish(self, piece: Piece, reason: str, matched_stop: str | None) -> None:
         self.finish_reason = piece.finish_reason = reason
         piece.matched_stop = matched_stop
+        self.is_finished = True
 
-    def _note_start(self, output: TokenOutput) -> None:
-        """Note times and what only the outputs up to the first token tell."""
+    def _note_times(self, output: TokenOutput) -> None:
+        """Note when tokens came, and what only the outputs up to the first token tell."""
         self.is_started = True
         times = self.times
-        if times.first_token_s is None:
-            times.queue_s = max(times.queue_s, output.queue_seconds)
-            times.prefill_s = max(times.prefill_s, output.prefill_seconds)
-            self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
+        is_begun = times.first_token_s is not None
         if output.token_ids:
             times.last_token_s = self._clock()
-            if times.first_token_s is None:
-                times.first_token_s = times.last_token_s
+        if is_begun:
+            return
+        times.first_token_s = times.last_token_s
+        times.queue_s = max(times.queue_s, output.queue_seconds)
+        times.prefill_s = max(times.prefill_s, output.prefill_seconds)
+        self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
