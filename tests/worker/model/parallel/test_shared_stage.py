@@ -91,7 +91,7 @@ def test_one_exchange_after_the_other_mixes_nothing_up(shared_by):
     together(list(zip(shared_by(3), (0, 1, 2), strict=True)), work)
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (3, 50), (64, 1000), (600, 901), (3, SLOT + 3)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 1), (3, 50), (1, 3, 50), (64, 1000), (600, 901), (3, SLOT + 3)], ids=str)
 def test_the_first_rank_gets_all_rows_side_by_side(shared_by, shape):
     ranks = shared_by(2)
     brought = [torch.randn(shape) for _ in ranks]

@@ -27,7 +27,7 @@ class Communicator(Protocol):
         """Return what the ranks of this stage bring, side by side along the last dimension; all have one shape."""
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return what the ranks of this stage bring, [R, C] each, side by side, [R, T · C]; on the first one alone.
+        """Return what the ranks of this stage bring, [..., C] each, side by side, [..., T · C]; on the first one alone.
 
         On the others it is what they brought. It holds until the next call.
         """

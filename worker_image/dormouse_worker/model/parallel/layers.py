@@ -31,7 +31,7 @@ def merge_embedded(embedded: torch.Tensor, is_elsewhere: torch.Tensor, group: Co
 
 
 def gather_logits(logits: torch.Tensor, vocabulary: Vocabulary, group: Communicator) -> torch.Tensor:
-    """Return logits [R, V] on the rank that samples from all ranks' own parts of them; elsewhere nobody's."""
+    """Return logits [..., V] on the rank that samples from all ranks' own parts of them; elsewhere nobody's."""
     missing = vocabulary.share - logits.shape[-1]
     padded = functional.pad(logits, (0, missing)) if missing else logits
     return group.gather(padded)[..., : vocabulary.size]

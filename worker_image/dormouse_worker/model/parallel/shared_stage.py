@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from ctypes import Array, addressof, c_char, c_int32
+from math import prod
 from pathlib import Path
 from typing import Protocol
 
@@ -58,18 +59,19 @@ class SharedStage:
         self._kernels.sum_up(self._stage, tensor.data_ptr(), tensor.numel())
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the ranks' dense rows [R, C] side by side, [R, T · C], on the first rank; on others their own.
+        """Return the ranks' dense rows [..., C] side by side, [..., T · C], on the first rank; on others their own.
 
         It holds until the next call.
         """
-        num_rows, columns = tensor.shape
+        *leading, columns = tensor.shape
+        num_rows = prod(leading)
         if self._stage.rank != 0:
             self._kernels.gather(self._stage, tensor.data_ptr(), num_rows, columns, 0)
             return tensor
         count = tensor.numel() * self._stage.num_ranks
         if count > len(self._gathered):
             self._gathered = np.empty(count, dtype=np.float32)
-        gathered = torch.from_numpy(self._gathered[:count]).view(num_rows, -1)
+        gathered = torch.from_numpy(self._gathered[:count]).view(*leading, -1)
         self._kernels.gather(self._stage, tensor.data_ptr(), num_rows, columns, gathered.data_ptr())
         return gathered
 
