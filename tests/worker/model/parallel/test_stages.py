@@ -38,6 +38,6 @@ def test_costs_are_the_weights_that_a_token_is_multiplied_with(tmp_path):
     module = load_part(write_tiny_model(tmp_path / "model"), Layout()).module
     costs = count_costs(module, stage_plan(module, 2))
     attention, mlp, norms = hidden * (32 + 16 + 16 + 32), 3 * hidden * 48, 2 * hidden
-    assert costs.layers == (attention + mlp + norms,) * 2
-    assert costs.before == hidden, "one row of the embedding"
-    assert costs.behind == hidden + hidden * vocabulary + SAMPLER_WEIGHTS * vocabulary
+    assert costs.layers == (9 * (attention + mlp + norms),) * 2, "and an eighth more"
+    assert costs.before == 8 * hidden, "one row of the embedding"
+    assert costs.behind == 8 * (hidden + hidden * vocabulary + SAMPLER_WEIGHTS * vocabulary)

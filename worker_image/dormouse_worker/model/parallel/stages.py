@@ -20,6 +20,7 @@ from dormouse_worker.model.context import current_communicator
 from dormouse_worker.model.parallel.plans import StagePlan, stage_plan
 from dormouse_worker.stage_split import ModelCosts, split_layers
 
+LAYER_COST, END_COST = 9, 8  # of a weight: attention, norms and gates come with a layer's, see docs/parallelism.md
 SAMPLER_WEIGHTS = 50  # in the sampler a logit takes as long as so many weights of the head: see docs/parallelism.md
 
 
@@ -65,16 +66,16 @@ def keep_stage(module: Any, layout: Layout) -> None:
 
 
 def count_costs(module: Any, plan: StagePlan) -> ModelCosts:
-    """Return what the parts of a whole module cost for one token: the weights that it is multiplied with.
+    """Return what the parts of a whole module cost for one token: the weights that it is multiplied with, in eighths.
 
     It meets one row of an embedding. The sampler is put behind the head, by the vocabulary.
     """
     before, behind = ([module.get_submodule(name) for name in names] for names in (plan.before, plan.behind))
     vocab_size = int(module.config.get_text_config().vocab_size)
     return ModelCosts(
-        layers=tuple(map(_num_weights, module.get_submodule(plan.layers))),
-        before=sum(part.embedding_dim for part in before if isinstance(part, nn.Embedding)),
-        behind=sum(map(_num_weights, behind)) + vocab_size * SAMPLER_WEIGHTS,
+        layers=tuple(LAYER_COST * _num_weights(layer) for layer in module.get_submodule(plan.layers)),
+        before=END_COST * sum(part.embedding_dim for part in before if isinstance(part, nn.Embedding)),
+        behind=END_COST * (sum(map(_num_weights, behind)) + vocab_size * SAMPLER_WEIGHTS),
     )
 
 
