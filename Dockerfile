@@ -35,8 +35,8 @@ WORKDIR /opt/dormouse
 
 # --- environments: one layer each, made anew only when the lock file changes -----------------------------------------
 # PYTHONDONTWRITEBYTECODE does not keep pip from compiling what it installs; pip itself does not stay. The images are
-# built on these stages, not copied from them, so that each environment exists once. Operator and gateway are built to
-# the same digests again (python -m tools.images reproduce): their bytecode is valid whatever the files' times are.
+# built on these stages, not copied from them, so that each environment exists once. All are built to the same digests
+# again (python -m tools.images reproduce): their bytecode is valid whatever the files' times are.
 FROM base AS operator-env
 ARG INSTALLERS
 ARG GENERATED
@@ -66,8 +66,9 @@ RUN python3 -m venv /opt/venv \
 FROM base AS worker-env
 COPY requirements/worker.txt /opt/requirements.txt
 RUN python3 -m venv /opt/venv \
-    && pip install --quiet --require-hashes --only-binary=:all: -r /opt/requirements.txt \
-    && pip uninstall --quiet --yes pip
+    && pip install --quiet --no-compile --require-hashes --only-binary=:all: -r /opt/requirements.txt \
+    && pip uninstall --quiet --yes pip \
+    && { python3 -m compileall -qq -j 0 --invalidation-mode unchecked-hash /opt/venv/lib || true; }  # templates are no code
 
 # --- our code, with bytecode that is valid whatever the files' times are ---------------------------------------------
 FROM base AS code

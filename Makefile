@@ -151,7 +151,7 @@ images: install ## Build the container images and hand them to the cluster
 	$(PY) -m tools.images
 
 .PHONY: reproduce
-reproduce: install ## Build the operator's and the gateway's image twice without a cache: same digests? (4 minutes)
+reproduce: install ## Build all images twice without a cache: same digests? (15 minutes)
 	$(PY) -m tools.images reproduce
 
 .PHONY: bundle

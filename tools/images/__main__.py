@@ -34,7 +34,7 @@ def arguments() -> argparse.Namespace:
     listing.add_argument("folder", type=Path, help="where to, such as build/sbom")
     commands.add_parser("sizes", help="print how big the images are, and fail if one is over its budget")
     again = commands.add_parser("reproduce", help="build parts twice without a cache, and fail if their digests differ")
-    again.add_argument("parts", nargs="*", metavar="PART", help="operator, gateway; both by default")
+    again.add_argument("parts", nargs="*", metavar="PART", help="operator, gateway, worker; all by default")
     commands.add_parser("prune", help="remove all builds but the current one")
     return parser.parse_args()
 
@@ -61,11 +61,11 @@ def main() -> None:
 
 
 def reproducible(parts: list[str]) -> list[str]:
-    """Return the parts that the user named, or all. Raises ImagesFailed if one can not be built to the same digests."""
+    """Return the parts that the user named, or all. Raises ImagesFailed if there is no such part."""
     for part in parts:
-        if part not in content.REPRODUCIBLE:
-            raise ImagesFailed(f"PART {part!r} is none of {', '.join(content.REPRODUCIBLE)}")
-    return parts or list(content.REPRODUCIBLE)
+        if part not in content.PARTS:
+            raise ImagesFailed(f"PART {part!r} is none of {', '.join(content.PARTS)}")
+    return parts or list(content.PARTS)
 
 
 def run(command: str, settings: Settings) -> None:

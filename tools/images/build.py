@@ -87,8 +87,7 @@ class Builder:
                 self._build_environment(part, base_image, mounts)
             started = time.monotonic()
             revision = content.revision(self.settings.source)
-            is_fixed = part in content.REPRODUCIBLE
-            build = Build(part, base_image, (self.names.image(part),), mounts, revision, is_fixed)
+            build = Build(part, base_image, (self.names.image(part),), mounts, revision)
             self.store.build(build, self.settings.folder / f"{part}.log")
             self.say(f"{part}: {self.names.image(part)} built in {time.monotonic() - started:.1f} s")
 
@@ -102,8 +101,7 @@ class Builder:
         started = time.monotonic()
         size = " (torch: 6 GB, some minutes)" if part == "worker" else ""
         self.say(f"{part}: installing its Python environment{size}")
-        is_fixed = part in content.REPRODUCIBLE
-        build = Build(f"{part}-env", base_image, (self.names.environment(part),), mounts, is_reproducible=is_fixed)
+        build = Build(f"{part}-env", base_image, (self.names.environment(part),), mounts)
         self.store.build(build, self.settings.folder / f"{part}-env.log")
         self.say(f"{part}: environment ready in {time.monotonic() - started:.0f} s")
 

@@ -22,7 +22,6 @@ PACKAGES = (
     "worker_image/dormouse_worker",
 )
 LOCKS = tuple(f"requirements/{part}.txt" for part in PARTS)
-REPRODUCIBLE = ("operator", "gateway")  # the parts that are built to the same digests again
 RECIPE = ("Dockerfile", ".dockerignore")
 
 

@@ -53,6 +53,6 @@ def build_afresh(settings: Settings, store: Store, part: str, name: str, say: Ca
     base_image = base.ensure_base(store, settings, say)
     mounts = wheels.build_mounts(settings, wheels.ensure_wheels(settings, say))
     revision = content.revision(settings.source)
-    build = Build(part, base_image, (name,), mounts, revision, is_reproducible=True, is_cached=False)
+    build = Build(part, base_image, (name,), mounts, revision, is_cached=False)
     store.build(build, settings.folder / f"{part}-reproduced.log")
     return Built(*store.digests(name))

@@ -25,7 +25,6 @@ class Build:
     names: tuple[str, ...]
     mounts: Mapping[Path, str]  # host path → path in the build, read-only
     revision: str = ""  # the commit that the image's label names; environments name none
-    is_reproducible: bool = False  # every time in image and layers is 1970; needs bytecode that asks for no times
     is_cached: bool = True  # take from the storage the layers that did not change
 
 
@@ -72,11 +71,10 @@ class Store:
         return listed or []
 
     def build(self, build: Build, log: Path) -> None:
-        """Build one target of the Dockerfile."""
-        options = ["--layers", "--pull=never", "--network=none", "--format=oci", "--target", build.target]
-        options += ["--build-arg", f"BASE_IMAGE={build.base}", "--file", str(self._settings.source / "Dockerfile")]
-        if build.is_reproducible:
-            options += ["--timestamp=0"]
+        """Build one target of the Dockerfile. Every time in it is 1970, so its bytecode must not ask for times."""
+        options = ["--layers", "--pull=never", "--network=none", "--format=oci", "--timestamp=0"]
+        options += ["--target", build.target, "--file", str(self._settings.source / "Dockerfile")]
+        options += ["--build-arg", f"BASE_IMAGE={build.base}"]
         if not build.is_cached:
             options += ["--no-cache"]
         if build.revision:
