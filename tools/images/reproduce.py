@@ -33,11 +33,15 @@ def differences(part: str, first: Built, second: Built) -> list[str]:
 def reproduce(settings: Settings, store: Store, parts: Iterable[str], say: Callable[[str], None]) -> None:
     """Build every part twice. Raises ImagesFailed, naming what differs, if two builds are not the same."""
     told: list[str] = []
+    base_image = base.ensure_base(store, settings, say)
+    mounts = wheels.build_mounts(settings, wheels.ensure_wheels(settings, say))
+    revision = content.revision(settings.source)  # which may change meanwhile, and is in a label
     for part in parts:
         started = time.monotonic()
         names = [f"{PREFIX}/{part}:{number}" for number in (1, 2)]
+        builds = [Build(part, base_image, (name,), mounts, revision, is_cached=False) for name in names]
         try:
-            first, second = (build_afresh(settings, store, part, name, say) for name in names)
+            first, second = (build_afresh(settings, store, build) for build in builds)
         finally:
             store.remove([name for name in names if name in store.ids()])
         found = differences(part, first, second)
@@ -48,11 +52,7 @@ def reproduce(settings: Settings, store: Store, parts: Iterable[str], say: Calla
         raise ImagesFailed("\n".join(told))
 
 
-def build_afresh(settings: Settings, store: Store, part: str, name: str, say: Callable[[str], None]) -> Built:
+def build_afresh(settings: Settings, store: Store, build: Build) -> Built:
     """Build all stages of a part above the base, and return its digests."""
-    base_image = base.ensure_base(store, settings, say)
-    mounts = wheels.build_mounts(settings, wheels.ensure_wheels(settings, say))
-    revision = content.revision(settings.source)
-    build = Build(part, base_image, (name,), mounts, revision, is_cached=False)
-    store.build(build, settings.folder / f"{part}-reproduced.log")
-    return Built(*store.digests(name))
+    store.build(build, settings.folder / f"{build.target}-reproduced.log")
+    return Built(*store.digests(build.names[0]))

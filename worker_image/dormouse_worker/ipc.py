@@ -111,6 +111,9 @@ class RankStatus(msgspec.Struct, frozen=True):
     report: MemoryReport | None = None  # None before its profile
 
 
+NATIVE = "native"
+
+
 class ModelInfo(msgspec.Struct, frozen=True):
     """What the engine knows of the model once its weights are loaded; completes what the front read from files."""
 
@@ -118,7 +121,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     dtype: str
     load_bytes: int = 0  # of all weights, read at the first load
     load_seconds: float = 0.0
-    compute_path: str = ""  # which forward pass computes, and why no faster one
+    compute_path: str = ""  # which forward pass computes, and why no faster one; its first word NATIVE: our kernels
 
 
 class EngineStatus(msgspec.Struct, frozen=True, tag=True):

@@ -42,6 +42,12 @@ def test_every_rank_computes_with_the_kernels(group_of, kernels, shape):
     assert {worker.get_model_info().compute_path for worker in group.workers} == {f"native {kernels.name}"}
 
 
+def test_only_the_stage_that_has_logits_gathers_them(group_of):
+    group = group_of(2, 2)
+    run(make_engine(group), PROMPTS)
+    assert [rank.num_gathered > 0 for rank in group.group.ranks] == [False, False, True, True]
+
+
 @pytest.mark.parametrize("stages", [2, 4])
 def test_stages_change_no_bit_in_bfloat16_either(group_of, stages):
     alone, group = (group_of(1, count, dtype="bfloat16") for count in (1, stages))

@@ -10,6 +10,7 @@ from dormouse_worker.executor.rank_environment import (
     meeting_variables,
     rank_share,
     rank_variables,
+    timeout_variables,
     visible_device,
 )
 from dormouse_worker.layout import Layout
@@ -23,6 +24,10 @@ class TwoCores:
 
     def num_threads(self, wanted):
         return wanted or 2
+
+
+def test_a_rank_waits_longer_for_another_than_the_leader_that_can_name_it():
+    assert timeout_variables(7.5) == {"DORMOUSE_GROUP_TIMEOUT_S": "10"}
 
 
 def test_a_rank_knows_where_it_stands():

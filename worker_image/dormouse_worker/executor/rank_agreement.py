@@ -11,7 +11,7 @@ from dormouse_worker import errors
 from dormouse_worker.engine.executor import SleepReport, WakeReport
 from dormouse_worker.errors import RanksDisagree, WorkerError
 from dormouse_worker.executor.rank_messages import Answer
-from dormouse_worker.ipc import MemoryReport, ModelInfo
+from dormouse_worker.ipc import NATIVE, MemoryReport, ModelInfo
 
 T = TypeVar("T")
 ECHOES = ("PeerFailed", "RankLost")  # what a rank raises that another one let down
@@ -71,7 +71,7 @@ def group_model(models: Mapping[str, ModelInfo]) -> ModelInfo:
     """
     require_same({name: model.dtype for name, model in models.items()}, "dtype")
     paths = {name: model.compute_path for name, model in models.items()}
-    if len({path.startswith("native ") for path in paths.values()}) > 1:
+    if len({path.partition(" ")[0] == NATIVE for path in paths.values()}) > 1:
         require_same(paths, "compute path")
     known = list(models.values())
     return msgspec.structs.replace(

@@ -14,7 +14,7 @@ from dormouse_worker.host import Host
 from dormouse_worker.layout import Layout
 from dormouse_worker.settings import EngineSettings
 
-LEADER_FIRST_S = 2
+LEADER_FIRST_S = 2  # by which ranks wait longer for each other than their leader for them
 SIOCGIFADDR = 0x8915  # Linux: an interface's IPv4 address
 
 

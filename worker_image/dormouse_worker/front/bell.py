@@ -25,6 +25,6 @@ class Bell:
             self._rung.set_result(None)
 
     async def heard(self) -> None:
-        """Wait until it rings."""
+        """Wait until it rings. Not after a wait that was cancelled: who waited has left."""
         await self._rung
         self._rung = self._loop.create_future()

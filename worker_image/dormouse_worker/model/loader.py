@@ -11,7 +11,7 @@ from transformers import AutoConfig
 from transformers.utils import logging as transformers_logging
 
 from dormouse_worker.errors import InvalidSettings, ModelInvalid, WorkerError
-from dormouse_worker.ipc import ModelInfo
+from dormouse_worker.ipc import NATIVE, ModelInfo
 from dormouse_worker.layout import Layout
 from dormouse_worker.model.architecture import check_architecture, check_forward, find_position_limit
 from dormouse_worker.model.attention.hook import DiscoveryContext
@@ -116,7 +116,7 @@ class LoadedModel:
             return f"{self.impl}, attention {attention}; not native: {self.native.reason}"
         if attention != NativeBackend.name:
             return f"{self.impl}, attention {attention}; not native: attention is not"
-        return f"native {self.native.name}"
+        return f"{NATIVE} {self.native.name}"
 
 
 def load(settings: EngineSettings, device: Device, layout: Layout | None = None) -> LoadedModel:

@@ -7,7 +7,8 @@ from ctypes import CFUNCTYPE, POINTER, c_double, c_float, c_int32, c_int64, c_ui
 
 VERSION = 3
 FLOAT32, BFLOAT16 = 0, 1
-SumUp = CFUNCTYPE(c_int64, c_void_p, c_int64)  # float32 numbers and how many -> 0, or that a rank is lost
+LATE = 1
+SumUp = CFUNCTYPE(c_int64, c_void_p, c_int64)  # float32 numbers and how many -> whether all ranks came
 
 
 class Group(ctypes.Structure):

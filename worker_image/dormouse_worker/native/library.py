@@ -12,8 +12,6 @@ from pathlib import Path
 from dormouse_worker.native import abi
 from dormouse_worker.native.build import candidates, digest
 
-LATE = 1  # as in abi.h
-
 
 @dataclass(frozen=True, slots=True)
 class Missing:
@@ -52,12 +50,14 @@ class Kernels:
     def forward(self, model: abi.Model, batch: abi.Batch) -> None:
         """Fill the batch's logits, float32 [rows, those of the rank], or hidden states, and the cache at its slots.
 
-        Whoever sums up for the model knows whether another rank was lost; nothing that was filled counts then.
-        Raises IndexError if a token is not in the vocabulary; nothing was computed then.
+        Raises IndexError if a token is not in the vocabulary, where nothing was computed, and RuntimeError if another
+        rank is lost: whoever sums up for the model knows why, and nothing that was filled counts.
         """
         row = self._library.dm_forward(self._handle, byref(model), byref(batch))
         if row >= 0:
             raise IndexError(f"the token in row {row} is not in the vocabulary of {model.vocab_size}")
+        if row < -1:
+            raise RuntimeError("another rank is lost")
 
     def attend(self, layer: abi.Attention, batch: abi.Batch, group: abi.Group, query: abi.Heads, out: int) -> None:
         """Fill `out`, of the layer's type, [T, Hq, value size]; the pools hold the pass's keys and values already."""
@@ -102,7 +102,7 @@ class Kernels:
 
 def _require_all(met: int) -> None:
     if met:
-        raise TimeoutError("a rank did not come in time" if met == LATE else "a rank's process has ended")
+        raise TimeoutError("a rank did not come in time" if met == abi.LATE else "a rank's process has ended")
 
 
 def load_kernels() -> Kernels | Missing:

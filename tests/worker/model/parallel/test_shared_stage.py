@@ -44,19 +44,21 @@ class Rendezvous:
 
 @pytest.fixture(autouse=True)
 def kernels():
-    if isinstance(load_kernels(), Missing):
-        pytest.skip(load_kernels().reason)
+    found = load_kernels()
+    if isinstance(found, Missing):
+        pytest.skip(found.reason)
+    return found
 
 
 @pytest.fixture
-def shared_by():
+def shared_by(kernels):
     """Return a function (number of ranks, seconds to wait) → their views of one memory."""
     made = []
 
     def make(num_ranks, timeout_s=PATIENT_S):
         store = Rendezvous(num_ranks)
         layouts = [Layout(num_ranks, 1, rank) for rank in range(num_ranks)]
-        made.extend(together(layouts, lambda layout: share(layout, store, store.sum_up, timeout_s)))
+        made.extend(together(layouts, lambda layout: share(layout, store, store.sum_up, timeout_s, kernels)))
         return made
 
     yield make
@@ -92,17 +94,19 @@ def test_one_exchange_after_the_other_mixes_nothing_up(shared_by):
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 50), (1, 3, 50), (64, 1000), (600, 901), (3, SLOT + 3)], ids=str)
-def test_the_first_rank_gets_all_rows_side_by_side(shared_by, shape):
-    ranks = shared_by(2)
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_the_first_rank_gets_all_rows_side_by_side(shared_by, shape, num_ranks):
+    ranks = shared_by(num_ranks)
     brought = [torch.randn(shape) for _ in ranks]
-    first, second = together(list(zip(ranks, brought, strict=True)), lambda pair: pair[0].gather(pair[1]))
+    first, *_ = together(list(zip(ranks, brought, strict=True)), lambda pair: pair[0].gather(pair[1]))
     assert torch.equal(first, torch.cat(brought, -1))
-    assert second is brought[1]
 
 
-def test_a_rank_that_does_not_come_is_waited_for_so_long(shared_by):
-    with pytest.raises(TimeoutError, match="a rank did not come in time"):
-        shared_by(2, IMPATIENT_S)[1].sum_up(torch.zeros(3))
+def test_a_rank_that_does_not_come_is_waited_for_so_long_and_finds_nobody_later(shared_by):
+    late, waiting = shared_by(2, IMPATIENT_S)
+    for rank in (waiting, late):
+        with pytest.raises(TimeoutError, match="a rank did not come in time"):
+            rank.sum_up(torch.zeros(3))
 
 
 def test_a_rank_that_ended_is_not_waited_for(shared_by):
@@ -119,13 +123,12 @@ def test_a_rank_that_ended_is_not_waited_for(shared_by):
 
 
 @pytest.mark.parametrize("unable", [0, 1])
-def test_if_one_rank_can_not_nobody_does(monkeypatch, unable):
-    store, here, kernels = Rendezvous(2), threading.local(), load_kernels()
-    monkeypatch.setattr(shared_stage, "load_kernels", lambda: Missing("none") if here.rank == unable else kernels)
+def test_if_one_rank_can_not_nobody_does(kernels, unable):
+    store = Rendezvous(2)
 
     def work(rank):
-        here.rank = rank
-        return share(Layout(2, 1, rank), store, store.sum_up, PATIENT_S)
+        own = Missing("there are none") if rank == unable else kernels
+        return share(Layout(2, 1, rank), store, store.sum_up, PATIENT_S, own)
 
     assert together([0, 1], work) == [None, None]
 

@@ -15,6 +15,7 @@ from dormouse_worker.layout import Layout
 from dormouse_worker.model.parallel.communicator import ALONE
 from dormouse_worker.model.parallel.start import connect, connect_from_environment
 from dormouse_worker.model.testing import reference_generate, write_tiny_model
+from dormouse_worker.native.library import Missing, load_kernels
 
 CPU = torch.device("cpu")
 DEADLINE_S = 400  # of four programs that import torch, on a machine that does much else
@@ -77,6 +78,8 @@ def test_a_rank_that_ends_is_noticed_by_those_that_wait_for_it(spawn):
     assert leaving.wait(DEADLINE_S) == 9
     out, err = waiting.communicate(timeout=DEADLINE_S)
     assert out.startswith("RankLost: rank 0 of 2: all_reduce failed, with up to 60 s to wait:"), (out, err)
+    if not isinstance(load_kernels(), Missing):
+        assert "a rank's process has ended" in out, "they share memory"
 
 
 def test_ranks_that_do_not_come_are_named(port):

@@ -1,4 +1,4 @@
-"""What the kernels ask of the other ranks while a pass runs, and what a stage says to the next one. All is float32."""
+"""What the kernels ask of the other ranks while a pass runs. All is float32."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from ctypes import c_float
 import torch
 
 from dormouse_worker.model.parallel.communicator import ALONE, Communicator
-
-LOST = 1
 
 
 class Exchange:
@@ -26,19 +24,25 @@ class Exchange:
     @contextmanager
     def between(self, group: Communicator) -> Iterator[None]:
         """Ask these ranks while the block lasts; raise at its end what they let happen, such as RankLost."""
-        self._group, self._error = group, None
-        yield
-        if self._error is not None:
-            raise self._error
-
-    def sum_up(self, address: int, count: int) -> int:
-        """Add up float32 numbers over the stage, in place; return 0, or LOST."""
-        numbers = torch.frombuffer((c_float * count).from_address(address), dtype=torch.float32)
+        self._group = group
         try:
+            yield
+        finally:
+            error, self._error, self._group = self._error, None, ALONE
+            if error is not None:
+                raise error
+
+    def sum_up(self, address: int, count: int) -> bool:
+        """Add up float32 numbers over the stage, in place; return whether all came.
+
+        False is what ctypes makes of an exception, too.
+        """
+        try:
+            numbers = torch.frombuffer((c_float * count).from_address(address), dtype=torch.float32)
             total = self._group.all_reduce(numbers)
+            if total is not numbers:
+                numbers.copy_(total)
         except BaseException as error:  # noqa: BLE001  `between` raises it
             self._error = error
-            return LOST
-        if total is not numbers:
-            numbers.copy_(total)
-        return 0
+            return False
+        return True

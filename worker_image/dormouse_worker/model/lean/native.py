@@ -104,6 +104,7 @@ class NativeDecoder:
         if self._decoder.head is None:
             assert hidden is not None, "another stage computes logits"
             group.send(hidden)
+            return scratch.logits
         vocabulary = self._decoder.vocabulary
         return scratch.logits if vocabulary is None else _gather(scratch.logits, vocabulary, group)
 

@@ -29,7 +29,7 @@ class Communicator(Protocol):
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
         """Return what the ranks of this stage bring, [..., C] each, side by side, [..., T · C]; on the first one alone.
 
-        On the others it is what they brought. It holds until the next call.
+        What the others get is nothing to compute with. It holds until the next call.
         """
 
     def send(self, hidden: torch.Tensor) -> None:

@@ -23,7 +23,7 @@ import torch
 from dormouse_worker.layout import Layout
 from dormouse_worker.model.scratch import Floats
 from dormouse_worker.native import abi
-from dormouse_worker.native.library import Kernels, Missing, load_kernels
+from dormouse_worker.native.library import Kernels, Missing
 
 TOKEN_BYTES = 16
 
@@ -76,25 +76,30 @@ class SharedStage:
         return gathered
 
     def close(self) -> None:
-        """Wait for nobody any more, also a second time. The memory goes with this object: a call may be under way."""
+        """Let go of the other processes' descriptors, also a second time. The memory goes with this object."""
+        for i in range(self._stage.num_ranks - 1):
+            self._stage.others[i] = -1  # a call that is under way asks for nobody
         self._held.close()
 
 
 def share(
-    layout: Layout, store: Store, sum_up: Callable[[torch.Tensor], torch.Tensor], timeout_s: float
+    layout: Layout,
+    store: Store,
+    sum_up: Callable[[torch.Tensor], torch.Tensor],
+    timeout_s: float,
+    kernels: Kernels | Missing,
 ) -> SharedStage | None:
     """Return the memory that this rank shares with its stage; None where one of them can not.
 
     Until then they have another way to `sum_up`. Raises RuntimeError as the store does.
     """
-    kernels, held = load_kernels(), ExitStack()
     num_bytes = 0 if isinstance(kernels, Missing) else kernels.shared_bytes(layout.tensor)
-    with held, _memory_of(layout, store, num_bytes) as memory:
+    with ExitStack() as held, _memory_of(layout, store, num_bytes) as memory:
         others = _find_others(layout, store, held)
         is_ready = not (memory is None or others is None or isinstance(kernels, Missing))
         num_without = sum_up(torch.tensor([float(not is_ready)])).item()
         if num_without or memory is None or others is None or isinstance(kernels, Missing):
-            logger.info("%d of %d ranks can not share memory; sums go through gloo", num_without, layout.tensor)
+            logger.warning("%d of %d ranks can not share memory: sums are slower", num_without, layout.tensor)
             return None
         logger.info("%d ranks add up in memory that they share", layout.tensor)
         address = addressof(c_char.from_buffer(memory))
@@ -116,7 +121,8 @@ def _memory_of(layout: Layout, store: Store, num_bytes: int) -> Iterator[mmap.mm
             held.callback(os.close, descriptor)
             os.truncate(descriptor, num_bytes + TOKEN_BYTES)
             memory = mmap.mmap(descriptor, num_bytes + TOKEN_BYTES)
-        except OSError:
+        except OSError as error:
+            logger.warning("no memory to share: %s", error)
             store.set(key, "")
             yield None
             return
@@ -131,7 +137,8 @@ def _open(where: str, num_bytes: int) -> mmap.mmap | None:
     try:
         with Path(path).open("r+b") as file:
             memory = mmap.mmap(file.fileno(), num_bytes + TOKEN_BYTES)
-    except (OSError, ValueError):  # ValueError: there is less
+    except (OSError, ValueError) as error:  # ValueError: there is less
+        logger.warning("the memory of the stage's first rank, %s, can not be opened: %s", path, error)
         return None
     return memory if memory[num_bytes:] == bytes.fromhex(token) else None
 
@@ -146,7 +153,8 @@ def _find_others(layout: Layout, store: Store, held: ExitStack) -> Array[c_int32
         for rank in ranks:
             found.append(os.pidfd_open(int(store.get(_process(rank)))))
             held.callback(os.close, found[-1])
-    except OSError:
+    except OSError as error:
+        logger.warning("the other ranks' processes can not be watched: %s", error)
         return None
     return (c_int32 * len(found))(*found)
 

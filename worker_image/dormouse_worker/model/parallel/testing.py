@@ -73,6 +73,7 @@ class FakeCommunicator:
     def __init__(self, group: FakeGroup, layout: Layout) -> None:
         self._group, self.layout = group, layout
         self.is_closed = False
+        self.num_gathered = 0  # calls of `gather`
 
     def __repr__(self) -> str:
         return f"FakeCommunicator({self.layout})"
@@ -90,6 +91,7 @@ class FakeCommunicator:
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
         """See `Communicator`."""
+        self.num_gathered += 1
         gathered = self.all_gather(rows)
         return gathered if self.layout.tensor_rank == 0 else rows
 

@@ -21,6 +21,7 @@ from torch import distributed
 from dormouse_worker.errors import RankLost
 from dormouse_worker.layout import Layout
 from dormouse_worker.model.parallel.shared_stage import SharedStage, share
+from dormouse_worker.native.library import load_kernels
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 PATIENCE_S = 600.0  # for a rank that loads slower than the others; one that ends is noticed at once
@@ -51,7 +52,7 @@ class TorchCommunicator:
                 self._control = distributed.new_group(backend="gloo", timeout=timedelta(seconds=PATIENCE_S))
                 self.all_reduce(torch.zeros(1, device=device))  # libraries take their buffers before anybody measures
                 if device.type == "cpu" and layout.tensor > 1:
-                    self._shared = share(layout, store, self.all_reduce, timeout_s)
+                    self._shared = share(layout, store, self.all_reduce, timeout_s, load_kernels())
                 self.barrier()
             except BaseException:
                 self.close()

@@ -58,7 +58,7 @@ struct DmLayer {
   DmLinear qkv, output, gate_up, down;
 };
 
-// Adds up `count` numbers over the ranks of a stage, in place. Returns 0, or what tells that a rank is lost.
+// Adds up `count` numbers over the ranks of a stage, in place. Returns whether all came: 0 = a rank is lost.
 typedef int64_t (*DmSumUp)(float *numbers, int64_t count);
 
 // A decoder, or one rank's part of it. A rank of a stage has some heads and some of what the gate lets through: its
@@ -121,7 +121,7 @@ struct DmKernels {
   void (*attend)(const DmPool *, const DmAttention *, const DmBatch *, const DmGroup *, const DmHeads *query, void *out);
   void (*multiply)(const DmPool *, int64_t dtype, const float *in, const DmLinear *, float *out, int64_t rows,
                    int64_t columns, int64_t num_outputs);
-  int64_t (*forward)(const DmPool *, const DmModel *, const DmBatch *);  // what sum_up said last
+  bool (*forward)(const DmPool *, const DmModel *, const DmBatch *);  // false = a rank is lost
   int64_t (*workspace_bytes)(const DmModel *, int64_t num_tokens, int64_t num_rows);
   void (*sample)(const DmPool *, const DmSample *);
   int64_t (*desk_bytes)(int64_t vocab_size);

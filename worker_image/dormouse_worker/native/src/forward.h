@@ -78,13 +78,12 @@ struct Pass {
     if (batch.hidden) space.hidden = batch.hidden;
   }
 
-  // Returns what `sum_up` said last: 0, or that another rank is lost, and what is computed is nothing.
-  int64_t run() {
+  // Returns false if another rank is lost; what was computed is nothing then.
+  bool run() {
     float *hidden = space.hidden;
     int64_t rows = batch.num_tokens;
     begin();
-    if (model.embedding)
-      if (int64_t lost = sum_up(hidden, rows)) return lost;
+    if (model.embedding && !sum_up(hidden, rows)) return false;
     for (int64_t i = 0; i < model.num_layers; i++) {
       const DmLayer &layer = model.layers[i];
       attend(layer);
@@ -94,23 +93,23 @@ struct Pass {
         attended = space.chosen, hidden = space.last, rows = batch.num_rows;
       }
       const DmAttention &a = layer.attention;
-      if (int64_t lost = add(attended, layer.output, hidden, rows, a.num_heads * a.value_size)) return lost;
+      if (!add(attended, layer.output, hidden, rows, a.num_heads * a.value_size)) return false;
       norm(layer.mlp_norm, hidden, rows);
       gated_linear<A, W>(pool, space.normed, layer.gate_up, space.activated, rows, model.hidden_size,
                          model.intermediate_size, space.packed);
-      if (int64_t lost = add(space.activated, layer.down, hidden, rows, model.intermediate_size)) return lost;
+      if (!add(space.activated, layer.down, hidden, rows, model.intermediate_size)) return false;
     }
     if (model.head.weight) {
       norm(model.norm, hidden, rows);
       linear<false, A, W>(pool, space.normed, model.head, batch.logits, rows, model.hidden_size, model.num_logits,
                           space.packed);
     }
-    return 0;
+    return true;
   }
 
   // Adds what all ranks of the stage make of their columns. One of them adds its part to what is there, the others
   // put theirs in its place.
-  int64_t add(const A *in, const DmLinear &map, float *hidden, int64_t rows, int64_t columns) {
+  bool add(const A *in, const DmLinear &map, float *hidden, int64_t rows, int64_t columns) {
     if (model.leads)
       linear<true, A, W>(pool, in, map, hidden, rows, columns, model.hidden_size, space.packed);
     else
@@ -119,12 +118,12 @@ struct Pass {
   }
 
   // Other ranks are waited for without the threads: in tests they are threads of one process and share them.
-  int64_t sum_up(float *hidden, int64_t rows) {
-    if (!model.sum_up || !rows) return 0;
+  bool sum_up(float *hidden, int64_t rows) {
+    if (!model.sum_up || !rows) return true;
     pool.release();
-    int64_t lost = model.sum_up(hidden, rows * model.hidden_size);
+    bool all_came = model.sum_up(hidden, rows * model.hidden_size);
     pool.hold();
-    return lost;
+    return all_came;
   }
 
   // Looks up what the tokens begin with, zeros for other ranks' tokens, and computes the angles of their positions.

@@ -21,7 +21,7 @@ bool multiplies_halves(int64_t rows) {
 #endif
 }
 
-int64_t forward(const DmPool *pool, const DmModel *model, const DmBatch *batch) {
+bool forward(const DmPool *pool, const DmModel *model, const DmBatch *batch) {
   if (model->dtype == DM_FLOAT32) return Pass<float, float>(*pool, *model, *batch).run();
 #if defined(__AVX512BF16__)
   if (multiplies_halves(batch->num_tokens)) return Pass<bf16, bf16>(*pool, *model, *batch).run();

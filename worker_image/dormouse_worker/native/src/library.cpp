@@ -28,6 +28,7 @@ struct Held {
   DmPool threads;
   Held() { hold(), threads = DmPool{pool().num_threads(), run, hold, release}; }
   ~Held() { release(); }
+  Held(const Held &) = delete;
 };
 
 #if defined(__x86_64__)
@@ -81,7 +82,7 @@ int64_t dm_forward(const DmKernels *kernels, const DmModel *model, const DmBatch
   for (int64_t t = 0; model->embedding && t < batch->num_tokens; t++)
     if (batch->token_ids[t] < 0 || batch->token_ids[t] >= model->vocab_size) return t;
   Held held;
-  return kernels->forward(&held.threads, model, batch) ? -2 : -1;
+  return kernels->forward(&held.threads, model, batch) ? -1 : -2;
 }
 
 // Returns the bytes of one desk of `dm_sample`'s workspace.

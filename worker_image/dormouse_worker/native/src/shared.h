@@ -71,7 +71,9 @@ class Shared {
   // Returns when all ranks have come, or when that can not be waited for: nobody may come again then.
   DmMet meet(const DmStage &stage) {
     uint32_t number = num_met_.load();
-    if (num_here_.fetch_add(1) + 1 == stage.num_ranks) {
+    bool is_last = num_here_.fetch_add(1) + 1 == stage.num_ranks;
+    if (has_given_up_.load()) return DM_LATE;
+    if (is_last) {
       num_here_.store(0);
       num_met_.store(number + 1);
       if (num_asleep_.load()) syscall(SYS_futex, &num_met_, FUTEX_WAKE, stage.num_ranks, nullptr, nullptr, 0);
@@ -89,9 +91,11 @@ class Shared {
     while (num_met_.load() == number && met == DM_ALL_CAME) {
       timespec nap{0, NAP_NANOSECONDS};
       syscall(SYS_futex, &num_met_, FUTEX_WAIT, number, &nap, nullptr, 0);
-      bool is_late = Clock::now() - began > std::chrono::milliseconds(stage.timeout_ms);
-      if (num_met_.load() == number) met = has_ended(stage) ? DM_ENDED : is_late ? DM_LATE : DM_ALL_CAME;
+      bool is_late = has_given_up_.load() || Clock::now() - began > std::chrono::milliseconds(stage.timeout_ms);
+      bool is_alone = has_ended(stage);  // who came last may have ended since, so look once more
+      if (num_met_.load() == number) met = is_alone ? DM_ENDED : is_late ? DM_LATE : DM_ALL_CAME;
     }
+    if (met) has_given_up_.store(1);
     num_asleep_.fetch_sub(1);
     return met;
   }
@@ -108,6 +112,7 @@ class Shared {
   alignas(64) std::atomic<uint32_t> num_here_;  // in the exchange under way
   alignas(64) std::atomic<uint32_t> num_met_;   // exchanges that all came to
   alignas(64) std::atomic<uint32_t> num_asleep_;
+  std::atomic<uint32_t> has_given_up_;  // somebody is counted who left
 };
 
 }  // namespace
