@@ -8,18 +8,11 @@ from dormouse_worker.executor.testing_groups import FakeGroupExecutor
 from dormouse_worker.ipc import ModelInfo
 from dormouse_worker.model.stopwatch import Stopwatch
 from dormouse_worker.model.testing import write_tiny_model
-from dormouse_worker.native.library import Missing, load_kernels
 from tests.worker.executor.test_groups import PROMPTS, make_engine, run
 
+pytestmark = pytest.mark.usefixtures("loaded_kernels")
+
 RANDOM = {"temperature": 1.0, "seed": 4}  # two logits that differ in a bit are another token, soon
-
-
-@pytest.fixture(scope="module", autouse=True)
-def kernels():
-    found = load_kernels()
-    if isinstance(found, Missing):
-        pytest.skip(found.reason)
-    return found
 
 
 @pytest.fixture
@@ -37,9 +30,9 @@ def group_of(tmp_path):
 
 
 @pytest.mark.parametrize("shape", [(2, 1), (1, 3), (2, 2)])
-def test_every_rank_computes_with_the_kernels(group_of, kernels, shape):
+def test_every_rank_computes_with_the_kernels(group_of, loaded_kernels, shape):
     group = group_of(*shape)
-    assert {worker.get_model_info().compute_path for worker in group.workers} == {f"native {kernels.name}"}
+    assert {worker.get_model_info().compute_path for worker in group.workers} == {f"native {loaded_kernels.name}"}
 
 
 def test_only_the_stage_that_has_logits_gathers_them(group_of):

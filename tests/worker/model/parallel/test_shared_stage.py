@@ -12,7 +12,7 @@ import torch
 from dormouse_worker.layout import Layout
 from dormouse_worker.model.parallel import shared_stage
 from dormouse_worker.model.parallel.shared_stage import share
-from dormouse_worker.native.library import Missing, load_kernels
+from dormouse_worker.native.library import Missing
 
 SLOT = 1 << 18
 PATIENT_S, IMPATIENT_S = 60.0, 0.05
@@ -42,23 +42,15 @@ class Rendezvous:
         return sum(self._brought)
 
 
-@pytest.fixture(autouse=True)
-def kernels():
-    found = load_kernels()
-    if isinstance(found, Missing):
-        pytest.skip(found.reason)
-    return found
-
-
 @pytest.fixture
-def shared_by(kernels):
+def shared_by(loaded_kernels):
     """Return a function (number of ranks, seconds to wait) → their views of one memory."""
     made = []
 
     def make(num_ranks, timeout_s=PATIENT_S):
         store = Rendezvous(num_ranks)
         layouts = [Layout(num_ranks, 1, rank) for rank in range(num_ranks)]
-        made.extend(together(layouts, lambda layout: share(layout, store, store.sum_up, timeout_s, kernels)))
+        made.extend(together(layouts, lambda layout: share(layout, store, store.sum_up, timeout_s, loaded_kernels)))
         return made
 
     yield make
@@ -123,11 +115,11 @@ def test_a_rank_that_ended_is_not_waited_for(shared_by):
 
 
 @pytest.mark.parametrize("unable", [0, 1])
-def test_if_one_rank_can_not_nobody_does(kernels, unable):
+def test_if_one_rank_can_not_nobody_does(loaded_kernels, unable):
     store = Rendezvous(2)
 
     def work(rank):
-        own = Missing("there are none") if rank == unable else kernels
+        own = Missing("there are none") if rank == unable else loaded_kernels
         return share(Layout(2, 1, rank), store, store.sum_up, PATIENT_S, own)
 
     assert together([0, 1], work) == [None, None]
