@@ -88,7 +88,7 @@ e2e-ladder: install model cluster images ## Ask all the time while models sleep,
 
 .PHONY: e2e-install
 e2e-install: install model cluster images ## What a removed release leaves, two releases beside each other; the images as pods (15 minutes)
-	$(PY) -m pytest -m "cluster and slow" tests/install tests/chart --durations=10
+	DORMOUSE_RECORD=install $(PY) -m pytest -m "cluster and slow" tests/install tests/chart --durations=10
 
 .PHONY: test
 test: prepare lint typecheck unit integration faults e2e ## All set-up, then every test but the slow ones

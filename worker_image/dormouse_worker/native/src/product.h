@@ -3,7 +3,8 @@
 // Weights stay as checkpoints have them. A tile is up to 6 rows by 4 weights: 24 vectors of partial sums in registers, of
 // which each is added up at its end. With 16 registers it is 3 rows, and many rows are packed once so that lanes are rows
 // (lanes.h). Weights are read once from memory, the next tile's while this one computes. An element's additions have the
-// same order in every tile, so that a row's result does not depend on its batch.
+// same order in every tile, so that a row's result does not depend on its batch. Four tiles fill a cache line of each
+// row before it is passed on: a line for each of many rows does not stay in the cache while it is filled tile by tile.
 #pragma once
 
 #include <stdlib.h>
@@ -14,7 +15,8 @@
 namespace {
 
 constexpr int TILE_ROWS = REGISTERS == 32 ? 6 : 3, TILE_WEIGHTS = 4;
-constexpr int64_t BLOCK_ROWS = 192;         // whose partial results one thread keeps: 3 KiB of them
+constexpr int GROUP = 4 * TILE_WEIGHTS;     // weights whose products with a row fill a line
+constexpr int64_t BLOCK_ROWS = 192;         // whose products with a group one thread keeps: 12 KiB of them
 constexpr int64_t BLOCK_BYTES = 768 << 10;  // of rows that stay in a core's own cache while weights go by
 constexpr int64_t DEPTH_BYTES = 4096;       // of one weight row at a time: four of them fit the first cache
 constexpr int64_t FEW_ROWS = REGISTERS == 32 ? 12 : 3;  // up to here converting weights takes longer than it spares
@@ -38,10 +40,18 @@ INLINE void parallel_stretches(const DmPool &pool, int64_t count, int64_t shorte
            [&](int64_t i) { body(i * length, at_most(count, (i + 1) * length)); });
 }
 
-// Sets out [rows][4] to the products over `depth`, or adds them. `ahead` is how far the weights read next lie ahead.
+// Where a tile's products go, four for each row.
+struct Out {
+  float *to;
+  int64_t stride;  // from row to row
+  bool adds;       // to what is there
+
+  Out from(int64_t row) const { return {to + row * stride, stride, adds}; }
+};
+
+// Computes the products over `depth`. `ahead` is how far the weights read next lie ahead.
 template <int ROWS, bool FETCHES, class A, class W>
-INLINE void tile_of(const A *in, int64_t stride, const W *const *weights, int64_t depth, int64_t ahead, float *out,
-                    bool adds) {
+INLINE void tile_of(const A *in, int64_t stride, const W *const *weights, int64_t depth, int64_t ahead, Out out) {
   typedef Dot<A, W> D;
   floats total[ROWS][TILE_WEIGHTS];
   UNROLL for (int r = 0; r < ROWS; r++) UNROLL for (int j = 0; j < TILE_WEIGHTS; j++) total[r][j] = floats{};
@@ -75,22 +85,21 @@ INLINE void tile_of(const A *in, int64_t stride, const W *const *weights, int64_
   }
   UNROLL for (int r = 0; r < ROWS; r++) {
     four done = sums(total[r][0], total[r][1], total[r][2], total[r][3]);
-    four_anywhere *at = (four_anywhere *)(out + r * TILE_WEIGHTS);
-    *at = adds ? *at + done : done;
+    four_anywhere *at = (four_anywhere *)(out.to + r * out.stride);
+    *at = out.adds ? *at + done : done;
   }
 }
 
 template <bool FETCHES, class A, class W>
-void tile(int64_t rows, const A *in, int64_t stride, const W *const *weights, int64_t depth, int64_t ahead, float *out,
-          bool adds) {
-  if (rows >= TILE_ROWS) return tile_of<TILE_ROWS, FETCHES>(in, stride, weights, depth, ahead, out, adds);
+void tile(int64_t rows, const A *in, int64_t stride, const W *const *weights, int64_t depth, int64_t ahead, Out out) {
+  if (rows >= TILE_ROWS) return tile_of<TILE_ROWS, FETCHES>(in, stride, weights, depth, ahead, out);
   switch (rows) {
-    case 1: return tile_of<1, FETCHES>(in, stride, weights, depth, ahead, out, adds);
-    case 2: return tile_of<2, FETCHES>(in, stride, weights, depth, ahead, out, adds);
+    case 1: return tile_of<1, FETCHES>(in, stride, weights, depth, ahead, out);
+    case 2: return tile_of<2, FETCHES>(in, stride, weights, depth, ahead, out);
 #if REGISTERS == 32
-    case 3: return tile_of<3, FETCHES>(in, stride, weights, depth, ahead, out, adds);
-    case 4: return tile_of<4, FETCHES>(in, stride, weights, depth, ahead, out, adds);
-    default: return tile_of<5, FETCHES>(in, stride, weights, depth, ahead, out, adds);
+    case 3: return tile_of<3, FETCHES>(in, stride, weights, depth, ahead, out);
+    case 4: return tile_of<4, FETCHES>(in, stride, weights, depth, ahead, out);
+    default: return tile_of<5, FETCHES>(in, stride, weights, depth, ahead, out);
 #endif
   }
 }
@@ -104,16 +113,16 @@ INLINE void fetch(const W *const *weights, int64_t depth, int64_t ahead, int64_t
     UNROLL for (int j = 0; j < TILE_WEIGHTS; j++) __builtin_prefetch(weights[j] + i * line + ahead, 0, 2);
 }
 
-// Sets or adds out [rows][4] for any number of rows, and fetches what lies `ahead` of where the weights are `read`.
+// Computes the products of any number of rows, and fetches what lies `ahead` of where the weights are `read`.
 template <class A, class W, class Read>
 void tiles(int64_t rows, const A *in, int64_t stride, const W *const *weights, const Read *const *read, int64_t depth,
-           int64_t ahead, float *out, bool adds) {
+           int64_t ahead, Out out) {
   if constexpr (sizeof(W) == sizeof(Read))
-    if (rows <= TILE_ROWS) return tile<true>(rows, in, stride, weights, depth, ahead, out, adds);
+    if (rows <= TILE_ROWS) return tile<true>(rows, in, stride, weights, depth, ahead, out);
   int64_t pieces = parts(rows, TILE_ROWS);
   for (int64_t i = 0, r = 0; i < pieces; i++, r += TILE_ROWS) {
     fetch(read, depth, ahead, i, pieces);
-    tile<false>(at_most(rows - r, TILE_ROWS), in + r * stride, stride, weights, depth, 0, out + r * TILE_WEIGHTS, adds);
+    tile<false>(at_most(rows - r, TILE_ROWS), in + r * stride, stride, weights, depth, 0, out.from(r));
   }
 }
 
@@ -139,32 +148,32 @@ int64_t pack_rows(const DmPool &pool, const A *in, int64_t rows, int64_t columns
   return num_vectors;
 }
 
-// Sets or adds out [rows][4] for vectors [begin, begin + WIDTH) of the block's.
+// Computes the products of vectors [begin, begin + WIDTH) of the block's.
 template <int WIDTH, class A, class Each>
 void lane_rows(const Block<A> &block, int64_t begin, int64_t k, const A *const *weights, int64_t depth, const Each &each,
-               float *out, bool adds) {
+               Out out) {
   int64_t stride = packed_size<A>(block.columns);
   alignas(64) float found[WIDTH][TILE_WEIGHTS][LANES];
   lane_tile<WIDTH>(weights, block.packed + begin * stride + k * LANES, stride, depth, each,
                    [&](int j, int i, floats products) { store(found[i][j], products); });
   for (int i = 0; i < WIDTH; i++)
     for (int lane = 0; lane < LANES; lane += 4) {
-      float *to = out + ((begin + i) * LANES + lane) * TILE_WEIGHTS;
+      Out some = out.from((begin + i) * LANES + lane);
       four four_of[4];
       const int offsets[] = {0, 4, 8, 12};
       auto at = [&](int j) __attribute__((always_inline)) { return *(const four *)(found[i][j] + lane); };
       transpose(at(0), at(1), at(2), at(3), (float *)four_of, offsets);
       for (int r = 0; r < 4; r++) {
-        four_anywhere *there = (four_anywhere *)(to + r * TILE_WEIGHTS);
-        *there = adds ? *there + four_of[r] : four_of[r];
+        four_anywhere *there = (four_anywhere *)(some.to + r * some.stride);
+        *there = some.adds ? *there + four_of[r] : four_of[r];
       }
     }
 }
 
-// Sets or adds out [rows][4] of a block, whose columns [k, k + depth) meet these weights; `read` = where they lie.
+// Computes the products of a block, whose columns [k, k + depth) meet these weights; `read` = where they lie.
 template <class A, class W>
 void packed_tiles(const Block<A> &block, int64_t k, const A *const *weights, int64_t depth, const W *const *read,
-                  int64_t ahead, float *out, bool adds) {
+                  int64_t ahead, Out out) {
   int64_t groups = parts(block.num_vectors, WIDEST);
   for (int64_t g = 0; PACKS && g < groups; g++) {
     int64_t begin = g * block.num_vectors / groups, end = (g + 1) * block.num_vectors / groups;
@@ -172,25 +181,24 @@ void packed_tiles(const Block<A> &block, int64_t k, const A *const *weights, int
       fetch(read, depth, ahead, g * LANES + leaf, groups * LANES);
     };
     switch (end - begin) {
-      case 1: lane_rows<1>(block, begin, k, weights, depth, each, out, adds); break;
-      case 2: lane_rows<2>(block, begin, k, weights, depth, each, out, adds); break;
-      default: lane_rows<WIDEST>(block, begin, k, weights, depth, each, out, adds); break;
+      case 1: lane_rows<1>(block, begin, k, weights, depth, each, out); break;
+      case 2: lane_rows<2>(block, begin, k, weights, depth, each, out); break;
+      default: lane_rows<WIDEST>(block, begin, k, weights, depth, each, out); break;
     }
   }
   int64_t done = block.num_vectors * LANES;
   if (done < block.rows)
     tiles(block.rows - done, block.in + done * block.columns + k, block.columns, weights, read, depth, ahead,
-          out + done * TILE_WEIGHTS, adds);
+          out.from(done));
 }
 
 // The same where the weights lie in memory: of another type than many rows, they are converted once.
 template <class A, class W>
-void block_tiles(const Block<A> &block, int64_t k, const W *const *weights, int64_t depth, int64_t ahead, float *out,
-                 bool adds) {
+void block_tiles(const Block<A> &block, int64_t k, const W *const *weights, int64_t depth, int64_t ahead, Out out) {
   if constexpr (sizeof(A) == sizeof(W)) {
-    packed_tiles(block, k, weights, depth, weights, ahead, out, adds);
+    packed_tiles(block, k, weights, depth, weights, ahead, out);
   } else if (block.rows <= FEW_ROWS) {
-    tiles(block.rows, block.in + k, block.columns, weights, weights, depth, ahead, out, adds);
+    tiles(block.rows, block.in + k, block.columns, weights, weights, depth, ahead, out);
   } else {
     alignas(64) A converted[TILE_WEIGHTS][DEPTH_BYTES / sizeof(A)];
     const A *as_rows[TILE_WEIGHTS];
@@ -200,39 +208,41 @@ void block_tiles(const Block<A> &block, int64_t k, const W *const *weights, int6
       for (; i < depth; i++) converted[j][i] = value(weights[j][i]);
       as_rows[j] = converted[j];
     }
-    packed_tiles(block, k, as_rows, depth, weights, ahead, out, adds);
+    packed_tiles(block, k, as_rows, depth, weights, ahead, out);
   }
 }
 
-// Multiplies rows [rows][columns] with every tile; done(t, first row, rows, results [rows][4]) takes what comes out.
-// `packed` has room for packed_size(columns) of every LANES rows.
-template <class A, class W, class Tiles, class Done>
-void multiply(const DmPool &pool, const A *in, int64_t rows, int64_t columns, const Tiles &all_tiles, A *packed,
+// Multiplies rows [rows][columns] with every group of weights; done(group, first row, rows, products [rows][GROUP]) takes
+// what comes out. `packed` has room for packed_size(columns) of every LANES rows.
+template <class A, class W, class Groups, class Done>
+void multiply(const DmPool &pool, const A *in, int64_t rows, int64_t columns, const Groups &groups, A *packed,
               const Done &done) {
   if (!rows) return;
   int64_t depth = DEPTH_BYTES / (int64_t)sizeof(A);
   int64_t num_vectors = pack_rows(pool, in, rows, columns, depth, packed), even = num_vectors ? LANES : TILE_ROWS;
   int64_t most = at_most(at_least(even, BLOCK_BYTES / (columns * (int64_t)sizeof(A))), BLOCK_ROWS);
   int64_t block = parts(parts(rows, parts(rows, most)), even) * even, num_blocks = parts(rows, block);
-  int64_t num_tiles = all_tiles.count(), cost = num_tiles * TILE_WEIGHTS * columns * (rows + 4);
+  int64_t num_groups = groups.count(), cost = num_groups * GROUP * columns * (rows + 4);
   int64_t wanted = at_least(1, at_most(cost / CHUNK_COST, pool.num_threads * CHUNKS_PER_THREAD));
-  int64_t chunk = at_most(parts(num_tiles * num_blocks, wanted), num_tiles);
-  int64_t num_chunks = parts(num_tiles, chunk);
+  int64_t chunk = at_most(parts(num_groups * num_blocks, wanted), num_groups);
+  int64_t num_chunks = parts(num_groups, chunk);
   parallel(pool, num_blocks * num_chunks, [&](int64_t i) {
     int64_t first = i / num_chunks * block, count = at_most(block, rows - first), vector = first / LANES;
-    int64_t begin = i % num_chunks * chunk, end = at_most(num_tiles, begin + chunk);
+    int64_t begin = i % num_chunks * chunk, end = at_most(num_groups, begin + chunk);
     Block<A> some{in + first * columns, count, columns, packed + vector * packed_size<A>(columns),
                   num_vectors ? at_most(num_vectors - vector, count / LANES) : 0};
-    alignas(64) float results[(BLOCK_ROWS + LANES) * TILE_WEIGHTS];
-    for (int64_t t = begin; t < end; t++) {
-      const W *weights[TILE_WEIGHTS];
-      all_tiles.point(t, weights);
-      for (int64_t k = 0; k < columns; k += depth) {
-        int64_t length = at_most(depth, columns - k);
-        block_tiles(some, k, weights, length, all_tiles.ahead(), results, k > 0);
-        for (int j = 0; j < TILE_WEIGHTS; j++) weights[j] += length;
+    alignas(64) float products[(BLOCK_ROWS + LANES) * GROUP];
+    for (int64_t g = begin; g < end; g++) {
+      for (int j = 0; j < GROUP; j += TILE_WEIGHTS) {
+        const W *weights[TILE_WEIGHTS];
+        for (int i = 0; i < TILE_WEIGHTS; i++) weights[i] = groups.row(g, j + i);
+        for (int64_t k = 0; k < columns; k += depth) {
+          int64_t length = at_most(depth, columns - k);
+          block_tiles(some, k, weights, length, TILE_WEIGHTS * columns, {products + j, GROUP, k > 0});
+          for (int i = 0; i < TILE_WEIGHTS; i++) weights[i] += length;
+        }
       }
-      done(t, first, count, results);
+      done(g, first, count, products);
     }
   });
 }

@@ -32,7 +32,6 @@ struct Unit {
   alignas(64) Q query[UNIT_ROWS * MAX_HEAD];  // [rows][key size]; row = token · num_heads + head
   alignas(64) Q packed[SPAN * MAX_HEAD];      // a span's keys, then its values
   alignas(64) float scores[(UNIT_ROWS + BROAD_ROWS) * SPAN];  // then weights
-  alignas(64) float found[TILE_ROWS * TILE_WEIGHTS];
   float kept[UNIT_ROWS];  // what a new largest score leaves of a row's output
   const T *keys[SPAN], *values[SPAN];
 
@@ -125,11 +124,8 @@ struct Unit {
   void score(int64_t first, int64_t skipped, int64_t count) {
     int64_t size = layer.key_size;
     for (int64_t j = skipped / TILE_WEIGHTS * TILE_WEIGHTS; j < count; j += TILE_WEIGHTS)
-      for (int64_t r = first; r < rows(); r += TILE_ROWS) {
-        int64_t some = at_most(TILE_ROWS, rows() - r);
-        tile<false>(some, query + r * size, size, keys + j, size, 0, found, false);
-        for (int64_t i = 0; i < some; i++) memcpy(scores + (r + i) * SPAN + j, found + i * TILE_WEIGHTS, 16);
-      }
+      for (int64_t r = first; r < rows(); r += TILE_ROWS)
+        tile<false>(rows() - r, query + r * size, size, keys + j, size, 0, {scores + r * SPAN + j, SPAN, false});
   }
 
   // The same bits for many rows, of which each tile reads the packed keys again.

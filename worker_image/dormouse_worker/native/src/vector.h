@@ -150,17 +150,6 @@ INLINE four maxima(floats a, floats b, floats c, floats d) {
   return across(a, b, c, d, [](auto x, auto y) __attribute__((always_inline)) { return x > y ? x : y; });
 }
 
-// Each four of a vector with their halves swapped: c d a b.
-INLINE floats swap_pairs(floats x) {
-#if LANES == 16
-  return (floats)_mm512_permute_ps((__m512)x, 0x4e);
-#elif LANES == 8
-  return (floats)_mm256_permute_ps((__m256)x, 0x4e);
-#else
-  return floats{x[2], x[3], x[0], x[1]};
-#endif
-}
-
 INLINE int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t at_least(int64_t a, int64_t b) { return a > b ? a : b; }
 INLINE int64_t parts(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
