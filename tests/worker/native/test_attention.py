@@ -10,7 +10,7 @@ from dormouse_worker.model.attention.interface import AttentionShape
 from dormouse_worker.model.attention.machine import Machine
 from dormouse_worker.model.attention.native import TYPES, NativeBackend
 from dormouse_worker.native.library import Missing
-from tests.gpu.attention_cases import DECODING, Case, World, _only, check, make_cases, make_long_cases
+from tests.gpu.attention_cases import DECODING, TOLERANCES, Case, World, _only, check, make_cases, make_long_cases
 
 CPU = torch.device("cpu")
 CASES = {case.name: case for case in make_cases() if case.dtype in TYPES}
@@ -38,6 +38,30 @@ def test_a_sequence_has_the_same_bits_in_any_batch(kernels):
     for row in range(len(case.spans)):
         alone = backend.plan(_only(world.metadata, row), CPU)
         assert torch.equal(alone.attend(world.call, world.query[row : row + 1], world.layer), expected[row : row + 1])
+
+
+MANY = tuple((end - 1, end) for end in (1, 7, 63, 64, 65, 130, 511, 512, 513, 600, 1100, 1200))
+TEAMS = {
+    "four of four": {"heads": (12, 4)},
+    "four and two of six": {"heads": (6, 6)},
+    "a window": {"heads": (8, 4), "window": 100},
+    "sinks": {"heads": (8, 4), "has_sinks": True},
+    "bfloat16": {"heads": (12, 4), "sizes": (64, 64), "dtype": torch.bfloat16},
+    "some with a prompt": {"heads": (8, 4), "spans": (*MANY, (10, 30), (600, 640))},
+}
+
+
+@pytest.mark.parametrize("name", TEAMS)
+def test_heads_that_go_together_get_what_each_gets_alone(kernels, name):
+    """They do where there are many sequences; alone each sequence is computed head by head."""
+    backend, world = _written(kernels, case := Case(name, **{"spans": MANY, **TEAMS[name]}))
+    together = backend.plan(world.metadata, CPU).attend(world.call, world.query, world.layer)
+    torch.testing.assert_close(
+        together.double(), world.expected, atol=TOLERANCES[case.dtype], rtol=TOLERANCES[case.dtype]
+    )
+    for row in range(len(MANY)):
+        alone = backend.plan(_only(world.metadata, row), CPU)
+        assert torch.equal(alone.attend(world.call, world.query[row : row + 1], world.layer), together[row : row + 1])
 
 
 def test_a_chunk_has_the_same_bits_however_a_prompt_is_cut(kernels):

@@ -2,7 +2,7 @@
 // computes them. A unit's segments are shared out too where there are few units.
 #pragma once
 
-#include "unit.h"
+#include "team.h"
 
 namespace {
 
@@ -27,7 +27,14 @@ struct Cut {
   ~Cut() { free(begin); }
   Cut(const Cut &) = delete;
 
-  int64_t count() const { return begin[batch.num_seqs] * each; }
+  int64_t num_parts() const { return begin[batch.num_seqs]; }
+  int64_t count() const { return num_parts() * each; }
+
+  // How many units of a part go together, where there is enough to do for all threads even so.
+  int64_t team(int64_t num_threads) const {
+    bool is_wanted = head_parts == 1 && num_parts() * parts(each, TEAM) >= 4 * num_threads;
+    return is_wanted ? at_most(each, TEAM) : 1;
+  }
 
   template <class Q, class T>
   void point(int64_t i, Unit<Q, T> &unit) const {
@@ -68,14 +75,22 @@ void attend(const DmPool &pool, const DmAttention &layer, const DmBatch &batch, 
   Cut cut(layer, batch);
   int64_t size = at_most(UNIT_ROWS, cut.heads * batch.num_tokens) * (layer.value_size + 2);
   int64_t segments = cut.segments(pool.num_threads, size * sizeof(float));
-  if (segments == 1)
-    return parallel(pool, cut.count(), [&](int64_t i) {
-      Unit<Q, T> unit(layer, batch, group);
-      cut.point(i, unit);
-      unit.template take<From>(query);
-      unit.attend();
-      unit.give(out);
+  if (segments == 1) {
+    int64_t most = cut.team(pool.num_threads), teams = parts(cut.each, most);
+    return parallel(pool, cut.num_parts() * teams, [&](int64_t i) {
+      Unit<Q, T> units[TEAM] = {{layer, batch, group}, {layer, batch, group}, {layer, batch, group}, {layer, batch, group}};
+      int64_t first = i % teams * most, count = at_most(most, cut.each - first);
+      for (int64_t u = 0; u < count; u++) {
+        cut.point(i / teams * cut.each + first + u, units[u]);
+        units[u].template take<From>(query);
+      }
+      if (units[0].rows() <= TEAM_ROWS)
+        attend_together(units, count);
+      else
+        for (int64_t u = 0; u < count; u++) attend_together(units + u, 1);
+      for (int64_t u = 0; u < count; u++) units[u].give(out);
     });
+  }
   float *partial = (float *)malloc(cut.count() * segments * size * sizeof(float));
   parallel(pool, cut.count() * segments, [&](int64_t i) {
     Unit<Q, T> unit(layer, batch, group);
@@ -83,8 +98,8 @@ void attend(const DmPool &pool, const DmAttention &layer, const DmBatch &batch, 
     int64_t number = unit.first_segment() + i % segments;
     if (number > unit.last_segment()) return;
     unit.template take<From>(query);
-    unit.attend(number, unit.segment);
-    unit.save(partial + i * size);
+    attend_segment(&unit, 1, number);
+    unit.save(unit.part_of(number), partial + i * size);
   });
   parallel(pool, cut.count(), [&](int64_t i) {
     Unit<Q, T> unit(layer, batch, group);

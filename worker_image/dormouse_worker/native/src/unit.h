@@ -20,6 +20,10 @@ struct Part {
   alignas(64) float output[UNIT_ROWS * MAX_HEAD];  // [rows][value size] sum of the weighted values
 };
 
+struct Stretch {
+  int64_t begin, end;
+};
+
 template <class Q, class T>
 struct Unit {
   const DmAttention &layer;
@@ -66,33 +70,29 @@ struct Unit {
     memset(part.output, 0, rows() * layer.value_size * sizeof(float));
   }
 
-  // Computes `whole`, segment by segment.
-  void attend() {
-    clear(whole, layer.sinks);
-    for (int64_t s = first_segment(); s <= last_segment(); s++) {
-      bool is_first = s == first_segment() && !layer.sinks;  // merging with what saw nothing changes nothing
-      attend(s, is_first ? whole : segment);
-      if (!is_first) merge(segment.most, segment.total, segment.output);
-    }
+  // Where a segment's part is computed: the first one in its place, for merging with what saw nothing changes nothing.
+  Part &part_of(int64_t number) { return number == first_segment() && !layer.sinks ? whole : segment; }
+
+  // What of a segment is seen.
+  Stretch seen(int64_t number) const {
+    return {at_least(first_seen(0), number * SEGMENT), at_most(position(rows() - 1) + 1, (number + 1) * SEGMENT)};
   }
 
-  // Computes one segment's part.
-  void attend(int64_t number, Part &part) {
-    int64_t begin = at_least(first_seen(0), number * SEGMENT);
-    int64_t end = at_most(position(rows() - 1) + 1, (number + 1) * SEGMENT);
-    clear(part, nullptr);
-    for (int64_t at = begin / SPAN * SPAN; at < end; at += SPAN) {
-      int64_t skipped = at_least(0, begin - at), count = at_most(SPAN, end - at), first = 0;
-      while (position(first) < at) first += num_heads;  // rows that see nothing of it
-      locate(at, skipped, count);
-      if (rows() - first >= PACKED_ROWS)
-        score_packed(first, count);
-      else
-        score(first, skipped, count);
-      weigh(part, first, at, count);
-      gather(part, first, skipped, count);
-    }
+  // Adds the span at a position to a part. Meanwhile ahead(begin, end) is called for every stretch of [0, count).
+  template <class Ahead>
+  void attend(Part &part, const Stretch &seen, int64_t at, const Ahead &ahead) {
+    int64_t skipped = at_least(0, seen.begin - at), count = at_most(SPAN, seen.end - at), first = 0;
+    while (position(first) < at) first += num_heads;  // rows that see nothing of it
+    locate(at, skipped, count);
+    if (rows() - first >= PACKED_ROWS)
+      score_packed(first, count, ahead);
+    else
+      score(first, skipped, count, ahead);
+    weigh(part, first, at, count);
+    gather(part, first, skipped, count);
   }
+
+  void merge_segment() { merge(segment.most, segment.total, segment.output); }
 
   // Adds another part to the whole.
   void merge(const float *most, const float *total, const float *output) {
@@ -108,12 +108,29 @@ struct Unit {
     }
   }
 
+  // Which row of the pools has the keys and values of a position.
+  int64_t entry_of(int64_t at) const {
+    int64_t block = group.block_tables[sequence * group.num_columns + at / batch.block_size];
+    return (block * batch.block_size + at % batch.block_size) * layer.num_kv_heads + kv_head;
+  }
+
+  // Fetches the keys and values of some key heads, this one and those after it, at positions [begin, end). Inlined: the
+  // compiler leaves out calls that do nothing but fetch.
+  INLINE void fetch(int64_t num_heads, int64_t begin, int64_t end) const {
+    int64_t key_bytes = num_heads * layer.key_size * sizeof(T), value_bytes = num_heads * layer.value_size * sizeof(T);
+    for (int64_t at = begin; at < end; at++) {
+      int64_t entry = entry_of(at);
+      const char *key = (const char *)((const T *)layer.keys + entry * layer.key_size);
+      const char *value = (const char *)((const T *)layer.values + entry * layer.value_size);
+      for (int64_t i = 0; i < key_bytes; i += 64) __builtin_prefetch(key + i, 0, 2);
+      for (int64_t i = 0; i < value_bytes; i += 64) __builtin_prefetch(value + i, 0, 2);
+    }
+  }
+
   // Finds the keys and values of the positions at + [skipped, count); those around them stand in for padding.
   void locate(int64_t at, int64_t skipped, int64_t count) {
-    const int64_t *table = group.block_tables + sequence * group.num_columns;
     for (int64_t i = skipped; i < count; i++) {
-      int64_t slot = table[(at + i) / batch.block_size] * batch.block_size + (at + i) % batch.block_size;
-      int64_t entry = slot * layer.num_kv_heads + kv_head;
+      int64_t entry = entry_of(at + i);
       keys[i] = (const T *)layer.keys + entry * layer.key_size;
       values[i] = (const T *)layer.values + entry * layer.value_size;
     }
@@ -121,18 +138,25 @@ struct Unit {
     for (int64_t i = count; i < SPAN; i++) keys[i] = keys[count - 1], values[i] = values[count - 1];
   }
 
-  void score(int64_t first, int64_t skipped, int64_t count) {
+  template <class Ahead>
+  void score(int64_t first, int64_t skipped, int64_t count, const Ahead &ahead) {
     int64_t size = layer.key_size;
-    for (int64_t j = skipped / TILE_WEIGHTS * TILE_WEIGHTS; j < count; j += TILE_WEIGHTS)
+    for (int64_t j = skipped / TILE_WEIGHTS * TILE_WEIGHTS; j < count; j += TILE_WEIGHTS) {
+      ahead(j, j + TILE_WEIGHTS);
       for (int64_t r = first; r < rows(); r += TILE_ROWS)
         tile<false>(rows() - r, query + r * size, size, keys + j, size, 0, {scores + r * SPAN + j, SPAN, false});
+    }
   }
 
   // The same bits for many rows, of which each tile reads the packed keys again.
-  void score_packed(int64_t first, int64_t count) {
+  template <class Ahead>
+  void score_packed(int64_t first, int64_t count, const Ahead &ahead) {
     constexpr int64_t together = KEY_VECTORS * LANES;
     int64_t size = layer.key_size, stride = packed_size<Q>(size), used = parts(count, together) * KEY_VECTORS;
-    for (int64_t i = 0; i < used; i++) pack(keys + i * LANES, size, packed + i * stride);
+    for (int64_t i = 0; i < used; i++) {
+      ahead(i * LANES, (i + 1) * LANES);
+      pack(keys + i * LANES, size, packed + i * stride);
+    }
     for (int64_t r = first; r < rows(); r += BROAD_ROWS) {
       const Q *some[BROAD_ROWS];
       for (int64_t j = 0; j < BROAD_ROWS; j++) some[j] = query + at_most(r + j, rows() - 1) * size;
@@ -222,10 +246,10 @@ struct Unit {
   }
 
   // Writes a segment's part down, or merges one that was.
-  void save(float *to) const {
-    memcpy(to, segment.most, rows() * sizeof(float));
-    memcpy(to + rows(), segment.total, rows() * sizeof(float));
-    memcpy(to + 2 * rows(), segment.output, rows() * layer.value_size * sizeof(float));
+  void save(const Part &part, float *to) const {
+    memcpy(to, part.most, rows() * sizeof(float));
+    memcpy(to + rows(), part.total, rows() * sizeof(float));
+    memcpy(to + 2 * rows(), part.output, rows() * layer.value_size * sizeof(float));
   }
   void merge_saved(const float *from) { merge(from, from + rows(), from + 2 * rows()); }
 
