@@ -16,6 +16,8 @@ ARCHITECTURES = (
     "llama", "qwen3", "mistral", "gemma2", "gemma3_text", "phi3", "gpt2", "gpt_bigcode", "gpt_oss", "deepseek_v3",
 )  # fmt: skip
 FEW = ("llama", "gpt_oss")
+COMPILED = "qwen3"
+COMPILE_SIZES = (1, 2, 3, 4)
 WIDER = {"hidden_size": 64, "head_dim": 16}  # kernels begin at heads of 16
 HAS_ITS_OWN_SIZES = ("gpt2", "gpt_bigcode", "deepseek_v3")
 BLOCK_SIZE, NUM_TOKENS = 16, 10
@@ -23,14 +25,21 @@ PROMPTS = [[(i * i * 7 + i * n + 3) % 250 for i in range(length)] for n, length 
 
 
 def run(kit: Kit, architectures: Sequence[str] = ()) -> list[Row]:
-    """Compare every architecture, alone on the CPU by transformers and together on the device by a worker."""
+    """Compare every architecture, alone on the CPU by transformers and together on the device by a worker.
+
+    On a GPU one of them a second time, with layers that torch compiled.
+    """
+    names = architectures or (ARCHITECTURES if kit.is_gpu else FEW)
+    equal = {name: _count_equal(kit, name) for name in names}
+    if COMPILED in names and kit.is_gpu:
+        equal[f"{COMPILED} compiled"] = _count_equal(kit, COMPILED, COMPILE_SIZES)
     return [
-        Row(f"parity {name}: answers equal", _count_equal(kit, name), "prompts", goal=AtLeast(len(PROMPTS)))
-        for name in architectures or (ARCHITECTURES if kit.is_gpu else FEW)
+        Row(f"parity {name}: answers equal", count, "prompts", goal=AtLeast(len(PROMPTS)))
+        for name, count in equal.items()
     ]
 
 
-def _count_equal(kit: Kit, architecture: str) -> int:
+def _count_equal(kit: Kit, architecture: str, compile_sizes: tuple[int, ...] = ()) -> int:
     overrides = {} if architecture in HAS_ITS_OWN_SIZES else WIDER
     with tempfile.TemporaryDirectory() as folder:
         directory = write_tiny_model(Path(folder), architecture, **overrides)
@@ -42,6 +51,7 @@ def _count_equal(kit: Kit, architecture: str) -> int:
             max_num_seqs=len(PROMPTS),
             max_num_batched_tokens=128,
             kv_cache_memory_bytes=4 << 20,
+            compile_sizes=compile_sizes,
         )
         try:
             worker.load_model()

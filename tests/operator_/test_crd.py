@@ -126,6 +126,13 @@ REFUSED = [
     ({"engine": {"device": "tpu"}}, ["spec.engine.device", "tpu", "cpu"]),
     ({"engine": {"dtype": "int3"}}, ["spec.engine.dtype", "int3", "bfloat16"]),
     ({"engine": {"seed": -1}}, ["spec.engine.seed", "-1"]),
+    ({"engine": {"compileSizes": [0]}}, ["spec.engine.compileSizes[0]", "0", "1"]),
+    ({"engine": {"compileSizes": [2, 2]}}, ["spec.engine.compileSizes[1]", "Duplicate", "2"]),
+    ({"engine": {"compileSizes": [8, 2049]}}, ["spec.engine.compileSizes", "maxNumBatchedTokens, 2048"]),
+    (
+        {"engine": {"compileSizes": [8]}, "parallelism": {"tensor": 2}},
+        ["spec.engine.compileSizes", "parallelism.tensor 1"],
+    ),
     ({"model": {"uri": "s3://bucket/model"}}, ["spec.model.uri", "s3://bucket/model", "pvc://", "file:///"]),
     ({"model": {"uri": "file://relative"}}, ["spec.model.uri", "file:///"]),
     ({"model": {"uri": "pvc://models/../secrets"}}, ["spec.model.uri", ".."]),
@@ -254,7 +261,13 @@ async def test_the_server_fills_defaults_and_accepts_good_values(served):
         "model": {"uri": "file:///opt/models/tiny", "name": "org/Tiny-1.5"},
         "image": "registry/worker:1",
         "replicas": 0,
-        "engine": {"maxModelLen": 512, "kvCacheMemory": "1.5Gi", "swapSpace": 1024, "gpuMemoryUtilization": 1},
+        "engine": {
+            "maxModelLen": 512,
+            "kvCacheMemory": "1.5Gi",
+            "swapSpace": 1024,
+            "gpuMemoryUtilization": 1,
+            "compileSizes": [8, 1],
+        },
         "resources": {"limits": {"memory": "1536Mi", "cpu": 2}, "requests": {"cpu": "50m", "memory": "0.5Gi"}},
         "lifecycle": {
             "desiredState": "Asleep",
@@ -268,6 +281,7 @@ async def test_the_server_fills_defaults_and_accepts_good_values(served):
     }
     good = await client.create(kind, manifest(kind, "n" * 40, **full))
     assert parse_deployment(good).engine.kv_cache_memory_bytes == 3 * 2**29
+    assert parse_deployment(good).engine.compile_sizes == (1, 8)
     assert good["spec"]["template"] == full["template"]
     ladder = parse_deployment(good).lifecycle
     assert (ladder.level1_after_s, ladder.level2_after_s, ladder.zero_after_s) == (None, 60, 61)

@@ -106,9 +106,14 @@ def test_the_command_line_says_only_what_the_spec_says():
         "--max-model-len=512",
         "--kv-cache-memory=1048576",
         "--load-format=auto",
+        "--profile-cache=/tmp/profile",
         "--seed=0",
         "--drain-timeout=60",
     ]
+
+
+def test_sizes_to_compile_are_said_in_one_flag():
+    assert "--compile-sizes=1,8" in worker_arguments(deployment(engine={"device": "cpu", "compileSizes": [8, 1]}))
 
 
 @pytest.mark.parametrize(

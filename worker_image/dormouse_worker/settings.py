@@ -40,7 +40,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     attention_backend: str = "auto"  # auto = the fastest that fits the device; else ours or an installed package's
     worker_cls: str = "auto"  # qualified name of a WorkerBase of one's own; auto = the device's
     worker_extension_cls: str = ""  # qualified name of a class whose methods the worker gets; "" = none
-    profile_cache: str = ""  # directory that remembers profiles for the next start; "" = each start measures anew
+    profile_cache: str = ""  # directory that remembers profiles and compiled code for the next start; "" = none does
+    compile_sizes: tuple[int, ...] = ()  # tokens of passes whose layers torch compiles, unless our kernels compute
     cuda_graphs: bool = True  # cuda: record decode steps; off saves their memory and the time to record them
     threads: int = 0  # torch threads on cpu; 0 = the container's cpu limit, else all cores
 

@@ -29,6 +29,7 @@ from dormouse_operator.parse import CONTAINER, MODELS_ROOT, format_time
 
 _USER = 65532  # nobody's, as in the images
 _NODE_LOSS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_PROFILE_CACHE = "/tmp/profile"  # noqa: S108  # the pod's own: a container that starts again finds it
 _SHM_SIZE = "1Gi"  # most that /dev/shm may hold, out of the memory limit; a runtime's own 64Mi starves CUDA's libraries
 
 
@@ -189,6 +190,8 @@ def worker_arguments(deployment: Deployment) -> list[str]:
         "--block-size": engine.block_size,
         "--swap-space": engine.swap_space_bytes or None,
         "--load-format": engine.load_format,
+        "--compile-sizes": ",".join(map(str, engine.compile_sizes)) or None,
+        "--profile-cache": _PROFILE_CACHE,
         "--seed": engine.seed,
         "--drain-timeout": deployment.lifecycle.drain_timeout_s,
     }

@@ -79,6 +79,7 @@ class Engine:
     enable_prefix_caching: bool = True
     load_format: str = "auto"
     cuda_graphs: bool = True
+    compile_sizes: tuple[int, ...] = ()
     keep_host_copy: bool = True
     keep_prefix_cache: bool = False
     seed: int = 0

@@ -169,6 +169,7 @@ def _parse_engine(engine: Raw, lifecycle: Raw) -> Engine:
         enable_prefix_caching=engine.get("enablePrefixCaching", True),
         load_format=engine.get("loadFormat", "auto"),
         cuda_graphs=engine.get("cudaGraphs", True),
+        compile_sizes=tuple(sorted(engine.get("compileSizes", ()))),
         keep_host_copy=lifecycle.get("keepHostCopy", True),
         keep_prefix_cache=lifecycle.get("keepPrefixCache", False),
         seed=engine.get("seed", 0),

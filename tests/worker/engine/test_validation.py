@@ -44,3 +44,16 @@ def test_qualified_names_pass():
 def test_a_bad_value_is_named_with_its_field(field, value):
     with pytest.raises(InvalidSettings, match=f"{field} is {value!r}".replace(".", "\\.")):
         check_settings(EngineSettings(model="m", **{field: value}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"compile_sizes": (8, 0)}, "compile_sizes has 0; allowed are 1 to max_num_batched_tokens, 2048"),
+        ({"compile_sizes": (8, 2049)}, "compile_sizes has 2049; allowed are 1 to max_num_batched_tokens, 2048"),
+        ({"compile_sizes": (8,), "tensor_parallel_size": 2}, "compile_sizes needs tensor_parallel_size 1, not 2"),
+    ],
+)
+def test_a_size_that_can_not_be_compiled_is_named_with_its_limit(fields, named):
+    with pytest.raises(InvalidSettings, match=named):
+        check_settings(EngineSettings(model="m", **fields))

@@ -30,6 +30,7 @@ def check_settings(settings: EngineSettings) -> None:
     for name in NOT_NEGATIVE:
         if getattr(settings, name) < 0:
             raise InvalidSettings(f"{name} is {getattr(settings, name)}; it can not be negative")
+    _check_compile_sizes(settings)
     if not 0 < settings.gpu_memory_utilization <= 1:
         raise InvalidSettings(f"gpu_memory_utilization is {settings.gpu_memory_utilization}; it lies in (0, 1]")
     if settings.dtype not in DTYPES:
@@ -42,6 +43,18 @@ def check_settings(settings: EngineSettings) -> None:
         raise InvalidSettings("attention_backend is ''; auto or a backend's name is needed")
     _check_class("worker_cls", settings.worker_cls, none="auto")
     _check_class("worker_extension_cls", settings.worker_extension_cls, none="")
+
+
+def _check_compile_sizes(settings: EngineSettings) -> None:
+    limit = settings.max_num_batched_tokens
+    for size in settings.compile_sizes:
+        if not 0 < size <= limit:
+            raise InvalidSettings(f"compile_sizes has {size}; allowed are 1 to max_num_batched_tokens, {limit}")
+    if settings.compile_sizes and settings.tensor_parallel_size > 1:
+        raise InvalidSettings(
+            f"compile_sizes needs tensor_parallel_size 1, not {settings.tensor_parallel_size}: "
+            "ranks meet within a layer; leave it empty"
+        )
 
 
 def _check_class(name: str, value: str, *, none: str) -> None:

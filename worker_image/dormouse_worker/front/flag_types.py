@@ -36,6 +36,14 @@ def at_least(minimum: int) -> Callable[[str], int]:
     return parse
 
 
+def sizes(text: str) -> tuple[int, ...]:
+    """Return sizes of at least 1 in their order, each once."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(re.fullmatch(r"[1-9]\d{0,8}", part) for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of sizes; write numbers above 0 as in 1,2,4,8")
+    return tuple(sorted({int(part) for part in parts}))
+
+
 def port(text: str) -> int:
     """Return a port; 0 = any free one."""
     if not text.isdigit() or int(text) > 65535:

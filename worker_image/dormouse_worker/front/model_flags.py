@@ -38,6 +38,7 @@ def engine_settings(flags: argparse.Namespace) -> EngineSettings:
         worker_cls=flags.worker_cls,
         worker_extension_cls=flags.worker_extension_cls,
         cuda_graphs=flags.cuda_graphs,
+        compile_sizes=flags.compile_sizes,
         threads=flags.threads,
     )
 
@@ -84,7 +85,8 @@ def add_model_flags(group: argparse._ArgumentGroup) -> None:
         "--profile-cache",
         default="",
         metavar="DIRECTORY",
-        help="where memory profiles are kept: the next start verifies instead of measuring (default: none is kept)",
+        help="where memory profiles and compiled code are kept: the next start verifies instead of measuring "
+        "(default: none is kept)",
     )
     add("--seed", default=0, type=flag_types.at_least(0), help="of random weights (default 0)")
 
@@ -165,6 +167,14 @@ def add_engine_flags(group: argparse._ArgumentGroup) -> None:
         default=True,
         action=argparse.BooleanOptionalAction,
         help="cuda: record decode steps as graphs, which cost memory and seconds at the start (default on)",
+    )
+    add(
+        "--compile-sizes",
+        default=(),
+        type=flag_types.sizes,
+        metavar="N,N,...",
+        help="let torch compile the layers for passes of so many tokens: at the start, some seconds for each size; "
+        "without effect where our own kernels compute, as on most cpus (default: none)",
     )
     add(
         "--threads",

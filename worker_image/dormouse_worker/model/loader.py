@@ -14,6 +14,7 @@ from dormouse_worker.errors import InvalidSettings, ModelInvalid, WorkerError
 from dormouse_worker.ipc import NATIVE, ModelInfo
 from dormouse_worker.layout import Layout
 from dormouse_worker.model.architecture import check_architecture, check_forward, find_position_limit
+from dormouse_worker.model.attention.choose import AUTO
 from dormouse_worker.model.attention.hook import DiscoveryContext
 from dormouse_worker.model.attention.interface import AttentionShape
 from dormouse_worker.model.attention.native import NativeBackend
@@ -24,6 +25,7 @@ from dormouse_worker.model.foreign import foreign_errors
 from dormouse_worker.model.kv_cache import CacheSpec
 from dormouse_worker.model.lean.arriving import arriving
 from dormouse_worker.model.lean.build import Unfit, build_lean
+from dormouse_worker.model.lean.compiled import compile_layers
 from dormouse_worker.model.lean.decoder import LeanDecoder
 from dormouse_worker.model.lean.native import NativeDecoder, build_native
 from dormouse_worker.model.parallel.communicator import Alone
@@ -65,6 +67,11 @@ class LoadedModel:
     def impl(self) -> str:
         """Return whose forward pass computes: `lean` or `transformers`."""
         return "transformers" if self.lean is None else "lean"
+
+    @property
+    def _torch_path(self) -> str:
+        sizes = () if self.lean is None else self.lean.parts.compiled_sizes
+        return f"{self.impl} compiled for {', '.join(map(str, sizes))} tokens" if sizes else self.impl
 
     def compute_logits(self, token_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """Return logits [len(rows), V] of a packed batch: token_ids and positions [T], rows of it that are wanted.
@@ -113,9 +120,9 @@ class LoadedModel:
     def compute_path(self, attention: str) -> str:
         """Return which forward pass computes with an attention backend, and why it is not our kernels'."""
         if isinstance(self.native, Unfit):
-            return f"{self.impl}, attention {attention}; not native: {self.native.reason}"
+            return f"{self._torch_path}, attention {attention}; not native: {self.native.reason}"
         if attention != NativeBackend.name:
-            return f"{self.impl}, attention {attention}; not native: attention is not"
+            return f"{self._torch_path}, attention {attention}; not native: attention is not"
         return f"{NATIVE} {self.native.name}"
 
 
@@ -161,6 +168,8 @@ def _complete(
         native = Unfit("weights arrive while it computes")
     else:
         native = build_native(lean, specs, load_kernels())
+    if settings.compile_sizes:
+        lean = _compile(lean, native, settings)
     return LoadedModel(
         module=module,
         lean=lean if isinstance(lean, LeanDecoder) else None,
@@ -175,6 +184,21 @@ def _complete(
         layout=layout,
         num_parameters=weights.num_parameters,
     )
+
+
+def _compile(lean: LeanDecoder | Unfit, native: NativeDecoder | Unfit, settings: EngineSettings) -> LeanDecoder | Unfit:
+    """Return the forward pass with compiled layers. Raises InvalidSettings where there is none to compile."""
+    if isinstance(lean, Unfit):
+        raise InvalidSettings(
+            f"compile_sizes needs our own forward pass, which does not compute {settings.model}: {lean.reason}; "
+            "leave it empty"
+        )
+    if isinstance(native, NativeDecoder) and settings.attention_backend in (AUTO, NativeBackend.name):
+        logger.info("compile_sizes has no effect: kernels of ours compute (%s)", native.name)
+        return lean
+    compiled, report = compile_layers(lean, settings.compile_sizes, settings.profile_cache)
+    logger.info("%s", report)
+    return compiled
 
 
 def resolve_max_model_len(config: Any, wanted: int) -> int:

@@ -7,16 +7,18 @@ layer computes only the rows whose logits somebody asked for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch.nn import functional
 
-from dormouse_worker.model.context import AttentionCall, ForwardContext, current_communicator, current_context
+from dormouse_worker.model.context import AttentionCall, current_communicator, current_context
 from dormouse_worker.model.parallel.communicator import Communicator
 from dormouse_worker.model.parallel.layers import gather_logits, locate_tokens, merge_embedded, row_linear
 from dormouse_worker.model.parallel.shards import Vocabulary
+
+Heads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # queries [T, Hq, D], keys and values [T, Hkv, D]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +93,12 @@ class Attention:
     head_norms: tuple[RMSNorm, RMSNorm] | None  # of query and key heads
     output: Linear
 
-    def attend(self, hidden: torch.Tensor, angles: Angles, context: ForwardContext) -> torch.Tensor:
-        """Return what the heads bring, [T, Hq · D], before the output's projection."""
+    def make_heads(self, hidden: torch.Tensor, angles: Angles) -> Heads:
+        """Return what is attended with."""
         num_rotated = self.num_heads + self.num_kv_heads
         heads = self.qkv(self.norm(hidden)).view(len(hidden), num_rotated + self.num_kv_heads, -1)
         rotated = angles.rotate(self._normed(heads[:, :num_rotated]))
-        attended = context.attend(
-            self.call, rotated[:, : self.num_heads], rotated[:, self.num_heads :], heads[:, num_rotated:]
-        )
-        return attended.reshape(len(hidden), -1)
+        return rotated[:, : self.num_heads], rotated[:, self.num_heads :], heads[:, num_rotated:]
 
     def _normed(self, heads: torch.Tensor) -> torch.Tensor:
         if self.head_norms is None:
@@ -129,6 +128,23 @@ class Layer:
     attention: Attention
     mlp: GatedMLP
 
+    def finish(self, hidden: torch.Tensor, attended: torch.Tensor, group: Communicator) -> torch.Tensor:
+        """Return the next layer's [T, hidden size]; `attended`, [T, Hq · D], is what the heads brought."""
+        hidden = hidden + self.attention.output.reduced(attended, group)
+        return hidden + self.mlp(hidden, group)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerParts:
+    """Who computes what of a layer comes before and after attention."""
+
+    make_heads: Callable[[Layer, torch.Tensor, Angles], Heads]
+    finish: Callable[[Layer, torch.Tensor, torch.Tensor, Communicator], torch.Tensor]
+    compiled_sizes: tuple[int, ...] = ()  # tokens of the passes for which both were compiled
+
+
+EAGER = LayerParts(lambda layer, hidden, angles: layer.attention.make_heads(hidden, angles), Layer.finish)
+
 
 @dataclass(frozen=True, slots=True)
 class LeanDecoder:
@@ -140,6 +156,7 @@ class LeanDecoder:
     norm: RMSNorm | None  # None = another stage computes logits
     head: Linear | None
     vocabulary: Vocabulary | None = None  # the rank's part of embedding and head; None = it has all
+    parts: LayerParts = EAGER
 
     def __repr__(self) -> str:
         return f"LeanDecoder({len(self.layers)} layers)"
@@ -153,11 +170,11 @@ class LeanDecoder:
         hidden = self._begin(token_ids, group)
         angles = self.rotary.angles(positions, hidden.dtype)
         for layer in self.layers:
-            attended = layer.attention.attend(hidden, angles, context)
+            heads = self.parts.make_heads(layer, hidden, angles)
+            attended = context.attend(layer.attention.call, *heads).reshape(len(hidden), -1)
             if self.head is not None and layer is self.layers[-1]:  # its keys and values are stored: the other rows
                 attended, hidden = attended[rows], hidden[rows]  # have done their part
-            hidden = hidden + layer.attention.output.reduced(attended, group)
-            hidden = hidden + layer.mlp(hidden, group)
+            hidden = self.parts.finish(layer, hidden, attended, group)
         return self._end(hidden, group)
 
     def _begin(self, token_ids: torch.Tensor, group: Communicator) -> torch.Tensor:

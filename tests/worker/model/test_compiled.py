@@ -1,0 +1,102 @@
+"""Layers that torch compiles: the same numbers, nothing compiled while serving, and clear words where it can not be."""
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from dormouse_worker.errors import InvalidSettings
+from dormouse_worker.host import Host
+from dormouse_worker.model.device.cpu import CpuDevice
+from dormouse_worker.model.lean.compiled import CACHE_VARIABLE, compile_layers
+from dormouse_worker.model.loader import load
+from dormouse_worker.model.testing import reference_generate
+from dormouse_worker.settings import EngineSettings
+from tests.worker.model.test_parity import MAX_TOKENS, PROMPTS, make_engine, run
+
+CPU = CpuDevice(Host())
+SIZES = (1, 5)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """Keep what is compiled out of the user's cache, and torch as other tests expect it."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "compiled"))
+    with torch.compiler.set_stance("default"):
+        yield
+
+
+class Eager:
+    """Stands for torch's compiler: notes how many tokens the functions that it returns were called with."""
+
+    def __init__(self):
+        self.sizes = []
+
+    def __call__(self, function):
+        def call(layer, hidden, *rest):
+            self.sizes.append(len(hidden))
+            return function(layer, hidden, *rest)
+
+        return call
+
+
+def settings(directory, **fields):
+    return EngineSettings(model=str(directory), attention_backend="sdpa", **fields)
+
+
+def compiled_with(compiler, directory, sizes=SIZES):
+    lean = load(settings(directory), CPU).lean
+    return compile_layers(lean, sizes, "", compile_with=compiler)
+
+
+def test_a_model_with_compiled_layers_says_what_transformers_says(tiny_model):
+    directory = tiny_model("qwen3")
+    model = load(settings(directory, compile_sizes=(1, 2, 3, 4)), CPU)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        answers = run(make_engine(model), PROMPTS)
+    assert answers == {name: reference_generate(directory, prompt, MAX_TOKENS) for name, prompt in PROMPTS.items()}
+
+
+def test_only_passes_of_a_listed_size_are_computed_by_what_was_compiled(tiny_model):
+    compiler = Eager()
+    decoder, report = compiled_with(compiler, tiny_model("llama"), sizes=(5, 1, 5))
+    assert (report.sizes, decoder.parts.compiled_sizes, set(compiler.sizes)) == ((1, 5), (1, 5), {1, 5})
+
+
+def test_a_compiler_that_fails_says_why_and_what_to_do(tiny_model):
+    def broken(_):
+        def call(*_):
+            raise RuntimeError("no C compiler\nlong trace")
+
+        return call
+
+    with pytest.raises(InvalidSettings, match=r"compile_sizes: .*no C compiler; leave it empty"):
+        compiled_with(broken, tiny_model("llama"))
+
+
+def test_the_status_says_what_is_compiled(tiny_model):
+    path = load(settings(tiny_model("llama"), compile_sizes=(3,)), CPU).compute_path("sdpa")
+    assert "lean compiled for 3 tokens" in path
+
+
+def test_nothing_is_compiled_where_our_kernels_compute(tiny_model, monkeypatch):
+    monkeypatch.setattr("dormouse_worker.model.loader.compile_layers", None)
+    model = load(EngineSettings(model=str(tiny_model("llama")), compile_sizes=SIZES), CPU)
+    assert model.lean.parts.compiled_sizes == ()
+
+
+def test_a_model_that_transformers_computes_is_refused(tiny_model):
+    with pytest.raises(InvalidSettings, match=r"compile_sizes needs our own forward pass.*model_impl is transformers"):
+        load(settings(tiny_model("llama"), compile_sizes=SIZES, model_impl="transformers"), CPU)
+
+
+def test_a_second_start_finds_what_was_compiled_beside_the_profiles(tiny_model, tmp_path, monkeypatch):
+    monkeypatch.delenv(CACHE_VARIABLE)
+    wanted = settings(tiny_model("llama"), compile_sizes=(2,), profile_cache=str(tmp_path / "kept"))
+    found = []
+    for _ in range(2):
+        torch.compiler.reset()
+        counters.clear()
+        load(wanted, CPU)
+        found.append((counters["inductor"]["fxgraph_cache_hit"], counters["inductor"]["fxgraph_cache_miss"]))
+    assert found == [(0, 2), (2, 0)]
+    assert (tmp_path / "kept" / "compiled").is_dir()
