@@ -21,7 +21,7 @@ from typing import Any
 from dormouse_operator.model import Deployment, Engine, Pod
 
 _DIGEST_CHARS = 8
-_LATER_SWITCHES = {"prefault_kv_cache"}  # unknown to an earlier release
+_LATER_SWITCHES = {"prefault_kv_cache", "compile_sizes"}  # unknown to an earlier release
 
 
 def revision_of(deployment: Deployment, image: str) -> str:

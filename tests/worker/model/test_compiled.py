@@ -9,6 +9,7 @@ from dormouse_worker.host import Host
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.lean.compiled import CACHE_VARIABLE, compile_layers
 from dormouse_worker.model.loader import load
+from dormouse_worker.model.parallel.communicator import Alone
 from dormouse_worker.model.testing import reference_generate
 from dormouse_worker.settings import EngineSettings
 from tests.worker.model.test_parity import MAX_TOKENS, PROMPTS, make_engine, run
@@ -19,10 +20,8 @@ SIZES = (1, 5)
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    """Keep what is compiled out of the user's cache, and torch as other tests expect it."""
+    """Keep what is compiled out of the user's cache."""
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "compiled"))
-    with torch.compiler.set_stance("default"):
-        yield
 
 
 class Eager:
@@ -51,15 +50,42 @@ def compiled_with(compiler, directory, sizes=SIZES):
 def test_a_model_with_compiled_layers_says_what_transformers_says(tiny_model):
     directory = tiny_model("qwen3")
     model = load(settings(directory, compile_sizes=(1, 2, 3, 4)), CPU)
-    with torch.compiler.set_stance("fail_on_recompile"):
-        answers = run(make_engine(model), PROMPTS)
-    assert answers == {name: reference_generate(directory, prompt, MAX_TOKENS) for name, prompt in PROMPTS.items()}
+    assert run(make_engine(model), PROMPTS) == {
+        name: reference_generate(directory, prompt, MAX_TOKENS) for name, prompt in PROMPTS.items()
+    }
 
 
 def test_only_passes_of_a_listed_size_are_computed_by_what_was_compiled(tiny_model):
     compiler = Eager()
     decoder, report = compiled_with(compiler, tiny_model("llama"), sizes=(5, 1, 5))
     assert (report.sizes, decoder.parts.compiled_sizes, set(compiler.sizes)) == ((1, 5), (1, 5), {1, 5})
+
+
+class Another(Alone):
+    """A communicator of another class than the one that layers are compiled with."""
+
+
+def test_what_was_compiled_is_run_and_nothing_more_is_compiled(tiny_model):
+    graphs, calls = [], []
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return lambda *inputs: calls.append(graph) or graph.forward(*inputs)
+
+    decoder, _ = compiled_with(
+        lambda function: torch.compile(function, backend=backend, fullgraph=True, dynamic=False), tiny_model("llama")
+    )
+    num_compiled = len(graphs)
+    layer = decoder.layers[0]
+    size, width = len(layer.attention.norm.weight), layer.attention.output.weight.shape[1]
+    for hidden, num_calls in ((torch.ones(5, size), 2), (torch.ones(size, 5).T, 0)):  # strides are looked at
+        calls.clear()
+        with torch.inference_mode():
+            angles = decoder.rotary.angles(torch.arange(5), torch.float32)
+            decoder.parts.make_heads(layer, hidden.clone(), angles)
+            decoder.parts.finish(layer, hidden.clone(), torch.ones(5, width), Another())
+        assert len(calls) == num_calls
+    assert len(graphs) == num_compiled
 
 
 def test_a_compiler_that_fails_says_why_and_what_to_do(tiny_model):

@@ -37,7 +37,7 @@ def at_least(minimum: int) -> Callable[[str], int]:
 
 
 def sizes(text: str) -> tuple[int, ...]:
-    """Return sizes of at least 1 in their order, each once."""
+    """Return sizes of at least 1, ascending, each once."""
     parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch(r"[1-9]\d{0,8}", part) for part in parts):
         raise argparse.ArgumentTypeError(f"{text!r} is no list of sizes; write numbers above 0 as in 1,2,4,8")

@@ -1,8 +1,8 @@
 """Imports transformers without what no worker uses of it: a third of the time and of the memory that importing takes.
 
-Left out are torch's compiler (nothing is compiled), torch's distributed tensors (our ranks share out by themselves),
-flexible attention (attention is ours) and quantizers. All are things that transformers is prepared to live without;
-each is still imported by whoever asks torch for it. Knows no model.
+Left out are torch's compiler (for `compile_sizes` alone), torch's distributed tensors (our ranks share out by
+themselves), flexible attention (attention is ours) and quantizers. All are things that transformers is prepared to live
+without; each is still imported by whoever asks torch for it. Knows no model.
 """
 
 from __future__ import annotations

@@ -4,15 +4,19 @@ What lies between two attentions becomes a few fused kernels. Layers of the same
 inputs: compiling takes as long for one layer as for a hundred. All is compiled before the worker serves, with zeros; a
 request never waits for the compiler: what would have to be compiled anew then is computed without it.
 
-    tokens of the pass | listed: make_heads (compiled) -> attention -> finish (compiled)
-                       | others: make_heads            -> attention -> finish
+    rows of the pass | listed: make_heads (compiled) -> attention -> finish (compiled)
+                     | others: make_heads            -> attention -> finish
+
+A prompt's pass ends with fewer rows than it began: its last layer's `finish` has those whose logits are wanted.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,12 +26,14 @@ import torch
 from dormouse_worker.errors import InvalidSettings
 from dormouse_worker.model.lean.decoder import EAGER, Angles, Heads, Layer, LayerParts, LeanDecoder
 from dormouse_worker.model.parallel.communicator import ALONE, Communicator
+from dormouse_worker.native.triton_stub import offer
 
-CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # what is compiled lies there under the digest of its content
+CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # torch's own; what is compiled lies there under its content's digest
 IN_PROFILE_CACHE = "compiled"
-FOLDER_MODE = 0o700
+FOLDER_MODE = 0o700  # what lies there is executed
 
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +44,11 @@ class CompileReport:
     seconds: float
 
     def __str__(self) -> str:
-        return f"layers compiled for {', '.join(map(str, self.sizes))} tokens in {self.seconds:.1f} s"
+        return f"layers compiled for {', '.join(map(str, self.sizes))} rows in {self.seconds:.1f} s"
 
 
 class _Choice:
-    """The compiled functions for passes of a listed size, the others for the rest."""
+    """The compiled functions for listed numbers of rows, the others for the rest."""
 
     def __init__(self, compiled: LayerParts, sizes: Collection[int]) -> None:
         self._compiled, self._sizes = compiled, frozenset(sizes)
@@ -52,8 +58,9 @@ class _Choice:
         return parts.make_heads(layer, hidden, angles)
 
     def finish(self, layer: Layer, hidden: torch.Tensor, attended: torch.Tensor, group: Communicator) -> torch.Tensor:
-        parts = self._compiled if len(hidden) in self._sizes else EAGER
-        return parts.finish(layer, hidden, attended, group)
+        if len(hidden) not in self._sizes:
+            return EAGER.finish(layer, hidden, attended, group)
+        return self._compiled.finish(layer, hidden, attended, ALONE)  # T is 1: the group is asked nothing
 
 
 def compile_layers(
@@ -61,40 +68,66 @@ def compile_layers(
 ) -> tuple[LeanDecoder, CompileReport]:
     """Return the decoder with compiled layers, and what that took; nothing else may compile or run meanwhile.
 
-    `cache` is a directory that keeps what was compiled for the next start; "" = torch's own. Raises InvalidSettings
-    with what the compiler said. A rank alone in its stage only: what ranks exchange within a layer is not compiled.
+    `cache` is a directory that keeps what was compiled for the next start, unless torch was told of another; "" =
+    torch's own. Raises InvalidSettings with what the compiler said, MemoryError and torch's OutOfMemoryError as they
+    are. A rank alone in its stage only: what ranks exchange within a layer is not compiled.
     """
     started_s = time.monotonic()
     if cache:
         _keep_in(Path(cache) / IN_PROFILE_CACHE)
+    if decoder.rotary.inv_freq.is_cuda:
+        offer()
     wanted = tuple(sorted(set(sizes)))
-    compiler = compile_with or _torch_compiler(len(wanted) * len({_shape(layer) for layer in decoder.layers}))
+    compiler = compile_with or (lambda function: torch.compile(function, fullgraph=True, dynamic=False))
     compiled = LayerParts(compiler(EAGER.make_heads), compiler(EAGER.finish))
+    num_variants = len(wanted) * len({_shape(layer) for layer in decoder.layers})
     try:
-        with torch.inference_mode(), torch.compiler.set_stance("default"):
-            for size in reversed(wanted):
+        with torch.inference_mode(), _compiler_for(num_variants):
+            for size in wanted:
                 _run_all(decoder, compiled, size)
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
     except Exception as error:  # the compiler's, and those of the compilers that it calls
         reason = _first_line(error)
         raise InvalidSettings(f"compile_sizes: torch's compiler failed: {reason}; leave it empty") from error
-    torch.compiler.set_stance("eager_on_recompile")
-    choice = _Choice(compiled, wanted)
+    choice = _Choice(LayerParts(_only_run(compiled.make_heads), _only_run(compiled.finish)), wanted)
     parts = LayerParts(choice.make_heads, choice.finish, wanted)
     return replace(decoder, parts=parts), CompileReport(wanted, time.monotonic() - started_s)
 
 
 def _keep_in(folder: Path) -> None:
-    folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-    os.environ.setdefault(CACHE_VARIABLE, str(folder))
+    """Let torch keep what it compiles there; where that is not possible, a line in the log says so."""
+    try:
+        folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    except OSError as error:
+        logger.warning("what is compiled is not kept: %s", error)
+    else:
+        os.environ.setdefault(CACHE_VARIABLE, str(folder))
 
 
-def _torch_compiler(num_variants: int) -> Compile:
-    """Return torch's compiler, which may keep so many further variants of a function."""
-    from torch._dynamo import config  # seconds, and memory that workers without it do not need
+@contextmanager
+def _compiler_for(num_variants: int) -> Iterator[None]:
+    """Let torch compile so many further variants of a function in the block, and end its helpers after it.
 
-    config.recompile_limit += num_variants
-    config.accumulated_recompile_limit += num_variants
-    return lambda function: torch.compile(function, fullgraph=True, dynamic=False)
+    Imports the compiler: seconds, and memory that workers without it do not need.
+    """
+    from torch._dynamo import config
+    from torch._inductor.async_compile import shutdown_compile_workers
+
+    limits = ("recompile_limit", "accumulated_recompile_limit")
+    try:
+        with config.patch({name: getattr(config, name) + num_variants for name in limits}):
+            yield
+    finally:
+        shutdown_compile_workers()
+
+
+def _only_run(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what runs what was compiled, and compiles nothing more."""
+    from torch import _dynamo
+
+    run: Callable[..., Any] = _dynamo.run(compiled)
+    return run
 
 
 def _run_all(decoder: LeanDecoder, parts: LayerParts, size: int) -> None:
