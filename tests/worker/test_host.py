@@ -92,6 +92,7 @@ def test_a_real_peak_is_measured_and_given_back():
         del del_me
     slack = 1 << 20  # the kernel counts pages per thread and adds them up now and then
     assert size - slack < peak.resident_bytes - before < size + (16 << 20)
+    release_free_memory()  # after larger pieces the allocator may keep this one
     assert host.resident_bytes() - before < 8 << 20
 
 
