@@ -70,15 +70,17 @@ struct Unit {
     memset(part.output, 0, rows() * layer.value_size * sizeof(float));
   }
 
-  // Where a segment's part is computed: the first one in its place, for merging with what saw nothing changes nothing.
-  Part &part_of(int64_t number) { return number == first_segment() && !layer.sinks ? whole : segment; }
+  // Whether a segment's part is the whole's beginning: merging it with what saw nothing would change nothing.
+  bool is_in_place(int64_t number) const { return number == first_segment() && !layer.sinks; }
+  Part &part_of(int64_t number) { return is_in_place(number) ? whole : segment; }
 
   // What of a segment is seen.
   Stretch seen(int64_t number) const {
     return {at_least(first_seen(0), number * SEGMENT), at_most(position(rows() - 1) + 1, (number + 1) * SEGMENT)};
   }
 
-  // Adds the span at a position to a part. Meanwhile ahead(begin, end) is called for every stretch of [0, count).
+  // Adds the span at a position to a part. Meanwhile ahead(begin, end) is called for stretches of the span, in their order;
+  // for none of those that end before what is seen begins.
   template <class Ahead>
   void attend(Part &part, const Stretch &seen, int64_t at, const Ahead &ahead) {
     int64_t skipped = at_least(0, seen.begin - at), count = at_most(SPAN, seen.end - at), first = 0;
@@ -113,15 +115,16 @@ struct Unit {
     int64_t block = group.block_tables[sequence * group.num_columns + at / batch.block_size];
     return (block * batch.block_size + at % batch.block_size) * layer.num_kv_heads + kv_head;
   }
+  const T *key_of(int64_t entry) const { return (const T *)layer.keys + entry * layer.key_size; }
+  const T *value_of(int64_t entry) const { return (const T *)layer.values + entry * layer.value_size; }
 
   // Fetches the keys and values of some key heads, this one and those after it, at positions [begin, end). Inlined: the
   // compiler leaves out calls that do nothing but fetch.
-  INLINE void fetch(int64_t num_heads, int64_t begin, int64_t end) const {
-    int64_t key_bytes = num_heads * layer.key_size * sizeof(T), value_bytes = num_heads * layer.value_size * sizeof(T);
+  INLINE void fetch(int64_t key_heads, int64_t begin, int64_t end) const {
+    int64_t key_bytes = key_heads * layer.key_size * sizeof(T), value_bytes = key_heads * layer.value_size * sizeof(T);
     for (int64_t at = begin; at < end; at++) {
       int64_t entry = entry_of(at);
-      const char *key = (const char *)((const T *)layer.keys + entry * layer.key_size);
-      const char *value = (const char *)((const T *)layer.values + entry * layer.value_size);
+      const char *key = (const char *)key_of(entry), *value = (const char *)value_of(entry);
       for (int64_t i = 0; i < key_bytes; i += 64) __builtin_prefetch(key + i, 0, 2);
       for (int64_t i = 0; i < value_bytes; i += 64) __builtin_prefetch(value + i, 0, 2);
     }
@@ -131,8 +134,7 @@ struct Unit {
   void locate(int64_t at, int64_t skipped, int64_t count) {
     for (int64_t i = skipped; i < count; i++) {
       int64_t entry = entry_of(at + i);
-      keys[i] = (const T *)layer.keys + entry * layer.key_size;
-      values[i] = (const T *)layer.values + entry * layer.value_size;
+      keys[i] = key_of(entry), values[i] = value_of(entry);
     }
     for (int64_t i = 0; i < skipped; i++) keys[i] = keys[skipped], values[i] = values[skipped];
     for (int64_t i = count; i < SPAN; i++) keys[i] = keys[count - 1], values[i] = values[count - 1];
