@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from dormouse_worker.engine.batch import Batch, ModelOutput, NewSequence, ScheduledSequence
@@ -16,6 +17,9 @@ class Computes(Protocol):
 
     def execute_model(self, batch: Batch) -> ModelOutput:
         """Compute one batch."""
+
+    def submit(self, batch: Batch) -> Callable[[], ModelOutput]:
+        """Begin with one batch; return who waits for its output."""
 
     def layer_windows(self) -> tuple[int | None, ...]:
         """Return a window for each layer group."""
@@ -32,19 +36,28 @@ def answer(
     """Return what each step samples: the prompts in one pass, then decode steps of all of them together."""
     sampling = make_sampling(max_tokens=num_tokens, logprobs=num_logprobs)
     sequences = [NewSequence(str(number), prompt, [], sampling) for number, prompt in enumerate(prompts)]
-    tables = iter(
-        make_tables([len(prompt) + num_tokens for prompt in prompts], len(worker.layer_windows()), block_size)
-    )
-    steps = [
-        worker.execute_model(
-            make_batch([(s.request_id, 0, s.num_tokens, next(tables)) for s in sequences], new=sequences)
-        )
-    ]
+    return [worker.execute_model(batch) for batch in make_steps(worker, sequences, num_tokens, block_size)]
+
+
+def run_ahead(worker: Computes, batches: Iterator[Batch]) -> Iterator[ModelOutput]:
+    """Yield what the batches say, each once the one after it has begun, as the engine does."""
+    waiting: deque[Callable[[], ModelOutput]] = deque()
+    for batch in batches:
+        waiting.append(worker.submit(batch))
+        if len(waiting) > 1:
+            yield waiting.popleft()()
+    while waiting:
+        yield waiting.popleft()()
+
+
+def make_steps(worker: Computes, sequences: Sequence[NewSequence], num_tokens: int, block_size: int) -> Iterator[Batch]:
+    """Yield the batches that answer them with so many tokens: all prompts in one, then a decode step each."""
+    tables = iter(make_tables([s.num_tokens + num_tokens for s in sequences], len(worker.layer_windows()), block_size))
+    yield make_batch([(s.request_id, 0, s.num_tokens, next(tables)) for s in sequences], new=sequences)
     no_blocks: tuple[list[int], ...] = ([],) * len(worker.layer_windows())
     for step in range(num_tokens - 1):
         spans = [(s.request_id, s.num_tokens + step, s.num_tokens + step + 1, no_blocks) for s in sequences]
-        steps.append(worker.execute_model(make_batch(spans)))
-    return steps
+        yield make_batch(spans)
 
 
 def tokens_of(steps: Sequence[ModelOutput], number: int) -> list[int]:

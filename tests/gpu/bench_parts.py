@@ -18,7 +18,7 @@ from dormouse_worker.executor.rank_worker import RankWorker
 from dormouse_worker.executor.recording import Recording
 from dormouse_worker.ipc import TAGS, WEIGHTS
 from dormouse_worker.model.stopwatch import Stopwatch
-from tests.gpu.bench_steps import decode_step_s, prefill_s, short_prompt_s
+from tests.gpu.bench_steps import decode_ahead_step_s, decode_step_s, prefill_s, short_prompt_s
 from tests.gpu.device_kit import GIB, MIB, Kit
 from tests.gpu.large_model import LLAMA_8B, TINY, Shape, write_large_model
 from tests.gpu.limits import Limits, measure_limits
@@ -59,7 +59,10 @@ def measure(kit: Kit, plan: Plan, directory: Path, age_s: float) -> list[Row]:
     worker, cold_s = _cold_start(kit, plan, directory)
     recording = worker.recording
     try:
-        decode_s = {n: decode_step_s(worker, n, plan.context, BLOCK_SIZE) for n in plan.batch_sizes}
+        decode_s, ahead_s = (
+            {n: step_s(worker, n, plan.context, BLOCK_SIZE) for n in plan.batch_sizes}
+            for step_s in (decode_step_s, decode_ahead_step_s)
+        )
         prompt_s = prefill_s(worker, plan.prompt, BLOCK_SIZE)
         naps = [_nap(worker, level) for level in H2D_SHARES]
     finally:
@@ -70,7 +73,8 @@ def measure(kit: Kit, plan: Plan, directory: Path, age_s: float) -> list[Row]:
         *_limit_rows(limits),
         *_cold_rows({"interpreter and imports": age_s, **cold_s}),
         *_graph_rows(recording),
-        *_decode_rows(plan, limits, decode_s),
+        *_decode_rows("decode", plan, limits, decode_s),
+        *_decode_rows("decode ahead", plan, limits, ahead_s),
         _prefill_row(plan, limits, prompt_s),
         *(row for nap in naps for row in _nap_rows(nap, limits)),
     ]
@@ -163,13 +167,13 @@ def _graph_rows(recording: Recording | None) -> Iterator[Row]:
         yield Row("memory of the graphs", recording.num_bytes / MIB, "MiB")
 
 
-def _decode_rows(plan: Plan, limits: Limits, decode_s: dict[int, float]) -> Iterator[Row]:
+def _decode_rows(what: str, plan: Plan, limits: Limits, decode_s: dict[int, float]) -> Iterator[Row]:
     """The limit reads all matrices once and every context once, as fast as the device copies."""
     for num_seqs, step_s in decode_s.items():
         elements = plan.shape.matrix_elements + num_seqs * plan.context * plan.shape.kv_elements
         limit_s = ELEMENT_BYTES * elements / limits.memory_bytes
         goal = RatioAtLeast(DECODE_SHARE) if num_seqs == 1 else None
-        yield Row(f"decode, batch {num_seqs}", num_seqs / step_s, "tokens/s", num_seqs / limit_s, goal)
+        yield Row(f"{what}, batch {num_seqs}", num_seqs / step_s, "tokens/s", num_seqs / limit_s, goal)
 
 
 def _prefill_row(plan: Plan, limits: Limits, prompt_s: float) -> Row:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from statistics import median
+
+from msgspec.structs import replace
 
 from dormouse_worker.engine.batch import NewSequence
 from dormouse_worker.engine.testing import make_sampling
-from tests.gpu.answers import Computes, make_batch, make_tables
+from tests.gpu.answers import Computes, make_batch, make_steps, make_tables, run_ahead
 
 WARM_UP_STEPS, STEPS = 3, 16
 
@@ -31,6 +34,15 @@ def decode_step_s(worker: Computes, num_seqs: int, context: int, block_size: int
         worker.execute_model(batch)
         times.append(time.perf_counter() - started_s)
     return median(times[WARM_UP_STEPS:])
+
+
+def decode_ahead_step_s(worker: Computes, num_seqs: int, context: int, block_size: int) -> float:
+    """Return the median time from one step's tokens to the next one's, where the next has begun before."""
+    sequences = [_sequence(str(number), context) for number in range(num_seqs)]
+    (first, *steps) = make_steps(worker, sequences, WARM_UP_STEPS + STEPS, block_size)
+    computed = tuple(replace(s, start=s.end - 1) for s in first.sequences)  # as if the cache held the rest
+    times_s = [time.perf_counter() for _ in run_ahead(worker, iter([replace(first, sequences=computed), *steps]))]
+    return median(later - earlier for earlier, later in pairwise(times_s[WARM_UP_STEPS:]))
 
 
 def prefill_s(worker: Computes, num_tokens: int, block_size: int) -> float:

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -99,6 +99,9 @@ class Kit(Protocol):
     def make_worker(self, directory: Path, **settings: Any) -> RankWorker:
         """Return a worker whose device is initialised."""
 
+    def forbid_waits(self) -> Any:
+        """Return a context manager in which a call raises that waits for all that the device does."""
+
     def pinned_bytes(self, worker: RankWorker) -> int:
         """Return the host memory that a worker's copies lie in."""
 
@@ -146,6 +149,15 @@ class GpuKit:
         worker = worker_class(EngineSettings(model=str(directory), device="cuda", **settings), 0)
         worker.init_device()
         return worker
+
+    @contextmanager
+    def forbid_waits(self) -> Iterator[None]:
+        """See `Kit`."""
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
 
     def pinned_bytes(self, worker: RankWorker) -> int:
         """See `Kit`."""
@@ -210,6 +222,10 @@ class FakeKit:
         worker = FakeGpuWorker(EngineSettings(model=str(directory), threads=1, **settings), 0, device=self.device)
         worker.init_device()
         return worker
+
+    def forbid_waits(self) -> AbstractContextManager[None]:
+        """See `Kit`. There is nothing to wait for."""
+        return nullcontext()
 
     def pinned_bytes(self, worker: RankWorker) -> int:
         """See `Kit`."""

@@ -18,7 +18,7 @@ from rich.console import Console
 from transformers.utils import logging
 
 from bench.results import RESULTS_DIR, Row, machine, print_table, write_results
-from tests.gpu import attention_case, bench_parts, parity_case, profile_case, sleep_cases, spike_case
+from tests.gpu import ahead_case, attention_case, bench_parts, parity_case, profile_case, sleep_cases, spike_case
 from tests.gpu.device_kit import Kit, find_kit
 
 LIMIT_S = 540  # lent machines take a command's end for granted after ten minutes
@@ -52,6 +52,7 @@ PROGRAMS = {
             Case("crowded", sleep_cases.neighbour_takes_all),
             Case("profile", profile_case.run, needs_gpu=True),
             Case("parity", parity_case.run),
+            Case("ahead", ahead_case.run),
             Case("attention", attention_case.run),  # last: it compiles for minutes, and may use all that are left
         ),
         rows_must_hold=True,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.gpu import bench_parts, parity_case, sleep_cases, spike_case
+from tests.gpu import ahead_case, bench_parts, parity_case, sleep_cases, spike_case
 from tests.gpu.device_kit import FakeKit
 from tests.gpu.large_model import TINY, write_large_model
 
@@ -56,12 +56,19 @@ def test_a_worker_answers_as_transformers_does(kit):
     assert set(verdicts(parity_case.run(kit, ["llama"])).values()) == {True}
 
 
+def test_a_worker_that_runs_ahead_answers_the_same(kit):
+    rows = verdicts(ahead_case.run(kit))
+    assert set(rows.values()) == {True}
+    assert len(rows) == 3
+
+
 def test_the_benchmark_measures_everything(kit, tmp_path):
     write_large_model(tmp_path, TINY, kit.device.torch_device)
     rows = {row.what: row for row in bench_parts.measure(kit, bench_parts.FAKE_PLAN, tmp_path, age_s=1.0)}
     cold = [rows[name].ours for name in rows if name.startswith("of it")]
     assert rows["cold start to the first token"].ours == pytest.approx(sum(cold), rel=1e-3)
     assert rows["decode, batch 2"].peer > rows["decode, batch 1"].peer
+    assert rows["decode ahead, batch 2"].peer == rows["decode, batch 2"].peer
     assert {"recording of 2 graphs", "memory of the graphs"} <= rows.keys()
     assert {"sleep, level 1", "wake, level 2: weights", "residue, level 2", "prefill of 128 tokens"} <= rows.keys()
 

@@ -242,6 +242,7 @@ async def test_the_server_fills_defaults_and_accepts_good_values(served):
             "enablePrefixCaching": True,
             "loadFormat": "auto",
             "cudaGraphs": True,
+            "asyncScheduling": True,
             "seed": 0,
         },
         "lifecycle": {

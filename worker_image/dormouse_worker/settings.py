@@ -43,6 +43,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     profile_cache: str = ""  # directory that remembers profiles and compiled code for the next start; "" = none does
     compile_sizes: tuple[int, ...] = ()  # tokens of passes whose layers torch compiles, unless our kernels compute
     cuda_graphs: bool = True  # cuda: record decode steps; off saves their memory and the time to record them
+    async_scheduling: bool = True  # cuda, one rank: prepare a batch while the device computes the one before
     threads: int = 0  # torch threads on cpu; 0 = the container's cpu limit, else all cores
 
     def digest(self) -> str:

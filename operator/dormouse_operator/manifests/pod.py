@@ -199,6 +199,7 @@ def worker_arguments(deployment: Deployment) -> list[str]:
         "--prefault-kv-cache": engine.prefault_kv_cache,
         "--no-enable-prefix-caching": not engine.enable_prefix_caching,
         "--no-cuda-graphs": not engine.cuda_graphs,
+        "--no-async-scheduling": not engine.async_scheduling,
         "--no-keep-host-copy": not engine.keep_host_copy,
         "--keep-prefix-cache": engine.keep_prefix_cache,
     }

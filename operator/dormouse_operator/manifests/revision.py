@@ -14,14 +14,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from itertools import count
 from typing import Any
 
 from dormouse_operator.model import Deployment, Engine, Pod
 
 _DIGEST_CHARS = 8
-_LATER_SWITCHES = {"prefault_kv_cache", "compile_sizes"}  # unknown to an earlier release
+_LATER_FIELDS = {"prefault_kv_cache", "compile_sizes", "async_scheduling"}  # unknown to an earlier release
+_DEFAULTS = {field.name: field.default for field in fields(Engine)}
 
 
 def revision_of(deployment: Deployment, image: str) -> str:
@@ -36,8 +37,9 @@ def pod_digest_of(deployment: Deployment, image: str) -> str:
 
 
 def _engine_part(engine: Engine) -> Mapping[str, Any]:
-    """Return what decides an engine, later switches only where they are set: pods of before keep their digests."""
-    return {name: value for name, value in asdict(engine).items() if value or name not in _LATER_SWITCHES}
+    """Return what decides an engine, later fields only where they are set: pods of before keep their digests."""
+    decisive = asdict(engine).items()
+    return {name: value for name, value in decisive if name not in _LATER_FIELDS or value != _DEFAULTS[name]}
 
 
 def _pod_part(deployment: Deployment, image: str) -> Mapping[str, Any]:

@@ -80,6 +80,7 @@ class Engine:
     load_format: str = "auto"
     cuda_graphs: bool = True
     compile_sizes: tuple[int, ...] = ()
+    async_scheduling: bool = True
     keep_host_copy: bool = True
     keep_prefix_cache: bool = False
     seed: int = 0

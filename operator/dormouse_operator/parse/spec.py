@@ -170,6 +170,7 @@ def _parse_engine(engine: Raw, lifecycle: Raw) -> Engine:
         load_format=engine.get("loadFormat", "auto"),
         cuda_graphs=engine.get("cudaGraphs", True),
         compile_sizes=tuple(sorted(engine.get("compileSizes", ()))),
+        async_scheduling=engine.get("asyncScheduling", True),
         keep_host_copy=lifecycle.get("keepHostCopy", True),
         keep_prefix_cache=lifecycle.get("keepPrefixCache", False),
         seed=engine.get("seed", 0),

@@ -24,7 +24,7 @@ from dormouse_worker.engine.testing import (
     next_token,
     visible_tokens,
 )
-from dormouse_worker.engine.testing_stages import StagedFakeExecutor
+from dormouse_worker.engine.testing_stages import AheadFakeExecutor, StagedFakeExecutor
 from dormouse_worker.ipc import AddRequest
 from dormouse_worker.settings import EngineSettings
 
@@ -48,12 +48,13 @@ class EngineMachine(RuleBasedStateMachine):
         caches=st.booleans(),
         num_blocks=st.integers(6, 8),
         stages=st.integers(1, 3),
+        runs_ahead=st.booleans(),
         is_stubborn=st.booleans(),
     )
-    def begin(self, windows, host_blocks, caches, num_blocks, stages, is_stubborn):
+    def begin(self, windows, host_blocks, caches, num_blocks, stages, runs_ahead, is_stubborn):
         report = make_report(num_gpu_blocks=num_blocks, max_model_len=MAX_MODEL_LEN)
         self.windows, self.clock = windows, ManualClock()
-        self.executor = StagedFakeExecutor(report, self.clock, windows)
+        self.executor = (AheadFakeExecutor if runs_ahead else StagedFakeExecutor)(report, self.clock, windows)
         self.executor.is_stubborn = is_stubborn
         self.engine = build_engine(
             EngineSettings(
@@ -61,7 +62,7 @@ class EngineMachine(RuleBasedStateMachine):
                 max_num_seqs=MAX_SEQS,
                 max_num_batched_tokens=MAX_TOKENS,
                 enable_prefix_caching=caches,
-                pipeline_parallel_size=stages,
+                pipeline_parallel_size=1 if runs_ahead else stages,
             ),
             report,
             (num_blocks, host_blocks),
@@ -197,9 +198,11 @@ def test_random_loads():
     run_state_machine_as_test(EngineMachine, settings=settings(stateful_step_count=30, deadline=None))
 
 
-@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize(
+    ("stages", "executor"), [(1, StagedFakeExecutor), (2, StagedFakeExecutor), (1, AheadFakeExecutor)]
+)
 @pytest.mark.parametrize("windows", WINDOWS)
-def test_an_abort_storm_returns_every_block(windows, stages):
+def test_an_abort_storm_returns_every_block(windows, stages, executor):
     report = make_report(num_gpu_blocks=9, max_model_len=MAX_MODEL_LEN)
     engine = build_engine(
         EngineSettings(
@@ -207,7 +210,7 @@ def test_an_abort_storm_returns_every_block(windows, stages):
         ),
         report,
         (9, 4),
-        StagedFakeExecutor(report, windows=windows),
+        executor(report, windows=windows),
         clock=ManualClock(),
     )
     for n in range(300):

@@ -10,7 +10,9 @@ def test_a_sequence_goes_out_and_comes_back_with_its_shape():
     swap = SwapSpace(4)
     table = ([5, 7], [ABSENT, 6])
     assert swap.has_room(table)
-    assert swap.take("a", table) == ((5, 0), (7, 1), (6, 2))
+    swap.take("a", table)
+    assert swap.moves_out() == ((5, 0), (7, 1), (6, 2))
+    assert swap.moves_out() == ()
     assert "a" in swap
     assert swap.shape("a") == [[True, True], [False, True]]
     swap.check_integrity()

@@ -30,7 +30,7 @@ def test_every_engine_flag_reaches_the_engine():
         *("--gpu-memory-utilization=0.5", "--memory-limit=2Gi", "--kv-cache-memory=1Mi", "--block-size=8"),
         *("--swap-space=3Ki", "--load-format=dummy", "--model-impl=lean", "--seed=9", "--threads=2"),
         *("--attention-backend=own", "--worker-cls=own.Worker", "--worker-extension-cls=own.Extension"),
-        *("--no-enable-prefix-caching", "--prefault-kv-cache", "--compile-sizes=4, 1,4"),
+        *("--no-enable-prefix-caching", "--prefault-kv-cache", "--compile-sizes=4, 1,4", "--no-async-scheduling"),
     )
     assert engine == EngineSettings(
         model="/models/tiny",
@@ -53,6 +53,7 @@ def test_every_engine_flag_reaches_the_engine():
         worker_cls="own.Worker",
         worker_extension_cls="own.Extension",
         compile_sizes=(1, 4),
+        async_scheduling=False,
         threads=2,
     )
 

@@ -14,6 +14,8 @@ from dormouse_worker.engine.swap import SwapSpace
 from dormouse_worker.ipc import MemoryReport
 from dormouse_worker.settings import EngineSettings
 
+BATCHES_AHEAD = 2  # one that the device computes, one that waits behind it
+
 
 def build_engine(
     settings: EngineSettings,
@@ -29,12 +31,23 @@ def build_engine(
     """
     layout = CacheLayout(report.block_size, executor.layer_windows())
     num_gpu_blocks, num_cpu_blocks = (count * len(layout.windows) for count in agreed)
+    max_batches_under_way, looks_ahead = _choose_depth(settings, executor)
     limits = Limits(
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
         max_model_len=report.max_model_len,
         caches_prefixes=settings.enable_prefix_caching,
-        max_batches_under_way=settings.pipeline_parallel_size if isinstance(executor, StagedExecutor) else 1,
+        max_batches_under_way=max_batches_under_way,
+        looks_ahead=looks_ahead,
     )
     tables = BlockTables(BlockPool(num_gpu_blocks), layout)
     return Engine(executor, Scheduler(tables, SwapSpace(num_cpu_blocks), limits, clock), clock)
+
+
+def _choose_depth(settings: EngineSettings, executor: ModelExecutor) -> tuple[int, bool]:
+    """Return how many batches may be under way, and whether a sequence may be in all of them."""
+    if not isinstance(executor, StagedExecutor):
+        return 1, False
+    if settings.pipeline_parallel_size > 1:
+        return settings.pipeline_parallel_size, False
+    return (BATCHES_AHEAD, True) if settings.async_scheduling and executor.runs_ahead() else (1, False)

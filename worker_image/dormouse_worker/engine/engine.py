@@ -24,7 +24,8 @@ MAX_LOGPROBS_PER_OUTPUT = 256  # prompt positions in one message to a caller: 20
 class Engine:
     """Turns requests into tokens, one forward pass per step.
 
-    Executors with several stages have as many batches under way; a step waits for the oldest one.
+    Executors with several stages, and those that run ahead, have several batches under way; a step waits for the
+    oldest one.
     """
 
     def __init__(self, executor: ModelExecutor, scheduler: Scheduler, clock: Callable[[], float]) -> None:
@@ -102,7 +103,12 @@ class Engine:
     def _submit(self, batch: Batch) -> Callable[[], ModelOutput]:
         if self._scheduler.limits.max_batches_under_way > 1:
             assert isinstance(self._executor, StagedExecutor), "nobody else takes several batches"
-            return self._executor.submit(batch)
+            try:
+                return self._executor.submit(batch)
+            except GroupBroken:
+                raise
+            except Exception as error:  # noqa: BLE001  told in its turn, behind the batches before it
+                return partial(_raise, error)
         return partial(self._executor.execute_model, batch)
 
     def _collect(self) -> StepOutputs:
@@ -192,6 +198,10 @@ class Engine:
             prefill_seconds=self._clock() - request.first_scheduled_s,
             cached_tokens=request.num_cached_tokens,
         )
+
+
+def _raise(error: Exception) -> ModelOutput:
+    raise error
 
 
 def _cut(request: Request, logprobs: list[TokenLogprobs]) -> Iterator[TokenOutput]:

@@ -31,8 +31,14 @@ class StagedExecutor(ModelExecutor, Protocol):
     def submit(self, batch: Batch) -> Callable[[], ModelOutput]:
         """Hand over a batch, to be computed behind those handed over before; return who waits for its output.
 
-        To be called once for each batch, in their order; raises as `execute_model` does. Batches that were handed over
-        behind one that failed have outputs too, or errors, which count for nothing.
+        To be called once for each batch, in their order; both raise as `execute_model` does. Batches that were handed
+        over behind one that failed have outputs too, or errors, which count for nothing.
+        """
+
+    def runs_ahead(self) -> bool:
+        """Return whether a batch may go on from tokens whose output nobody has waited for yet; asked after loading.
+
+        Where it may, that is worth it: `submit` returns while the device computes.
         """
 
 

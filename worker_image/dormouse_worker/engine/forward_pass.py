@@ -19,6 +19,7 @@ class Limits:
     max_model_len: int
     caches_prefixes: bool = True
     max_batches_under_way: int = 1
+    looks_ahead: bool = False  # all running sequences are in each batch under way, and not only a part of them
 
     def __post_init__(self) -> None:
         assert min(self.max_num_seqs, self.max_num_batched_tokens, self.max_model_len) > 0

@@ -15,7 +15,8 @@ class Request:
     """A sequence that grows by one token per step.
 
     Three lengths, `num_computed_tokens < num_tokens` while it lives and `num_prompt_tokens <= num_tokens`:
-    computed tokens have keys and values in the cache; the rest waits for a forward pass.
+    computed tokens have keys and values in the cache, or will have them once the batches under way have come; the rest
+    waits for a forward pass. A promised token counts as one: it is what a batch under way will sample.
     """
 
     request_id: str
@@ -26,7 +27,8 @@ class Request:
     priority: int = 0  # lower goes first
     cache_salt: str = ""
     number: int = 0  # set by the scheduler, once: the order of arrival
-    num_computed_tokens: int = 0  # set by the scheduler: raised by commit, 0 after a preemption by recompute
+    num_computed_tokens: int = 0  # set by the scheduler: raised with each batch, 0 after a preemption by recompute
+    num_promised_tokens: int = 0  # set by the scheduler: one for each batch under way that samples for it
     num_cached_tokens: int = 0  # set by the scheduler at the first admission: found in the prefix cache
     first_scheduled_s: float | None = None  # set by the scheduler, once
     shortage: Shortage | None = None  # set by the scheduler: why it found no room; None once it runs
@@ -49,12 +51,17 @@ class Request:
 
     @property
     def num_tokens(self) -> int:
+        """Return how many tokens there are: prompt, output, and what is promised."""
+        return self.num_prompt_tokens + len(self.output_token_ids) + self.num_promised_tokens
+
+    @property
+    def num_known_tokens(self) -> int:
         """Return how many tokens are known: prompt and output."""
         return self.num_prompt_tokens + len(self.output_token_ids)
 
     @property
     def num_pending_tokens(self) -> int:
-        """Return how many known tokens still need a forward pass (1 while decoding)."""
+        """Return how many tokens still need a forward pass (1 while decoding)."""
         return self.num_tokens - self.num_computed_tokens
 
     @property
@@ -80,6 +87,25 @@ class Request:
             start = len(self._block_hashes) * block_size
             self._block_hashes.append(hash_block(parent, self.token_ids(start, start + block_size)))
         return self._block_hashes
+
+    def advance(self, end: int, *, samples: bool) -> None:
+        """A batch with its tokens up to `end` goes to the ranks."""
+        self.num_computed_tokens = end
+        self.num_promised_tokens += samples
+
+    def keep_promise(self, token_id: int) -> None:
+        """A batch has come and brought this token."""
+        self.num_promised_tokens -= 1
+        self.output_token_ids.append(token_id)
+
+    def start_over(self) -> None:
+        """Nothing of it is in the cache, and nothing is promised."""
+        self.num_computed_tokens = self.num_promised_tokens = 0
+
+    def gets_more(self, max_model_len: int) -> bool:
+        """Return whether a token may follow those there are; not how long it goes on if a token stops it."""
+        num_outputs = len(self.output_token_ids) + self.num_promised_tokens
+        return num_outputs < self.sampling.max_tokens and self.num_prompt_tokens + num_outputs < max_model_len
 
     def finish_reason(self, max_model_len: int) -> str | None:
         """Return why the request is complete after its last output token, or None."""

@@ -7,8 +7,8 @@ is preempted: its blocks go to host memory if there is room, else they are freed
 its old place in line. The first in line is never preempted, and one sequence always fits: so there is always progress.
 There is no aging: a steady stream of requests that go first starves those of a lower priority, as in vLLM.
 
-With several batches under way a request is in one of them at most, and keeps its blocks until its output has come: an
-abort waits for that, and so does whoever would preempt it. Ranks compute batches in their order.
+With several batches under way a request keeps its blocks until the last output it is in has come: an abort waits for
+that, and so does whoever would preempt it. Ranks compute batches in their order.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from operator import attrgetter
 from dormouse_worker.engine.batch import Batch, SampledToken
 from dormouse_worker.engine.block_tables import BlockTables, Prefix, Shortage
 from dormouse_worker.engine.forward_pass import Counters, Limits, Pass, Progress
+from dormouse_worker.engine.look_ahead import LookAhead
 from dormouse_worker.engine.micro_batches import MicroBatches
 from dormouse_worker.engine.prefix import BlockHash
 from dormouse_worker.engine.prompt_turns import PromptTurns
@@ -46,8 +47,8 @@ class Scheduler:
         self._running: list[Request] = []
         self._ranks = RankView(tables.layout.block_size, len(tables.layout.windows))
         self._turns = PromptTurns(limits.max_num_seqs)
-        self._micro_batches = MicroBatches(limits.max_batches_under_way)
-        self._swap_out: dict[int, int] = {}  # host block → device block, for the next batch
+        most_under_way = limits.max_batches_under_way
+        self._batches = LookAhead(limits.max_model_len) if limits.looks_ahead else MicroBatches(most_under_way)
         self._num_arrived = 0
 
     def __repr__(self) -> str:
@@ -87,14 +88,11 @@ class Scheduler:
         request = self._requests.get(request_id)
         if request is None or request.is_leaving:
             return False
-        if request_id in self._micro_batches:
-            request.is_leaving = True
-        else:
-            self._drop(request)
+        self._let_go(request)
         return True
 
     def is_leaving(self, request_id: str) -> bool:
-        """Return whether a request was removed whose batch has not come back."""
+        """Return whether a request ended or was removed while a batch with it has not come back."""
         request = self._requests.get(request_id)
         return request is not None and request.is_leaving
 
@@ -103,7 +101,7 @@ class Scheduler:
 
         Must be followed by `commit` or `fail`, in order where several are under way.
         """
-        chosen = self._micro_batches.choose(self._running)
+        chosen = self._batches.choose(self._running)
         sharing = self._turns.take(chosen)
         chosen = sharing or chosen
         current = Pass(self.limits.max_num_batched_tokens, self.limits.max_num_seqs - len(chosen), not sharing)
@@ -116,17 +114,16 @@ class Scheduler:
 
     def commit(self, batch: Batch, sampled: list[SampledToken]) -> list[Progress]:
         """Record what a forward pass computed; frees the requests that are complete, and those removed meanwhile."""
-        self._micro_batches.arrive(batch)
+        self._batches.arrive(batch)
         requests, fills_block = self._requests, self.tables.layout.fills_block
         for sequence in batch.sequences:
             request = requests[sequence.request_id]
             if request.is_leaving:
-                self._drop(request)
-                continue
-            request.num_computed_tokens = sequence.end
-            if fills_block(sequence.start, sequence.end):
+                self._let_go(request)
+            elif fills_block(sequence.start, sequence.end):
                 self.tables.commit(request.request_id, self._hashes(request, sequence.end), sequence.end)
-        return [self._record(requests[token.request_id], token) for token in sampled if token.request_id in requests]
+        stays = ((requests.get(token.request_id), token) for token in sampled)
+        return [self._record(request, token) for request, token in stays if request and not request.is_leaving]
 
     def fail(self, batch: Batch, later: Sequence[Batch] = ()) -> list[str]:
         """A forward pass raised: remove its requests and return their ids. What the ranks hold is unknown now.
@@ -134,19 +131,19 @@ class Scheduler:
         `later` were under way behind it: what they computed counts for nothing, and is computed anew.
         """
         for each in (batch, *later):
-            self._micro_batches.arrive(each)
+            self._batches.arrive(each)
         failed = [request_id for request_id in batch.request_ids if not self.is_leaving(request_id)]
         for request_id in batch.request_ids:
             self._drop(self._requests[request_id])
-        for each in later:
-            for request_id in each.request_ids:
+        for request_id in dict.fromkeys(request_id for each in later for request_id in each.request_ids):
+            if request_id in self._requests:
                 self._take_back(self._requests[request_id])
         self.tables.pool.forget_prefixes()  # some are of blocks that were to be computed
         for request in self._waiting:
             if request.request_id in self.swap:  # perhaps never copied
                 self.swap.drop(request.request_id)
-                request.num_computed_tokens = 0
-        self._swap_out.clear()
+                request.start_over()
+        self.swap.moves_out()  # are not made
         self._ranks.reset()
         return failed
 
@@ -168,11 +165,17 @@ class Scheduler:
 
     def _batch(self, current: Pass) -> Batch:
         is_fresh, released = self._ranks.take_released()
-        swap_out = tuple((device, host) for host, device in self._swap_out.items())
-        self._swap_out.clear()
-        batch = Batch(is_fresh, released, swap_out, current.swap_in, tuple(current.new), tuple(current.sequences))
-        self._micro_batches.depart(batch)
+        moves = self.swap.moves_out(), current.swap_in
+        batch = Batch(is_fresh, released, *moves, tuple(current.new), tuple(current.sequences))
+        self._batches.depart(batch)
         return batch
+
+    def _let_go(self, request: Request) -> None:
+        """Drop a request that gets no further token, now or once no batch with it is under way."""
+        if request.request_id in self._batches:
+            request.is_leaving = True
+        else:
+            self._drop(request)
 
     def _drop(self, request: Request) -> None:
         del self._requests[request.request_id]
@@ -189,14 +192,14 @@ class Scheduler:
             return
         self._running.remove(request)
         self.tables.free(request.request_id)
-        request.num_computed_tokens = 0
+        request.start_over()
         insort(self._waiting, request, key=_in_line)
 
     def _record(self, request: Request, token: SampledToken) -> Progress:
-        request.output_token_ids.append(token.token_id)
+        request.keep_promise(token.token_id)
         reason = request.finish_reason(self.limits.max_model_len)
         if reason is not None:
-            self._drop(request)
+            self._let_go(request)
         return Progress(request, token, reason)
 
     def _runnable(self, current: Pass, chosen: list[Request]) -> Iterator[tuple[Request, int]]:
@@ -212,11 +215,12 @@ class Scheduler:
             if (scheduled := schedule_decode(request)) is not None:
                 current.sequences.append(scheduled)
                 current.tokens_left -= 1
+                request.advance(scheduled.end, samples=True)
                 continue
             end = current.end_of(request)
             while not self.tables.grow(request.request_id, request.num_tokens, end):
                 current.may_admit = False
-                if self._running[-1].request_id in self._micro_batches:  # wait for it
+                if self._running[-1].request_id in self._batches:  # wait for it
                     return
                 last = self._preempt_last()
                 if last is chosen[-1]:
@@ -230,10 +234,10 @@ class Scheduler:
         table = self.tables.table(request.request_id)
         self.counters.preemptions += 1
         if request.num_computed_tokens and self.swap.has_room(table):
-            self._swap_out |= {host: device for device, host in self.swap.take(request.request_id, table)}
+            self.swap.take(request.request_id, table)
             self.counters.swaps += 1
         else:
-            request.num_computed_tokens = 0
+            request.start_over()
         self.tables.free(request.request_id)
         self._ranks.release(request.request_id)
         insort(self._waiting, request, key=_in_line)
@@ -242,7 +246,7 @@ class Scheduler:
     def _admissible(self, current: Pass) -> Iterator[tuple[Request, int]]:
         """Move waiting sequences to running while a place and their blocks are free; the head is never overtaken."""
         num_places = min(self.limits.max_num_seqs, len(self._running) + len(self._waiting))
-        most = self._micro_batches.share(num_places)
+        most = self._batches.share(num_places)
         while self._waiting and current.tokens_left and current.spare_logit_rows:
             if len(self._running) == self.limits.max_num_seqs or len(current.sequences) >= most:
                 return
@@ -297,4 +301,6 @@ class Scheduler:
         scheduled = self._ranks.schedule(request, self.tables.table(request.request_id), end)
         current.take(request, scheduled)
         # Others may share it in this very pass: a layer stores all of the pass before any of it attends.
-        self.tables.name(request.request_id, self._hashes(request, end), end)
+        num_named = min(end, request.num_known_tokens)
+        self.tables.name(request.request_id, self._hashes(request, num_named), num_named)
+        request.advance(end, samples=scheduled.samples)

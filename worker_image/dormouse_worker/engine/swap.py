@@ -1,4 +1,4 @@
-"""Owns the blocks in host memory, and says which preempted sequence lies in which of them."""
+"""Owns the blocks in host memory, says which preempted sequence lies in which of them, and what is to be copied out."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ class SwapSpace:
         self.num_blocks = num_blocks
         self._free = list(range(num_blocks - 1, -1, -1))
         self._tables: dict[str, BlockIds] = {}
+        self._moves_out: dict[int, int] = {}  # host block → device block: the last to take a host block counts
 
     def __repr__(self) -> str:
         return f"SwapSpace(total={self.num_blocks}, free={self.num_free}, sequences={len(self._tables)})"
@@ -33,12 +34,18 @@ class SwapSpace:
         """Return whether a sequence with this table fits."""
         return sum(1 for _ in iter_blocks(block_ids)) <= len(self._free)
 
-    def take(self, sequence_id: str, block_ids: BlockIds) -> Moves:
-        """Take a sequence in, for which there is room; return the moves (device block, host block)."""
+    def take(self, sequence_id: str, block_ids: BlockIds) -> None:
+        """Take a sequence in, for which there is room; its blocks are to be copied before anything else happens."""
         assert sequence_id not in self._tables
         table = tuple([ABSENT if block == ABSENT else self._free.pop() for block in blocks] for blocks in block_ids)
         self._tables[sequence_id] = table
-        return tuple(zip(iter_blocks(block_ids), iter_blocks(table), strict=True))
+        self._moves_out.update(zip(iter_blocks(table), iter_blocks(block_ids), strict=True))
+
+    def moves_out(self) -> Moves:
+        """Return the moves (device block, host block) since the last call."""
+        moves = tuple((device, host) for host, device in self._moves_out.items())
+        self._moves_out.clear()
+        return moves
 
     def shape(self, sequence_id: str) -> Sequence[Sequence[bool]]:
         """Return for each layer group which blocks of the table are present."""

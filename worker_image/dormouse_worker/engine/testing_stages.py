@@ -1,4 +1,4 @@
-"""A fake executor that takes several batches at a time, for tests of the engine over a pipeline."""
+"""Fake executors that take several batches at a time: a pipeline, and a device that the engine runs ahead of."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ class StagedFakeExecutor(FakeExecutor):
     """Implements `StagedExecutor` as a group does: in order, and a token is noted when a later batch brings it.
 
     After a batch that raised it says nonsense until a fresh one comes, or raises too if it `is_stubborn`.
+    Errors come when an output is asked for, or when its batch is handed over if it `raises_at_once`.
     """
 
     def __init__(
@@ -23,7 +24,7 @@ class StagedFakeExecutor(FakeExecutor):
         windows: tuple[int | None, ...] = (None,),
     ) -> None:
         super().__init__(report, clock, windows)
-        self.is_stubborn = False
+        self.is_stubborn = self.raises_at_once = False
         self.under_way: list[Batch] = []  # whose outputs nobody has asked for
         self.most_under_way = 0
         self._untold: list[SampledToken] = []
@@ -31,18 +32,34 @@ class StagedFakeExecutor(FakeExecutor):
 
     def submit(self, batch: Batch) -> Callable[[], ModelOutput]:
         """See `StagedExecutor`."""
+        self._begin(batch)
+        self.under_way.append(batch)
+        self.most_under_way = max(self.most_under_way, len(self.under_way))
+        try:
+            return partial(self._collect, batch, self._compute(batch), None)
+        except Exception as error:
+            self._is_lost = True
+            if self.raises_at_once:
+                self.under_way.pop()
+                raise
+            return partial(self._collect, batch, ModelOutput([]), error)
+
+    def runs_ahead(self) -> bool:
+        """See `StagedExecutor`."""
+        return False
+
+    def _begin(self, batch: Batch) -> None:
+        """Note the tokens that come with the batch."""
         untold, self._untold = self._untold, []
         for token in [each for each in untold if each.request_id in self._sequences]:
             self._sequences[token.request_id].tokens.append(token.token_id)
         busy = {request_id for other in self.under_way for request_id in other.request_ids}
         assert not busy & set(batch.request_ids), "a request is in one batch at most"
-        self.under_way.append(batch)
-        self.most_under_way = max(self.most_under_way, len(self.under_way))
-        try:
-            return partial(self._collect, batch, self._compute(batch), None)
-        except Exception as error:  # noqa: BLE001  told when it is asked for
-            self._is_lost = True
-            return partial(self._collect, batch, ModelOutput([]), error)
+
+    def _end(self, output: ModelOutput) -> None:
+        """Know nothing of the tokens before a batch brings them."""
+        for token in output.sampled:
+            self._sequences[token.request_id].tokens.pop()
 
     def _compute(self, batch: Batch) -> ModelOutput:
         if self._is_lost and not batch.is_fresh:
@@ -51,8 +68,7 @@ class StagedFakeExecutor(FakeExecutor):
             return ModelOutput([SampledToken(s.request_id, VOCAB_SIZE) for s in batch.sequences if s.samples])
         output = self.execute_model(batch)
         self._is_lost = False
-        for token in output.sampled:
-            self._sequences[token.request_id].tokens.pop()
+        self._end(output)
         return output
 
     def _collect(self, batch: Batch, output: ModelOutput, error: Exception | None) -> ModelOutput:
@@ -61,3 +77,17 @@ class StagedFakeExecutor(FakeExecutor):
             raise error
         self._untold += output.sampled
         return output
+
+
+class AheadFakeExecutor(StagedFakeExecutor):
+    """Implements `StagedExecutor` as a device that runs ahead: it knows a token before anybody has asked for it."""
+
+    def runs_ahead(self) -> bool:
+        """See `StagedExecutor`."""
+        return True
+
+    def _begin(self, batch: Batch) -> None:
+        del batch  # whatever is promised is known here
+
+    def _end(self, output: ModelOutput) -> None:
+        del output  # and stays so

@@ -73,10 +73,10 @@ class Allocation:
         """Return the host memory that kept blocks take."""
         return self._cache.host_copy_bytes
 
-    def execute(self, batch: Batch) -> ModelOutput:
-        """Compute one batch; only while nothing sleeps."""
+    def submit(self, batch: Batch) -> Callable[[], ModelOutput]:
+        """See `ModelRunner.submit`; only while nothing sleeps."""
         assert self._runner is not None, f"{self.sleeping_tags} sleep"
-        return self._runner.execute(batch)
+        return self._runner.submit(batch)
 
     def append_sampled(self, tokens: Sequence[SampledToken]) -> None:
         """See `ModelRunner.append_sampled`; after a sleep began there is nobody to know them."""

@@ -8,6 +8,7 @@ from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.gpu_health import GpuLost, Nvml, own_bytes
 from dormouse_worker.model.graphs import CudaGraphMaker, GraphMaker
 from dormouse_worker.model.nvml import open_nvml
+from dormouse_worker.model.promised_tokens import CudaTokenCopy, TokenCopier
 
 
 class GpuWorker(RankWorker):
@@ -31,3 +32,7 @@ class GpuWorker(RankWorker):
     def make_graph_maker(self) -> GraphMaker:
         """See `RankWorker`."""
         return CudaGraphMaker()
+
+    def make_token_copier(self) -> TokenCopier:
+        """See `RankWorker`."""
+        return CudaTokenCopy

@@ -125,6 +125,10 @@ class MultiProcessExecutor:
         told, self._untold = self._untold, []
         return partial(self._collect, self._ready().send_step(batch, told))
 
+    def runs_ahead(self) -> bool:
+        """See `StagedExecutor`. Ranks hear of a token with a batch that is sent after it has come."""
+        return False
+
     def _collect(self, call_id: int) -> ModelOutput:
         replies = self._ready().collect_step(call_id)
         if replies.failed and (replies.silent or replies.done):

@@ -34,6 +34,7 @@ from dormouse_worker.model.meters import Meter, make_meter
 from dormouse_worker.model.parallel.communicator import ALONE, Alone, Communicator
 from dormouse_worker.model.parallel.start import connect_from_environment
 from dormouse_worker.model.profile_run import ProfiledModel, ProfiledRank, profile_memory
+from dormouse_worker.model.promised_tokens import TokenCopier
 from dormouse_worker.model.runner import ModelRunner
 from dormouse_worker.model.stopwatch import Stopwatch
 from dormouse_worker.model.weights.sharded import save_sharded_state
@@ -75,6 +76,10 @@ class RankWorker(WorkerBase):
 
     def make_graph_maker(self) -> GraphMaker | None:
         """Return who records decode steps; None where nothing can."""
+        return None
+
+    def make_token_copier(self) -> TokenCopier | None:
+        """Return who copies sampled tokens from the device while it goes on; None where nothing can."""
         return None
 
     def nvml_own_bytes(self) -> int | None:
@@ -170,7 +175,15 @@ class RankWorker(WorkerBase):
 
     def execute_model(self, batch: Batch) -> ModelOutput:
         """See `WorkerBase`."""
-        return self._allocated().execute(batch)
+        return self.submit(batch)()
+
+    def submit(self, batch: Batch) -> Callable[[], ModelOutput]:
+        """See `WorkerBase`."""
+        return self._allocated().submit(batch)
+
+    def runs_ahead(self) -> bool:
+        """See `WorkerBase`."""
+        return self._token_copier() is not None
 
     def append_sampled(self, tokens: Sequence[SampledToken]) -> None:
         """See `WorkerBase`."""
@@ -248,6 +261,10 @@ class RankWorker(WorkerBase):
             self._allocation.close()
             self._allocation = None
 
+    def _token_copier(self) -> TokenCopier | None:
+        """Return the device's where this rank is alone: to those of a group tokens come with the next batch."""
+        return self.make_token_copier() if self.layout.world_size == 1 else None
+
     def _num_threads(self) -> int:
         """Return how many this rank computes with: the ranks of a stage share a pod's cores."""
         threads = self.host.num_threads(self.settings.threads)
@@ -260,7 +277,7 @@ class RankWorker(WorkerBase):
         communicator: Communicator | None = None,
         model: LoadedModel | None = None,
     ) -> ModelRunner:
-        return ModelRunner(
+        runner = ModelRunner(
             model or self._loaded(),
             cache,
             host_cache,
@@ -269,6 +286,9 @@ class RankWorker(WorkerBase):
             graphs=self._recorder.graphs,
             communicator=communicator or self._group(),
         )
+        if copier := self._token_copier():
+            runner.run_ahead(copier)
+        return runner
 
     def _select_backend(self, model: LoadedModel) -> AttentionBackend:
         settings = self.settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Collection, MutableMapping, Sequence
+from collections.abc import Callable, Collection, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class SingleProcessExecutor:
-    """Implements `engine.executor.Executor` with one wrapped worker."""
+    """Implements `engine.executor.Executor`, and `StagedExecutor`, with one wrapped worker."""
 
     def __init__(self, settings: EngineSettings, environ: MutableMapping[str, str], host: Host) -> None:
         """Prepare names only; torch is imported by `init_device`."""
@@ -83,6 +83,16 @@ class SingleProcessExecutor:
         """See `Executor`."""
         output: ModelOutput = self._built().execute_method("execute_model", batch)
         return output
+
+    def submit(self, batch: Batch) -> Callable[[], ModelOutput]:
+        """See `StagedExecutor`."""
+        wait_for_output: Callable[[], ModelOutput] = self._built().execute_method("submit", batch)
+        return wait_for_output
+
+    def runs_ahead(self) -> bool:
+        """See `StagedExecutor`."""
+        runs_ahead: bool = self._built().execute_method("runs_ahead")
+        return runs_ahead
 
     def start_profile(self, directory: str) -> None:
         """See `Executor`."""

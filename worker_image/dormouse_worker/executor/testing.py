@@ -19,8 +19,9 @@ from dormouse_worker.executor.cpu_worker import CpuWorker
 from dormouse_worker.executor.rank_worker import RankWorker
 from dormouse_worker.host import Host
 from dormouse_worker.ipc import TAGS
-from dormouse_worker.model.device.testing import FakeDevice
+from dormouse_worker.model.device.testing import FakeDevice, FakeTokenCopy
 from dormouse_worker.model.kv_cache import KVCache
+from dormouse_worker.model.promised_tokens import TokenCopier
 from dormouse_worker.settings import EngineSettings
 
 CACHE_BYTES = 16 << 20
@@ -38,6 +39,10 @@ class FakeDeviceWorker(RankWorker):
     def make_device(self) -> FakeDevice:
         """See `RankWorker`."""
         return self.fake
+
+    def make_token_copier(self) -> TokenCopier:
+        """See `RankWorker`."""
+        return FakeTokenCopy
 
 
 def make_settings(directory: Path, **overrides: Any) -> EngineSettings:

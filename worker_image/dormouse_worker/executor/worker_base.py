@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
@@ -65,6 +65,15 @@ class WorkerBase(ABC):
 
         In a group all ranks compute the same batch, and those that do not sample return nothing.
         """
+
+    def submit(self, batch: Batch) -> Callable[[], ModelOutput]:
+        """Begin with a batch; return who waits for its output. Batches are begun, and waited for, in their order."""
+        output = self.execute_model(batch)
+        return lambda: output
+
+    def runs_ahead(self) -> bool:
+        """Return whether `submit` returns while the device computes, and may be called again before the output."""
+        return False
 
     @abstractmethod
     def append_sampled(self, tokens: Sequence[SampledToken]) -> None:

@@ -39,6 +39,7 @@ def engine_settings(flags: argparse.Namespace) -> EngineSettings:
         worker_extension_cls=flags.worker_extension_cls,
         cuda_graphs=flags.cuda_graphs,
         compile_sizes=flags.compile_sizes,
+        async_scheduling=flags.async_scheduling,
         threads=flags.threads,
     )
 
@@ -175,6 +176,12 @@ def add_engine_flags(group: argparse._ArgumentGroup) -> None:
         metavar="N,N,...",
         help="let torch compile the layers for passes of so many tokens: at the start, some seconds for each size; "
         "without effect where our own kernels compute, as on most cpus (default: none)",
+    )
+    add(
+        "--async-scheduling",
+        default=True,
+        action=argparse.BooleanOptionalAction,
+        help="cuda, one rank: prepare a batch while the device computes the one before (default on)",
     )
     add(
         "--threads",

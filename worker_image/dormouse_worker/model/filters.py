@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from dormouse_worker.ipc import Sampling
-from dormouse_worker.model.gather import take_rows, tensor_beside
+from dormouse_worker.model.gather import row_index, take_rows, tensor_beside
 from dormouse_worker.model.masses import masses_of
 
 
@@ -28,10 +28,11 @@ def least_weights(weights: torch.Tensor, samplings: Sequence[Sampling]) -> torch
     least = [sampling.min_p for sampling in samplings]
     if not cut and not any(least):
         return None
-    thresholds = weights.new_tensor(least)[:, None]
+    thresholds = tensor_beside(np.array(least, dtype=np.float32), weights)[:, None]
     if cut:
         least_of_cut = _least_of_top_k_and_top_p(take_rows(weights, cut), [samplings[i] for i in cut])
-        thresholds[cut] = torch.maximum(thresholds[cut], least_of_cut)
+        where = row_index(cut, weights)
+        thresholds[where] = torch.maximum(thresholds[where], least_of_cut)
     return thresholds
 
 
@@ -39,7 +40,7 @@ def _least_of_top_k_and_top_p(weights: torch.Tensor, samplings: Sequence[Samplin
     vocab_size = weights.shape[-1]
     num_cut = [vocab_size - sampling.top_k if 0 < sampling.top_k < vocab_size else 0 for sampling in samplings]
     ascending = _sort(weights)
-    kth = ascending.gather(-1, torch.tensor(num_cut, device=weights.device)[:, None])
+    kth = ascending.gather(-1, row_index(num_cut, weights)[:, None])
     mass = masses_of(ascending).masked_fill_(ascending < kth, 0).cumsum(-1)
     total = mass[:, -1:]
     shares = np.array([sampling.top_p for sampling in samplings], dtype=np.float64)

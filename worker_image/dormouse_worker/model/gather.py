@@ -16,7 +16,12 @@ _FLOAT32 = np.finfo(np.float32)
 
 def take_rows(tensor: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
     """Return the rows of these ascending, distinct numbers; the tensor itself if they are all of them."""
-    return tensor if len(rows) == tensor.shape[0] else tensor[list(rows)]
+    return tensor if len(rows) == tensor.shape[0] else tensor[row_index(rows, tensor)]
+
+
+def row_index(rows: Sequence[int], other: torch.Tensor) -> torch.Tensor:
+    """Return the numbers of rows as what indexes a tensor on the other's device: a list would be waited for."""
+    return tensor_beside(np.array(rows, dtype=np.int64), other)
 
 
 def flat_cells(ids_of_rows: Iterable[tuple[int, TokenIds]], vocab_size: int) -> npt.NDArray[np.int64]:
@@ -31,9 +36,18 @@ def flat_cells(ids_of_rows: Iterable[tuple[int, TokenIds]], vocab_size: int) -> 
     return np.concatenate(cells)
 
 
+def to_device(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
+    """Return the array as a tensor on the device, without waiting for anything that the device does.
+
+    torch gives a pinned buffer to nobody else before the copy out of it has ended.
+    """
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
 def tensor_beside(array: npt.NDArray[Any], other: torch.Tensor) -> torch.Tensor:
-    """Return the array as a tensor on the other's device."""
-    return torch.from_numpy(array).to(other.device)
+    """Return the array as a tensor on the other's device; see `to_device`."""
+    return to_device(array, other.device)
 
 
 def float32_factors(values: Sequence[float]) -> npt.NDArray[np.float32]:

@@ -113,14 +113,14 @@ class DecodeGraphs:
         is_decode = len(packed.token_ids) == num_seqs and np.array_equal(rows, np.arange(num_seqs))
         return bool(self._recorded) and is_decode and num_seqs <= self._sizes[-1]
 
-    def run(self, packed: PackedInput) -> torch.Tensor:
-        """Return logits [N, V] of a pass that fits; they hold until the next pass."""
+    def run(self, packed: PackedInput, inputs: torch.Tensor) -> torch.Tensor:
+        """Return logits [N, V] of a pass that fits; they hold until the next pass.
+
+        inputs [2, N] on the device: token ids and positions.
+        """
         num_seqs = len(packed.token_ids)
         recorded = self._recorded[next(size for size in self._sizes if size >= num_seqs)]
-        staged = torch.from_numpy(np.stack([packed.token_ids, packed.positions]))
-        if self._device.type == "cuda":
-            staged = staged.pin_memory()
-        self._input[:, :num_seqs].copy_(staged, non_blocking=True)
+        self._input[:, :num_seqs].copy_(inputs)
         for plan, metadata in zip(recorded.plans, packed.groups, strict=True):
             plan.refresh(metadata)
         recorded.graph.replay()

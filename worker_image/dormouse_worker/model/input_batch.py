@@ -14,13 +14,15 @@ from dormouse_worker.engine.batch import Batch, NewSequence, ScheduledSequence
 from dormouse_worker.model.attention.interface import AttentionMetadata, Ints
 from dormouse_worker.model.lineup import Lineup, RankSequence
 
+PROMISED = -1  # a token that was sampled on the device and has not come yet
+
 
 @dataclass(frozen=True, slots=True)
 class PackedInput:
     """One forward pass over N sequences and T tokens, on the host. Holds until the next `update`: some are views."""
 
     lineup: Lineup  # N sequences
-    token_ids: Ints  # [T]
+    token_ids: Ints  # [T]; the last one of a sequence may be PROMISED
     positions: Ints  # [T]
     query_starts: Ints  # [N + 1]
     groups: tuple[AttentionMetadata, ...]  # one for each layer group
@@ -44,6 +46,7 @@ class InputBatch:
         """Allocate and touch: whoever measures this process's memory shall see all of it now."""
         self._block_size = block_size
         self._windows = windows
+        self.num_rows = max_num_seqs
         self._token_ids = np.full((max_num_seqs, max_model_len + 1), 0, dtype=np.int64)
         self._num_tokens = np.full(max_num_seqs, 0, dtype=np.int64)
         width = -(-max_model_len // block_size)
@@ -84,6 +87,17 @@ class InputBatch:
         """Note a token for each of these sequences."""
         self._token_ids[lineup.rows, self._num_tokens[lineup.index]] = token_ids
         self._num_tokens[lineup.index] += 1
+
+    def promise_each(self, lineup: Lineup) -> Ints:
+        """Keep a place for a token of each of these sequences; return the places in their rows, for `note`."""
+        places: Ints = self._num_tokens[lineup.rows]
+        self.note(lineup, places, PROMISED)
+        self._num_tokens[lineup.index] += 1
+        return places
+
+    def note(self, lineup: Lineup, places: Ints, token_ids: Ints | int) -> None:
+        """Write tokens [N] into places that were kept for them; while one is PROMISED only the device knows it."""
+        self._token_ids[lineup.rows, places] = token_ids
 
     def positions_of(self, lineup: Lineup) -> Ints:
         """Return how long the outputs of these sequences are."""

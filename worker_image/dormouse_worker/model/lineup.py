@@ -11,7 +11,7 @@ import numpy as np
 from dormouse_worker.engine.batch import NewSequence
 from dormouse_worker.model.attention.interface import Ints
 from dormouse_worker.model.native_sampler import Draws, describe_draws
-from dormouse_worker.model.sampling_row import is_plain, takes_likeliest
+from dormouse_worker.model.sampling_row import is_plain, needs_logits_only, takes_likeliest
 from dormouse_worker.model.scratch import address_of
 
 
@@ -23,6 +23,7 @@ class RankSequence:
         "_tokens",
         "asks_for_prompt",
         "is_plain",
+        "needs_logits_only",
         "num_blocks",
         "num_prompt_tokens",
         "request_id",
@@ -38,6 +39,7 @@ class RankSequence:
         self.sampling = new.sampling
         self.takes_likeliest = takes_likeliest(new.sampling)
         self.is_plain = is_plain(new.sampling)
+        self.needs_logits_only = needs_logits_only(new.sampling)
         self.asks_for_prompt = new.sampling.prompt_logprobs is not None
         self.num_prompt_tokens = len(new.prompt_token_ids)
         self.num_blocks = [0] * num_groups
@@ -74,7 +76,9 @@ class RankSequence:
 _row, _num_prompt_tokens, _token_address, _sampling = (
     attrgetter(name) for name in ("row", "num_prompt_tokens", "token_address", "sampling")
 )
-_takes_likeliest, _is_plain, _asks = (attrgetter(name) for name in ("takes_likeliest", "is_plain", "asks_for_prompt"))
+_takes_likeliest, _is_plain, _needs_logits_only, _asks = (
+    attrgetter(name) for name in ("takes_likeliest", "is_plain", "needs_logits_only", "asks_for_prompt")
+)
 
 
 class Lineup:
@@ -86,6 +90,7 @@ class Lineup:
         self.rows = np.fromiter(map(_row, sequences), np.int64, len(sequences))
         self.take_likeliest = all(map(_takes_likeliest, sequences))
         self.are_plain = all(map(_is_plain, sequences))
+        self.need_logits_only = all(map(_needs_logits_only, sequences))
         self.ask_for_prompts = any(map(_asks, sequences))
         # the rows once more, as what reads them fastest
         self.index: slice | Ints = self.rows if (run := _run_of(self.rows)) is None else run

@@ -34,6 +34,11 @@ class LogitRows:
     lineup: Lineup  # whose those are
     prompt_parts: tuple[PromptPart, ...]
 
+    @property
+    def only_logits_count(self) -> bool:
+        """Return whether these rows decide all that is wanted: no token before is looked at, nothing else is told."""
+        return not self.prompt_parts and self.lineup.need_logits_only
+
 
 def choose_logit_rows(batch: Batch, packed: PackedInput) -> LogitRows:
     """Return the rows. The last prompt token's row is sampled from, all before it tell about the token after."""

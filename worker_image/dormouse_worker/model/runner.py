@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
+import numpy as np
 import torch
 
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
@@ -12,6 +14,7 @@ from dormouse_worker.model.attention.hook import PagedContext
 from dormouse_worker.model.attention.interface import AttentionBackend, AttentionPlan
 from dormouse_worker.model.attention.native import NativeBackend
 from dormouse_worker.model.context import forward_context
+from dormouse_worker.model.gather import to_device
 from dormouse_worker.model.graphs import DecodeGraphs
 from dormouse_worker.model.input_batch import InputBatch, PackedInput
 from dormouse_worker.model.kv_cache import KVCache
@@ -20,7 +23,8 @@ from dormouse_worker.model.loader import LoadedModel
 from dormouse_worker.model.logit_rows import LogitRows, choose_logit_rows
 from dormouse_worker.model.native_sampler import NativeSampler
 from dormouse_worker.model.parallel.communicator import ALONE, Communicator
-from dormouse_worker.model.sampler import prompt_logprobs, sample
+from dormouse_worker.model.promised_tokens import PromisedTokens, TokenCopier
+from dormouse_worker.model.sampler import choose, prompt_logprobs, sample
 from dormouse_worker.model.scratch import Floats, Scratch
 
 
@@ -72,15 +76,26 @@ class ModelRunner:
             block_size=cache.spec.block_size,
             windows=cache.spec.windows,
         )
+        self._promised: PromisedTokens | None = None
 
     def __repr__(self) -> str:
         return f"ModelRunner({self.cache!r}, {self._input!r}, backend={self._backend.name})"
+
+    def run_ahead(self, copier: TokenCopier) -> None:
+        """From now on leave sampled tokens on the device and copy them for who waits; only where no others compute."""
+        self._promised = PromisedTokens(self._input, self._model.device, copier)
 
     def execute(self, batch: Batch) -> ModelOutput:
         """Compute the batch; return one token per sequence that samples, in order. See `Batch` for the order.
 
         In a group only the rank that samples returns any, and none is noted before `append_sampled` brings it.
         """
+        return self.submit(batch)()
+
+    def submit(self, batch: Batch) -> Callable[[], ModelOutput]:
+        """Begin with the batch; return who waits for what `execute` returns. Other batches may be begun before."""
+        if batch.is_fresh and self._promised is not None:
+            self._promised.forget()
         self._input.update(batch)
         if batch.swap_out or batch.swap_in:
             self._move(batch)
@@ -88,11 +103,13 @@ class ModelRunner:
         wanted = choose_logit_rows(batch, packed)
         logits = self._forward(packed, wanted)
         if not self._model.layout.samples:
-            return ModelOutput([])
+            return partial(ModelOutput, [])
+        if self._promised is not None and isinstance(logits, torch.Tensor) and wanted.only_logits_count:
+            return self._promised.promise(wanted.lineup, _choose(logits, wanted.lineup))
         output = self._answer(wanted, logits)
         if self._model.layout.world_size == 1:
             self._input.append_each(wanted.lineup, [token.token_id for token in output.sampled])
-        return output
+        return lambda: output
 
     def append_sampled(self, tokens: Sequence[SampledToken]) -> None:
         """Note what was sampled for sequences of an earlier batch; for those that were released since, nothing."""
@@ -115,13 +132,16 @@ class ModelRunner:
 
     @torch.inference_mode()
     def _forward_in_torch(self, packed: PackedInput, wanted: LogitRows) -> torch.Tensor:
+        device = self._model.device
+        inputs = to_device(np.stack([packed.token_ids, packed.positions]), device)
+        if self._promised is not None:
+            self._promised.put_into(inputs[0], packed)
         can_replay = self._graphs is not None and not self._model.weights.is_arriving  # a graph waits for nobody
         if self._graphs is not None and can_replay and self._graphs.fits(packed, wanted.rows):
-            return self._graphs.run(packed)
-        device = self._model.device
-        arrays = (packed.token_ids, packed.positions, wanted.rows)
-        token_ids, positions, rows = (torch.as_tensor(array, device=device) for array in arrays)
-        return self._compute(token_ids, positions, rows, [self._backend.plan(group, device) for group in packed.groups])
+            return self._graphs.run(packed, inputs)
+        token_ids, positions = inputs
+        plans = [self._backend.plan(group, device) for group in packed.groups]
+        return self._compute(token_ids, positions, to_device(wanted.rows, device), plans)
 
     def _answer(self, wanted: LogitRows, logits: torch.Tensor | Floats) -> ModelOutput:
         """Return what is said to these logits. Without torch where it can be: cold, its calls take some 20 µs each."""
@@ -135,6 +155,11 @@ class ModelRunner:
         else:
             tokens = native.choose(logits, lineup.draws, self._input.positions_of(lineup))
         return ModelOutput(list(map(SampledToken, lineup.request_ids, tokens.tolist())))
+
+
+@torch.inference_mode()
+def _choose(logits: torch.Tensor, lineup: Lineup) -> torch.Tensor:
+    return choose(logits.float(), lineup.sequences)
 
 
 @torch.inference_mode()

@@ -61,7 +61,12 @@ def has_penalties(sampling: Sampling) -> bool:
 
 def takes_likeliest(sampling: Sampling) -> bool:
     """Return whether every token is the likeliest one by the logits as they are, and that is all that is asked."""
-    return sampling.temperature == 0 and is_plain(sampling) and not has_penalties(sampling)
+    return sampling.temperature == 0 and needs_logits_only(sampling)
+
+
+def needs_logits_only(sampling: Sampling) -> bool:
+    """Return whether the logits as they are decide, by temperature and filters, whatever the tokens before are."""
+    return is_plain(sampling) and not has_penalties(sampling)
 
 
 def _has_masks(sampling: Sampling) -> bool:

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from dormouse_worker.host import Host
@@ -163,3 +164,17 @@ class FakeDevice:
 
     def synchronize(self) -> None:
         """See `Device`: nothing is ever under way."""
+
+
+class FakeTokenCopy:
+    """Implements `TokenCopy`: what comes is what the tokens were when it was made; says whether somebody waited."""
+
+    def __init__(self, tokens: torch.Tensor) -> None:
+        self._tokens = tokens.clone()
+        self.is_awaited = False
+
+    def wait(self) -> npt.NDArray[np.int64]:
+        """See `TokenCopy`."""
+        self.is_awaited = True
+        tokens: npt.NDArray[np.int64] = self._tokens.numpy()
+        return tokens

@@ -1,0 +1,58 @@
+"""Passes that begin before the tokens of the last have come: the same answers, and no wait of the host between them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.results import AtLeast, Row
+from dormouse_worker.engine.batch import Batch, NewSequence
+from dormouse_worker.engine.testing import make_sampling
+from dormouse_worker.executor.rank_worker import RankWorker
+from dormouse_worker.model.testing import write_tiny_model
+from tests.gpu.answers import make_steps, run_ahead, tokens_of
+from tests.gpu.device_kit import Kit
+
+BLOCK_SIZE, NUM_TOKENS = 16, 24
+WIDER = {"hidden_size": 64, "head_dim": 16}  # kernels begin at heads of 16
+PROMPTS = [[(i * i * 7 + i * n + 3) % 250 for i in range(length)] for n, length in enumerate((1, 5, 17, 30))]
+SAMPLINGS = {
+    "greedy": {},
+    "random": {"temperature": 1.0, "seed": 11},
+    "random, top-k, top-p and min-p": {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.01, "seed": 3},
+}
+
+
+def run(kit: Kit) -> list[Row]:
+    """Answer one pass after the other, and then ahead; decode steps ahead must not wait for the device."""
+    with tempfile.TemporaryDirectory() as folder:
+        worker = kit.make_worker(
+            write_tiny_model(Path(folder), **WIDER),
+            dtype="float32",
+            block_size=BLOCK_SIZE,
+            max_num_seqs=len(PROMPTS),
+            max_num_batched_tokens=128,
+            kv_cache_memory_bytes=4 << 20,
+        )
+        try:
+            worker.load_model()
+            worker.initialize_cache(*worker.determine_num_available_blocks())
+            return [_compare(kit, worker, name) for name in SAMPLINGS]
+        finally:
+            worker.shutdown()
+
+
+def _compare(kit: Kit, worker: RankWorker, name: str) -> Row:
+    def steps() -> Iterator[Batch]:
+        sampling = make_sampling(max_tokens=NUM_TOKENS, **SAMPLINGS[name])
+        sequences = [NewSequence(str(number), prompt, [], sampling) for number, prompt in enumerate(PROMPTS)]
+        return make_steps(worker, sequences, NUM_TOKENS, BLOCK_SIZE)
+
+    expected = [worker.execute_model(batch) for batch in steps()]
+    outputs = run_ahead(worker, steps())
+    ahead = [next(outputs)]  # the prompts and the first step, outside: their shapes may come for the first time
+    with kit.forbid_waits():
+        ahead += outputs
+    equal = sum(tokens_of(ahead, number) == tokens_of(expected, number) for number in range(len(PROMPTS)))
+    return Row(f"ahead, {name}: answers equal", equal, "prompts", goal=AtLeast(len(PROMPTS)))

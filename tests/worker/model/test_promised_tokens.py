@@ -1,0 +1,181 @@
+"""Passes that go on from tokens which only the device knows: the same answers, and nobody waits too early."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from dormouse_worker.engine.assembly import build_engine
+from dormouse_worker.engine.batch import NewSequence
+from dormouse_worker.engine.testing import ManualClock, make_add, make_report, make_sampling
+from dormouse_worker.host import Host
+from dormouse_worker.model.attention.sdpa import SdpaBackend
+from dormouse_worker.model.device.cpu import CpuDevice
+from dormouse_worker.model.device.testing import FakeTokenCopy
+from dormouse_worker.model.kv_cache import KVCache
+from dormouse_worker.model.loader import load
+from dormouse_worker.model.runner import ModelRunner
+from dormouse_worker.model.sampler import choose
+from dormouse_worker.model.testing import MAX_POSITIONS, reference_generate
+from dormouse_worker.settings import EngineSettings
+from tests.gpu.answers import make_batch
+
+BLOCK_SIZE, MAX_TOKENS = 4, 10
+PROMPTS = {str(n): [(i * i * 7 + i * n + 3) % 250 for i in range(length)] for n, length in enumerate((1, 5, 17, 30))}
+RANDOM = {"temperature": 1.0, "top_p": 0.9, "top_k": 40, "seed": 11}
+META = torch.device("meta")
+
+
+class Copier:
+    """A `TokenCopier` that remembers its copies."""
+
+    def __init__(self):
+        self.copies = []
+        self.most_open = 0
+
+    def __call__(self, tokens):
+        self.copies.append(FakeTokenCopy(tokens))
+        self.most_open = max(self.most_open, self.num_open)
+        return self.copies[-1]
+
+    @property
+    def num_open(self):
+        return sum(not copy.is_awaited for copy in self.copies)
+
+
+class AheadExecutor:
+    """Lets the engine run ahead of a model runner."""
+
+    def __init__(self, runner):
+        self.execute_model, self.submit = runner.execute, runner.submit
+        self.layer_windows = lambda: runner.cache.spec.windows
+
+    def runs_ahead(self):
+        return True
+
+
+@pytest.fixture(scope="module")
+def loaded(tiny_model):
+    """Return a function (architecture, impl) → loaded model."""
+
+    def load_it(architecture, impl="auto"):
+        settings = EngineSettings(model=str(tiny_model(architecture)), block_size=BLOCK_SIZE, model_impl=impl)
+        return load(settings, CpuDevice(Host()))
+
+    return load_it
+
+
+def make_runner(model, copier, *, num_blocks=64, host_blocks=0, seqs=4):
+    cache, host_cache = (KVCache(model.cache_spec, count, torch.device("cpu")) for count in (num_blocks, host_blocks))
+    runner = ModelRunner(model, cache, host_cache, SdpaBackend(), max_num_seqs=seqs)
+    if copier is not None:
+        runner.run_ahead(copier)
+    return runner
+
+
+def make_engine(model, copier, *, num_blocks=64, host_blocks=0, tokens=256, ahead=True):
+    runner = make_runner(model, copier, num_blocks=num_blocks, host_blocks=host_blocks)
+    report = make_report(
+        num_gpu_blocks=num_blocks, block_size=BLOCK_SIZE, max_model_len=min(MAX_POSITIONS, num_blocks * BLOCK_SIZE)
+    )
+    settings = EngineSettings(model="m", max_num_seqs=4, max_num_batched_tokens=tokens, async_scheduling=ahead)
+    return build_engine(settings, report, (num_blocks, host_blocks), AheadExecutor(runner), clock=ManualClock())
+
+
+def run(engine, samplings):
+    """Run all prompts at once, each with its sampling; return {name: tokens}."""
+    tokens = {name: [] for name in PROMPTS}
+    for (name, prompt), sampling in zip(PROMPTS.items(), samplings, strict=True):
+        assert engine.add(make_add(name, prompt, **{"max_tokens": MAX_TOKENS, **sampling})) is None
+    while (outputs := engine.step()) is not None:
+        assert not outputs.failed
+        for output in outputs.outputs:
+            tokens[output.request_id] += output.token_ids
+    engine.check_integrity()
+    return tokens
+
+
+@pytest.mark.parametrize("tokens", [256, 7])
+@pytest.mark.parametrize(
+    ("architecture", "impl"), [("llama", "lean"), ("llama", "transformers"), ("gemma2", "auto"), ("gpt2", "auto")]
+)
+def test_tokens_are_those_of_transformers(loaded, tiny_model, architecture, impl, tokens):
+    copier = Copier()
+    answers = run(make_engine(loaded(architecture, impl), copier, tokens=tokens), [{}] * 4)
+    assert answers == {
+        name: reference_generate(tiny_model(architecture), prompt, MAX_TOKENS) for name, prompt in PROMPTS.items()
+    }
+    assert (copier.most_open, copier.num_open) == (2, 0), "a pass was begun before the tokens of the last had come"
+
+
+@pytest.mark.parametrize("host_blocks", [0, 12])
+def test_a_crowded_cache_changes_nothing(loaded, host_blocks):
+    model, copier = loaded("llama"), Copier()
+    crowded = make_engine(model, copier, num_blocks=12, host_blocks=host_blocks, tokens=8)
+    together = run(crowded, [RANDOM] * 4)
+    counters = crowded._scheduler.counters
+    assert (counters.preemptions > 0, counters.swaps > 0) == (True, host_blocks > 0)
+    assert together == run(make_engine(model, None, ahead=False), [RANDOM] * 4)
+
+
+@pytest.mark.parametrize(
+    "special",
+    [
+        {"repetition_penalty": 1.5},
+        {"frequency_penalty": 1.0, "temperature": 1.0, "seed": 3},
+        {"logprobs": 2},
+        {"prompt_logprobs": 1},
+        {"logit_bias": {5: 3.0}},
+    ],
+)
+def test_one_that_looks_at_tokens_or_tells_more_is_answered_the_same_beside_others(loaded, special):
+    model, copier = loaded("llama"), Copier()
+    samplings = [{}, RANDOM, {**special, "max_tokens": 4}, RANDOM]
+    assert run(make_engine(model, copier), samplings) == run(make_engine(model, None, ahead=False), samplings)
+    assert copier.num_open == 0
+    assert copier.most_open == 2, "the others run ahead once it has gone"
+
+
+def test_a_fresh_batch_forgets_what_was_promised_and_whoever_waits_still_gets_it(loaded):
+    copier = Copier()
+    runner = make_runner(loaded("llama"), copier)
+    first = runner.submit(single("a", PROMPTS["2"]))
+    again = runner.submit(single("b", PROMPTS["1"]))
+    assert copier.num_open == 2
+    (token,) = again().sampled
+    assert copier.copies[0].is_awaited is False
+    assert repr(runner._promised) == "PromisedTokens(0 passes)"
+    assert [each.request_id for each in first().sampled] == ["a"]
+    expected = make_runner(loaded("llama"), None).execute(single("b", PROMPTS["1"]))
+    assert [token] == expected.sampled
+
+
+@pytest.mark.parametrize(
+    "samplings",
+    [
+        [{}, {}, {}],
+        [RANDOM, RANDOM, RANDOM],
+        [{}, RANDOM, {"temperature": 0.5, "min_p": 0.1}],
+        [{"temperature": 2.0, "top_k": 3}, {"temperature": 1.0}, {"temperature": 1.0, "top_p": 0.3}],
+    ],
+)
+def test_no_choice_needs_a_number_from_the_device(samplings):
+    """A meta tensor has no numbers: whoever asks for one raises."""
+    tokens = choose(torch.empty(3, 300, device=META), [Row(make_sampling(**sampling)) for sampling in samplings])
+    assert (tokens.device, tokens.shape, tokens.dtype) == (META, (3,), torch.int64)
+
+
+class Row:
+    """A `SamplingRow` without tokens."""
+
+    prompt_token_ids, output_token_ids, position = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), 3
+
+    def __init__(self, sampling):
+        self.sampling = sampling
+
+
+def single(name, prompt, **sampling):
+    """Return a fresh batch of one prompt."""
+    new = NewSequence(name, prompt, [], make_sampling(**sampling))
+    return make_batch([(name, 0, len(prompt), (list(range(16)),))], new=[new])

@@ -1,0 +1,51 @@
+"""Which requests go into a batch while the device still computes the one before.
+
+The host then schedules and prepares while the device computes, and neither waits for the other:
+
+    device    | A1 | A2 | A3 | …        A2 goes on from the tokens of A1, which only the device knows yet
+    host      A2 A1' A3 A2' …           A1' = the output of A1 has come
+
+A sequence that ends with A1 by its token is in A2 all the same: what A2 says of it counts for nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from dormouse_worker.engine.batch import Batch
+from dormouse_worker.engine.request import Request
+
+
+class LookAhead:
+    """Owns who is under way: a request may be in each batch. Answers as `MicroBatches` does."""
+
+    def __init__(self, max_model_len: int) -> None:
+        self._max_model_len = max_model_len
+        self._under_way: deque[set[str]] = deque()  # by batch, oldest first
+
+    def __repr__(self) -> str:
+        counts = ", ".join(str(len(request_ids)) for request_ids in self._under_way)
+        return f"LookAhead([{counts}] requests under way)"
+
+    def __contains__(self, request_id: str) -> bool:
+        """Return whether a batch with this request is under way."""
+        return any(request_id in request_ids for request_ids in self._under_way)
+
+    def share(self, num_requests: int) -> int:
+        """Return how many of so many requests the next batch takes at most: all."""
+        return num_requests
+
+    def choose(self, running: Sequence[Request]) -> list[Request]:
+        """Return who goes into the next batch, in line order: all that may get a token beyond what is promised."""
+        limit = self._max_model_len
+        return [request for request in running if not request.is_leaving and request.gets_more(limit)]
+
+    def depart(self, batch: Batch) -> None:
+        """A batch goes to the ranks."""
+        self._under_way.append(set(batch.request_ids))
+
+    def arrive(self, batch: Batch) -> None:
+        """The output of the oldest one is here, or never comes."""
+        request_ids = self._under_way.popleft()
+        assert request_ids == set(batch.request_ids), "outputs come in the order of their batches"

@@ -1,0 +1,103 @@
+"""Tokens that the device has sampled and the host does not know yet. The next pass goes on from them all the same.
+
+    host      | 17 |  4 | 99 | PROMISED |       the row of a sequence: its place is kept, the token comes later
+    device    newest token of each row          stands in for it in the input of the pass
+
+The host launches a pass without waiting for the one before, and learns the tokens while the device computes. A pass in
+which somebody's sampling looks at tokens (penalties, banned words) promises nothing and is waited for, so whoever looks
+at his own tokens finds all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from dormouse_worker.engine.batch import ModelOutput, SampledToken
+from dormouse_worker.model.attention.interface import Ints
+from dormouse_worker.model.gather import to_device
+from dormouse_worker.model.input_batch import PROMISED, InputBatch, PackedInput
+from dormouse_worker.model.lineup import Lineup
+
+
+class TokenCopy(Protocol):
+    """Tokens on their way to the host."""
+
+    def wait(self) -> Ints:
+        """Return the tokens [N] once they are there."""
+
+
+TokenCopier = Callable[[torch.Tensor], TokenCopy]  # begins to copy tokens [N]
+
+
+class CudaTokenCopy:
+    """Implements `TokenCopy`: a copy on the current stream, and the event behind it."""
+
+    def __init__(self, tokens: torch.Tensor) -> None:
+        self._host = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
+        self._host.copy_(tokens, non_blocking=True)
+        self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._copied.record()
+
+    def wait(self) -> Ints:
+        """See `TokenCopy`. Raises what the device's computation raised."""
+        self._copied.synchronize()
+        tokens: Ints = self._host.numpy()
+        return tokens
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Promise:
+    """The tokens of one pass, and their places in the rows."""
+
+    lineup: Lineup
+    places: Ints
+    copy: TokenCopy
+
+
+class PromisedTokens:
+    """Owns the newest token of each row on the device, and the promises that are open."""
+
+    def __init__(self, input_batch: InputBatch, device: torch.device, copier: TokenCopier) -> None:
+        self._input = input_batch
+        self._device = device
+        self._copier = copier
+        self._newest = torch.zeros(input_batch.num_rows, dtype=torch.long, device=device)
+        self._open: list[_Promise] = []
+
+    def __repr__(self) -> str:
+        return f"PromisedTokens({len(self._open)} passes)"
+
+    @torch.inference_mode()
+    def promise(self, lineup: Lineup, tokens: torch.Tensor) -> Callable[[], ModelOutput]:
+        """Keep a place for a token of each sequence; return who waits for them. tokens int64 [N] on the device."""
+        self._newest.index_copy_(0, to_device(lineup.rows, self._device), tokens)
+        promise = _Promise(lineup, self._input.promise_each(lineup), self._copier(tokens))
+        self._open.append(promise)
+        return partial(self._keep, promise)
+
+    @torch.inference_mode()
+    def put_into(self, token_ids: torch.Tensor, packed: PackedInput) -> None:
+        """Put what was promised into the pass's token ids [T] on the device."""
+        if not self._open:
+            return
+        where = np.flatnonzero(packed.token_ids == PROMISED)
+        sequences = np.searchsorted(packed.query_starts, where, side="right") - 1
+        target, rows = to_device(np.stack([where, packed.lineup.rows[sequences]]), self._device)
+        token_ids.index_copy_(0, target, self._newest[rows])
+
+    def forget(self) -> None:
+        """The rows are other sequences' from now on; whoever waits still gets his tokens."""
+        self._open.clear()
+
+    def _keep(self, promise: _Promise) -> ModelOutput:
+        tokens = promise.copy.wait()
+        if promise in self._open:
+            self._open.remove(promise)
+            self._input.note(promise.lineup, promise.places, tokens)
+        return ModelOutput([*map(SampledToken, promise.lineup.request_ids, tokens.tolist())])
