@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 from bench.results import AtLeast, Row
 from dormouse_worker.engine.batch import Batch, NewSequence
@@ -17,11 +19,18 @@ from tests.gpu.device_kit import Kit
 BLOCK_SIZE, NUM_TOKENS = 16, 24
 WIDER = {"hidden_size": 64, "head_dim": 16}  # kernels begin at heads of 16
 PROMPTS = [[(i * i * 7 + i * n + 3) % 250 for i in range(length)] for n, length in enumerate((1, 5, 17, 30))]
-SAMPLINGS = {
-    "greedy": {},
-    "random": {"temperature": 1.0, "seed": 11},
-    "random, top-k, top-p and min-p": {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.01, "seed": 3},
+GREEDY: dict[str, Any] = {}
+RANDOM: dict[str, Any] = {"temperature": 1.0, "seed": 11}
+FILTERED: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.01, "seed": 3}
+PENALIZED: dict[str, Any] = {"repetition_penalty": 1.5}
+SAMPLINGS = {  # one for each prompt
+    "greedy": (GREEDY,) * 4,
+    "random": (RANDOM,) * 4,
+    "filtered": (FILTERED,) * 4,
+    "some of each": (GREEDY, RANDOM, FILTERED, GREEDY),
+    "one that looks at its tokens": (GREEDY, RANDOM, PENALIZED, GREEDY),
 }
+WAITS = {"one that looks at its tokens"}
 
 
 def run(kit: Kit) -> list[Row]:
@@ -45,14 +54,15 @@ def run(kit: Kit) -> list[Row]:
 
 def _compare(kit: Kit, worker: RankWorker, name: str) -> Row:
     def steps() -> Iterator[Batch]:
-        sampling = make_sampling(max_tokens=NUM_TOKENS, **SAMPLINGS[name])
-        sequences = [NewSequence(str(number), prompt, [], sampling) for number, prompt in enumerate(PROMPTS)]
+        samplings = (make_sampling(max_tokens=NUM_TOKENS, **sampling) for sampling in SAMPLINGS[name])
+        numbered = enumerate(zip(PROMPTS, samplings, strict=True))
+        sequences = [NewSequence(str(number), prompt, [], sampling) for number, (prompt, sampling) in numbered]
         return make_steps(worker, sequences, NUM_TOKENS, BLOCK_SIZE)
 
     expected = [worker.execute_model(batch) for batch in steps()]
     outputs = run_ahead(worker, steps())
     ahead = [next(outputs)]  # the prompts and the first step, outside: their shapes may come for the first time
-    with kit.forbid_waits():
+    with nullcontext() if name in WAITS else kit.forbid_waits():
         ahead += outputs
     equal = sum(tokens_of(ahead, number) == tokens_of(expected, number) for number in range(len(PROMPTS)))
     return Row(f"ahead, {name}: answers equal", equal, "prompts", goal=AtLeast(len(PROMPTS)))

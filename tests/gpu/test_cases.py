@@ -59,7 +59,7 @@ def test_a_worker_answers_as_transformers_does(kit):
 def test_a_worker_that_runs_ahead_answers_the_same(kit):
     rows = verdicts(ahead_case.run(kit))
     assert set(rows.values()) == {True}
-    assert len(rows) == 3
+    assert len(rows) == 5
 
 
 def test_the_benchmark_measures_everything(kit, tmp_path):

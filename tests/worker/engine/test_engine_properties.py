@@ -50,12 +50,13 @@ class EngineMachine(RuleBasedStateMachine):
         stages=st.integers(1, 3),
         runs_ahead=st.booleans(),
         is_stubborn=st.booleans(),
+        raises_at_once=st.booleans(),
     )
-    def begin(self, windows, host_blocks, caches, num_blocks, stages, runs_ahead, is_stubborn):
+    def begin(self, windows, host_blocks, caches, num_blocks, stages, runs_ahead, **failing):
         report = make_report(num_gpu_blocks=num_blocks, max_model_len=MAX_MODEL_LEN)
         self.windows, self.clock = windows, ManualClock()
         self.executor = (AheadFakeExecutor if runs_ahead else StagedFakeExecutor)(report, self.clock, windows)
-        self.executor.is_stubborn = is_stubborn
+        vars(self.executor).update(failing)
         self.engine = build_engine(
             EngineSettings(
                 model="m",

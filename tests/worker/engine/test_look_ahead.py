@@ -131,7 +131,7 @@ def test_only_known_tokens_name_blocks(block_size, known):
 
 
 @pytest.mark.parametrize("raises_at_once", [False, True])
-def test_a_batch_that_fails_costs_its_sequences_and_those_behind_it_are_computed_anew(raises_at_once):
+def test_a_batch_that_fails_costs_all_its_sequences_and_the_next_request_is_computed(raises_at_once):
     ahead = Ahead(tokens=6)
     ahead.executor.raises_at_once = raises_at_once
     ahead.add("a", "b", max_tokens=6)
@@ -146,7 +146,7 @@ def test_a_batch_that_fails_costs_its_sequences_and_those_behind_it_are_computed
     assert ahead.run()["d"] == expected(range(5), 6)
 
 
-def test_only_who_was_in_the_batch_that_failed_fails():
+def test_who_was_only_in_the_batch_behind_one_that_failed_is_computed_anew():
     ahead = Ahead(tokens=3)
     ahead.executor.fail_once["execute_model"] = RuntimeError("boom")
     ahead.add("a", length=3, max_tokens=6)
@@ -166,7 +166,7 @@ def test_only_who_was_in_the_batch_that_failed_fails():
         (StagedFakeExecutor, {"pipeline_parallel_size": 3}, (3, False)),
     ],
 )
-def test_who_can_and_may_runs_ahead(executor, settings, limits):
+def test_whoever_can_and_may_runs_ahead(executor, settings, limits):
     report = make_report()
     engine = build_engine(
         EngineSettings(model="m", max_num_batched_tokens=64, **settings),

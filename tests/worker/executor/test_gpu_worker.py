@@ -11,6 +11,7 @@ from dormouse_worker.ipc import TAGS
 from dormouse_worker.model.device.testing import FakeDevice
 from dormouse_worker.model.graphs import graph_sizes
 from dormouse_worker.model.memory import DEVICE_FREE_MEMORY, NVML
+from dormouse_worker.model.promised_tokens import CudaTokenCopy
 from dormouse_worker.model.testing import write_tiny_model
 from dormouse_worker.model.testing_nvml import FakeNvml
 from dormouse_worker.settings import EngineSettings
@@ -36,6 +37,14 @@ class CountedWorker(FakeGpuWorker):
                 return super().record(work)
 
         return Maker()
+
+
+class TimedWorker(FakeGpuWorker):
+    """Computes each batch in its own way, as a user's class may."""
+
+    def execute_model(self, batch):
+        """See `WorkerBase`."""
+        return super().execute_model(batch)
 
 
 class SelectingWorker(FakeGpuWorker):
@@ -150,3 +159,11 @@ def test_what_nvml_counts_as_ours_is_what_the_meter_tells(model_directory):
     worker._nvml.lost = "the driver has lost the GPU"
     assert worker.meter.measured_by == DEVICE_FREE_MEMORY
     worker.shutdown()
+
+
+def test_only_a_worker_that_begins_its_batches_itself_runs_ahead(model_directory):
+    settings = make_settings(model_directory)
+    assert FakeGpuWorker(settings, 0).runs_ahead()
+    assert not TimedWorker(settings, 0).runs_ahead()
+    assert not FakeGpuWorker(make_settings(model_directory, tensor_parallel_size=2), 0).runs_ahead()
+    assert GpuWorker(settings, 0).make_token_copier() is CudaTokenCopy

@@ -72,7 +72,9 @@ def make_engine(group, *, num_blocks=64, tokens=256, host_blocks=0, caches=False
         enable_prefix_caching=caches,
         pipeline_parallel_size=group.settings.pipeline_parallel_size,
     )
-    return build_engine(settings, report, (num_blocks, host_blocks), group, clock=ManualClock())
+    engine = build_engine(settings, report, (num_blocks, host_blocks), group, clock=ManualClock())
+    assert engine._scheduler.limits.max_batches_under_way == settings.pipeline_parallel_size
+    return engine
 
 
 def run(engine, prompts, **sampling):

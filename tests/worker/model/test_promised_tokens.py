@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 import torch
@@ -135,6 +137,28 @@ def test_one_that_looks_at_tokens_or_tells_more_is_answered_the_same_beside_othe
     assert run(make_engine(model, copier), samplings) == run(make_engine(model, None, ahead=False), samplings)
     assert copier.num_open == 0
     assert copier.most_open == 2, "the others run ahead once it has gone"
+
+
+def test_a_pass_that_promises_nothing_is_answered_before_the_next_begins(loaded):
+    """Its logits lie where those of the next one will, and its tokens are what that one goes on from."""
+    runner = make_runner(loaded("llama"), Copier())
+    first = runner.submit(single("a", PROMPTS["2"], repetition_penalty=1.5))
+    second = runner.submit(make_batch([("a", 17, 18, ([],))]))
+    alone = make_runner(loaded("llama"), None)
+    expected = [alone.execute(single("a", PROMPTS["2"], repetition_penalty=1.5))]
+    expected.append(alone.execute(make_batch([("a", 17, 18, ([],))])))
+    assert [first(), second()] == expected
+    assert first() == expected[0], "whoever asks again gets the same"
+
+
+def test_an_answer_that_fails_is_not_asked_for_by_the_fresh_batch_behind_it(loaded):
+    runner = make_runner(loaded("llama"), Copier())
+    runner._answer = Mock(side_effect=RuntimeError("boom"))
+    waiting = runner.submit(single("a", PROMPTS["2"], logprobs=2))
+    with pytest.raises(RuntimeError):
+        waiting()
+    fresh = runner.submit(single("b", PROMPTS["1"]))  # needs no such answer
+    assert len(fresh().sampled) == 1
 
 
 def test_a_fresh_batch_forgets_what_was_promised_and_whoever_waits_still_gets_it(loaded):

@@ -14,7 +14,7 @@ from dormouse_worker.engine.swap import SwapSpace
 from dormouse_worker.ipc import MemoryReport
 from dormouse_worker.settings import EngineSettings
 
-BATCHES_AHEAD = 2  # one that the device computes, one that waits behind it
+MOST_WHERE_IT_RUNS_AHEAD = 2  # batches: one that the device computes, one that waits behind it
 
 
 def build_engine(
@@ -46,8 +46,9 @@ def build_engine(
 
 def _choose_depth(settings: EngineSettings, executor: ModelExecutor) -> tuple[int, bool]:
     """Return how many batches may be under way, and whether a sequence may be in all of them."""
-    if not isinstance(executor, StagedExecutor):
-        return 1, False
     if settings.pipeline_parallel_size > 1:
+        assert isinstance(executor, StagedExecutor), "stages take several batches"
         return settings.pipeline_parallel_size, False
-    return (BATCHES_AHEAD, True) if settings.async_scheduling and executor.runs_ahead() else (1, False)
+    if settings.async_scheduling and isinstance(executor, StagedExecutor) and executor.runs_ahead():
+        return MOST_WHERE_IT_RUNS_AHEAD, True
+    return 1, False

@@ -73,7 +73,7 @@ class Engine:
         return None
 
     def abort(self, request_ids: list[str]) -> list[TokenOutput]:
-        """Free these requests, at once or when their batch has come; return the last message of each that was known."""
+        """Free these requests, at once or with their last batch; return the last message of each that was known."""
         known = [request_id for request_id in request_ids if self._scheduler.remove(request_id)]
         return [TokenOutput(request_id, [], "abort") for request_id in known]
 
@@ -92,7 +92,7 @@ class Engine:
             yield self._collect()
 
     def is_leaving(self, request_id: str) -> bool:
-        """Return whether an aborted request is still in a batch under way: its id can not be given again yet."""
+        """Return whether an ended request is still in a batch under way: its id can not be given again yet."""
         return self._scheduler.is_leaving(request_id)
 
     def _hand_over(self) -> None:

@@ -26,7 +26,7 @@ class Limits:
 
 
 class Progress(msgspec.Struct, frozen=True, gc=False):
-    """One request got a token; `finish_reason` set = it is complete and freed."""
+    """One request got a token; `finish_reason` set = it is complete."""
 
     request: Request
     sampled: SampledToken

@@ -33,7 +33,7 @@ class Request:
     first_scheduled_s: float | None = None  # set by the scheduler, once
     shortage: Shortage | None = None  # set by the scheduler: why it found no room; None once it runs
     has_answered: bool = False  # set by the engine with the first token that it sends
-    is_leaving: bool = False  # set by the scheduler: aborted while under way, freed when its batch has come back
+    is_leaving: bool = False  # set by the scheduler: aborted or ended while under way, freed with its last batch
     num_told_logprobs: int = 0  # set by the engine: prompt log-probabilities sent
     num_prompt_tokens: int = field(init=False)
     wants_prompt_logprobs: bool = field(init=False)  # every prompt token goes through a pass that keeps its logits

@@ -71,7 +71,7 @@ class Scheduler:
 
     @property
     def request_ids(self) -> list[str]:
-        """Return every unfinished request that was not aborted, running ones first."""
+        """Return every request that gets further tokens, running ones first."""
         return [request.request_id for request in (*self._running, *self._waiting) if not request.is_leaving]
 
     def add(self, request: Request) -> None:
@@ -113,7 +113,7 @@ class Scheduler:
         return self._batch(current) if current.sequences else None
 
     def commit(self, batch: Batch, sampled: list[SampledToken]) -> list[Progress]:
-        """Record what a forward pass computed; frees the requests that are complete, and those removed meanwhile."""
+        """Record what a forward pass computed; lets go the requests that are complete, and those removed meanwhile."""
         self._batches.arrive(batch)
         requests, fills_block = self._requests, self.tables.layout.fills_block
         for sequence in batch.sequences:
@@ -122,8 +122,8 @@ class Scheduler:
                 self._let_go(request)
             elif fills_block(sequence.start, sequence.end):
                 self.tables.commit(request.request_id, self._hashes(request, sequence.end), sequence.end)
-        stays = ((requests.get(token.request_id), token) for token in sampled)
-        return [self._record(request, token) for request, token in stays if request and not request.is_leaving]
+        told = [token for token in sampled if (known := requests.get(token.request_id)) and not known.is_leaving]
+        return [self._record(requests[token.request_id], token) for token in told]
 
     def fail(self, batch: Batch, later: Sequence[Batch] = ()) -> list[str]:
         """A forward pass raised: remove its requests and return their ids. What the ranks hold is unknown now.
@@ -215,7 +215,8 @@ class Scheduler:
             if (scheduled := schedule_decode(request)) is not None:
                 current.sequences.append(scheduled)
                 current.tokens_left -= 1
-                request.advance(scheduled.end, samples=True)
+                request.num_computed_tokens = scheduled.end
+                request.num_promised_tokens += 1
                 continue
             end = current.end_of(request)
             while not self.tables.grow(request.request_id, request.num_tokens, end):

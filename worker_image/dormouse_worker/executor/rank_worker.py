@@ -182,8 +182,8 @@ class RankWorker(WorkerBase):
         return self._allocated().submit(batch)
 
     def runs_ahead(self) -> bool:
-        """See `WorkerBase`."""
-        return self._token_copier() is not None
+        """See `WorkerBase`. One that computes batches in a way of its own is asked for one after the other."""
+        return self._token_copier() is not None and type(self).execute_model is RankWorker.execute_model
 
     def append_sampled(self, tokens: Sequence[SampledToken]) -> None:
         """See `WorkerBase`."""

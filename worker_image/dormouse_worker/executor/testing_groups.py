@@ -59,6 +59,10 @@ class FakeGroupExecutor:
         steps = [line.submit(self._step, rank, batch, told) for rank, line in enumerate(self._lines)]
         return partial(self._collect, steps)
 
+    def runs_ahead(self) -> bool:
+        """See `StagedExecutor`."""
+        return False
+
     def _step(self, rank: int, batch: Batch, told: list[SampledToken]) -> ModelOutput:
         try:
             self.workers[rank].append_sampled(told)

@@ -67,7 +67,10 @@ class WorkerBase(ABC):
         """
 
     def submit(self, batch: Batch) -> Callable[[], ModelOutput]:
-        """Begin with a batch; return who waits for its output. Batches are begun, and waited for, in their order."""
+        """Begin with a batch; return who waits for its output. Batches are begun, and waited for, in their order.
+
+        Called in place of `execute_model` where the worker `runs_ahead`.
+        """
         output = self.execute_model(batch)
         return lambda: output
 

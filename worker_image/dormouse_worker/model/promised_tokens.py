@@ -3,9 +3,9 @@
     host      | 17 |  4 | 99 | PROMISED |       the row of a sequence: its place is kept, the token comes later
     device    newest token of each row          stands in for it in the input of the pass
 
-The host launches a pass without waiting for the one before, and learns the tokens while the device computes. A pass in
-which somebody's sampling looks at tokens (penalties, banned words) promises nothing and is waited for, so whoever looks
-at his own tokens finds all of them.
+The host launches a pass without waiting for the one before, and learns the tokens while the device computes. Only where
+the logits alone decide: a pass in which anybody's tokens are looked at (penalties, banned words), or more is told than
+tokens, promises nothing and is answered before the next one begins.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ class PromisedTokens:
         self._copier = copier
         self._newest = torch.zeros(input_batch.num_rows, dtype=torch.long, device=device)
         self._open: list[_Promise] = []
+        self._rows = Lineup(()), torch.empty(0, dtype=torch.long, device=device)
 
     def __repr__(self) -> str:
         return f"PromisedTokens({len(self._open)} passes)"
@@ -76,24 +77,34 @@ class PromisedTokens:
     @torch.inference_mode()
     def promise(self, lineup: Lineup, tokens: torch.Tensor) -> Callable[[], ModelOutput]:
         """Keep a place for a token of each sequence; return who waits for them. tokens int64 [N] on the device."""
-        self._newest.index_copy_(0, to_device(lineup.rows, self._device), tokens)
-        promise = _Promise(lineup, self._input.promise_each(lineup), self._copier(tokens))
+        copy = self._copier(tokens)  # first: if it fails nothing is promised
+        self._newest.index_copy_(0, self._rows_of(lineup), tokens)
+        promise = _Promise(lineup, self._input.promise_each(lineup), copy)
         self._open.append(promise)
         return partial(self._keep, promise)
 
     @torch.inference_mode()
     def put_into(self, token_ids: torch.Tensor, packed: PackedInput) -> None:
         """Put what was promised into the pass's token ids [T] on the device."""
-        if not self._open:
-            return
         where = np.flatnonzero(packed.token_ids == PROMISED)
-        sequences = np.searchsorted(packed.query_starts, where, side="right") - 1
-        target, rows = to_device(np.stack([where, packed.lineup.rows[sequences]]), self._device)
-        token_ids.index_copy_(0, target, self._newest[rows])
+        if len(where) == len(packed.lineup) == len(token_ids):  # all decode
+            token_ids.copy_(self._newest[self._rows_of(packed.lineup)])
+        elif len(where):
+            sequences = np.searchsorted(packed.query_starts, where, side="right") - 1
+            target, rows = to_device(np.stack([where, packed.lineup.rows[sequences]]), self._device)
+            token_ids.index_copy_(0, target, self._newest[rows])
 
     def forget(self) -> None:
         """The rows are other sequences' from now on; whoever waits still gets his tokens."""
         self._open.clear()
+
+    def _rows_of(self, lineup: Lineup) -> torch.Tensor:
+        """Return the rows on the device. Nearly every pass has the lineup of the pass before."""
+        last, rows = self._rows
+        if lineup is not last:
+            rows = to_device(lineup.rows, self._device)
+            self._rows = lineup, rows
+        return rows
 
     def _keep(self, promise: _Promise) -> ModelOutput:
         tokens = promise.copy.wait()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -77,6 +77,7 @@ class ModelRunner:
             windows=cache.spec.windows,
         )
         self._promised: PromisedTokens | None = None
+        self._late: Callable[[], ModelOutput] | None = None  # answers the last pass, where that was left to who waits
 
     def __repr__(self) -> str:
         return f"ModelRunner({self.cache!r}, {self._input!r}, backend={self._backend.name})"
@@ -94,8 +95,7 @@ class ModelRunner:
 
     def submit(self, batch: Batch) -> Callable[[], ModelOutput]:
         """Begin with the batch; return who waits for what `execute` returns. Other batches may be begun before."""
-        if batch.is_fresh and self._promised is not None:
-            self._promised.forget()
+        self._make_way(batch)
         self._input.update(batch)
         if batch.swap_out or batch.swap_in:
             self._move(batch)
@@ -104,12 +104,27 @@ class ModelRunner:
         logits = self._forward(packed, wanted)
         if not self._model.layout.samples:
             return partial(ModelOutput, [])
-        if self._promised is not None and isinstance(logits, torch.Tensor) and wanted.only_logits_count:
+        if self._promised is None:
+            output = self._conclude(wanted, logits)
+            return lambda: output
+        if isinstance(logits, torch.Tensor) and wanted.only_logits_count:
             return self._promised.promise(wanted.lineup, _choose(logits, wanted.lineup))
+        self._late = cache(partial(self._conclude, wanted, logits))
+        return self._late
+
+    def _make_way(self, batch: Batch) -> None:
+        """Finish with the pass before, whose tokens are the next one's input and whose logits lie where its will."""
+        late, self._late = self._late, None
+        if batch.is_fresh and self._promised is not None:
+            self._promised.forget()
+        elif late is not None:
+            late()
+
+    def _conclude(self, wanted: LogitRows, logits: torch.Tensor | Floats) -> ModelOutput:
         output = self._answer(wanted, logits)
         if self._model.layout.world_size == 1:
             self._input.append_each(wanted.lineup, [token.token_id for token in output.sampled])
-        return lambda: output
+        return output
 
     def append_sampled(self, tokens: Sequence[SampledToken]) -> None:
         """Note what was sampled for sequences of an earlier batch; for those that were released since, nothing."""

@@ -20,6 +20,7 @@ from dormouse_worker.model.attention.interface import (
     Ints,
 )
 from dormouse_worker.model.context import AttentionCall
+from dormouse_worker.model.gather import to_device
 from dormouse_worker.model.kv_cache import LayerCache
 
 GATHER_TOKENS = 1 << 14
@@ -169,7 +170,7 @@ class SdpaBackend(EagerBackend):
                 *(_decode_group(metadata, group, device) for group in _cut(decode, visible, self._gather_tokens)),
                 *(_prefill(metadata, int(i), self._score_elements, device) for i in prefill),
             ),
-            torch.as_tensor(metadata.slot_mapping, device=device),
+            to_device(metadata.slot_mapping, device),
         )
 
 
@@ -199,17 +200,17 @@ def _decode_group(metadata: AttentionMetadata, sequences: Ints, device: torch.de
     slots = np.where(is_own, slots, metadata.slots(sequences, last))
     is_open = bool((is_own & (positions >= first)).all())
     masks = _Masks(
-        torch.as_tensor(last, device=device)[:, None, None, :],
-        torch.as_tensor(positions, device=device)[:, None, None, :],
+        to_device(last, device)[:, None, None, :],
+        to_device(positions, device)[:, None, None, :],
     )
-    rows = torch.as_tensor(metadata.query_starts[sequences], device=device)
-    return _DecodeGroup(rows, torch.as_tensor(slots, device=device), masks, metadata.window, is_open)
+    rows = to_device(metadata.query_starts[sequences], device)
+    return _DecodeGroup(rows, to_device(slots, device), masks, metadata.window, is_open)
 
 
 def _prefill(metadata: AttentionMetadata, sequence: int, score_elements: int, device: torch.device) -> _Prefill:
     start, end = (int(row) for row in metadata.query_starts[sequence : sequence + 2])
     positions = np.arange(metadata.first_positions[sequence], metadata.context_lens[sequence])
     slots = metadata.slots(np.array([sequence]), positions[None])[0]
-    queries = torch.as_tensor(metadata.positions[start:end], device=device)
-    masks = _Masks(queries[:, None], torch.as_tensor(positions, device=device)[None, :])
-    return _Prefill(start, end, torch.as_tensor(slots, device=device), masks, score_elements)
+    queries = to_device(metadata.positions[start:end], device)
+    masks = _Masks(queries[:, None], to_device(positions, device)[None, :])
+    return _Prefill(start, end, to_device(slots, device), masks, score_elements)
