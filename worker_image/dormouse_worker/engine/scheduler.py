@@ -115,15 +115,15 @@ class Scheduler:
     def commit(self, batch: Batch, sampled: list[SampledToken]) -> list[Progress]:
         """Record what a forward pass computed; lets go the requests that are complete, and those removed meanwhile."""
         self._batches.arrive(batch)
-        requests, fills_block = self._requests, self.tables.layout.fills_block
+        by_id, fills_block = self._requests, self.tables.layout.fills_block
         for sequence in batch.sequences:
-            request = requests[sequence.request_id]
+            request = by_id[sequence.request_id]
             if request.is_leaving:
                 self._let_go(request)
             elif fills_block(sequence.start, sequence.end):
                 self.tables.commit(request.request_id, self._hashes(request, sequence.end), sequence.end)
-        told = [token for token in sampled if (known := requests.get(token.request_id)) and not known.is_leaving]
-        return [self._record(requests[token.request_id], token) for token in told]
+        told = [token for token in sampled if (known := by_id.get(token.request_id)) and not known.is_leaving]
+        return [self._record(by_id[token.request_id], token) for token in told]
 
     def fail(self, batch: Batch, later: Sequence[Batch] = ()) -> list[str]:
         """A forward pass raised: remove its requests and return their ids. What the ranks hold is unknown now.
