@@ -7,6 +7,7 @@ from dormouse_worker.engine.look_ahead import LookAhead
 from dormouse_worker.engine.request import Request
 from dormouse_worker.engine.testing import ManualClock, make_add, make_report, make_sampling, next_token
 from dormouse_worker.engine.testing_stages import AheadFakeExecutor, StagedFakeExecutor
+from dormouse_worker.errors import RankLost
 from dormouse_worker.ipc import TokenOutput
 from dormouse_worker.settings import EngineSettings
 
@@ -155,6 +156,15 @@ def test_who_was_only_in_the_batch_behind_one_that_failed_is_computed_anew():
     assert ahead.under_way() == ["a", "ab"]
     assert ahead.step().failed.keys() == {"a"}
     assert ahead.run() == {"b": expected(range(2), 6)}
+
+
+def test_ranks_that_are_lost_while_a_batch_is_handed_over_end_the_engine():
+    ahead = Ahead()
+    ahead.executor.raises_at_once = True
+    ahead.executor.fail_once["execute_model"] = RankLost("rank 1: its process ended")
+    ahead.add("a", max_tokens=6)
+    with pytest.raises(RankLost, match="rank 1"):
+        ahead.step()
 
 
 @pytest.mark.parametrize(

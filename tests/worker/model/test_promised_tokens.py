@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from unittest.mock import Mock
 
 import numpy as np
@@ -159,6 +161,34 @@ def test_an_answer_that_fails_is_not_asked_for_by_the_fresh_batch_behind_it(load
         waiting()
     fresh = runner.submit(single("b", PROMPTS["1"]))  # needs no such answer
     assert len(fresh().sampled) == 1
+
+
+def test_only_a_fresh_batch_may_follow_one_that_could_not_begin(loaded):
+    runner = make_runner(loaded("llama"), Copier())
+    real, runner._answer = runner._answer, Mock(side_effect=RuntimeError("boom"))
+    waiting = runner.submit(single("a", PROMPTS["2"], logprobs=2))
+    step = make_batch([("a", 17, 18, ([],))])
+    with pytest.raises(RuntimeError, match="boom"):
+        runner.submit(step)
+    runner._answer = real
+    assert len(waiting().sampled) == 1, "whoever asks again is answered"
+    with pytest.raises(RuntimeError, match="not fresh"):
+        runner.submit(step)
+    assert len(runner.execute(single("b", PROMPTS["1"])).sampled) == 1
+
+
+@pytest.mark.parametrize("sampling", [{}, {"logprobs": 2}])
+def test_a_runner_that_nobody_needs_is_gone_at_once(loaded, sampling):
+    """Not when the garbage collector comes: at a sleep its buffers must go, and after a start it never comes."""
+    runner = make_runner(loaded("llama"), Copier())
+    runner.execute(single("a", PROMPTS["2"], **sampling))
+    is_there = weakref.ref(runner)
+    gc.disable()
+    try:
+        del runner
+        assert is_there() is None
+    finally:
+        gc.enable()
 
 
 def test_a_fresh_batch_forgets_what_was_promised_and_whoever_waits_still_gets_it(loaded):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 
 import numpy as np
 import torch
@@ -45,6 +45,21 @@ class ForwardPass:
             return self.model.compute_logits(token_ids, positions, rows)
 
 
+class LateAnswer:
+    """Answers a pass when it is first asked, and lets go of its logits then."""
+
+    def __init__(self, answer: Callable[[], ModelOutput]) -> None:
+        self._answer: Callable[[], ModelOutput] | None = answer
+        self._output = ModelOutput([])
+
+    def __call__(self) -> ModelOutput:
+        """Return the answer. Raises what computing it raises, and may be asked again then."""
+        if self._answer is not None:
+            self._output = self._answer()
+            self._answer = None
+        return self._output
+
+
 class ModelRunner:
     """A loaded model, its cache on the device and in host memory, and what it knows of the sequences."""
 
@@ -77,7 +92,8 @@ class ModelRunner:
             windows=cache.spec.windows,
         )
         self._promised: PromisedTokens | None = None
-        self._late: Callable[[], ModelOutput] | None = None  # answers the last pass, where that was left to who waits
+        self._late: LateAnswer | None = None  # to the last pass, where it promised nothing
+        self._has_failed = False  # a batch was not begun: the next one may build on it
 
     def __repr__(self) -> str:
         return f"ModelRunner({self.cache!r}, {self._input!r}, backend={self._backend.name})"
@@ -94,7 +110,18 @@ class ModelRunner:
         return self.submit(batch)()
 
     def submit(self, batch: Batch) -> Callable[[], ModelOutput]:
-        """Begin with the batch; return who waits for what `execute` returns. Other batches may be begun before."""
+        """Begin with the batch; return who waits for what `execute` returns. Other batches may be begun before.
+
+        Raises RuntimeError if the one before raised and this one is not fresh.
+        """
+        if self._has_failed and not batch.is_fresh:
+            raise RuntimeError("the batch before failed, and this one is not fresh")
+        self._has_failed = True
+        wait_for_output = self._begin(batch)
+        self._has_failed = False
+        return wait_for_output
+
+    def _begin(self, batch: Batch) -> Callable[[], ModelOutput]:
         self._make_way(batch)
         self._input.update(batch)
         if batch.swap_out or batch.swap_in:
@@ -109,7 +136,7 @@ class ModelRunner:
             return lambda: output
         if isinstance(logits, torch.Tensor) and wanted.only_logits_count:
             return self._promised.promise(wanted.lineup, _choose(logits, wanted.lineup))
-        self._late = cache(partial(self._conclude, wanted, logits))
+        self._late = LateAnswer(partial(self._conclude, wanted, logits))
         return self._late
 
     def _make_way(self, batch: Batch) -> None:
