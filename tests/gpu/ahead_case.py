@@ -12,13 +12,13 @@ from bench.results import AtLeast, Row
 from dormouse_worker.engine.batch import Batch, NewSequence
 from dormouse_worker.engine.testing import make_sampling
 from dormouse_worker.executor.rank_worker import RankWorker
+from dormouse_worker.executor.testing import start
 from dormouse_worker.model.testing import write_tiny_model
 from tests.gpu.answers import make_steps, run_ahead, tokens_of
 from tests.gpu.device_kit import Kit
+from tests.gpu.parity_case import BLOCK_SIZE, PROMPTS, WIDER
 
-BLOCK_SIZE, NUM_TOKENS = 16, 24
-WIDER = {"hidden_size": 64, "head_dim": 16}  # kernels begin at heads of 16
-PROMPTS = [[(i * i * 7 + i * n + 3) % 250 for i in range(length)] for n, length in enumerate((1, 5, 17, 30))]
+NUM_TOKENS = 24
 GREEDY: dict[str, Any] = {}
 RANDOM: dict[str, Any] = {"temperature": 1.0, "seed": 11}
 FILTERED: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.01, "seed": 3}
@@ -45,8 +45,7 @@ def run(kit: Kit) -> list[Row]:
             kv_cache_memory_bytes=4 << 20,
         )
         try:
-            worker.load_model()
-            worker.initialize_cache(*worker.determine_num_available_blocks())
+            start(worker)
             return [_compare(kit, worker, name) for name in SAMPLINGS]
         finally:
             worker.shutdown()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.results import AtLeast, Row
+from dormouse_worker.executor.testing import start
 from dormouse_worker.model.testing import reference_generate, write_tiny_model
 from tests.gpu.answers import answer, tokens_of
 from tests.gpu.device_kit import Kit
@@ -54,8 +55,7 @@ def _count_equal(kit: Kit, architecture: str, compile_sizes: tuple[int, ...] = (
             compile_sizes=compile_sizes,
         )
         try:
-            worker.load_model()
-            worker.initialize_cache(*worker.determine_num_available_blocks())
+            start(worker)
             steps = answer(worker, PROMPTS, NUM_TOKENS, block_size=BLOCK_SIZE, num_logprobs=0)
         finally:
             worker.shutdown()

@@ -11,6 +11,7 @@ from bench.results import AtLeast, AtMost, Row
 from dormouse_worker.engine.batch import ModelOutput
 from dormouse_worker.errors import InsufficientMemory
 from dormouse_worker.executor.rank_worker import RankWorker
+from dormouse_worker.executor.testing import start
 from dormouse_worker.ipc import TAGS
 from dormouse_worker.model.testing import write_tiny_model
 from tests.gpu.answers import answer
@@ -105,8 +106,7 @@ def _serving(kit: Kit) -> Iterator[RankWorker]:
             kv_cache_memory_bytes=kit.scale.cache_bytes,
         )
         try:
-            worker.load_model()
-            worker.initialize_cache(*worker.determine_num_available_blocks())
+            start(worker)
             yield worker
         finally:
             worker.shutdown()

@@ -5,49 +5,19 @@ import pytest
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.look_ahead import LookAhead
 from dormouse_worker.engine.request import Request
-from dormouse_worker.engine.testing import ManualClock, make_add, make_report, make_sampling, next_token
+from dormouse_worker.engine.testing import ManualClock, make_add, make_report, make_sampling
 from dormouse_worker.engine.testing_stages import AheadFakeExecutor, StagedFakeExecutor
 from dormouse_worker.errors import RankLost
 from dormouse_worker.ipc import TokenOutput
 from dormouse_worker.settings import EngineSettings
+from tests.worker.engine.engine_kit import StagedEngine, expected
 
 
-def expected(prompt, count):
-    tokens = list(prompt)
-    while len(tokens) < len(prompt) + count:
-        tokens.append(next_token(tokens))
-    return tokens[len(prompt) :]
+class Ahead(StagedEngine):
+    """Over a fake device that runs ahead."""
 
-
-class Ahead:
-    """An engine over a fake device that runs ahead."""
-
-    def __init__(self, *, num_blocks=40, host_blocks=0, tokens=64, block_size=4, **settings):
-        report = make_report(num_gpu_blocks=num_blocks, block_size=block_size)
-        self.executor = AheadFakeExecutor(report)
-        settings = EngineSettings(model="m", max_num_seqs=8, max_num_batched_tokens=tokens, **settings)
-        self.engine = build_engine(settings, report, (num_blocks, host_blocks), self.executor, clock=ManualClock())
-        self.scheduler = self.engine._scheduler
-        self.tokens: dict[str, list[int]] = {}
-
-    def add(self, *names, length=3, **sampling):
-        for number, name in enumerate(names):
-            assert self.engine.add(make_add(name, range(number, number + length), **sampling)) is None
-
-    def under_way(self):
-        return ["".join(batch.request_ids) for batch in self.executor.under_way]
-
-    def step(self):
-        outputs = self.engine.step()
-        for output in outputs.outputs if outputs else ():
-            self.tokens.setdefault(output.request_id, []).extend(output.token_ids)
-        return outputs
-
-    def run(self):
-        while self.step() is not None:
-            pass
-        self.engine.check_integrity()
-        return self.tokens
+    def __init__(self, *, tokens=64, **settings):
+        super().__init__(AheadFakeExecutor, max_num_batched_tokens=tokens, **settings)
 
 
 def test_the_next_batch_is_handed_over_before_the_output_of_the_one_before_is_asked_for():

@@ -2,53 +2,18 @@
 
 import pytest
 
-from dormouse_worker.engine.assembly import build_engine
-from dormouse_worker.engine.testing import ManualClock, make_add, make_report, next_token
+from dormouse_worker.engine.testing import make_add
 from dormouse_worker.engine.testing_stages import StagedFakeExecutor
 from dormouse_worker.errors import RankLost
 from dormouse_worker.ipc import TokenLogprobs, TokenOutput
-from dormouse_worker.settings import EngineSettings
+from tests.worker.engine.engine_kit import StagedEngine, expected
 
 
-def expected(prompt, count):
-    tokens = list(prompt)
-    while len(tokens) < len(prompt) + count:
-        tokens.append(next_token(tokens))
-    return tokens[len(prompt) :]
+class Pipeline(StagedEngine):
+    """Over fake stages."""
 
-
-class Pipeline:
-    """An engine over fake stages."""
-
-    def __init__(self, stages=2, *, num_blocks=40, seqs=8, host_blocks=0):
-        report = make_report(num_gpu_blocks=num_blocks)
-        self.executor = StagedFakeExecutor(report)
-        settings = EngineSettings(
-            model="m", max_num_seqs=seqs, max_num_batched_tokens=64, pipeline_parallel_size=stages
-        )
-        clock = ManualClock()
-        self.engine = build_engine(settings, report, (num_blocks, host_blocks), self.executor, clock=clock)
-        self.scheduler = self.engine._scheduler
-        self.tokens: dict[str, list[int]] = {}
-
-    def add(self, *names, length=3, **sampling):
-        for number, name in enumerate(names):
-            assert self.engine.add(make_add(name, range(number, number + length), **sampling)) is None
-
-    def under_way(self):
-        return ["".join(batch.request_ids) for batch in self.executor.under_way]
-
-    def step(self):
-        outputs = self.engine.step()
-        for output in outputs.outputs if outputs else ():
-            self.tokens.setdefault(output.request_id, []).extend(output.token_ids)
-        return outputs
-
-    def run(self):
-        while self.step() is not None:
-            pass
-        self.engine.check_integrity()
-        return self.tokens
+    def __init__(self, stages=2, *, seqs=8, **settings):
+        super().__init__(StagedFakeExecutor, max_num_seqs=seqs, pipeline_parallel_size=stages, **settings)
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 5])

@@ -11,6 +11,7 @@ from dormouse_worker.executor.testing_groups import FakeGroupExecutor
 from dormouse_worker.ipc import TAGS
 from dormouse_worker.model.testing import MAX_POSITIONS, VOCAB_SIZE, reference_generate, write_tiny_model
 from dormouse_worker.settings import EngineSettings
+from tests.worker.engine.engine_kit import finish
 
 BLOCK_SIZE = 4
 MAX_TOKENS = 10
@@ -81,13 +82,7 @@ def run(engine, prompts, **sampling):
     """Run all prompts at once to their end; return {name: tokens}."""
     for name, prompt in prompts.items():
         assert engine.add(make_add(name, prompt, **{"max_tokens": MAX_TOKENS, **sampling})) is None
-    tokens = {name: [] for name in prompts}
-    while (outputs := engine.step()) is not None:
-        assert not outputs.failed
-        for output in outputs.outputs:
-            tokens[output.request_id] += output.token_ids
-    engine.check_integrity()
-    return tokens
+    return finish(engine, {name: [] for name in prompts})
 
 
 def counters(engine):

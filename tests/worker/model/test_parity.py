@@ -18,6 +18,7 @@ from dormouse_worker.model.loader import load
 from dormouse_worker.model.runner import ModelRunner
 from dormouse_worker.model.testing import ARCHITECTURES, MAX_POSITIONS, reference_generate
 from dormouse_worker.settings import EngineSettings
+from tests.worker.engine.engine_kit import finish
 
 EXPERTS = ["mixtral", "qwen3_moe", "gpt_oss", "deepseek_v3"]
 LEAN = ["cwm", "llama", "ministral", "mistral", "qwen2", "qwen3"]
@@ -68,15 +69,6 @@ def run(engine, prompts, **sampling):
     for name, prompt in prompts.items():
         assert engine.add(make_add(name, prompt, **{"max_tokens": MAX_TOKENS, **sampling})) is None
     return finish(engine, {name: [] for name in prompts})
-
-
-def finish(engine, tokens):
-    while (outputs := engine.step()) is not None:
-        assert not outputs.failed
-        for output in outputs.outputs:
-            tokens[output.request_id] += output.token_ids
-    engine.check_integrity()
-    return tokens
 
 
 def counters(engine):

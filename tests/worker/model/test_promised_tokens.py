@@ -6,10 +6,10 @@ import gc
 import weakref
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 import torch
 
+from dormouse_worker.engine import batch
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.batch import NewSequence
 from dormouse_worker.engine.testing import ManualClock, make_add, make_report, make_sampling
@@ -24,6 +24,8 @@ from dormouse_worker.model.sampler import choose
 from dormouse_worker.model.testing import MAX_POSITIONS, reference_generate
 from dormouse_worker.settings import EngineSettings
 from tests.gpu.answers import make_batch
+from tests.worker.engine.engine_kit import finish
+from tests.worker.model.sampler_kit import row
 
 BLOCK_SIZE, MAX_TOKENS = 4, 10
 PROMPTS = {str(n): [(i * i * 7 + i * n + 3) % 250 for i in range(length)] for n, length in enumerate((1, 5, 17, 30))}
@@ -89,15 +91,9 @@ def make_engine(model, copier, *, num_blocks=64, host_blocks=0, tokens=256, ahea
 
 def run(engine, samplings):
     """Run all prompts at once, each with its sampling; return {name: tokens}."""
-    tokens = {name: [] for name in PROMPTS}
     for (name, prompt), sampling in zip(PROMPTS.items(), samplings, strict=True):
         assert engine.add(make_add(name, prompt, **{"max_tokens": MAX_TOKENS, **sampling})) is None
-    while (outputs := engine.step()) is not None:
-        assert not outputs.failed
-        for output in outputs.outputs:
-            tokens[output.request_id] += output.token_ids
-    engine.check_integrity()
-    return tokens
+    return finish(engine, {name: [] for name in PROMPTS})
 
 
 @pytest.mark.parametrize("tokens", [256, 7])
@@ -144,10 +140,10 @@ def test_one_that_looks_at_tokens_or_tells_more_is_answered_the_same_beside_othe
 def test_a_pass_that_promises_nothing_is_answered_before_the_next_begins(loaded):
     """Its logits lie where those of the next one will, and its tokens are what that one goes on from."""
     runner = make_runner(loaded("llama"), Copier())
-    first = runner.submit(single("a", PROMPTS["2"], repetition_penalty=1.5))
+    first = runner.submit(prompt_alone("a", PROMPTS["2"], repetition_penalty=1.5))
     second = runner.submit(make_batch([("a", 17, 18, ([],))]))
     alone = make_runner(loaded("llama"), None)
-    expected = [alone.execute(single("a", PROMPTS["2"], repetition_penalty=1.5))]
+    expected = [alone.execute(prompt_alone("a", PROMPTS["2"], repetition_penalty=1.5))]
     expected.append(alone.execute(make_batch([("a", 17, 18, ([],))])))
     assert [first(), second()] == expected
     assert first() == expected[0], "whoever asks again gets the same"
@@ -156,17 +152,17 @@ def test_a_pass_that_promises_nothing_is_answered_before_the_next_begins(loaded)
 def test_an_answer_that_fails_is_not_asked_for_by_the_fresh_batch_behind_it(loaded):
     runner = make_runner(loaded("llama"), Copier())
     runner._answer = Mock(side_effect=RuntimeError("boom"))
-    waiting = runner.submit(single("a", PROMPTS["2"], logprobs=2))
+    waiting = runner.submit(prompt_alone("a", PROMPTS["2"], logprobs=2))
     with pytest.raises(RuntimeError):
         waiting()
-    fresh = runner.submit(single("b", PROMPTS["1"]))  # needs no such answer
+    fresh = runner.submit(prompt_alone("b", PROMPTS["1"]))  # needs no such answer
     assert len(fresh().sampled) == 1
 
 
 def test_only_a_fresh_batch_may_follow_one_that_could_not_begin(loaded):
     runner = make_runner(loaded("llama"), Copier())
     real, runner._answer = runner._answer, Mock(side_effect=RuntimeError("boom"))
-    waiting = runner.submit(single("a", PROMPTS["2"], logprobs=2))
+    waiting = runner.submit(prompt_alone("a", PROMPTS["2"], logprobs=2))
     step = make_batch([("a", 17, 18, ([],))])
     with pytest.raises(RuntimeError, match="boom"):
         runner.submit(step)
@@ -174,14 +170,14 @@ def test_only_a_fresh_batch_may_follow_one_that_could_not_begin(loaded):
     assert len(waiting().sampled) == 1, "whoever asks again is answered"
     with pytest.raises(RuntimeError, match="not fresh"):
         runner.submit(step)
-    assert len(runner.execute(single("b", PROMPTS["1"])).sampled) == 1
+    assert len(runner.execute(prompt_alone("b", PROMPTS["1"])).sampled) == 1
 
 
 @pytest.mark.parametrize("sampling", [{}, {"logprobs": 2}])
 def test_a_runner_that_nobody_needs_is_gone_at_once(loaded, sampling):
     """Not when the garbage collector comes: at a sleep its buffers must go, and after a start it never comes."""
     runner = make_runner(loaded("llama"), Copier())
-    runner.execute(single("a", PROMPTS["2"], **sampling))
+    runner.execute(prompt_alone("a", PROMPTS["2"], **sampling))
     is_there = weakref.ref(runner)
     gc.disable()
     try:
@@ -194,14 +190,14 @@ def test_a_runner_that_nobody_needs_is_gone_at_once(loaded, sampling):
 def test_a_fresh_batch_forgets_what_was_promised_and_whoever_waits_still_gets_it(loaded):
     copier = Copier()
     runner = make_runner(loaded("llama"), copier)
-    first = runner.submit(single("a", PROMPTS["2"]))
-    again = runner.submit(single("b", PROMPTS["1"]))
+    first = runner.submit(prompt_alone("a", PROMPTS["2"]))
+    again = runner.submit(prompt_alone("b", PROMPTS["1"]))
     assert copier.num_open == 2
     (token,) = again().sampled
     assert copier.copies[0].is_awaited is False
     assert repr(runner._promised) == "PromisedTokens(0 passes)"
     assert [each.request_id for each in first().sampled] == ["a"]
-    expected = make_runner(loaded("llama"), None).execute(single("b", PROMPTS["1"]))
+    expected = make_runner(loaded("llama"), None).execute(prompt_alone("b", PROMPTS["1"]))
     assert [token] == expected.sampled
 
 
@@ -216,20 +212,10 @@ def test_a_fresh_batch_forgets_what_was_promised_and_whoever_waits_still_gets_it
 )
 def test_no_choice_needs_a_number_from_the_device(samplings):
     """A meta tensor has no numbers: whoever asks for one raises."""
-    tokens = choose(torch.empty(3, 300, device=META), [Row(make_sampling(**sampling)) for sampling in samplings])
+    tokens = choose(torch.empty(3, 300, device=META), [row(3, **sampling) for sampling in samplings])
     assert (tokens.device, tokens.shape, tokens.dtype) == (META, (3,), torch.int64)
 
 
-class Row:
-    """A `SamplingRow` without tokens."""
-
-    prompt_token_ids, output_token_ids, position = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), 3
-
-    def __init__(self, sampling):
-        self.sampling = sampling
-
-
-def single(name, prompt, **sampling):
+def prompt_alone(name, prompt, **sampling):
     """Return a fresh batch of one prompt."""
-    new = NewSequence(name, prompt, [], make_sampling(**sampling))
-    return make_batch([(name, 0, len(prompt), (list(range(16)),))], new=[new])
+    return batch.single(NewSequence(name, prompt, [], make_sampling(**sampling)), (list(range(16)),))

@@ -37,12 +37,17 @@ def flat_cells(ids_of_rows: Iterable[tuple[int, TokenIds]], vocab_size: int) -> 
 
 
 def to_device(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
-    """Return the array as a tensor on the device, without waiting for anything that the device does.
+    """Return the array as a tensor on the device, without waiting for anything that the device does."""
+    return on_host_for(array, device).to(device, non_blocking=True)
 
-    torch gives a pinned buffer to nobody else before the copy out of it has ended.
+
+def on_host_for(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
+    """Return the array as a tensor in host memory, pinned if the device copies from it by itself.
+
+    torch gives a pinned buffer to nobody else before the copies out of it have ended, so nobody waits here.
     """
     tensor = torch.from_numpy(array)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+    return tensor.pin_memory() if device.type == "cuda" else tensor
 
 
 def tensor_beside(array: npt.NDArray[Any], other: torch.Tensor) -> torch.Tensor:

@@ -83,7 +83,7 @@ class InputBatch:
             self._token_ids[row, self._num_tokens[row]] = token_id
             self._num_tokens[row] += 1
 
-    def append_each(self, lineup: Lineup, token_ids: list[int]) -> None:
+    def append_each(self, lineup: Lineup, token_ids: list[int] | int) -> None:
         """Note a token for each of these sequences."""
         self._token_ids[lineup.rows, self._num_tokens[lineup.index]] = token_ids
         self._num_tokens[lineup.index] += 1
@@ -91,12 +91,11 @@ class InputBatch:
     def promise_each(self, lineup: Lineup) -> Ints:
         """Keep a place for a token of each of these sequences; return the places in their rows, for `note`."""
         places: Ints = self._num_tokens[lineup.rows]
-        self.note(lineup, places, PROMISED)
-        self._num_tokens[lineup.index] += 1
+        self.append_each(lineup, PROMISED)
         return places
 
-    def note(self, lineup: Lineup, places: Ints, token_ids: Ints | int) -> None:
-        """Write tokens [N] into places that were kept for them; while one is PROMISED only the device knows it."""
+    def note(self, lineup: Lineup, places: Ints, token_ids: Ints) -> None:
+        """Write tokens [N] into places that were kept for them."""
         self._token_ids[lineup.rows, places] = token_ids
 
     def positions_of(self, lineup: Lineup) -> Ints:

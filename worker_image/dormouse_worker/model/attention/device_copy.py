@@ -6,35 +6,33 @@ from collections.abc import Sequence
 from math import prod
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from dormouse_worker.model.attention.interface import Ints
+from dormouse_worker.model.gather import on_host_for, to_device
 
 ALIGNMENT_BYTES = 256
 ALIGNED_INTS = 4  # Triton compiles a kernel anew for a pointer that is not a multiple of 16 bytes
 
 
 def stage(arrays: Sequence[Ints], device: torch.device) -> list[torch.Tensor]:
-    """Return the arrays as int32 in one piece of host memory, pinned if the device copies from it by itself.
-
-    torch gives a pinned buffer to nobody else before the copies out of it have ended, so nobody waits here.
-    """
-    return _divide(_pack(arrays, device), arrays)
+    """Return the arrays as int32 in one piece of host memory; see `on_host_for`."""
+    return _divide(on_host_for(_pack(arrays), device), arrays)
 
 
 def upload(arrays: Sequence[Ints], device: torch.device) -> list[torch.Tensor]:
     """Return the arrays on the device as int32 tensors of their shapes, which share one storage."""
-    return _divide(_pack(arrays, device).to(device, non_blocking=True), arrays)
+    return _divide(to_device(_pack(arrays), device), arrays)
 
 
-def _pack(arrays: Sequence[Ints], device: torch.device) -> torch.Tensor:
+def _pack(arrays: Sequence[Ints]) -> npt.NDArray[np.int32]:
     packed = np.zeros(sum(_aligned(array.size) for array in arrays), dtype=np.int32)
     start = 0
     for array in arrays:
         packed[start : start + array.size] = array.reshape(-1)
         start += _aligned(array.size)
-    tensor = torch.from_numpy(packed)
-    return tensor.pin_memory() if device.type == "cuda" else tensor
+    return packed
 
 
 def _divide(packed: torch.Tensor, arrays: Sequence[Ints]) -> list[torch.Tensor]:
