@@ -76,7 +76,7 @@ def _make_front(
     ranks = range(place.node_rank * num_ranks, (place.node_rank + 1) * num_ranks)
     spawn = rank_spawner(RANK_ARGV, os.environ, engine_settings, place)
     _, pod = identity_of(os.environ)
-    return FollowerFront(front_settings, RankKeeper(ranks, spawn, rank_timeout_s=place.rank_timeout_s), pod)
+    return FollowerFront(front_settings, RankKeeper(ranks, spawn, patience_s=place.patience_s), pod)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 GROUP_ID_VARIABLE = "DORMOUSE_GROUP_ID"
 LOOPBACK = "127.0.0.1"
+LEADER_FIRST_S = 2.0  # what lies between two signs of life, and between two looks for them, together
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,11 @@ class GroupPlace:
     def message_port(self) -> int:
         """Return where the leader awaits the ranks of other pods."""
         return self.master_port + 1
+
+    @property
+    def patience_s(self) -> float:
+        """Return how long anybody but the leader bears a silent rank: the leader, which can name it, comes first."""
+        return self.rank_timeout_s + LEADER_FIRST_S
 
     def arguments(self) -> list[str]:
         """Return the command line that tells an engine process of this; `add_group_arguments`."""

@@ -26,8 +26,8 @@ class TwoCores:
         return wanted or 2
 
 
-def test_a_rank_waits_longer_for_another_than_the_leader_that_can_name_it():
-    assert timeout_variables(7.5) == {"DORMOUSE_GROUP_TIMEOUT_S": "10"}
+def test_a_rank_is_told_whole_seconds_to_wait_for_another():
+    assert timeout_variables(7.5) == {"DORMOUSE_GROUP_TIMEOUT_S": "8"}
 
 
 def test_a_rank_knows_where_it_stands():

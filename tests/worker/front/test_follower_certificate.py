@@ -26,7 +26,7 @@ async def spawn_nothing(rank):
 
 
 def make_front(directory):
-    keeper = RankKeeper(range(1, 2), spawn_nothing, rank_timeout_s=20.0)
+    keeper = RankKeeper(range(1, 2), spawn_nothing, patience_s=20.0)
     settings = front_settings(mutual_tls_dir=directory, operator_token_sha256=token_digest(OPERATOR_TOKEN))
     return FollowerFront(settings, keeper, "pod-1")
 

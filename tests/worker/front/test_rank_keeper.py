@@ -44,7 +44,7 @@ class Pod:
     def __init__(self):
         self.time = VirtualTime()
         self.generations = []
-        self.keeper = RankKeeper(range(2, 4), self.spawn, rank_timeout_s=20.0, sleep=self.time.sleep)
+        self.keeper = RankKeeper(range(2, 4), self.spawn, patience_s=20.0, sleep=self.time.sleep)
         self.running = asyncio.create_task(self.keeper.run())
 
     async def spawn(self, rank):

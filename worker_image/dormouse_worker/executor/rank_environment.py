@@ -14,7 +14,6 @@ from dormouse_worker.host import Host
 from dormouse_worker.layout import Layout
 from dormouse_worker.settings import EngineSettings
 
-LEADER_FIRST_S = 2  # by which ranks wait longer for each other than their leader for them
 SIOCGIFADDR = 0x8915  # Linux: an interface's IPv4 address
 
 
@@ -55,12 +54,9 @@ def rank_share(settings: EngineSettings, host: Host) -> EngineSettings:
     return msgspec.structs.replace(settings, threads=threads)
 
 
-def timeout_variables(rank_timeout_s: float) -> dict[str, str]:
-    """Return how long a rank waits for the others in one exchange; `model.parallel.start` reads it.
-
-    Longer than the leader waits for a sign of life: it names the rank that hangs, the others know only that one does.
-    """
-    return {"DORMOUSE_GROUP_TIMEOUT_S": str(math.ceil(rank_timeout_s) + LEADER_FIRST_S)}
+def timeout_variables(patience_s: float) -> dict[str, str]:
+    """Return how long a rank waits for the others in one exchange; `model.parallel.start` reads it."""
+    return {"DORMOUSE_GROUP_TIMEOUT_S": str(math.ceil(patience_s))}
 
 
 def meeting_variables(master_addr: str, master_port: int, interface: str) -> Mapping[str, str]:

@@ -57,7 +57,7 @@ def gather(
         door.close()
         shutil.rmtree(directory, ignore_errors=True)
     variables = {
-        **timeout_variables(place.rank_timeout_s),
+        **timeout_variables(place.patience_s),
         **meeting_variables(meeting.address, meeting.port, interface_of(meeting.address)),
     }
     for connection in connections.values():

@@ -26,7 +26,7 @@ class RankKeeper:
         ranks: Sequence[int],
         spawn: SpawnRank,
         *,
-        rank_timeout_s: float,
+        patience_s: float,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.ranks = ranks
@@ -34,7 +34,7 @@ class RankKeeper:
         self.state = State.STARTING
         self.last_failure: Failure | None = None
         self._spawn = spawn
-        self._rank_timeout_s = rank_timeout_s
+        self._patience_s = patience_s
         self._sleep = sleep
         self._processes: list[RankProcess] = []
         self._is_last = False  # the pod ends: what ends now does not begin again
@@ -91,9 +91,9 @@ class RankKeeper:
         while True:
             await self._sleep(WATCH_PERIOD_S)
             known = zip(self.ranks, self._processes, strict=True)
-            silent = {rank: process for rank, process in known if process.silence_s > self._rank_timeout_s}
+            silent = {rank: process for rank, process in known if process.silence_s > self._patience_s}
             for rank in was_silent & silent.keys():
-                logger.error("rank is killed", extra={"fields": {"rank": rank, "silent for (s)": self._rank_timeout_s}})
+                logger.error("rank is killed", extra={"fields": {"rank": rank, "silent for (s)": self._patience_s}})
                 silent[rank].kill()
             was_silent = set(silent)
 
