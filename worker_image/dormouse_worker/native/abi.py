@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import CFUNCTYPE, POINTER, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
 
-VERSION = 3
+VERSION = 4
 FLOAT32, BFLOAT16 = 0, 1
 LATE = 1
 SumUp = CFUNCTYPE(c_int64, c_void_p, c_int64)  # float32 numbers and how many -> whether all ranks came

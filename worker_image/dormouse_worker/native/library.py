@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from ctypes import POINTER, byref, c_char_p, c_int64, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 from itertools import count, takewhile
 from pathlib import Path
@@ -84,6 +84,13 @@ class Kernels:
         """Set the batch's tokens, int64 [rows]."""
         self._library.dm_sample(self._handle, byref(batch))
 
+    def checksum(self, blocks: int, num_blocks: int, first_block: int) -> int:
+        """Return what `model.checksum` defines for whole blocks, in [0, 2**64).
+
+        Several threads may call it at once, also while a pass runs; none is woken for it.
+        """
+        return int(self._library.dm_checksum(self._handle, blocks, num_blocks, first_block))
+
     def shared_bytes(self, num_ranks: int) -> int:
         """Return the bytes of the memory, zeros at first, that so many ranks of a stage share."""
         return int(self._library.dm_shared_bytes(num_ranks))
@@ -151,6 +158,7 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "dm_multiply": (None, [c_void_p, c_int64, c_void_p, linear, c_void_p, *sizes]),
         "dm_desk_bytes": (c_int64, [c_void_p, c_int64]),
         "dm_sample": (None, [c_void_p, sample]),
+        "dm_checksum": (c_uint64, [c_void_p, c_void_p, c_int64, c_int64]),
         "dm_shared_bytes": (c_int64, [c_int64]),
         "dm_sum_up": (c_int64, [stage, c_void_p, c_int64]),
         "dm_gather": (c_int64, [stage, c_void_p, c_int64, c_int64, c_void_p]),

@@ -9,6 +9,7 @@ from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
 from dormouse_worker.model.device.host_driver import HostDriver
 from dormouse_worker.model.device.testing import FakeCudaDriver, FakeDevice
+from dormouse_worker.model.weights import streaming
 from dormouse_worker.model.weights.testing import make_store
 
 MIB = 1 << 20
@@ -279,16 +280,17 @@ def test_level_1_is_refused_where_the_copy_does_not_fit_and_level_2_is_not(make_
     kit.assert_awake()
 
 
-def test_a_wake_needs_no_room_for_a_copy_but_for_what_is_read(make_kit):
+def test_a_wake_needs_no_room_for_a_copy_but_for_what_is_read(make_kit, monkeypatch):
+    monkeypatch.setattr(streaming, "_MOST_THREADS", 2)
     host = SmallHost()
     kit = make_kit(FakeDevice(host=host))
     kit.sleep(2)
     host.left_bytes = MIB
-    with pytest.raises(InsufficientMemory, match=r"reading the weights takes 8\.0 MiB of host memory, 1\.0 MiB are"):
+    with pytest.raises(InsufficientMemory, match=r"reading the weights takes 4\.0 MiB of host memory, 1\.0 MiB are"):
         kit.wake()
     assert kit.held == (0, 0, True)
     assert kit.device.memory.used_bytes == 0
-    host.left_bytes = 8 * MIB
+    host.left_bytes = 4 * MIB
     kit.wake()
     kit.assert_awake()
 

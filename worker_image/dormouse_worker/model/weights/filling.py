@@ -16,10 +16,11 @@ from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.device.driver import DeviceOutOfMemory, MemoryDriver
 from dormouse_worker.model.memory import gib
 from dormouse_worker.model.weights.arrival import Tell
-from dormouse_worker.model.weights.source import DEPTH, Contents, stream, with_extras
+from dormouse_worker.model.weights.source import Contents, with_extras
+from dormouse_worker.model.weights.streaming import num_threads, stream
 from dormouse_worker.model.weights.windows import Window, cut_windows
 
-Place = Callable[[int, Window], torch.Tensor]  # where in host memory the i-th window is read to
+Place = Callable[[int, Window], torch.Tensor]  # where in host memory the n-th thread reads a window to
 
 
 class Filling:
@@ -51,12 +52,12 @@ class Filling:
         self.checksums = checksums
 
     def _read_staged(self, arena: Arena, memory: MemoryDriver, tell: Tell) -> dict[str, int]:
-        """Read through room for the windows that are under way."""
-        with closing(Arena("staging", memory, min(DEPTH, len(self.windows)) * self._window_bytes)) as staging:
+        """Read through room for one window of each thread."""
+        with closing(Arena("staging", memory, num_threads(self.windows) * self._window_bytes)) as staging:
             _take(staging)
 
-            def place(i: int, window: Window) -> torch.Tensor:
-                start = i % DEPTH * self._window_bytes
+            def place(thread: int, window: Window) -> torch.Tensor:
+                start = thread * self._window_bytes
                 return bytes_of(staging, start, start + window.end - window.start)
 
             return self._stream(arena, place, tell)

@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-#define DM_VERSION 3
+#define DM_VERSION 4
 
 enum DmType : int64_t { DM_FLOAT32 = 0, DM_BFLOAT16 = 1 };
 
@@ -125,4 +125,5 @@ struct DmKernels {
   int64_t (*workspace_bytes)(const DmModel *, int64_t num_tokens, int64_t num_rows);
   void (*sample)(const DmPool *, const DmSample *);
   int64_t (*desk_bytes)(int64_t vocab_size);
+  uint64_t (*checksum)(const void *blocks, int64_t num_blocks, int64_t first_block);
 };
