@@ -8,9 +8,9 @@ from dormouse_worker.executor.rank_line import BEAT_PERIOD_S
 from dormouse_worker.group import GroupPlace
 
 
-def test_the_leader_can_name_the_rank_that_hangs_before_anybody_else_ends_it():
-    """A rank shows life to its leader and to its own pod apart, the two up to a period from each other."""
+def test_whoever_ends_a_rank_that_hangs_the_leader_has_missed_it_for_long_enough():
+    """A rank shows life to its leader and to its own pod apart, and the leader hears of it at its next look."""
     place = GroupPlace(rank_timeout_s=5.0)
-    leader_at_the_latest_s = place.rank_timeout_s + max(HEARTBEAT_S, LOOK_PERIOD_S)
-    others_at_the_earliest_s = place.patience_s - BEAT_PERIOD_S
-    assert others_at_the_earliest_s >= leader_at_the_latest_s
+    heard_at_the_latest_s = max(HEARTBEAT_S, LOOK_PERIOD_S)  # after the rank hung
+    ended_at_the_earliest_s = place.patience_s - BEAT_PERIOD_S
+    assert ended_at_the_earliest_s - heard_at_the_latest_s >= place.rank_timeout_s

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 GROUP_ID_VARIABLE = "DORMOUSE_GROUP_ID"
 LOOPBACK = "127.0.0.1"
-LEADER_FIRST_S = 2.0  # what lies between two signs of life, and between two looks for them, together
+LEADER_FIRST_S = 2.0  # a period of the signs of life, and one of the looks for them
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import socket
 import msgspec
 import pytest
 
+from dormouse_worker.errors import RankHung, RankLost
 from dormouse_worker.executor.rank_connection import RankConnection
 from dormouse_worker.executor.rank_group import RankGroup
 from dormouse_worker.executor.rank_line import LeaderLine
@@ -27,11 +28,18 @@ class TalkativeRank:
         here, there = socket.socketpair()
         self.line = LeaderLine(there)
         self._there = there
-        ranks = {0: RankConnection(here, lambda: 0.0, "rank 0")}
-        self.group = RankGroup(ranks, NoChildren(), lambda: 0.0, rank_timeout_s=9)
+        self.now_s = 0.0
+        ranks = {0: RankConnection(here, self._clock, "rank 0")}
+        self.group = RankGroup(ranks, NoChildren(), self._clock, rank_timeout_s=9)
+
+    def _clock(self):
+        return self.now_s
 
     def say(self, call_id, value):
         self.line.say(Answer(call_id, encode_value(value)))
+
+    def hang_up(self):
+        self._there.close()
 
     def close(self):
         self.group.close()
@@ -56,3 +64,18 @@ def test_each_order_gets_its_own_answer_whatever_else_a_rank_says(rank):
     rank.say(1, "the first once more, late")
     rank.say(2, "the second")
     assert value_of(rank.group.call("two")) == "the second"
+
+
+def test_who_was_silent_for_too_long_hung_even_if_somebody_has_killed_it_meanwhile(rank):
+    rank.now_s = 9.5
+    rank.hang_up()
+    with pytest.raises(RankHung, match="rank 0: no sign of life for 9 s"):
+        rank.group.check_alive()
+
+
+def test_who_spoke_a_moment_ago_is_lost_however_late_that_is_read(rank):
+    rank.now_s = 9.5
+    rank.say(1, "not yet the end")
+    rank.hang_up()
+    with pytest.raises(RankLost, match="rank 0: its process ended"):
+        rank.group.check_alive()

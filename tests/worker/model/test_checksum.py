@@ -59,6 +59,7 @@ def test_host_and_device_agree(num_bytes, monkeypatch):
     """The device's way, taken on the CPU, and with so few blocks at once that there are several rounds."""
     data = random_bytes(num_bytes)
     expected = checksum(data)
+    monkeypatch.setattr(module, "load_kernels", lambda: Missing("a device has none"))
     monkeypatch.setattr(module, "_of_host", module._of_device)
     monkeypatch.setattr(module, "_DEVICE_BLOCKS", 2)
     assert checksum(data) == expected
@@ -70,6 +71,7 @@ def test_memory_that_begins_between_two_numbers_agrees_too(monkeypatch):
     shifted = torch.zeros(len(data) + 3, dtype=torch.uint8)[3:]
     shifted.copy_(data)
     assert checksum(shifted) == checksum(data)
+    monkeypatch.setattr(module, "load_kernels", lambda: Missing("a device has none"))
     monkeypatch.setattr(module, "_of_host", module._of_device)
     assert checksum(shifted) == checksum(data)
 

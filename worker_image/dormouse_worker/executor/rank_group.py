@@ -126,13 +126,13 @@ class RankGroup:
                 break
             if deadline_s is not None and now_s >= deadline_s:
                 raise RankHung(self._why_late(missing, timeout_s))
-            self._pump(self._patience_s(now_s, deadline_s, failed_s))
+            self._pump(self._until_next_look_s(now_s, deadline_s, failed_s))
             self._check_beats()
         answers = {rank: self._answers.pop((call_id, rank)) for rank in ranks if rank not in missing}
         return Replies(answers, tuple(missing))
 
     @staticmethod
-    def _patience_s(now_s: float, deadline_s: float | None, failed_s: float | None) -> float:
+    def _until_next_look_s(now_s: float, deadline_s: float | None, failed_s: float | None) -> float:
         limits = [LOOK_PERIOD_S]
         if deadline_s is not None:
             limits.append(deadline_s - now_s)
@@ -145,7 +145,7 @@ class RankGroup:
         return f"{names}: no answer to a batch within {timeout_s} s (--rank-timeout)"
 
     def _pump(self, timeout_s: float) -> None:
-        """Write what waits, read what comes. Raises RankLost."""
+        """Write what waits, read what comes. Raises RankLost, RankHung."""
         for connection in self._connections.values():
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.wants_to_write else 0)
             if self._selector.get_key(connection).events != events:
@@ -156,6 +156,7 @@ class RankGroup:
             self._take(key.fileobj)
         for connection in self._connections.values():
             if connection.has_ended:
+                self._check_beats()  # whoever was silent for too long may have been killed for that
                 self._children.check()  # who knows how it ended
                 raise RankLost(f"{connection.name}: its process ended, or the connection to it")
 

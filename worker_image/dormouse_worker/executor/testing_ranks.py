@@ -162,7 +162,8 @@ class FakeRankWorker(WorkerBase):
 
     def facts(self) -> dict[str, Any]:
         """Return what only this process knows; for `collective_rpc`."""
-        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
+        where = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
+        names = (*where, "DORMOUSE_GROUP_TIMEOUT_S")
         return {
             "pid": os.getpid(),
             "asleep": sorted(self.asleep),

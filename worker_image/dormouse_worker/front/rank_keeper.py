@@ -93,7 +93,10 @@ class RankKeeper:
             known = zip(self.ranks, self._processes, strict=True)
             silent = {rank: process for rank, process in known if process.silence_s > self._patience_s}
             for rank in was_silent & silent.keys():
-                logger.error("rank is killed", extra={"fields": {"rank": rank, "silent for (s)": self._patience_s}})
+                logger.error(
+                    "rank is killed",
+                    extra={"fields": {"rank": rank, "silent for (s)": round(silent[rank].silence_s, 1)}},
+                )
                 silent[rank].kill()
             was_silent = set(silent)
 

@@ -30,7 +30,12 @@ _DEVICE_BLOCKS = 1024  # at once, which bounds the tensors of sums
 
 
 def checksum(data: torch.Tensor, first_block: int = 0) -> int:
-    """Return the checksum of uint8 [n] which begins with this block of the whole; in [0, 2**64)."""
+    """Return the checksum of uint8 [n], dense, which begins with this block of the whole; in [0, 2**64)."""
+    kernels = load_kernels() if data.device.type == "cpu" else Missing("they compute on hosts")
+    if not isinstance(kernels, Missing):
+        assert data.dtype is torch.uint8, data.dtype
+        assert data.is_contiguous()
+        return kernels.checksum(data.data_ptr(), len(data), first_block)
     num_blocks = len(data) // BLOCK_BYTES
     whole, rest = data[: num_blocks * BLOCK_BYTES], data[num_blocks * BLOCK_BYTES :]
     total = _of_host(whole, first_block) if data.device.type == "cpu" else _of_device(whole, first_block)
@@ -45,12 +50,8 @@ def combine(parts: list[int]) -> int:
 
 
 def _of_host(data: torch.Tensor, first_block: int) -> int:
-    """Sum up whole blocks on this thread alone."""
-    num_blocks = len(data) // BLOCK_BYTES
-    kernels = load_kernels()
-    if not isinstance(kernels, Missing):
-        return kernels.checksum(data.data_ptr(), num_blocks, first_block)
-    words: Any = data.numpy().view(np.int64).reshape(num_blocks, 1, _ROWS, _LANES)
+    """Sum up block by block, each in the processor's cache, on this thread alone."""
+    words: Any = data.numpy().view(np.int64).reshape(-1, 1, _ROWS, _LANES)
     places = np.arange(_SUMS_PER_BLOCK)[None]
     return sum(
         _mixed(block, (places + number * _SUMS_PER_BLOCK) * _KEY) for number, block in enumerate(words, first_block)

@@ -84,12 +84,12 @@ class Kernels:
         """Set the batch's tokens, int64 [rows]."""
         self._library.dm_sample(self._handle, byref(batch))
 
-    def checksum(self, blocks: int, num_blocks: int, first_block: int) -> int:
-        """Return what `model.checksum` defines for whole blocks, in [0, 2**64).
+    def checksum(self, data: int, num_bytes: int, first_block: int) -> int:
+        """Return what `model.checksum` defines for bytes of the host, in [0, 2**64).
 
         Several threads may call it at once, also while a pass runs; none is woken for it.
         """
-        return int(self._library.dm_checksum(self._handle, blocks, num_blocks, first_block))
+        return int(self._library.dm_checksum(self._handle, data, num_bytes, first_block))
 
     def shared_bytes(self, num_ranks: int) -> int:
         """Return the bytes of the memory, zeros at first, that so many ranks of a stage share."""

@@ -32,6 +32,10 @@ def read(slot, start, end, target):
     target.copy_(TENSORS[slot.name][start:end])
 
 
+def threads_left():
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("weights")]
+
+
 class Bench:
     """Memory of each thread, and of the whole."""
 
@@ -65,20 +69,22 @@ def test_ends_grow_up_to_the_last():
 
 
 def test_nothing_is_told_before_all_that_lies_before_it_is_there():
-    """The first window takes until another one was delivered, where there is another thread for it."""
+    """The first window takes until another thread, where there is one, has delivered one: it has begun its second."""
     bench = Bench()
-    other = threading.Event()
+    begun = threading.Semaphore(0)
+
+    def place(thread, window):
+        begun.release()
+        return bench.place(thread, window)
 
     def slow(slot, start, end, target):
-        is_first = (slot.name, start) == (WINDOWS[0].pieces[0].slot.name, 0)
-        if is_first and num_threads(WINDOWS) > 1:
-            assert other.wait(WAIT_S)
+        if (slot.name, start) == (WINDOWS[0].pieces[0].slot.name, 0) and num_threads(WINDOWS) > 1:
+            for _ in range(num_threads(WINDOWS) + 1):
+                assert begun.acquire(timeout=WAIT_S)
             assert bench.told == []
         read(slot, start, end, target)
-        if not is_first:
-            other.set()
 
-    bench.run(read=slow)
+    stream(WINDOWS, slow, place, bench.deliver, bench.told.append)
     assert bench.told[-1] == LAYOUT.num_bytes
 
 
@@ -88,9 +94,10 @@ def test_what_fails_is_raised_and_nobody_takes_another_window(monkeypatch, faili
     bench = Bench()
     failed, ended = threading.Event(), threading.Event()
     begun = []
+    end_course = streaming._Course.end
 
     def end(course):
-        course._is_over = True
+        end_course(course)
         ended.set()
 
     def place(thread, window):
@@ -112,6 +119,7 @@ def test_what_fails_is_raised_and_nobody_takes_another_window(monkeypatch, faili
         stream(WINDOWS, fail, place, bench.deliver, bench.told.append)
     assert len(begun) < num_threads(WINDOWS), "what another thread had just taken"
     assert max(bench.told, default=0) <= WINDOWS[failing].start
+    assert not threads_left()
 
 
 def test_who_is_told_may_end_it():
@@ -122,8 +130,11 @@ def test_who_is_told_may_end_it():
         raise Stopped
 
     bench = Bench()
+    delivered = []
     with pytest.raises(Stopped):
-        stream(WINDOWS, read, bench.place, bench.deliver, stop)
+        stream(WINDOWS, read, bench.place, lambda window, _: delivered.append(window), stop)
+    assert num_threads(WINDOWS) > 1 or len(delivered) == 1
+    assert not threads_left()
 
 
 def test_nothing_is_read_of_nothing():

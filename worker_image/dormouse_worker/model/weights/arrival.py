@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-Tell = Callable[[int], None]
+Tell = Callable[[int], None]  # called by one thread at a time, with ends that grow; does not wait for anybody
 
 
 class _Stopped(Exception):
@@ -22,7 +22,7 @@ class Arrival:
     """Owns the thread that fills, if there is one, and what is known of its work."""
 
     def __init__(self, fill: Callable[[Tell], None]) -> None:
-        """`fill(tell)` brings all bytes in order, and calls `tell(end)` whenever those before `end` are there."""
+        """`fill(tell)` brings all bytes, and calls `tell(end)` on any thread when all before a later end are there."""
         self._fill = fill
         self._end_bytes = 0
         self._is_over = False

@@ -33,6 +33,9 @@ class _Course:
         self._parts: dict[str, list[int]] = {}
         self._is_over = False
 
+    def __repr__(self) -> str:
+        return f"_Course({self._num_taken} of {len(self._windows)} windows taken, told of {self._num_told})"
+
     def take(self) -> Iterator[tuple[int, Window]]:
         """Yield the next window that nobody has taken, as long as there are any and nobody has ended the course."""
         while True:
@@ -61,8 +64,9 @@ class _Course:
         self._is_over = True
 
     def checksums(self) -> dict[str, int]:
-        """Return those of the tensors, by name. Once all windows are done."""
-        return {name: combine(parts) for name, parts in self._parts.items()}
+        """Return those of the tensors, by name, in the order of the windows. Once all of these are done."""
+        names = dict.fromkeys(piece.slot.name for window in self._windows for piece in window.pieces)
+        return {name: combine(self._parts[name]) for name in names}
 
 
 def num_threads(windows: Sequence[Window]) -> int:
@@ -82,7 +86,8 @@ def stream(
     `place(thread, window)` says where in host memory the n-th of `num_threads` reads a window to; it may be the same
     memory for all windows of a thread. `deliver` is called by the thread that read, which still has the bytes in its
     processor's cache: by several at a time, in any order. `tell(end)` is called by one of them at a time, with ends
-    that grow: all windows up to `end` are delivered. When this raises, no thread writes any more.
+    that grow: all windows up to `end` are delivered. When this raises, no thread writes any more;
+    where several failed, it is what one of them raised.
     """
     course = _Course(windows, tell)
 
@@ -94,13 +99,12 @@ def stream(
                 deliver(window, target)
                 course.note(number, parts)
         finally:
-            course.end()  # whoever finds nothing to take, or fails, has seen the last one taken
+            course.end()  # nothing is left, or nobody wants the rest
 
     count = num_threads(windows)
     with ThreadPoolExecutor(count, thread_name_prefix="weights") as pool:
-        threads = [pool.submit(work, thread) for thread in range(count)]
         try:
-            for done in threads:
+            for done in [pool.submit(work, thread) for thread in range(count)]:
                 done.result()
         finally:
             course.end()

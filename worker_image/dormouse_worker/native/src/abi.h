@@ -125,5 +125,5 @@ struct DmKernels {
   int64_t (*workspace_bytes)(const DmModel *, int64_t num_tokens, int64_t num_rows);
   void (*sample)(const DmPool *, const DmSample *);
   int64_t (*desk_bytes)(int64_t vocab_size);
-  uint64_t (*checksum)(const void *blocks, int64_t num_blocks, int64_t first_block);
+  uint64_t (*checksum)(const void *data, int64_t num_bytes, int64_t first_block);
 };

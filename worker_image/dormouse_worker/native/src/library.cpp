@@ -108,9 +108,10 @@ void dm_multiply(const DmKernels *kernels, int64_t dtype, const float *in, const
   kernels->multiply(&held.threads, dtype, in, map, out, rows, columns, num_outputs);
 }
 
-// Returns the checksum of whole blocks of 1 MiB; any number of threads may call it, and no other is woken for it.
-uint64_t dm_checksum(const DmKernels *kernels, const void *blocks, int64_t num_blocks, int64_t first_block) {
-  return kernels->checksum(blocks, num_blocks, first_block);
+// Returns the checksum of bytes that begin with this block of the whole. Any number of threads may call it, and no other
+// is woken for it.
+uint64_t dm_checksum(const DmKernels *kernels, const void *data, int64_t num_bytes, int64_t first_block) {
+  return kernels->checksum(data, num_bytes, first_block);
 }
 
 // Returns the bytes of the memory that so many ranks share.
