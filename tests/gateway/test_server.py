@@ -108,14 +108,13 @@ async def test_reflection_is_a_switch(make_house, is_on):
     async with make_house(enable_reflection=is_on) as house:
         stub = reflection_pb2_grpc.ServerReflectionStub(house.channel)
         request = reflection_pb2.ServerReflectionRequest(list_services="")
-        call = stub.ServerReflectionInfo(iter([request]), timeout=30)
         if is_on:
+            call = stub.ServerReflectionInfo(iter([request]), timeout=30)
             names = [service.name for service in (await call.read()).list_services_response.service]
             assert "dormouse.v1.Inference" in names
-        else:
-            with pytest.raises(grpc.RpcError) as caught:
-                await call.read()
-            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        else:  # nothing is sent: grpc's client says INTERNAL where the answer overtakes a message
+            call = stub.ServerReflectionInfo(timeout=30)
+            assert await call.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 async def test_metrics_are_shown_over_http(house, workers):
