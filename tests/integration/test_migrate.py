@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import signal
+import urllib.request
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -26,7 +27,7 @@ from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
 from dormouse_kube.testing import FakeKube
 from tests.integration.conftest import EPOCH, TOKENS
 from tests.integration.test_processes import engine_of
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -230,15 +231,31 @@ async def test_streams_go_on_when_their_workers_engine_or_the_whole_worker_is_ki
 async def test_streams_go_on_when_worker_after_worker_gives_up_what_it_has(pair, byte_tokens):
     async with gateway_of(pair) as house:
         asked, wholes = await requests_to_test(house, byte_tokens)
+        num_choices = sum(len(whole.choices) for whole in wholes)
         readers = await begin_all(house, asked)
         counts = [worker.status().request_counter for worker in pair]
         for here, there in ((0, 1), (1, 0)):
+            num_begun = await asyncio.to_thread(first_tokens, pair[there])
             await only(house, f"w{there}")
             await asyncio.to_thread(give_up, pair[here])
+            await begun(pair[there], num_begun + num_choices)
             await asyncio.gather(*(reader.read(BEFORE) for reader in readers))
         check_all(await end_all(readers), wholes)
-    num_choices = sum(len(whole.choices) for whole in wholes)
     assert [worker.status().request_counter for worker in pair] == [count + num_choices for count in counts]
+
+
+async def begun(worker, count):
+    """Return when a worker has said something to so many choices: only then may one return to where it was before."""
+    async with asyncio.timeout(PATIENCE_S):
+        while await asyncio.to_thread(first_tokens, worker) < count:
+            pass
+
+
+def first_tokens(worker):
+    """Return to how many choices a worker has said something."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{worker.metrics_port}/metrics", timeout=PATIENCE_S) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:time_to_first_token_seconds_count"))
 
 
 def give_up(worker):
