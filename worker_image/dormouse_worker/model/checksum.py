@@ -31,14 +31,14 @@ _DEVICE_BLOCKS = 1024  # at once, which bounds the tensors of sums
 
 def checksum(data: torch.Tensor, first_block: int = 0) -> int:
     """Return the checksum of uint8 [n], dense, which begins with this block of the whole; in [0, 2**64)."""
-    kernels = load_kernels() if data.device.type == "cpu" else Missing("they compute on hosts")
-    if not isinstance(kernels, Missing):
+    is_on_host = data.device.type == "cpu"
+    if is_on_host and not isinstance(kernels := load_kernels(), Missing):
         assert data.dtype is torch.uint8, data.dtype
         assert data.is_contiguous()
         return kernels.checksum(data.data_ptr(), len(data), first_block)
     num_blocks = len(data) // BLOCK_BYTES
     whole, rest = data[: num_blocks * BLOCK_BYTES], data[num_blocks * BLOCK_BYTES :]
-    total = _of_host(whole, first_block) if data.device.type == "cpu" else _of_device(whole, first_block)
+    total = _of_host(whole, first_block) if is_on_host else _of_device(whole, first_block)
     if len(rest):
         total += _of_rest(rest, first_block + num_blocks)
     return total % _MODULUS
