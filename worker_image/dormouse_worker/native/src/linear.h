@@ -1,4 +1,4 @@
-// Linear maps: which weights meet in a group, and what becomes of their products with rows.
+// Linear maps: which weights meet in a group, `RUN` of them behind each other, and what becomes of their products with rows.
 #pragma once
 
 #include "product.h"
@@ -8,6 +8,7 @@ namespace {
 // The next weights; past the last one it is taken again, and what comes of it counts for nothing.
 template <class W>
 struct PlainGroups {
+  static constexpr int RUN = GROUP;
   const W *weight;
   int64_t num_outputs, columns;
   int64_t count() const { return parts(num_outputs, GROUP); }
@@ -17,7 +18,7 @@ struct PlainGroups {
 // As many weights of the gate as of the other half.
 template <class W>
 struct GatedGroups {
-  static constexpr int EACH = GROUP / 2;
+  static constexpr int EACH = GROUP / 2, RUN = EACH;
   const W *weight;
   int64_t half, columns;
   int64_t count() const { return parts(half, EACH); }

@@ -1,0 +1,67 @@
+// Products of one row, whose time is that of reading the weights: one after the other, as they lie in memory.
+//
+// What the processor fetches by itself, and the loads that it begins ahead of the sums, are faster than any order with
+// requests of our own (decision 16 has the figures). So the loop is as short as it can be, and runs on over rows that
+// lie behind each other before it goes elsewhere.
+#pragma once
+
+#include "tile.h"
+
+namespace {
+
+constexpr int64_t STRETCH = 16;  // groups whose products are kept until they are passed on
+
+// Computes the partial sums of the products with one weight's columns [begin, end).
+template <class A, class W>
+INLINE floats partial_sums(const A *in, const W *weight, int64_t begin, int64_t end) {
+  typedef Dot<A, W> D;
+  floats total = floats{};
+  int64_t k = begin;
+#pragma GCC unroll 4
+  for (; k + D::step <= end; k += D::step) total = D::add(total, D::left(in + k), D::right(weight + k));
+  if (k == end) return total;
+  A rest[D::step] = {};
+  W rest_of[D::step] = {};
+  memcpy(rest, in + k, (end - k) * sizeof(A));
+  memcpy(rest_of, weight + k, (end - k) * sizeof(W));
+  return D::add(total, D::left(rest), D::right(rest_of));
+}
+
+// Computes four products, with the additions of `tile`, which adds up after every `depth` columns.
+template <class A, class W>
+INLINE void four_products(const A *in, const W *const *weights, int64_t columns, int64_t depth, float *out) {
+  floats last[TILE_WEIGHTS];
+  four before{};
+  int64_t whole = (columns - 1) / depth * depth;
+  UNROLL for (int j = 0; j < TILE_WEIGHTS; j++) {
+    for (int64_t k = 0; k < whole; k += depth) {
+      floats some = partial_sums(in, weights[j], k, k + depth);
+      float done = sums(some, some, some, some)[0];
+      before[j] = k ? before[j] + done : done;
+    }
+    last[j] = partial_sums(in, weights[j], whole, columns);
+  }
+  four done = sums(last[0], last[1], last[2], last[3]);
+  *(four_anywhere *)out = whole ? before + done : done;
+}
+
+// Multiplies one row with groups [begin, end); see `multiply` for `done`. Groups tell how many of their weights lie
+// behind each other, as those of the next group do: these are read on before the group's others.
+template <class W, class A, class Groups, class Done>
+void multiply_row(const A *in, int64_t columns, int64_t depth, const Groups &groups, int64_t begin, int64_t end,
+                  const Done &done) {
+  alignas(64) float products[STRETCH][GROUP];
+  for (int64_t first = begin; first < end; first += STRETCH) {
+    int64_t count = at_most(STRETCH, end - first);
+    for (int run = 0; run < GROUP; run += Groups::RUN)
+      for (int64_t g = 0; g < count; g++)
+        for (int j = run; j < run + Groups::RUN; j += TILE_WEIGHTS) {
+          const W *weights[TILE_WEIGHTS];
+          for (int i = 0; i < TILE_WEIGHTS; i++) weights[i] = groups.row(first + g, j + i);
+          four_products(in, weights, columns, depth, products[g] + j);
+        }
+    for (int64_t g = 0; g < count; g++) done(first + g, 0, 1, products[g]);
+  }
+}
+
+}  // namespace

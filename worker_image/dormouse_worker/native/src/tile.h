@@ -1,0 +1,100 @@
+// Products of rows with four weights [N][K], both dense along K: every element is one dot product.
+//
+// A tile is up to 6 rows by 4 weights: 24 vectors of partial sums in registers, of which each is added up at its end; with
+// 16 registers it is 3 rows. Weights are read once from memory, the next tile's while this one computes.
+#pragma once
+
+#include "vector.h"
+
+namespace {
+
+constexpr int TILE_ROWS = REGISTERS == 32 ? 6 : 3, TILE_WEIGHTS = 4;
+constexpr int GROUP = 4 * TILE_WEIGHTS;  // weights whose products with a row fill a line
+
+// Where a tile's products go, four for each row.
+struct Out {
+  float *to;
+  int64_t stride;  // from row to row
+  bool adds;       // to what is there
+
+  Out from(int64_t row) const { return {to + row * stride, stride, adds}; }
+};
+
+// Computes the products over `depth`. `ahead` is how far the weights read next lie ahead.
+template <int ROWS, bool FETCHES, class A, class W>
+INLINE void tile_of(const A *in, int64_t stride, const W *const *weights, int64_t depth, int64_t ahead, Out out) {
+  typedef Dot<A, W> D;
+  floats total[ROWS][TILE_WEIGHTS];
+  UNROLL for (int r = 0; r < ROWS; r++) UNROLL for (int j = 0; j < TILE_WEIGHTS; j++) total[r][j] = floats{};
+  const W *w0 = weights[0], *w1 = weights[1], *w2 = weights[2], *w3 = weights[3];
+  auto step = [&](const A *a, int64_t a_stride, const W *b0, const W *b1, const W *b2,
+                  const W *b3) __attribute__((always_inline)) {
+    typename D::Right right[TILE_WEIGHTS] = {D::right(b0), D::right(b1), D::right(b2), D::right(b3)};
+    UNROLL for (int r = 0; r < ROWS; r++) {
+      typename D::Left left = D::left(a + r * a_stride);
+      UNROLL for (int j = 0; j < TILE_WEIGHTS; j++) total[r][j] = D::add(total[r][j], left, right[j]);
+    }
+  };
+  int64_t k = 0;
+  for (; k + D::step <= depth; k += D::step) {
+    if (FETCHES) {
+      __builtin_prefetch(w0 + k + ahead, 0, 2);
+      __builtin_prefetch(w1 + k + ahead, 0, 2);
+      __builtin_prefetch(w2 + k + ahead, 0, 2);
+      __builtin_prefetch(w3 + k + ahead, 0, 2);
+    }
+    step(in + k, stride, w0 + k, w1 + k, w2 + k, w3 + k);
+  }
+  if (k < depth) {  // the rest, filled up with zeros
+    A rest[ROWS][D::step];
+    W rest_of[TILE_WEIGHTS][D::step];
+    memset(rest, 0, sizeof rest);
+    memset(rest_of, 0, sizeof rest_of);
+    for (int r = 0; r < ROWS; r++) memcpy(rest[r], in + r * stride + k, (depth - k) * sizeof(A));
+    for (int j = 0; j < TILE_WEIGHTS; j++) memcpy(rest_of[j], weights[j] + k, (depth - k) * sizeof(W));
+    step(rest[0], D::step, rest_of[0], rest_of[1], rest_of[2], rest_of[3]);
+  }
+  UNROLL for (int r = 0; r < ROWS; r++) {
+    four done = sums(total[r][0], total[r][1], total[r][2], total[r][3]);
+    four_anywhere *at = (four_anywhere *)(out.to + r * out.stride);
+    *at = out.adds ? *at + done : done;
+  }
+}
+
+template <bool FETCHES, class A, class W>
+void tile(int64_t rows, const A *in, int64_t stride, const W *const *weights, int64_t depth, int64_t ahead, Out out) {
+  if (rows >= TILE_ROWS) return tile_of<TILE_ROWS, FETCHES>(in, stride, weights, depth, ahead, out);
+  switch (rows) {
+    case 1: return tile_of<1, FETCHES>(in, stride, weights, depth, ahead, out);
+    case 2: return tile_of<2, FETCHES>(in, stride, weights, depth, ahead, out);
+#if REGISTERS == 32
+    case 3: return tile_of<3, FETCHES>(in, stride, weights, depth, ahead, out);
+    case 4: return tile_of<4, FETCHES>(in, stride, weights, depth, ahead, out);
+    default: return tile_of<5, FETCHES>(in, stride, weights, depth, ahead, out);
+#endif
+  }
+}
+
+// Fetches one of several equal pieces of what lies `ahead`: a burst of all of it would hold up the products.
+template <class W>
+INLINE void fetch(const W *const *weights, int64_t depth, int64_t ahead, int64_t piece, int64_t pieces) {
+  constexpr int64_t line = 64 / (int64_t)sizeof(W);
+  int64_t lines = parts(depth, line), end = (piece + 1) * lines / pieces;
+  for (int64_t i = piece * lines / pieces; i < end; i++)
+    UNROLL for (int j = 0; j < TILE_WEIGHTS; j++) __builtin_prefetch(weights[j] + i * line + ahead, 0, 2);
+}
+
+// Computes the products of any number of rows, and fetches what lies `ahead` of where the weights are `read`.
+template <class A, class W, class Read>
+void tiles(int64_t rows, const A *in, int64_t stride, const W *const *weights, const Read *const *read, int64_t depth,
+           int64_t ahead, Out out) {
+  if constexpr (sizeof(W) == sizeof(Read))
+    if (rows <= TILE_ROWS) return tile<true>(rows, in, stride, weights, depth, ahead, out);
+  int64_t pieces = parts(rows, TILE_ROWS);
+  for (int64_t i = 0, r = 0; i < pieces; i++, r += TILE_ROWS) {
+    fetch(read, depth, ahead, i, pieces);
+    tile<false>(at_most(rows - r, TILE_ROWS), in + r * stride, stride, weights, depth, 0, out.from(r));
+  }
+}
+
+}  // namespace
