@@ -7,6 +7,7 @@ rows, and our share of it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from rich.console import Console
 
@@ -28,11 +29,11 @@ def measure(options: Options, console: Console) -> list[Row]:
 
 def _race(name: str, options: Options, console: Console) -> Iterator[Row]:
     use_threads(options)
-    limit = measure_product_gflop_per_s(SHAPES[name])
+    limit = partial(measure_product_gflop_per_s, SHAPES[name])
     with race(name, options, console, with_transformers=False) as sides:
-        laps = sides.run(WORKLOAD, stream_interval=MAX_STREAM_INTERVAL)
+        laps = sides.run(WORKLOAD, stream_interval=MAX_STREAM_INTERVAL, measure_limit=limit)
     yield from speed_rows(WORKLOAD, name, laps, {VLLM: SPEED})
-    yield from product_rows(WORKLOAD, name, laps, limit)
+    yield from product_rows(WORKLOAD, name, laps)
 
 
 if __name__ == "__main__":

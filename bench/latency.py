@@ -29,12 +29,11 @@ def measure(options: Options, console: Console) -> list[Row]:
 
 def _race(name: str, options: Options, console: Console) -> Iterator[Row]:
     use_threads(options)
-    limit = measure_read_gb_per_s()
     with race(name, options, console) as sides:
-        laps = sides.run(WORKLOAD)
+        laps = sides.run(WORKLOAD, measure_limit=measure_read_gb_per_s)
     yield from first_token_rows(WORKLOAD, name, laps, {VLLM: TTFT})
     yield from per_token_rows(WORKLOAD, name, laps)
-    yield from read_rows(WORKLOAD, name, laps, limit)
+    yield from read_rows(WORKLOAD, name, laps)
 
 
 def _measure_float32(name: str, options: Options, console: Console) -> Iterator[Row]:

@@ -7,7 +7,7 @@ of its own, and the best counts. Sides that are not asked are stopped: see `Help
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from statistics import median
@@ -35,10 +35,16 @@ class Laps:
     """What the sides answered in the measured repetitions, by side; ours is always there."""
 
     replies: Mapping[str, Sequence[list[Reply]]]
+    limits: Sequence[float] = ()  # what the machine could do at all, just before each repetition; empty = not measured
 
     def median(self, side: str, figure: Figure) -> float:
         """Return a figure's median over a side's repetitions."""
         return median(map(figure, self.replies[side]))
+
+    def share_of_limit(self, side: str, rate: Figure) -> float:
+        """Return a side's median share of what the machine could do in the same repetition, 0 to 100."""
+        shares = (rate(lap) / limit for lap, limit in zip(self.replies[side], self.limits, strict=True))
+        return 100 * median(shares)
 
     def best_way(self, figure: Figure, *, smaller_is_better: bool = False) -> str | None:
         """Return the side that is vLLM's best way by a figure; None if vLLM was not there."""
@@ -59,15 +65,18 @@ class Race:
     def __repr__(self) -> str:
         return f"Race({self.name}: {', '.join(self._sides)})"
 
-    def run(self, workload: str, *, stream_interval: int = 1) -> Laps:
-        """Warm all up, then let them take turns."""
+    def run(self, workload: str, *, stream_interval: int = 1, measure_limit: Callable[[], float] | None = None) -> Laps:
+        """Warm all up, then let them take turns; what the machine can do is measured before each turn of all."""
         laps: dict[str, list[list[Reply]]] = {side: [] for side in self._sides}
+        limits = []
         for rep in range(self._options.reps + 1):
+            if rep and measure_limit:
+                limits.append(measure_limit())
             for side in self._of_round(rep):
                 replies = self._lap(side, self._job(workload, rep, side, stream_interval), rep)
                 if rep:
                     laps[side].append(replies)
-        return Laps(laps)
+        return Laps(laps, limits)
 
     def job(self, workload: str, rep: int, stream_interval: int = 1) -> Job:
         """Return a repetition's requests."""

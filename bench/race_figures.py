@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from bench.contest import Figure
 from bench.models import SHAPES, Shape
@@ -65,31 +66,32 @@ def peer_rows(kind: Kind, laps: Laps, goals: Mapping[str, Goal]) -> Iterator[Row
         yield Row(kind.what, ours, kind.unit)
 
 
-def product_rows(workload: str, name: str, laps: Laps, limit_gflop_per_s: float) -> Iterator[Row]:
+def product_rows(workload: str, name: str, laps: Laps) -> Iterator[Row]:
     """Yield the limit of the machine's products and what share of it the model's products alone had."""
-    yield Row(f"limit: products of 64 rows, {name}", limit_gflop_per_s, "GFLOP/s")
+    yield Row(f"limit: products of 64 rows, {name}", median(laps.limits), "GFLOP/s")
 
-    def share(replies: Sequence[Reply]) -> float:
-        return 100 * work_gflop(SHAPES[name], replies) / wall_s(replies) / limit_gflop_per_s
+    def rate(replies: Sequence[Reply]) -> float:
+        return work_gflop(SHAPES[name], replies) / wall_s(replies)
 
-    yield _share_row(f"{workload}, {name} bf16: share of that limit", laps, share)
+    yield _share_row(f"{workload}, {name} bf16: share of that limit", laps, rate)
 
 
-def read_rows(workload: str, name: str, laps: Laps, limit_gb_per_s: float) -> Iterator[Row]:
+def read_rows(workload: str, name: str, laps: Laps) -> Iterator[Row]:
     """Yield the limit of reading and what share of it reading the weights once for each token had."""
-    yield Row("limit: reading memory", limit_gb_per_s, "GB/s")
+    yield Row(f"limit: reading memory, {name}", median(laps.limits), "GB/s")
     weights_gb = 1e-9 * HALF_BYTES * (SHAPES[name].layer_weights + SHAPES[name].head_weights)
 
-    def share(replies: Sequence[Reply]) -> float:
-        return 100 * weights_gb / (1e-3 * tpot_ms(replies)) / limit_gb_per_s
+    def rate(replies: Sequence[Reply]) -> float:
+        return weights_gb / (1e-3 * tpot_ms(replies))
 
     goal = None if name in IN_CACHES else READ_SHARE
-    yield _share_row(f"{workload}, {name} bf16: share of that limit", laps, share, goal)
+    yield _share_row(f"{workload}, {name} bf16: share of that limit", laps, rate, goal)
 
 
-def _share_row(what: str, laps: Laps, share: Callable[[Sequence[Reply]], float], goal: Goal | None = None) -> Row:
-    best = laps.best_way(share)
-    return Row(what, laps.median(OURS, share), "%", None if best is None else laps.median(best, share), goal)
+def _share_row(what: str, laps: Laps, rate: Figure, goal: Goal | None = None) -> Row:
+    best = laps.best_way(rate)
+    peer = None if best is None else laps.share_of_limit(best, rate)
+    return Row(what, laps.share_of_limit(OURS, rate), "%", peer, goal)
 
 
 def work_gflop(shape: Shape, replies: Sequence[Reply]) -> float:

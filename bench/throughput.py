@@ -7,6 +7,7 @@ with the rate of the machine's products, and our share of it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from rich.console import Console
 
@@ -32,11 +33,11 @@ def measure(options: Options, console: Console) -> list[Row]:
 
 def _race(name: str, options: Options, console: Console) -> Iterator[Row]:
     use_threads(options)
-    limit = measure_product_gflop_per_s(SHAPES[name])
+    limit = partial(measure_product_gflop_per_s, SHAPES[name])
     with race(name, options, console) as sides:
-        laps = sides.run(WORKLOAD, stream_interval=MAX_STREAM_INTERVAL)
+        laps = sides.run(WORKLOAD, stream_interval=MAX_STREAM_INTERVAL, measure_limit=limit)
     yield from speed_rows(WORKLOAD, name, laps, GOALS)
-    yield from product_rows(WORKLOAD, name, laps, limit)
+    yield from product_rows(WORKLOAD, name, laps)
 
 
 def _measure_float32(name: str, options: Options, console: Console) -> Iterator[Row]:

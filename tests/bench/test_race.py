@@ -53,14 +53,27 @@ def run_race(*names, **options):
     return log, laps
 
 
+def run_race_with_limits(*names, **options):
+    log = []
+
+    def measure():
+        log.append("limit")
+        return float(len(log))
+
+    sides = {name: Side(name, log) for name in names}
+    console = Console(file=io.StringIO())
+    laps = Race("tiny", sides, Options(**options), console).run("W2", measure_limit=measure)
+    return [entry if entry == "limit" else entry[0] for entry in log], laps
+
+
 def reply(tokens=10, first_s=1.0, last_s=10.0, prompt=0, cached=0):
     return Reply([1] * tokens, 0.0, first_s, last_s, prompt_tokens=prompt, cached_tokens=cached)
 
 
-def laps(**seconds):
+def laps(*limits, **seconds):
     """Return one repetition per side of one reply with ten tokens in so many seconds."""
     names = {"ours": OURS, "half": HALF, "single": SINGLE, "hf": TRANSFORMERS}
-    return Laps({names[side]: [[reply(last_s=last_s)]] for side, last_s in seconds.items()})
+    return Laps({names[side]: [[reply(last_s=last_s)]] for side, last_s in seconds.items()}, limits)
 
 
 def figures(rows):
@@ -73,6 +86,18 @@ def test_the_sides_take_turns_on_the_same_requests_and_the_warm_up_does_not_coun
     assert [prompt for _, _, prompt in log[::2]] == [prompt for _, _, prompt in log[1::2]]
     assert len({tuple(prompt) for _, _, prompt in log}) == 3
     assert {side: len(rounds) for side, rounds in result.replies.items()} == {OURS: 2, HALF: 2}
+
+
+def test_what_the_machine_can_do_is_measured_before_each_repetition_that_counts():
+    log, result = run_race_with_limits(OURS, HALF, reps=2)
+    assert log == [OURS, HALF, "limit", OURS, HALF, "limit", OURS, HALF]
+    assert result.limits == [3, 6]
+
+
+def test_a_share_is_of_what_the_machine_could_do_in_the_same_repetition():
+    rates = [[reply(last_s=1 / rate)] for rate in (8, 2, 6)]
+    result = Laps({OURS: rates}, limits=[10, 4, 8])
+    assert result.share_of_limit(OURS, lambda replies: 1 / replies[0].last_s) == pytest.approx(75)
 
 
 def test_transformers_is_warmed_up_with_few_requests_and_measured_once():
@@ -144,17 +169,17 @@ def test_the_work_is_what_the_matrices_multiply():
 
 def test_the_limit_of_products_stands_beside_each_side_s_share_of_it():
     gflop = work_gflop(SHAPES["tiny"], [reply()])
-    limit, share = product_rows("W4", "tiny", laps(ours=4, half=8, single=5), 1000 * gflop)
+    limit, share = product_rows("W4", "tiny", laps(1000 * gflop, ours=4, half=8, single=5))
     assert limit.ours == pytest.approx(1000 * gflop, rel=1e-3)
     assert (share.ours, share.peer) == pytest.approx((100 / 4000, 100 / 5000), rel=1e-3)
 
 
 def test_the_read_limit_binds_models_that_fit_no_cache():
     weights_gb = 2e-9 * (SHAPES["small"].layer_weights + SHAPES["small"].head_weights)
-    limit, share = read_rows("W2", "small", laps(ours=10, half=19), 1.25 * weights_gb)
+    limit, share = read_rows("W2", "small", laps(1.25 * weights_gb, ours=10, half=19))
     assert limit.unit == "GB/s"
     assert (share.ours, share.peer, share.holds) == (80, 40, False)
-    _, share = read_rows("W2", "tiny", laps(ours=10), 1.0)
+    _, share = read_rows("W2", "tiny", laps(1.0, ours=10))
     assert (share.peer, share.goal) == (None, None)
 
 
