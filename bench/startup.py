@@ -1,4 +1,4 @@
-"""From the start of the worker's process to its first token: tiny in float32; tiny and small in bfloat16, beside vLLM.
+"""From the start of the worker's process to its first token: tiny in float32; each model in bfloat16, beside vLLM.
 
 Weights are cached by the operating system and code is compiled, as the warm-up leaves them and as images have it.
 vLLM runs in one process, which starts fastest; what it has compiled for the model is cached by its own warm-up, too.
@@ -29,7 +29,6 @@ from bench.workload import Request, make_workload
 from dormouse_api.v1 import worker_control_pb2 as control
 
 MODEL = "tiny"
-BESIDE_VLLM = ("tiny", "small")
 WAY = "bfloat16"
 VLLM_GOAL = RatioAtMost(0.25)
 
@@ -46,7 +45,7 @@ class Start:
 
 def measure(options: Options, console: Console) -> list[Row]:
     """Return the rows."""
-    compared = [_beside_vllm(name, options, console) for name in BESIDE_VLLM if name in options.models]
+    compared = [_beside_vllm(name, options, console) for name in options.models]
     return [*_measure_alone(options, console), *compared]
 
 

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
@@ -88,6 +89,12 @@ class Worker:
         stub = health_pb2_grpc.HealthStub(self.channel)
         status: int = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=10, wait_for_ready=True).status
         return status
+
+    def page(self, path: str = "metrics") -> str:
+        """Return a page of its metrics port."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/{path}", timeout=60) as answer:
+            text: str = answer.read().decode()
+        return text
 
     def greedy(self, prompt_token_ids: list[int], max_tokens: int) -> list[int]:
         """Return the greedy tokens of a prompt."""

@@ -6,7 +6,6 @@ import os
 import select
 import signal
 import socket
-import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -50,11 +49,6 @@ def until(worker, holds, timeout_s=WAIT_S):
     status = next(status for status in call if holds(status))
     call.cancel()
     return status
-
-
-def page(worker, path):
-    with urllib.request.urlopen(f"http://127.0.0.1:{worker.metrics_port}/{path}", timeout=WAIT_S) as answer:
-        return answer.read().decode()
 
 
 def has_state(state):
@@ -140,8 +134,8 @@ def test_two_pods_serve_as_one_and_the_leader_tells_of_all_ranks(group):
     assert (follower.state, follower.node_rank, [rank.rank for rank in follower.ranks]) == (READY, 1, [1])
     assert group.follower.health(INFERENCE_SERVICE) == 2, "NOT_SERVING: nobody sends requests there"
     assert group.follower.health("") == 1
-    assert page(group.follower, "readyz") == "ok\n"
-    assert "dormouse_ranks_joined 1.0" in page(group.follower, "metrics")
+    assert group.follower.page("readyz") == "ok\n"
+    assert "dormouse_ranks_joined 1.0" in group.follower.page()
 
 
 def test_a_follower_takes_no_commands(group):

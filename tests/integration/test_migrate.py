@@ -6,7 +6,6 @@ import asyncio
 import os
 import random
 import signal
-import urllib.request
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -253,8 +252,7 @@ async def begun(worker, count):
 
 def first_tokens(worker):
     """Return to how many choices a worker has said something."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{worker.metrics_port}/metrics", timeout=PATIENCE_S) as answer:
-        lines = answer.read().decode().splitlines()
+    lines = worker.page().splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:time_to_first_token_seconds_count"))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -214,8 +213,9 @@ def check_a_sleep_in_a_crowd(worker, pool, mode, ends):
 
 def test_metrics_tell_the_state_the_residue_and_the_phases(sleeper):
     def read():
-        text = urllib.request.urlopen(f"http://127.0.0.1:{sleeper.metrics_port}/metrics", timeout=10).read().decode()
-        found = re.findall(r'^(\S+?)\{model_name="tiny"(?:,[a-z_]+="([a-z_]+)")?\} (\S+)$', text, re.MULTILINE)
+        found = re.findall(
+            r'^(\S+?)\{model_name="tiny"(?:,[a-z_]+="([a-z_]+)")?\} (\S+)$', sleeper.page(), re.MULTILINE
+        )
         return {(name, label): float(value) for name, label, value in found}
 
     before = read()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import shutil
 import signal
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -81,8 +80,7 @@ def test_a_cancelled_stream_frees_its_blocks(worker):
     next(iter(stream))
     stream.cancel()
     worker.greedy([1, 2, 3], 1)  # a later request comes round only after the abort was handled
-    metrics = urllib.request.urlopen(f"http://127.0.0.1:{worker.metrics_port}/metrics", timeout=10).read().decode()
-    usage = next(line for line in metrics.splitlines() if line.startswith("vllm:kv_cache_usage_perc{"))
+    usage = next(line for line in worker.page().splitlines() if line.startswith("vllm:kv_cache_usage_perc{"))
     assert float(usage.rsplit(" ", 1)[1]) == 0.0
 
 
