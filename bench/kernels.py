@@ -2,7 +2,7 @@
 
 Linear layers by the rows that share the weights, with more copies of a weight than the caches hold: in tokens of one
 sequence everything is read from memory, in a large batch everything is multiplied. Attention of one layer over a paged
-cache. Every ratio is of one run, both sides in turns; the limits are the best that any of torch's ways reached in it.
+cache. Every ratio is of one run, both sides in turns; the limits are torch's ways' in it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What this machine can do at all, measured in the run of the figures that stand beside it: reading, and multiplying.
 
-Each limit is the best that any of torch's ways reached.
+Each limit is what the best of torch's ways usually reaches, its median: what runs longer is no faster than that, and a
+machine with neighbours is much faster for moments.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from itertools import cycle
+from statistics import median
 
 import torch
 from torch.nn.functional import linear
@@ -38,7 +40,7 @@ def measure_read_gb_per_s() -> float:
         lambda: halves @ torch.ones(4096, dtype=torch.bfloat16),
     ]
     with torch.inference_mode():
-        return READ_BYTES / min(best_of(ways)) / 1e9
+        return READ_BYTES / min(usual_of(ways)) / 1e9
 
 
 def measure_product_gflop_per_s(shape: Shape, num_rows: int = BATCH_ROWS) -> float:
@@ -47,7 +49,7 @@ def measure_product_gflop_per_s(shape: Shape, num_rows: int = BATCH_ROWS) -> flo
     gflop = 2e-9 * num_rows * columns * outputs
     with torch.inference_mode():
         ways = [_product(dtype, num_rows, shape) for dtype in (torch.bfloat16, torch.float32)]
-        return gflop / min(best_of(ways, rounds=ROUNDS * shape.num_hidden_layers))
+        return gflop / min(usual_of(ways, rounds=ROUNDS * shape.num_hidden_layers))
 
 
 def _product(dtype: torch.dtype, num_rows: int, shape: Shape) -> Run:
@@ -58,12 +60,22 @@ def _product(dtype: torch.dtype, num_rows: int, shape: Shape) -> Run:
 
 
 def best_of(runs: Sequence[Run], rounds: int = ROUNDS) -> list[float]:
-    """Return each one's shortest time in seconds; they take turns, after one round to warm up."""
-    best = [float("inf")] * len(runs)
+    """Return each one's shortest time in seconds."""
+    return [min(times) for times in _take_turns(runs, rounds)]
+
+
+def usual_of(runs: Sequence[Run], rounds: int = ROUNDS) -> list[float]:
+    """Return each one's median time in seconds."""
+    return [median(times) for times in _take_turns(runs, rounds)]
+
+
+def _take_turns(runs: Sequence[Run], rounds: int) -> list[list[float]]:
+    """Return each one's times in seconds; they take turns, after one round to warm up."""
+    times: list[list[float]] = [[] for _ in runs]
     for round_ in range(rounds + 1):
-        for place, run in enumerate(runs):
+        for run, taken in zip(runs, times, strict=True):
             started_s = time.perf_counter()
             run()
             if round_:
-                best[place] = min(best[place], time.perf_counter() - started_s)
-    return best
+                taken.append(time.perf_counter() - started_s)
+    return times

@@ -37,20 +37,27 @@ class Laps:
     replies: Mapping[str, Sequence[list[Reply]]]
     limits: Sequence[float] = ()  # what the machine could do at all, just before each repetition; empty = not measured
 
+    @property
+    def ways(self) -> list[str]:
+        """Return the sides that are vLLM's ways."""
+        return [side for side in self.replies if side.startswith(VLLM)]
+
     def median(self, side: str, figure: Figure) -> float:
         """Return a figure's median over a side's repetitions."""
         return median(map(figure, self.replies[side]))
 
     def share_of_limit(self, side: str, rate: Figure) -> float:
-        """Return a side's median share of what the machine could do in the same repetition, 0 to 100."""
+        """Return a side's median share of what the machine could do in the same repetition, 0 to 100.
+
+        Raises ValueError if it was not measured, or the side left out repetitions.
+        """
         shares = (rate(lap) / limit for lap, limit in zip(self.replies[side], self.limits, strict=True))
         return 100 * median(shares)
 
     def best_way(self, figure: Figure, *, smaller_is_better: bool = False) -> str | None:
         """Return the side that is vLLM's best way by a figure; None if vLLM was not there."""
-        ways = [side for side in self.replies if side.startswith(VLLM)]
         choose = min if smaller_is_better else max
-        return choose(ways, key=lambda side: self.median(side, figure), default=None)
+        return choose(self.ways, key=lambda side: self.median(side, figure), default=None)
 
 
 class Race:
@@ -66,7 +73,7 @@ class Race:
         return f"Race({self.name}: {', '.join(self._sides)})"
 
     def run(self, workload: str, *, stream_interval: int = 1, measure_limit: Callable[[], float] | None = None) -> Laps:
-        """Warm all up, then let them take turns; what the machine can do is measured before each turn of all."""
+        """Warm all up, then let them take turns; what the machine can do is measured before each repetition."""
         laps: dict[str, list[list[Reply]]] = {side: [] for side in self._sides}
         limits = []
         for rep in range(self._options.reps + 1):

@@ -67,7 +67,7 @@ def peer_rows(kind: Kind, laps: Laps, goals: Mapping[str, Goal]) -> Iterator[Row
 
 
 def product_rows(workload: str, name: str, laps: Laps) -> Iterator[Row]:
-    """Yield the limit of the machine's products and what share of it the model's products alone had."""
+    """Yield the limit of the machine's products, which was measured, and what share of it the model's alone had."""
     yield Row(f"limit: products of 64 rows, {name}", median(laps.limits), "GFLOP/s")
 
     def rate(replies: Sequence[Reply]) -> float:
@@ -77,7 +77,7 @@ def product_rows(workload: str, name: str, laps: Laps) -> Iterator[Row]:
 
 
 def read_rows(workload: str, name: str, laps: Laps) -> Iterator[Row]:
-    """Yield the limit of reading and what share of it reading the weights once for each token had."""
+    """Yield the limit of reading, which was measured, and what share of it reading the weights for each token had."""
     yield Row(f"limit: reading memory, {name}", median(laps.limits), "GB/s")
     weights_gb = 1e-9 * HALF_BYTES * (SHAPES[name].layer_weights + SHAPES[name].head_weights)
 
@@ -89,9 +89,8 @@ def read_rows(workload: str, name: str, laps: Laps) -> Iterator[Row]:
 
 
 def _share_row(what: str, laps: Laps, rate: Figure, goal: Goal | None = None) -> Row:
-    best = laps.best_way(rate)
-    peer = None if best is None else laps.share_of_limit(best, rate)
-    return Row(what, laps.share_of_limit(OURS, rate), "%", peer, goal)
+    peers = [laps.share_of_limit(way, rate) for way in laps.ways]
+    return Row(what, laps.share_of_limit(OURS, rate), "%", max(peers, default=None), goal)
 
 
 def work_gflop(shape: Shape, replies: Sequence[Reply]) -> float:

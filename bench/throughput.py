@@ -33,9 +33,9 @@ def measure(options: Options, console: Console) -> list[Row]:
 
 def _race(name: str, options: Options, console: Console) -> Iterator[Row]:
     use_threads(options)
-    limit = partial(measure_product_gflop_per_s, SHAPES[name])
+    measure_limit = partial(measure_product_gflop_per_s, SHAPES[name])
     with race(name, options, console) as sides:
-        laps = sides.run(WORKLOAD, stream_interval=MAX_STREAM_INTERVAL, measure_limit=limit)
+        laps = sides.run(WORKLOAD, stream_interval=MAX_STREAM_INTERVAL, measure_limit=measure_limit)
     yield from speed_rows(WORKLOAD, name, laps, GOALS)
     yield from product_rows(WORKLOAD, name, laps)
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import io
 import os
 import signal
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from bench import neighbours
 from bench.helpers import Helper, Job
-from bench.limits import best_of
+from bench.limits import best_of, usual_of
 from bench.memory import peak_mib
 from bench.models import SHAPES
 from bench.options import Options
@@ -46,24 +49,12 @@ class Side:
         return [Reply([1] * request.max_tokens, 0.0, 1.0, float(request.max_tokens)) for request in job.requests]
 
 
-def run_race(*names, **options):
+def run_race(*names, measure_limit=None, **options):
     log = []
     sides = {name: Side(name, log) for name in names}
-    laps = Race("tiny", sides, Options(**options), Console(file=io.StringIO())).run("W2")
+    measure = measure_limit and partial(measure_limit, log)
+    laps = Race("tiny", sides, Options(**options), Console(file=io.StringIO())).run("W2", measure_limit=measure)
     return log, laps
-
-
-def run_race_with_limits(*names, **options):
-    log = []
-
-    def measure():
-        log.append("limit")
-        return float(len(log))
-
-    sides = {name: Side(name, log) for name in names}
-    console = Console(file=io.StringIO())
-    laps = Race("tiny", sides, Options(**options), console).run("W2", measure_limit=measure)
-    return [entry if entry == "limit" else entry[0] for entry in log], laps
 
 
 def reply(tokens=10, first_s=1.0, last_s=10.0, prompt=0, cached=0):
@@ -71,7 +62,7 @@ def reply(tokens=10, first_s=1.0, last_s=10.0, prompt=0, cached=0):
 
 
 def laps(*limits, **seconds):
-    """Return one repetition per side of one reply with ten tokens in so many seconds."""
+    """Return one repetition per side of one reply with ten tokens in so many seconds; `limits`: the machine's in it."""
     names = {"ours": OURS, "half": HALF, "single": SINGLE, "hf": TRANSFORMERS}
     return Laps({names[side]: [[reply(last_s=last_s)]] for side, last_s in seconds.items()}, limits)
 
@@ -89,9 +80,8 @@ def test_the_sides_take_turns_on_the_same_requests_and_the_warm_up_does_not_coun
 
 
 def test_what_the_machine_can_do_is_measured_before_each_repetition_that_counts():
-    log, result = run_race_with_limits(OURS, HALF, reps=2)
-    assert log == [OURS, HALF, "limit", OURS, HALF, "limit", OURS, HALF]
-    assert result.limits == [3, 6]
+    _, result = run_race(OURS, HALF, reps=2, measure_limit=len)
+    assert result.limits == [2, 4]  # laps before it
 
 
 def test_a_share_is_of_what_the_machine_could_do_in_the_same_repetition():
@@ -197,11 +187,12 @@ def test_a_trace_tells_what_came_and_when():
     assert trace.reply() == Reply([5, 6, 7], 1.0, 2.0, 3.0, 2, 3, 2)
 
 
-def test_each_way_keeps_its_shortest_time_and_the_ways_take_turns():
-    calls = []
-    best = best_of([lambda: calls.append("a"), lambda: calls.append("b")], rounds=2)
-    assert calls == ["a", "b"] * 3
-    assert all(0 <= seconds < 60 for seconds in best)
+@pytest.mark.parametrize(("measure", "expected"), [(best_of, [1, 2]), (usual_of, [3, 5])])
+def test_ways_take_turns_and_each_keeps_its_shortest_or_its_usual_time(monkeypatch, measure, expected):
+    calls, clock = [], accumulate([0, 99, *(0, 3, 0, 2), *(0, 1, 0, 9), *(0, 7, 0, 5)])  # warms up first
+    monkeypatch.setattr("bench.limits.time", SimpleNamespace(perf_counter=clock.__next__))
+    assert measure([lambda: calls.append("a"), lambda: calls.append("b")], rounds=3) == expected
+    assert calls == ["a", "b"] * 4
 
 
 def test_peaks_are_added_up_over_all_processes_below(tmp_path):

@@ -156,8 +156,9 @@ def test_a_token_outside_the_vocabulary_is_refused(kernels, models, token_id):
         forward(tokens, rows, rows, [backend.plan(metadata_of(0, 2), torch.device("cpu"))])
 
 
-def test_the_number_of_threads_and_the_cut_of_a_prompt_change_no_bit(kernels, models):
-    model, backend = load_with(kernels, models("qwen3")), NativeBackend(kernels=kernels)
+@pytest.mark.parametrize(("architecture", "shape"), [("qwen3", ""), ("llama", "as a real one")])
+def test_the_number_of_threads_and_the_cut_of_a_prompt_change_no_bit(kernels, models, architecture, shape):
+    model, backend = load_with(kernels, models(architecture, shape)), NativeBackend(kernels=kernels)
     kernels.set_num_threads(2)
     expected = logits_of(model, backend, chunks=(40,))
     kernels.set_num_threads(3)

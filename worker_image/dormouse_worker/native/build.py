@@ -8,6 +8,7 @@ The wheel, the worker's image and a development tree each have the library made 
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import platform
@@ -121,8 +122,11 @@ def _run_together(commands: list[list[str]], folder: Path) -> None:
 
 def main() -> None:
     """Compile into the folder that is named, else where this working tree looks; print the library's path."""
+    parser = argparse.ArgumentParser(description="Compile the kernels for processors and print the library's path.")
+    parser.add_argument("folder", nargs="?", type=Path, help="where to; else, and once, where this working tree looks")
+    folder = parser.parse_args().folder
     try:
-        print(build(Path(sys.argv[1])) if len(sys.argv) > 1 else ensure())
+        print(build(folder) if folder else ensure())
     except NotBuilt as error:
         sys.exit(f"the kernels are not built: {error}; the worker computes with torch alone")
 

@@ -7,6 +7,7 @@ or CUDA; `offer` hands it over. Kernels themselves need no compiler beside those
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import shutil
 import subprocess
@@ -92,8 +93,10 @@ class _From:
 
 def main() -> None:
     """Compile into the folder that is named; print the stub's path."""
+    parser = argparse.ArgumentParser(description="Compile Triton's stub and print its path.")
+    parser.add_argument("folder", type=Path, help="where to")
     try:
-        print(build(Path(sys.argv[1])))
+        print(build(parser.parse_args().folder))
     except NotBuilt as error:
         sys.exit(f"Triton's stub is not built: {error}; its kernels need a C compiler at run time")
 

@@ -1,4 +1,4 @@
-// Linear maps: which weights meet in a group, `RUN` of them behind each other, and what becomes of their products with rows.
+// Linear maps: which weights meet in a group, and what becomes of their products with rows.
 #pragma once
 
 #include "product.h"

@@ -1,9 +1,9 @@
 // Matrix products of rows [M][K] with weights [N][K], both dense along K: every element is one dot product.
 //
 // Weights stay as checkpoints have them. One row meets them one after the other (row.h), several meet four at a time
-// (tile.h); where there are 16 registers, many are packed once so that lanes are rows (lanes.h). An element's additions
-// have the same order everywhere, so that a row's result does not depend on its batch. Four tiles fill a cache line of each
-// row before it is passed on: a line for each of many rows does not stay in the cache while it is filled tile by tile.
+// (tile.h); with AVX2, many are packed once so that lanes are rows (lanes.h). An element's additions have the same order
+// everywhere, so that a row's result does not depend on its batch. Four tiles fill a cache line of each row before it is
+// passed on: a line for each of many rows does not stay in the cache while it is filled tile by tile.
 #pragma once
 
 #include <stdlib.h>
@@ -85,12 +85,12 @@ void lane_rows(const Block<A> &block, int64_t begin, int64_t k, const A *const *
 // Computes the products of a block, whose columns [k, k + depth) meet these weights; `read` = where they lie.
 template <class A, class W>
 void packed_tiles(const Block<A> &block, int64_t k, const A *const *weights, int64_t depth, const W *const *read,
-                  int64_t ahead, Out out) {
+                  int64_t distance, Out out) {
   int64_t groups = parts(block.num_vectors, WIDEST);
   for (int64_t g = 0; PACKS && g < groups; g++) {
     int64_t begin = g * block.num_vectors / groups, end = (g + 1) * block.num_vectors / groups;
     auto each = [&](int leaf) __attribute__((always_inline)) {
-      fetch(read, depth, ahead, g * LANES + leaf, groups * LANES);
+      fetch(Ahead<W>{read, distance, 0, TILE_WEIGHTS}, depth, g * LANES + leaf, groups * LANES);
     };
     switch (end - begin) {
       case 1: lane_rows<1>(block, begin, k, weights, depth, each, out); break;
@@ -100,17 +100,17 @@ void packed_tiles(const Block<A> &block, int64_t k, const A *const *weights, int
   }
   int64_t done = block.num_vectors * LANES;
   if (done < block.rows)
-    tiles(block.rows - done, block.in + done * block.columns + k, block.columns, weights, read, depth, ahead,
+    tiles(block.rows - done, block.in + done * block.columns + k, block.columns, weights, read, depth, distance,
           out.from(done));
 }
 
 // The same where the weights lie in memory: of another type than many rows, they are converted once.
 template <class A, class W>
-void block_tiles(const Block<A> &block, int64_t k, const W *const *weights, int64_t depth, int64_t ahead, Out out) {
+void block_tiles(const Block<A> &block, int64_t k, const W *const *weights, int64_t depth, int64_t distance, Out out) {
   if constexpr (sizeof(A) == sizeof(W)) {
-    packed_tiles(block, k, weights, depth, weights, ahead, out);
+    packed_tiles(block, k, weights, depth, weights, distance, out);
   } else if (block.rows <= FEW_ROWS) {
-    tiles(block.rows, block.in + k, block.columns, weights, weights, depth, ahead, out);
+    tiles(block.rows, block.in + k, block.columns, weights, weights, depth, distance, out);
   } else {
     alignas(64) A converted[TILE_WEIGHTS][DEPTH_BYTES / sizeof(A)];
     const A *as_rows[TILE_WEIGHTS];
@@ -120,12 +120,13 @@ void block_tiles(const Block<A> &block, int64_t k, const W *const *weights, int6
       for (; i < depth; i++) converted[j][i] = value(weights[j][i]);
       as_rows[j] = converted[j];
     }
-    packed_tiles(block, k, as_rows, depth, weights, ahead, out);
+    packed_tiles(block, k, as_rows, depth, weights, distance, out);
   }
 }
 
-// Multiplies rows [rows][columns] with every group of weights; done(group, first row, rows, products [rows][GROUP]) takes
-// what comes out. `packed` has room for packed_size(columns) of every LANES rows.
+// Multiplies rows [rows][columns] with every group of weights. RUN of a group's weights lie behind each other, and before
+// the next group's. done(group, first row, rows, products [rows][GROUP]) takes what comes out. `packed` has room for
+// packed_size(columns) of every LANES rows.
 template <class A, class W, class Groups, class Done>
 void multiply(const DmPool &pool, const A *in, int64_t rows, int64_t columns, const Groups &groups, A *packed,
               const Done &done) {

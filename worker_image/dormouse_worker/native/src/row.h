@@ -1,8 +1,8 @@
 // Products of one row, whose time is that of reading the weights: one after the other, as they lie in memory.
 //
-// What the processor fetches by itself, and the loads that it begins ahead of the sums, are faster than any order with
-// requests of our own (decision 16 has the figures). So the loop is as short as it can be, and runs on over rows that
-// lie behind each other before it goes elsewhere.
+// What the processor fetches by itself, and the loads that it begins ahead of the sums, were faster than the tiles' order
+// with requests of our own (decision 16 has the figures). So the loop is as short as it can be, and runs on over weights
+// that lie behind each other before it goes elsewhere.
 #pragma once
 
 #include "tile.h"
@@ -45,12 +45,11 @@ INLINE void four_products(const A *in, const W *const *weights, int64_t columns,
   *(four_anywhere *)out = whole ? before + done : done;
 }
 
-// Multiplies one row with groups [begin, end); see `multiply` for `done`. Groups tell how many of their weights lie
-// behind each other, as those of the next group do: these are read on before the group's others.
+// Multiplies one row with groups [begin, end), the first run of each before the second; see `multiply`.
 template <class W, class A, class Groups, class Done>
 void multiply_row(const A *in, int64_t columns, int64_t depth, const Groups &groups, int64_t begin, int64_t end,
                   const Done &done) {
-  alignas(64) float products[STRETCH][GROUP];
+  alignas(64) float products[STRETCH + 1][GROUP];  // one more: vectors may be wider than a run
   for (int64_t first = begin; first < end; first += STRETCH) {
     int64_t count = at_most(STRETCH, end - first);
     for (int run = 0; run < GROUP; run += Groups::RUN)

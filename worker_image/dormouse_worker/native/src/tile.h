@@ -1,4 +1,4 @@
-// Products of rows with four weights [N][K], both dense along K: every element is one dot product.
+// Products of some rows with four weights at a time; see product.h.
 //
 // A tile is up to 6 rows by 4 weights: 24 vectors of partial sums in registers, of which each is added up at its end; with
 // 16 registers it is 3 rows. Weights are read once from memory, the next tile's while this one computes.
@@ -20,9 +20,24 @@ struct Out {
   Out from(int64_t row) const { return {to + row * stride, stride, adds}; }
 };
 
-// Computes the products over `depth`. `ahead` is how far the weights read next lie ahead.
-template <int ROWS, bool FETCHES, class A, class W>
-INLINE void tile_of(const A *in, int64_t stride, const W *const *weights, int64_t depth, int64_t ahead, Out out) {
+// Weights that are read next, `distance` ahead of four: a tile fetches a line of [first, last) of them in each step.
+template <class W>
+struct Ahead {
+  const W *const *weights;
+  int64_t distance;
+  int64_t first, last;
+
+  INLINE void fetch(int64_t k) const {
+    for (int64_t j = first; j < last; j++) __builtin_prefetch(weights[j] + k + distance, 0, 2);
+  }
+};
+struct Nothing {
+  INLINE void fetch(int64_t) const {}
+};
+
+// Computes the products over `depth`.
+template <int ROWS, class A, class W, class Next>
+INLINE void tile_of(const A *in, int64_t stride, const W *const *weights, int64_t depth, const Next &next, Out out) {
   typedef Dot<A, W> D;
   floats total[ROWS][TILE_WEIGHTS];
   UNROLL for (int r = 0; r < ROWS; r++) UNROLL for (int j = 0; j < TILE_WEIGHTS; j++) total[r][j] = floats{};
@@ -37,12 +52,7 @@ INLINE void tile_of(const A *in, int64_t stride, const W *const *weights, int64_
   };
   int64_t k = 0;
   for (; k + D::step <= depth; k += D::step) {
-    if (FETCHES) {
-      __builtin_prefetch(w0 + k + ahead, 0, 2);
-      __builtin_prefetch(w1 + k + ahead, 0, 2);
-      __builtin_prefetch(w2 + k + ahead, 0, 2);
-      __builtin_prefetch(w3 + k + ahead, 0, 2);
-    }
+    next.fetch(k);
     step(in + k, stride, w0 + k, w1 + k, w2 + k, w3 + k);
   }
   if (k < depth) {  // the rest, filled up with zeros
@@ -61,39 +71,44 @@ INLINE void tile_of(const A *in, int64_t stride, const W *const *weights, int64_
   }
 }
 
-template <bool FETCHES, class A, class W>
-void tile(int64_t rows, const A *in, int64_t stride, const W *const *weights, int64_t depth, int64_t ahead, Out out) {
-  if (rows >= TILE_ROWS) return tile_of<TILE_ROWS, FETCHES>(in, stride, weights, depth, ahead, out);
+template <class A, class W, class Next>
+void tile(int64_t rows, const A *in, int64_t stride, const W *const *weights, int64_t depth, const Next &next, Out out) {
+  if (rows >= TILE_ROWS) return tile_of<TILE_ROWS>(in, stride, weights, depth, next, out);
   switch (rows) {
-    case 1: return tile_of<1, FETCHES>(in, stride, weights, depth, ahead, out);
-    case 2: return tile_of<2, FETCHES>(in, stride, weights, depth, ahead, out);
+    case 1: return tile_of<1>(in, stride, weights, depth, next, out);
+    case 2: return tile_of<2>(in, stride, weights, depth, next, out);
 #if REGISTERS == 32
-    case 3: return tile_of<3, FETCHES>(in, stride, weights, depth, ahead, out);
-    case 4: return tile_of<4, FETCHES>(in, stride, weights, depth, ahead, out);
-    default: return tile_of<5, FETCHES>(in, stride, weights, depth, ahead, out);
+    case 3: return tile_of<3>(in, stride, weights, depth, next, out);
+    case 4: return tile_of<4>(in, stride, weights, depth, next, out);
+    default: return tile_of<5>(in, stride, weights, depth, next, out);
 #endif
   }
 }
 
-// Fetches one of several equal pieces of what lies `ahead`: a burst of all of it would hold up the products.
+// Fetches one of several equal pieces of what lies ahead: a burst of all of it would hold up the products.
 template <class W>
-INLINE void fetch(const W *const *weights, int64_t depth, int64_t ahead, int64_t piece, int64_t pieces) {
+INLINE void fetch(const Ahead<W> &ahead, int64_t depth, int64_t piece, int64_t pieces) {
   constexpr int64_t line = 64 / (int64_t)sizeof(W);
   int64_t lines = parts(depth, line), end = (piece + 1) * lines / pieces;
-  for (int64_t i = piece * lines / pieces; i < end; i++)
-    UNROLL for (int j = 0; j < TILE_WEIGHTS; j++) __builtin_prefetch(weights[j] + i * line + ahead, 0, 2);
+  for (int64_t i = piece * lines / pieces; i < end; i++) ahead.fetch(i * line);
 }
 
-// Computes the products of any number of rows, and fetches what lies `ahead` of where the weights are `read`.
+// Computes the products of any number of rows, and fetches what lies `distance` ahead of where the weights are `read`:
+// step by step, or before each tile where there are so many that a few lines are left for each.
 template <class A, class W, class Read>
 void tiles(int64_t rows, const A *in, int64_t stride, const W *const *weights, const Read *const *read, int64_t depth,
-           int64_t ahead, Out out) {
-  if constexpr (sizeof(W) == sizeof(Read))
-    if (rows <= TILE_ROWS) return tile<true>(rows, in, stride, weights, depth, ahead, out);
+           int64_t distance, Out out) {
   int64_t pieces = parts(rows, TILE_ROWS);
+  Ahead<Read> all{read, distance, 0, TILE_WEIGHTS};
   for (int64_t i = 0, r = 0; i < pieces; i++, r += TILE_ROWS) {
-    fetch(read, depth, ahead, i, pieces);
-    tile<false>(at_most(rows - r, TILE_ROWS), in + r * stride, stride, weights, depth, 0, out.from(r));
+    int64_t count = at_most(rows - r, TILE_ROWS);
+    if (pieces <= TILE_WEIGHTS) {
+      Ahead<Read> some{read, distance, i * TILE_WEIGHTS / pieces, (i + 1) * TILE_WEIGHTS / pieces};
+      tile(count, in + r * stride, stride, weights, depth, some, out.from(r));
+    } else {
+      fetch(all, depth, i, pieces);
+      tile(count, in + r * stride, stride, weights, depth, Nothing{}, out.from(r));
+    }
   }
 }
 

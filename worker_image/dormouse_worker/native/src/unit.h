@@ -146,7 +146,7 @@ struct Unit {
     for (int64_t j = skipped / TILE_WEIGHTS * TILE_WEIGHTS; j < count; j += TILE_WEIGHTS) {
       ahead(j, j + TILE_WEIGHTS);
       for (int64_t r = first; r < rows(); r += TILE_ROWS)
-        tile<false>(rows() - r, query + r * size, size, keys + j, size, 0, {scores + r * SPAN + j, SPAN, false});
+        tile(rows() - r, query + r * size, size, keys + j, size, Nothing{}, {scores + r * SPAN + j, SPAN, false});
     }
   }
 
