@@ -2,7 +2,7 @@
 
 Linear layers by the rows that share the weights, with more copies of a weight than the caches hold: in tokens of one
 sequence everything is read from memory, in a large batch everything is multiplied. Attention of one layer over a paged
-cache. Every ratio is of one run, both sides in turns; the limits are torch's ways' in it.
+cache. Every figure is a median of one run, with both sides in turns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 from torch.nn.functional import linear
 
-from bench.limits import Run, best_of, measure_read_gb_per_s
+from bench.limits import Run, measure_read_gb_per_s, usual_of
 from bench.options import Options, main
 from bench.results import Row
 from dormouse_worker.model.attention.interface import AttentionBackend, AttentionMetadata
@@ -73,7 +73,7 @@ def _measure_products(kernels: Kernels, columns: int, outputs: int) -> list[Row]
 
         in_half: Run = lambda half=half: linear(half, next(next_half))  # type: ignore[misc]  # noqa: B023, E731
         in_single: Run = lambda single=single: linear(single, next(next_single))  # type: ignore[misc]  # noqa: B023, E731
-        ours_s, half_s, single_s = best_of([ours, in_half, in_single])
+        ours_s, half_s, single_s = usual_of([ours, in_half, in_single])
         gflop = 2e-9 * num_rows * columns * outputs
         what = f"{columns} → {outputs}, {num_rows} rows"
         rows.append(Row(f"bfloat16 weights {what}", gflop / ours_s, "GFLOP/s", gflop / half_s))
@@ -89,7 +89,7 @@ def _measure_attention(what: str, num_seqs: int, num_queries: int, context: int)
     call = AttentionCall(0, HEAD_SIZE**-0.5)
     backends: Sequence[AttentionBackend] = (NativeBackend(), SdpaBackend())
     plans = [backend.plan(metadata, torch.device("cpu")) for backend in backends]
-    native_s, reference_s = best_of([lambda plan=plan: plan.attend(call, query, layer) for plan in plans])  # type: ignore[misc]
+    native_s, reference_s = usual_of([lambda plan=plan: plan.attend(call, query, layer) for plan in plans])  # type: ignore[misc]
     return Row(f"attention, {what}", 1e3 * native_s, "ms", 1e3 * reference_s)
 
 

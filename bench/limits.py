@@ -1,7 +1,7 @@
-"""What this machine can do at all, measured in the run of the figures that stand beside it: reading, and multiplying.
+"""What this machine usually does, measured in the run of the figures that stand beside it: reading, and multiplying.
 
-Each limit is what the best of torch's ways usually reaches, its median: what runs longer is no faster than that, and a
-machine with neighbours is much faster for moments.
+Each limit is the median of the best of torch's ways: a run of seconds is no faster than that, and a machine with
+neighbours is much faster for moments.
 """
 
 from __future__ import annotations
@@ -59,23 +59,12 @@ def _product(dtype: torch.dtype, num_rows: int, shape: Shape) -> Run:
     return lambda: linear(rows, next(weights))
 
 
-def best_of(runs: Sequence[Run], rounds: int = ROUNDS) -> list[float]:
-    """Return each one's shortest time in seconds."""
-    return [min(times) for times in _take_turns(runs, rounds)]
-
-
-def usual_of(runs: Sequence[Run], rounds: int = ROUNDS) -> list[float]:
-    """Return each one's median time in seconds."""
-    return [median(times) for times in _take_turns(runs, rounds)]
-
-
-def _take_turns(runs: Sequence[Run], rounds: int) -> list[list[float]]:
-    """Return each one's times in seconds; they take turns, after one round to warm up."""
+def usual_of(runs: Sequence[Run], rounds: int = ROUNDS, clock: Callable[[], float] = time.perf_counter) -> list[float]:
+    """Return each one's median time in seconds; they take turns, after one round to warm up."""
     times: list[list[float]] = [[] for _ in runs]
-    for round_ in range(rounds + 1):
+    for _ in range(rounds + 1):
         for run, taken in zip(runs, times, strict=True):
-            started_s = time.perf_counter()
+            started_s = clock()
             run()
-            if round_:
-                taken.append(time.perf_counter() - started_s)
-    return times
+            taken.append(clock() - started_s)
+    return [median(taken[1:]) for taken in times]

@@ -35,7 +35,7 @@ class Laps:
     """What the sides answered in the measured repetitions, by side; ours is always there."""
 
     replies: Mapping[str, Sequence[list[Reply]]]
-    limits: Sequence[float] = ()  # what the machine could do at all, just before each repetition; empty = not measured
+    limits: Sequence[float] = ()  # what the machine usually did just before each repetition; empty = not measured
 
     @property
     def ways(self) -> list[str]:
@@ -47,7 +47,7 @@ class Laps:
         return median(map(figure, self.replies[side]))
 
     def share_of_limit(self, side: str, rate: Figure) -> float:
-        """Return a side's median share of what the machine could do in the same repetition, 0 to 100.
+        """Return a side's median share of what the machine usually did in the same repetition, 0 to 100.
 
         Raises ValueError if it was not measured, or the side left out repetitions.
         """
@@ -73,7 +73,7 @@ class Race:
         return f"Race({self.name}: {', '.join(self._sides)})"
 
     def run(self, workload: str, *, stream_interval: int = 1, measure_limit: Callable[[], float] | None = None) -> Laps:
-        """Warm all up, then let them take turns; what the machine can do is measured before each repetition."""
+        """Warm all up, then let them take turns; what the machine usually does is measured before each repetition."""
         laps: dict[str, list[list[Reply]]] = {side: [] for side in self._sides}
         limits = []
         for rep in range(self._options.reps + 1):

@@ -56,9 +56,8 @@ def peer_rows(kind: Kind, laps: Laps, goals: Mapping[str, Goal]) -> Iterator[Row
     best = laps.best_way(kind.figure, smaller_is_better=kind.smaller_is_better)
     if best is not None:
         yield Row(f"{kind.what}, beside vLLM", ours, kind.unit, laps.median(best, kind.figure), goals.get(VLLM))
-    for side in laps.replies:
-        if side.startswith(VLLM):
-            yield Row(f"{kind.what}: {side}", laps.median(side, kind.figure), kind.unit)
+    for way in laps.ways:
+        yield Row(f"{kind.what}: {way}", laps.median(way, kind.figure), kind.unit)
     if laps.replies.get(TRANSFORMERS):
         peer = laps.median(TRANSFORMERS, kind.figure)
         yield Row(f"{kind.what}, beside transformers", ours, kind.unit, peer, goals.get(TRANSFORMERS))
@@ -67,7 +66,7 @@ def peer_rows(kind: Kind, laps: Laps, goals: Mapping[str, Goal]) -> Iterator[Row
 
 
 def product_rows(workload: str, name: str, laps: Laps) -> Iterator[Row]:
-    """Yield the limit of the machine's products, which was measured, and what share of it the model's alone had."""
+    """Yield the limit of the machine's products and what share of it the model's had; the limits were measured."""
     yield Row(f"limit: products of 64 rows, {name}", median(laps.limits), "GFLOP/s")
 
     def rate(replies: Sequence[Reply]) -> float:
@@ -77,7 +76,7 @@ def product_rows(workload: str, name: str, laps: Laps) -> Iterator[Row]:
 
 
 def read_rows(workload: str, name: str, laps: Laps) -> Iterator[Row]:
-    """Yield the limit of reading, which was measured, and what share of it reading the weights for each token had."""
+    """Yield the limit of reading and what share of it reading the weights for each token had; it was measured."""
     yield Row(f"limit: reading memory, {name}", median(laps.limits), "GB/s")
     weights_gb = 1e-9 * HALF_BYTES * (SHAPES[name].layer_weights + SHAPES[name].head_weights)
 

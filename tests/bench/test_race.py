@@ -8,14 +8,13 @@ import signal
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from bench import neighbours
 from bench.helpers import Helper, Job
-from bench.limits import best_of, usual_of
+from bench.limits import usual_of
 from bench.memory import peak_mib
 from bench.models import SHAPES
 from bench.options import Options
@@ -88,6 +87,15 @@ def test_a_share_is_of_what_the_machine_could_do_in_the_same_repetition():
     rates = [[reply(last_s=1 / rate)] for rate in (8, 2, 6)]
     result = Laps({OURS: rates}, limits=[10, 4, 8])
     assert result.share_of_limit(OURS, lambda replies: 1 / replies[0].last_s) == pytest.approx(75)
+
+
+def test_vllm_s_share_is_that_of_the_way_with_the_largest():
+    limits, ours = [1, 10, 100], [[reply()]] * 3
+    ways = {HALF: [0.1, 5, 20], SINGLE: [0.9, 2, 30]}  # GFLOP/s: medians 5 and 2, of the limits 20 and 30 %
+    gflop = work_gflop(SHAPES["tiny"], [reply()])
+    rounds = {way: [[reply(last_s=gflop / rate)] for rate in rates] for way, rates in ways.items()}
+    _, share = product_rows("W4", "tiny", Laps({OURS: ours, **rounds}, limits))
+    assert share.peer == pytest.approx(30, rel=1e-3)
 
 
 def test_transformers_is_warmed_up_with_few_requests_and_measured_once():
@@ -187,11 +195,10 @@ def test_a_trace_tells_what_came_and_when():
     assert trace.reply() == Reply([5, 6, 7], 1.0, 2.0, 3.0, 2, 3, 2)
 
 
-@pytest.mark.parametrize(("measure", "expected"), [(best_of, [1, 2]), (usual_of, [3, 5])])
-def test_ways_take_turns_and_each_keeps_its_shortest_or_its_usual_time(monkeypatch, measure, expected):
-    calls, clock = [], accumulate([0, 99, *(0, 3, 0, 2), *(0, 1, 0, 9), *(0, 7, 0, 5)])  # warms up first
-    monkeypatch.setattr("bench.limits.time", SimpleNamespace(perf_counter=clock.__next__))
-    assert measure([lambda: calls.append("a"), lambda: calls.append("b")], rounds=3) == expected
+def test_ways_take_turns_and_each_keeps_its_usual_time():
+    calls, clock = [], accumulate([0, 99, 0, 99, *(0, 3, 0, 2), *(0, 1, 0, 9), *(0, 7, 0, 5)])  # warms up first
+    runs = [lambda: calls.append("a"), lambda: calls.append("b")]
+    assert usual_of(runs, rounds=3, clock=clock.__next__) == [3, 5]
     assert calls == ["a", "b"] * 4
 
 

@@ -123,7 +123,8 @@ def _run_together(commands: list[list[str]], folder: Path) -> None:
 def main() -> None:
     """Compile into the folder that is named, else where this working tree looks; print the library's path."""
     parser = argparse.ArgumentParser(description="Compile the kernels for processors and print the library's path.")
-    parser.add_argument("folder", nargs="?", type=Path, help="where to; else, and once, where this working tree looks")
+    where = "where to (default: where this working tree looks, unless it is there already)"
+    parser.add_argument("folder", nargs="?", type=Path, help=where)
     folder = parser.parse_args().folder
     try:
         print(build(folder) if folder else ensure())

@@ -90,7 +90,7 @@ void packed_tiles(const Block<A> &block, int64_t k, const A *const *weights, int
   for (int64_t g = 0; PACKS && g < groups; g++) {
     int64_t begin = g * block.num_vectors / groups, end = (g + 1) * block.num_vectors / groups;
     auto each = [&](int leaf) __attribute__((always_inline)) {
-      fetch(Ahead<W>{read, distance, 0, TILE_WEIGHTS}, depth, g * LANES + leaf, groups * LANES);
+      fetch(Requests<W>{read, distance, 0, TILE_WEIGHTS}, depth, g * LANES + leaf, groups * LANES);
     };
     switch (end - begin) {
       case 1: lane_rows<1>(block, begin, k, weights, depth, each, out); break;

@@ -20,15 +20,18 @@ struct Out {
   Out from(int64_t row) const { return {to + row * stride, stride, adds}; }
 };
 
-// Weights that are read next, `distance` ahead of four: a tile fetches a line of [first, last) of them in each step.
+// Requests for what lies `distance` beyond [first, last) of the weights that are `read`: for a line of each, where `k`
+// begins one.
 template <class W>
-struct Ahead {
-  const W *const *weights;
+struct Requests {
+  static constexpr int64_t LINE = 64 / (int64_t)sizeof(W);
+  const W *const *read;
   int64_t distance;
   int64_t first, last;
 
   INLINE void fetch(int64_t k) const {
-    for (int64_t j = first; j < last; j++) __builtin_prefetch(weights[j] + k + distance, 0, 2);
+    if (k % LINE) return;
+    for (int64_t j = first; j < last; j++) __builtin_prefetch(read[j] + k + distance, 0, 2);
   }
 };
 struct Nothing {
@@ -85,12 +88,11 @@ void tile(int64_t rows, const A *in, int64_t stride, const W *const *weights, in
   }
 }
 
-// Fetches one of several equal pieces of what lies ahead: a burst of all of it would hold up the products.
+// Fetches one of several equal pieces of what is requested: a burst of all of it would hold up the products.
 template <class W>
-INLINE void fetch(const Ahead<W> &ahead, int64_t depth, int64_t piece, int64_t pieces) {
-  constexpr int64_t line = 64 / (int64_t)sizeof(W);
-  int64_t lines = parts(depth, line), end = (piece + 1) * lines / pieces;
-  for (int64_t i = piece * lines / pieces; i < end; i++) ahead.fetch(i * line);
+INLINE void fetch(const Requests<W> &all, int64_t depth, int64_t piece, int64_t pieces) {
+  int64_t lines = parts(depth, all.LINE), end = (piece + 1) * lines / pieces;
+  for (int64_t i = piece * lines / pieces; i < end; i++) all.fetch(i * all.LINE);
 }
 
 // Computes the products of any number of rows, and fetches what lies `distance` ahead of where the weights are `read`:
@@ -99,11 +101,11 @@ template <class A, class W, class Read>
 void tiles(int64_t rows, const A *in, int64_t stride, const W *const *weights, const Read *const *read, int64_t depth,
            int64_t distance, Out out) {
   int64_t pieces = parts(rows, TILE_ROWS);
-  Ahead<Read> all{read, distance, 0, TILE_WEIGHTS};
+  Requests<Read> all{read, distance, 0, TILE_WEIGHTS};
   for (int64_t i = 0, r = 0; i < pieces; i++, r += TILE_ROWS) {
     int64_t count = at_most(rows - r, TILE_ROWS);
     if (pieces <= TILE_WEIGHTS) {
-      Ahead<Read> some{read, distance, i * TILE_WEIGHTS / pieces, (i + 1) * TILE_WEIGHTS / pieces};
+      Requests<Read> some{read, distance, i * TILE_WEIGHTS / pieces, (i + 1) * TILE_WEIGHTS / pieces};
       tile(count, in + r * stride, stride, weights, depth, some, out.from(r));
     } else {
       fetch(all, depth, i, pieces);
