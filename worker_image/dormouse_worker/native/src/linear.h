@@ -18,13 +18,13 @@ struct PlainGroups {
 // As many weights of the gate as of the other half.
 template <class W>
 struct GatedGroups {
-  static constexpr int EACH = GROUP / 2, RUN = EACH;
+  static constexpr int RUN = GROUP / 2;
   const W *weight;
   int64_t half, columns;
-  int64_t count() const { return parts(half, EACH); }
+  int64_t count() const { return parts(half, RUN); }
   const W *row(int64_t g, int64_t j) const {
-    int64_t row = at_most(g * EACH + j % EACH, half - 1);
-    return weight + (j < EACH ? row : half + row) * columns;
+    int64_t row = at_most(g * RUN + j % RUN, half - 1);
+    return weight + (j < RUN ? row : half + row) * columns;
   }
 };
 
@@ -58,7 +58,7 @@ template <class A, class W>
 void gated_linear(const DmPool &pool, const A *in, const DmLinear &map, A *out, int64_t rows, int64_t columns,
                   int64_t half, A *packed) {
   GatedGroups<W> gated{(const W *)map.weight, half, columns};
-  constexpr int each = GatedGroups<W>::EACH;
+  constexpr int each = GatedGroups<W>::RUN;
   const W *bias = (const W *)map.bias;
   multiply<A, W>(pool, in, rows, columns, gated, packed, [&](int64_t g, int64_t first, int64_t count, const float *from) {
     int64_t column = g * each, width = at_most(each, half - column);

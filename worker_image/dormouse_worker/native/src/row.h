@@ -20,10 +20,10 @@ INLINE floats partial_sums(const A *in, const W *weight, int64_t begin, int64_t 
 #pragma GCC unroll 4
   for (; k + D::step <= end; k += D::step) total = D::add(total, D::left(in + k), D::right(weight + k));
   if (k == end) return total;
-  A rest[D::step] = {};
-  W rest_of[D::step] = {};
-  memcpy(rest, in + k, (end - k) * sizeof(A));
-  memcpy(rest_of, weight + k, (end - k) * sizeof(W));
+  A rest[D::step];
+  W rest_of[D::step];
+  fill_up<D::step>(in + k, end - k, rest);
+  fill_up<D::step>(weight + k, end - k, rest_of);
   return D::add(total, D::left(rest), D::right(rest_of));
 }
 

@@ -38,6 +38,13 @@ struct Nothing {
   INLINE void fetch(int64_t) const {}
 };
 
+// Copies what is left of a row, filled up with zeros to a whole step.
+template <int STEP, class T>
+INLINE void fill_up(const T *from, int64_t count, T *to) {
+  memset(to, 0, STEP * sizeof(T));
+  memcpy(to, from, count * sizeof(T));
+}
+
 // Computes the products over `depth`.
 template <int ROWS, class A, class W, class Next>
 INLINE void tile_of(const A *in, int64_t stride, const W *const *weights, int64_t depth, const Next &next, Out out) {
@@ -58,13 +65,11 @@ INLINE void tile_of(const A *in, int64_t stride, const W *const *weights, int64_
     next.fetch(k);
     step(in + k, stride, w0 + k, w1 + k, w2 + k, w3 + k);
   }
-  if (k < depth) {  // the rest, filled up with zeros
+  if (k < depth) {
     A rest[ROWS][D::step];
     W rest_of[TILE_WEIGHTS][D::step];
-    memset(rest, 0, sizeof rest);
-    memset(rest_of, 0, sizeof rest_of);
-    for (int r = 0; r < ROWS; r++) memcpy(rest[r], in + r * stride + k, (depth - k) * sizeof(A));
-    for (int j = 0; j < TILE_WEIGHTS; j++) memcpy(rest_of[j], weights[j] + k, (depth - k) * sizeof(W));
+    for (int r = 0; r < ROWS; r++) fill_up<D::step>(in + r * stride + k, depth - k, rest[r]);
+    for (int j = 0; j < TILE_WEIGHTS; j++) fill_up<D::step>(weights[j] + k, depth - k, rest_of[j]);
     step(rest[0], D::step, rest_of[0], rest_of[1], rest_of[2], rest_of[3]);
   }
   UNROLL for (int r = 0; r < ROWS; r++) {
