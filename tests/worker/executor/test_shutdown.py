@@ -17,8 +17,8 @@ from dormouse_worker.settings import EngineSettings
 def tensor_bytes():
     """Return the bytes of all tensors that are alive, each storage once."""
     gc.collect()
-    # by its type: some of torch's objects warn when they are asked what they are
-    tensors = [found for found in gc.get_objects() if issubclass(type(found), torch.Tensor)]
+    # by its very type: some of torch's objects warn when they are asked what they are, and a compiler's hold no bytes
+    tensors = [found for found in gc.get_objects() if type(found) in (torch.Tensor, torch.nn.Parameter)]
     held = [tensor.untyped_storage() for tensor in tensors if tensor.device.type != "meta"]
     storages = {storage.data_ptr(): storage.nbytes() for storage in held}
     return sum(storages.values())
