@@ -7,7 +7,6 @@ ownership of fields by manager, deletion in two steps, watches that can end, bre
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,7 +15,17 @@ from typing import Any
 from dormouse_kube.api import Kind, KubeApi, Resource, ResourceList, WatchEvent
 from dormouse_kube.errors import Conflict, KubeError, NotFound
 from dormouse_kube.merge import merge_patch
-from dormouse_kube.testing_store import Key, Store, check_version, event_of, key_of, scale_of, selector, with_status_of
+from dormouse_kube.testing_store import (
+    Key,
+    Store,
+    check_version,
+    event_of,
+    key_of,
+    scale_of,
+    selector,
+    sent,
+    with_status_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +91,7 @@ class FakeKube:
 
     def put(self, kind: Kind, obj: Resource) -> Resource:
         """Store the object whole, status included, as somebody else than the caller under test."""
-        return self._store.put(kind, key_of(kind, obj), copy.deepcopy(dict(obj)))
+        return self._store.put(kind, key_of(kind, obj), sent(dict(obj)))
 
     def edit(self, kind: Kind, namespace: str, name: str, change: Callable[[dict[str, Any]], object]) -> Resource:
         """Change the stored object in place, as somebody else than the caller under test. Raises NotFound."""

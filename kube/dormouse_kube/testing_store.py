@@ -5,12 +5,14 @@ Knows versions, UIDs, generations and deletion in two steps; knows nothing of ca
 
 from __future__ import annotations
 
-import copy
+import json
 import uuid
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from operator import attrgetter
+from typing import Any, Literal, TypeVar
 
 from dormouse_kube.api import PODS, Kind, Resource, WatchEvent
 from dormouse_kube.errors import Conflict, Gone
@@ -18,6 +20,7 @@ from dormouse_kube.merge import merge, remove_given_up
 
 _WITH_STATUS = {"pods", "services", "inferencedeployments"}
 
+T = TypeVar("T")
 Key = tuple[str, str, str]  # plural, namespace, name
 Selected = Callable[[Resource], bool]
 
@@ -50,11 +53,11 @@ class Store:
 
     def get(self, key: Key) -> dict[str, Any] | None:
         """Return the object, None if there is none."""
-        return copy.deepcopy(self._objects.get(key))
+        return sent(self._objects.get(key))
 
     def of_kind(self, kind: Kind) -> list[dict[str, Any]]:
         """Return all objects of a kind, by namespace and name."""
-        return [copy.deepcopy(obj) for key, obj in sorted(self._objects.items()) if key[0] == kind.plural]
+        return [sent(obj) for key, obj in sorted(self._objects.items()) if key[0] == kind.plural]
 
     def put(self, kind: Kind, key: Key, fresh: dict[str, Any]) -> Resource:
         """Store the object, with metadata as the server keeps it; the same content changes nothing."""
@@ -71,7 +74,7 @@ class Store:
             grown = stored is not None and stored.get("spec") != fresh.get("spec")
             fresh["metadata"]["generation"] = old.get("generation", 1) + int(grown)
         if fresh == stored:
-            return copy.deepcopy(fresh)
+            return sent(fresh)
         if fresh["metadata"].get("deletionTimestamp") and stored and not _is_held(kind, fresh, None):
             self.drop(key)
             return fresh
@@ -79,7 +82,7 @@ class Store:
         fresh["metadata"]["resourceVersion"] = str(self.version)
         self._objects[key] = fresh
         self._remember(Change(self.version, kind.plural, stored, fresh))
-        return copy.deepcopy(fresh)
+        return sent(fresh)
 
     def apply(self, kind: Kind, obj: Resource, *, manager: str, subresource: str) -> Resource:
         """Merge what a manager applies; what it applied before and applies no more goes."""
@@ -88,7 +91,7 @@ class Store:
         slot = (key, manager, subresource)
         pruned = remove_given_up(self.get(key) or {}, self._applied.get(slot, {}), wanted)
         merged = merge(pruned, wanted)
-        self._applied[slot] = copy.deepcopy(wanted)
+        self._applied[slot] = sent(wanted)
         return self.put(kind, key, merged)
 
     def delete(self, kind: Kind, key: Key, *, grace_period_s: int | None) -> None:
@@ -121,7 +124,7 @@ class Store:
         """Return what changed since; raises Gone where that is forgotten."""
         if version < self._oldest:
             raise Gone(f"too old resource version: {version} ({self._oldest})", status=410, reason="Expired")
-        return [change for change in self._history if change.version > version]
+        return self._history[bisect_right(self._history, version, key=attrgetter("version")) :]
 
     def compact(self) -> None:
         """Forget the history up to now."""
@@ -134,6 +137,12 @@ class Store:
 
     def _now(self) -> str:
         return self.clock().strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def sent(obj: T) -> T:
+    """Return a copy as it comes over a network. Raises TypeError for what can not be sent."""
+    copied: T = json.loads(json.dumps(obj))
+    return copied
 
 
 def key_of(kind: Kind, obj: Resource) -> Key:
@@ -153,7 +162,7 @@ def check_version(key: Key, obj: Resource, stored: Resource | None) -> None:
 
 def with_status_of(kind: Kind, obj: Resource, stored: Resource | None) -> dict[str, Any]:
     """Return a copy whose status is the stored one: only the subresource writes it."""
-    fresh = copy.deepcopy(dict(obj))
+    fresh = sent(dict(obj))
     if kind.plural in _WITH_STATUS:
         fresh.pop("status", None)
         if stored is not None:
@@ -180,7 +189,7 @@ def event_of(change: Change, kind: Kind, namespace: str | None, selected: Select
     if not (was or is_):
         return None
     type_: Literal["ADDED", "MODIFIED", "DELETED"] = "DELETED" if not is_ else "MODIFIED" if was else "ADDED"
-    told = copy.deepcopy(dict(some))
+    told = sent(dict(some))
     told["metadata"]["resourceVersion"] = str(change.version)
     return WatchEvent(type_, told)
 
@@ -212,7 +221,7 @@ def _is_held(kind: Kind, obj: Resource, grace_period_s: int | None) -> bool:
 
 def _writable(kind: Kind, obj: Resource, subresource: str) -> dict[str, Any]:
     """Return the part of the object that an apply may write here."""
-    wanted = copy.deepcopy(dict(obj))
+    wanted = sent(dict(obj))
     wanted["metadata"] = {
         name: value for name, value in wanted["metadata"].items() if name not in {"resourceVersion", "uid"}
     }
