@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 import pytest
 
+from dormouse_worker.executor import rank_worker
 from dormouse_worker.executor.testing import make_fake_worker, make_worker
+from dormouse_worker.host import freeze_garbage_collector
 from dormouse_worker.model.testing import write_tiny_model
 from dormouse_worker.settings import EngineSettings
+
+
+@pytest.fixture(scope="module", autouse=True)
+def lasting_libraries():
+    """Freeze what was there before the module's tests, and let no worker thaw it.
+
+    Workers collect garbage whenever they sleep or end: that takes a second where it looks at all libraries and tests
+    of this process, and no time where it looks at what a worker made.
+    """
+    gc.collect()
+    freeze_garbage_collector()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("freeze_garbage_collector", "thaw_garbage_collector"):
+            patch.setattr(rank_worker, name, lambda: None)
+        yield
 
 
 @pytest.fixture

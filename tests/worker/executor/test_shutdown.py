@@ -14,9 +14,15 @@ from dormouse_worker.model.testing import write_tiny_model
 from dormouse_worker.settings import EngineSettings
 
 
+@pytest.fixture(scope="module", autouse=True)
+def lasting_libraries():
+    """Let workers freeze and thaw: what they froze must go, too."""
+
+
 def tensor_bytes():
     """Return the bytes of all tensors that are alive, each storage once."""
     gc.collect()
+    gc.unfreeze()  # what is frozen is not listed
     # by its very type: some of torch's objects warn when they are asked what they are, and a compiler's hold no bytes
     tensors = [found for found in gc.get_objects() if type(found) in (torch.Tensor, torch.nn.Parameter)]
     held = [tensor.untyped_storage() for tensor in tensors if tensor.device.type != "meta"]
@@ -49,6 +55,16 @@ def ready(model):
     return executor
 
 
+def circular(model):
+    """Leave behind, frozen with the worker, what only a collection finds: a model's code may."""
+    executor = start(model)
+    executor.load_model()
+    circle = [torch.zeros(1 << 20)]
+    circle.append(circle)
+    executor.initialize_cache(*executor.determine_num_available_blocks())
+    return executor
+
+
 def asleep(model):
     executor = ready(model)
     executor.sleep(2, TAGS)
@@ -71,7 +87,7 @@ def failed(model):
     return executor
 
 
-@pytest.mark.parametrize("begin", [start, ready, asleep, profiling, failed])
+@pytest.mark.parametrize("begin", [start, ready, circular, asleep, profiling, failed])
 def test_nothing_is_left_whatever_it_was_doing(model, begin):
     start(model).shutdown()  # what libraries keep for ever is not the worker's
     before = tensor_bytes()
