@@ -34,7 +34,7 @@ from dormouse_cli.load.plan import arrivals
 PLACES = {"tiny": 64, "small": 64, "q05": 16}  # requests under way in the closed loop
 WAVES = {"tiny": 6, "small": 2, "q05": 2}  # so many times as many in all: seconds with tiny, a minute with small
 WARM_UP_WAVES = 0.25
-ARRIVALS_S = 25.0  # of a run at a rate; its number of requests follows
+ARRIVALS_S = 75.0  # of a run at a rate; its number of requests follows: of too few, p99 is the unluckiest
 FEWEST, MOST = 32, 256  # requests of such a run
 UNLIMITED = 1000  # under way at a rate
 FRACTIONS = (0.3, 0.5, 0.9)  # of the sweep, beside FRACTION
