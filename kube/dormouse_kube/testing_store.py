@@ -91,7 +91,7 @@ class Store:
         slot = (key, manager, subresource)
         pruned = remove_given_up(self.get(key) or {}, self._applied.get(slot, {}), wanted)
         merged = merge(pruned, wanted)
-        self._applied[slot] = sent(wanted)
+        self._applied[slot] = wanted
         return self.put(kind, key, merged)
 
     def delete(self, kind: Kind, key: Key, *, grace_period_s: int | None) -> None:
