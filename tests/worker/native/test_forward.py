@@ -139,12 +139,15 @@ def test_what_a_pass_stores_is_seen_by_the_others_in_it(kernels, models):
     assert engine._scheduler.counters.prefix_hits == 4 * 28
 
 
-def test_only_the_rows_asked_for_are_answered_in_their_order(kernels, models):
-    model = load_with(kernels, models("llama"))
+@pytest.mark.parametrize("architecture", LEAN)
+@pytest.mark.parametrize("rows", [[[2, 9, 16], []], [[], [4]], [[*range(3, 17)], [0, 1, 3, 4]]], ids=str)
+def test_only_the_rows_asked_for_are_answered(kernels, models, architecture, rows):
+    """The last layer computes them alone: of the others it needs keys and values."""
+    model = load_with(kernels, models(architecture), dtype="bfloat16")
     backend = NativeBackend(kernels=kernels)
     everything = logits_of(model, backend, chunks=(17, 5))
-    chosen = logits_of(model, backend, chunks=(17, 5), rows=[[9, 2, 16], []])
-    assert torch.equal(chosen, everything[[9, 2, 16]])
+    chosen = logits_of(model, backend, chunks=(17, 5), rows=rows)
+    assert torch.equal(chosen, everything[[*rows[0], *(17 + row for row in rows[1])]])
 
 
 @pytest.mark.parametrize("token_id", [-1, VOCAB_SIZE, 10**9])

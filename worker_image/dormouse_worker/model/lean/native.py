@@ -80,6 +80,7 @@ class NativeDecoder:
     ) -> Floats:
         """Return logits, [len(rows), V], of a packed batch [T] within a context that fits; alone, no torch on the way.
 
+        Rows are in their order, none twice: the last layer computes no others, and those that are left move up.
         They hold until the next pass with the context's scratch. Where another stage computes them, the hidden states
         are sent to the next one, in float32, and it is [len(rows), 0]. Raises RankLost.
         """

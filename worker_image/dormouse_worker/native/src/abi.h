@@ -19,7 +19,7 @@ struct DmBatch {
   const int64_t *query_starts;  // [N + 1]
   const int64_t *positions;     // [T]
   const int64_t *token_ids;     // [T]
-  const int64_t *rows;          // [num_rows] whose logits are wanted
+  const int64_t *rows;          // [num_rows] whose logits are wanted, in their order
   const DmGroup *groups;
   float *hidden;     // [T][H] what the stage before sent, or the next one gets; null = the model is whole
   float *logits;     // [num_rows][num_logits]

@@ -16,11 +16,11 @@ struct Space {
   float *heads;     // [T][Hq + 2 Hkv][D]
   float *cosines;   // [T][D / 2]
   float *sines;     // [T][D / 2]
-  float *last;      // [R][H] the residual stream of the rows that are wanted
+  int64_t *starts;     // [T + 1] as the batch's query_starts and positions, of the rows that are wanted
+  int64_t *positions;  // [T]
   A *normed;        // [T][H]
   A *query;         // [T][Hq][D] rotated
   A *attended;      // [T][Hq][D]
-  A *chosen;        // [R][Hq][D] of the wanted rows
   A *activated;     // [T][I]
   A *packed = 0;    // a product's rows, where there are many
   int64_t num_bytes;
@@ -32,11 +32,11 @@ struct Space {
     take(heads, at, tokens * all_heads * size);
     take(cosines, at, tokens * size / 2);
     take(sines, at, tokens * size / 2);
-    take(last, at, rows * m.hidden_size);
+    take(starts, at, tokens + 1);
+    take(positions, at, tokens);
     take(normed, at, tokens * m.hidden_size);
     take(query, at, tokens * a.num_heads * size);
     take(attended, at, tokens * a.num_heads * size);
-    take(chosen, at, rows * a.num_heads * size);
     take(activated, at, tokens * m.intermediate_size);
     int64_t widest = at_least(at_least(m.hidden_size, m.intermediate_size), a.num_heads * a.value_size);
     if (PACKS) take(packed, at, at_least(tokens, rows) / LANES * packed_size<A>(widest));
@@ -70,7 +70,7 @@ template <class A, class W>
 struct Pass {
   const DmPool &pool;
   const DmModel &model;
-  const DmBatch &batch;
+  DmBatch batch;  // in the end only the rows that are wanted
   Space<A> space;
 
   Pass(const DmPool &pool, const DmModel &model, const DmBatch &batch)
@@ -80,48 +80,41 @@ struct Pass {
 
   // Returns false if another rank is lost; what was computed is nothing then.
   bool run() {
-    float *hidden = space.hidden;
-    int64_t rows = batch.num_tokens;
     begin();
-    if (model.embedding && !sum_up(hidden, rows)) return false;
+    if (model.embedding && !sum_up()) return false;
     for (int64_t i = 0; i < model.num_layers; i++) {
       const DmLayer &layer = model.layers[i];
-      attend(layer);
-      const A *attended = space.attended;
-      if (model.head.weight && i == model.num_layers - 1) {  // its keys and values are stored: the other rows have
-        choose();                                            // done their part
-        attended = space.chosen, hidden = space.last, rows = batch.num_rows;
-      }
       const DmAttention &a = layer.attention;
-      if (!add(attended, layer.output, hidden, rows, a.num_heads * a.value_size)) return false;
-      norm(layer.mlp_norm, hidden, rows);
-      gated_linear<A, W>(pool, space.normed, layer.gate_up, space.activated, rows, model.hidden_size,
+      attend(layer, model.head.weight && i == model.num_layers - 1);
+      if (!add(space.attended, layer.output, a.num_heads * a.value_size)) return false;
+      norm(layer.mlp_norm);
+      gated_linear<A, W>(pool, space.normed, layer.gate_up, space.activated, batch.num_tokens, model.hidden_size,
                          model.intermediate_size, space.packed);
-      if (!add(space.activated, layer.down, hidden, rows, model.intermediate_size)) return false;
+      if (!add(space.activated, layer.down, model.intermediate_size)) return false;
     }
     if (model.head.weight) {
-      norm(model.norm, hidden, rows);
-      linear<false, A, W>(pool, space.normed, model.head, batch.logits, rows, model.hidden_size, model.num_logits,
-                          space.packed);
+      norm(model.norm);
+      linear<false, A, W>(pool, space.normed, model.head, batch.logits, batch.num_tokens, model.hidden_size,
+                          model.num_logits, space.packed);
     }
     return true;
   }
 
   // Adds what all ranks of the stage make of their columns. One of them adds its part to what is there, the others
   // put theirs in its place.
-  bool add(const A *in, const DmLinear &map, float *hidden, int64_t rows, int64_t columns) {
+  bool add(const A *in, const DmLinear &map, int64_t columns) {
     if (model.leads)
-      linear<true, A, W>(pool, in, map, hidden, rows, columns, model.hidden_size, space.packed);
+      linear<true, A, W>(pool, in, map, space.hidden, batch.num_tokens, columns, model.hidden_size, space.packed);
     else
-      linear<false, A, W>(pool, in, map, hidden, rows, columns, model.hidden_size, space.packed);
-    return sum_up(hidden, rows);
+      linear<false, A, W>(pool, in, map, space.hidden, batch.num_tokens, columns, model.hidden_size, space.packed);
+    return sum_up();
   }
 
   // Other ranks are waited for without the threads: in tests they are threads of one process and share them.
-  bool sum_up(float *hidden, int64_t rows) {
-    if (!model.sum_up || !rows) return true;
+  bool sum_up() {
+    if (!model.sum_up || !batch.num_tokens) return true;
     pool.release();
-    bool all_came = model.sum_up(hidden, rows * model.hidden_size);
+    bool all_came = model.sum_up(space.hidden, batch.num_tokens * model.hidden_size);
     pool.hold();
     return all_came;
   }
@@ -148,37 +141,56 @@ struct Pass {
     for (int64_t i = 0; i < size; i++) to[i] = is_here ? value(row[i]) : 0;
   }
 
-  void norm(const DmNorm &by, const float *hidden, int64_t rows) {
+  void norm(const DmNorm &by) {
     int64_t size = model.hidden_size;
-    parallel_stretches(pool, rows, parts(4096, size), [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; t++) norm_row<A, W>(hidden + t * size, by, size, space.normed + t * size);
+    parallel_stretches(pool, batch.num_tokens, parts(4096, size), [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; t++) norm_row<A, W>(space.hidden + t * size, by, size, space.normed + t * size);
     });
   }
 
-  void attend(const DmLayer &layer) {
+  void attend(const DmLayer &layer, bool is_end) {
     const DmAttention &a = layer.attention;
-    int64_t size = a.key_size, num_heads = a.num_heads + 2 * a.num_kv_heads;
-    norm(layer.input_norm, space.hidden, batch.num_tokens);
-    linear<false, A, W>(pool, space.normed, layer.qkv, space.heads, batch.num_tokens, model.hidden_size,
-                        num_heads * size, space.packed);
-    const DmGroup &group = batch.groups[layer.group];
-    parallel_stretches(pool, batch.num_tokens, parts(4096, num_heads * size), [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; t++) place(layer, group, t);
-    });
-    DmHeads query{space.query, a.num_heads * size, size};
-    ::attend<A, W, A>(pool, a, batch, group, query, space.attended);
+    norm(layer.input_norm);
+    if (is_end && batch.num_rows < batch.num_tokens) {
+      project(layer, a.num_heads, 2 * a.num_kv_heads);
+      keep_wanted();
+      project(layer, 0, a.num_heads);
+    } else {
+      project(layer, 0, a.num_heads + 2 * a.num_kv_heads);
+    }
+    DmHeads query{space.query, a.num_heads * a.key_size, a.key_size};
+    ::attend<A, W, A>(pool, a, batch, batch.groups[layer.group], query, space.attended);
   }
 
-  // Rotates one token's query and key heads, and stores its keys and values.
-  void place(const DmLayer &layer, const DmGroup &group, int64_t t) {
+  // Computes heads [first, first + count) of each row: query heads are rotated, keys and values stored.
+  void project(const DmLayer &layer, int64_t first, int64_t count) {
     const DmAttention &a = layer.attention;
-    int64_t size = a.key_size, slot = group.slots[t] * a.num_kv_heads * size;
-    float *head = space.heads + t * (a.num_heads + 2 * a.num_kv_heads) * size;
-    A *query = space.query + t * a.num_heads * size;
-    for (int64_t h = 0; h < a.num_heads; h++, head += size) rotate(layer.query_norm, head, t, query + h * size);
+    int64_t begin_at = first * a.key_size, width = count * a.key_size;
+    const W *weight = (const W *)layer.qkv.weight, *bias = (const W *)layer.qkv.bias;
+    DmLinear map{weight + begin_at * model.hidden_size, bias ? bias + begin_at : nullptr};
+    linear<false, A, W>(pool, space.normed, map, space.heads, batch.num_tokens, model.hidden_size, width, space.packed);
+    parallel_stretches(pool, batch.num_tokens, parts(4096, width), [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; t++) {
+        float *heads = space.heads + t * width;
+        if (first == 0) rotate_query(layer, t, heads);
+        if (first + count > a.num_heads) put_away(layer, t, heads + (a.num_heads - first) * a.key_size);
+      }
+    });
+  }
+
+  void rotate_query(const DmLayer &layer, int64_t t, float *heads) {
+    int64_t size = layer.attention.key_size, num_heads = layer.attention.num_heads;
+    A *query = space.query + t * num_heads * size;
+    for (int64_t h = 0; h < num_heads; h++) rotate(layer.query_norm, heads + h * size, t, query + h * size);
+  }
+
+  // Rotates a row's key heads, and stores them and the value heads behind them.
+  void put_away(const DmLayer &layer, int64_t t, float *heads) {
+    const DmAttention &a = layer.attention;
+    int64_t size = a.key_size, slot = batch.groups[layer.group].slots[t] * a.num_kv_heads * size;
     W *keys = (W *)a.keys + slot, *values = (W *)a.values + slot;
-    for (int64_t h = 0; h < a.num_kv_heads; h++, head += size) rotate(layer.key_norm, head, t, keys + h * size);
-    convert(head, 1, a.num_kv_heads * size, values);
+    for (int64_t h = 0; h < a.num_kv_heads; h++) rotate(layer.key_norm, heads + h * size, t, keys + h * size);
+    convert(heads + a.num_kv_heads * size, 1, a.num_kv_heads * size, values);
   }
 
   template <class To>
@@ -199,14 +211,22 @@ struct Pass {
     }
   }
 
-  // Copies the wanted rows together.
-  void choose() {
-    const DmAttention &a = model.layers[0].attention;
-    int64_t width = a.num_heads * a.value_size, size = model.hidden_size;
+  // Leaves the rows that are wanted: each takes a place that it had, or one before it.
+  void keep_wanted() {
+    int64_t size = model.hidden_size, half = model.layers[0].attention.key_size / 2;
     for (int64_t r = 0; r < batch.num_rows; r++) {
-      memcpy(space.last + r * size, space.hidden + batch.rows[r] * size, size * sizeof(float));
-      memcpy(space.chosen + r * width, space.attended + batch.rows[r] * width, width * sizeof(A));
+      int64_t t = batch.rows[r];
+      space.positions[r] = batch.positions[t];
+      memmove(space.hidden + r * size, space.hidden + t * size, size * sizeof(float));
+      memmove(space.normed + r * size, space.normed + t * size, size * sizeof(A));
+      memmove(space.cosines + r * half, space.cosines + t * half, half * sizeof(float));
+      memmove(space.sines + r * half, space.sines + t * half, half * sizeof(float));
     }
+    for (int64_t s = 0, r = 0; s <= batch.num_seqs; s++) {
+      while (r < batch.num_rows && batch.rows[r] < batch.query_starts[s]) r++;
+      space.starts[s] = r;
+    }
+    batch.num_tokens = batch.num_rows, batch.positions = space.positions, batch.query_starts = space.starts;
   }
 };
 
