@@ -1,5 +1,6 @@
-// The threads that share out a pass's work. Nobody waits for a thread that is not there: whoever is awake takes the
-// next piece, the caller too, and a phase has ended when its pieces are done. Between passes the threads sleep.
+// The threads that share out a pass's work. Each has a share of a phase's pieces and goes through it in order, so that what
+// it fetches ahead of one piece it needs for the next. Nobody waits for a thread that is not there: whoever has done its
+// share takes from the others', the caller too, and a phase has ended when its pieces are done. Between passes they sleep.
 #pragma once
 
 #include <atomic>
@@ -54,14 +55,17 @@ class Pool {
     body_ = body;
     context_ = context;
     done_.store(0, std::memory_order_relaxed);
-    ticket_.store((uint64_t)count << 32, std::memory_order_release);
-    while (take()) {
+    int64_t shares = num_shares();
+    for (int64_t i = 0; i < shares; i++)
+      shares_[i].store((uint64_t)((i + 1) * count / shares) << 32 | i * count / shares, std::memory_order_release);
+    while (take(shares - 1)) {
     }
     for (int spins = 0; done_.load(std::memory_order_acquire) != count; spins++) rest(spins);
   }
 
  private:
   static constexpr int SPINS_BEFORE_YIELD = 1000, SPINS_BEFORE_SLEEP = 500;
+  static constexpr int64_t MOST_SHARES = 256;
 
   static void rest(int spins) {
     if (spins % SPINS_BEFORE_YIELD == SPINS_BEFORE_YIELD - 1)
@@ -70,13 +74,24 @@ class Pool {
       RELAX();
   }
 
-  // Does one piece, if one is left. Who took it keeps its phase from ending, so body and context are the phase's.
-  bool take() {
-    uint64_t ticket = ticket_.load(std::memory_order_acquire);
+  typedef std::atomic<uint64_t> Share;  // of the pieces: its end << 32 | the next one
+
+  int64_t num_shares() const { return num_threads() < MOST_SHARES ? num_threads() : MOST_SHARES; }
+
+  // Does one piece, if one is left: of a share, else of those after it.
+  bool take(int64_t share) {
+    for (int64_t i = 0, count = num_shares(); i < count; i++)
+      if (take_from(shares_[(share + i) % count])) return true;
+    return false;
+  }
+
+  // Who took a piece keeps its phase from ending, so body and context are the phase's.
+  bool take_from(Share &share) {
+    uint64_t left = share.load(std::memory_order_acquire);
     do {
-      if ((uint32_t)ticket >= ticket >> 32) return false;
-    } while (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel));
-    body_(context_, (int64_t)(uint32_t)ticket);
+      if ((uint32_t)left >= left >> 32) return false;
+    } while (!share.compare_exchange_weak(left, left + 1, std::memory_order_acq_rel));
+    body_(context_, (int64_t)(uint32_t)left);
     done_.fetch_add(1, std::memory_order_release);
     return true;
   }
@@ -85,7 +100,7 @@ class Pool {
     for (int spins = 0;; spins++) {
       uint32_t state = state_.load(std::memory_order_acquire);
       bool is_awake = state % 2 && number < num_threads() - 1;
-      if (is_awake && take())
+      if (is_awake && take(number))
         spins = 0;
       else if (is_awake)
         rest(spins);
@@ -102,7 +117,7 @@ class Pool {
   int64_t num_started_ = 0;
   void (*body_)(void *, int64_t) = nullptr;
   void *context_ = nullptr;
-  alignas(64) std::atomic<uint64_t> ticket_{0};  // number of pieces << 32 | the next one
+  alignas(64) Share shares_[MOST_SHARES] = {};  // in few lines, which all threads read while they wait
   alignas(64) std::atomic<int64_t> done_{0};
 };
 

@@ -21,7 +21,7 @@ constexpr int64_t FEW_ROWS = REGISTERS == 32 ? 12 : 3;  // up to here converting
 constexpr bool PACKS = LANES == 8;          // AVX2 gains; with 32 registers the tiles above are as fast, with SSE2 faster
 constexpr int64_t LANE_ROWS = 16;           // from here on rows are packed
 constexpr int WIDEST = 3;                   // vectors of packed rows in a tile
-constexpr int64_t CHUNKS_PER_THREAD = 8;    // at most, so that one that is late does not keep the others waiting
+constexpr int64_t CHUNKS_PER_THREAD = 16;   // at most, so that one that is late does not keep the others waiting
 constexpr int64_t CHUNK_COST = 1 << 18;     // multiplications, reading one weight counting as four: some microseconds
 
 template <class Body>
@@ -145,6 +145,7 @@ void multiply(const DmPool &pool, const A *in, int64_t rows, int64_t columns, co
     int64_t first = i / num_chunks * block, count = at_most(block, rows - first), vector = first / LANES;
     Block<A> some{in + first * columns, count, columns, packed + vector * packed_size<A>(columns),
                   num_vectors ? at_most(num_vectors - vector, count / LANES) : 0};
+    int64_t tiles_ahead = count > TILE_ROWS ? 2 : 1, distance = tiles_ahead * TILE_WEIGHTS * columns;  // as measured
     alignas(64) float products[(BLOCK_ROWS + LANES) * GROUP];
     for (int64_t g = begin; g < end; g++) {
       for (int j = 0; j < GROUP; j += TILE_WEIGHTS) {
@@ -152,7 +153,7 @@ void multiply(const DmPool &pool, const A *in, int64_t rows, int64_t columns, co
         for (int i = 0; i < TILE_WEIGHTS; i++) weights[i] = groups.row(g, j + i);
         for (int64_t k = 0; k < columns; k += depth) {
           int64_t length = at_most(depth, columns - k);
-          block_tiles(some, k, weights, length, TILE_WEIGHTS * columns, {products + j, GROUP, k > 0});
+          block_tiles(some, k, weights, length, distance, {products + j, GROUP, k > 0});
           for (int i = 0; i < TILE_WEIGHTS; i++) weights[i] += length;
         }
       }

@@ -1,7 +1,7 @@
 // Products of some rows with four weights at a time; see product.h.
 //
 // A tile is up to 6 rows by 4 weights: 24 vectors of partial sums in registers, of which each is added up at its end; with
-// 16 registers it is 3 rows. Weights are read once from memory, the next tile's while this one computes.
+// 16 registers it is 3 rows. Weights are read once from memory, those of a tile further on while this one computes.
 #pragma once
 
 #include "vector.h"
