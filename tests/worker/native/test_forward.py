@@ -20,7 +20,7 @@ from dormouse_worker.native.library import Missing
 from dormouse_worker.settings import EngineSettings
 from tests.worker.model.test_lean import LEAN, VARIANTS
 from tests.worker.model.test_parity import MAX_TOKENS, PROMPTS, make_engine, run
-from tests.worker.native.sequences import BLOCK_SIZE, metadata_of
+from tests.worker.native.sequences import BLOCK_SIZE, metadata_of, metadata_of_several
 
 SHAPES = {
     "odd sizes": {"hidden_size": 36, "intermediate_size": 50, "head_dim": 6},
@@ -148,6 +148,19 @@ def test_only_the_rows_asked_for_are_answered(kernels, models, architecture, row
     everything = logits_of(model, backend, chunks=(17, 5))
     chosen = logits_of(model, backend, chunks=(17, 5), rows=rows)
     assert torch.equal(chosen, everything[[*rows[0], *(17 + row for row in rows[1])]])
+
+
+@pytest.mark.parametrize("rows", [[16, 22], [2, 4, 22], [17, 18, 21], [0, 1], []], ids=str)
+def test_a_pass_may_want_no_row_of_some_sequences(kernels, models, rows):
+    model, backend = load_with(kernels, models("llama")), NativeBackend(kernels=kernels)
+    forward = ForwardPass(model, KVCache(model.cache_spec, 40, torch.device("cpu")))
+    metadata = metadata_of_several([17, 5, 1])
+    plan, positions = backend.plan(metadata, torch.device("cpu")), torch.from_numpy(metadata.positions)
+    token_ids = (torch.arange(len(positions)) * 7 + 3) % 250
+    with torch.inference_mode():
+        everything = forward(token_ids, positions, torch.arange(len(positions)), [plan]).clone()
+        chosen = forward(token_ids, positions, torch.tensor(rows, dtype=torch.long), [plan])
+    assert torch.equal(chosen, everything[rows])
 
 
 @pytest.mark.parametrize("token_id", [-1, VOCAB_SIZE, 10**9])

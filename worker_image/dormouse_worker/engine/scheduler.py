@@ -122,8 +122,8 @@ class Scheduler:
                 self._let_go(request)
             elif fills_block(sequence.start, sequence.end):
                 self.tables.commit(request.request_id, self._hashes(request, sequence.end), sequence.end)
-        known = [(request, token) for token in sampled if (request := by_id.get(token.request_id)) is not None]
-        return [self._record(request, token) for request, token in known if not request.is_leaving]
+        told = [token for token in sampled if (known := by_id.get(token.request_id)) and not known.is_leaving]
+        return [self._record(by_id[token.request_id], token) for token in told]
 
     def fail(self, batch: Batch, later: Sequence[Batch] = ()) -> list[str]:
         """A forward pass raised: remove its requests and return their ids. What the ranks hold is unknown now.

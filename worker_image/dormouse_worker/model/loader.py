@@ -74,7 +74,7 @@ class LoadedModel:
         return f"{self.impl} compiled for {', '.join(map(str, sizes))} tokens" if sizes else self.impl
 
     def compute_logits(self, token_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Return logits [len(rows), V] of a packed batch: token_ids and positions [T], rows of it that are wanted.
+        """Return logits [len(rows), V] of a packed batch: token_ids and positions [T], ascending rows that are wanted.
 
         Attention is answered by the forward context, in which every call must lie. What is not the last stage sends its
         hidden states to the next one instead, and returns nobody's logits, [0, …].

@@ -69,7 +69,7 @@ class NativeDecoder:
         """Return one with a layer of each kind: a pass of it takes as much memory as the whole, and little time.
 
         The workspace serves one layer after the other, and what a layer takes besides depends on its window alone. The
-        last layer is a kind of its own: it computes no more than the rows that are wanted.
+        last layer is a kind of its own: but for keys and values it computes no more than the rows that are wanted.
         """
         *others, last = self._decoder.layers
         kinds = {layer.attention.call.window: layer for layer in others}
@@ -80,7 +80,7 @@ class NativeDecoder:
     ) -> Floats:
         """Return logits, [len(rows), V], of a packed batch [T] within a context that fits; alone, no torch on the way.
 
-        Rows are in their order, none twice: the last layer computes no others, and those that are left move up.
+        Rows are in their order, none twice: the last layer computes nothing but keys and values of others.
         They hold until the next pass with the context's scratch. Where another stage computes them, the hidden states
         are sent to the next one, in float32, and it is [len(rows), 0]. Raises RankLost.
         """

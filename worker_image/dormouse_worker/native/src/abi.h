@@ -7,7 +7,7 @@
 
 enum DmType : int64_t { DM_FLOAT32 = 0, DM_BFLOAT16 = 1 };
 
-// One layer group's part of a packed batch of N sequences and T tokens.
+// One layer group's part of a packed batch of N sequences and T tokens, at least one of each sequence.
 struct DmGroup {
   const int64_t *block_tables;  // [N][num_columns]; what lies before a window is not read
   int64_t num_columns;
@@ -19,7 +19,7 @@ struct DmBatch {
   const int64_t *query_starts;  // [N + 1]
   const int64_t *positions;     // [T]
   const int64_t *token_ids;     // [T]
-  const int64_t *rows;          // [num_rows] whose logits are wanted, in their order
+  const int64_t *rows;          // [num_rows] whose logits are wanted, in their order, none twice
   const DmGroup *groups;
   float *hidden;     // [T][H] what the stage before sent, or the next one gets; null = the model is whole
   float *logits;     // [num_rows][num_logits]

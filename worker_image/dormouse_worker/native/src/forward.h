@@ -16,7 +16,7 @@ struct Space {
   float *heads;     // [T][Hq + 2 Hkv][D]
   float *cosines;   // [T][D / 2]
   float *sines;     // [T][D / 2]
-  int64_t *starts;     // [T + 1] as the batch's query_starts and positions, of the rows that are wanted
+  int64_t *starts;  // [T + 1] as the batch's query_starts and positions, but of the rows that are wanted
   int64_t *positions;  // [T]
   A *normed;        // [T][H]
   A *query;         // [T][Hq][D] rotated

@@ -48,7 +48,7 @@ class Pool {
 
   // Calls body(context, i) for every i < count; only while held.
   void run(int64_t count, void (*body)(void *, int64_t), void *context) {
-    if (count == 1 || num_threads() == 1) {
+    if (count < 2 || num_threads() == 1) {
       for (int64_t i = 0; i < count; i++) body(context, i);
       return;
     }

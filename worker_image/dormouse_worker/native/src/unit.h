@@ -44,6 +44,7 @@ struct Unit {
 
   int64_t rows() const { return num_heads * num_tokens; }
   int64_t head(int64_t r) const { return kv_head * (layer.num_heads / layer.num_kv_heads) + first_head + r % num_heads; }
+  // Of one sequence's rows they ascend, but rows between may be left out.
   int64_t position(int64_t r) const { return batch.positions[first_token + r / num_heads]; }
   int64_t first_seen(int64_t r) const { return layer.window ? at_least(0, position(r) - layer.window + 1) : 0; }
   int64_t first_segment() const { return first_seen(0) / SEGMENT; }
