@@ -163,6 +163,13 @@ def test_a_pass_may_want_no_row_of_some_sequences(kernels, models, rows):
     assert torch.equal(chosen, everything[rows])
 
 
+@pytest.mark.parametrize("rows", [[9, 2, 16], [2, 2], [17], [-1]], ids=str)
+def test_rows_that_do_not_ascend_within_the_batch_are_refused(kernels, models, rows):
+    model, backend = load_with(kernels, models("llama")), NativeBackend(kernels=kernels)
+    with pytest.raises(IndexError, match="rows that are wanted do not ascend within the 17 of the batch"):
+        logits_of(model, backend, chunks=(17,), rows=[rows])
+
+
 @pytest.mark.parametrize("token_id", [-1, VOCAB_SIZE, 10**9])
 def test_a_token_outside_the_vocabulary_is_refused(kernels, models, token_id):
     model, backend = load_with(kernels, models("llama")), NativeBackend(kernels=kernels)

@@ -43,17 +43,20 @@ class Kernels:
         """Compute with so many threads from now on, in all variants."""
         self._library.dm_set_num_threads(wanted)
 
-    def workspace_bytes(self, model: abi.Model, num_tokens: int, num_rows: int) -> int:
+    def workspace_bytes(self, model: abi.Model, num_tokens: int) -> int:
         """Return what a forward pass of that size needs, aligned to 64 bytes."""
-        return int(self._library.dm_workspace_bytes(self._handle, byref(model), num_tokens, num_rows))
+        return int(self._library.dm_workspace_bytes(self._handle, byref(model), num_tokens))
 
     def forward(self, model: abi.Model, batch: abi.Batch) -> None:
         """Fill the batch's logits, float32 [rows, those of the rank], or hidden states, and the cache at its slots.
 
-        Raises IndexError if a token is not in the vocabulary, where nothing was computed, and RuntimeError if another
-        rank is lost: whoever sums up for the model knows why, and nothing that was filled counts.
+        Raises IndexError if a token is not in the vocabulary or the wanted rows do not ascend within the batch, where
+        nothing was computed, and RuntimeError if another rank is lost: whoever sums up for the model knows why, and
+        nothing that was filled counts.
         """
         row = self._library.dm_forward(self._handle, byref(model), byref(batch))
+        if row == abi.UNORDERED:
+            raise IndexError(f"the rows that are wanted do not ascend within the {batch.num_tokens} of the batch")
         if row >= 0:
             raise IndexError(f"the token in row {row} is not in the vocabulary of {model.vocab_size}")
         if row < -1:
@@ -151,7 +154,7 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "dm_name": (c_char_p, [c_void_p]),
         "dm_num_threads": (c_int64, []),
         "dm_set_num_threads": (None, [c_int64]),
-        "dm_workspace_bytes": (c_int64, [c_void_p, model, c_int64, c_int64]),
+        "dm_workspace_bytes": (c_int64, [c_void_p, model, c_int64]),
         "dm_forward": (c_int64, [c_void_p, model, batch]),
         "dm_attend": (None, [c_void_p, layer, batch, group, heads, c_void_p]),
         "dm_write": (None, [layer, c_int64, group, heads, heads]),

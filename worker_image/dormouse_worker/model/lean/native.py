@@ -87,7 +87,7 @@ class NativeDecoder:
         bound, scratch = self._bind(context.cache), context.scratch
         batch, size = bound.batch, (len(token_ids), len(rows))
         if size != scratch.pass_size:
-            scratch.resize(*size, bound.model.num_logits, self._kernels.workspace_bytes(bound.model, *size))
+            scratch.resize(*size, bound.model.num_logits, self._kernels.workspace_bytes(bound.model, len(token_ids)))
         for plan, layers in zip(context.plans, bound.groups, strict=True):
             assert isinstance(plan, NativePlan), "it fits"
             plan.fill_group(layers)

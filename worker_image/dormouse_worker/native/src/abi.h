@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-#define DM_VERSION 4
+#define DM_VERSION 5
 
 enum DmType : int64_t { DM_FLOAT32 = 0, DM_BFLOAT16 = 1 };
 
@@ -122,7 +122,7 @@ struct DmKernels {
   void (*multiply)(const DmPool *, int64_t dtype, const float *in, const DmLinear *, float *out, int64_t rows,
                    int64_t columns, int64_t num_outputs);
   bool (*forward)(const DmPool *, const DmModel *, const DmBatch *);  // false = a rank is lost
-  int64_t (*workspace_bytes)(const DmModel *, int64_t num_tokens, int64_t num_rows);
+  int64_t (*workspace_bytes)(const DmModel *, int64_t num_tokens);
   void (*sample)(const DmPool *, const DmSample *);
   int64_t (*desk_bytes)(int64_t vocab_size);
   uint64_t (*checksum)(const void *data, int64_t num_bytes, int64_t first_block);

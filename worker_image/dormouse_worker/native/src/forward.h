@@ -16,8 +16,8 @@ struct Space {
   float *heads;     // [T][Hq + 2 Hkv][D]
   float *cosines;   // [T][D / 2]
   float *sines;     // [T][D / 2]
-  int64_t *starts;  // [T + 1] as the batch's query_starts and positions, but of the rows that are wanted
-  int64_t *positions;  // [T]
+  int64_t *starts;  // [T + 1] where each sequence's wanted rows begin
+  int64_t *positions;  // [T] of the wanted rows
   A *normed;        // [T][H]
   A *query;         // [T][Hq][D] rotated
   A *attended;      // [T][Hq][D]
@@ -25,7 +25,7 @@ struct Space {
   A *packed = 0;    // a product's rows, where there are many
   int64_t num_bytes;
 
-  Space(const DmModel &m, int64_t tokens, int64_t rows, char *at) : num_bytes(0) {
+  Space(const DmModel &m, int64_t tokens, char *at) : num_bytes(0) {
     const DmAttention &a = m.layers[0].attention;
     int64_t size = a.key_size, all_heads = a.num_heads + 2 * a.num_kv_heads;
     take(hidden, at, tokens * m.hidden_size);
@@ -39,7 +39,7 @@ struct Space {
     take(attended, at, tokens * a.num_heads * size);
     take(activated, at, tokens * m.intermediate_size);
     int64_t widest = at_least(at_least(m.hidden_size, m.intermediate_size), a.num_heads * a.value_size);
-    if (PACKS) take(packed, at, at_least(tokens, rows) / LANES * packed_size<A>(widest));
+    if (PACKS) take(packed, at, tokens / LANES * packed_size<A>(widest));
   }
 
   template <class T>
@@ -74,7 +74,7 @@ struct Pass {
   Space<A> space;
 
   Pass(const DmPool &pool, const DmModel &model, const DmBatch &batch)
-      : pool(pool), model(model), batch(batch), space(model, batch.num_tokens, batch.num_rows, batch.workspace) {
+      : pool(pool), model(model), batch(batch), space(model, batch.num_tokens, batch.workspace) {
     if (batch.hidden) space.hidden = batch.hidden;
   }
 

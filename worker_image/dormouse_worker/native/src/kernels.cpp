@@ -30,9 +30,9 @@ bool forward(const DmPool *pool, const DmModel *model, const DmBatch *batch) {
   return Pass<float, bf16>(*pool, *model, *batch).run();
 }
 
-int64_t workspace_bytes(const DmModel *model, int64_t tokens, int64_t rows) {
-  if (model->dtype == DM_BFLOAT16 && multiplies_halves(tokens)) return Space<bf16>(*model, tokens, rows, 0).num_bytes;
-  return Space<float>(*model, tokens, rows, 0).num_bytes;
+int64_t workspace_bytes(const DmModel *model, int64_t tokens) {
+  if (model->dtype == DM_BFLOAT16 && multiplies_halves(tokens)) return Space<bf16>(*model, tokens, 0).num_bytes;
+  return Space<float>(*model, tokens, 0).num_bytes;
 }
 
 template <class A, class W>

@@ -72,15 +72,18 @@ void dm_set_num_threads(int64_t count) { pool().resize(count); }
 
 int64_t dm_num_threads() { return pool().num_threads(); }
 
-int64_t dm_workspace_bytes(const DmKernels *kernels, const DmModel *model, int64_t num_tokens, int64_t num_rows) {
-  return kernels->workspace_bytes(model, num_tokens, num_rows);
+int64_t dm_workspace_bytes(const DmKernels *kernels, const DmModel *model, int64_t num_tokens) {
+  return kernels->workspace_bytes(model, num_tokens);
 }
 
 // Fills batch.logits or batch.hidden, and the cache at the batch's slots. Returns -1, or the first row whose token is not
-// in the vocabulary, where nothing was computed, or -2: another rank is lost.
+// in the vocabulary, or -3: the wanted rows do not ascend within the batch, where nothing was computed, or -2: another
+// rank is lost.
 int64_t dm_forward(const DmKernels *kernels, const DmModel *model, const DmBatch *batch) {
   for (int64_t t = 0; model->embedding && t < batch->num_tokens; t++)
     if (batch->token_ids[t] < 0 || batch->token_ids[t] >= model->vocab_size) return t;
+  for (int64_t r = 0, least = 0; r < batch->num_rows; least = batch->rows[r++] + 1)
+    if (batch->rows[r] < least || batch->rows[r] >= batch->num_tokens) return -3;
   Held held;
   return kernels->forward(&held.threads, model, batch) ? -1 : -2;
 }

@@ -145,7 +145,7 @@ void multiply(const DmPool &pool, const A *in, int64_t rows, int64_t columns, co
     int64_t first = i / num_chunks * block, count = at_most(block, rows - first), vector = first / LANES;
     Block<A> some{in + first * columns, count, columns, packed + vector * packed_size<A>(columns),
                   num_vectors ? at_most(num_vectors - vector, count / LANES) : 0};
-    int64_t tiles_ahead = count > TILE_ROWS ? 2 : 1, distance = tiles_ahead * TILE_WEIGHTS * columns;  // as measured
+    int64_t tiles_ahead = count > TILE_ROWS ? 2 : 1, distance = tiles_ahead * TILE_WEIGHTS * columns;  // decision 16
     alignas(64) float products[(BLOCK_ROWS + LANES) * GROUP];
     for (int64_t g = begin; g < end; g++) {
       for (int j = 0; j < GROUP; j += TILE_WEIGHTS) {
