@@ -27,6 +27,11 @@ def check_forward(module: Any) -> None:
     for name in ("position_ids", "logits_to_keep"):
         if name not in known:
             raise ModelInvalid(f"{type(module).__name__} takes no {name}, which a batch of several sequences needs")
+    if any(hasattr(part, "create_position_ids_from_input_ids") for part in module.modules()):
+        raise ModelInvalid(
+            f"{type(module).__name__} counts positions from pad_token_id + 1 and leaves padding out, which "
+            "positions in a paged cache do not; use a model made for generating text"
+        )
 
 
 def _find_missing(config: Any) -> str | None:

@@ -20,6 +20,19 @@ from dormouse_worker.settings import EngineSettings
 
 CONVERTED = {"deepseek_v3", "gpt_neox", "mixtral", "qwen3_moe"}  # joined or renamed experts, another name of the head
 GIB = 1 << 30
+TINY_YOUTU = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 8,
+    "q_lora_rank": 8,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+    "max_position_embeddings": 128,
+}
 
 
 @pytest.fixture
@@ -115,23 +128,6 @@ def test_a_tied_tensor_that_the_files_have_twice_is_what_transformers_makes_of_i
         assert torch.equal(model.module.model.embed_tokens.weight, tensors["model.embed_tokens.weight"])
 
 
-def test_tensors_that_the_model_does_not_know_are_left_alone(tmp_path, load_from):
-    directory = write_tiny_model(tmp_path)
-    tensors = load_file(directory / "model.safetensors")
-    save_file({**tensors, "visual.weight": torch.ones(3)}, directory / "model.safetensors", {"format": "pt"})
-    assert load_from(directory).load_report.path == "fast"
-
-
-def test_a_type_that_only_transformers_converts_goes_its_way(tmp_path, load_from):
-    directory = write_tiny_model(tmp_path)
-    tensors = load_file(directory / "model.safetensors")
-    name = "model.norm.weight"
-    save_file({**tensors, name: torch.ones(32, dtype=torch.int32)}, directory / "model.safetensors", {"format": "pt"})
-    model = load_from(directory)
-    assert model.load_report.path == "transformers"
-    assert torch.equal(model.module.model.norm.weight, torch.ones(32))
-
-
 def test_the_type_is_that_of_the_files_where_the_configuration_names_none(tmp_path, load_from):
     directory = write_tiny_model(tmp_path)
     tensors = {name: t.to(torch.float16) for name, t in load_file(directory / "model.safetensors").items()}
@@ -140,6 +136,21 @@ def test_the_type_is_that_of_the_files_where_the_configuration_names_none(tmp_pa
     del config["dtype"]
     (directory / "config.json").write_text(json.dumps(config))
     assert load_from(directory).info.dtype == "float16"
+
+
+def test_an_embedding_row_that_transformers_zeroes_after_reading_is_zero(tmp_path, load_from):
+    """As youtu does with that of its padding; the files have other numbers there."""
+    directory = tmp_path
+    config = AutoConfig.for_model(
+        "youtu", **{**TINY_YOUTU, "vocab_size": 260, "pad_token_id": 7, "bos_token_id": 0, "eos_token_id": 1}
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(directory)
+    tensors = load_file(directory / "model.safetensors")
+    tensors["model.embed_tokens.weight"] += 1
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+    reference = AutoModelForCausalLM.from_pretrained(directory)
+    assert not reference.model.embed_tokens.weight[7].any()
+    assert_equal(snapshot(load_from(directory).module), snapshot(reference))
 
 
 def test_a_skeleton_of_many_gigabytes_takes_no_memory():

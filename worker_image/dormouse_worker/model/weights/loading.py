@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from dormouse_worker.errors import InsufficientMemory, InvalidSettings, ModelInvalid
+from dormouse_worker.errors import InsufficientMemory, InvalidSettings
 from dormouse_worker.layout import Layout
 from dormouse_worker.model.attention.hook import register
 from dormouse_worker.model.device.device import Device
@@ -20,11 +20,13 @@ from dormouse_worker.model.weights.dummy import DummySource
 from dormouse_worker.model.weights.layout import plan_layout
 from dormouse_worker.model.weights.pretrained import PretrainedSource
 from dormouse_worker.model.weights.reader import STORED_DTYPES, CheckpointSource, can_convert
+from dormouse_worker.model.weights.report import collected, judge, wrong_shape
 from dormouse_worker.model.weights.sharded import check_shard
 from dormouse_worker.model.weights.skeleton import build_skeleton, computed_buffers, find_origins, iter_tensors
 from dormouse_worker.model.weights.slices import SlicedSource
 from dormouse_worker.model.weights.source import Contents, LoadReport, WeightSource
 from dormouse_worker.model.weights.store import WeightStore
+from dormouse_worker.model.weights.strangers import Places
 from dormouse_worker.model_files import ModelFiles, check_model_files
 from dormouse_worker.safetensors_files import StoredTensor
 from dormouse_worker.settings import EngineSettings
@@ -89,7 +91,7 @@ def _plan(config: Any, settings: EngineSettings, files: ModelFiles, layout: Layo
         return _cut(module, DummySource(settings.seed), layout)
     if settings.load_format == "sharded_state":
         return _plan_sharded(config, settings, files, layout)
-    found = _plan_fast(config, settings, files.tensors) or _plan_pretrained(config, settings)
+    found = _plan_fast(config, settings, files.tensors) or _plan_pretrained(config, settings, files)
     return _cut(*found, layout)
 
 
@@ -112,16 +114,28 @@ def _plan_fast(
     if getattr(config, "quantization_config", None) is not None:
         return None
     skeleton = build_skeleton(config, _dtype(config, settings, stored), register())
+    places = Places(skeleton.module)
+    places.check_types(stored)
     if skeleton.tied & stored.keys():  # equal or not: transformers compares them, and goes by that
         return None
     origins = find_origins(skeleton)
     if origins is None:
         return None
-    needed = {name: tensor for name, tensor in iter_tensors(skeleton.module) if name in origins}
-    if not all(_can_read(stored.get(origins[name]), tensor) for name, tensor in needed.items()):
+    if not _all_there(skeleton.module, origins, stored):
         return None
-
+    places.check_strangers(stored.keys() - set(origins.values()), stored)
     return skeleton.module, _checkpoint(settings, origins)
+
+
+def _all_there(module: Any, origins: Mapping[str, str], stored: Mapping[str, StoredTensor]) -> bool:
+    """Return whether the files have every tensor that is read as it stands. Raises ModelInvalid for a wrong shape."""
+    needed = [(origins[name], tensor) for name, tensor in iter_tensors(module) if name in origins]
+    if not all(name in stored and can_convert(stored[name].dtype, tensor.dtype) for name, tensor in needed):
+        return False  # it may have another name there
+    for name, tensor in needed:
+        if stored[name].shape != tuple(tensor.shape):
+            raise wrong_shape(name, stored[name].file, stored[name].shape, tuple(tensor.shape))
+    return True
 
 
 def _plan_sharded(config: Any, settings: EngineSettings, files: ModelFiles, layout: Layout) -> _Plan:
@@ -139,36 +153,29 @@ def _checkpoint(settings: EngineSettings, names: Mapping[str, str], layout: Layo
     return CheckpointSource(lambda: check_model_files(settings.model_path, settings.load_format, layout).tensors, names)
 
 
-def _can_read(stored: StoredTensor | None, tensor: torch.Tensor) -> bool:
-    return stored is not None and stored.shape == tuple(tensor.shape) and can_convert(stored.dtype, tensor.dtype)
-
-
-def _plan_pretrained(config: Any, settings: EngineSettings) -> tuple[Any, WeightSource]:
+def _plan_pretrained(config: Any, settings: EngineSettings, files: ModelFiles) -> tuple[Any, WeightSource]:
     def load_again() -> Any:
         files = check_model_files(settings.model_path, settings.load_format)
         with foreign_errors(files.path):
-            return _load_pretrained(config, settings)
+            return _load_pretrained(config, settings, files)
 
-    module = _load_pretrained(config, settings)
+    module = _load_pretrained(config, settings, files)
     return module, PretrainedSource(load_again, dict(iter_tensors(module)))
 
 
-def _load_pretrained(config: Any, settings: EngineSettings) -> Any:
-    auto_model: Any = AutoModelForCausalLM  # its annotations do not know the pair that output_loading_info returns
-    module, report = auto_model.from_pretrained(
-        settings.model_path,
-        config=config,
-        dtype=DTYPES.get(settings.dtype, "auto"),
-        attn_implementation=register(),
-        use_safetensors=True,
-        local_files_only=True,
-        trust_remote_code=False,
-        output_loading_info=True,
-    )
-    missing = sorted(report["missing_keys"])
-    if missing:  # transformers would fill them with random numbers
-        names = ", ".join(missing[:3])
-        raise ModelInvalid(f"{settings.model}: {len(missing)} weights that config.json asks for are missing: {names}")
+def _load_pretrained(config: Any, settings: EngineSettings, files: ModelFiles) -> Any:
+    with collected() as findings:
+        module = AutoModelForCausalLM.from_pretrained(
+            settings.model_path,
+            config=config,
+            dtype=DTYPES.get(settings.dtype, "auto"),
+            attn_implementation=register(),
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+        )
+    for found in findings:
+        judge(found, module, files.path, files.tensors)
     return module
 
 

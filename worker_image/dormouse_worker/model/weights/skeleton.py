@@ -37,7 +37,7 @@ def build_skeleton(config: Any, dtype: torch.dtype, attention: str) -> Skeleton:
         blank = auto_model.from_config(config, dtype=dtype, attn_implementation=attention)
     tied = frozenset(blank.all_tied_weights_keys)
     markers = {
-        name: torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
+        name: torch.ones((), dtype=tensor.dtype).expand(tensor.shape)
         for name, tensor in blank.state_dict().items()
         if name not in tied
     }
@@ -61,8 +61,11 @@ def _no_draws() -> AbstractContextManager[None]:
 def find_origins(skeleton: Skeleton) -> Mapping[str, str] | None:
     """Return for each tensor that a checkpoint holds the name of the marker in its place; None if one is converted.
 
-    Another type is no conversion: some architectures keep a few tensors in float32.
+    Another type is no conversion: some architectures keep a few tensors in float32. A marker that is no longer one was
+    written to: some architectures change what they read, such as the row of a padding token.
     """
+    if any(marker.numel() and marker[(0,) * marker.dim()] != 1 for marker in skeleton.markers.values()):
+        return None
     names = {marker.data_ptr(): name for name, marker in skeleton.markers.items()}
     stored = _stored_names(skeleton.module)
     origins: dict[str, str] = {}
