@@ -122,6 +122,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     load_bytes: int = 0  # of all weights, read at the first load
     load_seconds: float = 0.0
     compute_path: str = ""  # which forward pass computes, and why no faster one; its first word NATIVE: our kernels
+    vocab_size: int = 0  # rows of the embedding; 0 = not told
 
 
 class EngineStatus(msgspec.Struct, frozen=True, tag=True):

@@ -43,6 +43,7 @@ class Script(msgspec.Struct, frozen=True):
     tokens: tuple[int, ...] = ()  # what every request gets, over and over, from its choice's on; () = its own prompt
     cached_tokens: int = 0  # of every prompt, found in the prefix cache
     failure: tuple[str, str] | None = None  # reason and message: FAILED instead of PROFILED
+    model: ModelInfo = ModelInfo(1234, "float32", compute_path="native portable")
     refusals: dict[str, tuple[str, str]] = {}  # method → reason and message with which it is answered
     values: dict[str, str] = {}  # method → what it returns
     tokenizer_path: str = ""  # what it made for a model without tokenizer.json
@@ -80,8 +81,8 @@ class FakeEngine:
             reason, message = self.script.failure
             return [self._change(State.FAILED, failure_reason=reason, failure_message=message)]
         report = make_report(max_model_len=MODEL_LEN, num_gpu_blocks=100, gpu_memory_utilization=0.5)
-        model = ModelInfo(1234, "float32", compute_path="native portable")
-        return [self._change(State.PROFILED, report=report, model=model, tokenizer_path=self.script.tokenizer_path)]
+        told = {"model": self.script.model, "tokenizer_path": self.script.tokenizer_path}
+        return [self._change(State.PROFILED, report=report, **told)]
 
     def begin(self) -> list[EngineMessage]:
         """Return what an engine says first."""

@@ -706,7 +706,7 @@ class TokenizeResponse(_message.Message):
     """the rendered template, for a chat"""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """in order"""
+        """in order, each below the model's vocabulary size: text of others is refused"""
 
     def __init__(
         self,

@@ -125,6 +125,17 @@ class TestRequests:
         rank.controller.step()
         rank.controller.check_integrity()
 
+    def test_a_token_that_the_model_does_not_know_ends_only_its_own_request(self, rank):
+        rank.executor.vocab_size = 500
+        rank.controller.start()
+        assert rank.command("initialize_cache", num_gpu_blocks=10) == ("", "")
+        rank.controller.handle(make_add("a", max_tokens=1))
+        rank.controller.handle(make_add("b", prompt=[1, 500]))
+        why = "prompt_token_ids has 500; allowed are ids below the vocabulary size 500"
+        assert rank.sent[-1].failed == {"b": why}
+        rank.controller.step()
+        assert [output.request_id for output in rank.sent[-1].outputs] == ["a"]
+
     def test_a_prompt_that_can_not_run_fails_alone(self, ready):
         ready.controller.handle(make_add("a"))
         ready.controller.handle(make_add("b", prompt=range(40)))

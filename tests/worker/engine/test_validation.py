@@ -1,8 +1,10 @@
-"""Settings that can not work are refused by name before anything heavy happens."""
+"""Settings and requests that can not work are refused by name before anything heavy happens."""
 
+import msgspec
 import pytest
 
-from dormouse_worker.engine.validation import check_settings
+from dormouse_worker.engine.testing import make_add
+from dormouse_worker.engine.validation import check_settings, unknown_token
 from dormouse_worker.errors import InvalidSettings
 from dormouse_worker.settings import EngineSettings
 
@@ -57,3 +59,15 @@ def test_a_bad_value_is_named_with_its_field(field, value):
 def test_a_size_that_can_not_be_compiled_is_named_with_its_limit(fields, named):
     with pytest.raises(InvalidSettings, match=named):
         check_settings(EngineSettings(model="m", **fields))
+
+
+@pytest.mark.parametrize("field", ["prompt_token_ids", "output_token_ids"])
+@pytest.mark.parametrize("bad", [-1, 10, 2**32])
+def test_a_token_that_the_model_has_no_row_for_is_named(field, bad):
+    message = msgspec.structs.replace(make_add(prompt=[1, 9]), **{field: [9, bad]})
+    assert unknown_token(message, 10) == f"{field} has {bad}; allowed are ids below the vocabulary size 10"
+    assert unknown_token(message, 0) is None, "not told"
+
+
+def test_tokens_that_the_model_knows_pass():
+    assert unknown_token(make_add(prompt=[0, 9]), 10) is None

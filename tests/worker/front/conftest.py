@@ -202,7 +202,7 @@ def open_house(model_path):
 @pytest.fixture(scope="session")
 def other(tmp_path_factory):
     """Another model: fewer tokens, another template."""
-    path = write_model(tmp_path_factory.mktemp("models") / "other", template="other: {{ messages[0].content }}")
+    path = write_model(tmp_path_factory.mktemp("models") / "other", template="other:{{ messages[0].content }}")
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps({**config, "vocab_size": OTHER_VOCAB_SIZE}))
     return path

@@ -36,7 +36,7 @@ async def test_the_other_engine_takes_over_and_the_front_follows_its_settings(op
         outside = await house.refusal(house.generate([VOCAB_SIZE]).read())
         assert (outside.code(), str(VOCAB_SIZE) in outside.details()) == (Code.INVALID_ARGUMENT, True)
         rendered = await house.inference.Tokenize(inference_pb2.TokenizeRequest(chat=chat))
-        assert rendered.rendered_text == "other: hi"
+        assert rendered.rendered_text == "other:hi"
 
 
 async def test_names_metrics_and_digests_are_those_of_the_new_settings(open_with, other):

@@ -17,7 +17,7 @@ from dormouse_worker.engine.executor import Executor
 from dormouse_worker.engine.profiling import ProfileCommands
 from dormouse_worker.engine.slumber import SleepOrder, integer, tags_of
 from dormouse_worker.engine.status import StatusTeller
-from dormouse_worker.engine.validation import check_block_counts
+from dormouse_worker.engine.validation import check_block_counts, unknown_token
 from dormouse_worker.errors import Damaged, GroupBroken, Internal, InvalidArgument, WorkerError, WrongState
 from dormouse_worker.ipc import (
     AbortRequests,
@@ -139,7 +139,8 @@ class Controller:
             return
         if self._engine.is_leaving(message.request_id):
             self._settle()
-        refusal = self._engine.add(message)
+        model = self._teller.status.model
+        refusal = unknown_token(message, model.vocab_size if model else 0) or self._engine.add(message)
         if refusal is not None:
             self._send(self._engine.outputs([], {message.request_id: refusal}))
 

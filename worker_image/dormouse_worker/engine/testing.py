@@ -108,6 +108,7 @@ class FakeExecutor:
         self.missing_bytes = 0  # what the next preparation of a wake lacks
         self.calls: list[str] = []
         self.tokenizer_path = ""
+        self.vocab_size = 0  # not told
         self.ranks: tuple[RankStatus, ...] = ()
         self.batches: list[Batch] = []
         self.fail_once: dict[str, Exception] = {}
@@ -129,7 +130,7 @@ class FakeExecutor:
     def get_model_info(self) -> ModelInfo:
         """See `Executor`."""
         self._called("get_model_info")
-        return ModelInfo(num_parameters=1, dtype="float32")
+        return ModelInfo(num_parameters=1, dtype="float32", vocab_size=self.vocab_size)
 
     def convert_tokenizer(self) -> str:
         """See `Executor`."""

@@ -1,11 +1,11 @@
-"""Checks of numbers from outside that need no model: settings and block counts."""
+"""Checks of numbers from outside that need no model: settings, block counts, token ids."""
 
 from __future__ import annotations
 
 import re
 
 from dormouse_worker.errors import InvalidArgument, InvalidSettings
-from dormouse_worker.ipc import MemoryReport
+from dormouse_worker.ipc import AddRequest, MemoryReport
 from dormouse_worker.settings import EngineSettings
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -78,3 +78,16 @@ def check_block_counts(report: MemoryReport, num_gpu_blocks: int, num_cpu_blocks
             f"num_gpu_blocks {num_gpu_blocks} × block size {report.block_size} = {capacity} tokens; "
             f"the model length {report.max_model_len} needs more"
         )
+
+
+def unknown_token(message: AddRequest, vocab_size: int) -> str | None:
+    """Return why the model has no row for a token of this request, None if it has one for each; 0 = size not known.
+
+    The front has checked it; this is the net below: one row that is not there would fail its whole batch.
+    """
+    for field in ("prompt_token_ids", "output_token_ids"):
+        ids: list[int] = getattr(message, field)
+        if vocab_size and ids and not (min(ids) >= 0 and max(ids) < vocab_size):
+            bad = next(token_id for token_id in ids if not 0 <= token_id < vocab_size)
+            return f"{field} has {bad}; allowed are ids below the vocabulary size {vocab_size}"
+    return None

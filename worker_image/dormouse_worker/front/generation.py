@@ -89,6 +89,7 @@ async def begin(worker: Worker, model: Model, request: pb.GenerateRequest, calle
     model.check_stops(request.sampling_params.stop)
     with worker.requests.preparing(num_choices):
         prompt = await model.prompt_token_ids(request)
+        validation.check_made_of(f"prompt.{request.WhichOneof('prompt')}", prompt, model.card.vocab_size)
         first = await _first_sampling(worker, model, request, prompt)
         assemblies = [TextAssembly(_text_rules(request, model, prompt)) for _ in range(num_choices)]
         resumed = await _resume(model, request, first, assemblies[0]) if request.HasField("resume") else None

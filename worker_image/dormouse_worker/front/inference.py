@@ -70,6 +70,7 @@ class InferenceService(rpc.InferenceServicer):
         if request.WhichOneof("input") is None:
             validation.refuse("input", "missing", "one of text or chat is needed")
         response = await model.tokenize(request)
+        validation.check_made_of("input", response.token_ids, model.card.vocab_size)
         size = response.ByteSize()
         if size > MAX_MESSAGE_BYTES:
             validation.refuse("input", f"{size} bytes as token ids", f"at most {MAX_MESSAGE_BYTES} bytes of answer")
@@ -116,7 +117,7 @@ class InferenceService(rpc.InferenceServicer):
         if name and name not in model.names:
             known = ", ".join(model.names)
             raise CallError(grpc.StatusCode.NOT_FOUND, f"model is {name!r}; this worker knows: {known}")
-        return model
+        return model.as_told(self._worker.board.engine)
 
     @property
     def _doors(self) -> tuple[bool, bool]:

@@ -82,6 +82,11 @@ class Model:
         if isinstance(codec, LateCodec):
             await self.in_thread(lambda: codec.take(engine))
 
+    def as_told(self, engine: EngineStatus) -> Model:
+        """Return the model with the vocabulary that the engine has loaded: files need not tell its size."""
+        known = engine.model.vocab_size if engine.model is not None else 0
+        return self if known in {0, self.card.vocab_size} else replace(self, card=replace(self.card, vocab_size=known))
+
     def describe(self, engine: EngineStatus) -> pb.GetModelResponse:
         """Return the model's description; what only the engine knows is 0 until it told it."""
         card, loaded, report = self.card, engine.model, engine.report

@@ -115,7 +115,8 @@ class LoadedModel:
     def info(self) -> ModelInfo:
         """Return what the front can not read from files."""
         dtype = str(self.module.dtype).removeprefix("torch.")
-        return ModelInfo(self.num_parameters, dtype, self.load_report.num_bytes, self.load_report.seconds)
+        report = self.load_report
+        return ModelInfo(self.num_parameters, dtype, report.num_bytes, report.seconds, vocab_size=self.vocab_size)
 
     def compute_path(self, attention: str) -> str:
         """Return which forward pass computes with an attention backend, and why it is not our kernels'."""
