@@ -8,6 +8,7 @@ from __future__ import annotations
 MAX_MESSAGE_BYTES = 1 << 20  # one request message; also the largest response, which streams in small pieces
 MAX_METADATA_BYTES = 8 << 10
 MAX_REQUEST_ID_CHARS = 128
+MAX_EPOCH = 2**31 - 1  # of an operator: its Lease counts in 32 bits
 MAX_STOP_STRINGS = 4
 MAX_STOP_STRING_BYTES = 64
 MAX_STOP_TOKEN_IDS = 64

@@ -120,6 +120,7 @@ class App:
             activities=self.activities,
             host_memory=self.host_memory,
             mutual_tls=tls is not None,
+            epoch=lambda: candidate.epoch,
         )
         self.identities = Identities(kube, tls, _certificates(settings), authority=candidate) if tls else None
         writer = Writer(kube, self.cache, candidate)

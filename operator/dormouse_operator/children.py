@@ -55,7 +55,8 @@ def creations(observed: Observed, filled: Collection[int]) -> list[CreatePod]:
 def free_name(observed: Observed, index: int) -> str:
     """Return the name of the pod to create at a place.
 
-    Another one where the name is not to be had: its pod's engine was swapped, or its pod is on a node that is lost.
+    Another one where the name is not to be had: its pod's engine was swapped, its pod takes no command or is on a node
+    that is lost, or somebody else's pod has it.
     """
-    kept = {pod.name for pod in observed.pods if pod.revision != observed.revision or observed.is_given_up(pod)}
-    return pod_name(observed.deployment.key.name, observed.revision, index, kept)
+    kept = {pod.name for pod in observed.pods if not observed.is_current(pod) or observed.is_given_up(pod)}
+    return pod_name(observed.deployment.key.name, observed.revision, index, kept | set(observed.foreign))

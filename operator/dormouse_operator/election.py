@@ -10,11 +10,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from dormouse_kube.api import LEASES, KubeApi, Resource
 from dormouse_kube.errors import Conflict, KubeError, NotFound
+from dormouse_operator.condemned import first_epoch
 from dormouse_operator.errors import NotLeading
 
 Sleep = Callable[[float], Awaitable[Any]]
@@ -24,7 +25,6 @@ _LOG = logging.getLogger(__name__)
 DURATION_S = 15.0  # a lease that does not change for so long is abandoned
 DEADLINE_S = 10.0  # without a renewal for so long the holder stops acting, well before another may start
 RETRY_S = 2.0  # between renewals, and between tries
-_COUNTED_FROM = datetime(2025, 1, 1, tzinfo=UTC)  # seconds since then fit the lease's 32 bits until 2093
 LOOK_S = 1.0  # between the looks of those who wait: together with the duration it bounds a hand-over
 
 
@@ -143,13 +143,9 @@ class Leadership:
 
     async def _take(self, lease: Resource | None) -> None:
         """Write ourselves into the lease with the next transition. Raises Conflict if another was faster."""
-        first = self._highest if lease else max(self._highest, self._without_lease())
+        first = self._highest if lease else max(self._highest, first_epoch(self._clock()))
         await self._write(lease, first + 1, acquired=self._now())
         _LOG.info("holding the lease %s with epoch %d", self._name, self._epoch)
-
-    def _without_lease(self) -> int:
-        """Return an epoch that no earlier lease of this name came to: workers may remember one that was deleted."""
-        return int((self._clock() - _COUNTED_FROM).total_seconds())
 
     def _rest_of_the_second_s(self) -> float:
         """Return how long to wait before acting: whoever makes a lease anew in this second counts the same epoch."""

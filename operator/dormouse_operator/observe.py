@@ -9,7 +9,7 @@ label of ours, so no watch of ours tells of it, and it must not be taken over.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple, Protocol
@@ -18,6 +18,7 @@ from dormouse_kube.api import DISRUPTION_BUDGETS, SERVICES, KubeApi, Resource
 from dormouse_kube.errors import Unavailable
 from dormouse_operator import idle, spare
 from dormouse_operator.cache import Cache, Snapshot
+from dormouse_operator.condemned import condemn
 from dormouse_operator.manifests import (
     choose_image,
     parse_budget,
@@ -75,11 +76,13 @@ class Observer:
         activities: Mapping[Key, Activity] | None = None,
         host_memory: HostMemory | None = None,
         mutual_tls: bool = False,
+        epoch: Callable[[], int] = lambda: 0,
     ) -> None:
         """Take the worlds, what Observed carries of the settings, and the load (what is missing is not known).
 
-        Without `host_memory` copies that sleep may take what they need.
+        Without `host_memory` copies that sleep may take what they need. `epoch` says our own.
         """
+        self._epoch = epoch
         self._host_memory = host_memory
         self._mutual_tls = mutual_tls
         self._activities = activities if activities is not None else {}
@@ -99,13 +102,17 @@ class Observer:
     async def observe(self, snapshot: Snapshot, refusals: Refusals) -> Sighting:
         """Return what there is. `refusals` are of the last actions."""
         deployment = replace(parse_deployment(snapshot.deployment), mutual_tls=self._mutual_tls)
-        pods, followers = parse_pods(snapshot.pods)
+        pods, followers, foreign = parse_pods(snapshot.pods)
         pressure = self._host_memory.pressure_on(deployment.key) if self._host_memory else ""
         activity = self._activities.get(deployment.key)
         evidence = idle.gather(deployment, activity, self._clock(), pods=pods, is_pressed=bool(pressure))
         decision = idle.decide(evidence)
         may_rest = decision.rung is Rung.ACTIVE
-        answers, unreachable, is_told = await self._ask_all(deployment, pods, may_rest=may_rest)
+        answers, unreachable, is_told = await self._ask_all(
+            deployment, pods, rested=_may_rest(pods, refusals) if may_rest else frozenset()
+        )
+        condemned = condemn(pods, answers, now=evidence.now, epoch=self._epoch())
+        answers = {name: worker for name, worker in answers.items() if name not in condemned}
         workers, strangers = _sort_by_settings(pods, answers)
         if not may_rest and idle.stirred(deployment.recorded, workers):
             decision = idle.decide(replace(evidence, is_stirred=True))
@@ -123,8 +130,10 @@ class Observer:
             revision=revision_of(deployment, image),
             pods=pods,
             followers=followers,
+            foreign=foreign,
             workers=workers,
             unreachable={**dict.fromkeys(strangers, _NOT_OURS), **unreachable},
+            condemned=condemned,
             refusals=refusals.by_pod,
             forbidden=refusals.forbidden,
             service=service,
@@ -169,11 +178,15 @@ class Observer:
         self._statuses.follow(key, ())
 
     async def _ask_all(
-        self, deployment: Deployment, pods: tuple[Pod, ...], *, may_rest: bool
+        self, deployment: Deployment, pods: tuple[Pod, ...], *, rested: Collection[str]
     ) -> tuple[dict[str, Worker], dict[str, str], bool]:
-        """Return what is known of each worker, why others gave no answer, and whether those asked tell of changes."""
-        known = {pod.name: worker for pod in pods if may_rest and (worker := worker_at_rest(deployment, pod))}
-        asked = [pod for pod in pods if pod.can_be_asked and pod.name not in known]
+        """Return what is known of each worker, why others gave no answer, and whether those asked tell of changes.
+
+        Those of `rested` are not asked where they are at rest.
+        """
+        resting = (pod for pod in _own(deployment, pods) if pod.name in rested)
+        known = {pod.name: worker for pod in resting if (worker := worker_at_rest(deployment, pod))}
+        asked = [pod for pod in _own(deployment, pods) if pod.can_be_asked and pod.name not in known]
         answers = await asyncio.gather(*(self._statuses.ask(deployment.key, pod) for pod in asked))
         told = dict(zip(asked, answers, strict=True))
         is_told = self._statuses.follow(deployment.key, [pod.uid for pod in asked if _is_moving(told[pod])])
@@ -186,6 +199,11 @@ class Observer:
             else:
                 known[pod.name] = answer
         return known, unreachable, is_told
+
+
+def _may_rest(pods: Iterable[Pod], refusals: Refusals) -> frozenset[str]:
+    """Return the names of those who need not be asked: who refused a command is not as it was recorded."""
+    return frozenset(pod.name for pod in pods if pod.name not in refusals.by_pod)
 
 
 def _own(deployment: Deployment, pods: Iterable[Pod]) -> list[Pod]:

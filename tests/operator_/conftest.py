@@ -80,6 +80,7 @@ class Rig:
             clock=self.clock,
             activities=self.activities,
             host_memory=self.host_memory,
+            epoch=lambda: self.leader.epoch,
         )
         writer = Writer(self.kube, self.cache, self.leader)
         executor = Executor(

@@ -205,7 +205,7 @@ def test_sizes_out_of_bounds_are_named_with_their_limits(name, size):
 def test_a_pod_that_is_neither_worker_nor_follower_is_none_of_ours():
     raw = {"metadata": {"name": "a", "uid": "u", "labels": {"app.kubernetes.io/component": "x"}}}
     bare = {"metadata": {"name": "b", "uid": "v"}}
-    assert parse_pods([raw, bare]) == ((), {})
+    assert parse_pods([raw, bare]) == ((), {}, ())
 
 
 def test_odd_labels_make_a_pod_of_its_own():

@@ -1,6 +1,11 @@
 """Which pods there are, and the Service: scale, another spec, loss, deletion."""
 
+import pytest
+
+from dormouse_api.names import API_VERSION, LABEL_REVISION
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS, SERVICES
+from dormouse_operator.testing_workers import FakeWorker
+from tests.operator_.kit import passes
 
 
 async def test_scaling_down_removes_the_highest_and_leaves_the_rest_alone(rig):
@@ -129,3 +134,65 @@ async def test_a_deployment_that_is_being_deleted_is_left_alone(rig):
     rig.kube.calls.clear()
     assert await rig.reconcile() is None
     assert rig.kube.mutations() == []
+
+
+def impostor(rig, name: str, **metadata):
+    """Put a pod that is labelled like a worker of the deployment and answers like one."""
+    real = rig.kube.peek(PODS, "team", rig.pods[0])
+    pod = {**real, "metadata": {"namespace": "team", "name": name, "labels": real["metadata"]["labels"], **metadata}}
+    pod["status"] = {**real["status"], "podIP": "10.9.9.9"}
+    rig.kube.put(PODS, pod)
+    made = rig.kube.peek(PODS, "team", name)
+    rig.workers.workers["10.9.9.9"] = FakeWorker(made["metadata"]["uid"], real["metadata"]["labels"][LABEL_REVISION])
+
+
+STRANGE_OWNERS = {
+    "nobody": [],
+    "a ReplicaSet": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "x", "uid": "u", "controller": True}],
+    "a kind of that name of somebody else's": [
+        {"apiVersion": "evil.example/v1", "kind": "InferenceDeployment", "name": "tiny", "uid": "u", "controller": True}
+    ],
+    "one that is not the controller": [
+        {"apiVersion": API_VERSION, "kind": "InferenceDeployment", "name": "tiny", "uid": "u"}
+    ],
+}
+
+
+@pytest.mark.parametrize("owners", STRANGE_OWNERS.values(), ids=STRANGE_OWNERS)
+async def test_a_pod_that_only_has_our_labels_is_neither_asked_nor_deleted_and_is_told_of(rig, owners):
+    await rig.serving()
+    impostor(rig, "decoy", ownerReferences=owners)
+    rig.restart_operator()
+    rig.apply(replicas=2)
+    await passes(rig, 6)
+    await rig.settle()
+    assert rig.workers.asked["10.9.9.9"] == 0
+    assert rig.workers.workers["10.9.9.9"].commands == []
+    assert "decoy" in rig.pods
+    assert rig.status["readyReplicas"] == 2
+    status, reason, message = rig.condition("Degraded")
+    assert (status, reason) == ("True", "ForeignPod")
+    assert "pod decoy" in message
+    assert any(event.startswith("ForeignPod") for event in rig.events)
+    await rig.kube.delete(PODS, "team", "decoy")
+    await rig.settle()
+    assert rig.condition("Degraded")[1] == "AsExpected"
+
+
+async def test_a_pod_of_another_deployment_is_not_asked(rig):
+    await rig.serving()
+    owner = {"apiVersion": API_VERSION, "kind": "InferenceDeployment", "name": "other", "uid": "u2", "controller": True}
+    impostor(rig, "decoy", ownerReferences=[owner])
+    await rig.reconcile()
+    assert rig.workers.asked["10.9.9.9"] == 0
+
+
+async def test_a_name_that_a_foreign_pod_took_is_passed_over(rig):
+    await rig.serving()
+    taken = rig.pods[0].removesuffix("-0") + "-1"
+    impostor(rig, taken)
+    rig.apply(replicas=2)
+    await passes(rig, 6)
+    await rig.settle()
+    assert f"{taken}-1" in rig.pods
+    assert rig.status["readyReplicas"] == 2

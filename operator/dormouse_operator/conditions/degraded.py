@@ -20,10 +20,15 @@ def evaluate(observed: Observed, others: Iterable[Condition]) -> Condition:
     key = observed.deployment.key
     if observed.forbidden:
         return _is(failed(TYPE, "Forbidden", f"the API server does not allow it: {observed.forbidden}"))
+    if worst := next((observed.condemned[name] for name in sorted(observed.condemned)), None):
+        return _is(failed(TYPE, worst.reason, worst.message))
     if failure := next((condition for condition in others if condition.is_failure), None):
         return _is(failed(TYPE, failure.reason, failure.message))
     if stuck := _stuck_pod(observed):
         return _is(failed(TYPE, "PodStuck", stuck))
+    if observed.foreign:
+        words = f"pod {min(observed.foreign)} has the labels of a worker and belongs to no InferenceDeployment"
+        return _is(failed(TYPE, "ForeignPod", f"{words}: it is not asked, and no request is to go there"))
     if observed.name_owner:
         name = observed.deployment.model.served_name
         words = f"{observed.name_owner} is older and serves the model name {name!r}; this one answers to {key} only"

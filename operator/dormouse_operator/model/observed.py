@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from dormouse_operator.model.groups import Group
 from dormouse_operator.model.ladder import Ladder, Rung
-from dormouse_operator.model.running import AWAKE, Pod, Worker, WorkerState
+from dormouse_operator.model.running import AWAKE, Condemnation, Pod, Worker, WorkerState
 from dormouse_operator.model.wanted import Deployment, SleepLevel
 
 STUCK_AFTER = timedelta(seconds=60)  # beyond the time that a pod is given to end: a kubelet that lives needs less
@@ -41,8 +41,10 @@ class Observed:
     revision: str  # of the pods that are wanted
     pods: tuple[Pod, ...] = ()  # one for each replica: of several pods the leader
     followers: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)  # by UID of the leader, whether it is there
+    foreign: tuple[str, ...] = ()  # names of pods with our labels that belong to no deployment
     workers: Mapping[str, Worker] = field(default_factory=dict)  # by pod name; absent = no answer that counts
     unreachable: Mapping[str, str] = field(default_factory=dict)  # by pod name: why it did not answer
+    condemned: Mapping[str, Condemnation] = field(default_factory=dict)  # by pod name: takes no command, is replaced
     refusals: Mapping[str, str] = field(default_factory=dict)  # by pod name: why the last action on it failed
     forbidden: str = ""  # the API server's words about the right that the last pass lacked, verb and resource in them
     service: ServiceState | None = None
@@ -110,7 +112,11 @@ class Observed:
     def is_wanted(self, pod: Pod) -> bool:
         """Tell whether the pod belongs to this very object, and to its present revision and scale."""
         is_ours = pod.owner_uid == self.deployment.uid
-        return is_ours and pod.revision == self.revision and 0 <= pod.index < self.deployment.replicas
+        return is_ours and self.is_current(pod) and 0 <= pod.index < self.deployment.replicas
+
+    def is_current(self, pod: Pod) -> bool:
+        """Tell whether the pod is as wanted, so that no other has to take its place."""
+        return pod.revision == self.revision and pod.name not in self.condemned
 
     def is_stuck(self, pod: Pod) -> bool:
         """Tell whether a pod that is being deleted should have been gone long ago."""

@@ -103,6 +103,14 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class Condemnation:
+    """Why a pod takes no command, nor ever will: another one takes its place."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     """Why a worker failed, in its own words."""
 

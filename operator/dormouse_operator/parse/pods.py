@@ -8,6 +8,8 @@ from typing import NamedTuple
 from dormouse_api.names import (
     COMPONENT_FOLLOWER,
     COMPONENT_WORKER,
+    GROUP,
+    KIND,
     LABEL_COMPONENT,
     LABEL_GROUP_SIZE,
     LABEL_LEADER_UID,
@@ -31,20 +33,37 @@ class Pods(NamedTuple):
 
     leaders: tuple[Pod, ...]
     followers: Mapping[str, tuple[Pod, ...]]
+    foreign: tuple[str, ...] = ()  # names of those that only look like ours
 
 
 def parse_pods(items: Iterable[Raw]) -> Pods:
-    """Return a deployment's pods. What is neither worker nor follower is none of ours."""
+    """Return a deployment's pods. What is neither worker nor follower is none of ours.
+
+    Anybody may label a pod like one of ours: only those count that belong to an InferenceDeployment. Whether to this
+    one or to one of before, the pod says itself.
+    """
     leaders: list[Pod] = []
     followers: dict[str, tuple[Pod, ...]] = {}
+    foreign: list[str] = []
     for raw in items:
         component = (raw["metadata"].get("labels") or {}).get(LABEL_COMPONENT)
-        if component == COMPONENT_WORKER:
+        if component not in {COMPONENT_WORKER, COMPONENT_FOLLOWER}:
+            continue
+        if not _owner_of(raw):
+            foreign.append(raw["metadata"]["name"])
+        elif component == COMPONENT_WORKER:
             leaders.append(parse_pod(raw))
-        elif component == COMPONENT_FOLLOWER:
+        else:
             pod = parse_pod(raw)
             followers[pod.leader_uid] = (*followers.get(pod.leader_uid, ()), pod)
-    return Pods(tuple(leaders), followers)
+    return Pods(tuple(leaders), followers, tuple(foreign))
+
+
+def _owner_of(raw: Raw) -> str:
+    """Return the UID of the InferenceDeployment that controls the pod, "" if none does."""
+    owners = raw["metadata"].get("ownerReferences") or ()
+    ours = (owner for owner in owners if owner.get("controller") and owner.get("kind") == KIND)
+    return next((str(owner["uid"]) for owner in ours if owner.get("apiVersion", "").startswith(f"{GROUP}/")), "")
 
 
 def parse_pod(raw: Raw) -> Pod:
@@ -61,9 +80,7 @@ def parse_pod(raw: Raw) -> Pod:
         uid=metadata["uid"],
         index=int(index) if index.isdecimal() else -1,
         revision=labels.get(LABEL_REVISION, ""),
-        owner_uid=next(
-            (owner["uid"] for owner in metadata.get("ownerReferences") or () if owner.get("controller")), ""
-        ),
+        owner_uid=_owner_of(raw),
         pod_digest=labels.get(LABEL_POD_DIGEST, ""),
         image=_image_of(raw),
         created=parse_time(metadata.get("creationTimestamp")),

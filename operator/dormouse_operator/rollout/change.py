@@ -21,7 +21,8 @@ class Change(StrEnum):
 
 def change_of(observed: Observed, pod: Pod) -> Change:
     """Return what has to be exchanged for the pod to be as the spec wants it."""
-    if pod.revision == observed.revision:
+    if observed.is_current(pod):
         return Change.NOTHING
     is_group = pod.group_size > 1  # its engines are in several pods, none of which can be without the others
-    return Change.POD if is_group or pod.pod_digest != observed.pod_digest else Change.ENGINE
+    needs_pod = is_group or pod.name in observed.condemned or pod.pod_digest != observed.pod_digest
+    return Change.POD if needs_pod else Change.ENGINE

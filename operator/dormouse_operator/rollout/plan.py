@@ -63,7 +63,7 @@ def _worth(observed: Observed, pod: Pod) -> int:
 
 def _is_present(observed: Observed, pod: Pod) -> bool:
     """Tell whether the pod is of the revision that is wanted, and only one too many."""
-    return pod.revision == observed.revision
+    return observed.is_current(pod)
 
 
 def _count(observed: Observed, standing: Standing) -> surge.Counts:

@@ -19,9 +19,11 @@ def next_step(observed: Observed, pod: Pod) -> DeletePod | RemovePod | SetGate |
         return SetGate(pod, is_open=False, reason=LEAVING)
     if is_late(observed, pod):
         return RemovePod(pod, must_end=True)
-    if pod.is_ready or observed.state(pod) is None:
+    if pod.is_ready:
         return None
-    return RemovePod(pod, must_end=False)
+    if pod.name in observed.condemned:  # it takes no order to drain: the signal to end makes it
+        return RemovePod(pod, must_end=True)
+    return None if observed.state(pod) is None else RemovePod(pod, must_end=False)
 
 
 def _may_have_requests(observed: Observed, pod: Pod) -> bool:

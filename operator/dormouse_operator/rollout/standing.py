@@ -34,6 +34,8 @@ class Standing:
 def is_available(observed: Observed, pod: Pod) -> bool:
     """Tell whether the pod is as it is ordered to be: serves, or sleeps or is about to."""
     state = observed.state(pod)
+    if pod.name in observed.condemned:  # what it says does not count; the kubelet asks it, too
+        return pod.is_ready and pod.gate_open
     if observed.is_spare(pod):
         return True
     if observed.wants_sleep:
@@ -42,8 +44,8 @@ def is_available(observed: Observed, pod: Pod) -> bool:
 
 
 def is_rolling_out(observed: Observed, standing: Standing) -> bool:
-    """Tell whether pods of another revision still serve, or may serve again."""
-    return any(pod.revision != observed.revision for pod in (*standing.swappable, *standing.old))
+    """Tell whether pods that another is to take the place of still serve, or may serve again."""
+    return any(not observed.is_current(pod) for pod in (*standing.swappable, *standing.old))
 
 
 def is_swapping(observed: Observed, pod: Pod) -> bool:
@@ -54,8 +56,8 @@ def is_swapping(observed: Observed, pod: Pod) -> bool:
 
 
 def is_exchanging(observed: Observed, standing: Standing) -> bool:
-    """Tell whether anything of another revision is left."""
-    others = [pod for pod in standing.ending if pod.revision != observed.revision]
+    """Tell whether anything is left that another takes the place of."""
+    others = [pod for pod in standing.ending if not observed.is_current(pod)]
     return bool(others) or is_rolling_out(observed, standing)
 
 

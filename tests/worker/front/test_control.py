@@ -217,6 +217,20 @@ async def test_an_older_epoch_changes_nothing_and_names_both(house, method):
     assert not house.front.worker.is_ending
 
 
+@pytest.mark.parametrize("method", FENCED)
+async def test_an_epoch_that_no_operator_can_have_is_refused_and_not_remembered(house, method):
+    refused = await house.refusal(house.operate(method, epoch=2**63, **FENCED[method]))
+    assert refused.code() is Code.INVALID_ARGUMENT
+    assert refused.details().startswith(f"epoch is {2**63}; allowed are 0 to {2**31 - 1}")
+    assert (await house.operate("GetStatus")).epoch == 0
+    assert not house.front.worker.is_ending
+
+
+async def test_the_last_epoch_of_all_is_taken(house):
+    await house.operate("DetermineNumAvailableBlocks", epoch=2**31 - 1)
+    assert (await house.operate("GetStatus")).epoch == 2**31 - 1
+
+
 @pytest.mark.parametrize("method", ["GetStatus", "Sleep", "Shutdown", "PrepareSleep"])
 async def test_only_the_operator_may_command_on_either_port(house, method):
     for channel in (house.control, house.serving):

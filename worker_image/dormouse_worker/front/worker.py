@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import grpc
 
+from dormouse_api.limits import MAX_EPOCH
 from dormouse_api.status import CallError
 from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_worker.exit_codes import EXIT_GPU_UNHEALTHY, GROUP_EXITS
@@ -106,7 +107,16 @@ class Worker:
         self.requests.check_room()
 
     def take_epoch(self, epoch: int) -> None:
-        """Remember the operator's epoch. Raises CallError FAILED_PRECONDITION for an older one."""
+        """Remember the operator's epoch.
+
+        Raises CallError: FAILED_PRECONDITION for an older one, INVALID_ARGUMENT for one that no operator can have: none
+        could ever outrank it.
+        """
+        if epoch > MAX_EPOCH:
+            raise CallError(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"epoch is {epoch}; allowed are 0 to {MAX_EPOCH}, as many as the operator's Lease counts",
+            )
         if epoch < self.epoch:
             raise CallError(
                 grpc.StatusCode.FAILED_PRECONDITION,
