@@ -143,7 +143,9 @@ def _check_object(value: dict[str, Any], schema: Schema, path: str) -> None:
 
 
 def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else shown(name)[1:-1]
+    """Return where the field is, in short: the client chose its name, which may be long, or no text at all."""
+    plain = shown(name)[1:-1]
+    return f"{path}.{plain}" if path else plain
 
 
 def _types(schema: Schema) -> tuple[str, ...]:

@@ -63,8 +63,8 @@ class ApiError(Exception):
         return headers
 
     def encode(self) -> bytes:
-        """Return the body as JSON."""
-        return json.dumps(self.body, ensure_ascii=False).encode()
+        """Return the body as JSON. What is no text is told as JSON tells it: a refusal must never fail itself."""
+        return json.dumps(self.body, ensure_ascii=False).encode(errors="backslashreplace")
 
 
 def from_call_error(error: CallError) -> ApiError:
