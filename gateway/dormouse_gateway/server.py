@@ -29,7 +29,7 @@ from dormouse_gateway.departures import Departures
 from dormouse_gateway.descriptors import limit, share
 from dormouse_gateway.files import watch_files
 from dormouse_gateway.holder import Holder
-from dormouse_gateway.http import HttpDoor
+from dormouse_gateway.http import HttpDoor, Pulse
 from dormouse_gateway.leaving import LATEST_S, connection_options, until_quiet
 from dormouse_gateway.loads import LoadWatch
 from dormouse_gateway.metrics import Metrics
@@ -136,7 +136,7 @@ class Gateway:
         self._control = self._server([*guards, *peers], GATEWAY_CONTROL_SERVICE)
         self._activity = GatewayControl(self.router.activity, is_synced=lambda: self.router.is_synced)
         control_rpc.add_GatewayControlServicer_to_server(self._activity, self._control)
-        self._http = HttpDoor(metrics=self.metrics.text, is_ready=lambda: self._is_ready)
+        self._http = HttpDoor(metrics=self.metrics.text, is_ready=lambda: self._is_ready, pulse=Pulse())
         self._openai = self._openai_door(proxy)
         self._reflectors = self._watches(api)
 

@@ -105,14 +105,18 @@ def test_the_gateway_reads_the_secrets_where_they_are_mounted(render: Render):
         f"{mounts['tls']}/tls.crt",
         f"{mounts['tls']}/tls.key",
     ]
-    assert "httpGet" in gateway["readinessProbe"], "the kubelet's gRPC probes speak no TLS"
 
 
 def test_without_secrets_the_gateway_is_open_and_plain(default: list[dict[str, Any]]):
     gateway = container(default, "gateway")
     settings = GatewaySettings.from_env(environment(gateway))
     assert (settings.api_keys_dir, settings.tls_cert_file) == (None, None)
-    assert "grpc" in gateway["readinessProbe"]
+
+
+def test_the_gateways_probes_ask_the_port_that_no_stream_keeps_busy(default: list[dict[str, Any]]):
+    gateway = container(default, "gateway")
+    asked = {gateway[f"{kind}Probe"]["httpGet"]["port"] for kind in ("startup", "liveness", "readiness")}
+    assert asked == {"http-metrics"}
 
 
 @pytest.mark.parametrize("grace_s", [1, 20, 600])
