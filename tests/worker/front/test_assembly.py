@@ -114,6 +114,9 @@ class Letters:
     def step(self, token_id):
         return chr(token_id)
 
+    def flush(self):
+        return ""
+
 
 def resume(text, emitted, *, stops=(), ends=frozenset(), **rules):
     assembly = TextAssembly(TextRules(Letters(), stops, **rules))

@@ -15,6 +15,7 @@ from dormouse_worker.testing import Script
 
 Code = grpc.StatusCode
 EOS = 257
+CONTINUATION = 222  # the token of the byte 0x80, which goes on with a character that never began
 
 
 def is_add(message):
@@ -301,3 +302,17 @@ async def test_the_load_of_a_worker_that_is_not_ready_is_none_and_it_says_so_whe
         await house.make_ready()
         assert (await watch.read()).ready
         watch.cancel()
+
+
+async def test_what_ends_within_a_character_is_said_as_detokenize_says_it(house):
+    ids = list((await house.tokenize("a✓")).token_ids)[:-1]
+    messages = await house.collect(ids, max_tokens=len(ids))
+    whole = await house.inference.Detokenize(pb.DetokenizeRequest(token_ids=ids), timeout=10)
+    assert "".join(message.text for message in messages) == whole.text == "a\ufffd"
+
+
+async def test_a_stream_of_bytes_that_never_make_a_character_is_text_all_along(open_house):
+    async with open_house(Script(tokens=(CONTINUATION,))) as house:
+        messages = await house.collect([1], max_tokens=20, n=2)
+        texts = {index: "".join(m.text for m in messages if m.choice_index == index) for index in range(2)}
+        assert texts == dict.fromkeys(range(2), "\ufffd" * 20)

@@ -21,6 +21,9 @@ class Letters:
     def step(self, token_id):
         return chr(token_id)
 
+    def flush(self):
+        return ""
+
 
 class Ends:
     """Records how requests ended."""

@@ -48,6 +48,7 @@ async def test_the_whole_answer_is_the_same_wherever_it_is_cut(open_house):
         for cut in range(1, len(ids)):
             first = await house.collect("hi", max_tokens=cut, stop=["ba✓b!"])
             had = "".join(m.text for m in first)  # with what was held back until its end, too
+            had = had.removesuffix("\ufffd")  # said only because the first one ends for good within a character
             for known in ("", had):
                 rest = await go_on(house, ids[:cut], len(known.encode()), max_tokens=9, stop=["ba✓b!"])
                 assert known + "".join(m.text for m in rest) == text

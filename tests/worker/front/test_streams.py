@@ -24,10 +24,20 @@ class Letters:
     def step(self, token_id):
         return chr(token_id)
 
+    def flush(self):
+        return ""
 
-def make_stream(clock=None, on_due=lambda: None, interval=1, **rules):
+
+class Unfinished(Letters):
+    """A decoder in which a byte always waits."""
+
+    def flush(self):
+        return "?"
+
+
+def make_stream(clock=None, on_due=lambda: None, interval=1, decoder=Letters, **rules):
     clock = clock or ManualClock()
-    assembly = TextAssembly(TextRules(Letters(), **rules))
+    assembly = TextAssembly(TextRules(decoder(), **rules))
     return OutputStream(assembly, Times(arrival_s=clock()), clock=clock, on_due=on_due, interval=interval)
 
 
@@ -235,3 +245,19 @@ def test_times_are_those_of_the_first_and_the_last_token():
     stream.push(output("b"))
     stream.push(output("", "abort"))
     assert stream.times == Times(0.0, first_token_s=2.0, last_token_s=5.0, queue_s=0.5, prefill_s=1.5)
+
+
+@pytest.mark.parametrize(
+    ("reason", "stops", "end"),
+    [
+        ("length", ("x",), ("a?", "length", None)),
+        ("length", ("a?",), ("", "stop", "a?")),
+        ("stop", (), ("?", "stop", None)),
+        ("abort", ("a?",), ("a", "abort", None)),
+    ],
+)
+def test_half_a_character_at_the_end_is_said_and_searched_unless_it_goes_on_elsewhere(reason, stops, end):
+    stream = make_stream(decoder=Unfinished, stops=stops)
+    stream.push(output("a", reason))
+    last = stream.pop()
+    assert (last.text, last.finish_reason, last.matched_stop) == end

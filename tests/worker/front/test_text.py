@@ -36,7 +36,7 @@ def test_the_pieces_make_the_text_and_none_is_half_a_character(codec, text):
 def test_a_character_comes_with_its_last_byte(codec):
     ids = codec.encode("a✓", add_special_tokens=False)
     assert stream_all(codec, ids) == ["a", "", "", "✓"]
-    assert stream_all(codec, ids[:-1]) == ["a", "", ""], "what never became a character is not given out"
+    assert stream_all(codec, ids[:-1]) == ["a", "", ""], "half a character waits for the rest"
 
 
 def test_a_prompt_that_ends_within_a_character_is_completed_by_the_output(codec):

@@ -10,8 +10,8 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from dormouse_worker.front.decoding import Decoder
 from dormouse_worker.front.stops import StopSearch
-from dormouse_worker.front.text import Decoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +51,30 @@ class TextAssembly:
         rules = self._rules
         if is_end and not rules.include_stop:
             return ""
-        text = rules.decoder.step(token_id)
+        text = self._searched(rules.decoder.step(token_id))
+        return self._new(text) if self._num_known_chars else text
+
+    def flush(self) -> str:
+        """Return what was held back: the tokens have ended. A stop string can be among it."""
+        return self._new(self._rest())
+
+    def break_off(self) -> str:
+        """Return what was held back for a stop string. Half a character is not given out: it goes on elsewhere."""
+        return self._new(self._search.flush())
+
+    def _searched(self, text: str) -> str:
+        """Return what of a piece may be given out now."""
+        rules = self._rules
         if rules.stops:
             is_searched = self.num_tokens > rules.min_tokens
             text = self._search.feed(text) if is_searched else self._search.pass_by(text)
             self.matched_stop = self._search.matched
-        return self._new(text) if self._num_known_chars else text
+        return text
 
-    def flush(self) -> str:
-        """Return what was held back: the text has ended without a stop string."""
-        return self._new(self._search.flush())
+    def _rest(self) -> str:
+        """Return what nothing follows any more: bytes that are no character, and the begin of a stop string."""
+        text = self._searched(self._rules.decoder.flush())
+        return text if self.matched_stop is not None else text + self._search.flush()
 
     def resume(self, token_ids: Sequence[int], end_token_ids: Set[int], *, emitted_utf8_bytes: int) -> Resumed:
         """Take what another worker generated, of whose text the caller has the first bytes. Once, and first.
@@ -75,7 +89,7 @@ class TextAssembly:
                 reason = "stop"
                 break
         if reason is not None and self.matched_stop is None:
-            given.append(self._search.flush())
+            given.append(self._rest())
         return Resumed(self._beyond("".join(given), emitted_utf8_bytes), reason, self.matched_stop)
 
     def _beyond(self, given: str, emitted_utf8_bytes: int) -> str:

@@ -149,7 +149,8 @@ async def _resume(model: Model, request: pb.GenerateRequest, sampling: Sampling,
         validation.refuse("resume.emitted_utf8_bytes", str(resume.emitted_utf8_bytes), str(error))
     if resumed.finish_reason is None and len(resume.output_token_ids) == sampling.max_tokens:
         # the first worker died between the last token and the message that ends a full piece
-        return resumed._replace(text=resumed.text + assembly.flush(), finish_reason="length")
+        text = resumed.text + assembly.flush()
+        return Resumed(text, "stop" if assembly.matched_stop else "length", assembly.matched_stop)
     return resumed
 
 

@@ -9,7 +9,8 @@ from typing import Protocol
 import grpc
 
 from dormouse_api.status import CallError
-from dormouse_worker.front.text import Decoder, TextCodec, TokenizerMissing
+from dormouse_worker.front.decoding import Decoder
+from dormouse_worker.front.text import TextCodec, TokenizerMissing
 from dormouse_worker.ipc import EngineStatus, State
 from dormouse_worker.lifecycle import RETRY_AFTER_S
 
@@ -95,6 +96,10 @@ class NoText:
     def step(self, token_id: int) -> str:
         """See `Decoder`."""
         del token_id
+        return ""
+
+    def flush(self) -> str:
+        """See `Decoder`."""
         return ""
 
 

@@ -129,8 +129,8 @@ class OutputStream:
             self._finish(self._open_piece(), "stop", assembly.matched_stop)
         elif output.finish_reason is not None:
             piece = self._open_piece()
-            piece.text += assembly.flush()
-            self._finish(piece, output.finish_reason, None)
+            piece.text += assembly.break_off() if output.finish_reason == "abort" else assembly.flush()
+            self._finish(piece, "stop" if assembly.matched_stop else output.finish_reason, assembly.matched_stop)
         if self.is_due:
             self._on_due()
         return assembly.num_tokens - num_before

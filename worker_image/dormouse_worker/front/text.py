@@ -2,37 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from tokenizers import Tokenizer
-from tokenizers.decoders import DecodeStream
 
 from dormouse_worker.errors import ModelInvalid, WorkerError
-
-REPLACEMENT = "\ufffd"  # what a decoder puts where bytes are no character, or only the beginning of one
-PRIMING_TOKENS = (4, 8, 16, 24)  # how much of the prompt's end the decoder gets to see
+from dormouse_worker.front.decoding import (
+    REPLACEMENT,
+    ByteDecoder,
+    Decoder,
+    PieceDecoder,
+    TokenBytes,
+    TokenPieces,
+    WindowDecoder,
+    decoder_parts,
+    falls_back_to_bytes,
+    find_anchor,
+    is_byte_level,
+    is_piecewise,
+)
 
 
 class TokenizerMissing(WorkerError):
     """The model's directory has no tokenizer.json."""
 
 
-class Decoder(Protocol):
-    """Turns one sequence's tokens into text, one at a time."""
-
-    def step(self, token_id: int) -> str:
-        """Return the text that this token completed; "" while a character is incomplete."""
+class TokenizerBroken(WorkerError):
+    """The model's tokenizer gave up in the middle of its work."""
 
 
 class TextCodec:
-    """One model's tokenizer. Stateless after loading: threads may share it."""
+    """One model's tokenizer. Threads may share it: what it looks up later is always the same."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         tokenizer.no_truncation()  # a prompt is refused when it is too long, never cut
         tokenizer.no_padding()
         self._tokenizer = tokenizer
+        added = tokenizer.get_added_tokens_decoder()
+        self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        parts = decoder_parts(tokenizer.decoder)
+        self._bytes = TokenBytes(tokenizer) if is_byte_level(parts) else None
+        self._pieces = self._make_pieces(parts) if self._bytes is None else None
 
     def __repr__(self) -> str:
         return f"TextCodec({self._tokenizer.get_vocab_size()} tokens)"
@@ -63,7 +77,8 @@ class TextCodec:
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Return the ids; [] for "" without special tokens."""
         # the plain `encode` holds the interpreter lock: a megabyte would stop every stream for a second
-        return list(self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
+        with _no_panic():
+            return list(self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
 
     def bad_word_token_ids(self, word: str) -> list[tuple[int, ...]]:
         """Return the sequences that spell a word: at the text's start and, where that differs, after a space.
@@ -76,35 +91,44 @@ class TextCodec:
         return [ids for ids in (plain, () if covers else spaced) if ids]
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        """Return the text; ids that the tokenizer does not know give nothing."""
-        return str(self._tokenizer.decode_batch([list(token_ids)], skip_special_tokens=skip_special_tokens)[0])
+        """Return the text, as `stream` would give it; ids that the tokenizer does not know give nothing."""
+        with _no_panic():
+            text = str(self._tokenizer.decode_batch([list(token_ids)], skip_special_tokens=skip_special_tokens)[0])
+        if self._pieces is None or REPLACEMENT not in text:
+            return text
+        decoder = self.stream((), skip_special_tokens=skip_special_tokens)
+        return "".join([*map(decoder.step, token_ids), decoder.flush()])
 
-    def stream(self, prompt_token_ids: Sequence[int], *, skip_special_tokens: bool) -> StreamDecoder:
-        """Return a decoder for what follows the prompt."""
-        priming = self._priming(prompt_token_ids, skip_special_tokens)
-        return StreamDecoder(self._tokenizer, priming, skip_special_tokens)
+    def stream(self, prompt_token_ids: Sequence[int], *, skip_special_tokens: bool) -> Decoder:
+        """Return a decoder for what follows the prompt. Where that ends within a character, its rest is broken."""
+        skipped = self._special_ids if skip_special_tokens else frozenset[int]()
+        if self._bytes is not None:
+            return ByteDecoder(self._bytes, skipped)
+        if self._pieces is not None:
+            return PieceDecoder(self._pieces, skipped, prompt_token_ids)
+        return WindowDecoder(partial(self._decode_here, skip_special_tokens=skip_special_tokens), prompt_token_ids)
 
-    def _priming(self, prompt: Sequence[int], skip_special_tokens: bool) -> list[int]:  # noqa: FBT001  internal
-        """Return so much of the prompt's end as begins with a whole character: decoders treat a text's start apart."""
-        for count in PRIMING_TOKENS:
-            end = list(prompt[-count:])
-            if REPLACEMENT not in self.decode(end, skip_special_tokens=skip_special_tokens):
-                return end
-        return []
+    def _make_pieces(self, parts: Sequence[Mapping[str, Any]]) -> TokenPieces | None:
+        """Return what each token says, None if that depends on others."""
+        if not is_piecewise(parts):
+            return None
+        has_bytes = falls_back_to_bytes(parts)
+        decode = partial(self._decode_here, skip_special_tokens=False)
+        anchor = find_anchor(decode, (i for i in range(self.vocab_size) if i not in self._special_ids))
+        return None if anchor is None else TokenPieces(self._tokenizer, decode, anchor, has_bytes=has_bytes)
+
+    def _decode_here(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """Decode few tokens, without leaving the thread."""
+        with _no_panic():
+            return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
 
 
-class StreamDecoder:
-    """Decodes incrementally; implements `Decoder`. Half a character is never given out."""
-
-    def __init__(self, tokenizer: Tokenizer, priming: list[int], skip_special_tokens: bool) -> None:  # noqa: FBT001
-        self._tokenizer = tokenizer
-        self._skip_special_tokens = skip_special_tokens
-        self._stream = DecodeStream(ids=priming, skip_special_tokens=skip_special_tokens)
-
-    def step(self, token_id: int) -> str:
-        """See `Decoder`."""
-        try:
-            return self._stream.step(self._tokenizer, token_id) or ""
-        except Exception:  # noqa: BLE001  the library raises bare Exception when a decoder rewrites earlier text
-            self._stream = DecodeStream(skip_special_tokens=self._skip_special_tokens)
-            return self._stream.step(self._tokenizer, token_id) or ""
+@contextmanager
+def _no_panic() -> Iterator[None]:
+    """Raise TokenizerBroken where the library panics: that is no Exception, and nobody else would stop it."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise TokenizerBroken(f"the model's tokenizer failed: {error}") from error
