@@ -42,6 +42,7 @@ REMEDIES: Mapping[str, str] = {
     "Loaded": NOTHING,
     "ModelNotFound": "correct spec.model.uri, or put the model where it points",
     "ModelInvalid": "the message names the file; copy the model again",
+    "ModelUnreadable": "see why the volume does not answer; the worker starts anew when it does",
     "ModelChanged": "restart the pod: the files are not those that it was started with",
     "WeightsDamaged": "the message names the file; copy the model again",
     "CustomCodeRefused": "choose a model that transformers knows; code of models is not run",

@@ -114,7 +114,11 @@ def broken_models(cluster, namespace, tiny_model, tmp_path_factory):
     weights = folders["truncated"] / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1000])
     config = folders["custom-code"] / "config.json"
-    remade = {**json.loads(config.read_text()), "auto_map": {"AutoModelForCausalLM": "modeling.Evil"}}
+    remade = {
+        **json.loads(config.read_text()),
+        "model_type": "evil",
+        "auto_map": {"AutoModelForCausalLM": "modeling.Evil"},
+    }
     config.write_text(json.dumps(remade))
     (folders["pickle"] / "model.safetensors").rename(folders["pickle"] / "pytorch_model.bin")
     fill_claim(cluster, namespace=namespace, claim="models", image=worker_image(), folders=folders)

@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from dormouse_worker.errors import CustomCodeRefused, ModelInvalid, ModelNotFound, PickleRefused
+from dormouse_worker.errors import ModelInvalid, ModelNotFound, PickleRefused
 from dormouse_worker.model_files import check_model_files
 
 
@@ -61,8 +61,29 @@ def test_a_file_in_place_of_the_directory(directory):
 
 
 def test_code_of_its_own_is_never_run(directory):
+    """Not by these checks, which know no architectures; the engine refuses what only that code could compute."""
     (directory / "config.json").write_text('{"auto_map": {"AutoModel": "modeling.Evil"}}')
-    with pytest.raises(CustomCodeRefused, match=r"config.json: auto_map .* remove auto_map"):
+    assert check_model_files(directory, "auto").config["auto_map"]
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "null", "true", "1.5", '"8"', "[4, 0]"])
+@pytest.mark.parametrize("field", ["num_hidden_layers", "vocab_size", "n_head"])
+def test_a_size_that_no_model_has_is_named_with_what_is_allowed(directory, field, value):
+    for config, told in (({}, field), ({"text_config": {}}, f"text_config.{field}")):
+        part = config.get("text_config", config)
+        part[field] = json.loads(value)
+        (directory / "config.json").write_text(json.dumps(config))
+        with pytest.raises(ModelInvalid, match=rf"config.json: {told} is .*; allowed: whole numbers of at least 1; "):
+            check_model_files(directory, "auto")
+
+
+@pytest.mark.parametrize("field", ["num_key_value_heads", "head_dim", "intermediate_size", "max_position_embeddings"])
+def test_a_size_that_the_architecture_can_choose_may_be_null_and_differ_from_layer_to_layer(directory, field):
+    for value in (None, 8, [8, 4, None]):
+        (directory / "config.json").write_text(json.dumps({field: value}))
+        check_model_files(directory, "auto")
+    (directory / "config.json").write_text(json.dumps({field: 0}))
+    with pytest.raises(ModelInvalid, match=f"{field} is 0; allowed: whole numbers of at least 1, or null"):
         check_model_files(directory, "auto")
 
 

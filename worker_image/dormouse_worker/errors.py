@@ -20,6 +20,10 @@ class ModelInvalid(WorkerError):
     """The directory is there, but what lies in it can not be loaded."""
 
 
+class ModelUnreadable(WorkerError):
+    """A file of the model gives neither contents nor an error: the volume that it lies on does not answer."""
+
+
 class Damaged(WorkerError):
     """What the worker would compute with is not what it started with: only a restart helps."""
 

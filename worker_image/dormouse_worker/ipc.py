@@ -125,6 +125,13 @@ class ModelInfo(msgspec.Struct, frozen=True):
     vocab_size: int = 0  # rows of the embedding; 0 = not told
 
 
+class MadeTokenizer(msgspec.Struct, frozen=True):
+    """What became of making a tokenizer.json; both "" where there is none to make."""
+
+    path: str = ""
+    problem: str = ""  # why it could not be made, and what to do
+
+
 class EngineStatus(msgspec.Struct, frozen=True, tag=True):
     """Sent by the engine whenever its state changes, with everything that holds then (never a delta)."""
 
@@ -145,6 +152,7 @@ class EngineStatus(msgspec.Struct, frozen=True, tag=True):
     failure_reason: str = ""  # CamelCase, in FAILED
     failure_message: str = ""
     tokenizer_path: str = ""  # the tokenizer.json that the engine made for a model that has none
+    tokenizer_problem: str = ""  # why it could not make one, and what to do; "" = nothing to make one from
     ranks: tuple[RankStatus, ...] = ()  # of a group; empty where one rank is all there is
 
 

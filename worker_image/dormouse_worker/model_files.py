@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dormouse_worker.errors import CustomCodeRefused, ModelInvalid, ModelNotFound, PickleRefused
+from dormouse_worker.errors import ModelInvalid, ModelNotFound, PickleRefused
 from dormouse_worker.layout import Layout
+from dormouse_worker.model_sizes import check_sizes
 from dormouse_worker.safetensors_files import StoredTensor, read_safetensors
 from dormouse_worker.sharded_files import read_shard
 
@@ -34,16 +35,13 @@ class ModelFiles:
 def check_model_files(path: Path, load_format: str, layout: Layout | None = None) -> ModelFiles:
     """Return the directory's files; of a sharded state the rank's alone.
 
-    Raises ModelNotFound, ModelInvalid, CustomCodeRefused or PickleRefused.
+    Raises ModelNotFound, ModelInvalid or PickleRefused. Code that `auto_map` names is never run: whether the
+    model needs it is for the engine to say, which knows the architectures.
     """
     if not path.is_dir():
         raise ModelNotFound(f"{path}: no such directory; check spec.model.uri and that its volume holds the model")
     config = _read_object(path / "config.json")
-    if "auto_map" in config:
-        raise CustomCodeRefused(
-            f"{path / 'config.json'}: auto_map asks for Python code from the model's directory, which is never run; "
-            "use an architecture that transformers has itself and remove auto_map"
-        )
+    check_sizes(path / "config.json", config)
     if load_format == "dummy":
         return ModelFiles(path, config, ())
     if load_format == "sharded_state":

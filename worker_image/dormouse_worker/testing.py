@@ -47,6 +47,7 @@ class Script(msgspec.Struct, frozen=True):
     refusals: dict[str, tuple[str, str]] = {}  # method → reason and message with which it is answered
     values: dict[str, str] = {}  # method → what it returns
     tokenizer_path: str = ""  # what it made for a model without tokenizer.json
+    tokenizer_problem: str = ""  # why it could not make one
     missing_bytes: int = 0  # what a prepared wake lacks
     hangs_at: str = ""  # never answers this command; "load": in this process, until `loaded` is set
     dies_at: str = ""  # ends with code 3 and a last word when this arrives: a method, or "request"
@@ -81,7 +82,7 @@ class FakeEngine:
             reason, message = self.script.failure
             return [self._change(State.FAILED, failure_reason=reason, failure_message=message)]
         report = make_report(max_model_len=MODEL_LEN, num_gpu_blocks=100, gpu_memory_utilization=0.5)
-        told = {"model": self.script.model, "tokenizer_path": self.script.tokenizer_path}
+        told = {name: getattr(self.script, name) for name in ("model", "tokenizer_path", "tokenizer_problem")}
         return [self._change(State.PROFILED, report=report, **told)]
 
     def begin(self) -> list[EngineMessage]:

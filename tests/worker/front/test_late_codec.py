@@ -41,6 +41,15 @@ async def test_without_any_tokenizer_text_is_refused_for_good_and_token_ids_are_
             assert str(bare_path / "tokenizer.json") in refused.details()
 
 
+async def test_a_tokenizer_that_could_not_be_converted_is_told_with_its_cause(open_house, bare_path):
+    problem = "its tokenizer can not be converted: [Errno 28] No space left on device: '/cache'"
+    async with open_house(Script(tokenizer_problem=problem), path=bare_path) as house:
+        refused = await house.refusal(house.tokenize("hello"))
+        assert refused.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert problem in refused.details()
+        assert (await house.collect([72, 73], max_tokens=2))[-1].completion_tokens == 2
+
+
 async def test_without_any_tokenizer_stop_strings_are_refused_for_they_would_never_match(open_house, bare_path):
     async with open_house(path=bare_path) as house:
         refused = await house.refusal(house.generate([72], stop=["a", "b"]).read())

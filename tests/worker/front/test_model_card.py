@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import replace
 
 import pytest
 
@@ -78,11 +79,33 @@ def test_what_the_request_sets_goes_before_the_defaults_even_if_it_is_zero(tmp_p
     assert sampling.logprobs is None
 
 
-@pytest.mark.parametrize("generation", [{"top_p": 7.0}, {"repetition_penalty": 0.0}])
-def test_bad_defaults_of_a_model_never_reach_the_engine(tmp_path, generation):
-    card = read_model_card(engine_settings(write_model(tmp_path, generation=generation)))
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("top_p", 7.0, "above 0 and at most 1"),
+        ("top_p", float("nan"), "above 0 and at most 1"),
+        ("temperature", -1, "a finite number of at least 0"),
+        ("temperature", float("inf"), "a finite number of at least 0"),
+        ("min_p", 2, "from 0 to 1"),
+        ("repetition_penalty", 0.0, "above 0 and at most"),
+        ("top_k", float("inf"), "a finite number"),
+    ],
+)
+def test_a_default_outside_its_limits_is_left_out_and_named_and_the_model_serves(
+    tmp_path, caplog, name, value, allowed
+):
+    card = read_model_card(engine_settings(write_model(tmp_path, generation={name: value})))
+    assert card.defaults == SamplingDefaults()
+    check_effective(to_sampling(pb.SamplingParams(), card, Prepared(1, drawn_seed=0)))
+    words = (str(tmp_path / "generation_config.json"), f"{name} is {value}", f"allowed: {allowed}", "is not used")
+    assert [word for word in words if word not in caplog.text] == []
+
+
+def test_bad_defaults_never_reach_the_engine(tmp_path):
+    card = read_model_card(engine_settings(write_model(tmp_path)))
+    bad = replace(card, defaults=SamplingDefaults(top_p=7))
     with pytest.raises(CallError, match=r"generation_config\.json"):
-        check_effective(to_sampling(pb.SamplingParams(), card, Prepared(1, drawn_seed=0)))
+        check_effective(to_sampling(pb.SamplingParams(), bad, Prepared(1, drawn_seed=0)))
 
 
 def test_defaults_that_are_no_numbers_are_passed_over_and_a_negative_top_k_means_all(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, Phi3Config
 
-from dormouse_worker.errors import InsufficientMemory, InvalidSettings, ModelInvalid, ModelNotFound
+from dormouse_worker.errors import CustomCodeRefused, InsufficientMemory, InvalidSettings, ModelInvalid, ModelNotFound
 from dormouse_worker.host import Host
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.loader import load, resolve_max_model_len
@@ -103,6 +103,22 @@ def test_a_model_without_a_length_needs_the_setting():
 def test_a_missing_directory_is_not_found(tmp_path):
     with pytest.raises(ModelNotFound):
         load_tiny(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("architecture", ["phi3", "deepseek_v3"])
+def test_code_beside_a_model_that_transformers_has_is_left_alone(tmp_path, architecture):
+    directory = write_tiny_model(tmp_path, architecture)
+    (directory / "modeling_x.py").write_text("raise SystemExit('this must never run')")
+    names = {"AutoConfig": "modeling_x.C", "AutoModelForCausalLM": "modeling_x.M", "AutoModel": "modeling_x.B"}
+    edit_config(directory, auto_map=names)
+    assert type(load_tiny(directory).module).__module__.startswith("transformers.models.")
+
+
+def test_a_model_that_only_the_code_beside_it_can_compute_is_refused(tmp_path):
+    directory = write_tiny_model(tmp_path)
+    edit_config(directory, auto_map={"AutoModelForCausalLM": "modeling.Evil"}, model_type="evil")
+    with pytest.raises(CustomCodeRefused, match=r"config.json: auto_map .* never run, and .* no model_type 'evil'"):
+        load_tiny(directory)
 
 
 @pytest.mark.parametrize("fields", [{"model_type": "unheard_of"}, {"hidden_size": "wide"}, {"model_type": "vit"}])

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 from dormouse_worker.errors import ModelInvalid
 from dormouse_worker.executor.single_process import SingleProcessExecutor
 from dormouse_worker.host import Host
+from dormouse_worker.ipc import MadeTokenizer
 from dormouse_worker.model.tokenizer import convert
 from dormouse_worker.settings import EngineSettings
 
@@ -73,9 +74,17 @@ def executor(model, cache):
 
 
 def test_the_executor_tells_the_path_or_nothing(old, cache, caplog):
-    assert executor(old, cache).convert_tokenizer() == str(convert(old, cache))
+    assert executor(old, cache).convert_tokenizer().path == str(convert(old, cache))
     (old / "vocab.json").write_text("{")
-    assert executor(old, cache).convert_tokenizer() == ""
+    made = executor(old, cache).convert_tokenizer()
+    assert (made.path, str(old) in made.problem) == ("", True)
     assert "no text without a tokenizer" in caplog.text
     (old / "tokenizer.json").write_text("the front reads this one itself")
-    assert executor(old, cache).convert_tokenizer() == ""
+    assert executor(old, cache).convert_tokenizer() == MadeTokenizer()
+
+
+def test_a_cache_that_can_not_be_written_is_told_as_the_cause(old, cache):
+    cache.write_text("a file")
+    made = executor(old, cache).convert_tokenizer()
+    assert made.path == ""
+    assert [word for word in (str(cache), "File exists", "--tokenizer-cache") if word not in made.problem] == []

@@ -105,7 +105,8 @@ class Controller:
             if ranks := self._executor.get_rank_statuses():
                 self._teller.change(State.LOADING, ranks=ranks)
             self._executor.load_model()
-            self._teller.note(model=self._executor.get_model_info(), tokenizer_path=self._executor.convert_tokenizer())
+            info, made = self._executor.get_model_info(), self._executor.convert_tokenizer()
+            self._teller.note(model=info, tokenizer_path=made.path, tokenizer_problem=made.problem)
             self._executor.determine_num_available_blocks()
             report, ranks = self._executor.get_memory_report(), self._executor.get_rank_statuses()
             self._teller.change(State.PROFILED, report=report, ranks=ranks)

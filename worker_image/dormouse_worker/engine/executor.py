@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from dormouse_worker.engine.batch import Batch, ModelOutput
-from dormouse_worker.ipc import MemoryReport, ModelInfo, RankStatus
+from dormouse_worker.ipc import MadeTokenizer, MemoryReport, ModelInfo, RankStatus
 
 
 class ModelExecutor(Protocol):
@@ -71,8 +71,8 @@ class Executor(ModelExecutor, Protocol):
     def get_model_info(self) -> ModelInfo:
         """Describe the loaded model."""
 
-    def convert_tokenizer(self) -> str:
-        """Return the path of a tokenizer.json made for a model that has none, "" if there is no need or no way."""
+    def convert_tokenizer(self) -> MadeTokenizer:
+        """Make a tokenizer.json for a model that has none, if there is a need and a way. Raises nothing."""
 
     def determine_num_available_blocks(self) -> tuple[int, int]:
         """Profile; return how many blocks fit on the device and in host memory."""

@@ -13,6 +13,7 @@ from dormouse_worker.ipc import (
     AddRequest,
     EngineMessage,
     FrontMessage,
+    MadeTokenizer,
     MemoryReport,
     ModelInfo,
     RankStatus,
@@ -132,10 +133,10 @@ class FakeExecutor:
         self._called("get_model_info")
         return ModelInfo(num_parameters=1, dtype="float32", vocab_size=self.vocab_size)
 
-    def convert_tokenizer(self) -> str:
+    def convert_tokenizer(self) -> MadeTokenizer:
         """See `Executor`."""
         self._called("convert_tokenizer")
-        return self.tokenizer_path
+        return MadeTokenizer(self.tokenizer_path)
 
     def determine_num_available_blocks(self) -> tuple[int, int]:
         """See `Executor`."""

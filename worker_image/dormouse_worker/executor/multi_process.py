@@ -28,7 +28,7 @@ from dormouse_worker.executor.rank_spawn import LocalRanks
 from dormouse_worker.executor.single_process import converted_tokenizer
 from dormouse_worker.executor.worker_wrapper import worker_class_of
 from dormouse_worker.group import GroupPlace
-from dormouse_worker.ipc import TAGS, MemoryReport, ModelInfo, RankStatus
+from dormouse_worker.ipc import TAGS, MadeTokenizer, MemoryReport, ModelInfo, RankStatus
 from dormouse_worker.layout import Layout
 from dormouse_worker.model_files import check_model_files
 from dormouse_worker.settings import EngineSettings
@@ -86,7 +86,7 @@ class MultiProcessExecutor:
         """See `Executor`."""
         return agreement.group_model(self._values(self._all("get_model_info"), ModelInfo))
 
-    def convert_tokenizer(self) -> str:
+    def convert_tokenizer(self) -> MadeTokenizer:
         """See `Executor`."""
         return converted_tokenizer(self._settings)
 

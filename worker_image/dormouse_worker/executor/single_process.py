@@ -16,7 +16,7 @@ from dormouse_worker.errors import WorkerError
 from dormouse_worker.executor.rank_environment import library_variables
 from dormouse_worker.executor.worker_wrapper import WorkerWrapper, worker_class_of
 from dormouse_worker.host import Host
-from dormouse_worker.ipc import MemoryReport, ModelInfo, RankStatus
+from dormouse_worker.ipc import MadeTokenizer, MemoryReport, ModelInfo, RankStatus
 from dormouse_worker.model.device.check import find_quantizer
 from dormouse_worker.model_files import check_model_files
 from dormouse_worker.settings import EngineSettings
@@ -54,7 +54,7 @@ class SingleProcessExecutor:
         info: ModelInfo = self._built().execute_method("get_model_info")
         return info
 
-    def convert_tokenizer(self) -> str:
+    def convert_tokenizer(self) -> MadeTokenizer:
         """See `Executor`. What can not be converted is logged: token ids can be served all the same."""
         return converted_tokenizer(self._settings)
 
@@ -160,17 +160,21 @@ class SingleProcessExecutor:
         return library_variables(self._host.num_threads(self._settings.threads))
 
 
-def converted_tokenizer(settings: EngineSettings) -> str:
+def converted_tokenizer(settings: EngineSettings) -> MadeTokenizer:
     """See `Executor.convert_tokenizer`."""
     model_path = settings.model_path
     if (model_path / "tokenizer.json").is_file():
-        return ""
+        return MadeTokenizer()
     from dormouse_worker.model.tokenizer import convert
 
     default = Path(tempfile.gettempdir(), f"dormouse-tokenizers-{os.getuid()}")
     try:
         made = convert(model_path, Path(settings.tokenizer_cache or default))
-    except (WorkerError, OSError) as error:
-        logger.warning("no text without a tokenizer: %s", error)
-        return ""
-    return "" if made is None else str(made)
+    except WorkerError as error:
+        problem = str(error)
+    except OSError as error:
+        problem = f"its tokenizer can not be converted: {error}; give --tokenizer-cache a directory with room to write"
+    else:
+        return MadeTokenizer("" if made is None else str(made))
+    logger.warning("no text without a tokenizer: %s", problem)
+    return MadeTokenizer(problem=problem)

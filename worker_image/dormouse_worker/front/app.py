@@ -31,6 +31,7 @@ from dormouse_worker.front.certificate import Certificate
 from dormouse_worker.front.control import ControlService
 from dormouse_worker.front.edition import Edition, Served
 from dormouse_worker.front.engine_link import SpawnFor
+from dormouse_worker.front.first_reading import FirstReading, Patience
 from dormouse_worker.front.http import METRICS_TYPE, Answer, HttpDoor
 from dormouse_worker.front.inference import InferenceService
 from dormouse_worker.front.keeper import EngineKeeper
@@ -46,7 +47,6 @@ from dormouse_worker.front.tracing import UNTRACED, Traces
 from dormouse_worker.front.turns import Turns
 from dormouse_worker.front.worker import Worker
 from dormouse_worker.ipc import State
-from dormouse_worker.lifecycle import describe
 from dormouse_worker.settings import EngineSettings
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ class Seams:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     now: Callable[[], datetime] = field(default=lambda: datetime.now().astimezone())
+    patience: Patience = field(default_factory=Patience)
 
 
 class Front:
@@ -100,12 +101,10 @@ class Front:
         self._certificate = Certificate(settings.mutual_tls_dir)
         self._threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
         self._now = seams.now
-        edition = self._read_edition(settings, engine)
-        self._can_chat = not isinstance(edition.model, WorkerError) and bool(edition.model.templates)
-        self._agreeing: asyncio.Task[None] | None = None
-        self.worker = Worker(spawn_for(engine), Served(edition), clock=seams.clock)
-        if isinstance(edition.model, WorkerError):
-            self.worker.board.fail(edition.model.reason, str(edition.model))
+        read, without = (partial(how, settings, engine) for how in (self._read_edition, Edition))
+        self._reading = FirstReading(read, without, engine.model_path, seams.patience)
+        self._tasks: list[asyncio.Task[None]] = []
+        self.worker = Worker(spawn_for(engine), Served(self._reading.soon()), clock=seams.clock)
         self._traces = _traces(tracer, self.worker)
         self._health = health.HealthServicer()
         self._socket_dir = Path(tempfile.mkdtemp(prefix="dormouse-"))  # only we may enter
@@ -131,14 +130,16 @@ class Front:
             await self._listen_http(plain_host(self._settings.host)),
         )
         self._certificate.follow()
-        if self.worker.board.failure is None:
-            await self._keeper.start()
+        if self._reading.was_soon:
+            await self._reading.hand_over(self.worker, self._keeper.start)
+        else:
+            self._tasks.append(asyncio.create_task(self._reading.hand_over_late(self.worker, self._keeper.start)))
         await self._inference.start()
         await self._control.start()
         fields = {"inference": ports.inference, "control": ports.control, "http": ports.http}
         logger.info("listening", extra={"fields": fields})
         if self._settings.standalone:
-            self._agreeing = asyncio.create_task(agree_with_itself(self.worker, self._announcer(ports)))
+            self._tasks.append(asyncio.create_task(agree_with_itself(self.worker, self._announcer(ports))))
         return ports
 
     async def run(self, stop: asyncio.Event) -> int:
@@ -166,9 +167,9 @@ class Front:
         self.worker.changes.close()
         self.worker.load_changes.close()
         self._relay.close()
-        if self._agreeing is not None:
-            self._agreeing.cancel()
-            await asyncio.gather(self._agreeing, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(self._inference.stop(STOP_GRACE_S), self._control.stop(STOP_GRACE_S))
         await self._http.stop()
         self._threads.shutdown(wait=False)
@@ -176,13 +177,16 @@ class Front:
 
     def _announcer(self, ports: Ports) -> Callable[[], None]:
         """Return what tells the user, once, that and where the worker serves."""
-        settings = self._settings
-        name = settings.served_model_names[0]
-        words = [invitation(name, settings.host, ports.inference, ports.http, can_chat=self._can_chat)]
+        settings, told = self._settings, asyncio.Event()
 
         def announce() -> None:
-            while words:
-                print(words.pop(), flush=True)
+            if told.is_set():
+                return
+            told.set()
+            model = self.worker.served.edition.model
+            can_chat = not isinstance(model, WorkerError) and bool(model.templates)
+            name = settings.served_model_names[0]
+            print(invitation(name, settings.host, ports.inference, ports.http, can_chat=can_chat), flush=True)
 
         return announce
 
@@ -283,7 +287,7 @@ class Front:
         board = self.worker.board
         if board.state is State.READY and not self.worker.is_ending:
             return Answer(200, b"ok\n")
-        return Answer(503, f"the worker is {describe(board.state, board.engine.sleep_level)}\n".encode())
+        return Answer(503, f"{self.worker.words}\n".encode())
 
 
 def _traces(tracer: Tracer | None, worker: Worker) -> Traces:

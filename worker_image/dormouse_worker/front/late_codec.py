@@ -48,6 +48,7 @@ class LateCodec:
         """Heed what the engine says of its tokenizer. Slow when it has one. Raises ModelInvalid if that is broken."""
         if self._codec is None and status.tokenizer_path:
             self._codec = TextCodec.load(Path(status.tokenizer_path).parent)
+        self._why_missing = status.tokenizer_problem or self._why_missing
         self._is_hopeless = self._codec is None and status.state not in {State.STARTING, State.LOADING}
 
     @property

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
+import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.errors import ModelInvalid
+from dormouse_worker.front.sampling_rules import RULES
 from dormouse_worker.model_digest import digest_model
 from dormouse_worker.model_files import check_model_files
 from dormouse_worker.settings import EngineSettings
 
+logger = logging.getLogger(__name__)
+
+GENERATION_FILE = "generation_config.json"
+MAX_TOP_K = (1 << 31) - 1
 _LENGTH_NAMES = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
 
 
@@ -44,11 +52,11 @@ class ModelCard:
 
 
 def read_model_card(settings: EngineSettings) -> ModelCard:
-    """Read the model's directory. Raises ModelNotFound, ModelInvalid, CustomCodeRefused or PickleRefused."""
+    """Read the model's directory. Raises ModelNotFound, ModelInvalid or PickleRefused."""
     files = check_model_files(settings.model_path, settings.load_format)
     config = files.config
     text = _text_config(config)
-    generation = read_object(files.path / "generation_config.json")
+    generation = read_object(files.path / GENERATION_FILE)
     heads = _first_int(text, "num_attention_heads", "n_head")
     return ModelCard(
         architecture=next(iter(config.get("architectures") or ()), ""),
@@ -60,7 +68,7 @@ def read_model_card(settings: EngineSettings) -> ModelCard:
         num_kv_heads=_first_int(text, "num_key_value_heads") or heads,
         eos_token_ids=_ids(generation.get("eos_token_id"))
         or _ids(text.get("eos_token_id", config.get("eos_token_id"))),
-        defaults=_defaults(generation),
+        defaults=_defaults(files.path / GENERATION_FILE, generation),
         digest=digest_model(files),
     )
 
@@ -100,10 +108,28 @@ def _ids(value: Any) -> tuple[int, ...]:
     return tuple(item for item in values if isinstance(item, int))
 
 
-def _defaults(generation: Mapping[str, Any]) -> SamplingDefaults:
-    """Return the model's defaults. What is no number is passed over, and a negative top_k means all, as in vLLM."""
+def _defaults(file: Path, generation: Mapping[str, Any]) -> SamplingDefaults:
+    """Return the model's defaults. What is no number is passed over, and a negative top_k means all, as in vLLM.
+
+    A number outside the limits of requests is left out with a warning: else nobody could be served without setting it.
+    """
     known = {name: generation.get(name) for name in SamplingDefaults.__slots__}
-    numbers = {name: value for name, value in known.items() if isinstance(value, int | float)}
-    if "top_k" in numbers:
-        numbers["top_k"] = max(0, int(numbers["top_k"]))
-    return SamplingDefaults(**numbers)  # type: ignore[arg-type]  # top_k was made an integer above
+    numbers: dict[str, Any] = {}
+    for name, value in known.items():
+        if not isinstance(value, int | float):
+            continue
+        limit = _broken_limit(name, value)
+        if limit:
+            logger.warning("%s: %s is %s; allowed: %s; it is not used as a default", file, name, value, limit)
+        else:
+            numbers[name] = min(max(0, int(value)), MAX_TOP_K) if name == "top_k" else value
+    return SamplingDefaults(**numbers)
+
+
+def _broken_limit(name: str, value: float) -> str:
+    """Return the limit that a default breaks, "" if it keeps all."""
+    if name == "top_k":
+        return "" if math.isfinite(value) else "a finite number"
+    params = pb.SamplingParams()
+    setattr(params, name, value)
+    return next((rule.limit for rule in RULES if rule.field == name and rule.bad(params, 0)), "")

@@ -14,6 +14,7 @@ import grpc
 from dormouse_api.limits import MAX_EPOCH
 from dormouse_api.status import CallError
 from dormouse_api.v1 import worker_control_pb2 as control
+from dormouse_worker.errors import WorkerError
 from dormouse_worker.exit_codes import EXIT_GPU_UNHEALTHY, GROUP_EXITS
 from dormouse_worker.front.board import Changes, Failure, StatusBoard
 from dormouse_worker.front.edition import Edition, Served
@@ -85,6 +86,15 @@ class Worker:
         pursuit = Pursuit(self.board.state, self.link.age_s, self.link.silence_s, self.link.running_command)
         return overdue(pursuit, self.served.edition.engine_limits)
 
+    @property
+    def words(self) -> str:
+        """Return in which state the worker is, and why where there is a reason."""
+        words = f"the worker is {describe(self.board.state, self.board.engine.sleep_level)}"
+        failure, model = self.board.failure, self.served.edition.model
+        if failure:
+            return f"{words}: {failure.reason}: {failure.message}"
+        return f"{words}: {model.reason}: {model}" if isinstance(model, WorkerError) else words
+
     def status(self) -> control.WorkerStatus:
         """Return everything that holds now."""
         counts = Counts(self.epoch, self.requests.num_accepted, self.requests.num_running, self.requests.num_waiting)
@@ -100,10 +110,7 @@ class Worker:
         if self.is_ending:
             raise CallError(grpc.StatusCode.UNAVAILABLE, "the worker is shutting down", RETRY_AFTER_S[State.DRAINING])
         if state is not State.READY:
-            words = f"the worker is {describe(state, self.board.engine.sleep_level)}"
-            failure = self.board.failure
-            why = f"{words}: {failure.reason}: {failure.message}" if failure else words
-            raise CallError(grpc.StatusCode.UNAVAILABLE, why, RETRY_AFTER_S[state])
+            raise CallError(grpc.StatusCode.UNAVAILABLE, self.words, RETRY_AFTER_S[state])
         self.requests.check_room()
 
     def take_epoch(self, epoch: int) -> None:

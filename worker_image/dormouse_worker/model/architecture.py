@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from dormouse_worker.errors import ModelInvalid
+from transformers import CONFIG_MAPPING
+
+from dormouse_worker.errors import CustomCodeRefused, ModelInvalid
 
 SUPPORTED_LAYER_TYPES = {"full_attention", "sliding_attention"}
 ALIBI_MODELS = {"bloom", "mpt"}  # without a switch, or with one in a place of their own
+
+
+def check_known(path: Path, config: Mapping[str, Any]) -> None:
+    """Raise CustomCodeRefused for a model that only the code beside it can compute; of the others it is not run."""
+    kind = config.get("model_type")
+    if "auto_map" in config and kind not in CONFIG_MAPPING:
+        raise CustomCodeRefused(
+            f"{path / 'config.json'}: auto_map asks for Python code from the model's directory, which is never run, "
+            f"and transformers has no model_type {kind!r} itself; use a model of an architecture that it has"
+        )
 
 
 def check_architecture(config: Any) -> None:

@@ -13,7 +13,7 @@ from transformers.utils import logging as transformers_logging
 from dormouse_worker.errors import InvalidSettings, ModelInvalid, WorkerError
 from dormouse_worker.ipc import NATIVE, ModelInfo
 from dormouse_worker.layout import Layout
-from dormouse_worker.model.architecture import check_architecture, check_forward, find_position_limit
+from dormouse_worker.model.architecture import check_architecture, check_forward, check_known, find_position_limit
 from dormouse_worker.model.attention.choose import AUTO
 from dormouse_worker.model.attention.hook import DiscoveryContext
 from dormouse_worker.model.attention.interface import AttentionShape
@@ -137,6 +137,7 @@ def load(settings: EngineSettings, device: Device, layout: Layout | None = None)
     layout = layout or Layout()
     files = check_model_files(settings.model_path, settings.load_format, layout)
     with foreign_errors(files.path):
+        check_known(files.path, files.config)
         config = AutoConfig.from_pretrained(  # nosec B615  # of a directory
             files.path, local_files_only=True, trust_remote_code=False
         )
@@ -247,6 +248,8 @@ def _discover(module: Any, settings: EngineSettings, device: torch.device, layou
             f"{settings.model}: {type(module).__name__} does not run on a paged cache: {error}"
         ) from error
     wanted = own_layers(module, layout)
+    if not wanted:
+        raise ModelInvalid(f"{settings.model}: {type(module).__name__} has no layers; copy config.json again")
     if sorted(context.layers) != wanted:
         raise ModelInvalid(
             f"{settings.model}: {len(context.layers)} of {len(wanted)} layers use transformers' attention interface; "
