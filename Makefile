@@ -50,8 +50,12 @@ verify: install ## Regenerate everything generated and fail on a difference
 	tools/verify.sh
 
 .PHONY: model
-model: install ## Train the small model for demo and tests (2 minutes, cached)
+model: install ## Train the small model of the tests (2 minutes, cached)
 	$(PY) -m tools.train_model
+
+.PHONY: demo-model
+demo-model: install ## Download and convert the demo's chat model (93 MB, cached)
+	$(PY) -m tools.demo_model
 
 .PHONY: unit
 unit: install ## Unit tests (no cluster, no network)
@@ -60,7 +64,7 @@ unit: install ## Unit tests (no cluster, no network)
 	$(PY) -m pytest tests/worker/engine --cov=dormouse_worker.engine --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 
 .PHONY: integration
-integration: install model ## Real processes, real models, no cluster
+integration: install model demo-model ## Real processes, real models, no cluster
 	$(PY) -m pytest -m "not cluster and not gpu" tests/integration --durations=10
 
 .PHONY: faults
@@ -130,7 +134,8 @@ gpu-wheels: install ## Download the packages that a machine with a GPU lacks for
 	$(PY) -m tools.gpu_wheels
 
 .PHONY: demo
-demo: prepare ## All set-up, then the whole chain: apply, profile, agree, generate, sleep, wake
+demo: export DORMOUSE_STARTED := $(shell date +%s)
+demo: prepare ## All set-up, then the whole chain: a chat model is applied, answers, sleeps, wakes
 	$(PY) -m tools.demo
 
 .PHONY: demo-down

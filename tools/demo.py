@@ -1,4 +1,4 @@
-"""The demo: from nothing to a streamed answer, a comparison with transformers, sleeps, wakes, and a request that wakes.
+"""The demo: from nothing to a chat model that answers as transformers does, sleeps, wakes, and is woken by a request.
 
 Every step does its own set-up and takes no time when there is nothing to do. The cluster stays up afterwards.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -22,16 +23,19 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
 from tools import reference
 from tools.bootstrap import ROOT
+from tools.demo_model import FOLDER, demo_model_dir
 from tools.kubectl import Cluster, CommandFailed, localkube
 from tools.progress import Progress, begun, follow, stream
 from tools.release import Release, fill_model_claim, install, tool_command, tool_env
-from tools.train_model import Recipe, model_dir
 
 NAMESPACE = "dormouse-demo"
 RELEASE = Release(name="dormouse", namespace="dormouse-system", watch_namespaces=(NAMESPACE,))
 EXAMPLE = ROOT / "examples" / "demo"
-QUESTION = "What does sleep do?"
-CONTINUED = ("def sleep(self, seconds):", "class Dormouse(object):", "Return the number of")
+NAME = "smollm2"  # of the deployment, and so of the model
+WHAT = f"infd/{NAME}"
+QUESTION = "Explain in two sentences why animals hibernate."
+CONTINUED = ("The capital of France is", "Once upon a time, a dormouse", "def fibonacci(n):")
+STARTED = "DORMOUSE_STARTED"  # seconds since 1970 when `make` began, so that its set-up is counted too
 MAX_TOKENS = 48
 SERVES_AS_APPLIED = (  # what served before is Ready, too: of another demo, with other ranks
     "condition=CacheAllocated",
@@ -82,25 +86,27 @@ def example(*, tensor: int, pipeline: int) -> dict[str, Any]:
 
 def run_demo(console: Console, deployment: dict[str, Any]) -> None:
     """Do the steps in order and show what each brought about."""
-    progress = Progress(total=10, console=console)
-    with begun(tool_command("tools.train_model"), {**tool_env(), **ONE_CORE}) as training:
+    progress = Progress(total=10, console=console, before_s=seconds_before(os.environ.get(STARTED, "")))
+    with begun(tool_command("tools.demo_model"), {**tool_env(), **ONE_CORE}) as model_making:
         with progress.step("Start Kubernetes on this machine") as step:
             stream(tool_command("tools.testcluster", "up"), step, tool_env())
         with progress.step("Build the images and hand them to the cluster") as step:
             stream(tool_command("tools.images"), step, tool_env())
-        with progress.step("Train a small model (cached; begun beside the images)") as step:
-            follow(training, step)
+        with progress.step("Convert a chat model, SmolLM2-135M (cached; begun beside the images)") as step:
+            follow(model_making, step)
     cluster = Cluster.current()
-    model = model_dir(Recipe())
+    model = demo_model_dir()
     with progress.step("Install the chart"):
         install(cluster, RELEASE)
     with progress.step("Copy the model to a volume"):
-        fill_model_claim(cluster, namespace=NAMESPACE, claim_manifest=EXAMPLE / "models-claim.yaml", model=model)
+        fill_model_claim(
+            cluster, namespace=NAMESPACE, claim_manifest=EXAMPLE / "models-claim.yaml", model=model, folder=FOLDER
+        )
     with progress.step("Apply the InferenceDeployment: start, load, profile, agree, allocate"):
         cluster.apply(deployment, NAMESPACE)
         order(cluster, desiredState="Active")
         for condition in SERVES_AS_APPLIED:
-            cluster.wait("infd/tiny", condition, NAMESPACE, timeout_s=300)
+            cluster.wait(WHAT, condition, NAMESPACE, timeout_s=300)
     show_agreement(console, cluster)
     with cluster.port_forward(RELEASE.gateway, 50051, RELEASE.namespace) as port:
         stub = rpc.InferenceStub(grpc.insecure_channel(f"127.0.0.1:{port}"))
@@ -118,9 +124,22 @@ def run_demo(console: Console, deployment: dict[str, Any]) -> None:
             order(cluster, **NIGHT_IS_OVER)
     if not (agreeing and tokens == again == woken):
         sys.exit("the answers differ: this is a bug")
-    console.print(f"\nDone in {progress.elapsed_s:.0f} s. The cluster stays up. Try next:")
+    console.print(f"\nDone in {spent(progress)}. The cluster stays up. Try next:")
     for command in next_commands(cluster):
         console.print(f"  {command}", highlight=False, markup=False, soft_wrap=True)
+
+
+def seconds_before(started: str, now_s: float | None = None) -> float:
+    """Return how long `make` prepared all this before; 0 if nobody says when it began, or the clock was set since."""
+    if not started.isascii() or not started.isdigit():
+        return 0.0
+    return max(0.0, (time.time() if now_s is None else now_s) - int(started))
+
+
+def spent(progress: Progress) -> str:
+    """Return the whole time in words, and how much of it went by before the first step."""
+    before = f", {progress.before_s:.0f} s of them before the first step" if progress.before_s >= 1 else ""
+    return f"{progress.elapsed_s:.0f} s{before}"
 
 
 def question_messages() -> list[dict[str, str]]:
@@ -132,7 +151,7 @@ def greedy_request() -> pb.GenerateRequest:
     """Return the chat request of the demo: greedy, so that it can be compared."""
     messages = [pb.ChatMessage(role=m["role"], content=m["content"]) for m in question_messages()]
     sampling = pb.SamplingParams(temperature=0, max_tokens=MAX_TOKENS)
-    return pb.GenerateRequest(model="tiny", chat=pb.Chat(messages=messages), sampling_params=sampling)
+    return pb.GenerateRequest(model=NAME, chat=pb.Chat(messages=messages), sampling_params=sampling)
 
 
 def chat(console: Console, stub: rpc.InferenceStub) -> list[int]:
@@ -162,7 +181,7 @@ def compare(console: Console, stub: rpc.InferenceStub, model: Path, chat_tokens:
         (chat_tokens, reference.greedy_tokens(model, reference.chat_token_ids(model, question_messages()), MAX_TOKENS))
     ]
     for text in CONTINUED:
-        prompt = list(stub.Tokenize(pb.TokenizeRequest(model="tiny", text=text), timeout=30).token_ids)
+        prompt = list(stub.Tokenize(pb.TokenizeRequest(model=NAME, text=text), timeout=30).token_ids)
         pairs.append((continued(stub, prompt), reference.greedy_tokens(model, prompt, MAX_TOKENS)))
     equal = sum(a == b for ours, theirs in pairs for a, b in zip(ours, theirs, strict=False))
     total = sum(max(len(ours), len(theirs)) for ours, theirs in pairs)
@@ -173,14 +192,14 @@ def compare(console: Console, stub: rpc.InferenceStub, model: Path, chat_tokens:
 def continued(stub: rpc.InferenceStub, prompt: list[int]) -> list[int]:
     """Return the greedy continuation of a prompt."""
     sampling = pb.SamplingParams(temperature=0, max_tokens=MAX_TOKENS)
-    request = pb.GenerateRequest(model="tiny", token_ids=pb.TokenIds(ids=prompt), sampling_params=sampling)
+    request = pb.GenerateRequest(model=NAME, token_ids=pb.TokenIds(ids=prompt), sampling_params=sampling)
     return [token for response in stub.Generate(request, timeout=120) for token in response.token_ids]
 
 
 def show_agreement(console: Console, cluster: Cluster) -> None:
     """Print the resource as kubectl shows it, and each rank's report beside the agreed minimum."""
     console.print(cluster.kubectl("get", "infd", "-n", NAMESPACE), highlight=False, markup=False)
-    cache = cluster.get("infd", "tiny", NAMESPACE)["status"]["kvCache"]
+    cache = cluster.get("infd", NAME, NAMESPACE)["status"]["kvCache"]
     table = Table("rank", "pod", "reported blocks", "agreed blocks", "")
     for rank in cache["ranks"]:
         mark = "limits" if f"{rank['pod']}/{rank['rank']}" == cache["limitingRank"] else ""
@@ -192,42 +211,42 @@ def show_agreement(console: Console, cluster: Cluster) -> None:
 def order(cluster: Cluster, **lifecycle: object) -> None:
     """Write fields of spec.lifecycle."""
     patch = json.dumps({"spec": {"lifecycle": lifecycle}})
-    cluster.kubectl("patch", "infd", "tiny", "-n", NAMESPACE, "--type=merge", "-p", patch)
+    cluster.kubectl("patch", "infd", NAME, "-n", NAMESPACE, "--type=merge", "-p", patch)
 
 
 def sleep_and_wake(console: Console, cluster: Cluster) -> None:
     """Order a sleep and a wake, and print what each says it did."""
     order(cluster, desiredState="Asleep", sleepLevel=2)
-    cluster.wait("infd/tiny", "condition=Asleep", NAMESPACE)
+    cluster.wait(WHAT, "condition=Asleep", NAMESPACE)
     console.print(f"  {condition_message(cluster, 'Asleep')}", highlight=False, soft_wrap=True)
     order(cluster, desiredState="Active")
-    cluster.wait("infd/tiny", "jsonpath={.status.phase}=Active", NAMESPACE)
-    actuation = cluster.get("infd", "tiny", NAMESPACE)["status"]["lastActuation"]
+    cluster.wait(WHAT, "jsonpath={.status.phase}=Active", NAMESPACE)
+    actuation = cluster.get("infd", NAME, NAMESPACE)["status"]["lastActuation"]
     console.print(f"  woken ({actuation['path']}) in {actuation['seconds']:.2f} s", highlight=False)
 
 
 def fall_asleep(console: Console, cluster: Cluster) -> None:
     """Shorten the delays of the ladder, and wait until nobody has called for long enough."""
     order(cluster, **SHORT_NIGHT)
-    cluster.wait("infd/tiny", "jsonpath={.status.lifecycle.rung}=Level2", NAMESPACE)
-    cluster.wait("infd/tiny", "condition=Asleep", NAMESPACE)
+    cluster.wait(WHAT, "jsonpath={.status.lifecycle.rung}=Level2", NAMESPACE)
+    cluster.wait(WHAT, "condition=Asleep", NAMESPACE)
     console.print(cluster.kubectl("get", "infd", "-n", NAMESPACE), highlight=False, markup=False)
     console.print(f"  {condition_message(cluster, 'Asleep')}", highlight=False, soft_wrap=True)
 
 
 def condition_message(cluster: Cluster, condition: str) -> str:
     """Return the message of a condition of the demo's deployment."""
-    conditions = cluster.get("infd", "tiny", NAMESPACE)["status"]["conditions"]
+    conditions = cluster.get("infd", NAME, NAMESPACE)["status"]["conditions"]
     return str(next(c["message"] for c in conditions if c["type"] == condition))
 
 
 def next_commands(cluster: Cluster) -> list[str]:
     """Return three commands that a newcomer may want to run."""
     kubectl = " ".join([f"KUBECONFIG={cluster.kubeconfig}", *cluster.kubectl_command()]).strip()
-    chat_command = ".venv/bin/python -m dormouse_cli chat --address 127.0.0.1:50051 --model tiny"
+    chat_command = f".venv/bin/python -m dormouse_cli chat --address 127.0.0.1:50051 --model {NAME}"
     return [
         f"{kubectl} explain infd.spec.engine",
-        f"{kubectl} scale infd/tiny -n {NAMESPACE} --replicas=1",
+        f"{kubectl} scale {WHAT} -n {NAMESPACE} --replicas=1",
         f"{kubectl} port-forward -n {RELEASE.namespace} {RELEASE.gateway} 50051  # then: {chat_command}",
         "make demo-down",
     ]

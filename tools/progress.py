@@ -35,16 +35,18 @@ class Step:
 class Progress:
     """Counts and times the steps of one run."""
 
-    def __init__(self, total: int, console: Console | None = None) -> None:
+    def __init__(self, total: int, console: Console | None = None, *, before_s: float = 0.0) -> None:
+        """Take the number of steps, and the seconds that the run took before this began to count."""
         self.console = console or Console()
+        self.before_s = before_s
         self._total = total
         self._done = 0
         self._started = time.monotonic()
 
     @property
     def elapsed_s(self) -> float:
-        """Return the seconds since the run began."""
-        return time.monotonic() - self._started
+        """Return the seconds since the run began, those before this began to count among them."""
+        return self.before_s + time.monotonic() - self._started
 
     @contextmanager
     def step(self, title: str) -> Iterator[Step]:

@@ -91,11 +91,13 @@ def _crd_owned_by_another(cluster: Cluster, release: Release) -> bool:
     return owner != (release.name, release.namespace)
 
 
-def fill_model_claim(cluster: Cluster, *, namespace: str, claim_manifest: Path, model: Path) -> None:
-    """Create the claim `models` and copy the small model to its directory `tiny`, unless it is there already."""
+def fill_model_claim(
+    cluster: Cluster, *, namespace: str, claim_manifest: Path, model: Path, folder: str = "tiny"
+) -> None:
+    """Create the claim `models` and copy a model to this directory of it, unless it is there already."""
     cluster.apply(claim_manifest.read_text("utf-8"), namespace)
     marker = f"dormouse.dev/filled-with={model.name}"
     if cluster.list("persistentvolumeclaims", namespace, marker):
         return
-    fill_claim(cluster, namespace=namespace, claim="models", image=worker_image(), folders={"tiny": model})
+    fill_claim(cluster, namespace=namespace, claim="models", image=worker_image(), folders={folder: model})
     cluster.kubectl("label", "persistentvolumeclaim", "models", "-n", namespace, marker, "--overwrite")

@@ -1,9 +1,10 @@
-"""What the demo applies is what its options say."""
+"""What the demo applies is what its options say, and its time is the whole time."""
 
 from __future__ import annotations
 
 from dormouse_operator.parse import parse_deployment
-from tools.demo import example
+from tools.demo import example, seconds_before, spent
+from tools.progress import Progress
 
 
 def applied(**ranks):
@@ -16,3 +17,15 @@ def test_the_demo_is_the_example_unless_ranks_are_asked_for():
     assert applied(tensor=1, pipeline=1).parallelism.num_ranks == 1
     group = applied(tensor=2, pipeline=2)
     assert (group.replicas, group.parallelism.tensor, group.parallelism.pipeline) == (1, 2, 2)
+
+
+def test_the_time_at_the_end_counts_what_make_did_before():
+    assert seconds_before("1000", now_s=1600.5) == 600.5
+    progress = Progress(total=1, before_s=600.1)
+    assert progress.elapsed_s > 600
+    assert spent(progress).endswith(" s, 600 s of them before the first step")
+    assert "before" not in spent(Progress(total=1))
+
+
+def test_a_start_that_nobody_told_or_that_lies_ahead_counts_nothing():
+    assert [seconds_before(told, now_s=5.0) for told in ("", "soon", "-3", "9")] == [0.0] * 4

@@ -9,8 +9,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tools import locks
 from tools.bootstrap import ROOT
-from tools.pages.licences import ALLOWED, NVIDIA, STATED, packages
+from tools.pages.licences import ALLOWED, DEMO, NVIDIA, STATED, packages
 
 PACKAGES = packages()
 NOTE = (ROOT / "docs/decisions/0015-dependencies.md").read_text("utf-8")
@@ -40,6 +41,12 @@ def named(section: str) -> set[str]:
 def test_a_package_has_an_allowed_licence(one):
     assert one.words, "its metadata name none: state it in tools/pages/licences.py"
     assert one.words <= ALLOWED | {NVIDIA}
+
+
+def test_the_demos_model_comes_pinned_by_hash_under_an_allowed_licence():
+    pins = locks.parse((ROOT / "requirements" / "demo-model.txt").read_text("utf-8"))
+    assert {name for name, pin in pins.items() if pin.hashes} == set(DEMO)
+    assert set(DEMO.values()) <= ALLOWED
 
 
 def test_only_the_worker_holds_what_is_proprietary():

