@@ -17,7 +17,7 @@ REMEDIES: Mapping[str, str] = {
     "Zero": "nothing: a request brings pods back; if it is ordered, set spec.lifecycle.desiredState to Auto or Active",
     # pods and nodes
     "PodRejected": "the message is the API server's: quota, admission policy, Pod Security or a field of the template",
-    "ChildRejected": "the message is the API server's about the Service, the disruption budget or the claim",
+    "ChildRejected": "the message names the object (Service, disruption budget, claim) and is the API server's",
     "PodsMissing": "wait; if it lasts, see the operator's log",
     "PodEnded": "wait: the pod is replaced",
     "PodStuck": "start the pod's node again; if it is off for good, taint it as the message says, or delete the Node",

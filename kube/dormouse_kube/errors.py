@@ -11,6 +11,7 @@ class KubeError(Exception):
         super().__init__(message)
         self.status = status
         self.reason = reason
+        self.about = ""  # the object that was written, as "Kind name"; whoever writes sets it
 
 
 class NotFound(KubeError):

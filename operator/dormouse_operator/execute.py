@@ -7,13 +7,12 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dormouse_kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound
-from dormouse_operator.actions import POLL_S, Action, ClusterAction, CreateFollower, CreatePod, RemovePod, pods_of
-from dormouse_operator.children import free_name
+from dormouse_kube.errors import Conflict, Forbidden, KubeError, NotFound
+from dormouse_operator.actions import POLL_S, Action, ClusterAction, RemovePod, pods_of
 from dormouse_operator.cluster_effects import ClusterEffects
 from dormouse_operator.errors import GroupRefused, RequestCameIn, WorkerError, WorkerRefused
 from dormouse_operator.manifests import WorkerDefaults
-from dormouse_operator.model import Observed, follower_name
+from dormouse_operator.model import Observed
 from dormouse_operator.worker_effects import WorkerEffects
 from dormouse_operator.workers import WorkerControl
 from dormouse_operator.writes import Authority, Writer
@@ -25,7 +24,8 @@ _LOG = logging.getLogger(__name__)
 class Outcome:
     """What became of the actions."""
 
-    refusals: dict[str, str] = field(default_factory=dict)  # by pod name: what the user should read
+    refusals: dict[str, str] = field(default_factory=dict)  # by pod name: the worker's words
+    rejections: dict[str, KubeError] = field(default_factory=dict)  # by object, as "Kind name": the API server's answer
     failures: list[Exception] = field(default_factory=list)  # refusals included
     forbidden: str = ""  # the API server's words, where the operator has no right to do something
     is_waiting: bool = False  # something was tried that needs more time
@@ -59,19 +59,23 @@ class Executor:
             outcome.is_waiting |= await self._act(observed, action)
         except (Conflict, NotFound) as error:
             _LOG.info("%s: %s: %s", observed.deployment.key, type(action).__name__, error)
+            outcome.rejections[error.about] = error
             outcome.is_waiting = True
         except RequestCameIn as error:  # the next look sees it, too, and wakes
             _LOG.info("%s: the sleep is cancelled: %s", observed.deployment.key, error)
         except GroupRefused as error:
             outcome.failures.append(error)
             outcome.refusals |= error.refusals
-        except (WorkerRefused, Invalid, Forbidden) as error:
+        except WorkerRefused as error:
             outcome.failures.append(error)
-            outcome.refusals[_subject(observed, action)] = str(error)
+            outcome.refusals |= {pod.name: str(error) for pod in pods_of(action)[:1]}
+        except WorkerError as error:
+            outcome.failures.append(error)
+        except KubeError as error:
+            outcome.failures.append(error)
+            outcome.rejections[error.about] = error
             if isinstance(error, Forbidden) and error.is_missing_right:
                 outcome.forbidden = str(error)
-        except (WorkerError, KubeError) as error:
-            outcome.failures.append(error)
 
     async def _act(self, observed: Observed, action: Action) -> bool:
         """Carry out one action; return whether it needs more time."""
@@ -85,12 +89,3 @@ class Executor:
             await self._cluster.act(observed, action)
             return False
         return await self._workers.act(observed, action, epoch)
-
-
-def _subject(observed: Observed, action: Action) -> str:
-    """Return the name of the pod that the action is about, "" for none."""
-    if isinstance(action, CreatePod):
-        return free_name(observed, action.index)
-    if isinstance(action, CreateFollower):
-        return follower_name(action.leader.name, action.ordinal)
-    return next((pod.name for pod in pods_of(action)), "")

@@ -30,6 +30,7 @@ from dormouse_operator.manifests import (
 )
 from dormouse_operator.model import Activity, Deployment, Key, Observed, Pod, Rung, Worker, WorkerState
 from dormouse_operator.parse import parse_deployment, parse_pods
+from dormouse_operator.refusals import Refusals
 from dormouse_operator.rest import worker_at_rest
 from dormouse_operator.statuses import Answer, Statuses
 
@@ -43,13 +44,6 @@ class HostMemory(Protocol):
     def pressure_on(self, key: Key) -> str:
         """Return why a deployment's copies have to go, "" if they may stay."""
         ...
-
-
-class Refusals(NamedTuple):
-    """Why the last actions on a deployment failed."""
-
-    by_pod: Mapping[str, str] = {}
-    forbidden: str = ""  # the API server's words, where the operator has no right to do something
 
 
 class Sighting(NamedTuple):
@@ -136,6 +130,7 @@ class Observer:
             condemned=condemned,
             refusals=refusals.by_pod,
             forbidden=refusals.forbidden,
+            rejections=refusals.told,
             service=service,
             ranks_service=ranks_service,
             name_owner=str(snapshot.rival) if snapshot.rival else "",

@@ -21,9 +21,10 @@ from dormouse_operator.conditions.steps import evaluate_all
 from dormouse_operator.execute import Executor, Outcome
 from dormouse_operator.metrics import Metrics
 from dormouse_operator.model import Key, Observed
-from dormouse_operator.observe import Observer, Refusals, Sighting
+from dormouse_operator.observe import Observer, Sighting
 from dormouse_operator.occurrences import occurrences
 from dormouse_operator.parse import SpecError, parse_status
+from dormouse_operator.refusals import Refusals, hear
 from dormouse_operator.status import build_status, rejected_status, status_patch
 from dormouse_operator.tell import tell
 from dormouse_operator.writes import Authority, Writer
@@ -153,8 +154,9 @@ class Reconciler:
 
     def _note(self, key: Key, outcome: Outcome) -> None:
         """Remember what was refused, for the conditions of the next pass."""
-        if outcome.refusals or outcome.forbidden:
-            self._refusals[key] = Refusals(outcome.refusals, outcome.forbidden)
+        heard = hear(self._refusals.get(key, Refusals()), outcome.rejections)
+        if outcome.refusals or outcome.forbidden or heard:
+            self._refusals[key] = Refusals(outcome.refusals, outcome.forbidden, heard)
         else:
             self._refusals.pop(key, None)
 

@@ -6,11 +6,12 @@ has told by then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from dormouse_kube.api import Kind, KubeApi, Resource
-from dormouse_kube.errors import NotFound
+from dormouse_kube.errors import KubeError, NotFound
 from dormouse_operator.cache import SELECTORS, Cache
 
 
@@ -28,7 +29,7 @@ class Authority(Protocol):
 
 
 class Writer:
-    """The writing half of KubeApi. Raises KubeError, and NotLeading before anything is sent."""
+    """The writing half of KubeApi. Raises KubeError, which tells of what object, and NotLeading before all else."""
 
     def __init__(self, kube: KubeApi, cache: Cache, authority: Authority) -> None:
         """Take what is written to, what remembers the answers, and the right to act."""
@@ -39,13 +40,16 @@ class Writer:
     async def create(self, kind: Kind, obj: Resource) -> None:
         """See KubeApi."""
         self._authority.check()
-        self._keep(kind, await self._kube.create(kind, obj))
+        with _named(kind, obj["metadata"]["name"]):
+            answer = await self._kube.create(kind, obj)
+        self._keep(kind, answer)
 
     async def apply(self, kind: Kind, obj: Resource, *, field_manager: str, subresource: str = "") -> None:
         """See KubeApi."""
         self._authority.check()
         try:
-            answer = await self._kube.apply(kind, obj, field_manager=field_manager, subresource=subresource)
+            with _named(kind, obj["metadata"]["name"]):
+                answer = await self._kube.apply(kind, obj, field_manager=field_manager, subresource=subresource)
         except NotFound:
             self._forget(kind, obj["metadata"]["namespace"], obj["metadata"]["name"], obj["metadata"].get("uid", ""))
             raise
@@ -68,7 +72,8 @@ class Writer:
     ) -> None:
         """See KubeApi."""
         self._authority.check()
-        answer = await self._kube.delete(kind, namespace, name, uid=uid, grace_period_s=grace_period_s)
+        with _named(kind, name):
+            answer = await self._kube.delete(kind, namespace, name, uid=uid, grace_period_s=grace_period_s)
         if answer is None:
             self._forget(kind, namespace, name, uid)
         else:
@@ -81,3 +86,13 @@ class Writer:
     def _forget(self, kind: Kind, namespace: str, name: str, uid: str = "") -> None:
         if kind in SELECTORS:
             self._cache.drop_missing(kind, namespace, name, uid)
+
+
+@contextmanager
+def _named(kind: Kind, name: str) -> Iterator[None]:
+    """Have an error say which object was written: the server's words need not."""
+    try:
+        yield
+    except KubeError as error:
+        error.about = f"{kind.kind} {name}"
+        raise

@@ -138,8 +138,11 @@ async def test_a_claim_that_is_refused_is_told_in_the_servers_words_and_tried_ag
     rig.apply(model=MODEL, cache={"size": "1Gi"})
     for _ in range(2):
         await rig.reconcile()
-    assert rig.condition("Scheduled")[:2] == ("False", "PodRejected")
-    assert "exceeded quota: storage" in rig.condition("Scheduled")[2]
+    assert rig.condition("Scheduled") == (
+        "False",
+        "ChildRejected",
+        "PersistentVolumeClaim tiny-cache: exceeded quota: storage",
+    )
     assert rig.pods == []
     await rig.settle()
     assert len(rig.pods) == 1

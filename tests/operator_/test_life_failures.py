@@ -160,10 +160,10 @@ async def test_conflicts_and_outages_of_the_api_server_only_delay(rig):
 
 
 async def test_a_service_that_the_server_does_not_take_is_told_in_its_words(rig):
-    rig.kube.fail("apply", SERVICES, Invalid("Service tiny is invalid: spec.ports"), times=2)
+    rig.kube.fail("apply", SERVICES, Invalid("spec.ports[0] is invalid"), times=2)
     rig.apply()
     await rig.reconcile()
     await rig.reconcile()
-    assert rig.condition("Scheduled")[1:] == ("ChildRejected", "Service tiny is invalid: spec.ports")
+    assert rig.condition("Scheduled")[1:] == ("ChildRejected", "Service tiny: spec.ports[0] is invalid")
     await rig.settle()
     assert rig.condition("Scheduled")[0] == "True"

@@ -149,7 +149,7 @@ async def test_an_admission_that_says_no_is_no_missing_right(rig):
     await rig.reconcile()
     refusals = rig.reconciler._refusals[rig.key]
     assert refusals.forbidden == ""
-    assert "PodSecurity" in " ".join(refusals.by_pod.values())
+    assert "PodSecurity" in " ".join(refusals.told.values())
 
 
 async def test_a_status_that_may_not_be_written_is_a_missing_right_too(rig):

@@ -17,12 +17,12 @@ def evaluate(observed: Observed) -> Condition:
     wanted, there = observed.deployment.replicas, observed.replicas
     if rejection(observed):
         return unknown(TYPE, "NotAccepted", "the spec is not accepted")
-    if off := no_replicas(TYPE, observed):
-        return off
     if refused := _refused_pod(observed):
         return failed(TYPE, "PodRejected", refused)
-    if words := observed.refusals.get(""):
-        return failed(TYPE, "ChildRejected", words)
+    if refused := _refused_child(observed):
+        return failed(TYPE, "ChildRejected", refused)
+    if off := no_replicas(TYPE, observed):
+        return off
     if ended := next((pod for pod in there if pod.has_ended), None):
         return not_yet(TYPE, "PodEnded", f"pod {ended.name} ended: {ended.end_message or 'no reason given'}")
     if broken := next(
@@ -82,11 +82,17 @@ def _refused_pod(observed: Observed) -> str:
     present = {pod.name for pod in observed.pods}
     for index in range(observed.deployment.replicas):
         pod = free_name(observed, index)
-        if pod not in present and pod in observed.refusals:
-            return f"pod {pod}: {observed.refusals[pod]}"
+        if pod not in present and (words := observed.rejections.get(f"Pod {pod}")):
+            return f"pod {pod}: {words}"
     forming = (observed.group(leader) for leader in observed.replicas)
     absent = (follower_name(group.leader.name, ordinal) for group in forming for ordinal in group.missing)
-    return next((f"pod {pod}: {observed.refusals[pod]}" for pod in absent if pod in observed.refusals), "")
+    told = ((pod, observed.rejections.get(f"Pod {pod}")) for pod in absent)
+    return next((f"pod {pod}: {words}" for pod, words in told if words), "")
+
+
+def _refused_child(observed: Observed) -> str:
+    """Name an object whose write the API server refused, and repeat its words."""
+    return next((f"{about}: {words}" for about, words in sorted(observed.rejections.items())), "")
 
 
 def _still_ending(observed: Observed) -> str:

@@ -45,7 +45,8 @@ class Observed:
     workers: Mapping[str, Worker] = field(default_factory=dict)  # by pod name; absent = no answer that counts
     unreachable: Mapping[str, str] = field(default_factory=dict)  # by pod name: why it did not answer
     condemned: Mapping[str, Condemnation] = field(default_factory=dict)  # by pod name: takes no command, is replaced
-    refusals: Mapping[str, str] = field(default_factory=dict)  # by pod name: why the last action on it failed
+    refusals: Mapping[str, str] = field(default_factory=dict)  # by pod name: why its worker did not do the last action
+    rejections: Mapping[str, str] = field(default_factory=dict)  # by "Kind name": the API server's words about a write
     forbidden: str = ""  # the API server's words about the right that the last pass lacked, verb and resource in them
     service: ServiceState | None = None
     ranks_service: ServiceState | None = None  # under which the pods of groups find each other
