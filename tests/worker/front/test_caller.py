@@ -8,7 +8,7 @@ import pytest
 from dormouse_api.auth import RoleTokens, role_metadata, token_digest
 from dormouse_api.names import METADATA_CACHE_SALT, Role
 from dormouse_api.status import CallError
-from dormouse_worker.front.caller import Timeouts, read_caller
+from dormouse_worker.front.caller import Timeouts, caller_name, read_caller
 from dormouse_worker.ipc import AbortRequests
 
 Code = grpc.StatusCode
@@ -33,8 +33,8 @@ async def test_the_gateways_salt_reaches_the_engine_and_nobody_elses_does(house)
 def test_without_a_gateways_token_nobody_is_the_gateway():
     for tokens in (RoleTokens({}), RoleTokens({Role.GATEWAY: ""})):
         with pytest.raises(CallError, match="only by the gateway"):
-            read_caller((*GATEWAY, *salted("x")), tokens, None)
-        assert not read_caller(GATEWAY, tokens, None).is_gateway
+            read_caller((*GATEWAY, *salted("x")), tokens, None, peer="ipv4:10.0.0.1:5000")
+        assert not read_caller(GATEWAY, tokens, None, peer="ipv4:10.0.0.1:5000").is_gateway
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,25 @@ def test_without_a_gateways_token_nobody_is_the_gateway():
 )
 def test_a_salt_is_one_short_printable_word(salts, named):
     with pytest.raises(CallError, match=f"{METADATA_CACHE_SALT} is .*{named}"):
-        read_caller((*GATEWAY, *salted(*salts)), TOKENS, None)
+        read_caller((*GATEWAY, *salted(*salts)), TOKENS, None, peer="ipv4:10.0.0.1:5000")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "name"),
+    [
+        ((*GATEWAY, *salted("key")), "key"),
+        (GATEWAY, "ipv4:10.0.0.1"),
+        (salted("key"), "ipv4:10.0.0.1"),  # whoever may say so takes as many turns as he likes
+        (None, "ipv4:10.0.0.1"),
+    ],
+)
+def test_callers_are_told_apart_by_their_keys_or_else_by_where_they_are(metadata, name):
+    assert caller_name(metadata, TOKENS, "ipv4:10.0.0.1:5000") == name
+
+
+@pytest.mark.parametrize(("salts", "name"), [(["key"], "key"), ([], "relay")])
+def test_a_carried_call_is_its_keys(salts, name):
+    assert read_caller((*GATEWAY, *salted(*salts)), TOKENS, None, peer="relay").name == name
 
 
 def test_a_worker_has_deadlines_of_its_own():

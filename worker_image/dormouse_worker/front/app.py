@@ -43,6 +43,7 @@ from dormouse_worker.front.restarts import RestartLimits
 from dormouse_worker.front.settings import FrontSettings
 from dormouse_worker.front.standalone import agree_with_itself, invitation
 from dormouse_worker.front.swap import EngineSwap, Workshop
+from dormouse_worker.front.text_work import NUM_THREADS, TextWork
 from dormouse_worker.front.tracing import UNTRACED, Traces
 from dormouse_worker.front.turns import Turns
 from dormouse_worker.front.worker import Worker
@@ -56,7 +57,6 @@ logger = logging.getLogger(__name__)
 
 SPARE_BYTES = 1 << 20  # so far beyond the limit gRPC lets a message in, to be refused with a sentence of ours
 STOP_GRACE_S = 1.0  # what calls get to end after the requests are done: watchers end by themselves
-TEXT_THREADS = 2  # for tokenizing and rendering
 EXIT_DRAINED, EXIT_ENGINE_DIED = 0, 1
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
@@ -99,7 +99,8 @@ class Front:
         seams = seams or Seams()
         self._settings = settings
         self._certificate = Certificate(settings.mutual_tls_dir)
-        self._threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
+        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="text")
+        self._text_work = TextWork(self._threads)
         self._now = seams.now
         read, without = (partial(how, settings, engine) for how in (self._read_edition, Edition))
         self._reading = FirstReading(read, without, engine.model_path, seams.patience)
@@ -270,7 +271,7 @@ class Front:
     def _read_edition(self, settings: FrontSettings, engine: EngineSettings) -> Edition:
         """Read the model's files; slow. Raises nothing."""
         try:
-            model = load_model(engine, settings.served_model_names, threads=self._threads, now=self._now)
+            model = load_model(engine, settings.served_model_names, work=self._text_work, now=self._now)
         except WorkerError as error:
             return Edition(settings, engine, error)
         return Edition(settings, engine, model)

@@ -41,16 +41,32 @@ class Timeouts:
 class Caller:
     """Who calls, and with which rights."""
 
+    name: str  # whoever shares it shares a turn: an API key's salt, else where the call comes from
     is_gateway: bool
     cache_salt: str  # only requests of one salt share cached prefixes
     time_limit: TimeLimit | None
 
 
-def read_caller(metadata: MetadataPairs | None, tokens: RoleTokens, time_limit: TimeLimit | None) -> Caller:
+def read_caller(
+    metadata: MetadataPairs | None, tokens: RoleTokens, time_limit: TimeLimit | None, *, peer: str
+) -> Caller:
     """Return what the metadata says. Raises CallError INVALID_ARGUMENT on a salt that is not the gateway's."""
     is_gateway = tokens.role_of(metadata) is Role.GATEWAY
     salts = [value for key, value in metadata or () if key == METADATA_CACHE_SALT]
-    return Caller(is_gateway, _read_salt(salts, is_gateway=is_gateway), time_limit)
+    salt = _read_salt(salts, is_gateway=is_gateway)
+    return Caller(salt or _host(peer), is_gateway, salt, time_limit)
+
+
+def caller_name(metadata: MetadataPairs | None, tokens: RoleTokens, peer: str) -> str:
+    """Return what tells callers apart where nothing else counts; a salt that is not the gateway's says nothing."""
+    is_gateway = tokens.role_of(metadata) is Role.GATEWAY
+    salts = [str(value) for key, value in metadata or () if key == METADATA_CACHE_SALT and is_gateway]
+    return salts[0] if salts else _host(peer)
+
+
+def _host(peer: str) -> str:
+    """Return the address without its port: connections cost nothing, one caller may have many."""
+    return peer.rpartition(":")[0] or peer
 
 
 def _read_salt(salts: Sequence[str | bytes], *, is_gateway: bool) -> str:

@@ -88,9 +88,12 @@ async def begin(worker: Worker, model: Model, request: pb.GenerateRequest, calle
     worker.check_admission()
     model.check_stops(request.sampling_params.stop)
     with worker.requests.preparing(num_choices):
-        prompt = await model.prompt_token_ids(request)
+        max_model_len = _max_model_len(worker, model)
+        prompt = await model.prompt_token_ids(request, caller.name, max_model_len)
         validation.check_made_of(f"prompt.{request.WhichOneof('prompt')}", prompt, model.card.vocab_size)
-        first = await _first_sampling(worker, model, request, prompt)
+        max_tokens = validation.check_lengths(prompt, request.sampling_params, max_model_len)
+        bad_words = await model.bad_words_token_ids(request.sampling_params.bad_words, caller.name)
+        first = _first_sampling(model, request, Prepared(max_tokens, secrets.randbits(SEED_BITS), bad_words))
         assemblies = [TextAssembly(_text_rules(request, model, prompt)) for _ in range(num_choices)]
         resumed = await _resume(model, request, first, assemblies[0]) if request.HasField("resume") else None
     _check_admission(worker, num_choices)  # it may have changed while we tokenized
@@ -123,13 +126,14 @@ def _check_admission(worker: Worker, num_requests: int) -> None:
     worker.requests.check_room(num_requests)
 
 
-async def _first_sampling(worker: Worker, model: Model, request: pb.GenerateRequest, prompt: list[int]) -> Sampling:
+def _max_model_len(worker: Worker, model: Model) -> int:
+    report = worker.board.engine.report
+    return report.max_model_len if report is not None else model.card.max_model_len
+
+
+def _first_sampling(model: Model, request: pb.GenerateRequest, prepared: Prepared) -> Sampling:
     """Return the parameters of the first choice, checked with everything that holds for it. Raises CallError."""
-    params, report = request.sampling_params, worker.board.engine.report
-    max_model_len = report.max_model_len if report is not None else model.card.max_model_len
-    max_tokens = validation.check_lengths(prompt, params, max_model_len)
-    bad_words = await model.bad_words_token_ids(params.bad_words)
-    sampling = to_sampling(params, model.card, Prepared(max_tokens, secrets.randbits(SEED_BITS), bad_words))
+    sampling = to_sampling(request.sampling_params, model.card, prepared)
     validation.check_effective(sampling)
     validation.check_choosable(sampling, model.card.vocab_size)
     if not request.HasField("resume"):
@@ -142,7 +146,7 @@ async def _resume(model: Model, request: pb.GenerateRequest, sampling: Sampling,
     """Feed the resumed tokens to the text. Raises CallError if the caller can not have so many bytes of it."""
     resume, ends = request.resume, frozenset(sampling.stop_token_ids)
     try:
-        resumed = await model.in_thread(
+        resumed = await model.work.run(
             lambda: assembly.resume(resume.output_token_ids, ends, emitted_utf8_bytes=resume.emitted_utf8_bytes)
         )
     except ValueError as error:

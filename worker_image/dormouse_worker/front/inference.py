@@ -17,7 +17,7 @@ from dormouse_api.v1 import inference_pb2_grpc as rpc
 from dormouse_worker.errors import WorkerError
 from dormouse_worker.front import validation
 from dormouse_worker.front.answers import abort, answered, unexpected
-from dormouse_worker.front.caller import Timeouts, read_caller
+from dormouse_worker.front.caller import Timeouts, caller_name, read_caller
 from dormouse_worker.front.generation import Generation, begin
 from dormouse_worker.front.model import Model
 from dormouse_worker.front.parsing import readable
@@ -47,7 +47,8 @@ class InferenceService(rpc.InferenceServicer):
             model = self._known_model(readable(request).model)
             settings = self._worker.settings
             time_limit = Timeouts(settings.default_timeout_s, settings.max_timeout_s).limit(context.time_remaining())
-            caller = read_caller(context.invocation_metadata(), self._tokens, time_limit)
+            metadata = context.invocation_metadata()
+            caller = read_caller(metadata, self._tokens, time_limit, peer=context.peer())
             generation = running = await begin(self._worker, model, request, caller)
             context.add_done_callback(lambda _: running.abandon())  # type: ignore[arg-type]  # a stub
             while (response := await generation.next()) is not None:
@@ -64,12 +65,12 @@ class InferenceService(rpc.InferenceServicer):
     @answered
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         """Turn text or a chat into token ids."""
-        del context  # whoever calls gets the same answer
+        caller = caller_name(context.invocation_metadata(), self._tokens, context.peer())
         model = self._known_model(request.model)
         _check_size(request)
         if request.WhichOneof("input") is None:
             validation.refuse("input", "missing", "one of text or chat is needed")
-        response = await model.tokenize(request)
+        response = await model.tokenize(request, caller)
         validation.check_made_of("input", response.token_ids, model.card.vocab_size)
         size = response.ByteSize()
         if size > MAX_MESSAGE_BYTES:
@@ -79,11 +80,11 @@ class InferenceService(rpc.InferenceServicer):
     @answered
     async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:
         """Turn token ids into text."""
-        del context  # whoever calls gets the same answer
+        caller = caller_name(context.invocation_metadata(), self._tokens, context.peer())
         model = self._known_model(request.model)
         _check_size(request)
         validation.check_token_ids("token_ids", request.token_ids, model.card.vocab_size)
-        response = await model.detokenize(request)
+        response = await model.detokenize(request, caller)
         size = response.ByteSize()
         if size > MAX_MESSAGE_BYTES:
             validation.refuse("token_ids", f"{size} bytes as text", f"at most {MAX_MESSAGE_BYTES} bytes of answer")

@@ -11,6 +11,7 @@ import grpc
 from dormouse_api.status import CallError
 from dormouse_worker.front.decoding import Decoder
 from dormouse_worker.front.text import TextCodec, TokenizerMissing
+from dormouse_worker.front.text_bounds import TextBound
 from dormouse_worker.ipc import EngineStatus, State
 from dormouse_worker.lifecycle import RETRY_AFTER_S
 
@@ -23,6 +24,9 @@ class Codec(Protocol):
 
     @property
     def why_textless(self) -> str: ...  # noqa: D102
+
+    @property
+    def bound(self) -> TextBound | None: ...  # noqa: D102
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...  # noqa: D102
 
@@ -65,6 +69,11 @@ class LateCodec:
             return f"this model takes token ids only: {self._why_missing}"
         why = "the tokenizer is being converted"
         raise CallError(grpc.StatusCode.UNAVAILABLE, why, RETRY_AFTER_S[State.LOADING])
+
+    @property
+    def bound(self) -> TextBound | None:
+        """See `Codec`. Raises CallError without a tokenizer."""
+        return self._loaded().bound
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """See `Codec`. Raises CallError without a tokenizer."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.errors import ModelInvalid
@@ -17,10 +16,11 @@ from dormouse_worker.front.late_codec import Codec, LateCodec, load_codec
 from dormouse_worker.front.model_card import ModelCard, read_model_card, read_object
 from dormouse_worker.front.plain import plain_dict
 from dormouse_worker.front.special_tokens import special_tokens
+from dormouse_worker.front.text_work import LONG_BYTES, TextWork
 from dormouse_worker.ipc import EngineStatus
 from dormouse_worker.settings import EngineSettings
 
-T = TypeVar("T")
+BYTES_PER_ID = 4  # of text, about: what decoding costs beside encoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +31,22 @@ class Model:
     card: ModelCard
     codec: Codec
     templates: ChatTemplates
-    threads: Executor
+    work: TextWork
 
-    async def prompt_token_ids(self, request: pb.GenerateRequest) -> list[int]:
-        """Return the prompt's ids. Raises CallError INVALID_ARGUMENT if a chat can not be rendered."""
+    async def prompt_token_ids(self, request: pb.GenerateRequest, caller: str, max_model_len: int) -> list[int]:
+        """Return the prompt's ids. Raises CallError INVALID_ARGUMENT if a chat can not be rendered, or text not fit."""
         kind = request.WhichOneof("prompt")
         if kind == "token_ids":
             return list(request.token_ids.ids)
         if kind == "chat":
-            return await self.in_thread(lambda: self._encode_chat(request.chat)[1])
-        return await self.in_thread(lambda: self.codec.encode(request.text, add_special_tokens=True))
+            work = partial(self._encode_chat, request.chat, max_model_len=max_model_len)
+            return (await self.work.run(work, caller=caller, num_bytes=request.chat.ByteSize()))[1]
+
+        def encode() -> list[int]:
+            self._check_fits("prompt.text", request.text, max_model_len)
+            return self.codec.encode(request.text, add_special_tokens=True)
+
+        return await self.work.run(encode, caller=caller, num_bytes=len(request.text))
 
     def check_stops(self, stops: Sequence[str]) -> None:
         """Refuse stop strings where tokens are no text: they would never match. Raises CallError INVALID_ARGUMENT."""
@@ -48,39 +54,42 @@ class Model:
             limit = f"none where tokens have no text (stop_token_ids end a sequence, too); {why}"
             validation.refuse("sampling_params.stop", f"{len(stops)} strings", limit)
 
-    async def bad_words_token_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    async def bad_words_token_ids(self, words: Sequence[str], caller: str) -> tuple[tuple[int, ...], ...]:
         """Return the token sequences that must not be sampled; what the model can not say anyway is left out."""
         if not words:
             return ()
-        found = await self.in_thread(lambda: [ids for word in words for ids in self.codec.bad_word_token_ids(word)])
+        found = await self.work.run(
+            lambda: [ids for word in words for ids in self.codec.bad_word_token_ids(word)], caller=caller
+        )
         return tuple(dict.fromkeys(ids for ids in found if max(ids) < self.card.vocab_size))
 
-    async def tokenize(self, request: pb.TokenizeRequest) -> pb.TokenizeResponse:
+    async def tokenize(self, request: pb.TokenizeRequest, caller: str) -> pb.TokenizeResponse:
         """Return ids, and for a chat the rendered text. Raises CallError INVALID_ARGUMENT."""
         chosen = request.add_special_tokens if request.HasField("add_special_tokens") else None
         if request.WhichOneof("input") == "chat":
             validation.check_chat(request.chat)
-            text, ids = await self.in_thread(lambda: self._encode_chat(request.chat, add_special_tokens=bool(chosen)))
+            work = partial(self._encode_chat, request.chat, add_special_tokens=bool(chosen))
+            text, ids = await self.work.run(work, caller=caller, num_bytes=request.chat.ByteSize())
             return pb.TokenizeResponse(token_ids=ids, rendered_text=text)
-        add = True if chosen is None else chosen
-        return pb.TokenizeResponse(
-            token_ids=await self.in_thread(lambda: self.codec.encode(request.text, add_special_tokens=add))
-        )
+        encode = partial(self.codec.encode, request.text, add_special_tokens=True if chosen is None else chosen)
+        return pb.TokenizeResponse(token_ids=await self.work.run(encode, caller=caller, num_bytes=len(request.text)))
 
-    async def detokenize(self, request: pb.DetokenizeRequest) -> pb.DetokenizeResponse:
+    async def detokenize(self, request: pb.DetokenizeRequest, caller: str) -> pb.DetokenizeResponse:
         """Return the text of these ids, or of each by itself."""
         ids = list(request.token_ids)
+        size = len(ids) * BYTES_PER_ID
         if request.separately:
-            return pb.DetokenizeResponse(token_texts=await self.in_thread(lambda: self._decode_each(ids)))
+            texts = await self.work.run(lambda: self._decode_each(ids), caller=caller, num_bytes=size)
+            return pb.DetokenizeResponse(token_texts=texts)
         skip = request.skip_special_tokens if request.HasField("skip_special_tokens") else True
-        text = await self.in_thread(lambda: self.codec.decode(ids, skip_special_tokens=skip))
-        return pb.DetokenizeResponse(text=text)
+        decode = partial(self.codec.decode, ids, skip_special_tokens=skip)
+        return pb.DetokenizeResponse(text=await self.work.run(decode, caller=caller, num_bytes=size))
 
     async def take_tokenizer(self, engine: EngineStatus) -> None:
         """Load what the engine made for a model without tokenizer.json. Raises ModelInvalid if it is broken."""
         codec = self.codec
         if isinstance(codec, LateCodec):
-            await self.in_thread(lambda: codec.take(engine))
+            await self.work.run(lambda: codec.take(engine))
 
     def as_told(self, engine: EngineStatus) -> Model:
         """Return the model with the vocabulary that the engine has loaded: files need not tell its size."""
@@ -108,17 +117,25 @@ class Model:
     def _decode_each(self, token_ids: Sequence[int]) -> list[str]:
         return [self.codec.decode([token_id], skip_special_tokens=False) for token_id in token_ids]
 
-    def _encode_chat(self, chat: pb.Chat, *, add_special_tokens: bool = False) -> tuple[str, list[int]]:
+    def _encode_chat(
+        self, chat: pb.Chat, *, add_special_tokens: bool = False, max_model_len: int = 0
+    ) -> tuple[str, list[int]]:
         text = render_chat(self.templates, chat)
+        self._check_fits("prompt.chat", text, max_model_len)
         return text, self.codec.encode(text, add_special_tokens=add_special_tokens)
 
-    async def in_thread(self, work: Callable[[], T]) -> T:
-        """Run in a thread: a megabyte of text takes a second, and other streams go on meanwhile."""
-        return await asyncio.get_running_loop().run_in_executor(self.threads, work)
+    def _check_fits(self, field: str, text: str, max_model_len: int) -> None:
+        """Refuse text that is too long however it is tokenized; 0 = no limit. Raises CallError INVALID_ARGUMENT."""
+        is_worth_it = (
+            max_model_len and len(text) > LONG_BYTES
+        )  # to tokenize less is done sooner than the bound is known
+        if is_worth_it and (bound := self.codec.bound) and (least := bound.min_tokens(text)) >= max_model_len:
+            limit = f"below the model length {max_model_len}; no token has more than {bound.bytes_per_token} bytes"
+            validation.refuse(field, f"at least {least} tokens", limit)
 
 
 def load_model(
-    settings: EngineSettings, names: tuple[str, ...], *, threads: Executor, now: Callable[[], datetime]
+    settings: EngineSettings, names: tuple[str, ...], *, work: TextWork, now: Callable[[], datetime]
 ) -> Model:
     """Read everything from the model's directory. Raises a WorkerError naming the file and what to do."""
     card = read_model_card(settings)
@@ -131,7 +148,7 @@ def load_model(
         templates = ChatTemplates(read_template_sources(path, config), named, now=now)
     except (TemplateRefused, KeyError, TypeError, OSError, ValueError) as error:
         raise ModelInvalid(f"{path}: {error}; mend the chat template") from error
-    return Model(names, card, codec, templates, threads)
+    return Model(names, card, codec, templates, work)
 
 
 def render_chat(templates: ChatTemplates, chat: pb.Chat) -> str:

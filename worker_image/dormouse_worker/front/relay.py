@@ -193,6 +193,10 @@ class CarriedContext:
         """Return what the caller sent."""
         return self._metadata
 
+    def peer(self) -> str:
+        """Return who sent it: of a gateway's callers only their salts are known."""
+        return "relay"
+
     def time_remaining(self) -> float:
         """Return the seconds until the deadline."""
         return max(0.0, self._deadline_s - asyncio.get_running_loop().time())

@@ -1,10 +1,10 @@
-"""Text to token ids and back, with the model's own tokenizer. The only importer of `tokenizers`."""
+"""Text to token ids and back, with the model's own tokenizer. Only this and `text_bounds` import `tokenizers`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from dormouse_worker.front.decoding import (
     is_byte_level,
     is_piecewise,
 )
+from dormouse_worker.front.text_bounds import TextBound, bound_of
 
 
 class TokenizerMissing(WorkerError):
@@ -73,6 +74,11 @@ class TextCodec:
     def vocab_size(self) -> int:
         """Return how many tokens the tokenizer knows, added ones included."""
         return int(self._tokenizer.get_vocab_size())
+
+    @cached_property
+    def bound(self) -> TextBound | None:
+        """Return how much text can fit so many tokens, None if that is not known. Slow once: it lists the tokens."""
+        return bound_of(self._tokenizer)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Return the ids; [] for "" without special tokens."""
