@@ -35,6 +35,7 @@ from dormouse_gateway.progress import may_be_last
 from dormouse_gateway.requests import METHODS, Method
 from dormouse_gateway.router import Lease, Router
 from dormouse_gateway.routing.demand import read_demand
+from dormouse_gateway.salts import Salts
 from dormouse_gateway.tracing import UNTRACED, RequestTrace, Traces
 
 _LOG = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ class _Record:
 class InferenceProxy:
     """Serves the Inference service from the workers' ones."""
 
-    def __init__(  # noqa: PLR0913  # six parts that it composes, two settings, two sources of truth for tests
+    def __init__(  # noqa: PLR0913  # seven parts that it composes, two settings, two sources of truth for tests
         self,
         router: Router,
         channels: Channels,
@@ -68,6 +69,7 @@ class InferenceProxy:
         mover: Mover,
         token: str = "",
         keys: Keyring | None = None,
+        salts: Salts | None = None,
         default_deadline_s: float = 600.0,
         rng: random.Random | None = None,
         traces: Traces = UNTRACED,
@@ -80,6 +82,7 @@ class InferenceProxy:
         self._holder = holder
         self._token = token
         self._keys = keys or Keyring()
+        self._salts = salts or Salts()
         self._default_deadline_s = default_deadline_s
         self._rng = rng or random.SystemRandom()
         self._clock = mover.clock
@@ -88,20 +91,27 @@ class InferenceProxy:
 
     def handler(self) -> grpc.GenericRpcHandler[Any, Any]:
         """Return the service, to be added to a server. Neither requests nor responses are parsed by gRPC."""
-        methods = {method.name: grpc.unary_stream_rpc_method_handler(self._serving(method)) for method in METHODS}
-        methods["WatchLoad"] = grpc.unary_stream_rpc_method_handler(_refuse_watch_load)
+        methods = {method.name: grpc.stream_stream_rpc_method_handler(self._serving(method)) for method in METHODS}
+        methods["WatchLoad"] = grpc.stream_stream_rpc_method_handler(_refuse_watch_load)
         return grpc.method_handlers_generic_handler(INFERENCE_SERVICE, methods)
 
-    def _serving(self, method: Method) -> Callable[[bytes, Context], Awaitable[None]]:
-        """Return a plain function: at every call gRPC looks what its handler is, and for long at a `partial`."""
+    def _serving(self, method: Method) -> Callable[[Any, Context], Awaitable[None]]:
+        """Return a plain function: at every call gRPC looks what its handler is, and for long at a `partial`.
 
-        async def serve(raw: bytes, context: Context) -> None:
-            await self.serve(method, raw, context)
+        It reads the message itself: gRPC leaves a call for one message that brings none without any answer.
+        """
+
+        async def serve(_messages: Any, context: Context) -> None:
+            raw = await context.read()
+            await self.serve(method, None if raw is _END else raw, context)
 
         return serve
 
-    async def serve(self, method: Method, raw: bytes, context: Context, admit: Admit | None = None) -> None:
-        """Serve one request, and count it however it ends. Who has been admitted already brings `admit`."""
+    async def serve(self, method: Method, raw: bytes | None, context: Context, admit: Admit | None = None) -> None:
+        """Serve one request (None: the client sent none), and count it however it ends.
+
+        Who has been admitted already brings `admit`.
+        """
         self.num_taken += 1
         record, started = _Record(self._traces.begin(method, context)), self._clock()
         try:
@@ -116,7 +126,7 @@ class InferenceProxy:
             await context.abort_with_status(status)
 
     async def _answer(
-        self, method: Method, raw: bytes, context: Context, record: _Record, admit: Admit
+        self, method: Method, raw: bytes | None, context: Context, record: _Record, admit: Admit
     ) -> grpc.Status | None:
         """Route and forward; return the status to end with, None after success."""
         try:
@@ -144,7 +154,7 @@ class InferenceProxy:
         """Count the call as activity of its deployment; what sleeping workers answer too is none."""
         return self._router.activity.request(call.deployment.key) if call.method.need_ready else nullcontext()
 
-    def _prepare(self, method: Method, raw: bytes, context: Context, record: _Record, caller: Caller) -> Call:
+    def _prepare(self, method: Method, raw: bytes | None, context: Context, record: _Record, caller: Caller) -> Call:
         """Read, check and route the request. Raises CallError."""
         remaining_s = context.time_remaining()
         deadline = self._clock() + (self._default_deadline_s if remaining_s is None else remaining_s)
@@ -152,7 +162,7 @@ class InferenceProxy:
         deployment = self._router.resolve(request.model, caller)
         record.model = deployment.full_name
         body = requests.prepare(request, model_name=deployment.model_name, rng=self._rng)
-        metadata = requests.forwarded_metadata(context.invocation_metadata(), token=self._token)
+        metadata = requests.forwarded_metadata(context.invocation_metadata(), token=self._token, salts=self._salts)
         wait = Wait(len(body), deadline, partial(announce.tell_held, context))
         demand = read_demand(request, num_bytes=len(body), salt=requests.sent_salt(metadata))
         call = Call(method, deployment, body, metadata, deadline, wait, demand)
@@ -240,6 +250,6 @@ def _why_cancelled(context: Context) -> grpc.StatusCode:
     return grpc.StatusCode.DEADLINE_EXCEEDED if is_late else grpc.StatusCode.CANCELLED
 
 
-async def _refuse_watch_load(_raw: bytes, context: Context) -> None:
+async def _refuse_watch_load(_messages: Any, context: Context) -> None:
     """The load of one worker says nothing about a gateway."""
     await context.abort(grpc.StatusCode.UNIMPLEMENTED, "WatchLoad is served by workers, not by the gateway")

@@ -14,22 +14,14 @@ from dormouse_api.limits import MAX_MESSAGE_BYTES, MAX_REQUEST_ID_CHARS
 from dormouse_api.names import METADATA_CACHE_SALT, METADATA_ROLE_TOKEN
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_gateway.salts import cache_salt
+from dormouse_gateway.salts import Salts
 
 MAX_MODEL_CHARS = 256  # longer than any name that the custom resource allows
 
 Request = pb.GenerateRequest | pb.TokenizeRequest | pb.DetokenizeRequest | pb.GetModelRequest
 Metadata = tuple[tuple[str, str | bytes], ...]
 
-_OURS = "dormouse-"  # metadata under this prefix is said by our own parts only: role token, cache salt
-_HOP_BY_HOP = ("grpc-", ":")  # the transport's own
-_NOT_FORWARDED = {
-    "user-agent",
-    "content-type",
-    "te",
-    "authorization",
-    "cookie",
-}  # the transport's; the caller's secrets
+_FORWARDED = frozenset({"traceparent", "tracestate"})  # all that a client says to workers beside its message
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +47,21 @@ METHODS = (
 )
 
 
-def parse(method: Method, raw: bytes) -> Request:
-    """Parse the request and check what the gateway itself relies on. Raises CallError INVALID_ARGUMENT."""
+def parse(method: Method, raw: bytes | None) -> Request:
+    """Parse the request and check what the gateway itself relies on. Raises CallError INVALID_ARGUMENT.
+
+    Fields that this gateway does not know are dropped: what nobody has looked at here must not reach a newer worker.
+    """
+    if raw is None:
+        words = f"{method.name} takes one dormouse.v1.{method.request.DESCRIPTOR.name}"
+        raise _invalid(f"the call ended without a message; {words}")
     if len(raw) > MAX_MESSAGE_BYTES:
         raise _invalid(f"the message has {len(raw)} bytes; the limit is {MAX_MESSAGE_BYTES}")
     try:
         request: Request = method.request.FromString(raw)
     except DecodeError as error:
         raise _invalid(f"the message is no dormouse.v1.{method.request.DESCRIPTOR.name}") from error
+    request.DiscardUnknownFields()
     _check_model(request.model)
     if isinstance(request, pb.GenerateRequest):
         _check_generate(request)
@@ -73,7 +72,7 @@ def prepare(request: Request, *, model_name: str, rng: random.Random) -> bytes:
     """Return the bytes for the worker: its own name for the model, and what the client left to be drawn.
 
     Seed and request id are drawn here, once, so that a second try on another worker says the same. The rest of the
-    message, unknown fields included, stays as it came.
+    message stays as it was parsed.
     """
     request.model = model_name
     if isinstance(request, pb.GenerateRequest):
@@ -84,14 +83,14 @@ def prepare(request: Request, *, model_name: str, rng: random.Random) -> bytes:
     return bytes(request.SerializeToString())
 
 
-def forwarded_metadata(given: Any, *, token: str) -> Metadata:
-    """Return the client's metadata without what only our own parts may say, and with the gateway's role and salt.
+def forwarded_metadata(given: Any, *, token: str, salts: Salts) -> Metadata:
+    """Return the client's trace context, the gateway's role and the salt: workers get no other metadata.
 
     Without a role token there is no salt either: workers take it from the gateway's role only and refuse it from
     anybody else. Raises CallError INVALID_ARGUMENT if the client presents more than one API key.
     """
-    kept = tuple((key, value) for key, value in given or () if _is_forwarded(key.lower()))
-    salt = cache_salt(given)
+    kept = tuple((key, value) for key, value in given or () if key in _FORWARDED)
+    salt = salts.salt(given)
     if not token:
         return kept
     ours = ((METADATA_ROLE_TOKEN, token), (METADATA_CACHE_SALT, salt)) if salt else ((METADATA_ROLE_TOKEN, token),)
@@ -101,10 +100,6 @@ def forwarded_metadata(given: Any, *, token: str) -> Metadata:
 def sent_salt(metadata: Metadata) -> str:
     """Return the cache salt that workers get with this forwarded metadata, "" if none."""
     return next((str(value) for key, value in metadata if key == METADATA_CACHE_SALT), "")
-
-
-def _is_forwarded(key: str) -> bool:
-    return not key.startswith((_OURS, *_HOP_BY_HOP)) and key not in _NOT_FORWARDED
 
 
 def _check_model(model: str) -> None:

@@ -1,12 +1,17 @@
-"""Whose cached prefixes a call may share: the cache salt, derived from the API key that the client presents. Pure.
+"""Whose cached prefixes a call may share: the cache salt, made of the API key that the client presents. Pure.
 
 Keys are not verified here (see keys.py): a salt keeps callers with different keys apart and gives no rights. Whoever
 presents none shares the prefixes of all who do so.
+
+The salt is keyed with a secret of the release. A worker that sees a salt, or measures how fast a prefix answers, can
+not try out which API key it belongs to; and one key has other salts in another release. With another secret all salts
+are others: what workers have cached is found by nobody any more, and makes room in time.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 from typing import Any
 
 import grpc
@@ -17,17 +22,28 @@ NO_KEY = ""  # the salt that all callers without a key share; workers take it wh
 
 _KEY_ENTRY = "authorization"
 _SCHEME = "bearer"
-_DOMAIN = b"dormouse cache salt\0"  # so that the salt is no digest under which anybody else may know the key
+_LABEL = b"dormouse cache salt"  # of what the secret serves for many things, this one has a key of its own
 
 
-def cache_salt(given: Any) -> str:
-    """Return the salt for a call with this metadata: 64 hexadecimal digits, or NO_KEY.
+class Salts:
+    """Makes salts with a secret that all gateways of a release share."""
 
-    The same key always gives the same salt, in every gateway, and the key can not be read from it. What is no
-    `authorization: Bearer KEY` is no key. Raises CallError INVALID_ARGUMENT if the client presents more than one.
-    """
-    key = presented_key(given)
-    return hashlib.sha256(_DOMAIN + key).hexdigest() if key else NO_KEY
+    def __init__(self, secret: str = "") -> None:
+        """Derive the salts' own key from the secret."""
+        self._key = hmac.digest(secret.encode(), _LABEL, hashlib.sha256)
+
+    def __repr__(self) -> str:
+        """Show nothing of the secret."""
+        return "Salts()"
+
+    def salt(self, given: Any) -> str:
+        """Return the salt for a call with this metadata: 64 hexadecimal digits, or NO_KEY.
+
+        The same key always gives the same salt, in every gateway of the release. What is no `authorization: Bearer KEY`
+        is no key. Raises CallError INVALID_ARGUMENT if the client presents more than one.
+        """
+        key = presented_key(given)
+        return hmac.digest(self._key, key, hashlib.sha256).hex() if key else NO_KEY
 
 
 def presented_key(given: Any) -> bytes:

@@ -39,6 +39,7 @@ from dormouse_gateway.openai.door import OpenAIDoor
 from dormouse_gateway.openai.generating import Generating
 from dormouse_gateway.proxy import InferenceProxy
 from dormouse_gateway.router import Router
+from dormouse_gateway.salts import Salts
 from dormouse_gateway.settings import (
     Settings,
     Tokens,
@@ -123,6 +124,7 @@ class Gateway:
             mover=self.mover,
             token=tokens.gateway_token,
             keys=self._keys,
+            salts=Salts(tokens.gateway_token),
             default_deadline_s=settings.default_deadline_s,
             rng=rng,
             traces=traces,

@@ -11,6 +11,7 @@ from dormouse_api.auth import role_metadata
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.requests import METHODS, forwarded_metadata, parse, prepare
+from dormouse_gateway.salts import Salts
 
 GENERATE = METHODS[0]
 TOKENIZE = METHODS[1]
@@ -73,22 +74,59 @@ def test_other_requests_get_the_workers_name_of_the_model_and_nothing_else():
     assert pb.TokenizeRequest.FromString(raw) == pb.TokenizeRequest(model="m", text="a")
 
 
-def test_a_client_can_not_speak_as_one_of_our_parts_nor_hand_its_secrets_to_workers():
+def with_unknown_fields(request, *path):
+    """Return the message's bytes with a field that its schema does not have, in itself or in a part of it."""
+    part = request
+    for name in path:
+        part = getattr(part, name)
+    part.MergeFromString(UNKNOWN)
+    assert UNKNOWN in request.SerializeToString()
+    return request.SerializeToString()
+
+
+UNKNOWN = b"\xfa\x7f\x09smuggled!"  # field 2047: text
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "path"),
+    [
+        (GENERATE, pb.GenerateRequest(model="m", text="a"), ()),
+        (
+            GENERATE,
+            pb.GenerateRequest(model="m", text="a", sampling_params=pb.SamplingParams(n=1)),
+            ("sampling_params",),
+        ),
+        (GENERATE, pb.GenerateRequest(model="m", chat=pb.Chat(messages=[pb.ChatMessage(role="user")])), ("chat",)),
+        (TOKENIZE, pb.TokenizeRequest(model="m", text="a"), ()),
+    ],
+)
+def test_fields_of_a_newer_schema_do_not_pass_the_gateway(method, request_, path):
+    raw = with_unknown_fields(request_, *path)
+    sent = prepare(parse(method, raw), model_name="m", rng=random.Random(1))
+    assert b"smuggled" not in sent
+    assert method.request.FromString(sent).model == "m"
+
+
+def test_workers_get_a_clients_trace_context_and_nothing_else_of_its_metadata():
+    trace = (("traceparent", "00-1"), ("tracestate", "a=b"))
     given_ = (
-        ("traceparent", "00-1"),
+        *trace,
         ("dormouse-role-token", "stolen"),
         ("dormouse-cache-salt", "salt"),
-        ("Dormouse-Anything", "else"),
+        ("dormouse-anything", "else"),
         ("grpc-timeout", "1S"),
         ("user-agent", "me"),
         ("authorization", "Bearer key"),
+        ("cookie", "secret"),
+        ("x-forwarded-for", "10.0.0.1"),
+        ("x-internal-admin", "true"),
         ("trace-bin", b"\x00"),
     )
-    kept = (("traceparent", "00-1"), ("trace-bin", b"\x00"))
-    (salt,) = forwarded_metadata(given_, token="t")[3:]
-    assert forwarded_metadata(given_, token="t") == (*kept, *role_metadata("t"), salt)
-    assert salt[0] == "dormouse-cache-salt"
-    assert "salt" not in salt[1], "the gateway's, made of the key"
-    assert "key" not in salt[1]
-    assert forwarded_metadata(given_, token="") == kept
-    assert forwarded_metadata(None, token="") == ()
+    salt = Salts("s").salt(given_)
+    assert forwarded_metadata(given_, token="t", salts=Salts("s")) == (
+        *trace,
+        *role_metadata("t"),
+        ("dormouse-cache-salt", salt),
+    )
+    assert forwarded_metadata(given_, token="", salts=Salts("s")) == trace
+    assert forwarded_metadata(None, token="", salts=Salts("s")) == ()

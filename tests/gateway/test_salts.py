@@ -1,6 +1,7 @@
 """Callers with different API keys share no cached prefixes, and no worker learns a key."""
 
 import hashlib
+import hmac
 import re
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from dormouse_api.names import METADATA_CACHE_SALT
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.requests import forwarded_metadata
-from dormouse_gateway.salts import NO_KEY, cache_salt
+from dormouse_gateway.salts import NO_KEY, Salts
 from dormouse_gateway.testing import FakeWorker
 from dormouse_worker.front.app import Front
 from dormouse_worker.front.testing import engine_settings, front_settings, write_model
@@ -22,6 +23,13 @@ from dormouse_worker.ipc import AddRequest, State
 from dormouse_worker.testing_in_process import InProcessEngine
 
 GATEWAY_TOKEN = "the gateway's token"
+
+
+SALTS = Salts(GATEWAY_TOKEN)
+
+
+def cache_salt(metadata):
+    return SALTS.salt(metadata)
 
 
 def bearer(key, scheme="Bearer"):
@@ -38,6 +46,19 @@ def test_a_salt_tells_nothing_of_the_key_and_is_one_that_workers_take():
     assert re.fullmatch("[0-9a-f]{64}", salt)
     assert len(salt) <= MAX_CACHE_SALT_CHARS
     assert salt != hashlib.sha256(b"key-a").hexdigest(), "whoever stores digests of keys must not find them here"
+
+
+def test_who_does_not_know_the_releases_secret_can_not_compute_a_salt():
+    salts = {Salts(secret).salt(bearer("key-a")) for secret in ("", "one release", "another release")}
+    assert len(salts) == 3
+    known = (b"key-a", b"dormouse cache salt\0key-a")
+    assert salts.isdisjoint(hashlib.sha256(text).hexdigest() for text in known)
+
+
+def test_the_secret_is_not_used_as_it_is_and_not_shown():
+    direct = hmac.digest(b"s", b"key-a", "sha256").hex()
+    assert Salts("s").salt(bearer("key-a")) != direct, "the same secret signs other things"
+    assert repr(Salts("secret")) == "Salts()"
 
 
 @pytest.mark.parametrize(
@@ -70,12 +91,12 @@ def test_two_keys_in_one_call_are_refused():
 def test_workers_get_the_salt_beside_the_role_and_never_a_clients_own():
     given = ((METADATA_CACHE_SALT, "chosen"), ("Dormouse-Cache-Salt", "chosen"), *bearer("key-a"))
     salted = (METADATA_CACHE_SALT, cache_salt(bearer("key-a")))
-    assert forwarded_metadata(given, token="t") == (*role_metadata("t"), salted)
-    assert forwarded_metadata(given[:2], token="t") == role_metadata("t")
+    assert forwarded_metadata(given, token="t", salts=SALTS) == (*role_metadata("t"), salted)
+    assert forwarded_metadata(given[:2], token="t", salts=SALTS) == role_metadata("t")
 
 
 def test_a_gateway_without_a_role_sends_no_salt_for_workers_would_refuse_it():
-    assert forwarded_metadata(bearer("key-a"), token="") == ()
+    assert forwarded_metadata(bearer("key-a"), token="", salts=SALTS) == ()
 
 
 async def salt_of(house, engine, *metadata):

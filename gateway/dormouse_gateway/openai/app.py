@@ -24,7 +24,7 @@ from dormouse_gateway.openai.bodies import ClientGone
 from dormouse_gateway.openai.document import document
 from dormouse_gateway.openai.errors import ApiError, from_call_error
 from dormouse_gateway.openai.generating import CHAT_KIND, COMPLETION_KIND, Generating
-from dormouse_gateway.openai.headers import REQUEST_ID, check_size, request_id, to_metadata
+from dormouse_gateway.openai.headers import REQUEST_ID, check_framing, check_size, request_id, to_metadata
 from dormouse_gateway.router import Router
 
 _LOG = logging.getLogger(__name__)
@@ -47,6 +47,7 @@ class Endpoint:
         drawn = str(uuid.uuid4())
         try:
             check_size(request.headers.raw)
+            check_framing(request.headers.raw)
             drawn = request_id(request.headers.raw) or drawn
             response = await self.respond(request, drawn)
         except ApiError as error:

@@ -42,6 +42,7 @@ class ApiError(Exception):
     param: str | None = None
     code: str | None = None
     retry_after_s: float | None = None
+    is_last: bool = False  # nothing that follows on the connection can be trusted to be a request
 
     def __str__(self) -> str:
         """Return the sentence that the client sees."""
@@ -60,6 +61,8 @@ class ApiError(Exception):
             headers["retry-after"] = str(max(1, math.ceil(self.retry_after_s or _RETRY_S)))
         if self.status == 401:  # HTTP's own numbers
             headers["www-authenticate"] = "Bearer"
+        if self.is_last:
+            headers["connection"] = "close"
         return headers
 
     def encode(self) -> bytes:

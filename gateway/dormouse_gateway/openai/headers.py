@@ -27,6 +27,13 @@ def check_size(headers: Headers) -> None:
         raise ApiError(431, f"the headers have {size} bytes; the limit is {MAX_HEADER_BYTES}")
 
 
+def check_framing(headers: Headers) -> None:
+    """Refuse a body whose end is told in two ways: a proxy before us may have read the other one. Raises ApiError."""
+    if {b"content-length", b"transfer-encoding"} <= {name.lower() for name, _ in headers}:
+        words = "content-length and transfer-encoding are both given; allowed is one of them"
+        raise ApiError(400, words, is_last=True)
+
+
 def to_metadata(headers: Headers) -> Metadata:
     """Return the key (which decides about rights and cached prefixes, and goes no further) and the trace context."""
     decoded = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in headers]

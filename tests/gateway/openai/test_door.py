@@ -255,3 +255,28 @@ async def test_an_id_that_can_not_stand_in_a_log_is_refused(house):
     ):
         assert (answer.status, (await answer.json())["error"]["param"]) == (400, "x-request-id")
         assert len(answer.headers["x-request-id"]) == 36
+
+
+SMUGGLED = b"GET /v1/models HTTP/1.1\r\nhost: h\r\n\r\n"
+ENDS_TWICE = (
+    (b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n" + SMUGGLED),
+    (
+        b"Transfer-Encoding: chunked\r\nContent-Length: "
+        + str(5 + len(SMUGGLED)).encode()
+        + b"\r\n\r\n0\r\n\r\n"
+        + SMUGGLED
+    ),
+)
+
+
+@pytest.mark.parametrize("rest", ENDS_TWICE)
+@pytest.mark.parametrize(
+    "head", [HEAD, b"GET /v1/models HTTP/1.1\r\nhost: h\r\n", b"POST /nowhere HTTP/1.1\r\nhost: h\r\n"]
+)
+async def test_a_body_whose_end_is_told_twice_is_400_and_the_last_thing_on_its_connection(house, connect, head, rest):
+    raw = await connect(house)
+    raw.say(head + rest)
+    status, headers, body = await raw.response()
+    assert (status, headers.get("connection")) == (400, "close")
+    assert "content-length and transfer-encoding are both given" in body["error"]["message"]
+    assert await raw.until_closed() == b"", "what followed was not taken for a request"
