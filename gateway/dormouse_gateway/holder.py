@@ -75,6 +75,14 @@ class _Request(Held):
     granted: asyncio.Future[Lease] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
+@dataclass(frozen=True, slots=True)
+class _Slept:
+    """How deep the workers in these pods, by UID, sleep or slept until they were woken."""
+
+    level: int
+    pods: frozenset[str]
+
+
 class Holder:
     """Leads requests to workers."""
 
@@ -96,7 +104,7 @@ class Holder:
         self._on_end = on_end
         self._clock = clock
         self._queue: HoldQueue[_Request] = HoldQueue(settings.limits)
-        self._levels: dict[ObjectKey, int] = {}  # how deep what is asleep or waking slept
+        self._slept: dict[ObjectKey, _Slept] = {}  # what is asleep, or waking
         self._timers: dict[ObjectKey, asyncio.TimerHandle] = {}
         self._is_closed = False
         router.on_change = self.review
@@ -242,17 +250,23 @@ class Holder:
             self._timers[key] = asyncio.get_running_loop().call_later(delay_s, self.review, key)
 
     def _note_level(self, key: ObjectKey, deployment: Deployment | None, *, is_awake: bool) -> None:
-        """Remember how deep a model slept: once it wakes, nothing says so any more."""
+        """Remember how deep a model's workers slept: once they wake, nothing says so any more."""
         if deployment is None or is_awake:
-            self._levels.pop(key, None)
+            self._slept.pop(key, None)
         elif deployment.sleep_level:
-            self._levels[key] = deployment.sleep_level
+            self._slept[key] = _Slept(deployment.sleep_level, self._pods(key))
 
     def _start(self, deployment: Deployment) -> Start:
-        if not self._router.pool.endpoints_of(deployment.key):
+        """Tell from where the worker has to come. Pods that were not there during the sleep start from nothing."""
+        pods, slept = self._pods(deployment.key), self._slept.get(deployment.key)
+        if slept is None:  # this gateway has not seen it asleep
+            return Start.LEVEL1 if pods and deployment.phase == "Waking" else Start.COLD
+        if pods.isdisjoint(slept.pods):
             return Start.COLD
-        level = self._levels.get(deployment.key, 1 if deployment.phase == "Waking" else 0)
-        return {0: Start.COLD, 1: Start.LEVEL1}.get(level, Start.LEVEL2)
+        return Start.LEVEL1 if slept.level == 1 else Start.LEVEL2
+
+    def _pods(self, key: ObjectKey) -> frozenset[str]:
+        return frozenset(endpoint.id.pod_uid for endpoint in self._router.pool.endpoints_of(key))
 
     def _terms(self, deployment: Deployment, *, is_awake: bool) -> Terms:
         if is_awake:

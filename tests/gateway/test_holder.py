@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from itertools import permutations
 
 import pytest
 from hypothesis import given, settings
@@ -52,19 +53,19 @@ class World:
         self.holder = Holder(self.router, SETTINGS, wakes=self.wakes, on_end=lambda *end: self.ends.append(end))
         self.put_deployment(engine={"maxNumSeqs": max_num_seqs})
         self.put_pod()
-        self.endpoint = self.router.pool.endpoint_of(POD)
         self.tell(ASLEEP)
         self.got = []  # who got a worker, in order
 
-    def put_deployment(self, **spec):
-        obj = infd("tiny", **spec)
+    def put_deployment(self, status=None, **spec):
+        obj = infd("tiny", **spec) | {"status": status or {}}
         obj["metadata"] |= {"uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
         self.router.on_deployment(TINY, obj)
 
-    def put_pod(self):
+    def put_pod(self, uid="p"):
         obj = pod("tiny-0", "tiny", ready=False)
-        obj["metadata"]["uid"] = "p"
+        obj["metadata"]["uid"] = uid
         self.router.on_pod(POD, obj)
+        self.endpoint = self.router.pool.endpoint_of(POD)
 
     def tell(self, load):
         self.router.note_load(self.endpoint, load)
@@ -264,3 +265,69 @@ async def _play(steps):
     assert (len(world.holder), world.outstanding(), world.wakes.wanted) == (0, 0, set())
     assert len(world.ends) <= num_asked
     world.check()
+
+
+def asleep(level):
+    message = f"1 of 1 workers are asleep at level {level}; freed 1.00 GiB"
+    return {"phase": "Asleep", "conditions": [{"type": "Asleep", "status": "True", "message": message}]}
+
+
+class Life(World):
+    """Brings the model to where a caller finds it when it is already on its way to serve."""
+
+    def __init__(self):
+        super().__init__()
+        self.num_pods = 0
+
+    def come_from(self, start):
+        match start:
+            case Start.LEVEL1 | Start.LEVEL2:
+                self.tell(ASLEEP)
+                self.put_deployment(asleep(1 if start is Start.LEVEL1 else 2))
+                self.put_deployment({"phase": "Waking"})
+            case Start.COLD:
+                self.tell(ASLEEP)
+                self.put_deployment({"phase": "Zero"})
+                self.router.on_pod(POD, None)
+                self.num_pods += 1
+                self.put_pod(f"p{self.num_pods}")
+                self.tell(ASLEEP)
+                self.put_deployment({"phase": "Starting"})
+            case Start.WARM:
+                self.tell(READY)
+
+    async def start_of_a_late_caller(self):
+        """Return what a request is told that comes just before the worker serves."""
+        done = asyncio.Event()
+        done.set()
+        task = self.ask("late", until=done)
+        await settled()
+        self.tell(READY)
+        return (await task).start
+
+
+@pytest.mark.parametrize("starts", list(permutations(Start)), ids="-".join)
+async def test_a_late_caller_is_told_where_its_worker_came_from_whatever_was_before(starts):
+    life = Life()
+    for start in (*starts, *starts):
+        life.come_from(start)
+        assert await life.start_of_a_late_caller() is start
+    life.check()
+
+
+@pytest.mark.parametrize("level", [1, 2])
+async def test_what_slept_went_to_zero_and_starts_is_cold_though_it_served_nobody_between(level):
+    life = Life()
+    life.put_deployment(asleep(level))
+    life.come_from(Start.COLD)
+    assert await life.start_of_a_late_caller() is Start.COLD
+
+
+async def test_of_several_workers_one_that_slept_is_enough_for_the_level():
+    life = Life()
+    life.put_deployment(asleep(2))
+    other = pod("tiny-1", "tiny", "10.0.0.2:50051", ready=False)
+    other["metadata"]["uid"] = "new"
+    life.router.on_pod(ObjectKey(NAMESPACE, "tiny-1"), other)
+    life.put_deployment({"phase": "Waking"})
+    assert await life.start_of_a_late_caller() is Start.LEVEL2
