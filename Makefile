@@ -59,7 +59,7 @@ demo-model: install ## Download and convert the demo's chat model (93 MB, cached
 
 .PHONY: unit
 unit: install ## Unit tests (no cluster, no network)
-	$(PY) -m pytest -n 2 -m "not cluster and not gpu" tests --ignore=tests/e2e --ignore=tests/faults --ignore=tests/integration --ignore=tests/worker/engine --ignore=tests/operator_ --durations=10
+	$(PY) -m pytest -n 2 -m "not cluster and not gpu" tests --ignore=tests/e2e --ignore=tests/faults --ignore=tests/integration --ignore=tests/outside --ignore=tests/worker/engine --ignore=tests/operator_ --durations=10
 	$(PY) -m pytest -n 2 -m "not cluster and not gpu" tests/operator_ $(PURE:%=--cov=dormouse_operator.%) --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 	$(PY) -m pytest tests/worker/engine --cov=dormouse_worker.engine --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 
@@ -101,9 +101,15 @@ test: prepare lint typecheck unit integration faults e2e ## All set-up, then eve
 test-long: prepare ## Every fault, the ladder, a lost node; writes records to tests/records/ (an hour)
 	$(PY) -m localkube.extras
 	DORMOUSE_RECORD=faults $(PY) -m pytest tests/faults --durations=0
+	$(MAKE) outside
 	$(MAKE) e2e-ladder
 	$(MAKE) e2e-install
 	$(MAKE) e2e-nodes
+
+.PHONY: outside
+outside: prepare model ## As an outsider would: floods, mistyped resources (10 minutes); writes tests/records/outside.json
+	$(PY) -m localkube.extras
+	DORMOUSE_RECORD=outside $(PY) -m pytest tests/outside --durations=0
 
 .PHONY: mutate
 mutate: install ## Change what decides in small ways, print those that no test notices (6 minutes)

@@ -6,7 +6,6 @@ F13 and F14 of the fault matrix.
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,13 +15,10 @@ import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from dormouse_kube.errors import Invalid
-from tests.faults.operator_process import OperatorProcess
+from tests.faults.judging import judge_all
 from tests.faults.schema_values import values
 from tests.faults.world import World
 from tools.bootstrap import ROOT
-
-BATCH = 100  # of generated resources that exist at the same time
 
 
 def spec_schema() -> Mapping[str, Any]:
@@ -65,72 +61,10 @@ def generated(count: int, seed: int) -> list[Mapping[str, Any]]:
     return found
 
 
-class Specs:
-    """Applies generated specs, and asks what became of each."""
-
-    def __init__(self, world: World, operator: OperatorProcess) -> None:
-        """Begin with none."""
-        self._world = world
-        self._operator = operator
-        self.refused = 0  # by the API server: schema and validation rules do their work
-        self.judged = 0
-        self._made: set[str] = set()
-
-    async def judge(self, specs: Mapping[str, Mapping[str, Any]]) -> None:
-        """Have one batch judged by the operator, and remove it."""
-        await asyncio.gather(*(self._create(name, spec) for name, spec in specs.items()))
-        there = [name for name in specs if name in self._made]
-        await self._world.until(lambda: all(map(self._is_judged, there)))
-        self.judged += len(there)
-        assert self._operator.exit_codes == []
-        assert "Traceback" not in self._operator.text()
-        await asyncio.gather(*(self._world.delete(name) for name in there))
-        await self._world.until(lambda: not any(map(self._world.pods, there)))
-
-    async def _create(self, name: str, spec: Mapping[str, Any]) -> None:
-        try:
-            await self._world.create(name, spec)
-        except Invalid:
-            self.refused += 1
-        else:
-            self._made.add(name)
-
-    def _is_judged(self, name: str) -> bool:
-        """Tell whether the status speaks of this spec, and says why wherever it is not Ready."""
-        if not self._world.deployment(name):
-            return False
-        accepted, ready = self._world.condition(name, "Accepted"), self._world.condition(name, "Ready")
-        has_pods = len(self._world.pods(name)) == self._world.deployment(name)["spec"].get("replicas", 1)
-        is_explained = bool(ready) and (ready["status"] == "True" or bool(ready["reason"] and ready["message"]))
-        told = [
-            c for c in self._world.status(name).get("conditions", ()) if c["status"] == "False" and c["type"] != "Ready"
-        ]
-        return bool(accepted) and is_explained and (has_pods or accepted["status"] == "False" or bool(told))
-
-
-async def judge_all(world: World, wanted: int, seed: int) -> Specs:
-    """Have so many generated specs that the API server takes judged beside one deployment that serves."""
-    world.plane.start_controllers()  # they collect the pods of those that were judged
-    async with world.operator() as operator:
-        await world.apply("bystander")
-        await world.serves("bystander")
-        specs = Specs(world, operator)
-        for number in itertools.count():
-            if specs.judged >= wanted:
-                break
-            found = generated(BATCH, seed + number)
-            await specs.judge({f"g{number}-{i}": spec for i, spec in enumerate(found)})
-            assert number < 20 * wanted // BATCH, "hardly anything passes the schema"
-        assert world.is_ready("bystander")
-        await world.apply("after")
-        await world.serves("after")
-        return specs
-
-
 @pytest.mark.timeout(180)
 async def test_generated_resources_are_judged_one_by_one_and_harm_nobody(world: World, request: Any) -> None:
     """F13: what passes the schema gets a verdict with a reason; the process lives and logs no traceback."""
-    specs = await judge_all(world, 50, request.config.getoption("randomly_seed", 0) or 0)
+    specs = await judge_all(world, generated, 50, request.config.getoption("randomly_seed", 0) or 0)
     assert specs.refused > 0, "the schema refuses some"
 
 
@@ -138,7 +72,7 @@ async def test_generated_resources_are_judged_one_by_one_and_harm_nobody(world: 
 @pytest.mark.timeout(1800)
 async def test_thousands_of_generated_resources_are_judged(world: World, request: Any) -> None:
     """F13, long: at least 2,000 that the API server took."""
-    specs = await judge_all(world, 2000, request.config.getoption("randomly_seed", 0) or 0)
+    specs = await judge_all(world, generated, 2000, request.config.getoption("randomly_seed", 0) or 0)
     assert specs.judged >= 2000
 
 

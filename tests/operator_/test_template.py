@@ -255,6 +255,8 @@ REFUSED = {
         {"spec": {"containers": [{"name": "worker", "volumeMounts": [{"name": "x"}]}]}},
         f"{WORKER}.volumeMounts[0] has no mountPath",
     ),
+    "tolerations that are none": ({"spec": {"tolerations": "odd"}}, "spec.template.spec.tolerations is no list"),
+    "a toleration that is none": ({"spec": {"tolerations": ["odd"]}}, "spec.template.spec.tolerations is no list"),
     "no spec": ({"spec": ["x"]}, "spec.template.spec is list; an object"),
 }
 

@@ -94,6 +94,8 @@ def _complaints(template: Mapping[str, Any], *, has_downloader: bool) -> Iterato
     """Yield what is wrong, to be read no further than the first: each line relies on those before."""
     spec = template.get("spec") or {}
     yield from _shapes(spec, "spec.template.spec")
+    if not _are_objects(spec.get("tolerations") or []):
+        yield "spec.template.spec.tolerations is no list of objects; the operator adds its own to it"
     for label in (template.get("metadata") or {}).get("labels") or ():
         if label.startswith(f"{GROUP}/") or label in {f"app.kubernetes.io/{name}" for name in _OWN_LABELS}:
             yield f"spec.template.metadata.labels[{label}] is set by the operator; remove it"
@@ -147,6 +149,10 @@ def _list_shapes(items: Any, path: str, key: str) -> Iterator[str]:
             yield from _shapes(item, f"{path}[{item[key]}]")
         else:
             yield f"{path}[{index}] has no {key}, by which it is merged; add it"
+
+
+def _are_objects(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, Mapping) for item in value)
 
 
 def _gates(gates: Any) -> set[Any]:
