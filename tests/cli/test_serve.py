@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from dormouse_cli.errors import CommandFailed
 from dormouse_cli.main import app
-from dormouse_cli.serve import worker_command
+from dormouse_cli.serve import Place, open_listener, prepare, read_flags, shown_address, worker_command
 from dormouse_worker.front.settings import parse_settings
 
 
@@ -43,3 +43,71 @@ def test_the_help_stands_also_behind_the_command():
     result = CliRunner().invoke(app, ["serve", "--help"])
     assert result.exit_code == 0
     assert "--max-model-len" in result.stdout
+
+
+def test_our_own_flags_stand_among_the_workers_and_do_not_reach_it():
+    words = ["--dtype", "float32", "--http-port", "0", "--port=7", "--revision", "v1", "--served-model-name", "a"]
+    own, place, flags = read_flags([*words, "--host", "::1", "--served-model-name", "b"])
+    assert (own.http_port, own.revision) == (0, "v1")
+    assert place == Place("::1", 7, ("a", "b"))
+    assert flags == [
+        "--dtype",
+        "float32",
+        "--port=7",
+        "--served-model-name",
+        "a",
+        "--host",
+        "::1",
+        "--served-model-name",
+        "b",
+    ]
+    own, place, flags = read_flags(["--no-http"])
+    assert (own.http_port, own.revision, place, flags) == (None, "main", Place("127.0.0.1", 50051, ()), [])
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--http-port", "x"], "--http-port"),
+        (["--http-port", "65536"], "--http-port is 65536; allowed are 0 .* to 65535"),
+        (["--port", "x"], "--port"),
+    ],
+)
+def test_a_bad_port_is_named(words, told):
+    with pytest.raises(CommandFailed, match=told):
+        read_flags(words)
+
+
+def test_help_behind_the_model_is_the_workers_and_begins_nothing():
+    command = prepare("org/name", ["--help"], {}, lambda _: None, has=lambda _: True)
+    assert command[-3:] == ["--model", "org/name", "--help"]
+
+
+def test_without_the_gateways_extra_the_way_without_http_is_named():
+    with pytest.raises(
+        CommandFailed, match=r"'gateway'.*dormouse\[gateway\].*--no-http\); missing: starlette, uvicorn$"
+    ):
+        prepare("m", [], {}, lambda _: None, has=lambda module: module not in {"starlette", "uvicorn"})
+
+
+def test_without_http_neither_its_extra_nor_a_second_process_is_needed(tmp_path):
+    command = prepare(str(tmp_path), ["--no-http"], {}, lambda _: None, has=lambda module: module != "starlette")
+    assert command[-2:] == ["--served-model-name", tmp_path.name]
+
+
+def test_a_worker_that_asks_for_certificates_has_no_http_in_front():
+    with pytest.raises(CommandFailed, match="DORMOUSE_MUTUAL_TLS_DIR is set"):
+        prepare("m", [], {"DORMOUSE_MUTUAL_TLS_DIR": "/tls"}, lambda _: None, has=lambda _: True)
+
+
+def test_a_taken_port_is_named_before_anything_is_begun():
+    with open_listener("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(CommandFailed, match=f"--http-port {port} on 127.0.0.1: .*choose another one, or --no-http"):
+            prepare("org/name", ["--http-port", str(port)], {}, lambda _: None, has=lambda _: True)
+
+
+@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1:"), ("0.0.0.0", "localhost:"), ("::1", "[::1]:")])
+def test_the_address_that_is_shown_can_be_called(host, shown):
+    with open_listener(host, 0) as listener:
+        assert shown_address(listener, host) == f"{shown}{listener.getsockname()[1]}"

@@ -224,3 +224,18 @@ def test_the_token_of_the_environment_is_sent_and_never_shown(hub, tmp_path, mon
 def test_a_download_needs_no_torch():
     code = "import sys, dormouse_worker.download; assert not {'torch', 'transformers'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_repository_of_gguf_files_is_called_so():
+    snapshot = Snapshot(COMMIT, (HubFile("config.json", 2), HubFile("m.Q4_K_M.gguf", 9)))
+    with pytest.raises(NoSafetensors, match=r"only GGUF files, which can not be served yet \(m\.Q4_K_M\.gguf\)"):
+        choose_files(snapshot, NAME)
+
+
+@pytest.mark.parametrize(("flags", "remedy"), [([], "spec.model.uri"), (["--standalone"], "check the name, ORG/NAME")])
+def test_the_remedy_fits_the_place_where_the_user_said_what_he_wants(hub, tmp_path, monkeypatch, capsys, flags, remedy):
+    monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+    hub.state.status = 404
+    with pytest.raises(SystemExit):
+        main(["--repo", "org/tiny", "--directory", str(tmp_path / "m"), *flags], termination_log=tmp_path / "none")
+    assert remedy in capsys.readouterr().err

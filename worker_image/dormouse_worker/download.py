@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dormouse_worker.errors import NoSafetensors, StorageFull, WorkerError
-from dormouse_worker.hub import Hub, HubFile, Snapshot
+from dormouse_worker.hub import IN_A_CLUSTER, ON_A_MACHINE, Hub, HubFile, Remedies, Snapshot
 
 TERMINATION_LOG = Path("/dev/termination-log")  # the kubelet shows what stands there
 EXIT_FAILED = 1
@@ -52,6 +52,7 @@ class DownloadSettings:
     directory: Path
     token: str  # HF_TOKEN; "" = none
     endpoint: str | None  # HF_ENDPOINT: address of the hub; None = the public one
+    remedies: Remedies = IN_A_CLUSTER
 
 
 def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> DownloadSettings:
@@ -60,9 +61,11 @@ def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> DownloadS
     parser.add_argument("--repo", required=True, help="ORG/NAME on the hub that HF_ENDPOINT names")
     parser.add_argument("--revision", default="main", help="branch, tag or commit")
     parser.add_argument("--directory", required=True, type=Path, help="where the files shall lie")
+    parser.add_argument("--standalone", action="store_true", help="say remedies of this machine, not of a cluster")
     flags = parser.parse_args(argv)
     token, endpoint = environ.get("HF_TOKEN", ""), environ.get("HF_ENDPOINT") or None
-    return DownloadSettings(flags.repo, flags.revision, flags.directory, token, endpoint)
+    remedies = ON_A_MACHINE if flags.standalone else IN_A_CLUSTER
+    return DownloadSettings(flags.repo, flags.revision, flags.directory, token, endpoint, remedies)
 
 
 def choose_files(snapshot: Snapshot, name: str) -> list[HubFile]:
@@ -70,12 +73,14 @@ def choose_files(snapshot: Snapshot, name: str) -> list[HubFile]:
     wanted = [file for file in snapshot.files if _matches(file.name, _WANTED) and not _matches(file.name, _UNWANTED)]
     if not any(file.name.endswith(".safetensors") for file in wanted):
         pickles = sorted(file.name for file in snapshot.files if _matches(file.name, ("*.bin", "*.pt", "*.pth")))
+        quantized = sorted(file.name for file in snapshot.files if file.name.endswith(".gguf"))
         words = f"only pickles, which can run code ({pickles[0]})" if pickles else "no weights"
+        words = f"only GGUF files, which can not be served yet ({quantized[0]})" if quantized else words
         raise NoSafetensors(f"{name} holds {words}; choose a repository, or a revision, with *.safetensors")
     return sorted(wanted, key=lambda file: (file.num_bytes, file.name))
 
 
-def download(source: Source, directory: Path, name: str) -> None:
+def download(source: Source, directory: Path, name: str, remedies: Remedies = IN_A_CLUSTER) -> None:
     """Make the directory complete. Raises WorkerError; what has come so far stays and is continued next time."""
     directory.mkdir(parents=True, exist_ok=True)
     with _turn(directory):
@@ -84,15 +89,15 @@ def download(source: Source, directory: Path, name: str) -> None:
             return
         snapshot = source.look_up()
         files = choose_files(snapshot, name)
+        _check_room(directory, files, remedies)
         _fetch_all(source, snapshot.commit, files, directory)
         _complete(directory, snapshot.commit, files)
     _say(f"{name} is in {directory}, commit {snapshot.commit}")
 
 
 def _fetch_all(source: Source, commit: str, files: Sequence[HubFile], directory: Path) -> None:
-    """Fetch what is missing, one after another. Raises StorageFull before the first if there is no room for all."""
+    """Fetch what is missing, one after another."""
     missing = [file for file in files if not _is_there(directory, file.name, file.num_bytes)]
-    _check_room(directory, missing)
     total, done = sum(file.num_bytes for file in files), sum(file.num_bytes for file in files if file not in missing)
     for file in missing:
         _say(f"{done / _GIB:.2f} of {total / _GIB:.2f} GiB are here; {file.name} comes")
@@ -100,13 +105,14 @@ def _fetch_all(source: Source, commit: str, files: Sequence[HubFile], directory:
         done += file.num_bytes
 
 
-def _check_room(directory: Path, missing: Sequence[HubFile]) -> None:
+def _check_room(directory: Path, files: Sequence[HubFile], remedies: Remedies) -> None:
+    """Raise StorageFull if there is no room for all that is missing."""
+    missing = [file for file in files if not _is_there(directory, file.name, file.num_bytes)]
     here = sum(file.stat().st_size for file in directory.glob(".*.partial"))
     needed, free = sum(file.num_bytes for file in missing) - here, shutil.disk_usage(directory).free
     if needed > free:
         raise StorageFull(
-            f"the cache volume has {free / _GIB:.2f} GiB free, {needed / _GIB:.2f} GiB are missing; "
-            "give spec.cache more room"
+            f"the cache volume has {free / _GIB:.2f} GiB free, {needed / _GIB:.2f} GiB are missing; {remedies.room}"
         )
 
 
@@ -151,9 +157,16 @@ def _say(words: str) -> None:
 def main(argv: Sequence[str] | None = None, *, termination_log: Path = TERMINATION_LOG) -> None:
     """Download; exit with 1 and a last line "Reason: words", which the condition ModelLoaded shows."""
     settings = parse_settings(sys.argv[1:] if argv is None else argv, os.environ)
-    source = Hub(settings.repo, settings.revision, token=settings.token, endpoint=settings.endpoint)
+    source = Hub(
+        settings.repo,
+        settings.revision,
+        token=settings.token,
+        endpoint=settings.endpoint,
+        remedies=settings.remedies,
+    )
     try:
-        download(source, settings.directory, f"hf://{settings.repo} at revision {settings.revision}")
+        name = f"hf://{settings.repo} at revision {settings.revision}"
+        download(source, settings.directory, name, settings.remedies)
     except (WorkerError, OSError, ValueError) as error:
         reason = error.reason if isinstance(error, WorkerError) else "Internal"
         words = " ".join(f"{reason}: {error}".split())

@@ -29,7 +29,25 @@ from huggingface_hub.utils import build_hf_headers, disable_progress_bars  # typ
 from dormouse_worker.errors import HubUnreachable, ModelNotFound, StorageFull, Truncated, Unauthorized
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-_TOKEN_REMEDY = "set spec.model.tokenSecretRef to a Secret whose token may read it"  # noqa: S105  # a sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Remedies:
+    """What to do, in the words of where the user said what he wants: an InferenceDeployment, unless told otherwise."""
+
+    token: str = "set spec.model.tokenSecretRef to a Secret whose token may read it"  # noqa: S105  # a sentence
+    repo: str = "check spec.model.uri"
+    revision: str = "check spec.model.revision"
+    room: str = "give spec.cache more room"
+
+
+IN_A_CLUSTER = Remedies()
+ON_A_MACHINE = Remedies(
+    token="set HF_TOKEN to a token that may read it",  # noqa: S106  # a sentence
+    repo="check the name, ORG/NAME",
+    revision="check --revision",
+    room="free some, or set DORMOUSE_CACHE to a folder of another disk",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +70,18 @@ class Snapshot:
 class Hub:
     """One repository at one revision. Raises ModelNotFound, Unauthorized, Truncated, StorageFull, HubUnreachable."""
 
-    def __init__(self, repo: str, revision: str, *, token: str = "", endpoint: str | None = None) -> None:
+    def __init__(
+        self,
+        repo: str,
+        revision: str,
+        *,
+        token: str = "",
+        endpoint: str | None = None,
+        remedies: Remedies = IN_A_CLUSTER,
+    ) -> None:
         """Take ORG/NAME and the hub's address; None is the public one."""
         disable_progress_bars()
+        self._remedies = remedies
         self._repo = repo
         self._revision = revision
         self._token: str | bool = token or False  # False: none, also not one that lies in HF_HOME
@@ -106,7 +133,7 @@ class Hub:
             yield
         except RevisionNotFoundError as error:
             raise ModelNotFound(
-                f"{self._name}: the repository has no such revision; check spec.model.revision"
+                f"{self._name}: the repository has no such revision; {self._remedies.revision}"
             ) from error
         except HfHubHTTPError as error:
             raise self._refusal(error, file) from error
@@ -115,19 +142,21 @@ class Hub:
         except OSError as error:
             raise self._local(error, file, partial) from error
         except HFValidationError as error:
-            raise ModelNotFound(f"{self._name}: {error}; check spec.model.uri") from error
+            raise ModelNotFound(f"{self._name}: {error}; {self._remedies.repo}") from error
 
     def _refusal(self, error: HfHubHTTPError, file: HubFile | None) -> Exception:
         """Return what an answer with an error status means."""
         status = error.response.status_code
         subject = f"{file.name} of {self._name}" if file else self._name
         if isinstance(error, GatedRepoError):
-            return Unauthorized(f"{subject} is gated: accept its terms on the hub and {_TOKEN_REMEDY}")
+            return Unauthorized(f"{subject} is gated: accept its terms on the hub and {self._remedies.token}")
         if status in {401, 403}:
             sent = "the token that was sent may not read it" if self._token else "no token was sent"
-            return Unauthorized(f"{subject} does not exist or is private ({status}), and {sent}; {_TOKEN_REMEDY}")
+            return Unauthorized(
+                f"{subject} does not exist or is private ({status}), and {sent}; {self._remedies.token}"
+            )
         if status == 404 or isinstance(error, RepositoryNotFoundError):
-            return ModelNotFound(f"{subject} does not exist; check spec.model.uri")
+            return ModelNotFound(f"{subject} does not exist; {self._remedies.repo}")
         if status == 416:
             return Truncated(f"{subject} is shorter on the hub than announced; try again")
         return HubUnreachable(f"{subject}: the hub answers {status}")
@@ -135,7 +164,7 @@ class Hub:
     def _local(self, error: OSError, file: HubFile | None, partial: Path | None) -> Exception:
         """Return what an error of the disk means, or of a transfer that ended early."""
         if error.errno in _FULL:
-            return StorageFull(f"the cache volume is full: {error}; give spec.cache more room")
+            return StorageFull(f"the cache volume is full: {error}; {self._remedies.room}")
         if file and partial and error.errno is None:
             return Truncated(
                 f"{file.name} of {self._name} ended after {partial.stat().st_size} of {file.num_bytes} bytes; try again"

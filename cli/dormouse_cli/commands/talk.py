@@ -131,19 +131,26 @@ def describe(
 
 def serve(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(help="Directory with config.json, tokenizer and *.safetensors.")],
+    model: Annotated[
+        str, typer.Argument(help="Directory with config.json, tokenizer and *.safetensors; or ORG/NAME on the hub.")
+    ],
 ) -> None:
-    """Run one model on this machine, without Kubernetes, until Ctrl-C.
+    """Run one model on this machine, without Kubernetes, until Ctrl-C: over gRPC and over OpenAI's API.
+
+    Behind the model, --http-port PORT moves OpenAI's API from port 8000 (0 = any free one), --no-http leaves it out.
+    A model of the hub is downloaded once, into DORMOUSE_CACHE (default ~/.cache/dormouse); --revision chooses a branch,
+    tag or commit, and HF_TOKEN and HF_ENDPOINT count. GGUF files can not be served yet.
 
     Every flag of dormouse-worker may follow the model: --port, --host, --max-model-len, --dtype, --max-num-seqs,
     --gpu-memory-utilization, --kv-cache-memory, --swap-space, --served-model-name, …; `dormouse serve MODEL --help`
     describes them all.
     """
     from dormouse_cli.screen import Screen
-    from dormouse_cli.serve import worker_command
+    from dormouse_cli.serve import prepare
 
-    with said_errors(Screen.standard().error):
-        command = worker_command(model, context.args)
+    screen = Screen.standard()
+    with said_errors(screen.error):
+        command = prepare(model, context.args, os.environ, screen.remark)
         os.execv(command[0], command)  # noqa: S606  no shell is meant
 
 

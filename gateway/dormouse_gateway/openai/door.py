@@ -50,10 +50,14 @@ class OpenAIDoor:
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port. Raises OSError."""
         listener = _listen(host, port)
+        await self.serve(listener)
+        return int(listener.getsockname()[1])
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Serve on a bound socket; returns once it is served."""
         self._serving = asyncio.create_task(self._server.serve([listener]), name="openai")
         while not self._server.started and not self._serving.done():  # noqa: ASYNC110  # uvicorn has no event
             await asyncio.sleep(0)
-        return int(listener.getsockname()[1])
 
     async def stop(self, timeout_s: float) -> None:
         """Take no more requests, let running ones end, cut off what runs for longer."""

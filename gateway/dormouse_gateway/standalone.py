@@ -1,0 +1,210 @@
+"""`python -m dormouse_gateway.standalone`: OpenAI's API in front of one worker of this machine. Knows no Kubernetes.
+
+`dormouse serve` starts it, and hands it the socket to listen on. It is the gateway's own way from a request to a worker
+(held while the model loads, retried, refused in the same words), with a catalogue that never changes. It lives as long
+as the worker: the other end of its standard input is the worker's, and closes with it, however the worker ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import uvloop
+
+from dormouse_api.names import LABEL_DEPLOYMENT
+from dormouse_api.status import CallError
+from dormouse_api.threads import patient_threads
+from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_gateway.channels import Channels
+from dormouse_gateway.departures import Departures
+from dormouse_gateway.descriptors import limit, share
+from dormouse_gateway.holder import Holder
+from dormouse_gateway.keys import ANYBODY, Keyring
+from dormouse_gateway.loads import LoadWatch
+from dormouse_gateway.metrics import Metrics
+from dormouse_gateway.migrate import Mover
+from dormouse_gateway.openai.app import make_app
+from dormouse_gateway.openai.calls import ask
+from dormouse_gateway.openai.door import OpenAIDoor
+from dormouse_gateway.openai.generating import Generating
+from dormouse_gateway.proxy import InferenceProxy
+from dormouse_gateway.router import Router
+from dormouse_gateway.settings import Settings, hold_settings
+from dormouse_kube.reflector import ObjectKey
+
+NAMESPACE = "local"  # what /v1/models calls the owner
+_MANY = 1 << 20  # the worker itself says when it has too many requests
+_WAITING_S = 10.0  # between two comments to a client whose request waits for the model to load
+_LAST_WORDS_S = 1.0  # for what the worker said last, once it has ended
+
+
+class NobodyWakes:
+    """Who asks for a model to wake, where none sleeps."""
+
+    def want(self, key: ObjectKey) -> None:
+        """Do nothing."""
+
+    def unwant(self, key: ObjectKey, *, is_over: bool) -> None:
+        """Do nothing."""
+
+
+class Door:
+    """The API of one worker. Use: start, then stop. Needs a running event loop."""
+
+    def __init__(self, names: Sequence[str], worker: tuple[str, int]) -> None:
+        """Take the names under which the worker's model answers, and where the worker listens, or will."""
+        settings = Settings()
+        self.names = names
+        self.ready = asyncio.Event()
+        with patient_threads():
+            self._channels = Channels()
+        self.router = Router(on_close=self._channels.discard)
+        self._loads = LoadWatch(self.router, self._channels)
+        self._holder = Holder(self.router, hold_settings(settings), wakes=NobodyWakes())
+        self._departures = Departures(self.router.pool.has_peer, after_s=settings.migrate_after_s)
+        mover = Mover(settings.moving, self._departures)
+        self._proxy = InferenceProxy(self.router, self._channels, Metrics(), self._holder, mover=mover)
+        keys = Keyring()
+        generating = Generating(self._proxy.serve, keys, settings.http_timeout_s, waiting_s=_WAITING_S)
+        most = share(limit(), settings.http_max_connections).http
+        app = make_app(self.router, generating)
+        self._openai = OpenAIDoor(app, timeout_s=settings.http_timeout_s, max_connections=most, tls=None)
+        self._worker = worker
+
+    async def start(self, listener: socket.socket) -> None:
+        """Serve on a bound socket, and begin to look for the worker."""
+        review = self.router.on_change
+
+        def changed(key: ObjectKey) -> None:
+            review(key)
+            if self.router.pool.is_ready(key):
+                self.ready.set()
+
+        self.router.on_change = changed
+        for number, name in enumerate(self.names):
+            key, pod = ObjectKey(NAMESPACE, f"model-{number}"), ObjectKey(NAMESPACE, f"worker-{number}")
+            self.router.on_deployment(key, deployment(key, name))
+            self.router.on_pod(pod, worker_pod(pod, key, self._worker))
+            self._loads.on_pod(pod)
+        self.router.is_synced = True
+        await self._openai.serve(listener)
+
+    async def can_chat(self) -> bool:
+        """Return whether the worker, which must be ready, has a chat template."""
+        try:
+            raw = await ask(self._proxy.serve, pb.GetModelRequest(model=self.names[0]), (), ANYBODY)
+        except CallError:
+            return False
+        return pb.GetModelResponse.FromString(raw).has_chat_template
+
+    async def stop(self) -> None:
+        """Take nothing more, say the last words, close everything."""
+        self._holder.hand_back()
+        await self._openai.stop(_LAST_WORDS_S)
+        self._departures.close()
+        await self._loads.aclose()
+        await self._channels.aclose()
+
+
+def deployment(key: ObjectKey, name: str) -> dict[str, Any]:
+    """Return the model as the catalogue reads it."""
+    created = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    metadata = {"namespace": key.namespace, "name": key.name, "uid": key.name, "creationTimestamp": created}
+    return {"metadata": metadata, "spec": {"model": {"name": name}, "engine": {"maxNumSeqs": _MANY}}}
+
+
+def worker_pod(pod: ObjectKey, key: ObjectKey, worker: tuple[str, int]) -> dict[str, Any]:
+    """Return the worker as the pool reads it. Whether it is ready it tells itself."""
+    host, port = worker
+    labels = {LABEL_DEPLOYMENT: key.name}
+    ports = [{"name": "grpc", "containerPort": port}]
+    return {
+        "metadata": {"namespace": pod.namespace, "name": pod.name, "uid": pod.name, "labels": labels},
+        "spec": {"containers": [{"ports": ports}]},
+        "status": {"phase": "Running", "podIP": host},
+    }
+
+
+def invitation(name: str, address: str, *, can_chat: bool) -> str:
+    """Return what a user reads once the worker serves: where the API is, and a line to try."""
+    body = '"messages": [{"role": "user", "content": "Hello"}]' if can_chat else '"prompt": "Hello"'
+    path = "chat/completions" if can_chat else "completions"
+    quoted = name.replace("'", "'\\''")
+    return (
+        f"{name} is ready: OpenAI's API on http://{address}/v1\n"
+        f"  try  curl http://{address}/v1/{path} -H 'content-type: application/json'"
+        f' -d \'{{"model": "{quoted}", {body}}}\''
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """The command line."""
+
+    listener: socket.socket
+    shown: str  # host:port, as the user reaches it
+    worker: tuple[str, int]
+    names: tuple[str, ...]
+    parent: int  # the worker's process
+
+
+def parse_flags(argv: Sequence[str]) -> Flags:
+    """Read the command line that `dormouse serve` writes."""
+    parser = argparse.ArgumentParser("dormouse_gateway.standalone", description=__doc__)
+    parser.add_argument("--listener", type=int, required=True, help="descriptor of the socket to listen on")
+    parser.add_argument("--shown", required=True, help="HOST:PORT of that socket, as users reach it")
+    parser.add_argument("--worker", nargs=2, metavar=("HOST", "PORT"), required=True, help="where the worker listens")
+    parser.add_argument("--parent", type=int, required=True, help="the worker's process, to end if this fails")
+    parser.add_argument("names", nargs="+", help="the model's names")
+    given = parser.parse_args(argv)
+    worker = (given.worker[0], int(given.worker[1]))
+    return Flags(socket.socket(fileno=given.listener), given.shown, worker, tuple(given.names), given.parent)
+
+
+async def run(flags: Flags) -> None:
+    """Serve until the worker has ended, or until SIGTERM."""
+    door, over = Door(flags.names, flags.worker), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, over.set)
+    loop.add_reader(sys.stdin.fileno(), over.set)  # nothing is ever written there: it can only close
+    await door.start(flags.listener)
+    greeting = asyncio.create_task(_greet(door, flags.shown))
+    try:
+        await over.wait()
+    finally:
+        greeting.cancel()
+        loop.remove_reader(sys.stdin.fileno())
+        await door.stop()
+
+
+async def _greet(door: Door, shown: str) -> None:
+    await door.ready.wait()
+    print(invitation(door.names[0], shown, can_chat=await door.can_chat()), flush=True)
+
+
+def main() -> None:
+    """Run; whatever ends this ends the worker, too."""
+    flags = parse_flags(sys.argv[1:])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the worker's: it lets requests end, and then this
+    logging.basicConfig(level="WARNING", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        uvloop.run(run(flags))
+    finally:
+        if os.getppid() == flags.parent:
+            with suppress(ProcessLookupError):
+                os.kill(flags.parent, signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main()
