@@ -74,6 +74,25 @@ def test_pruning_is_safe_where_nothing_was_built(tmp_path, progress):
     build.prune_caches(Paths(tmp_path / "none"))
 
 
+def test_caches_are_out_of_the_way_at_once_and_gone_soon(tmp_path):
+    paths = Paths(tmp_path)
+    for cache in ("build", "mod"):
+        (paths.go / cache / "some").mkdir(parents=True)
+    removing = build.discard_go_caches(paths)
+    assert not (paths.go / "build").exists()
+    assert removing.wait(30) == 0
+    assert list(paths.go.iterdir()) == []
+    assert build.discard_go_caches(paths).wait(30) == 0
+
+
+def test_pruning_removes_what_a_killed_build_left_of_its_caches(tmp_path):
+    paths = Paths(tmp_path)
+    for cache in ("build", "mod", "discarded-7/mod"):
+        (paths.go / cache).mkdir(parents=True)
+    build.prune_caches(paths)
+    assert list(paths.go.iterdir()) == []
+
+
 def test_too_little_room_is_refused_with_both_numbers(tmp_path):
     with pytest.raises(HostError, match=r"GiB free and building needs 1048576\.0 GiB.*DORMOUSE_CACHE"):
         build.check_free_space(tmp_path, 2**50, what="building")
