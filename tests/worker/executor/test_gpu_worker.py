@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from dormouse_worker.errors import InvalidSettings
+from dormouse_worker.errors import InsufficientMemory, InvalidSettings
 from dormouse_worker.executor.gpu_worker import GpuWorker
 from dormouse_worker.executor.rank_worker import RankWorker
+from dormouse_worker.executor.testing_groups import FakeGroupExecutor
 from dormouse_worker.host import Host
 from dormouse_worker.ipc import TAGS
 from dormouse_worker.model.device.testing import FakeDevice
@@ -15,10 +16,11 @@ from dormouse_worker.model.promised_tokens import CudaTokenCopy
 from dormouse_worker.model.testing import write_tiny_model
 from dormouse_worker.model.testing_nvml import FakeNvml
 from dormouse_worker.settings import EngineSettings
-from tests.gpu.answers import answer
-from tests.gpu.fake_worker import FakeGpuWorker, RerunMaker
+from tests.gpu.answers import answer, tokens_of
+from tests.gpu.fake_worker import FakeGpuWorker, Rerun, RerunMaker
 
 BLOCK_SIZE, MAX_NUM_SEQS = 4, 6
+LINE_BYTES = 300 << 20
 PROMPTS = [[5, 6, 7], list(range(9)), [1]]
 
 
@@ -82,6 +84,11 @@ def answers(worker):
     return answer(worker, PROMPTS, 4, block_size=BLOCK_SIZE)
 
 
+def all_tokens(worker):
+    steps = answers(worker)
+    return [tokens_of(steps, number) for number in range(len(PROMPTS))]
+
+
 def test_a_graph_is_recorded_for_every_size_and_not_for_the_profile(worker):
     assert worker.num_recorded == len(graph_sizes(MAX_NUM_SEQS)) == worker.recording.num_graphs
     assert worker.recording.seconds > 0
@@ -109,6 +116,74 @@ def test_a_backend_that_can_not_be_recorded_gets_no_graphs(model_directory):
     assert worker.recording is None
     assert len(answers(worker)) == 4
     worker.shutdown()
+
+
+class Uncapturable:
+    """A `GraphMaker` for a model that waits for the device: its `record` raises for the graph of one size."""
+
+    def __init__(self, fails_at, error):
+        self._left, self._error = fails_at, error
+
+    def record(self, work):
+        work()
+        if self._left == 0:
+            raise self._error
+        self._left -= 1
+        return Rerun(work)
+
+
+class StubbornWorker(FakeGpuWorker):
+    """Its decode steps cannot be recorded."""
+
+    fails_at, error = 1, RuntimeError("operation not permitted when stream is capturing")
+
+    def make_graph_maker(self):
+        """See `RankWorker`."""
+        return Uncapturable(self.fails_at, self.error)
+
+
+class CrampedWorker(StubbornWorker):
+    """The device has no memory for its graphs."""
+
+    error = torch.OutOfMemoryError("CUDA out of memory")
+
+
+def test_a_model_that_can_not_be_recorded_computes_step_by_step(worker, model_directory, caplog):
+    stubborn = start(StubbornWorker(make_settings(model_directory), 0))
+    assert stubborn.recording is None
+    assert "rank 0 cannot record them: operation not permitted when stream is capturing" in caplog.text
+    assert all_tokens(stubborn) == all_tokens(worker)
+    stubborn.shutdown()
+    assert stubborn.device.memory.used_bytes == 0
+
+
+def test_graphs_that_lack_memory_are_told_as_a_lack_of_memory(model_directory):
+    cramped = CrampedWorker(make_settings(model_directory), 0)
+    with pytest.raises(InsufficientMemory, match="CUDA out of memory"):
+        start(cramped)
+    cramped.shutdown()
+
+
+def ranks_of(model_directory, *kinds):
+    """Return a group of as many ranks, each of its kind, with a cache."""
+
+    def make_worker(settings, rank, *, communicator):
+        return kinds[rank](settings, rank, communicator=communicator)
+
+    group = FakeGroupExecutor(model_directory, len(kinds), 1, make_worker, max_num_seqs=MAX_NUM_SEQS)
+    group.initialize_cache(16, 0)
+    return group
+
+
+@pytest.mark.parametrize(
+    ("kinds", "has_graphs"),
+    [((FakeGpuWorker, FakeGpuWorker), True), ((FakeGpuWorker, StubbornWorker), False)],
+)
+def test_all_ranks_of_a_stage_replay_or_none(worker, model_directory, kinds, has_graphs):
+    group = ranks_of(model_directory, *kinds)
+    assert [rank.recording is not None for rank in group.workers] == [has_graphs] * 2
+    assert all_tokens(group) == all_tokens(worker)
+    group.shutdown()
 
 
 @pytest.mark.parametrize(
@@ -167,3 +242,17 @@ def test_only_a_worker_that_begins_its_batches_itself_runs_ahead(model_directory
     assert not TimedWorker(settings, 0).runs_ahead()
     assert not FakeGpuWorker(make_settings(model_directory, tensor_parallel_size=2), 0).runs_ahead()
     assert GpuWorker(settings, 0).make_token_copier() is CudaTokenCopy
+
+
+class ConnectingWorker(ShownWorker):
+    """Its line to the other ranks takes memory of the device that neither arenas nor torch count."""
+
+    def _connect(self):
+        self.device.memory.take(LINE_BYTES)
+        super()._connect()
+
+
+def test_what_the_line_to_other_ranks_takes_counts_as_ours(model_directory):
+    worker = ConnectingWorker(make_settings(model_directory), 0)
+    worker.init_device()
+    assert worker.meter.own_bytes() == LINE_BYTES

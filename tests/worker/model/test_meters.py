@@ -136,7 +136,9 @@ def test_a_gpus_context_counts_from_the_start():
     calls = CudaCalls(bindings)
     memory = CudaDriver(calls, 0, view_host_memory)
     copies = PinnedDriver(calls, memory, HostDriver(lambda: TOTAL))
-    meter = make_meter(CudaDevice(memory, copies, None, Change(300 * MIB, is_certain=True)), Host(), SETTINGS)
+    meter = make_meter(
+        CudaDevice(memory, copies, None, Change(300 * MIB, is_certain=True), name="GPU-1"), Host(), SETTINGS
+    )
     assert repr(meter) == "DeviceMeter(DeviceAccount(context 314572800), CudaPool(cuda:0))"
 
 

@@ -13,6 +13,7 @@ from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.loader import LoadedModel
 from dormouse_worker.model.memory import estimate_graph_bytes
 from dormouse_worker.model.meters import Meter
+from dormouse_worker.model.parallel.communicator import Communicator
 from dormouse_worker.model.runner import ForwardPass
 from dormouse_worker.settings import EngineSettings
 
@@ -37,9 +38,12 @@ class DecodeRecorder:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Return the batch sizes to record; none in a group: what ranks exchange is not recorded."""
-        is_alone = self._layout.world_size == 1
-        has_graphs = is_alone and self._settings.cuda_graphs and self._find_maker() is not None
+        """Return the batch sizes to record; none between stages, whose exchanges go through the host.
+
+        The sums of one stage's ranks are recorded with the rest.
+        """
+        is_one_stage = self._layout.pipeline == 1
+        has_graphs = is_one_stage and self._settings.cuda_graphs and self._find_maker() is not None
         return graph_sizes(self._settings.max_num_seqs) if has_graphs else ()
 
     def estimate_bytes(self, model: LoadedModel) -> int:
@@ -47,13 +51,20 @@ class DecodeRecorder:
         row_bytes = model.vocab_size * LOGIT_BYTES
         return estimate_graph_bytes(self.sizes, num_layers=len(model.cache_spec.layers), row_bytes=row_bytes)
 
-    def record(self, model: LoadedModel, cache: KVCache, backend: AttentionBackend, meter: Meter) -> bool:
-        """Record decode steps over a new cache; return whether there are any: not every backend can."""
+    def record(
+        self, model: LoadedModel, cache: KVCache, backend: AttentionBackend, *, meter: Meter, communicator: Communicator
+    ) -> bool:
+        """Record decode steps over a new cache; return whether there are any: not every backend and model can.
+
+        A model whose pass cannot be recorded computes step by step. All ranks of a group replay, or none.
+        """
         maker, sizes = self._find_maker(), self.sizes
         if maker is None or not sizes or not is_graph_backend(backend):
             return False
-        recorded = DecodeGraphs(ForwardPass(model, cache), backend, sizes, model.device)
-        self.recording = record(recorded, maker, len(cache.spec.groups), meter)
+        recorded = DecodeGraphs(ForwardPass(model, cache, communicator), backend, sizes, model.device)
+        self.recording = record(recorded, maker, len(cache.spec.groups), meter=meter, communicator=communicator)
+        if self.recording is None:
+            return False
         logger.info("%s", self.recording)
         self.graphs = recorded
         return True

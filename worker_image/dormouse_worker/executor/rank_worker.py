@@ -108,10 +108,8 @@ class RankWorker(WorkerBase):
         check_setting(self.settings.attention_backend)
         torch.set_num_threads(self._num_threads())
         self._device = self.make_device()
-        if self.communicator is None:
-            is_alone = self.layout.world_size == 1
-            self.communicator = ALONE if is_alone else connect_from_environment(self.layout, self._device.torch_device)
         self._meter = make_meter(self._device, self.host, self.settings, self.nvml_own_bytes)
+        self._meter.measure_part("communicators", self._connect)
         self._meter.open()
 
     def load_model(self) -> None:
@@ -164,7 +162,8 @@ class RankWorker(WorkerBase):
                 self._allocation = Allocation(
                     self.device, spec, counts, model.weights, self._make_runner, prefaults=prefaults
                 )
-                if self._recorder.record(model, self._allocation.cache, self._attention(), self.meter):
+                cache, backend = self._allocation.cache, self._attention()
+                if self._recorder.record(model, cache, backend, meter=self.meter, communicator=self._group()):
                     self._allocation.restart()
                 meeting.meet()
                 self._check_golden(Stopwatch())
@@ -236,6 +235,12 @@ class RankWorker(WorkerBase):
         if self._meter is not None:
             self._meter.release_unused()
 
+    def _connect(self) -> None:
+        """Connect to the other ranks, unless that is done; what it takes of the device's memory stays taken."""
+        if self.communicator is None:
+            is_alone = self.layout.world_size == 1
+            self.communicator = ALONE if is_alone else connect_from_environment(self.layout, self.device.torch_device)
+
     def _loaded(self) -> LoadedModel:
         assert self._model is not None, "load_model comes first"
         return self._model
@@ -303,6 +308,7 @@ class RankWorker(WorkerBase):
             self.device.torch_device,
             max_num_batched_tokens=settings.max_num_batched_tokens,
             wants_graphs=bool(self._recorder.sizes),
+            is_alone=self.layout.world_size == 1,
         )
 
     def _check_golden(self, watch: Stopwatch) -> None:

@@ -21,6 +21,7 @@ from dormouse_worker.host import Host
 from dormouse_worker.ipc import TAGS
 from dormouse_worker.model.device.testing import FakeDevice, FakeTokenCopy
 from dormouse_worker.model.kv_cache import KVCache
+from dormouse_worker.model.parallel.communicator import Communicator
 from dormouse_worker.model.promised_tokens import TokenCopier
 from dormouse_worker.settings import EngineSettings
 
@@ -31,9 +32,15 @@ class FakeDeviceWorker(RankWorker):
     """A `RankWorker` on a `FakeDevice`: what a GPU's worker does, but for the GPU."""
 
     def __init__(
-        self, settings: EngineSettings, rank: int, host: Host | None = None, device: FakeDevice | None = None
+        self,
+        settings: EngineSettings,
+        rank: int,
+        host: Host | None = None,
+        device: FakeDevice | None = None,
+        *,
+        communicator: Communicator | None = None,
     ) -> None:
-        super().__init__(settings, rank, host)
+        super().__init__(settings, rank, host, communicator=communicator)
         self.fake = device or FakeDevice(host=self.host)
 
     def make_device(self) -> FakeDevice:

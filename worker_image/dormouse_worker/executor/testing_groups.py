@@ -11,6 +11,7 @@ from typing import Any
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.engine.executor import SleepReport, WakeReport
 from dormouse_worker.executor.cpu_worker import CpuWorker
+from dormouse_worker.executor.rank_worker import RankWorker
 from dormouse_worker.executor.testing import make_settings
 from dormouse_worker.model.parallel.testing import FakeGroup
 
@@ -22,12 +23,20 @@ class FakeGroupExecutor:
     Loading is one after the other, for transformers changes settings of the whole process meanwhile.
     """
 
-    def __init__(self, directory: Path, tensor: int, pipeline: int, **settings: Any) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        tensor: int,
+        pipeline: int,
+        make_worker: Callable[..., RankWorker] = CpuWorker,
+        **settings: Any,
+    ) -> None:
+        """`make_worker` takes settings, a rank and, by name, its communicator."""
         self.group = FakeGroup(tensor, pipeline)
         sizes = {"tensor_parallel_size": tensor, "pipeline_parallel_size": pipeline}
         self.settings = make_settings(directory, **sizes, **settings)
         self.workers = [
-            CpuWorker(self.settings, rank, communicator=communicator)
+            make_worker(self.settings, rank, communicator=communicator)
             for rank, communicator in enumerate(self.group.ranks)
         ]
         self._lines = [ThreadPoolExecutor(1) for _ in self.workers]

@@ -14,14 +14,20 @@ from typing import Protocol
 
 logger = logging.getLogger(__name__)
 
-# Xids after which results of this device can not be trusted, or none will come. Others are a program's own fault, or
-# are followed by one of these.
+# Xids after which results of this device can not be trusted, or none will come: those that NVIDIA's catalogue answers
+# with a reset of the GPU. Others are a program's own fault, or are followed by one of these.
 FATAL_XIDS: Mapping[int, str] = MappingProxyType(
     {
         48: "an uncorrectable memory error (double bit)",
+        62: "its internal controller has halted",
+        64: "a bad row of its memory could not be remapped",
+        74: "an error of NVLink",
         79: "the GPU has fallen off the bus",
         94: "an uncorrectable memory error, contained",
         95: "an uncorrectable memory error, not contained",
+        119: "its system processor (GSP) does not answer",
+        120: "its system processor (GSP) has failed",
+        140: "an uncorrectable memory error (ECC) that was not recovered",
     }
 )
 MAX_XIDS_PER_LOOK = 100  # a device that reports without end must not hold the watcher

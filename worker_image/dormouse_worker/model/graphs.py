@@ -42,7 +42,10 @@ class GraphMaker(Protocol):
     """Records work on a device."""
 
     def record(self, work: Callable[[], None]) -> Graph:
-        """Do the work at least once, then record it. The work must not depend on the values of its buffers."""
+        """Do the work at least once, then record it. The work must not depend on the values of its buffers.
+
+        Raises RuntimeError for work that cannot be recorded, a wait for the device for example.
+        """
 
 
 class CudaGraphMaker:
@@ -52,15 +55,22 @@ class CudaGraphMaker:
         self._pool = torch.cuda.graph_pool_handle()
 
     def record(self, work: Callable[[], None]) -> Graph:
-        """See `GraphMaker`. The first run, outside the graph, lets kernels compile and libraries take their memory."""
+        """See `GraphMaker`. The first run, outside the graph, lets kernels compile and libraries take their memory.
+
+        Other threads may call the device meanwhile: NCCL's watches its events.
+        """
+        current = torch.cuda.current_stream()
         warm_up = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        warm_up.wait_stream(torch.cuda.current_stream())
+        warm_up.wait_stream(current)
         with torch.cuda.stream(warm_up):
             work()
-        torch.cuda.current_stream().wait_stream(warm_up)
+        current.wait_stream(warm_up)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            work()
+        try:
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                work()
+        finally:
+            torch.cuda.set_stream(current)  # a capture that fails leaves its own
         return graph
 
 

@@ -44,6 +44,12 @@ def test_where_both_can_ours_comes_first_and_the_reference_stays_behind():
     }
 
 
+def test_one_of_several_ranks_takes_the_preferred_backend_untimed():
+    choice = choose("auto", H100, [SHAPE], is_alone=False)
+    assert choice.candidates == ("triton",)
+    assert choice.refusals["varlen"] == "is not timed in a group, which takes triton"
+
+
 def test_who_wants_graphs_gets_no_backend_without_them():
     choice = choose("auto", H100, [SHAPE], wants_graphs=True)
     assert choice.candidates == ("triton",)

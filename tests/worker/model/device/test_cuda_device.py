@@ -16,7 +16,7 @@ from dormouse_worker.model.device.cuda import CudaDevice, cut, open_cuda_device,
 from dormouse_worker.model.device.cuda_calls import CudaCalls
 from dormouse_worker.model.device.cuda_driver import CudaDriver
 from dormouse_worker.model.device.host_driver import HostDriver
-from dormouse_worker.model.device.nvml_memory import open_nvml_reader
+from dormouse_worker.model.device.nvml_memory import Found, find_device
 from dormouse_worker.model.device.pinned import PinnedDriver
 from dormouse_worker.model.device.testing_cuda import GRANULARITY, FakeCudaBindings, view_host_memory
 
@@ -49,7 +49,7 @@ def device(queue):
     calls = CudaCalls(FakeCudaBindings(TOTAL))
     memory = CudaDriver(calls, 0, view_host_memory)
     copies = PinnedDriver(calls, memory, HostDriver(lambda: TOTAL))
-    return CudaDevice(memory, copies, queue, Change(1, is_certain=True))
+    return CudaDevice(memory, copies, queue, Change(1, is_certain=True), name="GPU-1")
 
 
 def fill(driver):
@@ -73,7 +73,7 @@ def test_a_copy_goes_either_way_and_is_awaited(device, queue):
 
 
 def test_a_device_says_which_it_is(device):
-    assert device.name == "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
+    assert device.name == "GPU-1"
     assert (device.capability, device.torch_device) == ((9, 0), torch.device("cuda", 0))
     assert repr(device).startswith(f"CudaDevice({device.name}, CudaDriver(0, 0 chunks")
 
@@ -168,8 +168,21 @@ class FakeNvml:
         return SimpleNamespace(free=123)
 
 
-def test_nvml_tells_what_is_free_without_a_context(caplog):
-    assert open_nvml_reader("GPU-1", lambda _: FakeNvml("GPU-1"))() == 123
+@pytest.mark.parametrize("known", ["GPU-1", "MIG-1"])
+def test_a_device_has_the_name_that_nvml_knows_and_its_free_memory_is_read_without_a_context(caplog, known):
+    found = find_device(["GPU-1", "MIG-1"], lambda _: FakeNvml(known))
+    assert (found.name, found.free_bytes()) == (known, 123)
     assert not caplog.text
-    assert open_nvml_reader("GPU-2", lambda _: FakeNvml("GPU-1")) is None
-    assert "GPU-2: NVML can not be used: LookupError: not found" in caplog.text
+
+
+def test_a_device_that_nvml_does_not_know_is_taken_as_a_whole_gpu_that_nobody_reads(caplog):
+    assert find_device(["GPU-2", "MIG-2"], lambda _: FakeNvml("GPU-1")) == Found("GPU-2", None)
+    assert "GPU-2 or MIG-2: NVML cannot be used: LookupError: not found" in caplog.text
+
+
+def test_a_driver_too_old_is_told_before_a_context_is_made(bindings, monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", "13.2")
+    bindings.version = 12040
+    with pytest.raises(InvalidSettings, match="driver offers CUDA 12"):
+        open_cuda_device(Host(), open_calls=lambda: CudaCalls(bindings))
+    assert not bindings.has_context

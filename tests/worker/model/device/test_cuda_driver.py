@@ -8,8 +8,14 @@ import torch
 
 from dormouse_worker.errors import InvalidSettings
 from dormouse_worker.model.device.arena import Arena
-from dormouse_worker.model.device.cuda_calls import CudaCalls, CudaError, open_cuda
-from dormouse_worker.model.device.cuda_driver import CudaDriver, DevicePointer
+from dormouse_worker.model.device.cuda_calls import (
+    CudaCalls,
+    CudaError,
+    open_cuda,
+    require_capability,
+    require_driver,
+)
+from dormouse_worker.model.device.cuda_driver import CudaDriver, DevicePointer, device_names
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
 from dormouse_worker.model.device.host_driver import HostDriver
 from dormouse_worker.model.device.pinned import PinnedDriver
@@ -35,6 +41,9 @@ def pinned(bindings, driver):
     return PinnedDriver(CudaCalls(bindings), driver, HostDriver(lambda: TOTAL))
 
 
+NAME = "00010203-0405-0607-0809-0a0b0c0d0e0f"
+
+
 def map_arena(driver, num_chunks=3):
     """Return a mapped arena of several chunks."""
     arena = Arena("weights", driver, 16 << 20, chunk_bytes=GRANULARITY)
@@ -43,9 +52,39 @@ def map_arena(driver, num_chunks=3):
     return arena
 
 
+def test_a_device_may_be_a_whole_gpu_or_a_slice_of_one(bindings):
+    whole, part = device_names(CudaCalls(bindings), 0)
+    assert (whole, part) == (f"GPU-{NAME}", f"MIG-{NAME}")
+    assert UUID.hex() == NAME.replace("-", "")
+
+
+@pytest.mark.parametrize("version", [13000, 13020, 14000])
+def test_a_driver_serves_every_release_of_its_major_one_and_older_ones(bindings, version):
+    bindings.version = version
+    require_driver(CudaCalls(bindings), "13.2")
+    require_driver(CudaCalls(bindings), None)
+
+
+def test_a_driver_that_is_too_old_is_named_with_what_is_needed(bindings):
+    bindings.version = 12080
+    with pytest.raises(InvalidSettings, match=r"driver offers CUDA 12\.8; this image needs CUDA 13\.0 or later"):
+        require_driver(CudaCalls(bindings), "13.2")
+
+
+@pytest.mark.parametrize(
+    ("capability", "arch_list"),
+    [((7, 5), ["sm_75", "sm_80"]), ((8, 6), ["sm_80", "sm_90a"]), ((12, 0), ["sm_90", "compute_90"]), ((3, 5), [])],
+)
+def test_a_device_that_this_torch_computes_on_passes(capability, arch_list):
+    require_capability(capability, arch_list)
+
+
+def test_a_device_older_than_all_that_torch_was_compiled_for_is_named():
+    with pytest.raises(InvalidSettings, match=r"capability 7\.0; this image computes on 7\.5 and later"):
+        require_capability((7, 0), ["sm_120", "sm_75", "compute_120"])
+
+
 def test_what_the_device_tells_of_itself(driver):
-    assert driver.uuid == "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
-    assert UUID.hex() == driver.uuid.removeprefix("GPU-").replace("-", "")
     assert (driver.capability, driver.total_bytes, driver.granularity) == ((9, 0), TOTAL, GRANULARITY)
 
 

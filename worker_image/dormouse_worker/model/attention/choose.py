@@ -49,13 +49,16 @@ def choose(
     factories: Mapping[str, BackendFactory] = BUILT_IN,
     *,
     wants_graphs: bool = False,
+    is_alone: bool = True,
 ) -> Choice:
     """Return the candidates for layers of these shapes. Raises InvalidSettings if the named backend is none.
 
     A named backend need not support graphs: who names it takes it without. With `auto` one that does is preferred.
+    For one of several ranks only the preferred one remains: each would time them for itself, and they would differ.
     """
     if setting == AUTO:
-        return _choose_among_built_in(machine, shapes, wants_graphs=wants_graphs)
+        choice = _choose_among_built_in(machine, shapes, wants_graphs=wants_graphs)
+        return choice if is_alone else _preferred(choice)
     require_known(setting, factories)
     refusal = refuse(factories[setting], machine, shapes)
     if refusal is not None:
@@ -73,6 +76,13 @@ def require_known(setting: str, factories: Mapping[str, BackendFactory]) -> None
 def refuse(factory: BackendFactory, machine: Machine, shapes: Sequence[AttentionShape]) -> str | None:
     """Return why a backend can not compute one of the layers; None = it can compute all."""
     return next((reason for shape in shapes if (reason := factory.supports(machine, shape)) is not None), None)
+
+
+def _preferred(choice: Choice) -> Choice:
+    first, *others = choice.candidates
+    return Choice(
+        (first,), {**choice.refusals, **dict.fromkeys(others, f"is not timed in a group, which takes {first}")}
+    )
 
 
 def _choose_among_built_in(machine: Machine, shapes: Sequence[AttentionShape], *, wants_graphs: bool) -> Choice:

@@ -26,11 +26,18 @@ def check_setting(setting: str) -> None:
 
 
 def select_backend(
-    setting: str, sizes: BackendSizes, device: torch.device, *, max_num_batched_tokens: int, wants_graphs: bool
+    setting: str,
+    sizes: BackendSizes,
+    device: torch.device,
+    *,
+    max_num_batched_tokens: int,
+    wants_graphs: bool,
+    is_alone: bool = True,
 ) -> AttentionBackend:
     """Return the backend for these layers. Raises InvalidSettings, or Internal if none computes on this device."""
     factories = backend_factories()
-    choice = choose(setting, describe_machine(device), sizes.shapes, factories, wants_graphs=wants_graphs)
+    machine = describe_machine(device)
+    choice = choose(setting, machine, sizes.shapes, factories, wants_graphs=wants_graphs, is_alone=is_alone)
     logger.info("%s", choice)
     candidates = {name: factories[name] for name in choice.candidates}
     if len(candidates) == 1:

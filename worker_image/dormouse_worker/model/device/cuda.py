@@ -11,10 +11,10 @@ import torch
 
 from dormouse_worker.host import Host
 from dormouse_worker.model.accounting import CONTEXT_BYTES, Change, measure_around
-from dormouse_worker.model.device.cuda_calls import CudaCalls, open_cuda
-from dormouse_worker.model.device.cuda_driver import CudaDriver, device_uuid
+from dormouse_worker.model.device.cuda_calls import CudaCalls, open_cuda, require_capability, require_driver
+from dormouse_worker.model.device.cuda_driver import CudaDriver, device_names
 from dormouse_worker.model.device.host_driver import HostDriver
-from dormouse_worker.model.device.nvml_memory import open_nvml_reader
+from dormouse_worker.model.device.nvml_memory import find_device
 from dormouse_worker.model.device.pinned import PinnedDriver
 
 SLICE_BYTES = 128 << 20  # large enough for the full rate; small enough that nothing waits long behind one
@@ -55,10 +55,12 @@ class CudaDevice:
 
     has_copy_engine = True
 
-    def __init__(self, memory: CudaDriver, copies: PinnedDriver, queue: CopyQueue, context: Change) -> None:
+    def __init__(
+        self, memory: CudaDriver, copies: PinnedDriver, queue: CopyQueue, context: Change, *, name: str
+    ) -> None:
         """See `open_cuda_device` for how they are made; `context` is what the context costs."""
         self.memory, self.copies, self._queue, self.context = memory, copies, queue, context
-        self.name = memory.uuid
+        self.name = name
         self.torch_device = torch.device("cuda", memory.ordinal)
 
     def __repr__(self) -> str:
@@ -114,13 +116,16 @@ def open_cuda_device(host: Host, ordinal: int = 0, open_calls: Callable[[], Cuda
     """Return one GPU of those that this process sees, before anything else of CUDA has run in it.
 
     torch finds the context that is made here, so that both speak of the same memory. Raises InvalidSettings where there
-    is no GPU.
+    is no GPU, or driver and device are too old for this torch.
     """
     calls = open_calls()
-    memory, context = open_memory(calls, ordinal, open_nvml_reader(device_uuid(calls, ordinal)))
+    require_driver(calls, torch.version.cuda)
+    found = find_device(device_names(calls, ordinal))
+    memory, context = open_memory(calls, ordinal, found.free_bytes)
+    require_capability(memory.capability, torch.cuda.get_arch_list())
     memory.make_current()
     device = torch.device("cuda", ordinal)
     torch.cuda.set_device(device)
     torch.empty(1, device=device)
     copies = PinnedDriver(calls, memory, HostDriver(host.available_bytes))
-    return CudaDevice(memory, copies, StreamQueue(device), context)
+    return CudaDevice(memory, copies, StreamQueue(device), context, name=found.name)

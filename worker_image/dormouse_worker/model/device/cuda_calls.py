@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import importlib
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dormouse_worker.errors import InvalidSettings
@@ -52,6 +53,37 @@ class CudaCalls:
         """Return what is free for the words of an error; 0 where even that can not be told."""
         code, *values = self.bindings.cuMemGetInfo()
         return int(values[0]) if code == self.bindings.CUresult.CUDA_SUCCESS else 0
+
+
+def require_driver(calls: CudaCalls, built_for: str | None) -> None:
+    """Raise InvalidSettings if the driver is too old for the CUDA release that torch was built for, "13.2" for example.
+
+    A driver serves every minor release of its major one. None = torch was built without CUDA and says so itself.
+    """
+    if built_for is None:
+        return
+    version = int(calls.call("cuDriverGetVersion"))
+    major, minor = version // 1000, version % 1000 // 10
+    if major < int(built_for.partition(".")[0]):
+        raise InvalidSettings(
+            f"device is cuda, and this machine's NVIDIA driver offers CUDA {major}.{minor}; this image needs CUDA "
+            f"{built_for.partition('.')[0]}.0 or later: install a newer driver on the node, or choose another node"
+        )
+
+
+def require_capability(capability: tuple[int, int], arch_list: Sequence[str]) -> None:
+    """Raise InvalidSettings for a device that is older than all that torch was compiled for.
+
+    `arch_list` is torch's: "sm_75", "sm_90a", "compute_120", …; empty where torch does not tell.
+    """
+    numbers = sorted(int(match[1]) for arch in arch_list if (match := re.search(r"_(\d+)", arch)))
+    major, minor = capability
+    if numbers and major * 10 + minor < numbers[0]:
+        oldest = f"{numbers[0] // 10}.{numbers[0] % 10}"
+        raise InvalidSettings(
+            f"device is cuda, and this GPU has compute capability {major}.{minor}; this image computes on {oldest} and "
+            "later: choose a node with a newer GPU"
+        )
 
 
 def open_cuda(load: Callable[[str], Any] = importlib.import_module) -> CudaCalls:

@@ -61,11 +61,6 @@ class CudaDriver:
         major, minor = (self._attribute(name) for name in names)
         return major, minor
 
-    @property
-    def uuid(self) -> str:
-        """Return the device's name, see `device_uuid`."""
-        return device_uuid(self._calls, self.ordinal)
-
     def make_current(self) -> None:
         """Let this thread's calls be about this device."""
         self._calls.call("cuCtxSetCurrent", self._context)
@@ -150,10 +145,13 @@ class CudaDriver:
         return access
 
 
-def device_uuid(calls: CudaCalls, ordinal: int) -> str:
-    """Return a device's name among all devices, as nvidia-smi writes it; makes no context."""
-    value = calls.call("cuDeviceGetUuid", calls.call("cuDeviceGet", ordinal))
-    return f"GPU-{uuid.UUID(bytes=bytes(value.bytes))}"
+def device_names(calls: CudaCalls, ordinal: int) -> tuple[str, str]:
+    """Return how nvidia-smi writes a device's name if it is a whole GPU, and if it is a MIG slice; makes no context.
+
+    CUDA tells the id of either, and not which of them it is.
+    """
+    value = uuid.UUID(bytes=bytes(calls.call("cuDeviceGetUuid", calls.call("cuDeviceGet", ordinal)).bytes))
+    return f"GPU-{value}", f"MIG-{value}"
 
 
 class DevicePointer:

@@ -35,6 +35,7 @@ class FakeCudaBindings:
     ) -> None:
         self._real: Any = importlib.import_module("cuda.bindings.driver")
         self.total_bytes = total_bytes
+        self.version = 13020
         self.neighbour_bytes = 0
         self.context_bytes = 0  # what the primary context takes once it is there
         self.calls: Counter[str] = Counter()
@@ -78,6 +79,10 @@ class FakeCudaBindings:
     def cuInit(self, flags: int) -> tuple[Any]:
         """Start the driver."""
         return self._done("cuInit", flags == 0)
+
+    def cuDriverGetVersion(self) -> tuple[Any, ...]:
+        """Return the CUDA release that the driver offers: 13020 is 13.2."""
+        return (*self._done("cuDriverGetVersion", is_right=True), self.version)
 
     def cuDeviceGet(self, ordinal: int) -> tuple[Any, ...]:
         """Return the device with this number."""

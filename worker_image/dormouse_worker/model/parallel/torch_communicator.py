@@ -50,7 +50,7 @@ class TorchCommunicator:
             try:
                 self._stage, self._line = self._make_groups(timeout)
                 self._control = distributed.new_group(backend="gloo", timeout=timedelta(seconds=PATIENCE_S))
-                self.all_reduce(torch.zeros(1, device=device))  # libraries take their buffers before anybody measures
+                self._warm_up()
                 if device.type == "cpu" and layout.tensor > 1:
                     self._shared = share(layout, store, self.all_reduce, timeout_s, load_kernels())
                 self.barrier()
@@ -132,6 +132,21 @@ class TorchCommunicator:
         lines = [[stage * tensor + i for stage in range(pipeline)] for i in range(tensor)]
         made = [distributed.new_group(ranks, timeout=timeout) for ranks in (*stages, *lines)]
         return made[self.layout.stage], made[pipeline + self.layout.tensor_rank]
+
+    def _warm_up(self) -> None:
+        """Exchange something in every way: libraries connect and take their buffers at the first call of each kind.
+
+        What they take is measured around the connecting, and would be missing later.
+        """
+        probe = torch.zeros(1, device=self._device)
+        self.all_gather(self.all_reduce(probe))
+        if self.layout.stage > 0:
+            self.receive(probe)
+        if self.layout.stage < self.layout.pipeline - 1:
+            self.send(probe)
+        while self._under_way:
+            with self._lost("connecting"):
+                self._under_way.popleft()[0].wait()
 
     @contextmanager
     def _lost(self, what: str) -> Iterator[None]:
