@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
+from dormouse_worker.engine.slumber import SleepOrder, Slumber
 from dormouse_worker.engine.testing import make_report
 from dormouse_worker.ipc import (
-    TAGS,
     AbortRequests,
     AddRequest,
     Command,
@@ -141,14 +141,23 @@ class FakeEngine:
             return [*self.handle(AbortRequests(list(self._requests))), done]
         if command.method == "sleep":
             fields = {"residual_bytes": 7, "freed_bytes": 993, "last_sleep_seconds": 0.5}
-            depth = {"sleep_level": command.args["level"], "sleeping_tags": command.args["tags"] or TAGS}
+            slumber = self._slumber_after(SleepOrder.of(command))
+            depth = {"sleep_level": slumber.level, "sleeping_tags": slumber.tags}
             return [self._change(State.ASLEEP, num_gpu_blocks=0, **depth, **fields), done]
         if command.method == "prepare_wake_up":
             return [CommandResult(command.command_id, value=self.script.missing_bytes)]
         if command.method == "wake_up":
             waking = self._change(State.WAKING)
-            return [waking, self._change(State.READY, sleep_level=0, num_gpu_blocks=50, last_wake_seconds=1.5), done]
+            return [
+                waking,
+                self._change(State.READY, sleep_level=0, sleeping_tags=(), num_gpu_blocks=50, last_wake_seconds=1.5),
+                done,
+            ]
         return [done]
+
+    def _slumber_after(self, order: SleepOrder) -> Slumber:
+        before = Slumber(dict.fromkeys(self.status.sleeping_tags, self.status.sleep_level))
+        return before.deepen(order.level, order.tags)
 
     def _die_at(self, what: str) -> None:
         if self.script.dies_at == what:

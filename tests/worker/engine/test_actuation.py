@@ -8,7 +8,7 @@ from dormouse_worker.engine.slumber import SleepOrder
 from dormouse_worker.engine.status import StatusTeller
 from dormouse_worker.engine.testing import FakeExecutor, ManualClock, make_add, make_report
 from dormouse_worker.errors import GoldenTokensDiffer, InsufficientMemory
-from dormouse_worker.ipc import KV_CACHE, TAGS, WEIGHTS, State
+from dormouse_worker.ipc import KV_CACHE, TAGS, WEIGHTS, RankStatus, State
 from dormouse_worker.settings import EngineSettings
 
 AGREED = (10, 2)
@@ -30,7 +30,7 @@ class Rank:
         return self.teller.status
 
     def wake_up(self, tags=TAGS):
-        if is_awake := self.actuation.wake_up(tags):
+        if is_awake := self.actuation.wake_up(tags, self.engine):
             self.engine.forget_ranks()
         return is_awake
 
@@ -120,6 +120,56 @@ def test_a_sleep_of_the_weights_alone_touches_no_prefix(rank):
     assert rank.generate(range(9))[0] == 8
 
 
+def test_the_level_told_is_the_deepest_of_what_still_sleeps(rank):
+    rank.sleep(1, (KV_CACHE,))
+    assert rank.sleep(2, (WEIGHTS,)).sleep_level == 2
+    rank.wake_up((WEIGHTS,))
+    assert (rank.teller.status.sleep_level, rank.teller.status.sleeping_tags) == (1, (KV_CACHE,))
+
+
+def test_a_deep_sleep_of_all_forgets_what_a_light_one_kept_though_the_weights_slept_so_deep_already():
+    rank = Rank(keeps=True)
+    rank.generate(range(9))
+    rank.sleep(1)
+    rank.sleep(2, (WEIGHTS,))
+    rank.sleep(2)
+    rank.wake_up()
+    assert rank.generate(range(9))[0] == 0
+
+
+@pytest.mark.parametrize(("keeps", "level"), [(False, 1), (True, 2)])
+def test_a_group_forgets_prefixes_when_a_sleep_that_loses_them_is_taken_back(keeps, level):
+    rank = Rank(keeps=keeps)
+    rank.generate(range(9))
+    rank.executor.ranks = (RankStatus(0), RankStatus(1))
+    rank.executor.fail_once["sleep"] = InsufficientMemory("rank 1: no host memory")
+    with pytest.raises(InsufficientMemory):
+        rank.sleep(level)
+    assert rank.generate(range(9))[0] == 0
+
+
+def test_a_group_remembers_prefixes_when_a_sleep_that_keeps_them_is_taken_back():
+    rank = Rank(keeps=True)
+    rank.generate(range(9))
+    rank.executor.ranks = (RankStatus(0), RankStatus(1))
+    rank.executor.fail_once["sleep"] = InsufficientMemory("rank 1: no host memory")
+    with pytest.raises(InsufficientMemory):
+        rank.sleep(1)
+    assert rank.generate(range(9))[0] == 8
+
+
+def test_a_group_forgets_kept_prefixes_when_a_wake_is_taken_back():
+    rank = Rank(keeps=True)
+    rank.generate(range(9))
+    rank.executor.ranks = (RankStatus(0), RankStatus(1))
+    rank.sleep(1)
+    rank.executor.fail_once["wake_up"] = InsufficientMemory("rank 1: 4096 bytes are missing")
+    with pytest.raises(InsufficientMemory):
+        rank.wake_up()
+    assert rank.wake_up()
+    assert rank.generate(range(9))[0] == 0
+
+
 def test_a_refused_sleep_changes_nothing(rank):
     rank.generate(range(9))
     rank.executor.fail_once["sleep"] = InsufficientMemory("no host memory")
@@ -149,5 +199,5 @@ def test_wrong_golden_tokens_are_not_asleep_again(rank):
 
 def test_it_says_what_sleeps(rank):
     rank.sleep(2, (KV_CACHE,))
-    assert repr(rank.actuation) == "Actuation(Slumber(level=2, tags=('kv_cache',)))"
+    assert repr(rank.actuation) == "Actuation(Slumber(levels={'kv_cache': 2}))"
     assert repr(rank.teller) == "StatusTeller(ASLEEP)"

@@ -137,6 +137,16 @@ async def test_a_prepared_wake_that_never_comes_gives_its_memory_back(open_house
         assert await state(house) == ASLEEP
 
 
+async def test_a_prepared_wake_that_is_taken_back_makes_no_part_sleep_deeper(open_house):
+    async with open_house(prepared_timeout_s=0.05) as house:
+        await house.operate("Sleep", level=1)
+        await house.operate("Sleep", level=2, tags=["weights"])
+        await house.operate("PrepareWakeUp")
+        again = ("sleep", {"level": 1, "tags": ["weights", "kv_cache"]})
+        async with asyncio.timeout(10):
+            await house.engine.until_received(lambda _: commands(house)[3:] == [again])
+
+
 async def test_awake_there_is_nothing_to_prepare(house):
     assert (await house.operate("PrepareWakeUp")).missing_bytes == 0
     assert await house.collect()

@@ -37,9 +37,15 @@ class Actuation:
             return
         started_s = self._clock()
         keeps_prefixes = self._keep_prefix_cache and order.level < DEEPEST
+        loses_prefixes = KV_CACHE in order.tags and not keeps_prefixes
         kept_blocks = engine.cached_blocks if keeps_prefixes and KV_CACHE not in self._slumber.tags else ()
-        report = self._executor.sleep(order.level, order.tags, kept_blocks)
-        if KV_CACHE in order.tags and not keeps_prefixes:
+        try:
+            report = self._executor.sleep(order.level, order.tags, kept_blocks)
+        except WorkerError:
+            if loses_prefixes:
+                self._forget_in_a_group(engine)
+            raise
+        if loses_prefixes:
             engine.forget_prefixes()
         self._slumber = self._slumber.deepen(order.level, order.tags)
         self._teller.change(
@@ -60,7 +66,7 @@ class Actuation:
         asleep = self._asleep_of(tags)
         return self._executor.prepare_wake_up(asleep) if asleep else 0
 
-    def wake_up(self, tags: tuple[str, ...]) -> bool:
+    def wake_up(self, tags: tuple[str, ...], engine: Engine) -> bool:
         """Wake these parts; return whether nothing sleeps any more: then the caller opens, else the rank is ASLEEP.
 
         Raises Damaged in WAKING; another WorkerError in ASLEEP, as before.
@@ -75,10 +81,12 @@ class Actuation:
         except Damaged:
             raise
         except WorkerError:
+            self._forget_in_a_group(engine)
             self._teller.change(State.ASLEEP)  # refused: asleep and intact, a later wake may fit
             raise
         self._slumber = self._slumber.wake(asleep)
         self._teller.note(
+            sleep_level=self._slumber.level,
             sleeping_tags=self._slumber.tags,
             last_wake_seconds=self._clock() - started_s,
             wake_phases=dict(report.phases),
@@ -86,8 +94,16 @@ class Actuation:
         if self._slumber.tags:
             self._teller.change(State.ASLEEP)
             return False
-        self._teller.note(sleep_level=0, residual_bytes=0)
+        self._teller.note(residual_bytes=0)
         return True
+
+    def _forget_in_a_group(self, engine: Engine) -> None:
+        """Forget prefixes if there are other ranks: some may have carried out what others refused, and gone back.
+
+        Their memory went and came, or came and went, and what was kept over that is no longer there.
+        """
+        if self._executor.get_rank_statuses():
+            engine.forget_prefixes()
 
     def _asleep_of(self, tags: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(tag for tag in tags if tag in self._slumber.tags)

@@ -213,8 +213,9 @@ class Controller:
     def _wake_up(self, command: Command) -> None:
         tags = tags_of(command)
         self._require_wakeable(command)
+        assert self._engine is not None, "in both states there is one"
         with self._failing(Damaged):
-            if self._actuation.wake_up(tags):
+            if self._actuation.wake_up(tags, self._engine):
                 self._open()
 
     def _require_wakeable(self, command: Command) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from dormouse_worker.errors import InvalidArgument
 from dormouse_worker.ipc import LEVELS, TAGS, Command
@@ -13,23 +13,31 @@ DEEPEST = LEVELS[-1]
 
 @dataclass(frozen=True, slots=True)
 class Slumber:
-    """What sleeps: tags in the order in which they wake, and the deepest level that was asked for; awake = 0."""
+    """What sleeps, each part at the deepest level that was asked of it: one may have kept what the other has not."""
 
-    level: int = 0
-    tags: tuple[str, ...] = ()
+    levels: Mapping[str, int] = field(default_factory=dict)  # by tag; what is awake is not in it
+
+    @property
+    def level(self) -> int:
+        """Return the deepest level of all parts; 0 = awake."""
+        return max(self.levels.values(), default=0)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Return what sleeps, in the order in which it wakes."""
+        return tuple(tag for tag in TAGS if tag in self.levels)
 
     def covers(self, level: int, tags: Collection[str]) -> bool:
-        """Return whether all of these sleep so deep already."""
-        return self.level >= level and set(tags) <= set(self.tags)
+        """Return whether each of these sleeps so deep already."""
+        return all(self.levels.get(tag, 0) >= level for tag in tags)
 
     def deepen(self, level: int, tags: Collection[str]) -> Slumber:
         """Return what sleeps once these have been put to sleep too."""
-        return Slumber(max(self.level, level), tuple(tag for tag in TAGS if tag in {*self.tags, *tags}))
+        return Slumber({**self.levels, **{tag: max(level, self.levels.get(tag, 0)) for tag in tags}})
 
     def wake(self, tags: Collection[str]) -> Slumber:
         """Return what still sleeps once these are awake."""
-        left = tuple(tag for tag in self.tags if tag not in tags)
-        return Slumber(self.level if left else 0, left)
+        return Slumber({tag: level for tag, level in self.levels.items() if tag not in tags})
 
 
 @dataclass(frozen=True, slots=True)

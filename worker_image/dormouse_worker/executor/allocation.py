@@ -49,6 +49,7 @@ class Allocation:
                 self._host_cache = swap.cache
             self._start_runner()
             undo.pop_all()
+        self._has_slept = False  # the cache's memory went, and what a wake brought back is not complete yet
         self._cycle = SleepCycle([weights, *self._stores])
 
     def __repr__(self) -> str:
@@ -58,6 +59,14 @@ class Allocation:
     def cache(self) -> KVCache:
         """Return the cache on the device; the same over every sleep."""
         return self._cache.cache
+
+    @property
+    def live_cache(self) -> KVCache | None:
+        """Return the cache if blocks of it may hold what somebody will ask for; None while they are yet to come back.
+
+        A sleep of the weights alone leaves it as it is.
+        """
+        return None if self._has_slept else self.cache
 
     def restart(self) -> None:
         """Make the runner anew; only while nothing runs or sleeps."""
@@ -88,6 +97,7 @@ class Allocation:
         if KV_CACHE in tags:
             self._cache.keep(kept_blocks)
         self._cycle.sleep(level, tags, watch)
+        self._has_slept = self._has_slept or KV_CACHE in tags
         if self.sleeping_tags:
             self._runner = None
 
@@ -98,9 +108,10 @@ class Allocation:
     def wake(
         self, tags: Collection[str], agree: Callable[[], None], verify: Callable[[], None], watch: Stopwatch
     ) -> None:
-        """See `SleepCycle.wake`. Once nothing sleeps any more, `verify` may compute; it may write to any block.
+        """See `SleepCycle.wake`. Once nothing sleeps any more, `verify` may compute.
 
-        Before that `agree` returns if the wake shall go on; what it raises takes the wake back.
+        It may write to any block, but must leave a `live_cache` as it is, also where it raises. Before that `agree`
+        returns if the wake shall go on; what it raises takes the wake back.
 
         Weights may still be arriving then; `verify` counts its time itself.
         """
@@ -120,6 +131,8 @@ class Allocation:
         except BaseException:
             self._runner = None
             raise
+        if not self.sleeping_tags:
+            self._has_slept = False
 
     def close(self) -> None:
         """Give everything back that is not the weights', reservations too."""

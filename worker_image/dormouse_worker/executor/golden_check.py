@@ -5,6 +5,7 @@ from __future__ import annotations
 from dormouse_worker.ipc import WEIGHTS
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.golden import Execute, GoldenTokens, compare_golden, record_golden, repeat_golden
+from dormouse_worker.model.kv_cache import KVCache, preserved
 from dormouse_worker.model.loader import LoadedModel
 from dormouse_worker.model.stopwatch import Stopwatch
 
@@ -21,9 +22,10 @@ class GoldenCheck:
     def __repr__(self) -> str:
         return f"GoldenCheck({'recorded' if self._golden else 'nothing recorded'})"
 
-    def check(self, execute: Execute, watch: Stopwatch) -> None:
+    def check(self, execute: Execute, watch: Stopwatch, live_cache: KVCache | None) -> None:
         """Record the golden tokens the first time, verify them later. Raises Damaged, or why weights do not arrive.
 
+        A live cache is as it was afterwards, whatever is raised: blocks of it may hold known prefixes.
         The pass computes each layer as soon as its weights are there; nothing is judged before all of them are.
         """
         if self._golden is None:
@@ -31,7 +33,8 @@ class GoldenCheck:
             return
         weights = self._model.weights
         with watch.phase(WEIGHTS if weights.is_arriving else VERIFY):
-            rows = repeat_golden(execute, self._golden)
+            with preserved(live_cache, self._golden.num_blocks):
+                rows = repeat_golden(execute, self._golden)
             weights.arrive()
         with watch.phase(VERIFY):
             if self._device.capability is not None:  # they crossed a bus; compared at the speed of a GPU's memory

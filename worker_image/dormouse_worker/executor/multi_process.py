@@ -28,13 +28,14 @@ from dormouse_worker.executor.rank_spawn import LocalRanks
 from dormouse_worker.executor.single_process import converted_tokenizer
 from dormouse_worker.executor.worker_wrapper import worker_class_of
 from dormouse_worker.group import GroupPlace
-from dormouse_worker.ipc import TAGS, MadeTokenizer, MemoryReport, ModelInfo, RankStatus
+from dormouse_worker.ipc import LEVELS, TAGS, MadeTokenizer, MemoryReport, ModelInfo, RankStatus
 from dormouse_worker.layout import Layout
 from dormouse_worker.model_files import check_model_files
 from dormouse_worker.settings import EngineSettings
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+_LIGHTEST = LEVELS[0]  # of what sleeps: it stays as deep as it is, and what it has reserved is given back
 
 
 class MultiProcessExecutor:
@@ -165,12 +166,12 @@ class MultiProcessExecutor:
         """See `Executor`. Reserved on every rank or on none; returns what the rank lacks that lacks most."""
         replies = self._ready().call("prepare_wake_up", list(tags))
         if replies.failed:
-            self._take_back(replies, "sleep", self._asleep[0], list(tags))
+            self._take_back(replies, "sleep", _LIGHTEST, list(tags))
         missing = {rank: self._value(answer, int) for rank, answer in replies.answers.items()}
         lacking = {rank: num_bytes for rank, num_bytes in missing.items() if num_bytes}
         if lacking:
             logger.warning("the wake lacks %s bytes by rank", lacking)
-            self._undo(tuple(missing.keys() - lacking.keys()), "sleep", self._asleep[0], list(tags))
+            self._undo(tuple(missing.keys() - lacking.keys()), "sleep", _LIGHTEST, list(tags))
         return max(missing.values())
 
     def wake_up(self, tags: Collection[str]) -> WakeReport:

@@ -313,7 +313,7 @@ class RankWorker(WorkerBase):
 
     def _check_golden(self, watch: Stopwatch) -> None:
         assert self._golden is not None, "load_model comes first"
-        self._golden.check(self.execute_model, watch)
+        self._golden.check(self.execute_model, watch, self._allocated().live_cache)
 
     def _run_profile(self, batches: Sequence[Batch]) -> None:
         """Run batches on a cache of one block, so that nothing but activations is added.

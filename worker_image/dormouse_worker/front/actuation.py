@@ -22,10 +22,12 @@ import grpc
 from dormouse_api.status import CallError
 from dormouse_worker.front.turns import Turns
 from dormouse_worker.front.worker import Worker
-from dormouse_worker.ipc import State
+from dormouse_worker.ipc import LEVELS, State
 from dormouse_worker.lifecycle import describe
 
 logger = logging.getLogger(__name__)
+
+LIGHTEST = LEVELS[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +184,8 @@ class Actuation:
 
     async def _sleep_again(self) -> None:
         engine = self._worker.board.engine
-        if engine.state is State.ASLEEP:
-            await self._sleep(Order(engine.sleep_level, engine.sleeping_tags, must_abort=False))
+        if engine.state is State.ASLEEP:  # the lightest order: whatever sleeps stays as deep as it is
+            await self._sleep(Order(LIGHTEST, engine.sleeping_tags, must_abort=False))
 
     def _require(self, what: str, *states: State) -> None:
         require(self._worker, what, *states)

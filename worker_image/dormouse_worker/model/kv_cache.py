@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -125,6 +126,21 @@ class KVCache:
         for into, out in zip(self.by_block(), source.by_block(), strict=True):
             rows = out.index_select(0, origins.to(out.device))
             into.index_copy_(0, targets.to(into.device), rows.to(into.device))
+
+
+@contextmanager
+def preserved(cache: KVCache | None, num_blocks: int) -> Iterator[None]:
+    """Let the first blocks of a cache be written to, and put back what was in them at the end, whatever is raised.
+
+    Nothing happens to None. They are copied on the device itself, so they should be few.
+    """
+    first = [] if cache is None else [rows[:num_blocks] for rows in cache.by_block()]
+    before = [rows.clone() for rows in first]
+    try:
+        yield
+    finally:
+        for rows, contents in zip(first, before, strict=True):
+            rows.copy_(contents)
 
 
 def arena_bytes(spec: CacheSpec, num_blocks: int) -> int:

@@ -1,0 +1,85 @@
+"""A controller over a real executor that sleeps and wakes by commands, and what it says after them."""
+
+from __future__ import annotations
+
+import itertools
+
+from dormouse_worker.engine.controller import Controller
+from dormouse_worker.engine.testing import make_sampling
+from dormouse_worker.executor.single_process import SingleProcessExecutor
+from dormouse_worker.executor.testing import make_settings
+from dormouse_worker.host import Host
+from dormouse_worker.ipc import TAGS, AddRequest, Command, CommandResult, EngineStatus, State, StepOutputs
+
+WORKERS = {
+    "cpu": "dormouse_worker.executor.cpu_worker.CpuWorker",
+    "own memory": "dormouse_worker.executor.testing.FakeDeviceWorker",
+}
+PROMPTS = ([*range(10, 35)], [*range(90, 131)])  # six blocks and a token, ten and one: what the golden pass writes to
+
+
+class SleepingRank:
+    """One rank in READY with 40 blocks of 4 tokens.
+
+    `truths` is what it answers to each prompt while nothing has slept, by the number of tokens that it knew already.
+    """
+
+    def __init__(self, directory, worker, *, keeps, **settings):
+        fields = {"keep_prefix_cache": keeps, "worker_cls": WORKERS[worker], "max_num_batched_tokens": 64, **settings}
+        self.keeps = keeps
+        self._sent, self._numbers = [], itertools.count()
+        executor = SingleProcessExecutor(make_settings(directory, **fields), {}, Host())
+        self.controller = Controller(executor._settings, executor, send=self._sent.append, clock=lambda: 0.0)
+        self.controller.start()
+        assert self.command("initialize_cache", num_gpu_blocks=40) == ""
+        self.truths = [{cached: said for said, cached in (self.ask(prompt), self.ask(prompt))} for prompt in PROMPTS]
+        self.forget()
+
+    @property
+    def status(self):
+        return next(message for message in reversed(self._sent) if isinstance(message, EngineStatus))
+
+    @property
+    def is_ready(self):
+        return self.controller.state is State.READY
+
+    def command(self, method, **args):
+        """Run a command; return the reason of its refusal."""
+        self.controller.handle(Command(7, method, args))
+        result = self._sent[-1]
+        assert isinstance(result, CommandResult)
+        return result.error_reason
+
+    def sleep(self, level, tags=TAGS):
+        assert self.command("sleep", level=level, tags=list(tags)) == ""
+
+    def wake(self, tags=TAGS):
+        assert self.command("wake_up", tags=list(tags)) == ""
+
+    def prepare_and_take_back(self, tags=TAGS):
+        """Reserve, and give back as the front does when nobody wakes."""
+        assert self.command("prepare_wake_up", tags=list(tags)) == ""
+        self.sleep(1, self.status.sleeping_tags)
+
+    def forget(self):
+        assert self.command("reset_prefix_cache") == ""
+
+    def ask(self, prompt):
+        """Return the tokens that follow with their log-probabilities, and how many of the prompt were known."""
+        request_id, start = f"r{next(self._numbers)}", len(self._sent)
+        self.controller.handle(AddRequest(request_id, list(prompt), make_sampling(max_tokens=3, logprobs=2)))
+        while self.controller.has_work:
+            self.controller.step()
+        self.controller.check_integrity()
+        outputs = [o for message in self._sent[start:] if isinstance(message, StepOutputs) for o in message.outputs]
+        said = [(token, row) for o in outputs for token, row in zip(o.token_ids, o.logprobs, strict=True)]
+        return said, outputs[0].cached_tokens
+
+    def check_answer(self, number):
+        """Ask one of the prompts; return how much of it was known."""
+        said, num_cached = self.ask(PROMPTS[number])
+        assert said == self.truths[number][num_cached]
+        return num_cached
+
+    def close(self):
+        assert self.command("shutdown") == ""

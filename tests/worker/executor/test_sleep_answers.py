@@ -1,0 +1,161 @@
+"""After any sleep the next answer is that of a worker that never slept: its prefix is right, or forgotten.
+
+On the real executor, which computes: each level, of each part, with prefixes kept and not, woken at once and in parts,
+and with preparations that are taken back.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from dormouse_worker.ipc import KV_CACHE, TAGS, WEIGHTS
+from tests.worker.executor.sleeping_rank import PROMPTS, WORKERS, SleepingRank
+
+SHARES = ((WEIGHTS,), (KV_CACHE,), TAGS)
+ORDERS = list(itertools.product((1, 2), SHARES))
+KINDS = list(itertools.product(WORKERS, (False, True)))
+
+
+@pytest.fixture(scope="module")
+def ranks(tiny_model):
+    """Return a function that gives the rank of this kind, which all tests of the module share."""
+    made = {}
+
+    def rank_of(worker, keeps):
+        if (worker, keeps) not in made:
+            made[worker, keeps] = SleepingRank(tiny_model, worker, keeps=keeps)
+        return made[worker, keeps]
+
+    yield rank_of
+    for rank in made.values():
+        rank.close()
+
+
+@pytest.fixture(params=KINDS, ids=[f"{worker}, {'kept' if keeps else 'not kept'}" for worker, keeps in KINDS])
+def rank(request, ranks):
+    """Return a rank that is awake and knows both prompts."""
+    rank = ranks(*request.param)
+    rank.forget()
+    for prompt in PROMPTS:
+        rank.ask(prompt)
+    return rank
+
+
+def check_answers(rank):
+    for number in range(len(PROMPTS)):
+        rank.check_answer(number)
+    rank.forget()
+    assert [rank.check_answer(number) for number in range(len(PROMPTS))] == [0, 0]
+
+
+@pytest.mark.parametrize("takes_back", [False, True])
+@pytest.mark.parametrize("second", [None, *ORDERS])
+@pytest.mark.parametrize("first", ORDERS)
+def test_answers_after_one_sleep_or_two_are_those_of_a_worker_that_never_slept(rank, first, second, takes_back):
+    for order in (first, second):
+        if order is not None:
+            rank.sleep(*order)
+            if takes_back:
+                rank.prepare_and_take_back()
+    rank.wake()
+    assert rank.is_ready
+    check_answers(rank)
+
+
+@pytest.mark.parametrize("order", [SHARES[:2], SHARES[1::-1]], ids=["weights first", "cache first"])
+@pytest.mark.parametrize("between", [None, *ORDERS])
+@pytest.mark.parametrize("level", [1, 2])
+def test_so_they_are_where_the_parts_wake_one_after_the_other(rank, level, between, order):
+    rank.sleep(level)
+    rank.wake(order[0])
+    if between is not None:
+        rank.sleep(*between)
+    rank.wake(order[1])
+    rank.wake()
+    assert rank.is_ready
+    check_answers(rank)
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_prefixes_outlive_a_sleep_of_the_weights_alone(rank, level):
+    rank.sleep(level, (WEIGHTS,))
+    rank.wake()
+    assert rank.check_answer(0) == 24
+
+
+def test_kept_prefixes_outlive_a_deeper_sleep_of_the_weights(rank):
+    rank.sleep(1)
+    rank.sleep(2, (WEIGHTS,))
+    rank.prepare_and_take_back()
+    rank.wake()
+    assert rank.check_answer(0) == (24 if rank.keeps else 0)
+
+
+def test_a_deep_sleep_forgets_what_a_light_one_kept_though_the_weights_slept_so_deep_already(rank):
+    rank.sleep(1)
+    rank.sleep(2, (WEIGHTS,))
+    rank.sleep(2)
+    rank.wake()
+    assert rank.check_answer(0) == 0
+
+
+class Sleepers(RuleBasedStateMachine):
+    """Orders as they come; whenever the rank is open it answers as if it had never slept."""
+
+    rank: SleepingRank
+
+    @initialize()
+    def know_both_prompts(self):
+        for number in range(len(PROMPTS)):
+            self.rank.check_answer(number)
+
+    def teardown(self):
+        self.rank.wake()
+        check_answers(self.rank)
+
+    @rule(level=st.sampled_from((1, 2)), tags=st.sampled_from(SHARES))
+    def sleep(self, level, tags):
+        self.rank.sleep(level, tags)
+
+    @rule(tags=st.sampled_from(SHARES))
+    def wake(self, tags):
+        self.rank.wake(tags)
+
+    @precondition(lambda self: not self.rank.is_ready)
+    @rule(tags=st.sampled_from(SHARES))
+    def take_back(self, tags):
+        self.rank.prepare_and_take_back(tags)
+
+    @rule()
+    def forget(self):
+        self.rank.forget()
+
+    @precondition(lambda self: self.rank.is_ready)
+    @rule(number=st.sampled_from((0, 1)))
+    def ask(self, number):
+        self.rank.check_answer(number)
+
+    @invariant()
+    def ready_and_asleep_exclude_each_other(self):
+        assert self.rank.is_ready == (not self.rank.status.sleeping_tags)
+
+
+@pytest.mark.parametrize(("worker", "keeps"), KINDS)
+def test_no_sequence_of_orders_leads_to_another_answer(ranks, worker, keeps):
+    machine = type("Machine", (Sleepers,), {"rank": ranks(worker, keeps)})
+    shared = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=40, stateful_step_count=15, suppress_health_check=shared)
+    )
