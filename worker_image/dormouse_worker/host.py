@@ -183,6 +183,11 @@ def measure_peak(meter: PeakMeter, sample_interval_s: float = 0.002) -> Iterator
 def release_free_memory() -> None:
     """Collect garbage and give the allocator's free pages back to the kernel (glibc only; elsewhere only the first)."""
     gc.collect()
+    trim_heap()
+
+
+def trim_heap() -> None:
+    """Give the allocator's free pages back to the kernel (glibc only)."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 import torch
 
 from dormouse_worker.host import Host
@@ -26,6 +28,10 @@ class CpuDevice:
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """See `Device`."""
         target.copy_(source)
+
+    def counting_on(self, num_bytes: int) -> AbstractContextManager[None]:
+        """See `Device`."""
+        return self.memory.counting_on(num_bytes)
 
     def synchronize(self) -> None:
         """See `Device`: nothing is ever under way."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import torch
@@ -80,6 +80,11 @@ class CudaDevice:
             for start, end in cut(host.numel(), seams, SLICE_BYTES):
                 target[start:end].copy_(source[start:end], non_blocking=True)
         self._queue.wait()
+
+    def counting_on(self, num_bytes: int) -> AbstractContextManager[None]:
+        """See `Device`: its arenas are not in host memory."""
+        del num_bytes
+        return nullcontext()
 
     def synchronize(self) -> None:
         """See `Device`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
@@ -44,6 +45,9 @@ class Device(Protocol):
 
         Both are uint8 [n]. Several threads may copy at once.
         """
+
+    def counting_on(self, num_bytes: int) -> AbstractContextManager[None]:
+        """Within the block, arenas may be promised so much more host memory: it goes back while they are filled."""
 
     def synchronize(self) -> None:
         """Wait until the device has finished everything that was asked of it. Raises what the work raised."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -37,6 +38,7 @@ class HostDriver:
         self._available_bytes = available_bytes
         self._chunks: dict[Chunk, int] = {}
         self._num_created = 0
+        self._coming_bytes = 0
         self._mapped: dict[int, int] = {}  # address → bytes
         libc = ctypes.CDLL(None, use_errno=True)
         libc.mmap.restype = ctypes.c_void_p
@@ -57,7 +59,16 @@ class HostDriver:
     def free_bytes(self) -> int:
         """See `MemoryDriver`. Nobody is given what is promised to somebody else."""
         promised_bytes = self.used_bytes - self._resident_bytes()
-        return max(0, self._available_bytes() - promised_bytes)
+        return max(0, self._available_bytes() + self._coming_bytes - promised_bytes)
+
+    @contextmanager
+    def counting_on(self, num_bytes: int) -> Iterator[None]:
+        """Within the block, promise so much more: it goes back to the host before all that is promised is touched."""
+        self._coming_bytes += num_bytes
+        try:
+            yield
+        finally:
+            self._coming_bytes -= num_bytes
 
     def reserve(self, num_bytes: int) -> int:
         """See `MemoryDriver`. Reserves a huge page more and cuts the ends off, so that the range is aligned."""

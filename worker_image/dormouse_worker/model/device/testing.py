@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import numpy.typing as npt
@@ -161,6 +162,11 @@ class FakeDevice:
             np.copyto(target.numpy(), source.numpy())
         else:
             target.copy_(source)
+
+    def counting_on(self, num_bytes: int) -> AbstractContextManager[None]:
+        """See `Device`: its arenas are not in host memory."""
+        del num_bytes
+        return nullcontext()
 
     def synchronize(self) -> None:
         """See `Device`: nothing is ever under way."""

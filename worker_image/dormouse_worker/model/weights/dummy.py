@@ -23,6 +23,7 @@ class DummySource:
     """Implements `WeightSource`. Norms are about one, everything else about zero."""
 
     path: Literal["fast"] = "fast"
+    held_bytes = 0
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

@@ -48,7 +48,7 @@ def plan_layout(tensors: Iterable[tuple[str, torch.Tensor]], joined: Sequence[Se
     aliases: dict[str, str] = {}
     first_names: dict[object, str] = {}
     for name, tensor in tensors:
-        first = first_names.setdefault(_identity(tensor), name)
+        first = first_names.setdefault(identity(tensor), name)
         if first == name:
             by_name[name] = tensor
         else:
@@ -68,7 +68,7 @@ def plan_layout(tensors: Iterable[tuple[str, torch.Tensor]], joined: Sequence[Se
     return WeightLayout(tuple(slots), aliases, end)
 
 
-def _identity(tensor: torch.Tensor) -> object:
+def identity(tensor: torch.Tensor) -> object:
     """Return what two names of one tensor have in common. Tensors without data are themselves."""
     if tensor.device.type == "meta" or tensor.numel() == 0:
         return id(tensor)

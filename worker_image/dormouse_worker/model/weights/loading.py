@@ -71,12 +71,16 @@ def load_weights(
     module = plan.module.eval().requires_grad_(requires_grad=False)
     tensors = sorted(iter_tensors(module), key=lambda named: named[0] not in plan.extras)  # what all layers need first
     memory = plan_layout(tensors, joined_parameters(module) if settings.model_impl != "transformers" else ())
+    for name, tensor in tensors:
+        if name not in plan.extras:
+            tensor.data = torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)  # the source alone holds them now
     try:
         store = WeightStore(device, Contents(memory, plan.source, plan.extras), keeps_host_copy=settings.keep_host_copy)
     except OSError as error:
         raise InsufficientMemory(f"{files.path}: no address range of {memory.num_bytes} bytes: {error}") from error
     try:
-        report = store.load(settings.load_format)
+        with device.counting_on(plan.source.held_bytes):
+            report = store.load(settings.load_format)
         for name, tensor in tensors:
             tensor.data = store.tensor(name)
     except BaseException:
@@ -91,7 +95,7 @@ def _plan(config: Any, settings: EngineSettings, files: ModelFiles, layout: Layo
         return _cut(module, DummySource(settings.seed), layout)
     if settings.load_format == "sharded_state":
         return _plan_sharded(config, settings, files, layout)
-    found = _plan_fast(config, settings, files.tensors) or _plan_pretrained(config, settings, files)
+    found = _plan_fast(config, settings, files.tensors) or _plan_pretrained(config, settings, files, layout)
     return _cut(*found, layout)
 
 
@@ -153,14 +157,16 @@ def _checkpoint(settings: EngineSettings, names: Mapping[str, str], layout: Layo
     return CheckpointSource(lambda: check_model_files(settings.model_path, settings.load_format, layout).tensors, names)
 
 
-def _plan_pretrained(config: Any, settings: EngineSettings, files: ModelFiles) -> tuple[Any, WeightSource]:
+def _plan_pretrained(
+    config: Any, settings: EngineSettings, files: ModelFiles, layout: Layout
+) -> tuple[Any, WeightSource]:
     def load_again() -> Any:
         files = check_model_files(settings.model_path, settings.load_format)
         with foreign_errors(files.path):
             return _load_pretrained(config, settings, files)
 
     module = _load_pretrained(config, settings, files)
-    return module, PretrainedSource(load_again, dict(iter_tensors(module)))
+    return module, PretrainedSource(load_again, iter_tensors(module), reads_once=layout.world_size == 1)
 
 
 def _load_pretrained(config: Any, settings: EngineSettings, files: ModelFiles) -> Any:

@@ -41,6 +41,7 @@ class CheckpointSource:
     """Implements `WeightSource` over files whose headers `list_tensors` reads anew each time."""
 
     path: Literal["fast"] = "fast"
+    held_bytes = 0
 
     def __init__(self, list_tensors: Callable[[], Tensors], names: Mapping[str, str]) -> None:
         """`names` maps the name of each slot that is read to the one in the files."""

@@ -28,6 +28,11 @@ class SlicedSource:
         """See `WeightSource`."""
         return self._whole.path
 
+    @property
+    def held_bytes(self) -> int:
+        """See `WeightSource`."""
+        return self._whole.held_bytes
+
     @contextmanager
     def open(self) -> Iterator[Read]:
         """See `WeightSource`."""

@@ -21,6 +21,10 @@ class WeightSource(Protocol):
     def path(self) -> Literal["fast", "transformers"]:
         """Return whose code reads: ours, or transformers' with all of its conversions."""
 
+    @property
+    def held_bytes(self) -> int:
+        """Return the host memory that it holds now and gives back while it is read."""
+
     def open(self) -> AbstractContextManager[Read]:
         """Return `read(slot, start, end, target)`, which many threads may call.
 

@@ -170,7 +170,8 @@ class WeightStore:
             return
         self._arena.prepare(self.num_bytes)
         try:
-            if self._keeps_copy and not self._filling.checksums:  # the first time
+            is_first, is_lean = not self._filling.checksums, not self._contents.source.held_bytes
+            if self._keeps_copy and is_first and is_lean:  # else the next sleep makes the copy: now memory holds them
                 self._take_copy("set keepHostCopy: false")
         except BaseException:
             self._arena.cancel()

@@ -18,6 +18,7 @@ class TensorSource:
     """Implements `WeightSource` over tensors of the test, which may change them, or have a read fail."""
 
     path: Literal["fast"] = "fast"
+    held_bytes = 0
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
         self.tensors = dict(tensors)
