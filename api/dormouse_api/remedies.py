@@ -99,7 +99,7 @@ REMEDIES: Mapping[str, str] = {
     "ResidualTooHigh": "delete the pod that the message names, and report its log",
     # attention
     "AsExpected": NOTHING,
-    "NameTaken": "set another spec.model.name",
+    "NameTaken": "set another spec.model.name; docs/routing.md says when a name is free",
     "EpochImpossible": "wait: the pod is replaced; find out who could call its control port, see docs/security.md",
     "ForeignPod": "find out who made the pod that the message names, and delete it; it gets no calls of the operator",
     "Forbidden": "give the operator's role the verb and resource that the message names",

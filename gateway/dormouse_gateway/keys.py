@@ -58,7 +58,13 @@ class Caller:
         """Tell whether the model is for this caller; `name` is the shortest under which it answers."""
         if self.key is None or self.key.models is None:
             return True
-        return not self.key.models.isdisjoint({deployment.full_name, name, f"{deployment.key.namespace}/*"})
+        return name in self.key.models or self.owns(deployment)
+
+    def owns(self, deployment: Deployment) -> bool:
+        """Tell whether the key is bound to the model's namespace, or to the model itself by its full name."""
+        if self.key is None or self.key.models is None:
+            return False
+        return not self.key.models.isdisjoint({deployment.full_name, f"{deployment.key.namespace}/*"})
 
 
 ANYBODY = Caller()

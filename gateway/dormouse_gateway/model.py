@@ -19,6 +19,7 @@ from dormouse_api.names import (
     LABEL_DEPLOYMENT,
     LABEL_REVISION,
 )
+from dormouse_api.short_names import says_waiting
 from dormouse_kube.api import Resource
 from dormouse_kube.reflector import ObjectKey
 
@@ -42,6 +43,7 @@ class Deployment:
     max_num_seqs: int = 64  # spec.engine.maxNumSeqs: what one worker computes at a time
     hold_timeout_s: float = 300.0  # spec.lifecycle.holdTimeoutSeconds; 0 = requests are not held
     max_held: int = 1000  # spec.lifecycle.maxHeldRequests, per gateway
+    waits_for_name: bool = False  # somebody else has its model name, or had it lately, as the operator says
     sleep_level: int = 0  # while it is asleep: how deep; 0 = not known, or not asleep
     slept_at: datetime | None = None  # since when it is to sleep as deep as it is; None = awake
     wake_requested_at: datetime | None = None  # what a gateway wrote last
@@ -50,11 +52,6 @@ class Deployment:
     def full_name(self) -> str:
         """Return namespace/name, under which the model always answers."""
         return f"{self.key.namespace}/{self.key.name}"
-
-    @property
-    def seniority(self) -> tuple[str, ObjectKey]:
-        """Return what orders deployments by age; the key decides between those of the same second."""
-        return (self.created, self.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +105,7 @@ def parse_deployment(obj: Resource) -> Deployment:
         max_num_seqs=int((spec.get("engine") or {}).get("maxNumSeqs", Deployment.max_num_seqs)),
         hold_timeout_s=float(lifecycle.get("holdTimeoutSeconds", Deployment.hold_timeout_s)),
         max_held=int(lifecycle.get("maxHeldRequests", Deployment.max_held)),
+        waits_for_name=says_waiting(status.get("conditions") or ()),
         sleep_level=int(level[1]) if level else 0,
         slept_at=_slept_at(status, asleep),
         wake_requested_at=_time((metadata.get("annotations") or {}).get(ANNOTATION_WAKE)),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from dormouse_api.short_names import NameRules, ShortNames
 from dormouse_gateway import refusals
 from dormouse_gateway.activity import ActivityLog, WorkerLoad
 from dormouse_gateway.catalogue import Catalogue
@@ -79,10 +80,14 @@ class Router:
         on_forget: OnForget = lambda _: None,
         on_choice: OnChoice = lambda _key, _affinity: None,
         policy: RouterPolicy | None = None,
+        names: NameRules | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take who closes connections, who is told that a deployment is gone, who counts choices, and who chooses."""
-        self.catalogue = Catalogue()
+        """Take who closes connections, who is told that a deployment is gone, who counts choices, and who chooses.
+
+        Which short names there are is set by `names`.
+        """
+        self.catalogue = Catalogue(ShortNames(names, clock))
         self.pool = EndpointPool(policy or PrefixAffinity(), clock)
         self.activity = ActivityLog()
         self.is_synced = False  # set once by the program, when everything was listed
@@ -133,14 +138,15 @@ class Router:
         """
         if not self.is_synced:
             raise refusals.not_synced()
-        deployment = self.catalogue.find(model)
-        if deployment is None or not caller.may_use(deployment, self.catalogue.shortest(deployment)):
+        deployment = self.catalogue.find(model, caller.owns)
+        if deployment is None or not caller.may_use(deployment, self.catalogue.shortest(deployment, caller.owns)):
             raise refusals.unknown_model(model, sorted(self.models(caller)))
         return deployment
 
     def models(self, caller: Caller = ANYBODY) -> dict[str, Deployment]:
         """Return what the caller may use, sleeping ones too, by the shortest name under which it answers."""
-        named = {self.catalogue.shortest(deployment): deployment for deployment in self.catalogue.deployments()}
+        known = self.catalogue.deployments()
+        named = {self.catalogue.shortest(deployment, caller.owns): deployment for deployment in known}
         return {name: deployment for name, deployment in named.items() if caller.may_use(deployment, name)}
 
     def lease(

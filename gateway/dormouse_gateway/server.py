@@ -101,6 +101,7 @@ class Gateway:
             on_forget=self.metrics.forget,
             on_choice=self.metrics.chosen,
             policy=read_policy(settings),
+            names=settings.names,
         )
         self.departures = Departures(self.router.pool.has_peer, after_s=settings.migrate_after_s)
         self.loads = LoadWatch(self.router, self.channels, on_draining=self.departures.note_draining)

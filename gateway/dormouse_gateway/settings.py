@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dormouse_api.mutual_tls import MutualTls, TlsError, read_bundle
 from dormouse_api.names import CONTROL_PORT, HTTP_PORT, INFERENCE_PORT, METRICS_PORT
+from dormouse_api.short_names import GRACE_S, NameRules, Scope
 from dormouse_api.tracing import BadTracing, TracingSettings, read_tracing
 from dormouse_gateway.hold import HoldLimits, HoldSettings
 from dormouse_gateway.key_files import BadKeyFile
@@ -90,6 +91,9 @@ class Settings:
     # DORMOUSE_AFFINITY_BOUND, or --affinity-bound: with prefix-affinity a worker gets the requests of its prefixes
     # until it has so many times the mean of outstanding tokens. 1 = spread evenly; more finds more in prefix caches.
     affinity_bound: float = DEFAULT_BOUND
+    # DORMOUSE_SHORT_NAMES, DORMOUSE_SHORT_NAME_GRACE: who may be called by spec.model.name alone (holder, namespaced,
+    # none: docs/routing.md), and for how many seconds a name stays with its namespace once its holder is gone.
+    names: NameRules = field(default_factory=NameRules)
     # DORMOUSE_SATURATED_TIMEOUT, seconds: how long a request waits at most while all ready workers of its model are
     # busy. Short, because another place may be free; for a model that must wake it is lifecycle.holdTimeoutSeconds.
     saturated_timeout_s: float = 30.0
@@ -138,7 +142,7 @@ class Settings:
                 "DORMOUSE_HTTP_MAX_CONNECTIONS", cls.http_max_connections, least=1, most=1_000_000
             ),
             http_timeout_s=read.seconds("DORMOUSE_HTTP_TIMEOUT", cls.http_timeout_s, least=0.1),
-            log_level=read.choice("DORMOUSE_LOG_LEVEL", cls.log_level),
+            log_level=read.choice("DORMOUSE_LOG_LEVEL", cls.log_level, _LOG_LEVELS),
             drain_timeout_s=read.seconds("DORMOUSE_DRAIN_TIMEOUT", cls.drain_timeout_s, least=0),
             lame_duck_s=read.seconds("DORMOUSE_LAME_DUCK", cls.lame_duck_s, least=0),
             default_deadline_s=read.seconds("DORMOUSE_DEFAULT_DEADLINE", cls.default_deadline_s, least=1),
@@ -148,6 +152,10 @@ class Settings:
             migrate_after_s=read.seconds("DORMOUSE_MIGRATE_AFTER", cls.migrate_after_s, least=0),
             router_policy=given.get("DORMOUSE_ROUTER_POLICY", cls.router_policy),
             affinity_bound=read.factor("DORMOUSE_AFFINITY_BOUND", cls.affinity_bound),
+            names=NameRules(
+                Scope(read.choice("DORMOUSE_SHORT_NAMES", Scope.HOLDER, tuple(Scope))),
+                read.seconds("DORMOUSE_SHORT_NAME_GRACE", GRACE_S, least=0),
+            ),
             saturated_timeout_s=read.seconds("DORMOUSE_SATURATED_TIMEOUT", cls.saturated_timeout_s, least=0),
             worker_queue=read.number("DORMOUSE_WORKER_QUEUE", cls.worker_queue),
             max_held_bytes=read.number("DORMOUSE_MAX_HELD_BYTES", cls.max_held_bytes),
@@ -219,11 +227,11 @@ class _Reader:
         except ValueError:
             return float("nan")
 
-    def choice(self, name: str, default: str) -> str:
-        """Return a log level."""
+    def choice(self, name: str, default: str, allowed: Sequence[str]) -> str:
+        """Return one of these words."""
         text = self.given.get(name, default).lower()
-        if text not in _LOG_LEVELS:
-            raise BadSetting(f"{name} is {text!r}; allowed are {', '.join(_LOG_LEVELS)}")
+        if text not in allowed:
+            raise BadSetting(f"{name} is {text!r}; allowed are {', '.join(allowed)}")
         return text
 
     def boolean(self, name: str, *, default: bool) -> bool:

@@ -19,6 +19,7 @@ from dormouse_kube.client import KubeClient
 from dormouse_operator import logs, memory
 from dormouse_operator.activity import ActivityBook, ActivityWatch
 from dormouse_operator.cache import Cache
+from dormouse_operator.claims import Claims
 from dormouse_operator.election import Leadership
 from dormouse_operator.errors import NotLeading
 from dormouse_operator.execute import Executor
@@ -98,7 +99,7 @@ class App:
         self._metrics = metrics
         self.candidate = candidate
         self._acts = False
-        self.cache = Cache()
+        self.cache = Cache(claims=Claims(settings.names))
         self.worklist = Worklist(
             self._reconcile,
             clock=asyncio.get_running_loop().time,

@@ -41,7 +41,7 @@ class Snapshot(NamedTuple):
     service: Resource | None  # the one of the deployment's name
     ranks_service: Resource | None  # the one under which the pods of groups find each other
     budget: Resource | None  # the disruption budget of the deployment's name
-    rival: Key | None  # the older deployment that answers to its model name
+    rival: str  # who has its model name, or had it lately, as NAMESPACE/NAME; "" = itself
     version: int  # of the copies: another one means that something changed
 
 
@@ -64,8 +64,8 @@ class Cache:
     """The copies. Until `is_complete` says that everything was heard of at least once, nothing may be concluded."""
 
     is_complete: bool = False
+    claims: Claims = field(default_factory=Claims)
     _groups: dict[Key, _Group] = field(default_factory=dict)
-    _claims: Claims = field(default_factory=Claims)
     _gone: OrderedDict[_Place, int] = field(default_factory=OrderedDict)
     _changes: int = 0
 
@@ -83,7 +83,8 @@ class Cache:
         return sum(len(entry.packed) for group in self._groups.values() for entry in group.entries.values())
 
     def versions(self) -> Iterator[tuple[Key, int]]:
-        """Yield every deployment that exists with the version of its copies."""
+        """Return every deployment that exists with the version of its copies; one whose name is free has a new one."""
+        self._touch_all(key for key in self.claims.freed() if key in self._groups)
         slot_of = INFERENCE_DEPLOYMENTS.plural
         return ((key, group.version) for key, group in self._groups.items() if (slot_of, key.name) in group.entries)
 
@@ -102,7 +103,7 @@ class Cache:
             service=_unpack(service) if service else None,
             ranks_service=_unpack(ranks_service) if ranks_service else None,
             budget=_unpack(budget) if budget else None,
-            rival=self._claims.rival_of(key),
+            rival=self.claims.rival_of(key),
             version=group.version,
         )
 
@@ -118,7 +119,7 @@ class Cache:
         group = self._groups.setdefault(key, _Group())
         group.entries[slot] = _Entry(version, obj["metadata"]["uid"], _pack(obj))
         if kind is INFERENCE_DEPLOYMENTS:
-            self._touch_all(self._claims.put(obj))
+            self._touch_all(self.claims.put(obj))
         return self._touch(key, group)
 
     def drop(self, kind: Kind, obj: Resource) -> Key | None:
@@ -161,7 +162,7 @@ class Cache:
             return None
         del group.entries[slot]
         if slot == (INFERENCE_DEPLOYMENTS.plural, key.name):
-            self._touch_all(self._claims.remove(key))
+            self._touch_all(self.claims.remove(key))
         if not group.entries:
             del self._groups[key]
         return self._touch(key, group)

@@ -133,7 +133,7 @@ class Observer:
             rejections=refusals.told,
             service=service,
             ranks_service=ranks_service,
-            name_owner=str(snapshot.rival) if snapshot.rival else "",
+            name_owner=snapshot.rival,
             budget=parse_budget(await self._budget(snapshot, deployment), deployment, len(spares)),
             agreement_timeout_s=self._agreement_timeout_s,
             pod_digest=pod_digest_of(deployment, image),

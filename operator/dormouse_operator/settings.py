@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from dormouse_api import __version__, tracing
+from dormouse_api.short_names import GRACE_S, NameRules, Scope
 from dormouse_operator.logs import LogFormat
 from dormouse_operator.renewal import LEAST_LIFETIME_S
 
@@ -53,6 +54,9 @@ class Settings:
     certificate_seconds: int  # DORMOUSE_CERTIFICATE_SECONDS: their lifetime; renewed after two thirds of it
     authority_seconds: int  # DORMOUSE_AUTHORITY_SECONDS: lifetime of the authority that the operator makes
     authority_secret: str  # DORMOUSE_AUTHORITY_SECRET: of somebody else's authority; empty = the operator makes one
+    # DORMOUSE_SHORT_NAMES, DORMOUSE_SHORT_NAME_GRACE: who may be called by spec.model.name alone (docs/routing.md), and
+    # for how many seconds a name stays with its namespace once its holder is gone. The gateways have the same.
+    names: NameRules
     max_concurrent_reconciles: int  # DORMOUSE_MAX_CONCURRENT_RECONCILES: of different objects, at the same time
 
     @property
@@ -87,6 +91,9 @@ def parse_settings(env: Mapping[str, str]) -> Settings:
         certificate_seconds=int(_number(env, "CERTIFICATE_SECONDS", 86400, LEAST_LIFETIME_S, _YEAR_S)),
         authority_seconds=int(_number(env, "AUTHORITY_SECONDS", 10 * _YEAR_S, 86400, 30 * _YEAR_S)),
         authority_secret=_text(env, "AUTHORITY_SECRET", ""),
+        names=NameRules(
+            Scope(_choice(env, "SHORT_NAMES", tuple(Scope))), _number(env, "SHORT_NAME_GRACE", GRACE_S, 0.0, 86400.0)
+        ),
         max_concurrent_reconciles=int(_number(env, "MAX_CONCURRENT_RECONCILES", 32, 1, 1000)),
     )
 

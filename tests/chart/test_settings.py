@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from dormouse_api.short_names import NameRules, Scope
 from dormouse_gateway.leaving import LATEST_S
 from dormouse_gateway.settings import Settings as GatewaySettings
 from dormouse_operator.settings import parse_settings
@@ -71,7 +72,7 @@ def test_the_chart_gives_the_gateway_the_limits_that_it_would_choose_itself(rend
     own = GatewaySettings()
     names = ["saturated_timeout_s", "worker_queue", "max_held_bytes", "max_held_total", "max_held_total_bytes"]
     names += ["max_moves", "migrate_stream_bytes", "migrate_total_bytes", "migrate_after_s"]
-    names += ["router_policy", "affinity_bound"]
+    names += ["router_policy", "affinity_bound", "names"]
     assert {name: getattr(settings, name) for name in names} == {name: getattr(own, name) for name in names}
 
 
@@ -89,9 +90,11 @@ def test_the_chart_gives_the_gateway_the_limits_that_it_would_choose_itself(rend
         ("migrate.afterSeconds=5", "migrate_after_s", 5),
         ("routing.policy=least-tokens", "router_policy", "least-tokens"),
         ("routing.affinityBound=2", "affinity_bound", 2),
+        ("shortNames=none", "names", NameRules(Scope.NONE)),
+        ("shortNameGraceSeconds=5", "names", NameRules(grace_s=5)),
     ],
 )
-def test_a_limit_of_the_chart_reaches_the_gateway(render: Render, value: str, name: str, expected: float | str):
+def test_a_limit_of_the_chart_reaches_the_gateway(render: Render, value: str, name: str, expected: object):
     settings = GatewaySettings.from_env(environment(container(render(f"gateway.{value}"), "gateway")))
     assert getattr(settings, name) == expected
 
@@ -160,3 +163,10 @@ def traced(manifests: list[dict[str, Any]], part: str) -> dict[str, str]:
     """Return the variables that are about tracing."""
     named = environment(container(manifests, part)).items()
     return {name: value for name, value in named if name.startswith("OTEL_") or "TRACING" in name}
+
+
+@pytest.mark.parametrize("values", [(), ("gateway.shortNames=namespaced", "gateway.shortNameGraceSeconds=5")])
+def test_operator_and_gateways_decide_about_names_by_the_same_rules(render: Render, values: tuple[str, ...]):
+    manifests = render(*values)
+    theirs = GatewaySettings.from_env(environment(container(manifests, "gateway"))).names
+    assert parse_settings(environment(container(manifests, "operator"))).names == theirs

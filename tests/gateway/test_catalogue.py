@@ -49,6 +49,22 @@ def test_a_model_name_can_not_take_another_deployments_full_name():
     assert known.names() == ["default/thief", "tiny"]
 
 
+def of_namespaces(*namespaces):
+    return lambda one: one.key.namespace in namespaces
+
+
+def at(namespace, name="m", created="2026-01-01T00:00:00Z"):
+    return deployment(name, key=ObjectKey(namespace, name), model_name="m", created=created)
+
+
+def test_a_callers_own_deployment_goes_before_the_one_that_everybody_means():
+    older, own = at("a"), at("b", created="2026-01-02T00:00:00Z")
+    known = catalogue_of(older, own)
+    assert known.find("m") is known.find("m", of_namespaces("c")) is older
+    assert known.find("m", of_namespaces("b")) is own
+    assert (known.shortest(own, of_namespaces("b")), known.shortest(older, of_namespaces("b"))) == ("m", "a/m")
+
+
 def test_a_deployment_that_changes_its_model_name_gives_the_old_one_up():
     known = catalogue_of(deployment("a", model_name="x"))
     known.put(deployment("a", model_name="y"))

@@ -75,7 +75,8 @@ def test_a_taken_name_is_told_with_its_owner_and_its_remedy():
     )
     assert condition.reason == "NameTaken"
     assert condition.message == (
-        "a/b is older and serves the model name 'tiny'; this one answers to team/tiny only. Set another spec.model.name"
+        "a/b has the model name 'tiny', or had it until lately; this one answers to team/tiny only. "
+        "Set another spec.model.name"
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dormouse_api.short_names import NameRules
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS
-from dormouse_operator.claims import Claims
+from dormouse_operator.claims import SOMEBODY, Claims
 from dormouse_operator.model import Key
 
 OLD, YOUNG = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
@@ -19,8 +20,8 @@ def test_the_older_one_has_the_name_whoever_was_heard_of_first():
     claims = Claims()
     claims.put(infd("x", YOUNG))
     assert claims.put(infd("y", OLD, name="x")) == [Key("a", "x")]
-    assert claims.rival_of(Key("a", "x")) == Key("a", "y")
-    assert claims.rival_of(Key("a", "y")) is None
+    assert claims.rival_of(Key("a", "x")) == "a/y"
+    assert claims.rival_of(Key("a", "y")) == ""
     assert repr(claims) == "Claims(2 deployments, {'x': ['a/y', 'a/x']})"
 
 
@@ -28,7 +29,7 @@ def test_of_the_same_second_the_lesser_key_has_it():
     claims = Claims()
     claims.put(infd("x", namespace="b"))
     claims.put(infd("x", namespace="a"))
-    assert claims.rival_of(Key("b", "x")) == Key("a", "x")
+    assert claims.rival_of(Key("b", "x")) == "a/x"
 
 
 def test_when_the_owner_goes_or_takes_another_name_the_next_one_has_it():
@@ -36,18 +37,42 @@ def test_when_the_owner_goes_or_takes_another_name_the_next_one_has_it():
     claims.put(infd("x"))
     claims.put(infd("y", YOUNG, name="x"))
     assert claims.put(infd("x", name="other")) == [Key("a", "y")]
-    assert claims.rival_of(Key("a", "y")) is None
+    assert claims.rival_of(Key("a", "y")) == ""
     claims.put(infd("x", name="x"))
     assert claims.remove(Key("a", "x")) == [Key("a", "y")]
-    assert claims.rival_of(Key("a", "y")) is None
+    assert claims.rival_of(Key("a", "y")) == ""
 
 
 def test_what_is_not_known_has_no_rival_and_can_be_forgotten():
     claims = Claims()
-    assert claims.rival_of(Key("a", "x")) is None
+    assert claims.rival_of(Key("a", "x")) == ""
     assert claims.remove(Key("a", "x")) == []
     claims.put(infd("x"))
     assert claims.put(infd("x")) == []
+
+
+def test_another_namespace_waits_for_the_grace_and_is_told_of_once_it_is_over():
+    now = [0.0]
+    claims = Claims(NameRules(grace_s=600.0), lambda: now[0])
+    claims.put(infd("x", namespace="a"))
+    claims.put(infd("x", YOUNG, namespace="b"))
+    assert claims.remove(Key("a", "x")) == [Key("b", "x")]
+    now[0] = 599.0
+    assert (claims.rival_of(Key("b", "x")), claims.freed()) == ("a/x", [])
+    now[0] = 600.0
+    assert (claims.freed(), claims.freed()) == ([Key("b", "x")], [])
+    assert claims.rival_of(Key("b", "x")) == ""
+
+
+def test_who_waited_when_an_operator_begins_waits_the_grace_though_nobody_knows_whom_for():
+    now = [0.0]
+    claims = Claims(NameRules(grace_s=600.0), lambda: now[0])
+    condition = {"type": "Degraded", "status": "True", "reason": "NameTaken"}
+    claims.put(infd("x") | {"status": {"conditions": [condition]}})
+    assert claims.rival_of(Key("a", "x")) == SOMEBODY
+    now[0] = 600.0
+    assert claims.freed() == [Key("a", "x")]
+    assert claims.rival_of(Key("a", "x")) == ""
 
 
 async def test_a_deployment_whose_name_is_taken_says_so_until_it_is_free(rig):
@@ -55,7 +80,7 @@ async def test_a_deployment_whose_name_is_taken_says_so_until_it_is_free(rig):
     rig.kube.put(INFERENCE_DEPLOYMENTS, older)
     await rig.serving()
     assert rig.condition("Degraded")[:2] == ("True", "NameTaken")
-    assert "team/older is older" in rig.condition("Degraded")[2]
+    assert "team/older has the model name" in rig.condition("Degraded")[2]
     assert rig.status["phase"] == "Active"
     seen = dict(rig.reconciler.seen)
     rig.kube.finish_deletion(INFERENCE_DEPLOYMENTS, "team", "older")

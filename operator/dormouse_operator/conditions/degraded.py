@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dormouse_api.short_names import REASON
 from dormouse_operator.conditions.ladder import failed, not_yet
 from dormouse_operator.model import Condition, Observed
 from dormouse_operator.parse import format_time
@@ -31,8 +32,10 @@ def evaluate(observed: Observed, others: Iterable[Condition]) -> Condition:
         return _is(failed(TYPE, "ForeignPod", f"{words}: it is not asked, and no request is to go there"))
     if observed.name_owner:
         name = observed.deployment.model.served_name
-        words = f"{observed.name_owner} is older and serves the model name {name!r}; this one answers to {key} only"
-        return _is(failed(TYPE, "NameTaken", f"{words}. Set another spec.model.name"))
+        words = (
+            f"{observed.name_owner} has the model name {name!r}, or had it until lately; this one answers to {key} only"
+        )
+        return _is(failed(TYPE, REASON, f"{words}. Set another spec.model.name"))
     return not_yet(TYPE, "AsExpected", "nothing needs attention")
 
 

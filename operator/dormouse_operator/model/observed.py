@@ -51,7 +51,7 @@ class Observed:
     service: ServiceState | None = None
     ranks_service: ServiceState | None = None  # under which the pods of groups find each other
     budget: BudgetState | None = None
-    name_owner: str = ""  # the older deployment, as NAMESPACE/NAME, that serves under the same model name
+    name_owner: str = ""  # who has its model name, as NAMESPACE/NAME, or had it lately; "" = itself
     pod_digest: str = ""  # of the pods that are wanted: what only another pod can change
     strangers: Mapping[str, Worker] = field(
         default_factory=dict

@@ -1,0 +1,204 @@
+"""Which deployment answers to a short model name that several want. Pure: operator and gateways decide by this alone.
+
+A name stays with its holder. When that is gone, or takes another name, those of its own namespace may have the name at
+once, the others only after a grace: what is said to a name by clients who do not know better must not end at another
+team's model because somebody deleted something for a minute. Of several that may have it, the oldest does.
+
+What a process has not seen itself it takes from the operator's status: who waits there for a name goes on to wait.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Generic, Protocol, TypeVar
+
+GRACE_S = 600.0
+REASON = "NameTaken"  # of the condition Degraded, while a deployment waits for its name
+
+
+class Scope(StrEnum):
+    """Who may be called by a short name."""
+
+    HOLDER = "holder"  # by everybody: one deployment of the cluster
+    NAMESPACED = "namespaced"  # by keys of its namespace: one deployment of each namespace
+    NONE = "none"  # nobody: namespace/name only
+
+
+@dataclass(frozen=True, slots=True)
+class NameRules:
+    """What is set of this."""
+
+    scope: Scope = Scope.HOLDER
+    grace_s: float = GRACE_S
+
+
+class Key(Protocol):
+    """Names a deployment."""
+
+    @property
+    def namespace(self) -> str:
+        """Return its namespace."""
+        ...
+
+    def __lt__(self, other: Any, /) -> bool:
+        """Compare with another: of deployments of the same second the lesser one is older."""
+        ...
+
+    def __hash__(self) -> int:
+        """Be a key of mappings."""
+        ...
+
+
+K = TypeVar("K", bound=Key)
+
+
+@dataclass(slots=True)
+class _Claim:
+    created: str  # RFC 3339 in UTC: sorts by time
+    is_late: bool  # took the name when it was somebody else's: its age does not count
+    free_s: float  # from when on it may have the name
+
+
+@dataclass(slots=True)
+class _Name(Generic[K]):
+    claims: dict[K, _Claim] = field(default_factory=dict)
+    holder: K | None = None
+    former: K | None = None  # who had it last
+    until_s: float = -math.inf  # so long only the former one's namespace may have it
+
+
+class ShortNames(Generic[K]):
+    """Who wants which name, and who has it."""
+
+    def __init__(self, rules: NameRules | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        """Take the rules; know nobody."""
+        self.rules = rules or NameRules()
+        self._clock = clock
+        self._wanted: dict[K, str] = {}
+        self._names: dict[str, _Name[K]] = {}
+        self._ends: deque[tuple[float, str]] = deque()  # of graces, in their order
+
+    def __repr__(self) -> str:
+        """Show the names that several want, and who they are."""
+        rivals = {name: [str(key) for key in self._ranked(known)] for name, known in self._names.items()}
+        return f"({len(self._wanted)} deployments, { {name: keys for name, keys in rivals.items() if keys[1:]} })"
+
+    def put(self, key: K, name: str, created: str, *, is_waiting: bool = False) -> bool:
+        """Take what a deployment wants to be called; `is_waiting` is what its status said of that.
+
+        Returns whether it did not want this name before.
+        """
+        if self._wanted.get(key) == name:
+            if not is_waiting:
+                self._names[name].claims[key].free_s = -math.inf
+            return False
+        is_late = is_waiting or key in self._wanted
+        self.remove(key)
+        self._wanted[key] = name
+        known = self._names.setdefault(name, _Name())
+        known.claims[key] = _Claim(created, is_late, self._grace_end(name) if is_waiting else -math.inf)
+        if known.holder and not is_late and self._rank(known, key) < self._rank(known, known.holder):
+            known.holder = key  # heard of later, and older
+        self._settle(known)
+        return True
+
+    def remove(self, key: K) -> None:
+        """Forget a deployment. No error if it is not known."""
+        name = self._wanted.pop(key, None)
+        if name is None:
+            return
+        known = self._names[name]
+        del known.claims[key]
+        if known.holder == key:
+            known.holder, known.former, known.until_s = None, key, self._grace_end(name)
+            self._settle(known)
+        self._drop_unused(name)
+
+    def freed(self) -> list[K]:
+        """Return who wanted a name whose grace ended since this was last asked."""
+        found: list[K] = []
+        while self._ends and self._ends[0][0] <= self._clock():
+            _, name = self._ends.popleft()
+            found += self._names[name].claims if name in self._names else ()
+            self._drop_unused(name)
+        return found
+
+    def others(self, key: K) -> list[K]:
+        """Return who else wants the name that this one wants."""
+        name = self._wanted.get(key)
+        return [other for other in self._names[name].claims if other != key] if name is not None else []
+
+    def holder(self, name: str) -> K | None:
+        """Return who everybody means by the name, None if nobody has it."""
+        known = self._names.get(name)
+        if known is None or self.rules.scope is not Scope.HOLDER:
+            return None
+        return self._settle(known)
+
+    def own(self, name: str, is_own: Callable[[K], bool]) -> K | None:
+        """Return who is meant by the name among the caller's own, None if nobody is."""
+        known = self._names.get(name)
+        if known is None or self.rules.scope is Scope.NONE:
+            return None
+        return next((key for key in self._ranked(known) if is_own(key)), None)
+
+    def keeper(self, key: K) -> K | None:
+        """Return who has the name that this one wants, or had it until lately; None if nobody is known to."""
+        known = self._names[self._wanted[key]]
+        match self.rules.scope:
+            case Scope.NONE:
+                return None
+            case Scope.NAMESPACED:
+                return next(other for other in self._ranked(known) if other.namespace == key.namespace)
+            case _:
+                return self._settle(known) or known.former
+
+    def is_waiting(self, key: K) -> bool:
+        """Tell whether it can not be called by the name that it wants."""
+        if self.rules.scope is Scope.HOLDER and key in self._wanted:
+            return self._settle(self._names[self._wanted[key]]) != key
+        return self.rules.scope is Scope.NAMESPACED and key in self._wanted and self.keeper(key) != key
+
+    def _settle(self, known: _Name[K]) -> K | None:
+        """Give the name to whom may have it, unless somebody has it; return who has it."""
+        if known.holder is None:
+            known.holder = next((key for key in self._ranked(known) if self._may_have(known, key)), None)
+            if known.holder is not None:
+                known.claims[known.holder].is_late, known.former = False, None
+        return known.holder
+
+    def _may_have(self, known: _Name[K], key: K) -> bool:
+        is_kept = known.former is not None and known.until_s > self._clock() and known.former.namespace != key.namespace
+        return not is_kept and known.claims[key].free_s <= self._clock()
+
+    def _ranked(self, known: _Name[K]) -> list[K]:
+        return sorted(known.claims, key=lambda key: (key != known.holder, self._rank(known, key)))
+
+    @staticmethod
+    def _rank(known: _Name[K], key: K) -> tuple[bool, str, K]:
+        claim = known.claims[key]
+        return (claim.is_late, claim.created, key)
+
+    def _grace_end(self, name: str) -> float:
+        end_s = self._clock() + self.rules.grace_s
+        self._ends.append((end_s, name))
+        return end_s
+
+    def _drop_unused(self, name: str) -> None:
+        """Forget a name that nobody wants and nobody had lately."""
+        known = self._names.get(name)
+        if known and not known.claims and known.until_s <= self._clock():
+            del self._names[name]
+
+
+def says_waiting(conditions: Iterable[Mapping[str, Any]]) -> bool:
+    """Tell whether a status says that the deployment waits for its short name."""
+    return any(
+        condition.get("type") == "Degraded" and condition.get("status") == "True" and condition.get("reason") == REASON
+        for condition in conditions
+    )

@@ -1,0 +1,206 @@
+"""Who answers to a short name: its holder, and after that its namespace, and only then somebody else."""
+
+import math
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dormouse_api.short_names import NameRules, Scope, ShortNames, says_waiting
+
+OLD, YOUNG, YOUNGEST = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z", "2026-01-03T00:00:00Z"
+GRACE_S = 600.0
+
+
+class Key(NamedTuple):
+    """A deployment's key."""
+
+    namespace: str
+    name: str
+
+
+A, A2, B, C = Key("a", "x"), Key("a", "y"), Key("b", "x"), Key("c", "x")
+
+
+class World:
+    """Names, and a clock that is set by hand."""
+
+    def __init__(self, scope=Scope.HOLDER, grace_s=GRACE_S):
+        self.now_s = 1000.0
+        self.names = ShortNames(NameRules(scope, grace_s), lambda: self.now_s)
+
+    def put(self, key, created=OLD, name="m", **how):
+        self.names.put(key, name, created, **how)
+
+    def holder(self):
+        return self.names.holder("m")
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+@pytest.mark.parametrize("order", [(A, B), (B, A)])
+def test_the_oldest_has_it_in_whatever_order_they_are_heard_of(world, order):
+    for key in order:
+        world.put(key, {A: OLD, B: YOUNG}[key])
+    assert (world.holder(), world.names.is_waiting(B), world.names.keeper(B)) == (A, True, A)
+
+
+def test_another_namespace_does_not_get_it_before_its_holder_is_gone_for_a_while(world):
+    world.put(A)
+    world.put(B, YOUNG)
+    world.names.remove(A)
+    assert (world.holder(), world.names.keeper(B)) == (None, A)
+    world.now_s += GRACE_S - 1
+    assert (world.holder(), world.names.freed()) == (None, [])
+    world.now_s += 1
+    assert world.names.freed() == [B]
+    assert (world.holder(), world.names.keeper(B)) == (B, B)
+
+
+def test_who_comes_during_the_grace_waits_as_well_unless_he_is_of_the_same_namespace(world):
+    world.put(A)
+    world.names.remove(A)
+    world.put(B, YOUNG)
+    assert world.holder() is None
+    world.put(A2, YOUNGEST)
+    assert world.holder() == A2
+    world.now_s += GRACE_S
+    assert world.holder() == A2, "B is older, and it is not his"
+
+
+def test_nobody_takes_a_name_by_calling_an_older_deployment_by_it(world):
+    world.put(B, OLD, name="other")
+    world.put(A, YOUNG)
+    world.put(B, OLD)
+    assert (world.holder(), world.names.is_waiting(B)) == (A, True)
+
+
+def test_who_gives_a_name_up_by_changing_it_leaves_it_to_its_namespace_for_a_while(world):
+    world.put(A)
+    world.put(B, YOUNG)
+    world.put(A, name="other")
+    assert (world.holder(), world.names.holder("other")) == (None, A)
+    world.put(A)
+    assert world.holder() == A
+
+
+def test_a_name_that_was_handed_over_is_its_new_holders_as_it_was_the_old_ones(world):
+    world.put(A)
+    world.put(B, OLD, name="other")
+    world.put(B, OLD)
+    world.names.remove(A)
+    world.now_s += GRACE_S
+    assert world.holder() == B
+    world.put(C, YOUNGEST)
+    assert world.holder() == B
+
+
+@pytest.mark.parametrize("order", [(A, B), (B, A)])
+def test_after_a_restart_who_waited_for_the_name_goes_on_to_wait(world, order):
+    for key in order:
+        world.put(key, {A: YOUNG, B: OLD}[key], is_waiting=key == B)
+    assert (world.holder(), world.names.is_waiting(B)) == (A, True)
+
+
+def test_after_a_restart_who_waits_alone_gets_it_after_the_grace_or_when_the_operator_says_so(world):
+    world.put(B, is_waiting=True)
+    assert (world.holder(), world.names.is_waiting(B), world.names.keeper(B)) == (None, True, None)
+    world.put(B, is_waiting=True)
+    assert world.holder() is None
+    world.put(B)
+    assert world.holder() == B
+    other = World()
+    other.put(B, is_waiting=True)
+    other.now_s += GRACE_S
+    assert other.holder() == B
+
+
+def test_what_the_operator_says_late_takes_nobody_the_name_that_he_has(world):
+    world.put(A)
+    world.put(A, is_waiting=True)
+    assert world.holder() == A
+
+
+def test_a_callers_own_go_before_the_holder_and_of_several_own_the_holder_then_the_oldest(world):
+    world.put(A, OLD)
+    world.put(B, YOUNG)
+    world.put(C, YOUNGEST)
+    assert world.names.own("m", lambda key: key.namespace in {"b", "c"}) == B
+    assert world.names.own("m", lambda _: True) == A
+    assert world.names.own("m", lambda _: False) is None
+    assert world.names.own("unknown", lambda _: True) is None
+
+
+def test_with_names_of_namespaces_nobody_has_one_for_all_and_each_namespace_its_own():
+    world = World(Scope.NAMESPACED)
+    for key, created in ((A, YOUNG), (A2, OLD), (B, YOUNGEST)):
+        world.put(key, created)
+    assert (world.holder(), world.names.own("m", lambda key: key.namespace == "b")) == (None, B)
+    assert [key for key in (A, A2, B) if world.names.is_waiting(key)] == [A]
+    assert world.names.keeper(A) == A2
+
+
+def test_without_short_names_nobody_has_one_and_nobody_waits():
+    world = World(Scope.NONE)
+    world.put(A)
+    world.put(B)
+    assert (world.holder(), world.names.own("m", lambda _: True)) == (None, None)
+    assert (world.names.is_waiting(B), world.names.keeper(B)) == (False, None)
+
+
+def test_names_that_nobody_wants_any_more_are_forgotten(world):
+    world.put(A)
+    world.put(B, YOUNG)
+    world.names.remove(B)
+    world.names.remove(A)
+    world.names.remove(A)
+    assert (world.holder(), world.names.others(A), repr(world.names)) == (None, [], "(0 deployments, {})")
+    world.now_s += GRACE_S
+    assert world.names.freed() == []
+    assert world.names._names == {}
+
+
+def test_only_the_condition_itself_says_that_somebody_waits():
+    taken = {"type": "Degraded", "status": "True", "reason": "NameTaken"}
+    assert says_waiting([{"type": "Ready"}, taken])
+    assert not says_waiting([taken | {"status": "False"}, taken | {"reason": "Forbidden"}, taken | {"type": "Ready"}])
+
+
+CHANGES = st.lists(
+    st.tuples(
+        st.sampled_from([A, A2, B, C]),
+        st.sampled_from(["put m", "put n", "waiting", "remove", "time"]),
+        st.sampled_from([OLD, YOUNG]),
+    ),
+    max_size=25,
+)
+
+
+@given(CHANGES)
+def test_a_name_never_goes_to_another_namespace_sooner_than_the_grace(changes):
+    """Except at first sight of an older one, which is how a process begins."""
+    world = World()
+    held, free_since = None, -math.inf
+    for key, what, _ in changes:
+        before = world.holder()
+        match what:
+            case "put m" | "put n":
+                world.put(key, OLD, name=what[-1])
+            case "waiting":
+                world.put(key, OLD, is_waiting=True)
+            case "remove":
+                world.names.remove(key)
+            case _:
+                world.now_s += GRACE_S / 3
+        holder = world.holder()
+        if before is not None and holder is None:
+            held, free_since = before, world.now_s
+        if before is None and holder is not None and held and holder.namespace != held.namespace:
+            assert world.now_s >= free_since + GRACE_S
+        if before is not None and holder is not None and holder.namespace != before.namespace:
+            assert what == "put m"
+            assert (OLD, holder) < (OLD, before)

@@ -1,0 +1,105 @@
+"""Short names as callers meet them: their own models first, and no name that has just changed hands."""
+
+import grpc
+import pytest
+
+from dormouse_api.short_names import NameRules, Scope
+from dormouse_api.status import CallError
+from dormouse_gateway.key_files import ApiKey
+from dormouse_gateway.keys import ANYBODY, Caller
+from dormouse_gateway.router import Router
+from dormouse_gateway.testing import infd
+from dormouse_kube.reflector import ObjectKey
+
+TAKEN = {"conditions": [{"type": "Degraded", "status": "True", "reason": "NameTaken"}]}
+
+
+def bound_to(*models):
+    return Caller(ApiKey("team", b"", frozenset(models)))
+
+
+class World:
+    """A router that knows the model `m` of two namespaces, and a clock that is set by hand."""
+
+    def __init__(self, scope=Scope.HOLDER):
+        self.now_s = 0.0
+        self.router = Router(on_close=lambda _: None, names=NameRules(scope, grace_s=600.0), clock=lambda: self.now_s)
+        self.router.is_synced = True
+        self.put("a", "2026-01-01T00:00:00Z")
+        self.put("b", "2026-01-02T00:00:00Z")
+
+    def put(self, namespace, created, status=None):
+        obj = infd("x", namespace=namespace, model="m") | {"status": status or {}}
+        obj["metadata"] |= {"uid": namespace, "creationTimestamp": created}
+        self.router.on_deployment(ObjectKey(namespace, "x"), obj)
+
+    def delete(self, namespace):
+        self.router.on_deployment(ObjectKey(namespace, "x"), None)
+
+    def meant(self, name="m", caller=ANYBODY):
+        """Return what the caller gets by the name, the code of the refusal if nothing."""
+        try:
+            return self.router.resolve(name, caller).full_name
+        except CallError as error:
+            return error.code
+
+
+NOT_FOUND = grpc.StatusCode.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("models", "expected"),
+    [
+        (("b/*",), "b/x"),
+        (("b/x",), "b/x"),
+        (("b/*", "m"), "b/x"),
+        (("m",), "a/x"),
+        (("a/*", "b/*"), "a/x"),
+        (("c/*",), NOT_FOUND),
+    ],
+)
+def test_a_keys_own_namespaces_go_before_the_holder_of_the_name(models, expected):
+    assert World().meant(caller=bound_to(*models)) == expected
+
+
+def test_a_key_lists_its_own_model_by_the_short_name_and_never_gets_the_holders_by_it():
+    world, caller = World(), bound_to("b/*", "m")
+    assert {name: one.full_name for name, one in world.router.models(caller).items()} == {"m": "b/x"}
+    assert world.meant("a/x", caller) is NOT_FOUND
+    assert sorted(world.router.models()) == ["b/x", "m"]
+
+
+def test_a_name_whose_holder_is_gone_means_nothing_for_a_while_and_then_the_next_one():
+    world = World()
+    world.delete("a")
+    assert (world.meant(), world.meant("b/x"), sorted(world.router.models())) == (NOT_FOUND, "b/x", ["b/x"])
+    world.now_s = 600.0
+    assert (world.meant(), sorted(world.router.models())) == ("b/x", ["m"])
+
+
+def test_the_holders_namespace_has_the_name_back_at_once():
+    world = World()
+    world.delete("a")
+    world.put("a", "2026-01-03T00:00:00Z")
+    assert world.meant() == "a/x"
+
+
+def test_a_gateway_that_starts_believes_the_operator_who_waits():
+    world = World()
+    fresh = World()
+    for namespace in ("a", "b"):
+        fresh.delete(namespace)
+    fresh.now_s = 1e6
+    fresh.put("b", "2025-01-01T00:00:00Z", TAKEN)
+    assert fresh.meant() is NOT_FOUND
+    fresh.put("a", "2026-01-01T00:00:00Z")
+    assert fresh.meant() == "a/x" == world.meant()
+
+
+@pytest.mark.parametrize(
+    ("scope", "anybody", "bound"), [(Scope.NAMESPACED, NOT_FOUND, "b/x"), (Scope.NONE, NOT_FOUND, NOT_FOUND)]
+)
+def test_other_scopes_know_names_of_namespaces_or_none(scope, anybody, bound):
+    world = World(scope)
+    assert (world.meant(), world.meant(caller=bound_to("b/*"))) == (anybody, bound)
+    assert world.meant("a/x") == "a/x"
