@@ -37,6 +37,8 @@ QUESTION = "Explain in two sentences why animals hibernate."
 CONTINUED = ("The capital of France is", "Once upon a time, a dormouse", "def fibonacci(n):")
 STARTED = "DORMOUSE_STARTED"  # seconds since 1970 when `make` began, so that its set-up is counted too
 MAX_TOKENS = 48
+RANKS_IN_A_POD = (1, 3)  # the model has nine heads, three of keys and values
+RANK_MIB = 2048  # a rank is a process of its own, with a torch of its own
 SERVES_AS_APPLIED = (  # what served before is Ready, too: of another demo, with other ranks
     "condition=CacheAllocated",
     'jsonpath={.status.conditions[?(@.type=="Progressing")].reason}=Complete',
@@ -51,7 +53,7 @@ def main() -> None:
     """Run the demo, or remove it."""
     parser = argparse.ArgumentParser(description="Run the whole chain on this machine, and leave it up to be tried.")
     parser.add_argument("--down", action="store_true", help="remove the demo and the local Kubernetes")
-    parser.add_argument("--tensor", type=int, choices=(1, 2, 4), default=1, help="ranks in each pod (default 1)")
+    parser.add_argument("--tensor", type=int, choices=RANKS_IN_A_POD, default=1, help="ranks in each pod (default 1)")
     parser.add_argument(
         "--pipeline", type=int, choices=(1, 2, 3), default=1, help="pods that share the model's layers (default 1)"
     )
@@ -81,6 +83,7 @@ def example(*, tensor: int, pipeline: int) -> dict[str, Any]:
     manifest: dict[str, Any] = yaml.safe_load((EXAMPLE / "inferencedeployment.yaml").read_text("utf-8"))
     if tensor * pipeline > 1:
         manifest["spec"] |= {"replicas": 1, "parallelism": {"tensor": tensor, "pipeline": pipeline}}
+        manifest["spec"]["resources"]["limits"]["memory"] = f"{tensor * RANK_MIB}Mi"
     return manifest
 
 

@@ -16,6 +16,7 @@ from transformers import AutoTokenizer
 
 from dormouse_worker.model_files import check_model_files
 from tools import demo_model, reference
+from tools.demo import RANKS_IN_A_POD
 
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 TEXT, ARRAY = 8, 9
@@ -147,6 +148,12 @@ def test_it_answers_sensibly_and_ends_by_itself(model):
     messages = [{"role": "user", "content": "What is the capital of France?"}]
     tokens = reference.greedy_tokens(model, reference.chat_token_ids(model, messages), 16)
     assert AutoTokenizer.from_pretrained(model).decode(tokens) == "The capital of France is Paris.<|im_end|>"
+
+
+def test_the_ranks_that_the_demo_offers_divide_its_heads(model):
+    config = json.loads((model / "config.json").read_text())
+    for ranks in RANKS_IN_A_POD:
+        assert (config["num_attention_heads"] % ranks, config["num_key_value_heads"] % ranks) == (0, 0)
 
 
 def test_a_worker_takes_it_and_its_licence_lies_beside_it(model):

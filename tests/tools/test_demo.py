@@ -15,8 +15,9 @@ def applied(**ranks):
 def test_the_demo_is_the_example_unless_ranks_are_asked_for():
     assert applied(tensor=1, pipeline=1).replicas == 2
     assert applied(tensor=1, pipeline=1).parallelism.num_ranks == 1
-    group = applied(tensor=2, pipeline=2)
-    assert (group.replicas, group.parallelism.tensor, group.parallelism.pipeline) == (1, 2, 2)
+    group = applied(tensor=3, pipeline=2)
+    assert (group.replicas, group.parallelism.tensor, group.parallelism.pipeline) == (1, 3, 2)
+    assert example(tensor=3, pipeline=2)["spec"]["resources"]["limits"] == {"memory": "6144Mi"}
 
 
 def test_the_time_at_the_end_counts_what_make_did_before():
