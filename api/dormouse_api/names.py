@@ -46,9 +46,8 @@ METADATA_HOLD_SECONDS = "dormouse-hold-seconds"  # beside it: how long the reque
 METADATA_WAKE_SECONDS = "dormouse-wake-seconds"  # beside it: how much of that until a worker took requests
 
 ANNOTATION_WAKE = (
-    "dormouse.dev/wake-requested-at"  # on the resource: RFC 3339; another one than at the last sleep = wake
+    "dormouse.dev/wake-requested-at"  # on the resource, by people: RFC 3339; another one than at the last sleep = wake
 )
-FIELD_MANAGER_GATEWAY = "dormouse-gateway"  # who owns that annotation
 
 
 class Role(StrEnum):

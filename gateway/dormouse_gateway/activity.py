@@ -33,6 +33,8 @@ class Activity:
     in_flight: int
     held: int
     last_request_s: float | None  # when a request last arrived or ended; None = none did since it is known
+    is_wanted: bool  # requests wait for it to wake or to start
+    wanted_s: float | None  # when one last did; None = none did
     known_since_s: float
     awake_workers: int
     running: int
@@ -47,6 +49,8 @@ class _Entry:
     known_since_s: float
     in_flight: int = 0
     held: int = 0
+    is_wanted: bool = False  # requests wait for it to wake or to start
+    wanted_s: float | None = None  # when one last did, before now
     last_request_s: float | None = None
     loads: dict[ObjectKey, WorkerLoad] = field(default_factory=dict)  # by pod; of workers that are ready
 
@@ -64,23 +68,32 @@ class Changes:
         """Begin with these as changed."""
         self._keys = set(keys)
         self._some = asyncio.Event()
+        self._pressing = asyncio.Event()
         self._tell()
 
-    def add(self, key: ObjectKey) -> None:
-        """Note a change."""
+    def add(self, key: ObjectKey, *, is_pressing: bool = False) -> None:
+        """Note a change. One that is pressing shall not wait for others."""
         self._keys.add(key)
         self._tell()
+        if is_pressing:
+            self._pressing.set()
 
     def take(self, most: int) -> tuple[list[ObjectKey], bool]:
         """Return at most so many of the changed ones and forget them; and whether these were all."""
         taken = sorted(self._keys)[:most]
         self._keys.difference_update(taken)
         self._tell()
+        if not self._keys:
+            self._pressing.clear()
         return taken, not self._keys
 
     async def wait(self) -> None:
         """Wait until there is a change."""
         await self._some.wait()
+
+    async def wait_pressing(self) -> None:
+        """Wait until there is one that is pressing."""
+        await self._pressing.wait()
 
     def _tell(self) -> None:
         if self._keys:
@@ -131,12 +144,16 @@ class ActivityLog:
             entry.in_flight -= 1
             self._touch(key, entry)
 
-    def note_held(self, key: ObjectKey, held: int) -> None:
-        """Take how many requests of the deployment wait for a worker now."""
+    def note_held(self, key: ObjectKey, held: int, *, is_wanted: bool = False) -> None:
+        """Take how many requests of the deployment wait for a worker now, and whether they want it to wake."""
         entry = self._entries.get(key)
-        if entry and entry.held != held:
-            entry.held = held
-            self._changed(key)
+        if entry is None or (entry.held, entry.is_wanted) == (held, is_wanted):
+            return
+        if entry.is_wanted or is_wanted:
+            entry.wanted_s = self._clock()
+        is_news = is_wanted and not entry.is_wanted
+        entry.held, entry.is_wanted = held, is_wanted
+        self._changed(key, is_pressing=is_news)
 
     def note_load(self, key: ObjectKey, pod: ObjectKey, load: WorkerLoad | None) -> None:
         """Take what a worker of the deployment told, None when it is followed no more."""
@@ -161,6 +178,8 @@ class ActivityLog:
             in_flight=entry.in_flight,
             held=entry.held,
             last_request_s=entry.last_request_s,
+            is_wanted=entry.is_wanted,
+            wanted_s=self._clock() if entry.is_wanted else entry.wanted_s,
             known_since_s=entry.known_since_s,
             awake_workers=awake,
             running=running,
@@ -183,9 +202,9 @@ class ActivityLog:
         if self._entries.get(key) is entry:  # else it is gone, and another may have its name
             self._changed(key)
 
-    def _changed(self, key: ObjectKey) -> None:
+    def _changed(self, key: ObjectKey, *, is_pressing: bool = False) -> None:
         for changes in self._readers:
-            changes.add(key)
+            changes.add(key, is_pressing=is_pressing)
 
 
 def _figures(entry: _Entry) -> tuple[int, int, int, float]:

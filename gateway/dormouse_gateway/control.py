@@ -66,27 +66,34 @@ class GatewayControl(rpc.GatewayControlServicer):
             self._num_streams -= 1
 
     async def _updates(self, changes: Changes) -> AsyncIterator[pb.ActivityUpdate]:
-        is_complete = False
+        is_complete, is_early = False, False
         while not self._closed.is_set():
             is_synced = self._is_synced()  # before the changes are taken: all that was known then is told
             keys, are_all = changes.take(_MAX_ACTIVITIES)
             is_complete = is_complete or (is_synced and are_all)
             yield self._update(keys, is_complete=is_complete)
             if are_all:
-                await self._until_next(changes)
+                is_early = await self._until_next(changes, may_be_early=not is_early)
 
-    async def _until_next(self, changes: Changes) -> None:
-        """Wait out the interval, then for a change or the time of the heartbeat."""
-        await self._race(self._sleep(INTERVAL_S))
+    async def _until_next(self, changes: Changes, *, may_be_early: bool) -> bool:
+        """Wait out the interval, then for a change or the time of the heartbeat; return whether it was cut short.
+
+        What is pressing cuts it short, but not twice in a row: callers must not decide how much is sent.
+        """
+        pressing = (changes.wait_pressing(),) if may_be_early else ()
+        if await self._race(self._sleep(INTERVAL_S), *pressing):
+            return True
         with suppress(TimeoutError):
             async with asyncio.timeout(self._heartbeat_s - INTERVAL_S):
                 await self._race(changes.wait())
+        return False
 
-    async def _race(self, awaited: Awaitable[Any]) -> None:
-        """Wait for it, or for the end."""
-        tasks = [asyncio.ensure_future(awaited), asyncio.ensure_future(self._closed.wait())]
+    async def _race(self, awaited: Awaitable[Any], *others: Awaitable[Any]) -> bool:
+        """Wait for any of them, or for the end; return whether the first was not the one that came about."""
+        tasks = [asyncio.ensure_future(each) for each in (awaited, *others, self._closed.wait())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            return not tasks[0].done()
         finally:
             for task in tasks:
                 task.cancel()
@@ -115,4 +122,5 @@ def _to_message(key: ObjectKey, activity: Activity, now_s: float) -> pb.Activity
         awake_workers=activity.awake_workers,
         running_requests=activity.running,
         waiting_requests=activity.waiting,
+        wake_wanted_age_seconds=None if activity.wanted_s is None else max(0.0, now_s - activity.wanted_s),
     )

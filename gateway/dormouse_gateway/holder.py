@@ -11,7 +11,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
 
 from dormouse_api.status import CallError
 from dormouse_gateway import refusals
@@ -33,18 +32,6 @@ class Start(StrEnum):
     LEVEL1 = "level1"
     LEVEL2 = "level2"
     COLD = "cold"
-
-
-class Wakes(Protocol):
-    """Who asks for a deployment to wake."""
-
-    def want(self, key: ObjectKey) -> None:
-        """Have it woken; called again while it is still wanted."""
-        ...
-
-    def unwant(self, key: ObjectKey, *, is_over: bool) -> None:
-        """Want it no more: that is over (it is awake, or ordered not to be), or else everyone has gone."""
-        ...
 
 
 OnHeld = Callable[[float], Awaitable[None]]
@@ -91,16 +78,16 @@ class Holder:
         router: Router,
         settings: HoldSettings,
         *,
-        wakes: Wakes,
         on_first: Callable[[ObjectKey], None] = lambda _: None,
+        on_unwanted: Callable[[ObjectKey], None] = lambda _: None,
         on_end: Callable[[str, float], None] = lambda _name, _seconds: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take who wakes, who hears that a line begins or ends, and who counts how long a request was held."""
+        """Take who hears that a line begins or ends, that nobody waits for a wake, and how long a request was held."""
         self._router = router
         self._settings = settings
-        self._wakes = wakes
         self._on_first = on_first
+        self._on_unwanted = on_unwanted
         self._on_end = on_end
         self._clock = clock
         self._queue: HoldQueue[_Request] = HoldQueue(settings.limits)
@@ -227,15 +214,13 @@ class Holder:
         held, deployment = self._queue.count(key), self._router.catalogue.get(key)
         activity = self._router.activity.activity(key)
         was_held = activity.held if activity else 0
-        self._router.activity.note_held(key, held)
-        self._set_timer(key)
         terms = self._queue.terms(key)
         is_cold = terms is not None and terms.regime is not Regime.SATURATED
-        if is_cold and deployment and deployment.desired_state == "Auto":
-            self._wakes.want(key)
-        else:
-            has_left = bool(deployment and deployment.desired_state == "Auto" and not self._router.pool.is_ready(key))
-            self._wakes.unwant(key, is_over=not has_left)
+        is_wanted = is_cold and deployment is not None and deployment.desired_state == "Auto"
+        self._router.activity.note_held(key, held, is_wanted=is_wanted)
+        self._set_timer(key)
+        if not is_wanted:
+            self._on_unwanted(key)
         if bool(was_held) != bool(held):
             self._on_first(key)
 

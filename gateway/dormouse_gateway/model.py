@@ -8,11 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from dormouse_api.names import (
-    ANNOTATION_WAKE,
     COMPONENT_FOLLOWER,
     INFERENCE_PORT,
     LABEL_COMPONENT,
@@ -45,8 +43,6 @@ class Deployment:
     max_held: int = 1000  # spec.lifecycle.maxHeldRequests, per gateway
     waits_for_name: bool = False  # somebody else has its model name, or had it lately, as the operator says
     sleep_level: int = 0  # while it is asleep: how deep; 0 = not known, or not asleep
-    slept_at: datetime | None = None  # since when it is to sleep as deep as it is; None = awake
-    wake_requested_at: datetime | None = None  # what a gateway wrote last
 
     @property
     def full_name(self) -> str:
@@ -107,8 +103,6 @@ def parse_deployment(obj: Resource) -> Deployment:
         max_held=int(lifecycle.get("maxHeldRequests", Deployment.max_held)),
         waits_for_name=says_waiting(status.get("conditions") or ()),
         sleep_level=int(level[1]) if level else 0,
-        slept_at=_slept_at(status, asleep),
-        wake_requested_at=_time((metadata.get("annotations") or {}).get(ANNOTATION_WAKE)),
     )
 
 
@@ -138,23 +132,6 @@ def _culprit(conditions: Any) -> Mapping[str, Any]:
     if ready.get("status") == "True":  # a model that can be woken is ready, also when its wake fails
         return degraded if degraded.get("status") == "True" else {}
     return ready
-
-
-def _slept_at(status: Mapping[str, Any], asleep: Mapping[str, Any]) -> datetime | None:
-    """Return when it was decided to sleep, or to go deeper; by order, when it slept. None while awake."""
-    lifecycle = status.get("lifecycle") or {}
-    if lifecycle:
-        return None if lifecycle.get("rung") == "Active" else _time(lifecycle.get("since"))
-    return _time(asleep.get("lastTransitionTime")) if asleep.get("status") == "True" else None
-
-
-def _time(text: Any) -> datetime | None:
-    """Read RFC 3339; None for what is none: anybody may write an annotation."""
-    try:
-        read = datetime.fromisoformat(text)
-    except (TypeError, ValueError):
-        return None
-    return read if read.tzinfo else read.replace(tzinfo=UTC)
 
 
 def _condition(conditions: Any, wanted: str) -> Mapping[str, Any]:

@@ -50,7 +50,6 @@ from dormouse_gateway.settings import (
     read_policy,
 )
 from dormouse_gateway.tracing import UNTRACED, Traces
-from dormouse_gateway.wakes import WakeWriter
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS, KubeApi, Resource
 from dormouse_kube.reflector import ObjectKey, Reflector
 
@@ -106,12 +105,11 @@ class Gateway:
         self.departures = Departures(self.router.pool.has_peer, after_s=settings.migrate_after_s)
         self.loads = LoadWatch(self.router, self.channels, on_draining=self.departures.note_draining)
         self.mover = Mover(settings.moving, self.departures, count=self.metrics.migrated)
-        self.wakes = WakeWriter(api, self.router.catalogue.get)
         self.holder = Holder(
             self.router,
             hold_settings(settings),
-            wakes=traces.wakes(self.wakes, self.router.pool.is_ready),
             on_first=self.loads.on_deployment,
+            on_unwanted=traces.on_unwanted(self.router.pool.is_ready),
             on_end=self.metrics.held,
         )
         self.metrics.watch(self.router)
@@ -201,7 +199,6 @@ class Gateway:
         (outcome,) = await asyncio.gather(watching, return_exceptions=True)
         self.departures.close()
         self.holder.hand_back()
-        await self.wakes.aclose()
         await self.loads.aclose()
         await self.channels.aclose()
         await self._http.stop()

@@ -23,7 +23,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from dormouse_api.tracing import carrier
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.call import Call, Write
-from dormouse_gateway.holder import OnHeld, Start, Wakes
+from dormouse_gateway.holder import OnHeld, Start
 from dormouse_gateway.model import Endpoint
 from dormouse_gateway.requests import Method, Request
 from dormouse_gateway.tracing import UNTRACED, RequestTrace
@@ -68,9 +68,9 @@ class OtelTraces:
         span = self._tracer.start_span("generate", context=parent, kind=SpanKind.SERVER, attributes=door)
         return _Request(span, self._tracer, self._now_ns, self._wake)
 
-    def wakes(self, wakes: Wakes, is_awake: Callable[[ObjectKey], bool]) -> Wakes:
+    def on_unwanted(self, is_awake: Callable[[ObjectKey], bool]) -> Callable[[ObjectKey], None]:
         """See `Traces`."""
-        return _TracedWakes(wakes, partial(self._end_wake, is_awake))
+        return partial(self._end_wake, is_awake)
 
     def _wake(self, call: Call, cause: Span) -> SpanContext:
         """Return the wake that this call waits for; the first one that is recorded begins it."""
@@ -89,23 +89,6 @@ class OtelTraces:
                 Status(StatusCode.OK) if is_done else Status(StatusCode.ERROR, "nobody waits for it any more")
             )
             wake.end()
-
-
-@dataclass(frozen=True, slots=True)
-class _TracedWakes:
-    """Tells of a wake's end, and passes everything on."""
-
-    wakes: Wakes
-    end: Callable[[ObjectKey], None]
-
-    def want(self, key: ObjectKey) -> None:
-        """See `Wakes`."""
-        self.wakes.want(key)
-
-    def unwant(self, key: ObjectKey, *, is_over: bool) -> None:
-        """See `Wakes`."""
-        self.end(key)
-        self.wakes.unwant(key, is_over=is_over)
 
 
 @dataclass(slots=True)

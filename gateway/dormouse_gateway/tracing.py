@@ -12,7 +12,6 @@ import grpc
 
 if TYPE_CHECKING:
     from dormouse_gateway.call import Call, Write
-    from dormouse_gateway.holder import Wakes
     from dormouse_gateway.model import Endpoint
     from dormouse_gateway.requests import Method, Request
     from dormouse_kube.reflector import ObjectKey
@@ -45,8 +44,8 @@ class Traces(Protocol):
         """A request arrived; `context` is gRPC's, or what stands for it."""
         ...
 
-    def wakes(self, wakes: Wakes, is_awake: Callable[[ObjectKey], bool]) -> Wakes:
-        """Return who is told of wakes instead of `wakes`, and tells those."""
+    def on_unwanted(self, is_awake: Callable[[ObjectKey], bool]) -> Callable[[ObjectKey], None]:
+        """Return who is to be told that nobody waits for a deployment's wake (any more)."""
         ...
 
 
@@ -58,10 +57,10 @@ class Untraced:
         del method, context
         return self
 
-    def wakes(self, wakes: Wakes, is_awake: Callable[[ObjectKey], bool]) -> Wakes:
+    def on_unwanted(self, is_awake: Callable[[ObjectKey], bool]) -> Callable[[ObjectKey], None]:
         """See `Traces`."""
         del is_awake
-        return wakes
+        return lambda _: None
 
     def routed(self, call: Call, request: Request) -> Call:
         """See `RequestTrace`."""

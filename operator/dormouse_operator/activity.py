@@ -1,6 +1,7 @@
 """What goes on per deployment, summed over all gateways. Owns what each of them told, and the streams to them.
 
-A gateway that exists and is not heard of may be busy with anything: until it is, nothing is known of any deployment.
+A gateway that exists and is not heard of may be busy with anything: until it is, nothing is known of any deployment,
+except who is wanted: a request that waits for a wake at one gateway is reason enough, whatever the others say.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from dormouse_operator.model import Activity, Key
 
 _LOG = logging.getLogger(__name__)
 
-FIND_S = 5.0  # how often gateways are looked for
+_SAME_S = 1.0  # ages that came by different messages tell the same time, give or take this
+FIND_S = 2.0  # how often gateways are looked for: for so long a new one's requests may wake nothing
 
 
 @dataclass(slots=True)
@@ -76,6 +78,17 @@ class ActivityBook(Mapping[Key, Activity]):
         """Return how many are known."""
         return sum(1 for _ in self)
 
+    def wanted_ago_s(self, key: Key) -> float | None:
+        """Return since when no request waits for the deployment to wake, 0 while one does; None if none did.
+
+        Only those are heard of whose streams are open; that is enough to wake, never to go to sleep.
+        """
+        reports = [one.reports[key] for one in self._gateways.values() if key in one.reports]
+        if any(report.held for report in reports):
+            return 0.0
+        times = [report.wanted_s for report in reports if report.wanted_s is not None]
+        return max(0.0, self._clock() - max(times)) if times else None
+
     def is_heard(self, address: str) -> bool:
         """Tell whether the gateway's stream is open."""
         return address in self._gateways and self._gateways[address].is_heard
@@ -96,14 +109,15 @@ class ActivityBook(Mapping[Key, Activity]):
         gateway = self._gateways.setdefault(address, _Gateway())
         gateway.is_heard = True
         was_known = self.is_known
-        held = [key for key, report in told.changed.items() if report.held and not _held_by(gateway, key)]
+        wanted = {key for key, report in told.changed.items() if _is_news(gateway.reports.get(key), report)}
         fresh = told.changed.keys() - gateway.reports.keys()
         gateway.reports.update(told.changed)
         for key in told.removed:
             gateway.reports.pop(key, None)
         gateway.is_complete = gateway.is_complete or told.is_complete
         if self.is_known:
-            self._tell({*held, *fresh} if was_known else list(self))
+            wanted.update(fresh if was_known else self)
+        self._tell(wanted)
 
     def _tell(self, keys: Collection[Key]) -> None:
         if self._on_news and keys:
@@ -181,9 +195,13 @@ class ActivityWatch:
             await self._sleep(self._backoff.delay_s(failures, self._rng))
 
 
-def _held_by(gateway: _Gateway, key: Key) -> int:
-    known = gateway.reports.get(key)
-    return known.held if known else 0
+def _is_news(known: Report | None, report: Report) -> bool:
+    """Tell whether a request waits, or waited meanwhile, and nobody was told."""
+    if report.held:
+        return known is None or not known.held
+    if report.wanted_s is None or (known and known.held):
+        return False
+    return known is None or known.wanted_s is None or report.wanted_s > known.wanted_s + _SAME_S
 
 
 def _sum(reports: list[Report], now_s: float) -> Activity:

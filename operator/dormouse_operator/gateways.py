@@ -31,6 +31,7 @@ class Report:
     in_flight: int
     held: int
     last_request_s: float | None  # when a request last arrived or ended; None = none since it is known
+    wanted_s: float | None = None  # when a request last waited for it to wake; None = none did
     known_since_s: float
     awake_workers: int
     running: int
@@ -121,10 +122,12 @@ class GrpcGateways:
 def _report(item: pb.Activity, now_s: float) -> Report:
     """Place ages on our own clock. The time on the way makes them younger than they are, never older."""
     has_had_one = item.HasField("last_request_age_seconds")
+    was_wanted = item.HasField("wake_wanted_age_seconds")
     return Report(
         in_flight=item.in_flight_requests,
         held=item.held_requests,
         last_request_s=now_s - item.last_request_age_seconds if has_had_one else None,
+        wanted_s=now_s - item.wake_wanted_age_seconds if was_wanted else None,
         known_since_s=now_s - item.known_age_seconds,
         awake_workers=item.awake_workers,
         running=item.running_requests,

@@ -46,6 +46,7 @@ class Evidence:
     ladder: Ladder | None  # as recorded; None = it was never woken and never slept
     serving_since: datetime | None  # None = it does not serve, or never was Ready
     activity: Activity | None  # None = not known
+    wanted_ago_s: float | None = None  # since a request last waited for it to wake at any gateway; None = none did
     is_stirred: bool = False  # a worker runs a request, or took one in since it was to sleep
     wake_intent: str = ""  # the annotation, as it is
     replicas: int = 1  # of the spec
@@ -80,6 +81,7 @@ def gather(
     *,
     pods: Sequence[Pod] = (),
     is_pressed: bool = False,
+    wanted_ago_s: float | None = None,
 ) -> Evidence:
     """Return what the object and the gateways tell; what workers tell comes later, as they are asked on demand."""
     there = [pod for pod in pods if pod.owner_uid == deployment.uid and not (pod.is_deleting or pod.has_ended)]
@@ -89,6 +91,7 @@ def gather(
         ladder=deployment.recorded.ladder,
         serving_since=_serving_since(deployment.recorded),
         activity=activity,
+        wanted_ago_s=wanted_ago_s,
         wake_intent=deployment.wake_intent,
         replicas=deployment.replicas,
         num_places=max((pod.index + 1 for pod in there), default=0),
@@ -137,10 +140,16 @@ def _reason_to_wake(evidence: Evidence, ladder: Ladder) -> str:
     activity = evidence.activity
     is_called = activity is not None and (activity.in_flight > 0 or activity.held > 0)
     is_asked = evidence.wake_intent not in {"", ladder.wake_intent}
-    if is_called or is_asked or evidence.is_stirred:
+    if is_called or is_asked or evidence.is_stirred or _was_wanted(evidence, ladder):
         return REQUEST
     fired = last_firing(evidence.lifecycle.prewarm, evidence.now)
     return PREWARM if fired and fired >= ladder.since else ""
+
+
+def _was_wanted(evidence: Evidence, ladder: Ladder) -> bool:
+    """Tell whether a request waits, or has waited since the rung began, also where one gateway is not heard of."""
+    ago_s = evidence.wanted_ago_s
+    return ago_s is not None and (ago_s == 0.0 or evidence.now - timedelta(seconds=ago_s) > ladder.since)
 
 
 def _woken(evidence: Evidence, ladder: Ladder, reason: str) -> Ladder:

@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 from dormouse_kube.api import DISRUPTION_BUDGETS, SERVICES, KubeApi, Resource
 from dormouse_kube.errors import Unavailable
 from dormouse_operator import idle, spare
+from dormouse_operator.activity import ActivityBook
 from dormouse_operator.cache import Cache, Snapshot
 from dormouse_operator.condemned import condemn
 from dormouse_operator.manifests import (
@@ -28,7 +29,7 @@ from dormouse_operator.manifests import (
     ranks_service_name,
     revision_of,
 )
-from dormouse_operator.model import Activity, Deployment, Key, Observed, Pod, Rung, Worker, WorkerState
+from dormouse_operator.model import Deployment, Key, Observed, Pod, Rung, Worker, WorkerState
 from dormouse_operator.parse import parse_deployment, parse_pods
 from dormouse_operator.refusals import Refusals
 from dormouse_operator.rest import worker_at_rest
@@ -67,7 +68,7 @@ class Observer:
         default_image: str,
         agreement_timeout_s: float,
         clock: Callable[[], datetime],
-        activities: Mapping[Key, Activity] | None = None,
+        activities: ActivityBook | None = None,
         host_memory: HostMemory | None = None,
         mutual_tls: bool = False,
         epoch: Callable[[], int] = lambda: 0,
@@ -79,7 +80,7 @@ class Observer:
         self._epoch = epoch
         self._host_memory = host_memory
         self._mutual_tls = mutual_tls
-        self._activities = activities if activities is not None else {}
+        self._activities = activities if activities is not None else ActivityBook(lambda: 0.0)
         self._kube = kube
         self._cache = cache
         self._statuses = statuses
@@ -98,8 +99,14 @@ class Observer:
         deployment = replace(parse_deployment(snapshot.deployment), mutual_tls=self._mutual_tls)
         pods, followers, foreign = parse_pods(snapshot.pods)
         pressure = self._host_memory.pressure_on(deployment.key) if self._host_memory else ""
-        activity = self._activities.get(deployment.key)
-        evidence = idle.gather(deployment, activity, self._clock(), pods=pods, is_pressed=bool(pressure))
+        evidence = idle.gather(
+            deployment,
+            self._activities.get(deployment.key),
+            self._clock(),
+            pods=pods,
+            is_pressed=bool(pressure),
+            wanted_ago_s=self._activities.wanted_ago_s(deployment.key),
+        )
         decision = idle.decide(evidence)
         may_rest = decision.rung is Rung.ACTIVE
         answers, unreachable, is_told = await self._ask_all(

@@ -68,6 +68,7 @@ async def world(
     await install(kube, (ROOT / "crds" / "inferencedeployments.yaml").read_text("utf-8"))
     await kube.apply(_NAMESPACES, {"metadata": {"name": namespace}}, field_manager="tests")
     await install(kube, render_rights(binaries / "helm", CHART, namespace), ("operator-a", "operator-b"))
+    await install(kube, render_rights(binaries / "helm", CHART, namespace, component="gateway"), ("gateway",))
     world = World(plane, kube, namespace, tmp_path, toxiproxy)
     async with world.watching(), world.kubelet.running():
         yield world

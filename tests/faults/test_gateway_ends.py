@@ -178,10 +178,6 @@ async def test_a_gateway_that_was_killed_knows_all_models_again_and_wakes_those_
         assert await second.models() == ["asleep", "awake", "zero"]
         held = asyncio.create_task(tokens_of(client.ask("asleep")))
         assert await tokens_of(client.ask("awake")) == ANSWER
-
-        async def is_wanted() -> str:
-            return await town.intent("asleep")
-
-        await town.eventually(is_wanted)
+        await town.holds(second, 1)
         asleep.tell_load(ready=True)
         assert await held == ANSWER

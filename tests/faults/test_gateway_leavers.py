@@ -106,11 +106,6 @@ async def test_who_goes_while_queued_waking_or_streaming_is_out_at_once_and_the_
         assert len(worker.seen) == 2, "who left the queue reached no worker"
         assert sleeper.seen == []
 
-        async def is_wanted() -> str:
-            return await town.intent("sleeper")
-
-        await town.eventually(is_wanted)
-
 
 class Chatterbox(TalkingWorker):
     """Says 4 KiB over and over, and counts how often it could."""

@@ -59,11 +59,7 @@ async def test_a_clock_that_jumps_by_an_hour_ends_no_stream_no_wait_and_no_deadl
         assert [(await stream.read()).token_ids[0] for stream in streams] == [1, 1]
         held = asyncio.create_task(tokens_of(client.ask("sleeper")))
         await town.holds(gateway, 1)
-
-        async def is_wanted() -> str:
-            return await town.intent("sleeper")
-
-        await town.eventually(is_wanted)
+        await town.holds(gateway, 1)
         clock.jump(shift_s)
         late = asyncio.create_task(tokens_of(client.ask("sleeper")))
         await town.holds(gateway, 2)
@@ -95,11 +91,7 @@ async def test_a_full_disk_stops_neither_answers_nor_wakes(town: Town) -> None:
             session.post(url, json={"model": "m", "prompt": "x" * 500_000}) as answer,
         ):
             assert answer.status == 200
-
-        async def is_wanted() -> str:
-            return await town.intent("sleeper")
-
-        await town.eventually(is_wanted)
+        await town.holds(gateway, 1)
         sleeper.tell_load(ready=True)
         assert await held == ANSWER
         assert gateway.program.log.stat().st_size == 0, "it had nowhere to write to"
@@ -124,11 +116,7 @@ async def test_with_few_file_descriptors_more_connections_are_refused_and_the_ot
             for _ in range(20):
                 assert await tokens_of(client.ask("m")) == ANSWER
             held = asyncio.create_task(tokens_of(client.ask("n")))
-
-            async def is_wanted() -> str:
-                return await town.intent("n")
-
-            await town.eventually(is_wanted)
+            await town.holds(gateway, 1)
             await town.add_pod("n-0", "n", newcomer.address)
             assert await held == ANSWER, "clients leave files for everything else"
         async with gateway.client() as another:
@@ -149,11 +137,7 @@ async def test_without_a_name_service_what_is_awake_is_served_and_what_sleeps_is
     with NameService.running(tmp_path) as names:
         async with town.gateway(prefix=names.prefix, lame_duck=0) as gateway, gateway.client() as client:
             held = asyncio.create_task(tokens_of(client.ask("sleeper")))
-
-            async def is_wanted() -> str:
-                return await town.intent("sleeper")
-
-            await town.eventually(is_wanted)
+            await town.holds(gateway, 1)
             while not names.num_asked("collector"):
                 assert await tokens_of(client.ask("m")) == ANSWER
             sleeper.tell_load(ready=True)

@@ -86,11 +86,7 @@ async def test_requests_that_run_or_arrive_while_their_worker_goes_to_sleep_are_
             assert status.state == control.WORKER_STATE_ASLEEP
             late = ask(client, 11)
             assert dict(await late.initial_metadata())["dormouse-held"] == "true"
-
-            async def wake_is_wished() -> str:
-                return await town.intent("tiny")
-
-            await town.eventually(wake_is_wished)
+            await town.holds(gateway, 1)
             await asyncio.to_thread(worker.operate, "WakeUp", control.WakeUpRequest(epoch=EPOCH))
             rest = await asyncio.gather(*map(tokens_of, [*running, *arriving, late]))
             answers = [first + more for first, more in zip(begun, rest[:4], strict=True)] + rest[4:]

@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dormouse_api.names import ANNOTATION_WAKE
 from dormouse_gateway.openai.testing import TalkingWorker
 from dormouse_gateway.testing import FakeWorker, pod
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
@@ -80,12 +79,6 @@ class Town:
         await self.kube.apply(
             PODS, {"metadata": place, "status": told["status"]}, field_manager="kubelet", subresource="status"
         )
-
-    async def intent(self, model: str) -> str:
-        """Return the wish to wake a model, "" if nobody has it."""
-        found = await self.kube.get(INFERENCE_DEPLOYMENTS, self.namespace, model)
-        assert found
-        return str((found["metadata"].get("annotations") or {}).get(ANNOTATION_WAKE, ""))
 
     def writes(self) -> list[str]:
         """Return what gateways wrote in this namespace, as VERB RESOURCE NAME CODE."""

@@ -1,6 +1,5 @@
 """A model whose only worker sleeps, and what becomes of requests for it."""
 
-from dormouse_api.names import ANNOTATION_WAKE
 from dormouse_gateway.testing import NAMESPACE, infd, pod
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
 from dormouse_kube.reflector import ObjectKey
@@ -38,13 +37,13 @@ def held(house):
     return len(house.gateway.holder)
 
 
-def wakes(house):
-    return [call for call in house.kube.calls if call.verb == "apply"]
+def is_wanted(house):
+    """Tell whether the operator is told to wake the model."""
+    return house.gateway.router.activity.activity(TINY).wanted_s is not None
 
 
-def intent(house):
-    found = house.kube.peek(INFERENCE_DEPLOYMENTS, NAMESPACE, "tiny")
-    return (found["metadata"].get("annotations") or {}).get(ANNOTATION_WAKE)
+def writes(house):
+    return [call for call in house.kube.calls if call.verb not in {"get", "list", "watch"}]
 
 
 def rejected(house, reason):

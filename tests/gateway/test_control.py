@@ -160,6 +160,44 @@ async def test_changes_within_the_interval_are_told_together():
     await updates.aclose()
 
 
+async def test_the_first_that_waits_for_a_wake_is_told_at_once_the_next_with_all_else():
+    log, naps = ActivityLog(), Naps()
+    log.add(TINY)
+    updates = stream(log, sleep=naps)
+    await anext(updates)
+    coming = asyncio.ensure_future(anext(updates))
+    await asyncio.sleep(0)
+    log.note_held(TINY, 1, is_wanted=True)
+    (told,) = (await coming).activities
+    assert (told.held_requests, told.wake_wanted_age_seconds, naps.gate.is_set()) == (1, 0.0, False)
+    log.note_held(TINY, 0)
+    log.note_held(TINY, 1, is_wanted=True)
+    coming = asyncio.ensure_future(anext(updates))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not coming.done(), "callers do not decide how often the operator is told"
+    naps.gate.set()
+    assert [told.held_requests for told in (await coming).activities] == [1]
+    await updates.aclose()
+
+
+async def test_who_waited_for_a_wake_while_nobody_listened_is_told_though_it_has_gone():
+    now_s = 100.0
+    log = ActivityLog(lambda: now_s)
+    log.add(TINY)
+    log.note_held(TINY, 1, is_wanted=True)
+    now_s = 110.0
+    log.note_held(TINY, 0)
+    now_s = 130.0
+    updates = stream(log)
+    (told,) = (await anext(updates)).activities
+    assert (told.held_requests, told.wake_wanted_age_seconds) == (0, 20.0)
+    log.note_held(TINY, 1)
+    (told,) = (await anext(updates)).activities
+    assert (told.held_requests, told.wake_wanted_age_seconds) == (1, 20.0), "who waits for its turn wants no wake"
+    await updates.aclose()
+
+
 async def test_a_gateway_where_nothing_happens_says_that_it_is_there():
     log, naps = ActivityLog(), Naps()
     naps.gate.set()

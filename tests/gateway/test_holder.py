@@ -27,30 +27,16 @@ SETTINGS = HoldSettings(
 )
 
 
-class Wakes:
-    """Remembers who is to wake."""
-
-    def __init__(self):
-        self.wanted = set()
-        self.met = set()
-
-    def want(self, key):
-        self.wanted.add(key)
-
-    def unwant(self, key, *, is_over):
-        self.wanted.discard(key)
-        if is_over:
-            self.met.add(key)
-
-
 class World:
     """A model with one worker, which sleeps, and who waits for it."""
 
     def __init__(self, max_num_seqs=2):
-        self.wakes, self.ends = Wakes(), []
+        self.unwanted, self.ends = [], []
         self.router = Router(on_close=lambda _: None)
         self.router.is_synced = True
-        self.holder = Holder(self.router, SETTINGS, wakes=self.wakes, on_end=lambda *end: self.ends.append(end))
+        self.holder = Holder(
+            self.router, SETTINGS, on_unwanted=self.unwanted.append, on_end=lambda *end: self.ends.append(end)
+        )
         self.put_deployment(engine={"maxNumSeqs": max_num_seqs})
         self.put_pod()
         self.tell(ASLEEP)
@@ -81,6 +67,11 @@ class World:
             await until.wait()
         return wait
 
+    def is_wanted(self):
+        """Tell whether the operator is told that somebody waits for a wake."""
+        activity = self.router.activity.activity(TINY)
+        return activity is not None and activity.is_wanted
+
     def outstanding(self):
         return self.router.pool.in_flight().total()
 
@@ -107,15 +98,15 @@ async def test_requests_get_the_worker_in_the_order_of_their_arrival_and_newcome
     world, done = World(), asyncio.Event()
     tasks = [world.ask(number, until=done) for number in range(5)]
     await settled()
-    assert (repr(world.holder), world.wakes.wanted) == (
+    assert (repr(world.holder), world.is_wanted()) == (
         "Holder(HoldQueue(5 requests of 50 bytes, default/tiny cold: 5 of 50 bytes))",
-        {TINY},
+        True,
     )
     world.tell(READY)
     tasks.append(world.ask("late", until=done))
     await settled()
-    assert (world.got, world.wakes.wanted, world.outstanding()) == ([0, 1], set(), 2)
-    assert world.wakes.met == {TINY}
+    assert (world.got, world.is_wanted(), world.outstanding()) == ([0, 1], False, 2)
+    assert set(world.unwanted) == {TINY}
     assert "saturated: 4" in repr(world.holder)
     done.set()
     waits = await asyncio.gather(*tasks)
@@ -213,19 +204,21 @@ async def test_an_order_to_sleep_ends_the_wish_to_wake():
     world = World()
     task = world.ask("it")
     await settled()
-    assert world.wakes.wanted == {TINY}
+    assert world.is_wanted()
     world.put_deployment(lifecycle={"desiredState": "Zero"})
     with pytest.raises(CallError, match="desiredState is Zero"):
         await task
-    assert (world.wakes.wanted, world.wakes.met) == (set(), {TINY})
+    assert (world.is_wanted(), set(world.unwanted)) == (False, {TINY})
 
 
-async def test_when_the_last_client_goes_the_wish_to_wake_is_not_over():
+async def test_when_the_last_client_goes_the_operator_is_still_told_when_it_waited():
     world = World()
     task = world.ask("it")
     await settled()
     await ended(task)
-    assert (world.wakes.wanted, world.wakes.met) == (set(), set())
+    activity = world.router.activity.activity(TINY)
+    assert not activity.is_wanted
+    assert activity.wanted_s <= world.router.activity.now_s
 
 
 STEPS = st.sampled_from(["ask", "ask", "ask", "cancel", "end", "wake", "sleep", "lose", "order", "serve", "delete"])
@@ -262,7 +255,7 @@ async def _play(steps):
     await settled()
     assert world.got == sorted(world.got), "in the order of arrival"
     await ended(*(task for task, _ in tasks))
-    assert (len(world.holder), world.outstanding(), world.wakes.wanted) == (0, 0, set())
+    assert (len(world.holder), world.outstanding(), world.is_wanted()) == (0, 0, False)
     assert len(world.ends) <= num_asked
     world.check()
 

@@ -9,7 +9,7 @@ from dormouse_api.status import retry_after_s
 from dormouse_gateway.testing import NAMESPACE
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS
 from tests.gateway.kit import ask, refusal_of, tokens_of
-from tests.gateway.sleepers import add_asleep, held, intent, rejected, set_status, wakes
+from tests.gateway.sleepers import TINY, add_asleep, held, is_wanted, rejected, set_status
 
 
 async def test_a_request_without_a_deadline_is_held_no_longer_than_the_servers(make_house, workers):
@@ -48,14 +48,14 @@ async def test_a_wake_that_never_comes_ends_with_the_reason(house, workers):
 async def test_an_order_refuses_what_is_held_and_what_comes_and_wakes_nothing(house, workers, spec, words):
     await add_asleep(house, workers[0])
     call = ask(house)
-    await house.until(lambda: held(house) == 1 and intent(house))
-    before = len(wakes(house))
+    await house.until(lambda: held(house) == 1 and is_wanted(house))
     house.kube.edit(INFERENCE_DEPLOYMENTS, NAMESPACE, "tiny", lambda obj: obj["spec"].update(spec))
     for refused in (call, ask(house)):
         error = await refusal_of(refused)
         assert (error.code(), retry_after_s(error)) == (grpc.StatusCode.UNAVAILABLE, 30.0)
         assert words in error.details()
-    assert (held(house), len(wakes(house)) - before) == (0, 0)
+    assert held(house) == 0
+    assert not house.gateway.router.activity.activity(TINY).held
 
 
 async def test_a_spec_that_is_not_accepted_is_not_waited_for(house, workers):

@@ -1,10 +1,8 @@
 """What is read of custom resources and pods."""
 
-from datetime import UTC, datetime, timedelta
-
 import pytest
 
-from dormouse_api.names import ANNOTATION_WAKE, COMPONENT_FOLLOWER, LABEL_COMPONENT, LABEL_DEPLOYMENT
+from dormouse_api.names import COMPONENT_FOLLOWER, LABEL_COMPONENT, LABEL_DEPLOYMENT
 from dormouse_gateway.model import parse_deployment, parse_endpoint
 from dormouse_gateway.router import Router
 from dormouse_gateway.testing import deployment, endpoint, infd, pod
@@ -40,30 +38,20 @@ def test_the_reason_is_that_of_the_condition_ready_while_it_is_not_true():
     assert parse_deployment(stored(infd("tiny"), status=status)).reason == ""
 
 
-def test_what_says_how_long_to_hold_and_whether_to_wake_is_read():
+def test_what_says_how_long_to_hold_and_how_deep_it_sleeps_is_read():
     asleep = {
         "type": "Asleep",
         "status": "True",
         "message": "1 of 1 workers are asleep at level 2; freed 1.00 GiB",
-        "lastTransitionTime": "2026-01-01T00:00:01Z",
     }
     raw = stored(
         infd("tiny", lifecycle={"holdTimeoutSeconds": 5, "maxHeldRequests": 6}, engine={"maxNumSeqs": 7}),
         status={"conditions": [asleep]},
     )
-    raw["metadata"]["annotations"] = {ANNOTATION_WAKE: "2026-01-01T00:00:02.5Z"}
     parsed = parse_deployment(raw)
     assert (parsed.hold_timeout_s, parsed.max_held, parsed.max_num_seqs, parsed.sleep_level) == (5.0, 6, 7, 2)
-    assert parsed.wake_requested_at - parsed.slept_at == timedelta(seconds=1.5)
     asleep["status"] = "False"
-    assert (parse_deployment(raw).slept_at, parse_deployment(raw).sleep_level) == (None, 0)
-
-
-@pytest.mark.parametrize("text", ["soon", "", None, 5])
-def test_an_annotation_that_is_no_time_is_none(text):
-    raw = stored(infd("tiny"))
-    raw["metadata"]["annotations"] = {ANNOTATION_WAKE: text}
-    assert parse_deployment(raw).wake_requested_at is None
+    assert parse_deployment(raw).sleep_level == 0
 
 
 def test_where_a_wakeable_model_is_ready_the_reason_is_that_of_degraded():
@@ -121,11 +109,3 @@ def test_a_deployment_that_becomes_unreadable_is_forgotten():
     router.on_deployment(ObjectKey("default", "tiny"), None)
     router.on_deployment(ObjectKey("default", "tiny"), None)
     assert [one.full_name for one in gone] == ["default/tiny"]
-
-
-def test_a_model_that_sleeps_by_itself_sleeps_from_the_decision_on_also_without_a_pod():
-    lifecycle = {"rung": "Zero", "since": "2026-01-01T00:10:00Z"}
-    raw = stored(infd("tiny"), status={"phase": "Zero", "lifecycle": lifecycle})
-    assert parse_deployment(raw).slept_at == datetime(2026, 1, 1, 0, 10, tzinfo=UTC)
-    raw["status"]["lifecycle"]["rung"] = "Active"
-    assert parse_deployment(raw).slept_at is None

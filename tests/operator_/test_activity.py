@@ -135,6 +135,34 @@ def test_a_deployment_that_one_gateway_does_not_know_is_unknown_and_one_that_is_
     assert TINY not in book
 
 
+def test_who_is_wanted_at_one_gateway_is_told_at_once_also_while_another_is_not_heard_of(gateways, clock):
+    told = []
+    book = ActivityBook(clock, told.extend)
+    take(book, "a:1", gateways, tiny={}, other={})
+    book.expect("b:1")
+    told.clear()
+    assert book.wanted_ago_s(TINY) is None
+    take(book, "a:1", gateways, tiny={"held": 1, "wanted_s": 1000.0})
+    assert (told, book.wanted_ago_s(TINY), TINY in book) == ([TINY], 0.0, False)
+    take(book, "a:1", gateways, tiny={"held": 2, "wanted_s": 1000.0})
+    assert told == [TINY], "it is known by now"
+    clock.now_s = 1030.0
+    take(book, "a:1", gateways, tiny={"wanted_s": 1010.0})
+    assert (told, book.wanted_ago_s(TINY)) == ([TINY], 20.0)
+
+
+def test_who_was_wanted_while_nobody_listened_is_told(gateways, clock):
+    told = []
+    book = ActivityBook(clock, told.extend)
+    book.expect("b:1")
+    take(book, "a:1", gateways, tiny={"wanted_s": 990.0}, other={})
+    assert (told, book.wanted_ago_s(TINY), book.wanted_ago_s(OTHER)) == ([TINY], 10.0, None)
+    take(book, "a:1", gateways, tiny={"wanted_s": 990.1})
+    assert told == [TINY], "the same, told again"
+    take(book, "a:1", gateways, tiny={"wanted_s": 999.0})
+    assert told == [TINY, TINY], "one came and went between two updates"
+
+
 # --- the streams ---
 
 

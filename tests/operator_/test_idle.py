@@ -101,6 +101,21 @@ def test_an_intent_that_tells_no_time_keeps_nobody_awake_but_wakes_once(intent):
     assert decide(evidence(ladder=known, wake_intent=intent, activity=quiet(600))).rung is Rung.LEVEL1
 
 
+@pytest.mark.parametrize(
+    ("wanted_ago_s", "rung"),
+    [(None, Rung.LEVEL1), (600.0, Rung.LEVEL1), (599.0, Rung.ACTIVE), (0.0, Rung.ACTIVE)],
+)
+def test_who_was_wanted_since_the_rung_began_wakes_also_while_a_gateway_is_not_heard_of(wanted_ago_s, rung):
+    asleep = on(Rung.LEVEL1, idle_s=1200, for_s=600)
+    assert decide(evidence(ladder=asleep, activity=None, wanted_ago_s=wanted_ago_s)).rung is rung
+
+
+def test_who_is_wanted_now_wakes_though_the_operator_that_ordered_the_sleep_had_a_clock_that_is_ahead():
+    assert decide(evidence(ladder=on(Rung.LEVEL1, idle_s=0, for_s=-60), activity=None, wanted_ago_s=0.0)).rung is (
+        Rung.ACTIVE
+    )
+
+
 def test_a_prewarm_since_the_rung_began_wakes_and_the_next_one_is_waited_for():
     lifecycle = replace(LIFECYCLE, prewarm=(Prewarm("0 12 * * *"),))
     asleep = on(Rung.LEVEL1, idle_s=1200, for_s=600)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dormouse_operator.model import WorkerState
-from tests.operator_.ladders import LADDER, rungs, tell, until_due, wake
+from tests.operator_.ladders import LADDER, rungs, tell, until_due
 
 
 async def test_without_word_of_one_gateway_nothing_goes_deeper_and_a_wake_still_comes_about(rig):
@@ -17,7 +17,7 @@ async def test_without_word_of_one_gateway_nothing_goes_deeper_and_a_wake_still_
     await rig.settle()
     assert rig.status["lifecycle"]["rung"] == "Zero", "it was silence all the time"
     rig.activities.expect("b:1")
-    wake(rig)
+    tell(rig, held=1)
     await rig.until_profiled()
     await rig.settle()
     assert rig.status["phase"] == "Active"

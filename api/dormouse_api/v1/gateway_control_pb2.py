@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%dormouse_api/v1/gateway_control.proto\x12\x0b\x64ormouse.v1\"\x16\n\x14WatchActivityRequest\"~\n\x0e\x41\x63tivityUpdate\x12)\n\nactivities\x18\x01 \x03(\x0b\x32\x15.dormouse.v1.Activity\x12,\n\x07removed\x18\x02 \x03(\x0b\x32\x1b.dormouse.v1.DeploymentName\x12\x13\n\x0bis_complete\x18\x03 \x01(\x08\"1\n\x0e\x44\x65ploymentName\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"\xc6\x02\n\x08\x41\x63tivity\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x1a\n\x12in_flight_requests\x18\x04 \x01(\r\x12\x15\n\rheld_requests\x18\x05 \x01(\r\x12\x1b\n\x13mean_kv_cache_usage\x18\x06 \x01(\x01\x12%\n\x18last_request_age_seconds\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x19\n\x11known_age_seconds\x18\x08 \x01(\x01\x12\x15\n\rawake_workers\x18\t \x01(\r\x12\x18\n\x10running_requests\x18\n \x01(\r\x12\x18\n\x10waiting_requests\x18\x0b \x01(\rB\x1b\n\x19_last_request_age_secondsJ\x04\x08\x03\x10\x04R\x19last_request_unix_seconds2c\n\x0eGatewayControl\x12Q\n\rWatchActivity\x12!.dormouse.v1.WatchActivityRequest\x1a\x1b.dormouse.v1.ActivityUpdate0\x01\x42 Z\x1e\x64ormouse.dev/api/v1;dormousev1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%dormouse_api/v1/gateway_control.proto\x12\x0b\x64ormouse.v1\"\x16\n\x14WatchActivityRequest\"~\n\x0e\x41\x63tivityUpdate\x12)\n\nactivities\x18\x01 \x03(\x0b\x32\x15.dormouse.v1.Activity\x12,\n\x07removed\x18\x02 \x03(\x0b\x32\x1b.dormouse.v1.DeploymentName\x12\x13\n\x0bis_complete\x18\x03 \x01(\x08\"1\n\x0e\x44\x65ploymentName\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"\x88\x03\n\x08\x41\x63tivity\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x1a\n\x12in_flight_requests\x18\x04 \x01(\r\x12\x15\n\rheld_requests\x18\x05 \x01(\r\x12\x1b\n\x13mean_kv_cache_usage\x18\x06 \x01(\x01\x12%\n\x18last_request_age_seconds\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x19\n\x11known_age_seconds\x18\x08 \x01(\x01\x12\x15\n\rawake_workers\x18\t \x01(\r\x12\x18\n\x10running_requests\x18\n \x01(\r\x12\x18\n\x10waiting_requests\x18\x0b \x01(\r\x12$\n\x17wake_wanted_age_seconds\x18\x0c \x01(\x01H\x01\x88\x01\x01\x42\x1b\n\x19_last_request_age_secondsB\x1a\n\x18_wake_wanted_age_secondsJ\x04\x08\x03\x10\x04R\x19last_request_unix_seconds2c\n\x0eGatewayControl\x12Q\n\rWatchActivity\x12!.dormouse.v1.WatchActivityRequest\x1a\x1b.dormouse.v1.ActivityUpdate0\x01\x42 Z\x1e\x64ormouse.dev/api/v1;dormousev1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,7 +39,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DEPLOYMENTNAME']._serialized_start=206
   _globals['_DEPLOYMENTNAME']._serialized_end=255
   _globals['_ACTIVITY']._serialized_start=258
-  _globals['_ACTIVITY']._serialized_end=584
-  _globals['_GATEWAYCONTROL']._serialized_start=586
-  _globals['_GATEWAYCONTROL']._serialized_end=685
+  _globals['_ACTIVITY']._serialized_end=650
+  _globals['_GATEWAYCONTROL']._serialized_start=652
+  _globals['_GATEWAYCONTROL']._serialized_end=751
 # @@protoc_insertion_point(module_scope)

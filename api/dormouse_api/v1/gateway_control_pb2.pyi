@@ -109,6 +109,7 @@ class Activity(_message.Message):
     AWAKE_WORKERS_FIELD_NUMBER: _builtins.int
     RUNNING_REQUESTS_FIELD_NUMBER: _builtins.int
     WAITING_REQUESTS_FIELD_NUMBER: _builtins.int
+    WAKE_WANTED_AGE_SECONDS_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """of the InferenceDeployment"""
     name: _builtins.str
@@ -129,6 +130,10 @@ class Activity(_message.Message):
     """on the awake workers, whoever sent them"""
     waiting_requests: _builtins.int
     """in the queues of the awake workers, whoever sent them"""
+    wake_wanted_age_seconds: _builtins.float
+    """Since a request last waited here for the deployment to wake or to start, 0 while one does; unset = none did since this
+    gateway knows the deployment. A deployment that has slept for longer than that is to be woken.
+    """
     def __init__(
         self,
         *,
@@ -142,13 +147,19 @@ class Activity(_message.Message):
         awake_workers: _builtins.int = ...,
         running_requests: _builtins.int = ...,
         waiting_requests: _builtins.int = ...,
+        wake_wanted_age_seconds: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_request_age_seconds", b"_last_request_age_seconds", "last_request_age_seconds", b"last_request_age_seconds"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_request_age_seconds", b"_last_request_age_seconds", "_wake_wanted_age_seconds", b"_wake_wanted_age_seconds", "last_request_age_seconds", b"last_request_age_seconds", "wake_wanted_age_seconds", b"wake_wanted_age_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_request_age_seconds", b"_last_request_age_seconds", "awake_workers", b"awake_workers", "held_requests", b"held_requests", "in_flight_requests", b"in_flight_requests", "known_age_seconds", b"known_age_seconds", "last_request_age_seconds", b"last_request_age_seconds", "mean_kv_cache_usage", b"mean_kv_cache_usage", "name", b"name", "namespace", b"namespace", "running_requests", b"running_requests", "waiting_requests", b"waiting_requests"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_request_age_seconds", b"_last_request_age_seconds", "_wake_wanted_age_seconds", b"_wake_wanted_age_seconds", "awake_workers", b"awake_workers", "held_requests", b"held_requests", "in_flight_requests", b"in_flight_requests", "known_age_seconds", b"known_age_seconds", "last_request_age_seconds", b"last_request_age_seconds", "mean_kv_cache_usage", b"mean_kv_cache_usage", "name", b"name", "namespace", b"namespace", "running_requests", b"running_requests", "waiting_requests", b"waiting_requests", "wake_wanted_age_seconds", b"wake_wanted_age_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__last_request_age_seconds: _TypeAlias = _typing.Literal["last_request_age_seconds"]  # noqa: Y015
     _WhichOneofArgType__last_request_age_seconds: _TypeAlias = _typing.Literal["_last_request_age_seconds", b"_last_request_age_seconds"]  # noqa: Y015
+    _WhichOneofReturnType__wake_wanted_age_seconds: _TypeAlias = _typing.Literal["wake_wanted_age_seconds"]  # noqa: Y015
+    _WhichOneofArgType__wake_wanted_age_seconds: _TypeAlias = _typing.Literal["_wake_wanted_age_seconds", b"_wake_wanted_age_seconds"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__last_request_age_seconds) -> _WhichOneofReturnType__last_request_age_seconds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wake_wanted_age_seconds) -> _WhichOneofReturnType__wake_wanted_age_seconds | None: ...
 
 Global___Activity: _TypeAlias = Activity  # noqa: Y015

@@ -45,7 +45,8 @@ class GatewayControlServicer:
     """Missing associated documentation comment in .proto file."""
 
     def WatchActivity(self, request, context):
-        """Streams the activity of every known deployment: at first of all, then of those that changed (at most twice a second).
+        """Streams the activity of every known deployment: at first of all, then of those that changed. That is at most twice a
+        second; the first request that waits for a deployment to wake is told at once.
         An empty update at least every 5 seconds says that this gateway still watches. RESOURCE_EXHAUSTED for a ninth stream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -34,7 +34,8 @@ class GatewayControlStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> GatewayControlAsyncStub: ...
     WatchActivity: _grpc.UnaryStreamMultiCallable[_gateway_control_pb2.WatchActivityRequest, _gateway_control_pb2.ActivityUpdate]
-    """Streams the activity of every known deployment: at first of all, then of those that changed (at most twice a second).
+    """Streams the activity of every known deployment: at first of all, then of those that changed. That is at most twice a
+    second; the first request that waits for a deployment to wake is told at once.
     An empty update at least every 5 seconds says that this gateway still watches. RESOURCE_EXHAUSTED for a ninth stream.
     """
 
@@ -42,7 +43,8 @@ class GatewayControlStub:
 class GatewayControlAsyncStub(GatewayControlStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     WatchActivity: _aio.UnaryStreamMultiCallable[_gateway_control_pb2.WatchActivityRequest, _gateway_control_pb2.ActivityUpdate]  # type: ignore[assignment]
-    """Streams the activity of every known deployment: at first of all, then of those that changed (at most twice a second).
+    """Streams the activity of every known deployment: at first of all, then of those that changed. That is at most twice a
+    second; the first request that waits for a deployment to wake is told at once.
     An empty update at least every 5 seconds says that this gateway still watches. RESOURCE_EXHAUSTED for a ninth stream.
     """
 
@@ -53,7 +55,8 @@ class GatewayControlServicer(metaclass=_abc_1.ABCMeta):
         request: _gateway_control_pb2.WatchActivityRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_gateway_control_pb2.ActivityUpdate], _abc.AsyncIterator[_gateway_control_pb2.ActivityUpdate]]:
-        """Streams the activity of every known deployment: at first of all, then of those that changed (at most twice a second).
+        """Streams the activity of every known deployment: at first of all, then of those that changed. That is at most twice a
+        second; the first request that waits for a deployment to wake is told at once.
         An empty update at least every 5 seconds says that this gateway still watches. RESOURCE_EXHAUSTED for a ninth stream.
         """
 
