@@ -22,8 +22,8 @@ from dormouse_gateway.activity import Activity
 from dormouse_gateway.server import Gateway
 from dormouse_gateway.settings import Settings, Tokens
 from dormouse_gateway.testing import infd, pod
+from dormouse_gateway.testing_slices import ControlledKube
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
-from dormouse_kube.testing import FakeKube
 
 POLL_S = 0.02
 START_TIMEOUT_S = 60.0
@@ -56,7 +56,7 @@ def open_door(model: str, *worker_ports: int) -> Iterator[Door]:
 
 async def serve(model: str, worker_ports: Sequence[int]) -> None:
     """Be the gateway until standard input ends. Raises TimeoutError if it does not hear of all workers."""
-    kube = FakeKube()
+    kube = ControlledKube()
     kube.put(INFERENCE_DEPLOYMENTS, infd(NAME, model=model))
     for number, port in enumerate(worker_ports):
         kube.put(PODS, pod(f"{NAME}-{number}", NAME, f"127.0.0.1:{port}"))

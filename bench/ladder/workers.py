@@ -18,6 +18,7 @@ from bench.fleet.follow import follow
 from bench.ladder.journal import JournalWriter
 from bench.ladder.stand_in import StandIn, pace_of
 from dormouse_api.names import LABEL_DEPLOYMENT, LABEL_REVISION
+from dormouse_gateway.testing_slices import SliceController
 from dormouse_kube.api import PODS, Resource
 from dormouse_kube.client import KubeClient
 from dormouse_operator.testing_workers import FakeWorker
@@ -55,6 +56,7 @@ async def serve(kubeconfig: str, ready: Path) -> None:
     async with await KubeClient.connect(kubeconfig=kubeconfig) as kube, asyncio.TaskGroup() as tasks:
         workers = Workers(JournalWriter(ready.with_name(JOURNAL)), tasks)
         ready.touch()  # noqa: ASYNC240  # once, before anything is served
+        tasks.create_task(SliceController(kube).run())  # no controllers run here
         await follow(kube, PODS, workers.see, label_selector=LABEL_DEPLOYMENT)
 
 

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dormouse_api.names import (
-    COMPONENT_FOLLOWER,
     INFERENCE_PORT,
-    LABEL_COMPONENT,
-    LABEL_DEPLOYMENT,
-    LABEL_REVISION,
 )
 from dormouse_api.short_names import says_waiting
 from dormouse_kube.api import Resource
 from dormouse_kube.reflector import ObjectKey
 
+LABEL_SERVICE = "kubernetes.io/service-name"  # on an EndpointSlice; the Service has its deployment's name
 _GRPC_PORT_NAME = "grpc"
 _LEVEL = re.compile(r"at level ([12])")  # in the message of the condition Asleep
 
@@ -42,6 +39,7 @@ class Deployment:
     hold_timeout_s: float = 300.0  # spec.lifecycle.holdTimeoutSeconds; 0 = requests are not held
     max_held: int = 1000  # spec.lifecycle.maxHeldRequests, per gateway
     waits_for_name: bool = False  # somebody else has its model name, or had it lately, as the operator says
+    pods: Mapping[str, str] | None = field(default_factory=dict, hash=False)  # what the operator made: UID → revision
     sleep_level: int = 0  # while it is asleep: how deep; 0 = not known, or not asleep
 
     @property
@@ -65,7 +63,7 @@ class Endpoint:
     id: EndpointId
     pod: ObjectKey
     deployment: ObjectKey
-    ready: bool  # the pod's Ready condition, which includes our readiness gate: it may be given Generate
+    ready: bool  # as the pod's condition Ready, which includes our readiness gate: it may be given Generate
     revision: str = ""  # of the engine: model, dtype, quantization, parallelism; "" = not known
     model_digest: str = ""  # of the files that the worker read, as it says itself; "" = it has not yet
 
@@ -102,28 +100,40 @@ def parse_deployment(obj: Resource) -> Deployment:
         hold_timeout_s=float(lifecycle.get("holdTimeoutSeconds", Deployment.hold_timeout_s)),
         max_held=int(lifecycle.get("maxHeldRequests", Deployment.max_held)),
         waits_for_name=says_waiting(status.get("conditions") or ()),
+        pods=_own_pods(status),
         sleep_level=int(level[1]) if level else 0,
     )
 
 
-def parse_endpoint(obj: Resource) -> Endpoint | None:
-    """Read a worker pod; None when it can not be called: not running, without address, a follower, on its way out.
+def parse_slice(obj: Resource) -> tuple[ObjectKey, tuple[Endpoint, ...]]:
+    """Read an EndpointSlice; return whose Service it is of, and who can be called: who has an address and does not go.
 
-    Raises KeyError, TypeError or ValueError if it is not a pod of ours.
+    Which revision an endpoint runs, its deployment knows. Raises KeyError, TypeError or ValueError if it is not one.
     """
-    metadata, status = obj["metadata"], obj.get("status") or {}
-    address = status.get("podIP")
-    is_leaving = "deletionTimestamp" in metadata
-    is_follower = metadata["labels"].get(LABEL_COMPONENT) == COMPONENT_FOLLOWER
-    if is_leaving or is_follower or not address or status.get("phase") != "Running":
+    metadata = obj["metadata"]
+    deployment = ObjectKey(metadata["namespace"], metadata["labels"][LABEL_SERVICE])
+    port = _grpc_port(obj.get("ports") or ())
+    told = (_endpoint(deployment, item, port) for item in obj.get("endpoints") or ())
+    return deployment, tuple(endpoint for endpoint in told if endpoint)
+
+
+def _endpoint(deployment: ObjectKey, item: Mapping[str, Any], port: int) -> Endpoint | None:
+    """Read one endpoint of a slice; None if it is no pod, or is on its way out."""
+    conditions, pod = item.get("conditions") or {}, item.get("targetRef") or {}
+    if conditions.get("terminating") or pod.get("kind") != "Pod" or not pod.get("uid") or not item["addresses"]:
         return None
     return Endpoint(
-        id=EndpointId(metadata["uid"], _host_port(address, _grpc_port(obj["spec"]))),
-        pod=ObjectKey(metadata["namespace"], metadata["name"]),
-        deployment=ObjectKey(metadata["namespace"], metadata["labels"][LABEL_DEPLOYMENT]),
-        ready=_condition(status.get("conditions") or (), "Ready").get("status") == "True",
-        revision=metadata["labels"].get(LABEL_REVISION, ""),
+        id=EndpointId(pod["uid"], _host_port(item["addresses"][0], port)),
+        pod=ObjectKey(deployment.namespace, pod["name"]),
+        deployment=deployment,
+        ready=conditions.get("ready") is not False,  # nothing said means ready
     )
+
+
+def _own_pods(status: Mapping[str, Any]) -> Mapping[str, str] | None:
+    """Return the pods that the operator made, by UID; None where one wrote the status that does not say so yet."""
+    is_older = "pods" not in status and status.get("phase") not in {None, "", "Rejected"}
+    return None if is_older else {pod["uid"]: pod.get("revision") or "" for pod in status.get("pods") or ()}
 
 
 def _culprit(conditions: Any) -> Mapping[str, Any]:
@@ -138,10 +148,9 @@ def _condition(conditions: Any, wanted: str) -> Mapping[str, Any]:
     return next((condition for condition in conditions if condition["type"] == wanted), {})
 
 
-def _grpc_port(spec: Mapping[str, Any]) -> int:
-    """Return the container port called grpc, else the one that workers have by default."""
-    ports = [port for container in spec.get("containers") or () for port in container.get("ports") or ()]
-    named = [port["containerPort"] for port in ports if port.get("name") == _GRPC_PORT_NAME]
+def _grpc_port(ports: Any) -> int:
+    """Return the port called grpc, else the one that workers have by default."""
+    named = [port["port"] for port in ports if port.get("name") == _GRPC_PORT_NAME and port.get("port")]
     return int(named[0]) if named else INFERENCE_PORT
 
 

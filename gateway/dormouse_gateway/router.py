@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from dormouse_api.short_names import NameRules, ShortNames
@@ -16,7 +16,7 @@ from dormouse_gateway import refusals
 from dormouse_gateway.activity import ActivityLog, WorkerLoad
 from dormouse_gateway.catalogue import Catalogue
 from dormouse_gateway.keys import ANYBODY, Caller
-from dormouse_gateway.model import Deployment, Endpoint, EndpointId, parse_deployment, parse_endpoint
+from dormouse_gateway.model import Deployment, Endpoint, EndpointId, parse_deployment, parse_slice
 from dormouse_gateway.pool import EndpointPool
 from dormouse_gateway.room import Batch
 from dormouse_gateway.routing.breaker import Verdict
@@ -34,6 +34,7 @@ _T = TypeVar("_T")
 OnClose = Callable[[EndpointId], None]
 OnForget = Callable[[Deployment], None]
 OnChoice = Callable[[ObjectKey, Affinity], None]
+OnEndpoint = Callable[[Endpoint | None, Endpoint | None], None]  # what it was, what it is; None = can not be called
 
 
 @dataclass(eq=False, slots=True)
@@ -94,6 +95,9 @@ class Router:
         self.on_change: Callable[[ObjectKey], None] = lambda _: (
             None
         )  # told of all that may let a deployment's requests go
+        self.on_endpoint: OnEndpoint = lambda _was, _is: None
+        self._slices: dict[ObjectKey, dict[ObjectKey, tuple[Endpoint, ...]]] = {}  # by deployment, by slice
+        self._slice_of: dict[ObjectKey, ObjectKey] = {}  # slice → deployment
         self._on_close = on_close
         self._on_forget = on_forget
         self._on_choice = on_choice
@@ -108,22 +112,32 @@ class Router:
         if deployment:
             self.catalogue.put(deployment)
             self.activity.add(key)
+            self._settle(key)
             self.on_change(key)
             return
         gone = self.catalogue.get(key)
         self.catalogue.remove(key)
         self.activity.forget(key)
+        self._settle(key)
         self.on_change(key)
         if gone:
             self._on_forget(gone)
 
-    def on_pod(self, key: ObjectKey, obj: Resource | None) -> None:
-        """Take a change of a worker pod. Never raises."""
-        endpoint = _parsed(parse_endpoint, obj)
-        former = self.pool.endpoint_of(key)
-        self._close(self.pool.put(endpoint) if endpoint else self.pool.remove(key))
-        for deployment in {one.deployment for one in (former, endpoint) if one}:
-            self.on_change(deployment)
+    def on_slice(self, key: ObjectKey, obj: Resource | None) -> None:
+        """Take a change of an EndpointSlice. Never raises."""
+        parsed = _parsed(parse_slice, obj)
+        former = self._slice_of.pop(key, None)
+        if former:
+            del self._slices[former][key]
+        if parsed:
+            deployment, endpoints = parsed
+            self._slice_of[key] = deployment
+            self._slices.setdefault(deployment, {})[key] = endpoints
+        for deployment in filter(None, {former, parsed[0] if parsed else None}):
+            if not self._slices[deployment]:
+                del self._slices[deployment]
+            if self._settle(deployment):
+                self.on_change(deployment)
 
     def note_load(self, endpoint: Endpoint, load: WorkerLoad | None) -> None:
         """Take what a worker tells of itself, None when it is followed no more."""
@@ -179,6 +193,24 @@ class Router:
         self._close(self.pool.release(ticket))
         self.on_change(ticket.endpoint.deployment)
 
+    def _settle(self, key: ObjectKey) -> bool:
+        """Have the endpoints that slices tell of and the deployment knows as its own; return whether that changed any.
+
+        Whoever may make a pod can give it labels that put it into a slice; into the status it does not come by that.
+        """
+        deployment = self.catalogue.get(key)
+        told = [endpoint for endpoints in self._slices.get(key, {}).values() for endpoint in endpoints]
+        wanted = {endpoint.pod: endpoint for endpoint in (_own(deployment, told) if deployment else ())}
+        known = {endpoint.pod: endpoint for endpoint in self.pool.endpoints_of(key)}
+        for pod in known.keys() - wanted.keys():
+            self._close(self.pool.remove(pod))
+        for endpoint in wanted.values():
+            self._close(self.pool.put(endpoint))
+        changed = [pod for pod in known | wanted if known.get(pod) != self.pool.endpoint_of(pod)]
+        for pod in changed:
+            self.on_endpoint(known.get(pod), self.pool.endpoint_of(pod))
+        return bool(changed)
+
     def _lease(self, ticket: Ticket) -> Lease:
         if ticket.affinity is not Affinity.NONE:
             self._on_choice(ticket.endpoint.deployment, ticket.affinity)
@@ -187,6 +219,16 @@ class Router:
     def _close(self, endpoints: Iterable[EndpointId]) -> None:
         for endpoint in endpoints:
             self._on_close(endpoint)
+
+
+def _own(deployment: Deployment, told: Iterable[Endpoint]) -> Iterator[Endpoint]:
+    """Yield those that the operator made, with what they run; all while an operator of before does not say which."""
+    own = deployment.pods
+    for endpoint in told:
+        if own is None:
+            yield endpoint
+        elif endpoint.id.pod_uid in own:
+            yield replace(endpoint, revision=own[endpoint.id.pod_uid])
 
 
 def _parsed(parse: Callable[[Resource], _T | None], obj: Resource | None) -> _T | None:

@@ -34,6 +34,7 @@ from dormouse_gateway.leaving import LATEST_S, connection_options, until_quiet
 from dormouse_gateway.loads import LoadWatch
 from dormouse_gateway.metrics import Metrics
 from dormouse_gateway.migrate import Mover
+from dormouse_gateway.model import Endpoint
 from dormouse_gateway.openai.app import make_app
 from dormouse_gateway.openai.door import OpenAIDoor
 from dormouse_gateway.openai.generating import Generating
@@ -50,7 +51,7 @@ from dormouse_gateway.settings import (
     read_policy,
 )
 from dormouse_gateway.tracing import UNTRACED, Traces
-from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS, KubeApi, Resource
+from dormouse_kube.api import ENDPOINT_SLICES, INFERENCE_DEPLOYMENTS, KubeApi, Resource
 from dormouse_kube.reflector import ObjectKey, Reflector
 
 _LOG = logging.getLogger(__name__)
@@ -112,6 +113,7 @@ class Gateway:
             on_unwanted=traces.on_unwanted(self.router.pool.is_ready),
             on_end=self.metrics.held,
         )
+        self.router.on_endpoint = self._on_endpoint
         self.metrics.watch(self.router)
         self._is_ready = False
         self._health = health.HealthServicer()
@@ -268,15 +270,16 @@ class Gateway:
         namespaces = self._settings.watch_namespaces
         return (
             Reflector(api, INFERENCE_DEPLOYMENTS, namespaces, on_change=self._on_deployment),
-            Reflector(api, PODS, namespaces, label_selector=LABEL_DEPLOYMENT, on_change=self._on_pod),
+            Reflector(
+                api, ENDPOINT_SLICES, namespaces, label_selector=LABEL_DEPLOYMENT, on_change=self.router.on_slice
+            ),
         )
 
     def _on_deployment(self, key: ObjectKey, obj: Resource | None) -> None:
         self.router.on_deployment(key, obj)
         self.loads.on_deployment(key)
 
-    def _on_pod(self, key: ObjectKey, obj: Resource | None) -> None:
-        known = self.router.pool.endpoint_of(key)
-        self.router.on_pod(key, obj)
-        self.departures.note(known, self.router.pool.endpoint_of(key))
-        self.loads.on_pod(key)
+    def _on_endpoint(self, was: Endpoint | None, now: Endpoint | None) -> None:
+        self.departures.note(was, now)
+        for endpoint in filter(None, (was, now)):
+            self.loads.on_pod(endpoint.pod)

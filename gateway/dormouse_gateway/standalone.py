@@ -22,7 +22,6 @@ from typing import Any
 
 import uvloop
 
-from dormouse_api.names import LABEL_DEPLOYMENT
 from dormouse_api.status import CallError
 from dormouse_api.threads import patient_threads
 from dormouse_api.v1 import inference_pb2 as pb
@@ -34,6 +33,7 @@ from dormouse_gateway.keys import ANYBODY, Keyring
 from dormouse_gateway.loads import LoadWatch
 from dormouse_gateway.metrics import Metrics
 from dormouse_gateway.migrate import Mover
+from dormouse_gateway.model import LABEL_SERVICE
 from dormouse_gateway.openai.app import make_app
 from dormouse_gateway.openai.calls import ask
 from dormouse_gateway.openai.door import OpenAIDoor
@@ -49,16 +49,6 @@ _WAITING_S = 10.0  # between two comments to a client whose request waits for th
 _LAST_WORDS_S = 1.0  # for what the worker said last, once it has ended
 
 
-class NobodyWakes:
-    """Who asks for a model to wake, where none sleeps."""
-
-    def want(self, key: ObjectKey) -> None:
-        """Do nothing."""
-
-    def unwant(self, key: ObjectKey, *, is_over: bool) -> None:
-        """Do nothing."""
-
-
 class Door:
     """The API of one worker. Use: start, then stop. Needs a running event loop."""
 
@@ -71,7 +61,7 @@ class Door:
             self._channels = Channels()
         self.router = Router(on_close=self._channels.discard)
         self._loads = LoadWatch(self.router, self._channels)
-        self._holder = Holder(self.router, hold_settings(settings), wakes=NobodyWakes())
+        self._holder = Holder(self.router, hold_settings(settings))
         self._departures = Departures(self.router.pool.has_peer, after_s=settings.migrate_after_s)
         mover = Mover(settings.moving, self._departures)
         self._proxy = InferenceProxy(self.router, self._channels, Metrics(), self._holder, mover=mover)
@@ -94,8 +84,8 @@ class Door:
         self.router.on_change = changed
         for number, name in enumerate(self.names):
             key, pod = ObjectKey(NAMESPACE, f"model-{number}"), ObjectKey(NAMESPACE, f"worker-{number}")
-            self.router.on_deployment(key, deployment(key, name))
-            self.router.on_pod(pod, worker_pod(pod, key, self._worker))
+            self.router.on_deployment(key, deployment(key, name, pod))
+            self.router.on_slice(pod, worker_slice(pod, key, self._worker))
             self._loads.on_pod(pod)
         self.router.is_synced = True
         await self._openai.serve(listener)
@@ -117,22 +107,22 @@ class Door:
         await self._channels.aclose()
 
 
-def deployment(key: ObjectKey, name: str) -> dict[str, Any]:
-    """Return the model as the catalogue reads it."""
+def deployment(key: ObjectKey, name: str, pod: ObjectKey) -> dict[str, Any]:
+    """Return the model as the catalogue reads it, with its only pod."""
     created = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     metadata = {"namespace": key.namespace, "name": key.name, "uid": key.name, "creationTimestamp": created}
-    return {"metadata": metadata, "spec": {"model": {"name": name}, "engine": {"maxNumSeqs": _MANY}}}
+    spec = {"model": {"name": name}, "engine": {"maxNumSeqs": _MANY}}
+    return {"metadata": metadata, "spec": spec, "status": {"pods": [{"name": pod.name, "uid": pod.name}]}}
 
 
-def worker_pod(pod: ObjectKey, key: ObjectKey, worker: tuple[str, int]) -> dict[str, Any]:
+def worker_slice(pod: ObjectKey, key: ObjectKey, worker: tuple[str, int]) -> dict[str, Any]:
     """Return the worker as the pool reads it. Whether it is ready it tells itself."""
     host, port = worker
-    labels = {LABEL_DEPLOYMENT: key.name}
-    ports = [{"name": "grpc", "containerPort": port}]
+    found = {"kind": "Pod", "name": pod.name, "uid": pod.name}
     return {
-        "metadata": {"namespace": pod.namespace, "name": pod.name, "uid": pod.name, "labels": labels},
-        "spec": {"containers": [{"ports": ports}]},
-        "status": {"phase": "Running", "podIP": host},
+        "metadata": {"namespace": pod.namespace, "name": pod.name, "labels": {LABEL_SERVICE: key.name}},
+        "ports": [{"name": "grpc", "port": port}],
+        "endpoints": [{"addresses": [host], "conditions": {"ready": False}, "targetRef": found}],
     }
 
 

@@ -37,8 +37,16 @@ def is_urgent(before: RecordedStatus, after: Mapping[str, Any], actions: Sequenc
         return True
     if before.observed_generation != after.get("observedGeneration"):
         return True
+    if _has_swapped(before.raw, after):
+        return True
     conditions = {item["type"]: (item["status"], item["reason"]) for item in after["conditions"]}
     return any(_recorded(before, name) != conditions.get(name) for name in _AWAITED)
+
+
+def _has_swapped(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Tell whether a pod runs another engine than gateways think: no stream may go on there as if it were the same."""
+    known = {pod["uid"]: pod.get("revision") for pod in before.get("pods") or ()}
+    return any(known.get(pod["uid"], pod["revision"]) != pod["revision"] for pod in after.get("pods") or ())
 
 
 def is_command(action: Action) -> bool:

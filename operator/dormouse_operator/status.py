@@ -37,6 +37,7 @@ def build_status(observed: Observed, evaluated: Sequence[Condition], *, url: str
         "rollout": _rollout(observed),
         "lifecycle": _ladder(observed.ladder),
         "kvCache": _kv_cache(observed),
+        "pods": _own_pods(observed),
         "lastActuation": _write_actuation(actuation),
     }
     return {key: value for key, value in status.items() if value is not None}
@@ -136,6 +137,12 @@ def _ladder(ladder: Ladder | None) -> dict[str, Any] | None:
         "presentReplicas": ladder.present,
     }
     return {key: value for key, value in written.items() if value is not None}
+
+
+def _own_pods(observed: Observed) -> list[dict[str, Any]]:
+    """Return whom gateways may give requests: what the operator made for this object. Also none is said."""
+    own = sorted((pod for pod in observed.pods if pod.owner_uid == observed.deployment.uid), key=lambda pod: pod.name)
+    return [{"name": pod.name, "uid": pod.uid, "revision": pod.revision} for pod in own]
 
 
 def _kv_cache(observed: Observed) -> dict[str, Any] | None:

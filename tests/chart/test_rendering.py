@@ -105,7 +105,7 @@ def test_the_gateway_may_only_look(default: list[Manifest]):
     role = named(default, "ClusterRole", "dormouse-system-r-dormouse-gateway")
     rights = {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
     assert rights == {
-        (resource, verb) for resource in ("inferencedeployments", "pods") for verb in ("list", "watch")
+        (resource, verb) for resource in ("inferencedeployments", "endpointslices") for verb in ("list", "watch")
     }
 
 

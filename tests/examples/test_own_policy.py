@@ -9,7 +9,7 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.routing.policy import Demand, PolicyOptions, Worker
 from dormouse_gateway.routing.registry import make_policy
 from dormouse_gateway.testing import running_workers
-from dormouse_kube.testing import FakeKube
+from dormouse_gateway.testing_slices import ControlledKube
 from tests.gateway.conftest import running_house
 from tests.gateway.kit import tokens_of
 from tools.bootstrap import ROOT
@@ -41,7 +41,7 @@ def test_the_policy_of_the_package_fills_worker_after_worker():
 
 @pytest.mark.usefixtures("wheel")
 async def test_a_gateway_with_it_leaves_the_second_worker_idle():
-    async with running_workers(2) as workers, running_house(FakeKube(), router_policy="fill-first") as house:
+    async with running_workers(2) as workers, running_house(ControlledKube(), router_policy="fill-first") as house:
         await house.add("tiny", workers)
         workers[0].is_gated = workers[1].is_gated = True
         calls = [house.stub.Generate(pb.GenerateRequest(model="tiny", text="a"), timeout=30) for _ in range(5)]

@@ -25,6 +25,7 @@ from grpc import aio
 from dormouse_api.auth import token_digest
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
+from dormouse_gateway.testing_slices import SliceController
 from localkube.packages import PROMETHEUS, ensure_package
 from localkube.progress import Progress
 from tests.faults.conftest import _NAMES, _NAMESPACES, _PATHS
@@ -93,6 +94,7 @@ async def release(plane, kube, toxiproxy, binaries, tmp_path, tiny_model):
     async with (
         world.watching(),
         world.kubelet.running(),
+        SliceController(kube, [namespace]).running(),
         running_gateway(world, ports),
         world.operator(metrics_port=metrics_port, gateway_control=control),
         Prometheus.running(tmp_path / "prometheus", binary / "prometheus") as prometheus,

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 from dormouse_gateway.openai.testing import TalkingWorker
 from dormouse_gateway.testing import FakeWorker, pod
-from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
+from dormouse_gateway.testing_slices import own_pod, slice_of
+from dormouse_kube.api import ENDPOINT_SLICES, INFERENCE_DEPLOYMENTS, PODS
 from dormouse_kube.client import KubeClient
 from tests.faults.control_plane import ControlPlane
 from tests.faults.gateway_process import GatewayProcess
@@ -70,7 +71,7 @@ class Town:
         return name
 
     async def add_pod(self, name: str, model: str, address: str, *, is_ready: bool = True) -> None:
-        """Make a pod of a model, as a kubelet would tell of it."""
+        """Make a pod of a model, as kubelet, control plane and operator would tell of it."""
         told = pod(name, model, address, ready=is_ready)
         metadata = {**told["metadata"], "namespace": self.namespace}
         containers = [{**told["spec"]["containers"][0], "image": "worker:1"}]
@@ -79,6 +80,14 @@ class Town:
         await self.kube.apply(
             PODS, {"metadata": place, "status": told["status"]}, field_manager="kubelet", subresource="status"
         )
+        stored = await self.kube.get(PODS, self.namespace, name)
+        made = slice_of(stored) if stored else None
+        assert stored
+        assert made, "a pod that runs is in a slice"
+        await self.kube.apply(ENDPOINT_SLICES, made, field_manager="slices")
+        owner = {"metadata": {"name": model, "namespace": self.namespace}, "status": {"pods": [own_pod(stored)]}}
+        manager = f"operator of {name}"  # each adds its own to the list
+        await self.kube.apply(INFERENCE_DEPLOYMENTS, owner, field_manager=manager, subresource="status")
 
     def writes(self) -> list[str]:
         """Return what gateways wrote in this namespace, as VERB RESOURCE NAME CODE."""

@@ -13,6 +13,7 @@ from dormouse_api.v1 import inference_pb2_grpc as rpc
 from dormouse_gateway.server import Gateway, Ports
 from dormouse_gateway.settings import Settings, Tokens
 from dormouse_gateway.testing import NAMESPACE, infd, pod, running_workers
+from dormouse_gateway.testing_slices import ControlledKube
 from dormouse_gateway.tracing import UNTRACED
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
 from dormouse_kube.reflector import ObjectKey
@@ -82,7 +83,7 @@ async def running_house(kube, *, is_synced=True, traces=UNTRACED, **settings):
 
 @pytest.fixture
 def kube():
-    return FakeKube()
+    return ControlledKube()
 
 
 @pytest.fixture

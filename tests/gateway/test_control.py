@@ -14,7 +14,7 @@ from dormouse_api.v1 import inference_pb2
 from dormouse_gateway.activity import ActivityLog
 from dormouse_gateway.control import INTERVAL_S, MAX_STREAMS, GatewayControl
 from dormouse_gateway.testing import NAMESPACE
-from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
+from dormouse_kube.api import ENDPOINT_SLICES, INFERENCE_DEPLOYMENTS
 from dormouse_kube.errors import Unavailable
 from dormouse_kube.reflector import ObjectKey
 from tests.gateway.conftest import OPERATOR_TOKEN
@@ -85,7 +85,7 @@ async def test_a_deployment_that_is_gone_is_told(house, kube, workers):
 
 
 async def test_a_gateway_that_does_not_know_all_yet_says_so(make_house, kube):
-    kube.fail("list", PODS, Unavailable("not yet"), times=1)
+    kube.fail("list", ENDPOINT_SLICES, Unavailable("not yet"), times=1)
     async with make_house(is_synced=False) as house, operator(house) as watch:
         call = watch()
         assert not (await call.read()).is_complete

@@ -15,11 +15,13 @@ from dormouse_gateway.holder import Holder, Start, Wait
 from dormouse_gateway.router import Router
 from dormouse_gateway.routing.breaker import Verdict
 from dormouse_gateway.testing import NAMESPACE, infd, pod
+from dormouse_gateway.testing_slices import slice_of
 from dormouse_kube.reflector import ObjectKey
 from tests.waiting import until
 
 TINY, POD = ObjectKey(NAMESPACE, "tiny"), ObjectKey(NAMESPACE, "tiny-0")
 READY, ASLEEP = WorkerLoad(0, 0, 0.0, is_ready=True), WorkerLoad(0, 0, 0.0, is_ready=False)
+MADE = ("p", "new", *(f"p{number}" for number in range(20)))  # UIDs of the pods that the operator made
 SETTINGS = HoldSettings(
     limits=HoldLimits(max_bytes=1000, max_total_requests=100, max_total_bytes=1000),
     saturated_timeout_s=30.0,
@@ -43,14 +45,15 @@ class World:
         self.got = []  # who got a worker, in order
 
     def put_deployment(self, status=None, **spec):
-        obj = infd("tiny", **spec) | {"status": status or {}}
+        obj = infd("tiny", **spec) | {"status": dict(status or {})}
         obj["metadata"] |= {"uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
+        obj["status"]["pods"] = [{"name": "tiny-0", "uid": uid, "revision": "r1"} for uid in MADE]
         self.router.on_deployment(TINY, obj)
 
     def put_pod(self, uid="p"):
         obj = pod("tiny-0", "tiny", ready=False)
         obj["metadata"]["uid"] = uid
-        self.router.on_pod(POD, obj)
+        self.router.on_slice(POD, slice_of(obj))
         self.endpoint = self.router.pool.endpoint_of(POD)
 
     def tell(self, load):
@@ -281,7 +284,7 @@ class Life(World):
             case Start.COLD:
                 self.tell(ASLEEP)
                 self.put_deployment({"phase": "Zero"})
-                self.router.on_pod(POD, None)
+                self.router.on_slice(POD, None)
                 self.num_pods += 1
                 self.put_pod(f"p{self.num_pods}")
                 self.tell(ASLEEP)
@@ -321,6 +324,6 @@ async def test_of_several_workers_one_that_slept_is_enough_for_the_level():
     life.put_deployment(asleep(2))
     other = pod("tiny-1", "tiny", "10.0.0.2:50051", ready=False)
     other["metadata"]["uid"] = "new"
-    life.router.on_pod(ObjectKey(NAMESPACE, "tiny-1"), other)
+    life.router.on_slice(ObjectKey(NAMESPACE, "tiny-1"), slice_of(other))
     life.put_deployment({"phase": "Waking"})
     assert await life.start_of_a_late_caller() is Start.LEVEL2

@@ -9,7 +9,7 @@ import pytest
 from dormouse_api.status import CallError, retry_after_s
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.testing import NAMESPACE, FakeWorker, pod, set_ready
-from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
+from dormouse_kube.api import ENDPOINT_SLICES, INFERENCE_DEPLOYMENTS, PODS
 from dormouse_kube.errors import Unavailable
 from dormouse_kube.reflector import ObjectKey
 from tests.gateway.kit import ask, refusal_of, tokens_of
@@ -143,7 +143,7 @@ async def test_an_unknown_model_is_not_found_and_the_known_ones_are_named(house,
 
 
 async def test_before_the_first_list_nothing_is_called_unknown(make_house, kube):
-    kube.fail("list", PODS, Unavailable("the API server is away"), times=1_000_000)
+    kube.fail("list", ENDPOINT_SLICES, Unavailable("the API server is away"), times=1_000_000)
     async with make_house(is_synced=False) as house:
         error = await refusal_of(ask(house))
         assert (error.code(), retry_after_s(error)) == (grpc.StatusCode.UNAVAILABLE, 1.0)
@@ -242,7 +242,7 @@ async def test_a_deployment_that_is_deleted_is_unknown_and_leaves_no_series(hous
 async def test_while_the_api_server_is_away_the_gateway_serves_from_what_it_knows(house, workers):
     await house.add("tiny", workers[:1])
     for verb in ("list", "watch"):
-        for kind in (PODS, INFERENCE_DEPLOYMENTS):
+        for kind in (ENDPOINT_SLICES, INFERENCE_DEPLOYMENTS):
             house.kube.fail(verb, kind, Unavailable("connection refused"), times=1_000_000)
     house.kube.end_watches(Unavailable("connection reset"))
     assert await tokens_of(ask(house)) == [1, 2, 3]

@@ -13,7 +13,7 @@ from dormouse_api.auth import role_metadata
 from dormouse_api.v1 import gateway_control_pb2 as control_pb
 from dormouse_api.v1 import gateway_control_pb2_grpc as control_rpc
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_kube.api import PODS
+from dormouse_kube.api import ENDPOINT_SLICES
 from dormouse_kube.errors import Unavailable
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -51,7 +51,7 @@ async def first_refusal(house):
 
 
 async def test_it_serves_once_both_watches_have_listed(make_house, kube):
-    kube.fail("list", PODS, Unavailable("not yet"), times=1)
+    kube.fail("list", ENDPOINT_SLICES, Unavailable("not yet"), times=1)
     async with make_house(is_synced=False) as house:
         assert await health_of(house) == NOT_SERVING
         assert (await get(house, "/readyz"))[0] == 503
@@ -186,7 +186,7 @@ async def test_a_request_that_outlives_the_drain_timeout_is_cut_off(make_house, 
 
 
 async def test_a_watch_that_ends_by_a_mistake_of_ours_ends_the_program(make_house, kube):
-    kube.fail("list", PODS, ZeroDivisionError("a bug"))
+    kube.fail("list", ENDPOINT_SLICES, ZeroDivisionError("a bug"))
     with pytest.raises(ExceptionGroup) as caught:
         async with make_house(is_synced=False) as house:
             await asyncio.wait({house.running})

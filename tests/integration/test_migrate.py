@@ -22,8 +22,8 @@ from dormouse_gateway.routing import policy
 from dormouse_gateway.server import Gateway
 from dormouse_gateway.settings import Settings, Tokens
 from dormouse_gateway.testing import infd, pod
+from dormouse_gateway.testing_slices import ControlledKube
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
-from dormouse_kube.testing import FakeKube
 from tests.integration.conftest import EPOCH, TOKENS
 from tests.integration.test_processes import engine_of
 from tests.waiting import PATIENCE_S, until
@@ -108,7 +108,7 @@ def byte_tokens(tiny_model):
 @asynccontextmanager
 async def gateway_of(workers):
     """Run a gateway that knows these workers; only the first gets requests. Yield a stub, and the API server."""
-    kube = FakeKube()
+    kube = ControlledKube()
     kube.put(INFERENCE_DEPLOYMENTS, infd("tiny"))
     for index, worker in enumerate(workers):
         kube.put(PODS, pod(f"w{index}", "tiny", f"127.0.0.1:{worker.port}"))

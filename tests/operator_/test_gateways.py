@@ -12,6 +12,7 @@ from dormouse_api.names import METADATA_ROLE_TOKEN
 from dormouse_api.v1 import gateway_control_pb2 as pb
 from dormouse_api.v1 import gateway_control_pb2_grpc as rpc
 from dormouse_gateway.testing import running_workers
+from dormouse_gateway.testing_slices import ControlledKube
 from dormouse_kube.testing import FakeKube
 from dormouse_operator.activity import ActivityBook
 from dormouse_operator.errors import GatewayLost
@@ -105,7 +106,7 @@ async def test_gateways_are_found_by_the_addresses_of_their_name():
 
 
 async def test_our_own_gateway_is_understood():
-    async with running_workers(1) as workers, running_house(FakeKube()) as house:
+    async with running_workers(1) as workers, running_house(ControlledKube()) as house:
         workers[0].tell_load(running_requests=1, kv_cache_usage=0.25)
         workers[0].is_gated = True
         await house.add("tiny", workers)

@@ -19,6 +19,26 @@ async def test_scaling_down_removes_the_highest_and_leaves_the_rest_alone(rig):
     assert rig.status["replicas"] == 1
 
 
+async def test_the_status_names_the_pods_that_the_operator_made_and_no_other_that_looks_like_them(rig):
+    await rig.serving(replicas=2)
+    made = {name: rig.kube.peek(PODS, rig.key.namespace, name) for name in sorted(rig.pods)}
+    like = next(iter(made.values()))
+    looks = {**like["metadata"], "name": "looks-like-it", "uid": "its-own", "ownerReferences": []}
+    rig.kube.put(PODS, {**like, "metadata": looks, "status": {**like["status"], "podIP": "10.9.9.9"}})
+    await rig.reconcile()
+    revision = rig.status["rollout"]["revision"]
+    assert rig.status["pods"] == [
+        {"name": name, "uid": pod["metadata"]["uid"], "revision": revision} for name, pod in made.items()
+    ]
+
+
+async def test_without_pods_the_status_says_so(rig):
+    await rig.serving()
+    rig.apply(replicas=0)
+    await rig.settle()
+    assert rig.status["pods"] == []
+
+
 async def test_zero_replicas_means_off(rig):
     await rig.serving()
     rig.apply(replicas=0)

@@ -34,6 +34,14 @@ def test_a_new_spec_a_flip_of_ready_and_a_command_to_a_worker_are_waited_for():
     assert not pace.is_urgent(RECORDED, status(scheduled="True"), [ApplyService(), CreatePod(0)])
 
 
+def test_an_engine_that_was_swapped_is_told_at_once_and_a_new_pod_with_all_else():
+    known = parse_status(status() | {"pods": [{"name": "a", "uid": "a", "revision": "one"}]})
+    same, other = {"name": "a", "uid": "a", "revision": "one"}, {"name": "b", "uid": "b", "revision": "two"}
+    assert not pace.is_urgent(known, status() | {"pods": [same, other]}, [])
+    assert not pace.is_urgent(known, status(), [])
+    assert pace.is_urgent(known, status() | {"pods": [{**same, "revision": "two"}]}, [])
+
+
 def test_what_nobody_waits_for_is_put_off_until_a_second_after_the_last():
     after = status(scheduled="True")
     assert pace.put_off_s(RECORDED, after, [], writes=(), now=10.0) == 0.0

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dormouse_gateway.openai.testing import TalkingWorker
-from dormouse_kube.testing import FakeKube
+from dormouse_gateway.testing_slices import ControlledKube
 from tests.gateway.conftest import running_house
 
 
@@ -19,7 +19,7 @@ def running_in_thread() -> Iterator[str]:
     async def serve():
         worker, done = TalkingWorker(name="talker"), asyncio.Event()
         await worker.start()
-        async with running_house(FakeKube()) as house:
+        async with running_house(ControlledKube()) as house:
             await house.add("tiny", [worker])
             told.extend((asyncio.get_running_loop(), done, house.ports.openai))
             is_told.set()
