@@ -18,6 +18,9 @@ Manifest = dict[str, Any]
 Render = Callable[..., list[Manifest]]
 
 
+PEOPLE = {"dormouse-edit", "dormouse-view"}  # roles for people, which come with the definition of the resource
+
+
 def of_kind(manifests: list[Manifest], *kinds: str) -> list[Manifest]:
     return [manifest for manifest in manifests if manifest["kind"] in kinds]
 
@@ -45,6 +48,7 @@ def test_without_values_everything_that_a_cluster_needs_is_there(default: list[M
         ["ServiceAccount"] * 2
         + ["Deployment"] * 2
         + ["ClusterRole", "ClusterRoleBinding"] * 2
+        + ["ClusterRole"] * 2  # for people
         + ["NetworkPolicy"] * 4
         + ["PodDisruptionBudget"] * 2
         + ["Role", "RoleBinding", "Secret", "Service", "Service"]
@@ -64,7 +68,9 @@ def test_every_object_says_whose_it_is(default: list[Manifest]):
 
 def test_a_list_of_namespaces_leaves_no_right_outside_of_them(render: Render):
     manifests = render("watch.namespaces={a,b}")
-    assert of_kind(manifests, "ClusterRole", "ClusterRoleBinding") == []
+    assert of_kind(manifests, "ClusterRoleBinding") == []
+    assert {role["metadata"]["name"] for role in of_kind(manifests, "ClusterRole")} == PEOPLE
+    assert of_kind(render("watch.namespaces={a,b}", "crds.enabled=false"), "ClusterRole") == []
     places = sorted(
         (role["metadata"]["namespace"], role["metadata"]["name"]) for role in of_kind(manifests, "RoleBinding")
     )
@@ -80,8 +86,9 @@ def test_a_list_of_namespaces_leaves_no_right_outside_of_them(render: Render):
 
 
 def test_names_that_the_whole_cluster_shares_carry_namespace_and_release(default: list[Manifest]):
-    for manifest in of_kind(default, "ClusterRole", "ClusterRoleBinding"):
-        assert manifest["metadata"]["name"].startswith("dormouse-system-r-dormouse-")
+    names = {manifest["metadata"]["name"] for manifest in of_kind(default, "ClusterRole", "ClusterRoleBinding")}
+    assert names >= PEOPLE, "these come with the definition of the resource, which the cluster has once"
+    assert all(name.startswith("dormouse-system-r-dormouse-") for name in names - PEOPLE)
 
 
 def test_every_binding_names_a_role_and_an_account_of_this_release(render: Render, default: list[Manifest]):
@@ -107,6 +114,26 @@ def test_the_gateway_may_only_look(default: list[Manifest]):
     assert rights == {
         (resource, verb) for resource in ("inferencedeployments", "endpointslices") for verb in ("list", "watch")
     }
+
+
+def test_who_may_view_or_edit_a_namespace_may_do_so_with_its_deployments_but_for_the_status(default: list[Manifest]):
+    roles = {name: named(default, "ClusterRole", name) for name in sorted(PEOPLE)}
+    aggregated = {name: _aggregated_to(role) for name, role in roles.items()}
+    assert aggregated == {"dormouse-edit": {"edit", "admin"}, "dormouse-view": {"view", "edit", "admin"}}
+    rights = {
+        name: {(what, verb) for rule in role["rules"] for what in rule["resources"] for verb in rule["verbs"]}
+        for name, role in roles.items()
+    }
+    assert {verb for _, verb in rights["dormouse-view"]} == {"get", "list", "watch"}
+    assert not {what for right in rights.values() for what, _ in right} - {
+        "inferencedeployments",
+        "inferencedeployments/scale",
+    }
+
+
+def _aggregated_to(role: Manifest) -> set[str]:
+    prefix = "rbac.authorization.k8s.io/aggregate-to-"
+    return {label.removeprefix(prefix) for label in role["metadata"]["labels"] if label.startswith(prefix)}
 
 
 def test_the_installed_crd_is_the_one_of_the_tree_and_stays_on_uninstall(default: list[Manifest]):
@@ -157,6 +184,18 @@ def test_service_and_deployment_agree_on_labels_and_ports(default: list[Manifest
     assert service["selector"].items() <= pod["metadata"]["labels"].items()
     ports = {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
     assert {port["targetPort"] for port in service["ports"]} <= ports
+
+
+def test_metrics_are_not_behind_the_service_of_clients(default: list[Manifest], everything: list[Manifest]):
+    for manifests in (default, everything):
+        service = next(m for m in of_kind(manifests, "Service") if m["metadata"]["name"].endswith("-gateway"))
+        assert {port["name"] for port in service["spec"]["ports"]} == {"grpc", "http-api"}
+    behind = [m["metadata"]["name"] for m in of_kind(everything, "Service") if _has_metrics(m)]
+    assert [name.rpartition("-")[2] for name in behind] == ["metrics", "metrics"]
+
+
+def _has_metrics(service: Manifest) -> bool:
+    return any(port["name"] == "http-metrics" for port in service["spec"]["ports"])
 
 
 def test_the_operator_finds_every_gateway_by_itself_also_those_that_start_or_end(default: list[Manifest]):

@@ -252,7 +252,8 @@ async def install(kube: KubeClient, manifests: str, users: tuple[str, ...] = ())
         if users and "subjects" in manifest:
             manifest["subjects"] = subjects
         name = str(manifest["kind"])
-        kind = Kind(manifest["apiVersion"], name, f"{name.lower()}s", namespaced="namespace" in manifest["metadata"])
+        plural = f"{name.lower().removesuffix('y')}{'ies' if name.endswith('y') else 's'}"
+        kind = Kind(manifest["apiVersion"], name, plural, namespaced="namespace" in manifest["metadata"])
         await kube.apply(kind, manifest, field_manager="tests")
 
 

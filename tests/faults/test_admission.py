@@ -1,0 +1,119 @@
+"""The chart's admission policy at a real API server: what a deployment may ask of its pods, and what may not change."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import subprocess
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dormouse_kube.api import INFERENCE_DEPLOYMENTS, Kind
+from dormouse_kube.client import KubeClient
+from dormouse_kube.errors import KubeError
+from tests.faults.programs import clean_environment
+from tests.faults.world import World, install
+from tools.release import CHART
+
+_REGISTRATION = "admissionregistration.k8s.io/v1"
+_NAMES = itertools.count(1)
+_HOST = {"name": "host", "hostPath": {"path": "/"}}
+_TOKEN = {"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
+_WORKER = {"name": "worker"}
+
+FORBIDDEN = {
+    "a service account": ({"serviceAccountName": "admin"}, "serviceAccountName"),
+    "the old name of a service account": ({"serviceAccount": "admin"}, "serviceAccountName"),
+    "its token": ({"automountServiceAccountToken": True}, "automountServiceAccountToken"),
+    "a token in a volume": ({"volumes": [_TOKEN]}, "serviceAccountTokens"),
+    "a path of the host": ({"volumes": [{"name": "empty", "emptyDir": {}}, _HOST]}, "hostPath"),
+    "the host's network": ({"hostNetwork": True}, "hostNetwork"),
+    "the host's processes": ({"hostPID": True}, "hostPID"),
+    "a privileged container": ({"containers": [_WORKER | {"securityContext": {"privileged": True}}]}, "privileged"),
+    "a foreign image": ({"containers": [{"name": "side", "image": "evil.example/x"}]}, "evil.example/x"),
+    "a foreign image that begins alike": (
+        {"initContainers": [{"name": "side", "image": "registry.example.evil.com/x"}]},
+        "registry.example.evil.com/x",
+    ),
+    "a foreign image as a volume": ({"volumes": [{"name": "v", "image": {"reference": "evil.example/y"}}]}, "evil"),
+}
+ALLOWED: list[Mapping[str, Any]] = [
+    {},
+    {"template": {}},
+    {"template": {"spec": {}}},
+    {"template": {"metadata": {"labels": {"team": "a"}}}},
+    {"template": {"spec": {"serviceAccountName": None, "volumes": None, "containers": None}}},
+    {"template": {"spec": {"automountServiceAccountToken": False, "hostNetwork": False}}},
+    {"template": {"spec": {"containers": [_WORKER | {"env": [{"name": "A", "value": "b"}], "securityContext": {}}]}}},
+    {"template": {"spec": {"containers": [{"name": "side", "image": "registry.example/team/side:1"}]}}},
+    {"image": "registry.example/team/worker:1"},
+]
+
+Create = Callable[[Mapping[str, Any]], Any]
+
+
+def render(helm: Path, namespace: str) -> str:
+    """Return the policy for one namespace, as YAML."""
+    values = ["watch.namespaces={%s}" % namespace, "admissionPolicies.enabled=true"]  # noqa: UP031  # braces are helm's
+    values += ["admissionPolicies.imagePrefixes={registry.example/}", "admissionPolicies.immutableFields={model.uri}"]
+    settings = [part for value in values for part in ("--set", value)]
+    place = ["--namespace", namespace, "--kube-version", "1.36.0", "--show-only", "templates/admissionpolicies.yaml"]
+    command = [str(helm), "template", "dormouse", str(CHART), *place, *settings]
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=clean_environment()).stdout
+
+
+@pytest.fixture
+async def create(world: World, kube: KubeClient, binaries: Path) -> AsyncIterator[Create]:
+    """Return what creates a deployment under the policy, which holds by then."""
+
+    async def make(spec: Mapping[str, Any]) -> str:
+        name = f"d{next(_NAMES)}"
+        await world.create(name, {"model": {"uri": "pvc://models/tiny"}, "engine": {"device": "cpu"}, **spec})
+        return name
+
+    async def is_held() -> bool:
+        try:
+            await make({"template": {"spec": {"hostNetwork": True}}})
+        except KubeError:
+            return True
+        return False
+
+    manifests = await asyncio.to_thread(render, binaries / "helm", world.namespace)
+    await install(kube, manifests)
+    await world.eventually(is_held)
+    yield make
+    for plural in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
+        kind = Kind(_REGISTRATION, "", plural, namespaced=False)
+        for item in (await kube.list(kind, None)).items:
+            await kube.delete(kind, "", item["metadata"]["name"])
+
+
+async def test_a_template_may_not_ask_for_what_its_writer_may_not_have(create: Create) -> None:
+    for what, (template, named) in FORBIDDEN.items():
+        with pytest.raises(KubeError) as caught:
+            await create({"template": {"spec": template}})
+        assert named in str(caught.value), what
+    with pytest.raises(KubeError, match=r"the image elsewhere\.example/w begins with none of registry\.example/"):
+        await create({"image": "elsewhere.example/w"})
+
+
+async def test_what_a_template_is_for_stays_allowed(create: Create) -> None:
+    for spec in ALLOWED:
+        await create(spec)
+
+
+async def test_a_field_that_is_not_to_change_can_not_and_others_can(create: Create, world: World) -> None:
+    name = await create({})
+    place = {"metadata": {"name": name, "namespace": world.namespace}}
+    manager, other = "somebody", {"spec": {"model": {"uri": "pvc://models/other"}}}
+    with pytest.raises(KubeError, match=r"spec\.model\.uri can not be changed"):
+        await world.kube.apply(INFERENCE_DEPLOYMENTS, place | other, field_manager=manager)
+    await world.kube.apply(INFERENCE_DEPLOYMENTS, place | {"spec": {"replicas": 2}}, field_manager=manager)
+    await world.kube.apply(
+        INFERENCE_DEPLOYMENTS,
+        place | {"spec": {"model": {"uri": "pvc://models/tiny", "name": "m"}}},
+        field_manager=manager,
+    )
