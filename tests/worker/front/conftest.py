@@ -17,7 +17,7 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as inference_rpc
 from dormouse_api.v1 import worker_control_pb2 as control_pb
 from dormouse_api.v1 import worker_control_pb2_grpc as control_rpc
-from dormouse_worker.front.app import Front, Ports
+from dormouse_worker.front.app import Front, Ports, Seams
 from dormouse_worker.front.board import Changes
 from dormouse_worker.front.testing import engine_settings, front_settings, write_model
 from dormouse_worker.ipc import AddRequest, State
@@ -26,6 +26,7 @@ from dormouse_worker.testing_in_process import InProcessEngine
 
 OWN_FIELDS = ("model", "request_id", "resume", "priority", "stream_interval")
 OTHER_TOKENS, OTHER_VOCAB_SIZE = (11, 12), 100  # of the model to swap to
+COLD = Seams(warms_templates=False)  # most tests render nothing, and a process is not for nothing
 OPERATOR_TOKEN, GATEWAY_TOKEN = "the operator's token", "the gateway's token"
 
 
@@ -179,7 +180,7 @@ def open_house(model_path):
 
         digests = {"operator_token_sha256": token_digest(OPERATOR_TOKEN)}
         settings = front_settings(**digests, gateway_token_sha256=token_digest(GATEWAY_TOKEN), **settings)
-        front = Front(settings, engine_settings(path, **(engine or {})), spawn_for, seams, tracer=tracer)
+        front = Front(settings, engine_settings(path, **(engine or {})), spawn_for, seams or COLD, tracer=tracer)
         ports, stop = await front.start(), asyncio.Event()
         running = asyncio.create_task(front.run(stop))
         async with (

@@ -10,10 +10,9 @@ import pytest
 from google.protobuf import json_format
 from transformers import PreTrainedTokenizerFast
 
-from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_worker.front.chat import ChatTemplates, TemplateRefused, read_template_sources
-from dormouse_worker.front.model import message_dict, render_chat
+from dormouse_worker.front.chat import ChatTemplates, TemplateRefused, check_templates, choose, read_template_sources
+from dormouse_worker.front.model import chat_arguments, message_dict
 from dormouse_worker.front.plain import plain_dict
 from dormouse_worker.front.special_tokens import special_tokens
 from dormouse_worker.front.testing import write_model
@@ -171,7 +170,12 @@ def chat_of(fields):
 
 def templates_of(source):
     sources = source if isinstance(source, dict) else {"default": source}
-    return ChatTemplates(sources, NAMED, now=lambda: datetime(2024, 5, 6, tzinfo=UTC))
+    check_templates(sources)
+    return ChatTemplates(sources, NAMED, now=lambda: datetime(2024, 5, 6, tzinfo=UTC), max_chars=10_000)
+
+
+def render_chat(templates, chat):
+    return templates.render(**chat_arguments(chat))
 
 
 def reference_text(reference, source, chat):
@@ -227,20 +231,45 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_template_that_fails_is_a_bad_request_with_its_words(case):
     source, words = REFUSED[case]
-    with pytest.raises(CallError) as caught:
+    with pytest.raises(TemplateRefused) as caught:
         render_chat(templates_of(source), chat_of({"messages": [USER]}))
-    assert caught.value.code.name == "INVALID_ARGUMENT"
-    assert words in caught.value.message
+    assert words in str(caught.value)
 
 
 def test_a_model_without_template_says_what_to_use_instead():
-    with pytest.raises(CallError, match="text or token_ids"):
-        render_chat(templates_of({}), chat_of({"messages": [USER]}))
+    with pytest.raises(TemplateRefused, match="text or token_ids"):
+        choose((), with_tools=True)
 
 
 def test_a_model_without_default_template_names_the_others():
-    with pytest.raises(CallError, match="rag"):
-        render_chat(templates_of({"rag": "x"}), chat_of({"messages": [USER]}))
+    with pytest.raises(TemplateRefused, match="rag"):
+        choose(("rag",), with_tools=False)
+
+
+def test_a_text_that_is_too_long_is_refused_while_it_is_made():
+    with pytest.raises(TemplateRefused, match="more than 10000 characters"):
+        render_chat(templates_of("{% for i in range(99999) %}ab{% endfor %}"), chat_of({"messages": [USER]}))
+
+
+CONSTANTS = {
+    "output": "{{ 'a'|center(10**12) }}",
+    "a condition": "{% if ('a' * 10**12)|length %}{% endif %}",
+    "a loop": "{% for x in 'a'|center(10**12) %}{% endfor %}",
+    "an assignment": "{% set x = 'a'|center(10**12) %}",
+    "a power": "{{ 9**(9**9) }}",
+    "a default": "{% macro m(x='a'|center(10**12)) %}{% endmacro %}",
+}
+
+
+@pytest.mark.parametrize("where", CONSTANTS)
+def test_to_see_whether_it_is_a_template_nothing_of_it_is_computed(where):
+    check_templates({"default": CONSTANTS[where]})
+
+
+@pytest.mark.parametrize("source", ["{{ x | nothing }}", "{% nothing %}", "{{ x is nothing }}", "{{ (" * 999])
+def test_what_is_no_template_is_seen_without_computing_it(source):
+    with pytest.raises(TemplateRefused, match=r"broken in line 1|nested too deep"):
+        check_templates({"default": source})
 
 
 def test_a_broken_template_is_told_at_start_with_its_line():

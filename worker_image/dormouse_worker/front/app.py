@@ -78,6 +78,7 @@ class Seams:
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     now: Callable[[], datetime] = field(default=lambda: datetime.now().astimezone())
     patience: Patience = field(default_factory=Patience)
+    warms_templates: bool = True  # starts what renders chats before the first one comes
 
 
 class Front:
@@ -102,6 +103,7 @@ class Front:
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="text")
         self._text_work = TextWork(self._threads)
         self._now = seams.now
+        self._warms_templates = seams.warms_templates
         read, without = (partial(how, settings, engine) for how in (self._read_edition, Edition))
         self._reading = FirstReading(read, without, engine.model_path, seams.patience)
         self._tasks: list[asyncio.Task[None]] = []
@@ -173,6 +175,7 @@ class Front:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(self._inference.stop(STOP_GRACE_S), self._control.stop(STOP_GRACE_S))
         await self._http.stop()
+        self.worker.served.close()
         self._threads.shutdown(wait=False)
         shutil.rmtree(self._socket_dir, ignore_errors=True)
 
@@ -224,6 +227,9 @@ class Front:
         async for state in worker.changes.stream(lambda: worker.board.state, min_interval_s=0.0):
             await self._take_tokenizer()  # first: who sees READY may send text
             await self._tell_health(state)
+            if self._warms_templates and state is State.READY:
+                self._warms_templates = False  # once it runs it stays
+                self._tasks.append(asyncio.create_task(self.worker.served.warm()))
 
     async def _take_tokenizer(self) -> None:
         """Load what the engine made for a model without tokenizer.json."""

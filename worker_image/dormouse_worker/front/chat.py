@@ -2,13 +2,14 @@
 
 The environment has the names that templates in the wild rely on: the filter `tojson` without HTML escapes, the
 functions `raise_exception` and `strftime_now`, `break` and `continue`, and the `generation` block, which only marks.
-It is sandboxed: a template comes with a model and its variables come from users.
+It is sandboxed: a template comes with a model and its variables come from users. It may take any time and memory all
+the same, so only `template_process` compiles and renders; the front itself only looks whether it is a template.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -72,10 +73,16 @@ class ChatTemplates:
     """A model's templates by name, compiled once."""
 
     def __init__(
-        self, sources: Mapping[str, str], special_tokens: Mapping[str, str], *, now: Callable[[], datetime]
+        self,
+        sources: Mapping[str, str],
+        special_tokens: Mapping[str, str],
+        *,
+        now: Callable[[], datetime],
+        max_chars: int,
     ) -> None:
-        """Compile. Raises TemplateRefused naming the template and the line if one is no template."""
+        """Compile, which computes what is constant in them. Raises TemplateRefused if one is no template."""
         environment = _environment(now)
+        self._max_chars = max_chars  # of a rendered text
         self._special_tokens = dict(special_tokens)
         self._templates = {name: _compile(environment, name, source) for name, source in sources.items()}
 
@@ -95,28 +102,54 @@ class ChatTemplates:
         template_args: Mapping[str, Any],
     ) -> str:
         """Return the rendered text. Raises TemplateRefused with the template's own words, if it has any."""
-        template = self._choose(with_tools=tools is not None)
+        template = self._templates[choose(self._templates, with_tools=tools is not None)]
         variables = {"documents": None, **self._special_tokens, **template_args}
         try:
-            return template.render(
+            pieces = template.generate(
                 messages=[dict(message) for message in messages],
                 tools=None if tools is None else [dict(tool) for tool in tools],
                 add_generation_prompt=add_generation_prompt,
                 **variables,
             )
+            return _join(pieces, self._max_chars)
+        except TemplateRefused:
+            raise
         except jinja2.TemplateError as error:
             raise TemplateRefused(f"the model's chat template refused it: {error.message}") from error
         except Exception as error:  # a template is a program: it can fail in any way
             raise TemplateRefused(f"the model's chat template failed: {type(error).__name__}: {error}") from error
 
-    def _choose(self, *, with_tools: bool) -> jinja2.Template:
-        if not self._templates:
-            raise TemplateRefused("the model has no chat template; use text or token_ids")
-        if with_tools and TOOL_USE in self._templates:
-            return self._templates[TOOL_USE]
-        if DEFAULT not in self._templates:
-            raise TemplateRefused(f"the model has no default chat template, only {', '.join(sorted(self._templates))}")
-        return self._templates[DEFAULT]
+
+def choose(names: Collection[str], *, with_tools: bool) -> str:
+    """Return the name of the template for a chat. Raises TemplateRefused where there is none."""
+    if with_tools and TOOL_USE in names:
+        return TOOL_USE
+    if DEFAULT in names:
+        return DEFAULT
+    if not names:
+        raise TemplateRefused("the model has no chat template; use text or token_ids")
+    raise TemplateRefused(f"the model has no default chat template, only {', '.join(sorted(names))}")
+
+
+def check_templates(sources: Mapping[str, str]) -> None:
+    """Raise TemplateRefused naming the template and the line if one is no template. Computes nothing of them."""
+    environment = _environment(datetime.now)
+    environment.optimized = False
+    environment.finalize = _leave_constants
+    for name, source in sources.items():
+        try:
+            environment.compile(source, raw=True)
+        except jinja2.TemplateSyntaxError as error:
+            raise _broken(name, error) from error
+        except RecursionError as error:
+            raise TemplateRefused(f"the model's chat template {name!r} is nested too deep") from error
+
+
+@jinja2.pass_context
+def _leave_constants(context: jinja2.runtime.Context, value: Any) -> Any:
+    """Show jinja a finalizer that needs a context: then no expression is computed while a template is compiled."""
+    del context  # never called
+    return value
 
 
 def read_template_sources(model_path: Path, tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
@@ -150,13 +183,26 @@ def _environment(now: Callable[[], datetime]) -> ImmutableSandboxedEnvironment:
     return environment
 
 
+def _join(pieces: Iterator[str], max_chars: int) -> str:
+    """Return the text. Raises TemplateRefused where it is too long."""
+    text, num_chars = [], 0
+    for piece in pieces:
+        num_chars += len(piece)
+        if num_chars > max_chars:
+            raise TemplateRefused(f"the model's chat template makes more than {max_chars} characters of this chat")
+        text.append(piece)
+    return "".join(text)
+
+
 def _compile(environment: ImmutableSandboxedEnvironment, name: str, source: str) -> jinja2.Template:
     try:
         return environment.from_string(source)
     except jinja2.TemplateSyntaxError as error:
-        raise TemplateRefused(
-            f"the model's chat template {name!r} is broken in line {error.lineno}: {error}"
-        ) from error
+        raise _broken(name, error) from error
+
+
+def _broken(name: str, error: jinja2.TemplateSyntaxError) -> TemplateRefused:
+    return TemplateRefused(f"the model's chat template {name!r} is broken in line {error.lineno}: {error}")
 
 
 def _to_json(

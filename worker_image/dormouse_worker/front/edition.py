@@ -80,6 +80,16 @@ class Served:
     def __repr__(self) -> str:
         return f"Served({self.edition.digest})"
 
+    async def warm(self) -> None:
+        """Have at hand what the first chat needs."""
+        if isinstance(self.edition.model, Model):
+            await self.edition.model.templates.warm()
+
+    def close(self) -> None:
+        """End what belongs to the edition alone; nobody is served by it any more."""
+        if isinstance(self.edition.model, Model):
+            self.edition.model.close()
+
 
 def settings_of(arguments: Sequence[str], digest: str, present: FrontSettings) -> tuple[FrontSettings, EngineSettings]:
     """Return the settings of another command line for a front that runs; its environment stays.

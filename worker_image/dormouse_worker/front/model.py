@@ -11,10 +11,11 @@ from typing import Any
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.errors import ModelInvalid
 from dormouse_worker.front import validation
-from dormouse_worker.front.chat import ChatTemplates, TemplateRefused, read_template_sources
+from dormouse_worker.front.chat import TemplateRefused, check_templates, read_template_sources
 from dormouse_worker.front.late_codec import Codec, LateCodec, load_codec
 from dormouse_worker.front.model_card import ModelCard, read_model_card, read_object
 from dormouse_worker.front.plain import plain_dict
+from dormouse_worker.front.renderer import Renderer
 from dormouse_worker.front.special_tokens import special_tokens
 from dormouse_worker.front.text_work import LONG_BYTES, TextWork
 from dormouse_worker.ipc import EngineStatus
@@ -30,7 +31,7 @@ class Model:
     names: tuple[str, ...]  # the first stands in answers and metrics
     card: ModelCard
     codec: Codec
-    templates: ChatTemplates
+    templates: Renderer
     work: TextWork
 
     async def prompt_token_ids(self, request: pb.GenerateRequest, caller: str, max_model_len: int) -> list[int]:
@@ -38,15 +39,14 @@ class Model:
         kind = request.WhichOneof("prompt")
         if kind == "token_ids":
             return list(request.token_ids.ids)
+
+        def encode(text: str) -> list[int]:
+            self._check_fits(f"prompt.{kind}", text, max_model_len)
+            return self.codec.encode(text, add_special_tokens=kind == "text")
+
         if kind == "chat":
-            work = partial(self._encode_chat, request.chat, max_model_len=max_model_len)
-            return (await self.work.run(work, caller=caller, num_bytes=request.chat.ByteSize()))[1]
-
-        def encode() -> list[int]:
-            self._check_fits("prompt.text", request.text, max_model_len)
-            return self.codec.encode(request.text, add_special_tokens=True)
-
-        return await self.work.run(encode, caller=caller, num_bytes=len(request.text))
+            return (await self._render(request.chat, caller, encode))[1]
+        return await self.work.run(partial(encode, request.text), caller=caller, num_bytes=len(request.text))
 
     def check_stops(self, stops: Sequence[str]) -> None:
         """Refuse stop strings where tokens are no text: they would never match. Raises CallError INVALID_ARGUMENT."""
@@ -68,8 +68,8 @@ class Model:
         chosen = request.add_special_tokens if request.HasField("add_special_tokens") else None
         if request.WhichOneof("input") == "chat":
             validation.check_chat(request.chat)
-            work = partial(self._encode_chat, request.chat, add_special_tokens=bool(chosen))
-            text, ids = await self.work.run(work, caller=caller, num_bytes=request.chat.ByteSize())
+            encode_chat = partial(self.codec.encode, add_special_tokens=bool(chosen))
+            text, ids = await self._render(request.chat, caller, encode_chat)
             return pb.TokenizeResponse(token_ids=ids, rendered_text=text)
         encode = partial(self.codec.encode, request.text, add_special_tokens=True if chosen is None else chosen)
         return pb.TokenizeResponse(token_ids=await self.work.run(encode, caller=caller, num_bytes=len(request.text)))
@@ -114,15 +114,26 @@ class Model:
             eos_token_ids=card.eos_token_ids,
         )
 
+    def close(self) -> None:
+        """End the processes that render its chats."""
+        self.templates.close()
+
     def _decode_each(self, token_ids: Sequence[int]) -> list[str]:
         return [self.codec.decode([token_id], skip_special_tokens=False) for token_id in token_ids]
 
-    def _encode_chat(
-        self, chat: pb.Chat, *, add_special_tokens: bool = False, max_model_len: int = 0
-    ) -> tuple[str, list[int]]:
-        text = render_chat(self.templates, chat)
-        self._check_fits("prompt.chat", text, max_model_len)
-        return text, self.codec.encode(text, add_special_tokens=add_special_tokens)
+    async def _render(self, chat: pb.Chat, caller: str, encode: Callable[[str], list[int]]) -> tuple[str, list[int]]:
+        """Return the chat as the model wants it, and its ids. Raises CallError INVALID_ARGUMENT."""
+
+        def then(text: str) -> tuple[str, list[int] | None]:
+            return text, None if len(text) > LONG_BYTES else encode(text)  # a long one waits for its turn
+
+        try:
+            text, ids = await self.templates.render(chat_arguments(chat), caller, then)
+        except TemplateRefused as error:
+            validation.refuse("prompt.chat", "not renderable", str(error))
+        if ids is None:
+            ids = await self.work.run(partial(encode, text), caller=caller, num_bytes=len(text))
+        return text, ids
 
     def _check_fits(self, field: str, text: str, max_model_len: int) -> None:
         """Refuse text that is too long however it is tokenized; 0 = no limit. Raises CallError INVALID_ARGUMENT."""
@@ -145,24 +156,21 @@ def load_model(
     config = read_object(path / "tokenizer_config.json")
     named = special_tokens(config, read_object(path / "special_tokens_map.json"))
     try:
-        templates = ChatTemplates(read_template_sources(path, config), named, now=now)
+        sources = read_template_sources(path, config)
+        check_templates(sources)
     except (TemplateRefused, KeyError, TypeError, OSError, ValueError) as error:
         raise ModelInvalid(f"{path}: {error}; mend the chat template") from error
-    return Model(names, card, codec, templates, work)
+    return Model(names, card, codec, Renderer(sources, named, now=now), work)
 
 
-def render_chat(templates: ChatTemplates, chat: pb.Chat) -> str:
-    """Return the chat as the model wants it. Raises CallError INVALID_ARGUMENT with the template's words."""
-    add_prompt = chat.add_generation_prompt if chat.HasField("add_generation_prompt") else True
-    try:
-        return templates.render(
-            [message_dict(message) for message in chat.messages],
-            tools=[plain_dict(tool) for tool in chat.tools] or None,
-            add_generation_prompt=add_prompt,
-            template_args=plain_dict(chat.template_args),
-        )
-    except TemplateRefused as error:
-        validation.refuse("prompt.chat", "not renderable", str(error))
+def chat_arguments(chat: pb.Chat) -> dict[str, Any]:
+    """Return what `ChatTemplates.render` takes."""
+    return {
+        "messages": [message_dict(message) for message in chat.messages],
+        "tools": [plain_dict(tool) for tool in chat.tools] or None,
+        "add_generation_prompt": chat.add_generation_prompt if chat.HasField("add_generation_prompt") else True,
+        "template_args": plain_dict(chat.template_args),
+    }
 
 
 def message_dict(message: pb.ChatMessage) -> Mapping[str, Any]:

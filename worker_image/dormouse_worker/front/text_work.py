@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from concurrent.futures import Executor
 from typing import Generic, TypeVar
 
@@ -38,11 +38,15 @@ class Rota(Generic[T]):
         """Add an item behind the caller's others."""
         self._waiting.setdefault(caller, deque()).append(item)
 
-    def take(self) -> T | None:
-        """Return whose turn it is, None if nobody waits; the caller's next item waits for all others' first."""
-        if not self._waiting:
+    def take(self, skipped: Container[str] = ()) -> T | None:
+        """Return whose turn it is, None if nobody waits but callers that are skipped.
+
+        The caller's next item waits for one of each other's first.
+        """
+        caller = next((caller for caller in self._waiting if caller not in skipped), None)
+        if caller is None:
             return None
-        caller, items = self._waiting.popitem(last=False)
+        items = self._waiting.pop(caller)
         item = items.popleft()
         if items:
             self._waiting[caller] = items

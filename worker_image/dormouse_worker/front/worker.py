@@ -179,6 +179,7 @@ class Worker:
         if edition.model_name != self.served.edition.model_name:  # it labels every series
             self.metrics = self.requests.events = WorkerMetrics(edition.model_name, clock=self.clock)
             self.metrics.follow_engine(self._engine_silence_s)
+        self.served.close()
         self.served.edition = edition
         self.link = link
         self.board.replace(status)
