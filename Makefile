@@ -7,7 +7,7 @@ PACKAGES := api/dormouse_api kube/dormouse_kube operator/dormouse_operator gatew
 
 # what decides without touching anything: every branch of it is tested
 PURE := capacity children claims condemned conditions draining following groups idle manifests model occurrences pace parse phases \
-	planner pressure prewarm ranks refusals renewal replica rest rollout scaling sleep spare status
+	planner pressure prewarm ranks refusals renewal replica rest rollout rotation scaling sleep spare status
 
 .PHONY: help
 help: ## List the targets

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -13,6 +14,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from dormouse_api.identity import Identity, server_name
 from dormouse_api.mutual_tls import Bundle
+from dormouse_operator.rotation import Held
 
 _SKEW = timedelta(minutes=5)  # clocks of nodes differ: a certificate is valid since then
 _PEM = serialization.Encoding.PEM
@@ -54,6 +56,11 @@ class CertificateAuthority:
         return f"CertificateAuthority({self._certs[0].subject.rfc4514_string()}, until {self.validity.end})"
 
     @property
+    def root_pem(self) -> bytes:
+        """Return the certificate that signs, alone."""
+        return self._certs[0].public_bytes(_PEM)
+
+    @property
     def validity(self) -> Validity:
         """Return from when to when it can vouch."""
         return Validity(self._certs[0].not_valid_before_utc, self._certs[0].not_valid_after_utc)
@@ -88,12 +95,35 @@ class CertificateAuthority:
 
     def validity_of(self, cert_pem: bytes) -> Validity:
         """Return from when to when a certificate of ours is accepted. Raises BadCertificate if it is not ours."""
-        try:
-            cert = x509.load_pem_x509_certificate(cert_pem)
-            cert.verify_directly_issued_by(self._certs[0])
-        except (ValueError, TypeError, InvalidSignature) as error:
-            raise BadCertificate(f"it was not issued by this authority: {error}") from error
-        return Validity(cert.not_valid_before_utc, cert.not_valid_after_utc)
+        return validity_under(cert_pem, self.root_pem)
+
+
+def certificates_in(pem: bytes) -> tuple[bytes, ...]:
+    """Return each certificate of a PEM file, always written alike; () for what is none."""
+    try:
+        return tuple(cert.public_bytes(_PEM) for cert in x509.load_pem_x509_certificates(pem))
+    except ValueError:
+        return ()
+
+
+def validity_under(cert_pem: bytes, authority_pem: bytes) -> Validity:
+    """Return from when to when a certificate is accepted. Raises BadCertificate if this authority did not issue it."""
+    try:
+        cert = x509.load_pem_x509_certificate(cert_pem)
+        cert.verify_directly_issued_by(x509.load_pem_x509_certificate(authority_pem))
+    except (ValueError, TypeError, InvalidSignature) as error:
+        raise BadCertificate(f"it was not issued by this authority: {error}") from error
+    return Validity(cert.not_valid_before_utc, cert.not_valid_after_utc)
+
+
+def held_of(cert_pem: bytes, ca_pem: bytes, present_pem: bytes) -> Held | None:
+    """Return what these files of a holder say; None if nobody whom it trusts, nor the present authority, issued it."""
+    trusts = certificates_in(ca_pem)
+    for issuer in (present_pem, *trusts):
+        with suppress(BadCertificate):
+            validity = validity_under(cert_pem, issuer)
+            return Held(issuer, validity.begin, validity.end, ca_pem, frozenset(trusts))
+    return None
 
 
 def _builder(

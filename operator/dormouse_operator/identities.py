@@ -10,18 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from dormouse_api.identity import BadIdentity, Identity
-from dormouse_api.mutual_tls import CA_FILE, CERT_FILE, KEY_FILE, MutualTls
+from dormouse_api.mutual_tls import CA_FILE, CERT_FILE, KEY_FILE, Bundle, MutualTls
 from dormouse_api.names import Role
 from dormouse_kube.api import SECRETS, KubeApi
 from dormouse_kube.errors import Conflict, KubeError
-from dormouse_operator.certificates import BadCertificate, CertificateAuthority, Validity
+from dormouse_operator.certificates import BadCertificate, CertificateAuthority, certificates_in, held_of
 from dormouse_operator.manifests import FIELD_MANAGER, Manifest
 from dormouse_operator.manifests.common import labels_of, metadata_of
 from dormouse_operator.manifests.identity import (
@@ -33,6 +33,7 @@ from dormouse_operator.manifests.identity import (
 )
 from dormouse_operator.model import Key, Observed
 from dormouse_operator.renewal import is_due
+from dormouse_operator.rotation import Held, Rotation
 from dormouse_operator.writes import Authority
 
 PERIOD_S = 60.0  # between two looks at what may be due, and at the authority, which somebody may have replaced
@@ -89,13 +90,16 @@ class Identities:
         self._authority = authority
         self._now = now
         self._ca: CertificateAuthority | None = None
-        self._own: Validity | None = None
+        self._former: CertificateAuthority | None = None  # who issues until everybody trusts the present one
+        self._rotation = Rotation()
+        self._own: Held | None = None
+        self._bundle: Bundle | None = None
         metadata = release_metadata(settings.namespace, settings.gateway_secret, settings.release)
         gateway = Identity(Role.GATEWAY, settings.namespace, settings.release)
         self._wanted: dict[Key, _Wanted] = {
             Key(settings.namespace, settings.gateway_secret): _Wanted(gateway, metadata)
         }
-        self._issued: dict[Key, Validity] = {}
+        self._issued: dict[Key, Held] = {}
         self._news = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -139,14 +143,26 @@ class Identities:
         except (KubeError, BadCertificate) as error:
             _LOG.error("no certificates can be issued: %s", error)
             return False
-        failures = 0
-        for key, wanted in list(self._wanted.items()):
+        failed = await self._each(self._read, self._wanted.keys())
+        trusted = self._trusted()
+        self._keep_own(trusted)
+        failed |= await self._each(lambda key: self._keep(key, trusted), self._wanted.keys() - failed)
+        if self._issued.keys() >= self._wanted.keys():
+            self._rotation.look(
+                (*self._issued.values(), *filter(None, [self._own])), self._present.root_pem, self._now()
+            )
+        return not failed
+
+    async def _each(self, do: Callable[[Key], Awaitable[None]], keys: Iterable[Key]) -> set[Key]:
+        """Do it for these Secrets; return for which it failed. Raises NotLeading."""
+        failed = set()
+        for key in sorted(keys):
             try:
-                await self._keep(key, wanted)
+                await do(key)
             except (KubeError, BadIdentity) as error:
-                failures += 1
+                failed.add(key)
                 _LOG.warning("the certificate in %s was not issued: %s", key, error)
-        return not failures
+        return failed
 
     async def _until_news(self, sleep: Callable[[float], Awaitable[Any]], seconds: float) -> None:
         """Wait so long; a new deployment ends the wait."""
@@ -159,17 +175,12 @@ class Identities:
             await asyncio.gather(*waits, return_exceptions=True)
 
     async def _find_authority(self) -> None:
-        """Read the authority, or make it; issue anew what another one issued. Raises KubeError, BadCertificate."""
+        """Read the authority, or make it. Raises KubeError, BadCertificate."""
         found = await self._stored_authority() or await self._new_authority()
         if self._ca is None or self._ca.cert_pem != found.cert_pem:
             _LOG.info("certificates are issued by %r", found)
-            self._ca, self._own = found, None
-            self._issued.clear()
-        if self._own is None or is_due(self._own.begin, self._own.end, self._now()):
-            own = Identity(Role.OPERATOR, self._settings.namespace, self._settings.release)
-            bundle = found.issue(own, now=self._now(), lifetime=self._settings.lifetime)
-            self._tls.replace(bundle)
-            self._own = found.validity_of(bundle.cert)
+            self._former, self._ca = self._ca, found
+            self._rotation = Rotation()
 
     async def _stored_authority(self) -> CertificateAuthority | None:
         """Return the authority that is there, None where we may make one. Raises KubeError, BadCertificate."""
@@ -195,30 +206,74 @@ class Identities:
             return made
         return await self._stored_authority() or made
 
-    async def _keep(self, key: Key, wanted: _Wanted) -> None:
-        """Look at one Secret, and issue its certificate if it is missing or due. Raises KubeError, BadIdentity."""
-        validity = self._issued.get(key)
-        if validity is None:
-            raw = await self._kube.get(SECRETS, *key)
-            if raw is not None and not is_operators_secret(raw):
-                raise BadIdentity("a Secret of this name is there that somebody else made; remove or rename it")
-            validity = self._known(secret_file(raw, CERT_FILE)) if raw else None
-        if validity is None or is_due(validity.begin, validity.end, self._now()):
-            validity = await self._issue(wanted)
-        self._issued[key] = validity
+    async def _read(self, key: Key) -> None:
+        """Know what a Secret holds, if it is not known. Raises KubeError, BadIdentity."""
+        if key in self._issued:
+            return
+        raw = await self._kube.get(SECRETS, *key)
+        if raw is not None and not is_operators_secret(raw):
+            raise BadIdentity("a Secret of this name is there that somebody else made; remove or rename it")
+        if raw and (found := held_of(secret_file(raw, CERT_FILE), secret_file(raw, CA_FILE), self._present.root_pem)):
+            self._issued[key] = found
 
-    def _known(self, cert_pem: bytes) -> Validity | None:
-        """Return the validity of a certificate of ours, None if it is none."""
+    @property
+    def _present(self) -> CertificateAuthority:
         assert self._ca is not None, "the authority was found"
-        with suppress(BadCertificate):
-            return self._ca.validity_of(cert_pem)
-        return None
+        return self._ca
 
-    async def _issue(self, wanted: _Wanted) -> Validity:
-        assert self._ca is not None, "the authority was found"
-        bundle = self._ca.issue(wanted.identity, now=self._now(), lifetime=self._settings.lifetime)
-        files = {CERT_FILE: bundle.cert, KEY_FILE: bundle.key, CA_FILE: bundle.ca}
+    def _trusted(self) -> bytes:
+        """Return whom everybody shall trust: the present authority, and those of before until nobody needs them."""
+        present = self._present
+        if self._rotation.may_drop(self._now()):
+            self._former = None
+            return present.cert_pem
+        known = {cert for held in (*self._issued.values(), *filter(None, [self._own])) for cert in held.trusts}
+        known |= {self._former.root_pem} if self._former else set()
+        return b"".join((present.cert_pem, *sorted(known.difference(certificates_in(present.cert_pem)))))
+
+    def _issuer(self) -> CertificateAuthority:
+        """Return who issues: the former one as long as somebody may not trust the present one yet."""
+        former, now = self._former, self._now()
+        is_needed = former is not None and not self._rotation.may_issue(now)
+        return former if former and is_needed and now < former.validity.end else self._present
+
+    def _is_due(self, held: Held | None) -> bool:
+        """Tell whether another one is needed: there is none, its time has come, or a former authority issued it."""
+        if held is None:
+            return True
+        is_former = held.issuer != self._present.root_pem
+        is_over = is_former and self._rotation.may_issue(self._now())
+        return is_over or is_due(held.begin, held.end, self._now())
+
+    def _keep_own(self, trusted: bytes) -> None:
+        """Have a certificate ourselves; our key is nowhere else."""
+        if not self._is_due(self._own) and self._own and self._own.ca == trusted:
+            return
+        bundle = self._bundle
+        if bundle is None or self._is_due(self._own):
+            identity = Identity(Role.OPERATOR, self._settings.namespace, self._settings.release)
+            bundle = self._issuer().issue(identity, now=self._now(), lifetime=self._settings.lifetime)
+        self._bundle = replace(bundle, ca=trusted)
+        self._tls.replace(self._bundle)
+        self._own = held_of(bundle.cert, trusted, self._present.root_pem)
+
+    async def _keep(self, key: Key, trusted: bytes) -> None:
+        """Write one Secret, if what it holds is missing, due, or trusts others. Raises KubeError, NotLeading."""
+        held = self._issued.get(key)
+        if self._is_due(held):
+            bundle = self._issuer().issue(self._wanted[key].identity, now=self._now(), lifetime=self._settings.lifetime)
+            await self._write(key, bundle.cert, bundle.key, trusted)
+            _LOG.info("issued a certificate for %s", self._wanted[key].identity)
+        elif held and held.ca != trusted:
+            raw = await self._kube.get(SECRETS, *key) or {}
+            await self._write(key, secret_file(raw, CERT_FILE), secret_file(raw, KEY_FILE), trusted)
+            _LOG.info("told %s whom to trust", self._wanted[key].identity)
+
+    async def _write(self, key: Key, cert: bytes, private_key: bytes, trusted: bytes) -> None:
+        """Write a Secret and know what it holds. Raises KubeError, NotLeading."""
         self._authority.check()
-        await self._kube.apply(SECRETS, secret_manifest(wanted.metadata, files), field_manager=FIELD_MANAGER)
-        _LOG.info("issued a certificate for %s", wanted.identity)
-        return self._ca.validity_of(bundle.cert)
+        files = {CERT_FILE: cert, KEY_FILE: private_key, CA_FILE: trusted}
+        await self._kube.apply(SECRETS, secret_manifest(self._wanted[key].metadata, files), field_manager=FIELD_MANAGER)
+        self._issued.pop(key, None)
+        if found := held_of(cert, trusted, self._present.root_pem):
+            self._issued[key] = found

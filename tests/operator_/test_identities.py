@@ -129,15 +129,6 @@ async def test_certificates_are_renewed_while_a_third_of_their_time_is_left(hous
     assert house.tls.expiry_s > 86400
 
 
-async def test_another_authority_means_other_certificates(house):
-    await house.identities.step()
-    first = house.cert(GATEWAY)
-    house.kube.put(SECRETS, authority_secret(CA, an_authority()))
-    await house.identities.step()
-    assert house.cert(GATEWAY) != first
-    assert secret_file(house.secret(GATEWAY), "ca.crt") == house.cert(CA)
-
-
 def authority_secret(name, authority):
     files = {"tls.crt": authority.cert_pem, "tls.key": authority.key_pem}
     return secret_manifest({"namespace": "system", "name": name}, files)
