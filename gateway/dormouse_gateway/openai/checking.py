@@ -37,7 +37,7 @@ def check(value: Any, schema: Schema, path: str = "") -> None:
     if types and not any(_TYPES[name](value) for name in types):
         raise refuse(path or "body", shown(value), " or ".join(_article(name) for name in types))
     if "enum" in schema and value not in schema["enum"]:
-        raise refuse(path, shown(value), ", ".join(shown(choice) for choice in schema["enum"]))
+        raise refuse(path, shown(value), _choices(schema))
     if isinstance(value, str):
         _check_text(value, schema, path)
     elif isinstance(value, list):
@@ -130,6 +130,7 @@ def _check_object(value: dict[str, Any], schema: Schema, path: str) -> None:
     properties, others = schema.get("properties", {}), schema.get("additionalProperties", True)
     for name in schema.get("required", ()):
         if name not in value:
+            _check_kind(value, properties, path)
             raise refuse(_join(path, name), "missing", properties[name].get("description", "it is needed"))
     for name, item in value.items():
         where = _join(path, name)
@@ -140,6 +141,20 @@ def _check_object(value: dict[str, Any], schema: Schema, path: str) -> None:
             raise ApiError(400, f"{where} is not supported", param=where, code="unsupported_parameter")
         else:
             check(item, {} if others is True else others, where)
+
+
+def _check_kind(value: dict[str, Any], properties: Schema, path: str) -> None:
+    """Raise for what is another kind of thing: that says more than what it lacks."""
+    for name in value.keys() & properties.keys():
+        if "enum" in properties[name]:
+            check(value[name], properties[name], _join(path, name))
+
+
+def _choices(schema: Schema) -> str:
+    """Return what is allowed in words; where it is one value only, also why."""
+    choices = ", ".join(shown(choice) for choice in schema["enum"])
+    why = f". {schema['description']}" if len(schema["enum"]) == 1 and "description" in schema else ""
+    return choices + why
 
 
 def _join(path: str, name: str) -> str:

@@ -135,7 +135,11 @@ _TOOL_CALL = _object(
     },
     "function",
 )
-_PART = _object({"type": _only("text", "Models see text only."), "text": _text()}, "type", "text")
+_PART = _object(
+    {"type": _only("text", "Images, audio and files are not supported: models see text only."), "text": _text()},
+    "type",
+    "text",
+)
 _CONTENT = {
     "anyOf": [_text(), _array(_PART, MAX_CHAT_MESSAGES)],
     "description": "Text, or parts of it, which are joined by line ends.",

@@ -38,6 +38,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=4),
     max_leaves=12,
 )
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
 GOOD = {"model": "tiny", "prompt": "a", "messages": [{"role": "user", "content": "a"}]}
 SCHEMAS = {"chat": CHAT_REQUEST, "completion": COMPLETION_REQUEST}
 
@@ -79,6 +80,14 @@ def test_the_schemas_are_schemas(kind, schema):
         ({"tool_choice": "required"}, 'tool_choice is "required"; allowed: "auto", "none"'),
         ({"messages": []}, "messages is 0 items; allowed: 1 to 1024"),
         ({"messages": [{"content": "a"}]}, "messages[0].role is missing; allowed: As the model's template"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, IMAGE]}]},
+            'messages[0].content[1].type is "image_url"; allowed: "text". Images, audio and files are not supported',
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": ""}}]}]},
+            'messages[0].content[0].type is "input_audio"; allowed: "text". Images, audio and files are not supported',
+        ),
         ({"audio": {}}, "audio is not supported"),
     ],
 )
