@@ -16,6 +16,7 @@ from dormouse_operator.phases import deployment_phase
 from dormouse_operator.ranks import reports_of
 
 Conditions = Mapping[str, Condition]
+_MOST_PODS = 3000  # as the schema has it: a thousand replicas, as many of before, and as many on their way out
 
 
 def build_status(observed: Observed, evaluated: Sequence[Condition], *, url: str) -> dict[str, Any]:
@@ -141,7 +142,8 @@ def _ladder(ladder: Ladder | None) -> dict[str, Any] | None:
 
 def _own_pods(observed: Observed) -> list[dict[str, Any]]:
     """Return whom gateways may give requests: what the operator made for this object. Also none is said."""
-    own = sorted((pod for pod in observed.pods if pod.owner_uid == observed.deployment.uid), key=lambda pod: pod.name)
+    mine = (pod for pod in observed.pods if pod.owner_uid == observed.deployment.uid)
+    own = sorted(mine, key=lambda pod: (pod.is_deleting, pod.name))[:_MOST_PODS]
     return [{"name": pod.name, "uid": pod.uid, "revision": pod.revision} for pod in own]
 
 
