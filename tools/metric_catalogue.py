@@ -83,6 +83,7 @@ _UNITS: Mapping[str, str] = {
     "dormouse_reconcile_errors": "passes",
     "dormouse_rejected": "requests",
     "dormouse_replicas": "replicas",
+    "dormouse_requests_not_finite": "requests",
     "vllm:engine_sleep_state": "0 or 1",
     "vllm:num_preemptions": "requests",
     "vllm:num_requests_running": "requests",

@@ -50,6 +50,7 @@ REMEDIES: Mapping[str, str] = {
     "InvalidSettings": "correct the field that the message names",
     "StorageFull": "make room where the message says",
     "GoldenTokensDiffer": "the device computes otherwise than at the start: check it, restart the pod",
+    "LogitsNotFinite": "copy the model again, or set spec.engine.dtype to a wider one; if it lasts, check the device",
     "WrongState": "wait; report it if it lasts",
     "InvalidArgument": "report it: the operator sent what the worker can not do",
     "ProfileNotWritten": "make the directory of --profiler-dir writable",

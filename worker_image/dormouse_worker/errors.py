@@ -92,6 +92,10 @@ class GoldenTokensDiffer(Damaged):
     """After a wake the model did not repeat the tokens recorded at its first start."""
 
 
+class LogitsNotFinite(Damaged):
+    """The model says infinities, or no numbers at all, where probabilities should be."""
+
+
 class GroupBroken(WorkerError):
     """The ranks of a group can not go on together: a new group has to begin. The kinds follow; each names the rank."""
 

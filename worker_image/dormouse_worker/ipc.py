@@ -188,6 +188,7 @@ class StepOutputs(msgspec.Struct, frozen=True, tag=True):
     prefix_queries: int = 0  # prompt tokens looked up in the prefix cache since the message before
     prefix_hits: int = 0  # of these, found
     preemptions: int = 0  # since the message before
+    not_finite: int = 0  # of the failed: requests whose logits were not finite
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):

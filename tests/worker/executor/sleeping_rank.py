@@ -18,19 +18,38 @@ WORKERS = {
 PROMPTS = ([*range(10, 35)], [*range(90, 131)])  # six blocks and a token, ten and one: what the golden pass writes to
 
 
+class Outcome:
+    """What came of requests, by name: tokens with their log-probabilities, known tokens, reasons of failure."""
+
+    def __init__(self, messages):
+        self.said, self.num_cached, self.failed = {}, {}, {}
+        self.num_odd = sum(message.not_finite for message in messages)
+        for message in messages:
+            self.failed |= message.failed
+            for output in message.outputs:
+                name = output.request_id
+                rows = output.logprobs or [None] * len(output.token_ids)
+                self.said.setdefault(name, []).extend(zip(output.token_ids, rows, strict=True))
+                self.num_cached.setdefault(name, output.cached_tokens)
+
+
 class SleepingRank:
     """One rank in READY with 40 blocks of 4 tokens.
 
     `truths` is what it answers to each prompt while nothing has slept, by the number of tokens that it knew already.
     """
 
-    def __init__(self, directory, worker, *, keeps, **settings):
+    def __init__(self, directory, worker, *, keeps, starts=True, **settings):
         fields = {"keep_prefix_cache": keeps, "worker_cls": WORKERS[worker], "max_num_batched_tokens": 64, **settings}
         self.keeps = keeps
         self._sent, self._numbers = [], itertools.count()
         executor = SingleProcessExecutor(make_settings(directory, **fields), {}, Host())
         self.controller = Controller(executor._settings, executor, send=self._sent.append, clock=lambda: 0.0)
         self.controller.start()
+        if starts:
+            self.begin()
+
+    def begin(self):
         assert self.command("initialize_cache", num_gpu_blocks=40) == ""
         self.truths = [{cached: said for said, cached in (self.ask(prompt), self.ask(prompt))} for prompt in PROMPTS]
         self.forget()
@@ -38,6 +57,11 @@ class SleepingRank:
     @property
     def status(self):
         return next(message for message in reversed(self._sent) if isinstance(message, EngineStatus))
+
+    @property
+    def module(self):
+        """The module whose parameters are what is computed with."""
+        return self.controller._executor._wrapper._worker._model.module
 
     @property
     def is_ready(self):
@@ -66,14 +90,27 @@ class SleepingRank:
 
     def ask(self, prompt):
         """Return the tokens that follow with their log-probabilities, and how many of the prompt were known."""
-        request_id, start = f"r{next(self._numbers)}", len(self._sent)
-        self.controller.handle(AddRequest(request_id, list(prompt), make_sampling(max_tokens=3, logprobs=2)))
+        outcome = self.ask_together({f"r{next(self._numbers)}": prompt}, logprobs=2)
+        assert not outcome.failed
+        (said,), (num_cached,) = outcome.said.values(), outcome.num_cached.values()
+        return said, num_cached
+
+    def refusal(self, prompt, **sampling):
+        """Return why a request ends without an answer."""
+        outcome = self.ask_together({f"r{next(self._numbers)}": prompt}, **sampling)
+        assert not any(outcome.said.values())
+        (why,) = outcome.failed.values()
+        return why
+
+    def ask_together(self, prompts, **sampling):
+        """Ask all of these, by name, and step until each has an end."""
+        start = len(self._sent)
+        for name, prompt in prompts.items():
+            self.controller.handle(AddRequest(name, list(prompt), make_sampling(**{"max_tokens": 3, **sampling})))
         while self.controller.has_work:
             self.controller.step()
         self.controller.check_integrity()
-        outputs = [o for message in self._sent[start:] if isinstance(message, StepOutputs) for o in message.outputs]
-        said = [(token, row) for o in outputs for token, row in zip(o.token_ids, o.logprobs, strict=True)]
-        return said, outputs[0].cached_tokens
+        return Outcome([message for message in self._sent[start:] if isinstance(message, StepOutputs)])
 
     def check_answer(self, number):
         """Ask one of the prompts; return how much of it was known."""

@@ -82,6 +82,8 @@ class ModelOutput(msgspec.Struct, frozen=True):
     sampled: list[SampledToken]  # one for each sequence that `samples`, in order
     # request id → of the prompt tokens at [start + 1, end + 1) of the pass, for requests that ask for them
     prompt_logprobs: dict[str, list[TokenLogprobs]] = {}
+    # whose logits were not finite: NaN among them, or no finite largest one. Their tokens mean nothing
+    not_finite: tuple[str, ...] = ()
 
 
 def single(sequence: NewSequence, block_ids: BlockIds, *, start: int = 0) -> Batch:

@@ -12,13 +12,21 @@ from contextlib import contextmanager
 
 from dormouse_worker.engine.actuation import Actuation
 from dormouse_worker.engine.assembly import build_engine
-from dormouse_worker.engine.engine import Engine
+from dormouse_worker.engine.engine import NOT_FINITE, Engine
 from dormouse_worker.engine.executor import Executor
 from dormouse_worker.engine.profiling import ProfileCommands
 from dormouse_worker.engine.slumber import SleepOrder, integer, tags_of
 from dormouse_worker.engine.status import StatusTeller
 from dormouse_worker.engine.validation import check_block_counts, unknown_token
-from dormouse_worker.errors import Damaged, GroupBroken, Internal, InvalidArgument, WorkerError, WrongState
+from dormouse_worker.errors import (
+    Damaged,
+    GroupBroken,
+    Internal,
+    InvalidArgument,
+    LogitsNotFinite,
+    WorkerError,
+    WrongState,
+)
 from dormouse_worker.ipc import (
     AbortRequests,
     AddRequest,
@@ -127,11 +135,21 @@ class Controller:
         outputs = self._engine.step() if self._engine is not None else None
         if outputs is not None:
             self._send(outputs)
+            self._look_at_numbers()
 
     def check_integrity(self) -> None:
         """Recount the blocks, if there are any. Raises RuntimeError."""
         if self._engine is not None:
             self._engine.check_integrity()
+
+    def _look_at_numbers(self) -> None:
+        """Enter FAILED if no row of the last passes was finite: no request would get anything but nonsense."""
+        engine = self._engine
+        if engine is None or engine.num_odd_in_a_row < MAX_FAILURES_IN_A_ROW:
+            return
+        self._settle()
+        self._send(engine.give_up(NOT_FINITE))
+        self._fail(LogitsNotFinite(f"{MAX_FAILURES_IN_A_ROW} forward passes in a row: {NOT_FINITE}"))
 
     def _add(self, message: AddRequest) -> None:
         if self._engine is None or self.state is not State.READY:
@@ -181,9 +199,11 @@ class Controller:
         check_block_counts(report, num_gpu_blocks, num_cpu_blocks)
         self._engine = None
         self._teller.change(State.INITIALIZING, num_gpu_blocks=0, num_cpu_blocks=0)
-        with self._failing():
+        with self._failing(Damaged):
             try:
                 self._executor.initialize_cache(num_gpu_blocks, num_cpu_blocks)
+            except Damaged:
+                raise
             except WorkerError:
                 self._teller.change(State.PROFILED)
                 raise

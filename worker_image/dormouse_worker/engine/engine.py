@@ -18,6 +18,11 @@ from dormouse_worker.ipc import AddRequest, StepOutputs, TokenLogprobs, TokenOut
 
 logger = logging.getLogger(__name__)
 
+NOT_FINITE = (
+    "the model's logits are not finite: its weights, its cache or the device are damaged, or its numbers grow too "
+    "large for its dtype"
+)
+
 MAX_LOGPROBS_PER_OUTPUT = 256  # prompt positions in one message to a caller: 20 alternatives each stay below 100 KiB
 
 
@@ -35,6 +40,7 @@ class Engine:
         self._told = Counters()
         self._under_way: deque[tuple[Batch, Callable[[], ModelOutput]]] = deque()  # oldest first
         self.num_failures_in_a_row = 0  # forward passes that raised since the last good one
+        self.num_odd_in_a_row = 0  # of which no row was finite
 
     def __repr__(self) -> str:
         return f"Engine({self._scheduler!r})"
@@ -120,11 +126,37 @@ class Engine:
         except Exception as error:  # noqa: BLE001  whatever a model raises may cost its own batch only
             return self._fail(batch, error)
         self.num_failures_in_a_row = 0
+        odd = self._end_odd(output)
         prompt_parts = list(self._prompt_logprobs(batch, output)) if output.prompt_logprobs else []
         progress = self._scheduler.commit(batch, output.sampled)
-        return self.outputs([*prompt_parts, *(self._token_output(item) for item in progress)])
+        return self.outputs([*prompt_parts, *(self._token_output(item) for item in progress)], odd, num_odd=len(odd))
 
-    def outputs(self, outputs: list[TokenOutput], failed: dict[str, str] | None = None) -> StepOutputs:
+    def give_up(self, why: str) -> StepOutputs:
+        """End every request with an error."""
+        return self.outputs([], {output.request_id: why for output in self.abort_all()})
+
+    def _end_odd(self, output: ModelOutput) -> dict[str, str]:
+        """End the requests whose logits are not finite; return them with the reason.
+
+        Nobody begins with their blocks any more, in which there may be no numbers either.
+        """
+        if not output.not_finite:
+            if output.sampled:
+                self.num_odd_in_a_row = 0
+            return {}
+        ended = [request_id for request_id in output.not_finite if not self.is_leaving(request_id)]
+        if any(token.request_id not in output.not_finite for token in output.sampled):
+            self.num_odd_in_a_row = 0
+        elif ended:
+            self.num_odd_in_a_row += 1
+        logger.error("%d requests end: %s", len(ended), NOT_FINITE)
+        self.abort(ended)
+        self.forget_prefixes()
+        return dict.fromkeys(ended, NOT_FINITE)
+
+    def outputs(
+        self, outputs: list[TokenOutput], failed: dict[str, str] | None = None, *, num_odd: int = 0
+    ) -> StepOutputs:
         """Return a message with these outputs, the present load, and what was counted since the last message."""
         scheduler, now, told = self._scheduler, self._scheduler.counters, self._told
         self._told = copy(now)
@@ -137,6 +169,7 @@ class Engine:
             prefix_queries=now.prefix_queries - told.prefix_queries,
             prefix_hits=now.prefix_hits - told.prefix_hits,
             preemptions=now.preemptions - told.preemptions,
+            not_finite=num_odd,
         )
 
     @property

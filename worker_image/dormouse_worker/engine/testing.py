@@ -113,6 +113,7 @@ class FakeExecutor:
         self.ranks: tuple[RankStatus, ...] = ()
         self.batches: list[Batch] = []
         self.fail_once: dict[str, Exception] = {}
+        self.not_finite: set[str] = set()  # requests whose logits are not finite from now on
         self._windows = windows
         self._profiled = False
         self._clock = clock or ManualClock()
@@ -175,7 +176,8 @@ class FakeExecutor:
         for scheduled in batch.sequences:
             self._write(scheduled)
         prompts = {s.request_id: self._prompt_logprobs(s) for s in batch.sequences if self._asks_for_prompt(s)}
-        return ModelOutput([self._sample(s.request_id) for s in batch.sequences if s.samples], prompts)
+        odd = tuple(s.request_id for s in batch.sequences if s.samples and s.request_id in self.not_finite)
+        return ModelOutput([self._sample(s.request_id) for s in batch.sequences if s.samples], prompts, odd)
 
     def start_profile(self, directory: str) -> None:
         """See `Executor`."""

@@ -57,6 +57,9 @@ class WorkerMetrics:
         )
         self._prefix_hits = self._counter("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.")
         self._preemptions = self._counter("vllm:num_preemptions", "Times that a running request had to wait again.")
+        self._not_finite = self._counter(
+            "dormouse_requests_not_finite", "Requests ended because the model's logits were not finite."
+        )
         self._prefill = self._histogram("vllm:request_prefill_time_seconds", "First scheduled to first token.", LONG_S)
         self._decode = self._histogram("vllm:request_decode_time_seconds", "First token to last token.", LONG_S)
         self._queue = self._histogram("vllm:request_queue_time_seconds", "Arrival to first scheduled.", LONG_S)
@@ -113,6 +116,8 @@ class WorkerMetrics:
             self._prefix_hits.inc(step.prefix_hits)
         if step.preemptions:
             self._preemptions.inc(step.preemptions)
+        if step.not_finite:
+            self._not_finite.inc(step.not_finite)
 
     def on_engine_restart(self) -> None:
         """A new engine process is started in place of one that died."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dormouse_worker.engine.batch import Batch, BlockIds, ModelOutput, NewSequence, single
-from dormouse_worker.errors import GoldenTokensDiffer
+from dormouse_worker.errors import GoldenTokensDiffer, LogitsNotFinite
 from dormouse_worker.ipc import Sampling, TokenLogprobs
 
 NUM_PROMPT_TOKENS = 8
@@ -54,7 +54,7 @@ def record_golden(
 ) -> GoldenTokens:
     """Generate greedily, alone, in the first blocks of an otherwise unused cache; then record the one pass.
 
-    Where nothing is generated, the prompt has as many tokens as both would have.
+    Where nothing is generated, the prompt has as many tokens as both would have. Raises LogitsNotFinite.
     """
     width = -(-min(max_model_len, NUM_PROMPT_TOKENS + NUM_TOKENS) // block_size)
     block_ids = tuple(list(range(group * width, (group + 1) * width)) for group in range(num_groups))
@@ -70,7 +70,10 @@ def record_golden(
 
 
 def repeat_golden(execute: Execute, recorded: GoldenTokens) -> tuple[TokenLogprobs, ...]:
-    """Repeat the one pass; return its rows. Overwrites the first `recorded.num_blocks` blocks of the cache."""
+    """Repeat the one pass; return its rows. Overwrites the first `recorded.num_blocks` blocks of the cache.
+
+    Raises LogitsNotFinite.
+    """
     return _one_pass(execute, list(recorded.token_ids), recorded.block_ids)
 
 
@@ -91,6 +94,11 @@ def compare_golden(recorded: GoldenTokens, rows: Sequence[TokenLogprobs]) -> Non
 
 def _one_pass(execute: Execute, token_ids: list[int], block_ids: BlockIds) -> tuple[TokenLogprobs, ...]:
     output = _execute(execute, token_ids, _ALL_ROWS, block_ids)
+    if output.not_finite:
+        raise LogitsNotFinite(
+            "the model's logits after its golden tokens are not finite: its weights are damaged, or its numbers grow "
+            "too large for its dtype: copy the model again, or choose a dtype with a wider range (bfloat16, float32)"
+        )
     last = [token.logprobs for token in output.sampled if token.logprobs is not None]
     return (*output.prompt_logprobs.get(_NAME, []), *last)
 

@@ -31,7 +31,8 @@ def prompt_logprobs(
     """Return the log-probabilities of the T tokens that followed in the prompt, and of the likeliest, 0 to 20.
 
     logits [T, V], any floating dtype; row i is the model's output before next_token_ids[i]. Worked through in slices,
-    so that only `slice_elements` of them (but at least one row) are in float32 at once. T = 0 is an empty list.
+    so that only `slice_elements` of them (but at least one row) are in float32 at once. T = 0 is an empty list. Where a
+    row has NaN, or no finite largest number, everything said of it is NaN.
     """
     num_rows = max(1, slice_elements // logits.shape[-1])
     result: list[TokenLogprobs] = []

@@ -32,6 +32,8 @@ class TokenCopy(Protocol):
         """Return the tokens [N] once they are there."""
 
 
+ODD = -2  # comes in the place of a token whose logits were not finite
+
 TokenCopier = Callable[[torch.Tensor], TokenCopy]  # begins to copy tokens [N]
 
 
@@ -75,9 +77,13 @@ class PromisedTokens:
         return f"PromisedTokens({len(self._open)} passes)"
 
     @torch.inference_mode()
-    def promise(self, lineup: Lineup, tokens: torch.Tensor) -> Callable[[], ModelOutput]:
-        """Keep a place for a token of each sequence; return who waits for them. tokens int64 [N] on the device."""
-        copy = self._copier(tokens)  # first: if it fails nothing is promised
+    def promise(self, lineup: Lineup, tokens: torch.Tensor, are_finite: torch.Tensor) -> Callable[[], ModelOutput]:
+        """Keep a place for a token of each sequence; return who waits for them. tokens int64 [N] on the device.
+
+        Where they are not finite, bool [N], their logits were not, and the host is told so. The device goes on from
+        them until then: it knows no place that is none.
+        """
+        copy = self._copier(tokens.where(are_finite, ODD))  # first: if it fails nothing is promised
         self._newest.index_copy_(0, self._rows_of(lineup), tokens)
         promise = _Promise(lineup, self._input.promise_each(lineup), copy)
         self._open.append(promise)
@@ -107,8 +113,11 @@ class PromisedTokens:
         return rows
 
     def _keep(self, promise: _Promise) -> ModelOutput:
-        tokens = promise.copy.wait()
+        told = promise.copy.wait()
+        tokens = told.clip(min=0)
         if promise in self._open:
             self._open.remove(promise)
             self._input.note(promise.lineup, promise.places, tokens)
-        return ModelOutput([*map(SampledToken, promise.lineup.request_ids, tokens.tolist())])
+        request_ids = promise.lineup.request_ids
+        odd = tuple(request_ids[row] for row in np.flatnonzero(told == ODD))
+        return ModelOutput([*map(SampledToken, request_ids, tokens.tolist())], not_finite=odd)

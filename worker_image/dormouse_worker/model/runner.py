@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import isnan
 
 import numpy as np
 import torch
 
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.model.attention.hook import PagedContext
-from dormouse_worker.model.attention.interface import AttentionBackend, AttentionPlan
+from dormouse_worker.model.attention.interface import AttentionBackend, AttentionPlan, Ints
 from dormouse_worker.model.attention.native import NativeBackend
 from dormouse_worker.model.context import forward_context
 from dormouse_worker.model.gather import to_device
@@ -24,7 +25,7 @@ from dormouse_worker.model.logit_rows import LogitRows, choose_logit_rows
 from dormouse_worker.model.native_sampler import NativeSampler
 from dormouse_worker.model.parallel.communicator import ALONE, Communicator
 from dormouse_worker.model.promised_tokens import PromisedTokens, TokenCopier
-from dormouse_worker.model.sampler import choose, prompt_logprobs, sample
+from dormouse_worker.model.sampler import Choice, are_chosen_finite, choose, prompt_logprobs, sample
 from dormouse_worker.model.scratch import Floats, Scratch
 
 
@@ -135,7 +136,7 @@ class ModelRunner:
             output = self._conclude(wanted, logits)
             return lambda: output
         if isinstance(logits, torch.Tensor) and wanted.only_logits_count:
-            return self._promised.promise(wanted.lineup, _choose(logits, wanted.lineup))
+            return self._promised.promise(wanted.lineup, *_choose(logits, wanted.lineup))
         self._late = LateAnswer(partial(self._conclude, wanted, logits))
         return self._late
 
@@ -196,12 +197,24 @@ class ModelRunner:
             tokens = logits.argmax(-1)
         else:
             tokens = native.choose(logits, lineup.draws, self._input.positions_of(lineup))
-        return ModelOutput(list(map(SampledToken, lineup.request_ids, tokens.tolist())))
+        sampled = list(map(SampledToken, lineup.request_ids, tokens.tolist()))
+        return ModelOutput(sampled, not_finite=_find_odd(logits, tokens, lineup))
+
+
+def _find_odd(logits: Floats, tokens: Ints, lineup: Lineup) -> tuple[str, ...]:
+    """Return whose chosen tokens have logits that are not finite; the chosen one's tells of the row, see `sampler`."""
+    are_finite = np.isfinite(logits[np.arange(len(tokens)), tokens])
+    if are_finite.all():
+        return ()
+    return tuple(lineup.request_ids[row] for row in np.flatnonzero(~are_finite))
 
 
 @torch.inference_mode()
-def _choose(logits: torch.Tensor, lineup: Lineup) -> torch.Tensor:
-    return choose(logits.float(), lineup.sequences)
+def _choose(logits: torch.Tensor, lineup: Lineup) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the tokens, and whether their logits are finite."""
+    scores = logits.float()
+    tokens = choose(scores, lineup.sequences)
+    return tokens, are_chosen_finite(scores, tokens)
 
 
 @torch.inference_mode()
@@ -211,16 +224,15 @@ def _answer_in_torch(wanted: LogitRows, logits: torch.Tensor, native: NativeSamp
         for part in wanted.prompt_parts
     }
     is_all = len(wanted.sampled) == len(logits)  # rows keep their order: nothing to choose, nothing to copy
-    sampled = _sample(wanted.lineup, logits if is_all else logits[wanted.sampled], native)
-    return ModelOutput(sampled, prompt)
+    choices = _sample(wanted.lineup, logits if is_all else logits[wanted.sampled], native)
+    odd = {request_id: None for request_id, choice in choices if not choice.is_finite}
+    odd |= dict.fromkeys(request_id for request_id, rows in prompt.items() if any(isnan(row.sampled) for row in rows))
+    sampled = [SampledToken(request_id, choice.token_id, choice.logprobs) for request_id, choice in choices]
+    return ModelOutput(sampled, prompt, tuple(odd))
 
 
-def _sample(lineup: Lineup, logits: torch.Tensor, native: NativeSampler | None) -> list[SampledToken]:
-    """Return one token for each sequence, which has that row of the logits."""
+def _sample(lineup: Lineup, logits: torch.Tensor, native: NativeSampler | None) -> list[tuple[str, Choice]]:
+    """Return one choice for each sequence, which has that row of the logits."""
     if not len(lineup):
         return []
-    choices = sample(logits, lineup.sequences, native)
-    return [
-        SampledToken(request_id, choice.token_id, choice.logprobs)
-        for request_id, choice in zip(lineup.request_ids, choices, strict=True)
-    ]
+    return list(zip(lineup.request_ids, sample(logits, lineup.sequences, native), strict=True))

@@ -15,7 +15,8 @@ From 3 on every number is the same on every device (`masses`), and so is the tok
 Log-probabilities come from the logits as they were (`logprobs`), as vLLM's `raw_logprobs`.
 
 A row is never left without a token: a mask that would do so is not applied (`masks`). Where the logits themselves have
-no finite maximum (all -inf, or inf or NaN among them) the row is chosen as if greedy: some token, the same each time.
+no finite maximum (all -inf, or inf or NaN among them) the row is chosen as if greedy: the likeliest, or the first NaN.
+Then the token's own logit is not finite, which tells: its request ends with an error (`Choice.is_finite`).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from dormouse_worker.model.penalties import penalize_presence_and_frequency, pen
 from dormouse_worker.model.philox import uniforms
 from dormouse_worker.model.sampling_row import Choice, SamplingRow, has_edits
 
-__all__ = ["Choice", "SamplingRow", "choose", "prompt_logprobs", "sample"]
+__all__ = ["Choice", "SamplingRow", "are_chosen_finite", "choose", "prompt_logprobs", "sample"]
 
 _EDITS = (
     allow_only,
@@ -57,7 +58,16 @@ def sample(logits: torch.Tensor, rows: Sequence[SamplingRow], native: NativeSamp
     scores = _edit(raw, rows)
     tokens = choose(scores, rows) if native is None else _choose_natively(native, scores, rows)
     logprobs = sampled_logprobs(raw, tokens, rows)
-    return [Choice(token, logprobs.get(i)) for i, token in enumerate(tokens.tolist())]
+    finite = (are_chosen_finite(raw, tokens) if scores is raw else raw.amax(-1).isfinite()).tolist()
+    return [Choice(token, logprobs.get(i), finite[i]) for i, token in enumerate(tokens.tolist())]
+
+
+def are_chosen_finite(scores: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Return for tokens [N], chosen from scores [N, V], whether their scores are finite, bool [N].
+
+    So it is where the row's largest is finite and none is NaN, and never else: see `choose`.
+    """
+    return scores.gather(-1, tokens[:, None]).squeeze(-1).isfinite()
 
 
 def _edit(raw: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:

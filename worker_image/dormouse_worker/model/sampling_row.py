@@ -42,6 +42,7 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
 
     token_id: int
     logprobs: TokenLogprobs | None
+    is_finite: bool = True  # whether the row of logits has a finite largest one, and no NaN
 
 
 def has_edits(sampling: Sampling, position: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import CFUNCTYPE, POINTER, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
 
-VERSION = 5
+VERSION = 6
 FLOAT32, BFLOAT16 = 0, 1
 LATE = 1
 UNORDERED = -3  # what a forward pass answers to rows that do not ascend

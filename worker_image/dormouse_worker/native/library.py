@@ -94,6 +94,13 @@ class Kernels:
         """
         return int(self._library.dm_checksum(self._handle, data, num_bytes, first_block))
 
+    def are_finite(self, data: int, num_bytes: int, size_bytes: int, exponent: int) -> bool:
+        """Return whether floating numbers of 2, 4 or 8 bytes are finite; `exponent` = the bits of their exponents.
+
+        To be called as `checksum` may be.
+        """
+        return bool(self._library.dm_are_finite(self._handle, data, num_bytes, size_bytes, exponent))
+
     def shared_bytes(self, num_ranks: int) -> int:
         """Return the bytes of the memory, zeros at first, that so many ranks of a stage share."""
         return int(self._library.dm_shared_bytes(num_ranks))
@@ -162,6 +169,7 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "dm_desk_bytes": (c_int64, [c_void_p, c_int64]),
         "dm_sample": (None, [c_void_p, sample]),
         "dm_checksum": (c_uint64, [c_void_p, c_void_p, c_int64, c_int64]),
+        "dm_are_finite": (c_int64, [c_void_p, c_void_p, c_int64, c_int64, c_uint64]),
         "dm_shared_bytes": (c_int64, [c_int64]),
         "dm_sum_up": (c_int64, [stage, c_void_p, c_int64]),
         "dm_gather": (c_int64, [stage, c_void_p, c_int64, c_int64, c_void_p]),

@@ -31,6 +31,10 @@ class DummySource:
     def __repr__(self) -> str:
         return f"DummySource(seed={self._seed})"
 
+    def origin(self, name: str) -> str:
+        """See `WeightSource`."""
+        return f"{name}, drawn at random,"
+
     @contextmanager
     def open(self) -> Iterator[Read]:
         """See `WeightSource`."""

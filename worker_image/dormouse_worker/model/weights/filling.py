@@ -16,7 +16,7 @@ from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.device.driver import DeviceOutOfMemory, MemoryDriver
 from dormouse_worker.model.memory import gib
 from dormouse_worker.model.weights.arrival import Tell
-from dormouse_worker.model.weights.source import Contents, with_extras
+from dormouse_worker.model.weights.source import Contents, refusing_odd, with_extras
 from dormouse_worker.model.weights.streaming import num_threads, stream
 from dormouse_worker.model.weights.windows import Window, cut_windows
 
@@ -37,8 +37,8 @@ class Filling:
     def read(self, arena: Arena, copy: Arena | None, tell: Tell) -> None:
         """Read everything into the mapped arena, and into `copy` if that is given.
 
-        Raises ModelChanged for a tensor that is not what was read the first time, InsufficientMemory for lack of host
-        memory, and what the source raises.
+        Raises ModelInvalid for a weight that is not finite, ModelChanged for a tensor that is not what was read the
+        first time, InsufficientMemory for lack of host memory, and what the source raises.
         """
         if copy is not None:
             checksums = self._stream(arena, lambda _, window: bytes_of(copy, window.start, window.end), tell)
@@ -68,8 +68,11 @@ class Filling:
             if read.data_ptr() != target.data_ptr():
                 self._device.copy(target, read)
 
-        with self._contents.source.open() as read:
-            return stream(self.windows, with_extras(read, self._contents.extras), place, deliver, tell)
+        contents = self._contents
+        with contents.source.open() as opened:
+            is_first = not self.checksums  # later the checksums say that it is what was looked at
+            read = refusing_odd(opened, contents) if is_first else opened
+            return stream(self.windows, with_extras(read, contents.extras), place, deliver, tell)
 
 
 def bytes_of(arena: Arena, start: int, end: int) -> torch.Tensor:

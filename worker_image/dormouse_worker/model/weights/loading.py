@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,8 +74,9 @@ def load_weights(
     for name, tensor in tensors:
         if name not in plan.extras:
             tensor.data = torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)  # the source alone holds them now
+    contents = Contents(memory, plan.source, plan.extras, _may_be_infinite(tensors))
     try:
-        store = WeightStore(device, Contents(memory, plan.source, plan.extras), keeps_host_copy=settings.keep_host_copy)
+        store = WeightStore(device, contents, keeps_host_copy=settings.keep_host_copy)
     except OSError as error:
         raise InsufficientMemory(f"{files.path}: no address range of {memory.num_bytes} bytes: {error}") from error
     try:
@@ -87,6 +88,13 @@ def load_weights(
         store.close()
         raise
     return LoadedWeights(module, store, report, plan.num_parameters)
+
+
+def _may_be_infinite(tensors: Iterable[tuple[str, torch.Tensor]]) -> frozenset[str]:
+    """Return the names of buffers, which may be masks, and of attention sinks."""
+    return frozenset(
+        name for name, tensor in tensors if not isinstance(tensor, torch.nn.Parameter) or name.endswith(".sinks")
+    )
 
 
 def _plan(config: Any, settings: EngineSettings, files: ModelFiles, layout: Layout) -> _Plan:

@@ -51,6 +51,10 @@ class PretrainedSource:
         first = self._first if self._reads_once else None
         return sum(tensor.nbytes for tensor in (first or {}).values())
 
+    def origin(self, name: str) -> str:
+        """See `WeightSource`. One weight may be made of several tensors of several files."""
+        return f"{name}, as transformers reads it from the model's files,"
+
     @contextmanager
     def open(self) -> Iterator[Read]:
         """See `WeightSource`."""

@@ -48,14 +48,20 @@ class CheckpointSource:
         self._list_tensors = list_tensors
         self._names = dict(names)
         self._first_seen: dict[str, tuple[str, tuple[int, ...]]] = {}
+        self._files: dict[str, Path] = {}  # by slot, as found by the last `open`
 
     def __repr__(self) -> str:
         return f"CheckpointSource({len(self._names)} tensors)"
+
+    def origin(self, name: str) -> str:
+        """See `WeightSource`."""
+        return f"{self._files[name]}: {self._names[name]}"
 
     @contextmanager
     def open(self) -> Iterator[Read]:
         """See `WeightSource`."""
         stored = self._find(self._list_tensors())
+        self._files = {name: tensor.file for name, tensor in stored.items()}
         with ExitStack() as stack:
             files = {file: _open(stack, file) for file in {tensor.file for tensor in stored.values()}}
 

@@ -33,6 +33,10 @@ class SlicedSource:
         """See `WeightSource`."""
         return self._whole.held_bytes
 
+    def origin(self, name: str) -> str:
+        """See `WeightSource`."""
+        return self._whole.origin(self._shares[name].name)
+
     @contextmanager
     def open(self) -> Iterator[Read]:
         """See `WeightSource`."""

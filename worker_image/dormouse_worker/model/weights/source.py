@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import torch
 
+from dormouse_worker.errors import ModelInvalid
+from dormouse_worker.model.finite import are_finite
 from dormouse_worker.model.weights.layout import Slot, WeightLayout
 
 Read = Callable[[Slot, int, int, torch.Tensor], None]
@@ -25,6 +27,9 @@ class WeightSource(Protocol):
     def held_bytes(self) -> int:
         """Return the host memory that it holds now and gives back while it is read."""
 
+    def origin(self, name: str) -> str:
+        """Return where the slot of this name comes from, for people: file and tensor. Once it was opened."""
+
     def open(self) -> AbstractContextManager[Read]:
         """Return `read(slot, start, end, target)`, which many threads may call.
 
@@ -40,6 +45,7 @@ class Contents:
     layout: WeightLayout
     source: WeightSource
     extras: Mapping[str, torch.Tensor]  # what no source has: small buffers that are computed
+    may_be_infinite: Collection[str] = ()  # names of slots: masks; sinks, where -inf lets a head have none
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,32 @@ def with_extras(read: Read, extras: Mapping[str, torch.Tensor]) -> Read:
             target.copy_(as_bytes(extra)[start:end])
 
     return read_any
+
+
+def refusing_odd(read: Read, contents: Contents) -> Read:
+    """Return a `read` that raises ModelInvalid where a floating weight is NaN, or infinite.
+
+    No model is trained to that: a damaged file says it, or a number that is too large for the type it is loaded as.
+    """
+
+    def read_finite(slot: Slot, start: int, end: int, target: torch.Tensor) -> None:
+        read(slot, start, end, target)
+        if not are_finite(target, slot.dtype):
+            _refuse(slot, target.view(slot.dtype), start // slot.dtype.itemsize, contents)
+
+    return read_finite
+
+
+def _refuse(slot: Slot, numbers: torch.Tensor, first: int, contents: Contents) -> None:
+    """Raise ModelInvalid for the first number that is not allowed; numbers [n] begin with the tensor's `first`."""
+    is_odd = numbers.isnan() if slot.name in contents.may_be_infinite else ~numbers.isfinite()
+    odd = is_odd.nonzero()
+    if len(odd):
+        index = int(odd[0])
+        raise ModelInvalid(
+            f"{contents.source.origin(slot.name)} holds {float(numbers[index])} at element {first + index} (as "
+            f"{slot.dtype}); weights must be finite numbers: copy the file again, or choose a dtype with a wider range"
+        )
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:

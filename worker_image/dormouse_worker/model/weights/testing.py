@@ -25,6 +25,10 @@ class TensorSource:
         self.num_opened = 0
         self.failure: Exception | None = None  # raised by every read while it is set
 
+    def origin(self, name: str) -> str:
+        """See `WeightSource`."""
+        return f"the test's {name}"
+
     @contextmanager
     def open(self) -> Iterator[Read]:
         """See `WeightSource`."""

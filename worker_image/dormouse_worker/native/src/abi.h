@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-#define DM_VERSION 5
+#define DM_VERSION 6
 
 enum DmType : int64_t { DM_FLOAT32 = 0, DM_BFLOAT16 = 1 };
 
@@ -126,4 +126,5 @@ struct DmKernels {
   void (*sample)(const DmPool *, const DmSample *);
   int64_t (*desk_bytes)(int64_t vocab_size);
   uint64_t (*checksum)(const void *data, int64_t num_bytes, int64_t first_block);
+  bool (*are_finite)(const void *numbers, int64_t num_bytes, int64_t size, uint64_t exponent);
 };

@@ -3,6 +3,7 @@
 // Everything is in unnamed namespaces and nothing of the standard library's templates is used: a function compiled for
 // one processor must never be linked in the place of another's.
 #include "checksum.h"
+#include "finite.h"
 #include "forward.h"
 
 #define JOIN_(a, b) a##b
@@ -75,6 +76,6 @@ int64_t JOIN(dm_desk_bytes_, VARIANT)(int64_t vocab_size);
 
 extern const DmKernels JOIN(dm_kernels_, VARIANT) = {
     TEXT(VARIANT), attend_rows,     multiply_rows, forward, workspace_bytes, JOIN(dm_sample_, VARIANT),
-    JOIN(dm_desk_bytes_, VARIANT), checksum,
+    JOIN(dm_desk_bytes_, VARIANT), checksum,      are_finite,
 };
 }

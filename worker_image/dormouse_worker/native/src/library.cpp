@@ -117,6 +117,12 @@ uint64_t dm_checksum(const DmKernels *kernels, const void *data, int64_t num_byt
   return kernels->checksum(data, num_bytes, first_block);
 }
 
+// Returns whether floating numbers of 2, 4 or 8 bytes, whose exponents stand where `exponent` has ones, are all finite.
+// May be called as dm_checksum may.
+int64_t dm_are_finite(const DmKernels *kernels, const void *numbers, int64_t num_bytes, int64_t size, uint64_t exponent) {
+  return kernels->are_finite(numbers, num_bytes, size, exponent);
+}
+
 // Returns the bytes of the memory that so many ranks share.
 int64_t dm_shared_bytes(int64_t num_ranks) { return Shared::num_bytes(num_ranks); }
 

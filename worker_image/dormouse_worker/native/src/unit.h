@@ -101,7 +101,7 @@ struct Unit {
   void merge(const float *most, const float *total, const float *output) {
     int64_t size = layer.value_size;
     for (int64_t r = 0; r < rows(); r++) {
-      if (most[r] == -INFINITY) continue;
+      if (most[r] == -INFINITY && total[r] == 0) continue;  // nothing seen; a total of no number has to be told
       float now = most[r] > whole.most[r] ? most[r] : whole.most[r];
       float kept = exponential(all(whole.most[r] - now))[0], added = exponential(all(most[r] - now))[0];
       whole.most[r] = now;
@@ -267,7 +267,7 @@ struct Unit {
           int64_t from = i / 32 * 32 + i / 4 % 2 * 16 + i % 32 / 8 * 4;
           memcpy(row + i, whole.output + r * size + from, 4 * sizeof(float));
         }
-      float share = whole.total[r] > 0 ? 1 / whole.total[r] : 0;
+      float share = whole.total[r] == 0 ? 0 : 1 / whole.total[r];
       convert(row, share, size, out + ((first_token + r / num_heads) * layer.num_heads + head(r)) * size);
     }
   }

@@ -83,8 +83,9 @@ INLINE floats largest(floats a, floats b) { return a > b ? a : b; }
 INLINE floats least(floats a, floats b) { return a < b ? a : b; }
 
 // e to the x within 2 units in the last place; 0 below -87.3, where the result would be denormal. (Cephes' polynomial.)
+// What is not a number stays so: both bounds stand on the left, where a comparison with it leaves the right side.
 INLINE floats exponential(floats x) {
-  floats clipped = least(largest(x, all(-88.0f)), all(88.0f));
+  floats clipped = least(all(88.0f), largest(all(-88.0f), x));
   floats shifted = clipped * all(1.44269504088896341f) + all(12582912.0f);  // rounds to an integer
   floats n = shifted - all(12582912.0f);
   floats r = clipped - n * all(0.693359375f);

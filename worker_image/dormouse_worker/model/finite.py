@@ -1,0 +1,35 @@
+"""Whether numbers are finite. Weights that are not make a model say nonsense, or one token for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+
+from dormouse_worker.native.library import Missing, load_kernels
+
+_EXPONENTS: Mapping[torch.dtype, int] = MappingProxyType(  # all ones: infinite, or no number
+    {
+        torch.float16: 0x7C00,
+        torch.bfloat16: 0x7F80,
+        torch.float32: 0x7F80_0000,
+        torch.float64: 0x7FF0_0000_0000_0000,
+    }
+)
+
+
+def are_finite(data: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Return whether numbers of this type, the bytes uint8 [n] of the host, are finite; True for types not known here.
+
+    Whole numbers and those of 8 bits, whose scales stand elsewhere, are not looked at.
+    """
+    exponent = _EXPONENTS.get(dtype)
+    if exponent is None:
+        return True
+    if not isinstance(kernels := load_kernels(), Missing):
+        return kernels.are_finite(data.data_ptr(), len(data), dtype.itemsize, exponent)
+    words: Any = data.numpy().view(np.dtype(f"u{dtype.itemsize}"))
+    return int((words & words.dtype.type(exponent)).max(initial=0)) < exponent
