@@ -112,7 +112,8 @@ async def gateway_of(workers):
     kube.put(INFERENCE_DEPLOYMENTS, infd("tiny"))
     for index, worker in enumerate(workers):
         kube.put(PODS, pod(f"w{index}", "tiny", f"127.0.0.1:{worker.port}"))
-    settings = Settings(host="127.0.0.1", port=0, control_port=0, metrics_port=0, lame_duck_s=0, drain_timeout_s=5)
+    free = {"port": 0, "control_port": 0, "metrics_port": 0, "http_port": 0}
+    settings = Settings(host="127.0.0.1", lame_duck_s=0, drain_timeout_s=5, **free)
     gateway = Gateway(settings, Tokens(TOKENS[Role.GATEWAY], ""), kube, rng=random.Random(1))
     ports, stop = await gateway.start(), asyncio.Event()
     running = asyncio.create_task(gateway.run(stop))
