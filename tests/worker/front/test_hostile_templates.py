@@ -23,6 +23,14 @@ async def test_a_template_that_takes_too_much_costs_its_own_chats_only(open_hous
         assert await house.collect("text")
 
 
+async def test_the_workers_own_deadline_ends_the_wait_for_a_template(open_house, tmp_path):
+    loop = "{% for i in range(99999) %}{% for i in range(99999) %}{% endfor %}{% endfor %}"
+    async with open_house(path=write_model(tmp_path, template=loop), default_timeout_s=0.05) as house:
+        refused = await house.refusal(house.generate(HI, timeout=None).read())
+        assert refused.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert "--default-timeout-seconds" in refused.details()
+
+
 async def test_a_chat_is_rendered_outside_and_its_process_ends_with_the_worker(open_house):
     async with open_house(seams=Seams()) as house:
         assert (await house.collect(HI, timeout=60))[-1].usage.prompt_tokens == 4

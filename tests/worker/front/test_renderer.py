@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
@@ -102,6 +103,21 @@ async def test_a_process_that_ends_in_the_midst_is_a_refusal(make):
     with pytest.raises(TemplateRefused, match="too much time or memory"):
         await renderer.render(chat(), "x", as_it_is)
     assert await renderer.render(chat("again"), "x", as_it_is) == "again"
+
+
+async def test_a_terminal_that_interrupts_the_front_leaves_its_processes_to_it(make):
+    renderer = make("x")
+    await renderer.warm()
+    (process,) = [process._process for process in renderer._processes if process._process is not None]
+    process.send_signal(signal.SIGINT)
+    assert await renderer.render(chat(), "x", as_it_is) == "x"
+    assert process.poll() is None
+
+
+async def test_a_templates_own_words_are_cut(make):
+    with pytest.raises(TemplateRefused) as caught:
+        await make("{{ raise_exception('a' * 99999) }}").render(chat(), "x", as_it_is)
+    assert len(str(caught.value)) == 2000
 
 
 async def test_a_callers_slow_chats_hold_no_other_callers(make):

@@ -1,14 +1,21 @@
-"""What a call says of its caller beside the message: role, cache salt, deadline. Pure."""
+"""What a call says of its caller beside the message: role, cache salt, deadline."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+import grpc
 
 from dormouse_api.auth import MetadataPairs, RoleTokens
 from dormouse_api.limits import MAX_CACHE_SALT_CHARS
 from dormouse_api.names import METADATA_CACHE_SALT, Role
+from dormouse_api.status import CallError
 from dormouse_worker.front.validation import check_plain, refuse
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,16 @@ def read_caller(
     salts = [value for key, value in metadata or () if key == METADATA_CACHE_SALT]
     salt = _read_salt(salts, is_gateway=is_gateway)
     return Caller(salt or _host(peer), is_gateway, salt, time_limit)
+
+
+async def in_time(work: Awaitable[T], time_limit: TimeLimit | None) -> T:
+    """Return what the work returns. Raises CallError DEADLINE_EXCEEDED if it takes longer than the worker allows."""
+    try:
+        async with asyncio.timeout(time_limit.seconds if time_limit else None):
+            return await work
+    except TimeoutError as error:
+        assert time_limit is not None, "else there is no limit"
+        raise CallError(grpc.StatusCode.DEADLINE_EXCEEDED, time_limit.why) from error
 
 
 def caller_name(metadata: MetadataPairs | None, tokens: RoleTokens, peer: str) -> str:

@@ -17,7 +17,7 @@ from dormouse_api.v1 import inference_pb2_grpc as rpc
 from dormouse_worker.errors import WorkerError
 from dormouse_worker.front import validation
 from dormouse_worker.front.answers import abort, answered, unexpected
-from dormouse_worker.front.caller import Timeouts, caller_name, read_caller
+from dormouse_worker.front.caller import Timeouts, caller_name, in_time, read_caller
 from dormouse_worker.front.generation import Generation, begin
 from dormouse_worker.front.model import Model
 from dormouse_worker.front.parsing import readable
@@ -49,7 +49,7 @@ class InferenceService(rpc.InferenceServicer):
             time_limit = Timeouts(settings.default_timeout_s, settings.max_timeout_s).limit(context.time_remaining())
             metadata = context.invocation_metadata()
             caller = read_caller(metadata, self._tokens, time_limit, peer=context.peer())
-            generation = running = await begin(self._worker, model, request, caller)
+            generation = running = await in_time(begin(self._worker, model, request, caller), time_limit)
             context.add_done_callback(lambda _: running.abandon())  # type: ignore[arg-type]  # a stub
             while (response := await generation.next()) is not None:
                 yield response

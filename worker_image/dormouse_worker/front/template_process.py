@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import resource
+import signal
 import struct
 import sys
 import time
@@ -21,6 +22,7 @@ from typing import Any, BinaryIO
 from dormouse_worker.front.chat import ChatTemplates, TemplateRefused
 
 LENGTH = struct.Struct(">I")
+MAX_REFUSAL_CHARS = 2000  # a template's own words can be as long as it likes
 TEXT, REFUSED = "text", "refused"  # the fields of an answer; one of them is there
 
 
@@ -81,11 +83,12 @@ def render(templates: ChatTemplates, clock: Clock, order: Mapping[str, Any]) -> 
     try:
         return {TEXT: templates.render(**order["chat"])}
     except TemplateRefused as error:
-        return {REFUSED: str(error)}
+        return {REFUSED: str(error)[:MAX_REFUSAL_CHARS]}
 
 
 def main() -> None:
     """Compile what the first message brings, say so, then render until the front is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the front ends this process when it ends itself
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     setup, clock = read(source), Clock()
     if setup is None:
