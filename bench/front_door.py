@@ -17,10 +17,11 @@ from dataclasses import dataclass
 import uvloop
 
 from bench.helpers import environment
-from bench.worker import GATEWAY_TOKEN
+from dormouse_api.testing_tickets import GATEWAY_SEED, POD_UID
 from dormouse_gateway.activity import Activity
+from dormouse_gateway.seeds import Seeds
 from dormouse_gateway.server import Gateway
-from dormouse_gateway.settings import Settings, Tokens
+from dormouse_gateway.settings import Settings
 from dormouse_gateway.testing import infd, pod
 from dormouse_gateway.testing_slices import ControlledKube
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
@@ -59,9 +60,9 @@ async def serve(model: str, worker_ports: Sequence[int]) -> None:
     kube = ControlledKube()
     kube.put(INFERENCE_DEPLOYMENTS, infd(NAME, model=model))
     for number, port in enumerate(worker_ports):
-        kube.put(PODS, pod(f"{NAME}-{number}", NAME, f"127.0.0.1:{port}"))
+        kube.put(PODS, pod(f"{NAME}-{number}", NAME, f"127.0.0.1:{port}", uid=POD_UID))
     settings = Settings(host="127.0.0.1", port=0, control_port=0, metrics_port=0, http_port=0, lame_duck_s=0)
-    gateway, stop = Gateway(settings, Tokens(GATEWAY_TOKEN), kube), asyncio.Event()
+    gateway, stop = Gateway(settings, Seeds((GATEWAY_SEED,)), kube), asyncio.Event()
     ports = await gateway.start()
     running = asyncio.create_task(gateway.run(stop))
     async with asyncio.timeout(START_TIMEOUT_S):

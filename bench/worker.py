@@ -13,15 +13,13 @@ from pathlib import Path
 import grpc
 
 from bench.helpers import environment
-from dormouse_api.auth import role_metadata, token_digest
+from dormouse_api import testing_tickets
 from dormouse_api.limits import channel_options
+from dormouse_api.names import Role
 from dormouse_api.v1 import inference_pb2_grpc as inference_rpc
 from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_api.v1 import worker_control_pb2_grpc as control_rpc
 
-OPERATOR_TOKEN = "operator-token-of-the-benchmarks"
-GATEWAY_TOKEN = "gateway-token-of-the-benchmarks"
-METADATA = role_metadata(OPERATOR_TOKEN)
 EPOCH = 1
 MAX_BLOCKS = 4096  # of 16 tokens: every sequence of a workload has room, and more would only be memory
 START_TIMEOUT_S = 300.0
@@ -64,9 +62,7 @@ class Worker:
         ports = {"--port": self.port, "--control-port": self.control_port, "--metrics-port": metrics_port}
         command = [sys.executable, *program, "--model", str(model), *FLAGS, *flags]
         command += [word for flag, port in ports.items() for word in (flag, str(port))]
-        tokens = {"OPERATOR": OPERATOR_TOKEN, "GATEWAY": GATEWAY_TOKEN}
-        digests = {f"DORMOUSE_{role}_TOKEN_SHA256": token_digest(token) for role, token in tokens.items()}
-        env = {**environment(), **digests}
+        env = {**environment(), **testing_tickets.environment()}
         self.process = subprocess.Popen(command, env=env)
         self._channels = [self._open(self.port), self._open(self.control_port)]
         self.inference = inference_rpc.InferenceStub(self._channels[0])
@@ -89,7 +85,10 @@ class Worker:
     def statuses(self) -> Iterator[control.WorkerStatus]:
         """Yield the status at once and after every change. Raises RuntimeError when the worker failed."""
         for status in self._control.WatchStatus(
-            control.GetStatusRequest(), timeout=START_TIMEOUT_S, metadata=METADATA, wait_for_ready=True
+            control.GetStatusRequest(),
+            timeout=START_TIMEOUT_S,
+            metadata=testing_tickets.proof(Role.OPERATOR),
+            wait_for_ready=True,
         ):
             if status.state == control.WORKER_STATE_FAILED:
                 raise RuntimeError(f"the worker failed: {status.failure.reason}: {status.failure.message}")
@@ -99,7 +98,7 @@ class Worker:
         """Agree with itself on the blocks that it reported, no more than its most."""
         blocks = report.num_gpu_blocks if self._max_blocks is None else min(report.num_gpu_blocks, self._max_blocks)
         request = control.InitializeCacheRequest(epoch=EPOCH, num_gpu_blocks=blocks)
-        self._control.InitializeCache(request, timeout=START_TIMEOUT_S, metadata=METADATA)
+        self._control.InitializeCache(request, timeout=START_TIMEOUT_S, metadata=testing_tickets.proof(Role.OPERATOR))
 
     def open(self) -> None:
         """Wait until the worker was profiled and make it READY."""

@@ -1,6 +1,6 @@
 """Write the kustomize base, deploy/kustomize: what the chart makes of its defaults; --check only compares.
 
-Needs helm. What helm alone can do is left to the user: drawing the role tokens (docs/install.md) and, for Grafana, the
+Needs helm. What helm alone can do is left to the user: drawing the seeds (docs/install.md) and, for Grafana, the
 dashboards.
 """
 

@@ -1,53 +1,27 @@
-"""Who a gRPC caller is: a random token per role, sent as metadata, kept by servers as its SHA-256 only.
-
-Stands until mutual TLS proves identities. Servers compare in constant time; a caller without a token, or with a
-wrong one, is a client.
-"""
+"""Guards services by the role that a caller proves (see `tickets`): one who proves none is a client."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 import grpc
 from grpc import aio
 
-from dormouse_api.names import METADATA_ROLE_TOKEN, Role
-
-MetadataPairs = Iterable[tuple[str, str | bytes]]
-
-
-def token_digest(token: str) -> str:
-    """Return the hexadecimal SHA-256 under which servers know a token."""
-    return hashlib.sha256(token.encode()).hexdigest()
+from dormouse_api.names import Role
+from dormouse_api.tickets import MetadataPairs
 
 
-def role_metadata(token: str) -> tuple[tuple[str, str], ...]:
-    """Return the metadata with which a caller proves its role."""
-    return ((METADATA_ROLE_TOKEN, token),)
-
-
-class RoleTokens:
-    """Knows the SHA-256 of each role's token and tells which role a call's metadata proves."""
-
-    def __init__(self, digests: Mapping[Role, str]) -> None:
-        """Take role → hexadecimal SHA-256; a role without a digest can not be proved here."""
-        self._digests = {role: digest.lower() for role, digest in digests.items() if digest}
-
-    def __repr__(self) -> str:
-        """Show the roles, never the digests."""
-        return f"RoleTokens({', '.join(sorted(self._digests))})"
+class Proofs(Protocol):
+    """Tells what callers prove."""
 
     def role_of(self, metadata: MetadataPairs | None) -> Role:
-        """Return the role that the metadata proves, CLIENT if none. Looks at every digest, whatever matches."""
-        tokens = [value for key, value in metadata or () if key == METADATA_ROLE_TOKEN]
-        if len(tokens) != 1:
-            return Role.CLIENT
-        given = token_digest(tokens[0] if isinstance(tokens[0], str) else tokens[0].decode("latin-1"))
-        proved = [role for role, digest in self._digests.items() if hmac.compare_digest(given, digest)]
-        return proved[0] if proved else Role.CLIENT
+        """Return the role that the metadata proves, CLIENT if none."""
+        ...
+
+    def complaint(self, metadata: MetadataPairs | None) -> str:
+        """Return why the metadata proves no role although it tries to, else ""."""
+        ...
 
 
 class HandlerCallDetails(Protocol):
@@ -66,9 +40,9 @@ class RequireRole(aio.ServerInterceptor):  # type: ignore[type-arg]  # generic i
     Stands on every port, so that a control service that is served on the wrong one is still guarded.
     """
 
-    def __init__(self, tokens: RoleTokens, required: Mapping[str, Role]) -> None:
-        """Take the known tokens and, by full service name, the role that it needs."""
-        self._tokens = tokens
+    def __init__(self, proofs: Proofs, required: Mapping[str, Role]) -> None:
+        """Take who knows what callers prove and, by full service name, the role that it needs."""
+        self._proofs = proofs
         self._required = dict(required)
 
     async def intercept_service(
@@ -80,10 +54,13 @@ class RequireRole(aio.ServerInterceptor):  # type: ignore[type-arg]  # generic i
         needed = self._required.get(service)
         if needed is None or handler is None:
             return handler
-        role = self._tokens.role_of(handler_call_details.invocation_metadata)
+        metadata = handler_call_details.invocation_metadata
+        role = self._proofs.role_of(metadata)
         if role is needed:
             return handler
-        return _refuse(handler, f"{service} needs the role {needed}; this caller has the role {role}")
+        why = self._proofs.complaint(metadata)
+        words = f"{service} needs the role {needed}; this caller has the role {role}"
+        return _refuse(handler, f"{words}: {why}" if why else words)
 
 
 def _refuse(handler: grpc.RpcMethodHandler[Any, Any], message: str) -> grpc.RpcMethodHandler[Any, Any]:

@@ -35,7 +35,7 @@ COMPONENT_FOLLOWER = "follower"  # computes for the leader of its group, and is 
 
 READINESS_GATE = "dormouse.dev/cache-allocated"  # pod condition, True while the agreed cache is allocated and open
 
-METADATA_ROLE_TOKEN = "dormouse-role-token"  # gRPC metadata: proves the caller's role; absent = client  # noqa: S105
+METADATA_TICKET = "dormouse-ticket"  # gRPC metadata: proves the caller's role to one server; absent = client
 METADATA_CACHE_SALT = "dormouse-cache-salt"  # gRPC metadata, the gateway's only: who shares cached prefixes
 METADATA_RELAY = "dormouse-relay"  # initial metadata of a worker's Relay: it knows the service
 

@@ -1,6 +1,6 @@
 """Lets callers in by what their certificate says they are. Stands on ports with mutual TLS, beside `auth.RequireRole`.
 
-A role token is then a second proof and never the only one: who shows one must carry a certificate of that role.
+A ticket is then a second proof and never the only one: who shows one must carry a certificate of that role.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from dormouse_api.auth import Continuation, MetadataPairs, RoleTokens
+from dormouse_api.auth import Continuation, Proofs
 from dormouse_api.identity import BadIdentity, Identity, identity_among, refusal
 from dormouse_api.names import Role
+from dormouse_api.tickets import MetadataPairs
 
 _NAMES = "x509_subject_alternative_name"  # as gRPC calls a peer's names
 
@@ -27,10 +28,10 @@ def peer_identity(auth_context: Mapping[str, Sequence[bytes]]) -> Identity:
 class RequirePeer(aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
     """Refuses calls with PERMISSION_DENIED that the caller's certificate does not allow (see `identity.refusal`)."""
 
-    def __init__(self, own: Identity, tokens: RoleTokens) -> None:
-        """Take who the server is, and the role tokens that it knows."""
+    def __init__(self, own: Identity, proofs: Proofs) -> None:
+        """Take who the server is, and who knows what callers prove beside their certificates."""
         self._own = own
-        self._tokens = tokens
+        self._proofs = proofs
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: Any
@@ -48,9 +49,9 @@ class RequirePeer(aio.ServerInterceptor):  # type: ignore[type-arg]  # generic i
             caller = peer_identity(context.auth_context())
         except BadIdentity as error:
             return str(error)
-        claimed = self._tokens.role_of(metadata)
+        claimed = self._proofs.role_of(metadata)
         if claimed not in {Role.CLIENT, caller.role}:
-            return f"the token of the role {claimed} was shown by {caller}"
+            return f"a ticket of the role {claimed} was shown by {caller}"
         return refusal(service, caller, self._own)
 
 

@@ -101,6 +101,7 @@ REMEDIES: Mapping[str, str] = {
     # attention
     "AsExpected": NOTHING,
     "NameTaken": "set another spec.model.name; docs/routing.md says when a name is free",
+    "CredentialRefused": "wait: the pod is replaced; else use this release's worker image, or set the nodes' clocks",
     "EpochImpossible": "wait: the pod is replaced; find out who could call its control port, see docs/security.md",
     "ForeignPod": "find out who made the pod that the message names, and delete it; it gets no calls of the operator",
     "Forbidden": "give the operator's role the verb and resource that the message names",

@@ -20,7 +20,6 @@ import yaml
 
 from bench.fleet import kwok_stages
 from bench.fleet.sandbox import POD_CIDR
-from dormouse_api.auth import token_digest
 from localkube import config, pki
 from localkube.components import Component, Programs, waves
 from localkube.errors import ComponentError
@@ -35,7 +34,8 @@ RELEASE = "dormouse"
 NAMESPACE = "dormouse-system"  # of the operator
 FLEET = "fleet"  # of the deployments
 ACCOUNT = f"{RELEASE}-operator"
-OPERATOR_TOKEN = "operator-token-of-the-benchmarks"
+OPERATOR_SEED = "the operator's seed of the benchmarks"
+GATEWAY_SEED = "the gateways' seed of the benchmarks"
 KWOK_ADDRESS = "127.0.0.1:10247"
 RIGHTS = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
 MORE_FLAGS = {  # of what is started, in this order; of a flag given twice the last one counts
@@ -87,10 +87,7 @@ class Cluster:
         pki.ensure(self.paths)
         (self.paths.etc / "audit-policy.json").write_text(audit_policy(), "utf-8")
         (self.paths.etc / "kwok.yaml").write_text(kwok_stages.configuration(), "utf-8")
-        digest = token_digest(OPERATOR_TOKEN)
-        secrets = {"operator-token": OPERATOR_TOKEN, "operator-token-sha256": digest, "gateway-token-sha256": digest}
-        secrets["gateway-token"] = OPERATOR_TOKEN  # one token for both roles
-        for name, text in secrets.items():
+        for name, text in (("operator-seed", OPERATOR_SEED), ("gateway-seed", GATEWAY_SEED)):
             (self.tokens / name).write_text(text, "utf-8")
 
     def components(self) -> list[Component]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import uvloop
 
-from bench.fleet.cluster import OPERATOR_TOKEN
+from bench.fleet.cluster import OPERATOR_SEED
 from bench.fleet.follow import follow
 from dormouse_api.names import CONTROL_PORT, LABEL_DEPLOYMENT, LABEL_REVISION
 from dormouse_kube.api import PODS, Resource
@@ -72,7 +72,7 @@ async def serve(kubeconfig: str, ready: Path) -> None:
     workers = Workers()
     async with (
         await KubeClient.connect(kubeconfig=kubeconfig) as kube,
-        serve_found(workers.find, OPERATOR_TOKEN, f"0.0.0.0:{CONTROL_PORT}", look_s=None),
+        serve_found(workers.find, OPERATOR_SEED, f"0.0.0.0:{CONTROL_PORT}", look_s=None),
     ):
         ready.touch()  # noqa: ASYNC240  # once, before anything is served
         await follow(kube, PODS, workers.see, label_selector=LABEL_DEPLOYMENT)

@@ -31,6 +31,7 @@ def environment(cluster: Cluster) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("api", "kube", "gateway")),
         "KUBECONFIG": str(cluster.gateway_kubeconfig),
         "DORMOUSE_HOST": HOST,
+        "DORMOUSE_POD_IPS": HOST,
         "DORMOUSE_TOKENS_DIR": str(cluster.tokens),
         "DORMOUSE_PORT": str(PORT),
         "DORMOUSE_CONTROL_PORT": str(CONTROL_PORT),

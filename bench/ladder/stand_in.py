@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 import grpc
 from grpc import aio
 
-from bench.fleet.cluster import OPERATOR_TOKEN
+from bench.fleet.cluster import OPERATOR_SEED
 from bench.ladder.journal import JournalWriter, What
-from dormouse_api.auth import RequireRole, RoleTokens, token_digest
+from dormouse_api.auth import RequireRole
 from dormouse_api.limits import server_options
 from dormouse_api.names import CONTROL_PORT, CONTROL_SERVICE, INFERENCE_PORT, Role
 from dormouse_api.v1 import inference_pb2 as pb
@@ -26,7 +26,7 @@ from dormouse_api.v1 import inference_pb2_grpc as rpc
 from dormouse_api.v1 import worker_control_pb2 as control_pb
 from dormouse_api.v1 import worker_control_pb2_grpc as control_rpc
 from dormouse_operator.model import WorkerState
-from dormouse_operator.testing_grpc import FakeControl, to_message
+from dormouse_operator.testing_grpc import AnyPod, FakeControl, to_message
 from dormouse_operator.testing_workers import FakeWorker
 from dormouse_worker.front.board import Changes
 from dormouse_worker.front.inference import LOAD_INTERVAL_S
@@ -119,8 +119,7 @@ class StandIn:
         )
 
     def _control_server(self, address: str) -> aio.Server:
-        tokens = RoleTokens({Role.OPERATOR: token_digest(OPERATOR_TOKEN)})
-        server = aio.server(interceptors=[RequireRole(tokens, {CONTROL_SERVICE: Role.OPERATOR})])
+        server = aio.server(interceptors=[RequireRole(AnyPod(OPERATOR_SEED), {CONTROL_SERVICE: Role.OPERATOR})])
         control_rpc.add_WorkerControlServicer_to_server(Control(self), server)  # type: ignore[abstract]  # the rest: UNIMPLEMENTED
         server.add_insecure_port(f"{address}:{CONTROL_PORT}")
         return server

@@ -14,8 +14,9 @@ import uvloop
 
 from dormouse_api.tracing import BadTracing, Tracing, start_tracing
 from dormouse_gateway.descriptors import raise_limit
+from dormouse_gateway.seeds import Seeds, read_seeds
 from dormouse_gateway.server import Gateway
-from dormouse_gateway.settings import BadSetting, Settings, Tokens, read_tokens
+from dormouse_gateway.settings import BadSetting, Settings
 from dormouse_gateway.tracing import UNTRACED, Traces
 from dormouse_kube.client import KubeClient
 from dormouse_kube.errors import KubeError
@@ -25,7 +26,7 @@ def main() -> None:
     """Run the gateway; end with 0 after a drain, with 2 when it can not start."""
     try:
         settings = Settings.from_env({**os.environ, **_flags()})
-        tokens = read_tokens(settings.tokens_dir)
+        seeds = read_seeds(settings.tokens_dir)
     except BadSetting as error:
         sys.exit(_complain(error))
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -33,7 +34,7 @@ def main() -> None:
     tracing: Tracing | None = None
     try:
         tracing = start_tracing(settings.tracing, service="dormouse-gateway", host_name=socket.gethostname())
-        uvloop.run(_run(settings, tokens, _traces(tracing)))
+        uvloop.run(_run(settings, seeds, _traces(tracing)))
     except (BadSetting, BadTracing, KubeError, OSError, RuntimeError) as error:
         sys.exit(_complain(error))
     finally:
@@ -75,12 +76,12 @@ def _traces(tracing: Tracing | None) -> Traces:
     return OtelTraces(tracing.tracer)
 
 
-async def _run(settings: Settings, tokens: Tokens, traces: Traces) -> None:
+async def _run(settings: Settings, seeds: Seeds, traces: Traces) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with await KubeClient.connect() as api:
-        gateway = Gateway(settings, tokens, api, traces=traces)
+        gateway = Gateway(settings, seeds, api, traces=traces)
         await gateway.start()
         await gateway.run(stop)
 

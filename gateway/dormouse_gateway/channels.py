@@ -12,10 +12,10 @@ from typing import Any
 
 from grpc import aio
 
-from dormouse_api.auth import role_metadata
 from dormouse_api.limits import MAX_MESSAGE_BYTES, channel_options
 from dormouse_api.mutual_tls import MutualTls, open_channel
 from dormouse_api.names import Role
+from dormouse_api.tickets import TicketBook
 from dormouse_gateway.model import EndpointId
 from dormouse_gateway.relay import MAX_REQUEST_BYTES, Relay
 from dormouse_gateway.requests import GENERATE, Metadata, Method
@@ -59,10 +59,10 @@ class Channels:
     calls; calls that run end on the old ones, which are closed when even the longest of them has ended.
     """
 
-    def __init__(self, tls: MutualTls | None = None, *, token: str = "") -> None:
-        """Start without any. Without TLS workers are plain; without the gateway's token every call goes by itself."""
+    def __init__(self, tls: MutualTls | None = None, *, tickets: TicketBook | None = None) -> None:
+        """Start without any. Without TLS workers are plain; without tickets each call goes by itself, as a client's."""
         self._tls = tls
-        self._token = token
+        self._tickets = tickets or TicketBook(Role.GATEWAY, ())
         self._ways: dict[EndpointId, _Way] = {}
         self._retired: dict[asyncio.TimerHandle, tuple[EndpointId, _Way]] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -83,7 +83,7 @@ class Channels:
 
     def call(self, endpoint: EndpointId, method: Method, body: bytes, *, timeout_s: float, metadata: Metadata) -> Any:
         """Begin a call, and return it: something with gRPC's `read` and `cancel`. Raises TlsError."""
-        way = self._way(endpoint)
+        way, metadata = self._way(endpoint), (*metadata, *self._tickets.proof(endpoint.pod_uid))
         if way.relay and method is GENERATE and len(body) <= MAX_REQUEST_BYTES:
             if way.relay.is_open:
                 return way.relay.call(body, timeout_s=timeout_s, metadata=metadata)
@@ -118,7 +118,7 @@ class Channels:
         way = self._ways.get(endpoint)
         if way is None:
             channel = open_channel(endpoint.address, self._tls, Role.WORKER, _options())
-            relay = Relay(channel, role_metadata(self._token)) if self._token else None
+            relay = Relay(channel, lambda: self._tickets.proof(endpoint.pod_uid)) if self._tickets else None
             way = self._ways[endpoint] = _Way(channel, relay)
         return way
 

@@ -67,20 +67,20 @@ class InferenceProxy:
         holder: Holder,
         *,
         mover: Mover,
-        token: str = "",
+        has_role: bool = False,
         keys: Keyring | None = None,
         salts: Salts | None = None,
         default_deadline_s: float = 600.0,
         rng: random.Random | None = None,
         traces: Traces = UNTRACED,
     ) -> None:
-        """Take the role token ("" = prove nothing), the clients' keys, the deadline of requests that bring none."""
+        """Take whether its channels prove the role, the clients' keys, the deadline of requests that bring none."""
         self._router = router
         self._channels = channels
         self._metrics = metrics
         self._mover = mover
         self._holder = holder
-        self._token = token
+        self._has_role = has_role
         self._keys = keys or Keyring()
         self._salts = salts or Salts()
         self._default_deadline_s = default_deadline_s
@@ -162,7 +162,8 @@ class InferenceProxy:
         deployment = self._router.resolve(request.model, caller)
         record.model = deployment.full_name
         body = requests.prepare(request, model_name=deployment.model_name, rng=self._rng)
-        metadata = requests.forwarded_metadata(context.invocation_metadata(), token=self._token, salts=self._salts)
+        given = context.invocation_metadata()
+        metadata = requests.forwarded_metadata(given, has_role=self._has_role, salts=self._salts)
         wait = Wait(len(body), deadline, partial(announce.tell_held, context))
         demand = read_demand(request, num_bytes=len(body), salt=requests.sent_salt(metadata))
         call = Call(method, deployment, body, metadata, deadline, wait, demand)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
@@ -37,14 +37,14 @@ _FOREIGN = {
 class Relay:
     """The stream to one worker, over a channel that belongs to others."""
 
-    def __init__(self, channel: aio.Channel, metadata: Metadata) -> None:
-        """Take what proves the gateway's role. Opens nothing."""
+    def __init__(self, channel: aio.Channel, proof: Callable[[], Metadata]) -> None:
+        """Take what proves the gateway's role, asked for whenever the stream is opened. Opens nothing."""
         self._carry: Any = channel.stream_stream(
             f"/{RELAY_SERVICE}/Carry",
             request_serializer=wire.CarryRequest.SerializeToString,
             response_deserializer=wire.CarryResponse.FromString,
         )
-        self._metadata = metadata
+        self._proof = proof
         self._numbers = count(1)
         self._calls: dict[int, CarriedCall] = {}
         self._begun: deque[wire.CarriedCall] = deque()  # not sent yet
@@ -96,7 +96,7 @@ class Relay:
 
     async def _run(self) -> None:
         """Open the stream, and pass on what comes until it ends; then all calls on it have failed."""
-        stream, why = self._carry(metadata=aio.Metadata(*self._metadata)), ""
+        stream, why = self._carry(metadata=aio.Metadata(*self._proof())), ""
         try:
             greeting = await stream.initial_metadata()  # of a stream that failed, too
             if any(key == METADATA_RELAY for key, _ in greeting):

@@ -11,7 +11,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from dormouse_api.limits import MAX_MESSAGE_BYTES, MAX_REQUEST_ID_CHARS
-from dormouse_api.names import METADATA_CACHE_SALT, METADATA_ROLE_TOKEN
+from dormouse_api.names import METADATA_CACHE_SALT
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.salts import Salts
@@ -83,18 +83,16 @@ def prepare(request: Request, *, model_name: str, rng: random.Random) -> bytes:
     return bytes(request.SerializeToString())
 
 
-def forwarded_metadata(given: Any, *, token: str, salts: Salts) -> Metadata:
-    """Return the client's trace context, the gateway's role and the salt: workers get no other metadata.
+def forwarded_metadata(given: Any, *, has_role: bool, salts: Salts) -> Metadata:
+    """Return the client's trace context and the salt: workers get no other metadata of a call.
 
-    Without a role token there is no salt either: workers take it from the gateway's role only and refuse it from
-    anybody else. Raises CallError INVALID_ARGUMENT if the client presents more than one API key.
+    The ticket that proves the gateway's role is made out to one worker, and comes when that one is known. Who can prove
+    no role sends no salt either: workers take it from gateways only and refuse it from anybody else. Raises CallError
+    INVALID_ARGUMENT if the client presents more than one API key.
     """
     kept = tuple((key, value) for key, value in given or () if key in _FORWARDED)
     salt = salts.salt(given)
-    if not token:
-        return kept
-    ours = ((METADATA_ROLE_TOKEN, token), (METADATA_CACHE_SALT, salt)) if salt else ((METADATA_ROLE_TOKEN, token),)
-    return (*kept, *ours)
+    return (*kept, (METADATA_CACHE_SALT, salt)) if has_role and salt else kept
 
 
 def sent_salt(metadata: Metadata) -> str:

@@ -15,7 +15,7 @@ from grpc_health.v1.health import SERVICE_NAME as HEALTH_SERVICE
 from grpc_health.v1.health import aio as health  # type: ignore[attr-defined]  # made only where asyncio is there
 from grpc_reflection.v1alpha import reflection
 
-from dormouse_api.auth import RequireRole, RoleTokens
+from dormouse_api.auth import RequireRole
 from dormouse_api.limits import MAX_MESSAGE_BYTES, server_options
 from dormouse_api.mutual_tls import follow_directory
 from dormouse_api.names import GATEWAY_CONTROL_SERVICE, INFERENCE_SERVICE, LABEL_DEPLOYMENT, Role
@@ -41,9 +41,9 @@ from dormouse_gateway.openai.generating import Generating
 from dormouse_gateway.proxy import InferenceProxy
 from dormouse_gateway.router import Router
 from dormouse_gateway.salts import Salts
+from dormouse_gateway.seeds import Seeds
 from dormouse_gateway.settings import (
     Settings,
-    Tokens,
     hold_settings,
     read_identity,
     read_keys,
@@ -80,7 +80,7 @@ class Gateway:
     def __init__(
         self,
         settings: Settings,
-        tokens: Tokens,
+        seeds: Seeds,
         api: KubeApi,
         *,
         rng: random.Random | None = None,
@@ -95,7 +95,7 @@ class Gateway:
         tls = self._mutual_tls = read_mutual_tls(settings)
         if tls:
             self.metrics.follow_certificate(lambda: tls.expiry_s)
-        self.channels = Channels(self._mutual_tls, token=tokens.gateway_token)
+        self.channels = Channels(self._mutual_tls, tickets=seeds.tickets())
         self.router = Router(
             on_close=self.channels.discard,
             on_forget=self.metrics.forget,
@@ -123,14 +123,14 @@ class Gateway:
             self.metrics,
             self.holder,
             mover=self.mover,
-            token=tokens.gateway_token,
+            has_role=bool(seeds.gateway),
             keys=self._keys,
-            salts=Salts(tokens.gateway_token),
+            salts=Salts(seeds.gateway[0] if seeds.gateway else ""),
             default_deadline_s=settings.default_deadline_s,
             rng=rng,
             traces=traces,
         )
-        known = RoleTokens({Role.OPERATOR: tokens.operator_token_sha256})
+        known = seeds.proofs(settings.pod_ips)
         guards: list[Any] = [RequireRole(known, {GATEWAY_CONTROL_SERVICE: Role.OPERATOR})]
         peers = [RequirePeer(self._mutual_tls.identity, known)] if self._mutual_tls else []
         most = {"grpc.max_allowed_incoming_connections": self._shares.grpc, **connection_options()}

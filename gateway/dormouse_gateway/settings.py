@@ -34,9 +34,11 @@ class Settings:
 
     # DORMOUSE_WATCH_NAMESPACES: comma-separated; empty = the whole cluster.
     watch_namespaces: tuple[str, ...] = ()
-    # DORMOUSE_TOKENS_DIR: holds the files gateway-token and operator-token-sha256. None = the gateway proves no role
-    # to workers and nobody can be the operator: for trials outside of a cluster.
+    # DORMOUSE_TOKENS_DIR: holds the files gateway-seed and, after a rotation, gateway-seed-previous. None = the gateway
+    # proves no role to workers and nobody can be the operator: for trials outside of a cluster.
     tokens_dir: Path | None = None
+    # DORMOUSE_POD_IPS: comma-separated, the pod's own addresses: to one of them the operator's tickets are made out.
+    pod_ips: tuple[str, ...] = ()
     # DORMOUSE_HOST: address to listen on. The default is every one, IPv6 where the machine has it.
     host: str = "[::]"
     # DORMOUSE_PORT, DORMOUSE_CONTROL_PORT, DORMOUSE_METRICS_PORT, DORMOUSE_HTTP_PORT: of clients' gRPC, of the
@@ -128,6 +130,7 @@ class Settings:
         return cls(
             watch_namespaces=tuple(name.strip() for name in namespaces if name.strip()),
             tokens_dir=read.path("DORMOUSE_TOKENS_DIR"),
+            pod_ips=tuple(filter(None, (ip.strip() for ip in given.get("DORMOUSE_POD_IPS", "").split(",")))),
             host=given.get("DORMOUSE_HOST", cls.host),
             port=read.port("DORMOUSE_PORT", cls.port),
             control_port=read.port("DORMOUSE_CONTROL_PORT", cls.control_port),
@@ -242,25 +245,6 @@ class _Reader:
         return _BOOLEANS[text]
 
 
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """What the gateway proves its role with, and how it knows the operator."""
-
-    gateway_token: str = ""
-    operator_token_sha256: str = ""
-
-    def __repr__(self) -> str:
-        """Show neither."""
-        return "Tokens()"
-
-
-def read_tokens(directory: Path | None) -> Tokens:
-    """Read the mounted files. Raises BadSetting when one is missing or empty."""
-    if directory is None:
-        return Tokens()
-    return Tokens(_token(directory / "gateway-token"), _token(directory / "operator-token-sha256"))
-
-
 def read_policy(settings: Settings) -> RouterPolicy:
     """Make the router policy. Raises BadSetting."""
     try:
@@ -296,13 +280,3 @@ def read_mutual_tls(settings: Settings) -> MutualTls | None:
         return MutualTls(read_bundle(settings.mutual_tls_dir))
     except TlsError as error:
         raise BadSetting(f"DORMOUSE_MUTUAL_TLS_DIR: {error}") from error
-
-
-def _token(path: Path) -> str:
-    try:
-        text = path.read_text("ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadSetting(f"DORMOUSE_TOKENS_DIR holds no readable file {path.name}: {error}") from error
-    if not text:
-        raise BadSetting(f"DORMOUSE_TOKENS_DIR: {path} is empty")
-    return text

@@ -173,12 +173,19 @@ def infd(name: str, *, namespace: str = NAMESPACE, model: str | None = None, **s
 
 
 def pod(
-    name: str, deployment: str, address: str = "10.0.0.1:50051", *, ready: bool = True, revision: str = "r1"
+    name: str,
+    deployment: str,
+    address: str = "10.0.0.1:50051",
+    *,
+    ready: bool = True,
+    revision: str = "r1",
+    uid: str = "",
 ) -> dict[str, Any]:
-    """Return a running worker pod that answers at this address."""
+    """Return a running worker pod that answers at this address; without a UID the API server gives it one."""
     host, _, port = address.rpartition(":")
     return {
         "metadata": {
+            **({"uid": uid} if uid else {}),
             "name": name,
             "namespace": NAMESPACE,
             "labels": {LABEL_DEPLOYMENT: deployment, LABEL_REVISION: revision},

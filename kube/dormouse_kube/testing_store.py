@@ -64,7 +64,9 @@ class Store:
         stored = self._objects.get(key)
         fresh = {"apiVersion": kind.api_version, "kind": kind.kind, **fresh}
         old: dict[str, Any] = (
-            stored["metadata"] if stored else {"uid": str(uuid.uuid4()), "creationTimestamp": self._now()}
+            stored["metadata"]
+            if stored
+            else {"uid": fresh["metadata"].get("uid") or str(uuid.uuid4()), "creationTimestamp": self._now()}
         )
         kept = {
             name: old[name] for name in ("uid", "creationTimestamp", "resourceVersion", "generation") if name in old

@@ -36,7 +36,8 @@ from dormouse_operator.observe import Observer
 from dormouse_operator.reconcile import Leader, Reconciler
 from dormouse_operator.resync import find_unseen
 from dormouse_operator.scaler import Scaler
-from dormouse_operator.settings import Settings, Tokens
+from dormouse_operator.seeds import Seeds
+from dormouse_operator.settings import Settings
 from dormouse_operator.statuses import FollowedStatuses
 from dormouse_operator.watch import Watch, watch
 from dormouse_operator.workers import GrpcWorkerControl, WorkerControl
@@ -84,7 +85,7 @@ class App:
         candidate: Candidate,
         *,
         settings: Settings,
-        tokens: Tokens,
+        seeds: Seeds,
         metrics: Metrics,
         watch: Watch = watch,
         gateways: Gateways | None = None,
@@ -122,13 +123,14 @@ class App:
             host_memory=self.host_memory,
             mutual_tls=tls is not None,
             epoch=lambda: candidate.epoch,
+            operator_keys=seeds.operator_keys,
         )
         self.identities = Identities(kube, tls, _certificates(settings), authority=candidate) if tls else None
         writer = Writer(kube, self.cache, candidate)
         defaults = WorkerDefaults(
             settings.worker_image_pull_policy,
-            tokens.operator_token_sha256,
-            tokens.gateway_token_sha256,
+            operator_key=seeds.operator_keys[0],
+            gateway_key=seeds.gateway_key,
             node_loss_s=settings.node_loss_seconds,
             environment=settings.tracing,
             image_pull_secrets=settings.worker_image_pull_secrets,
@@ -218,7 +220,7 @@ class App:
             await asyncio.to_thread(memory.trim)
 
 
-async def run(settings: Settings, tokens: Tokens) -> int:
+async def run(settings: Settings, seeds: Seeds) -> int:
     """Run the operator until a signal; return the exit code: 0 after a signal, 1 after losing the lease."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -231,11 +233,9 @@ async def run(settings: Settings, tokens: Tokens) -> int:
     async with await connect() as kube, LeaseThread(connect, _leader_of(settings, pulse)) as candidate:
         logs.set_up(settings.log_level, settings.log_format, epoch=lambda: candidate.epoch)
         tls = MutualTls() if settings.mutual_tls else None
-        workers = GrpcWorkerControl(tokens.operator_token, tls=tls)
-        gateways = _gateways(settings, tokens, tls)
-        app = App(
-            kube, workers, candidate, settings=settings, tokens=tokens, metrics=metrics, gateways=gateways, tls=tls
-        )
+        workers = GrpcWorkerControl(seeds.tickets_to_workers(), tls=tls)
+        gateways = _gateways(settings, seeds, tls)
+        app = App(kube, workers, candidate, settings=settings, seeds=seeds, metrics=metrics, gateways=gateways, tls=tls)
         async with serve_http(
             settings.metrics_port, render_metrics=metrics.render, is_ready=lambda: app.is_ready
         ) as port:
@@ -258,12 +258,12 @@ def _certificates(settings: Settings) -> CertificateSettings:
     )
 
 
-def _gateways(settings: Settings, tokens: Tokens, tls: MutualTls | None) -> Gateways | None:
+def _gateways(settings: Settings, seeds: Seeds, tls: MutualTls | None) -> Gateways | None:
     """Return where gateways are found, None if that is not set."""
     service = settings.gateway_control
     if not service:
         return None
-    return GrpcGateways(service, tokens.operator_token, clock=asyncio.get_running_loop().time, tls=tls)
+    return GrpcGateways(service, seeds.tickets_to_gateways(), clock=asyncio.get_running_loop().time, tls=tls)
 
 
 def _leader_of(settings: Settings, pulse: Pulse) -> Callable[[KubeApi], Leadership]:

@@ -17,6 +17,10 @@ class WorkerRefused(WorkerError):
     """The worker said no, for now or for these arguments; the message is its own."""
 
 
+class CredentialRefused(WorkerRefused):
+    """The worker does not take us for its operator."""
+
+
 class RequestCameIn(WorkerRefused):
     """A worker that was to fall asleep because nobody calls was called in the meantime."""
 

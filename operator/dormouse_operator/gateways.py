@@ -12,10 +12,10 @@ from typing import Any, Protocol
 import grpc
 from grpc import aio
 
-from dormouse_api.auth import role_metadata
 from dormouse_api.limits import channel_options
 from dormouse_api.mutual_tls import MutualTls, TlsError, certificate_complaint, open_channel
 from dormouse_api.names import Role
+from dormouse_api.tickets import TicketBook
 from dormouse_api.v1 import gateway_control_pb2 as pb
 from dormouse_api.v1 import gateway_control_pb2_grpc as rpc
 from dormouse_operator.errors import GatewayLost
@@ -61,12 +61,12 @@ class Gateways(Protocol):
 
 
 class GrpcGateways:
-    """Gateways behind a headless Service, with the operator's role token."""
+    """Gateways behind a headless Service, with tickets of the operator that are made out to each one's address."""
 
     def __init__(
         self,
         service: str,
-        token: str,
+        tickets: TicketBook,
         *,
         clock: Callable[[], float] = time.monotonic,
         silence_s: float = SILENCE_S,
@@ -75,7 +75,7 @@ class GrpcGateways:
         """Take the Service's host:port, whose name resolves to every gateway's own address; without TLS it is plain."""
         self._tls = tls
         self._host, _, self._port = service.rpartition(":")
-        self._metadata = role_metadata(token)
+        self._tickets = tickets
         self._clock = clock
         self._silence_s = silence_s
 
@@ -95,7 +95,9 @@ class GrpcGateways:
             raise GatewayLost(f"the gateway at {address}: {error}") from error
         async with channel:
             stub: Any = rpc.GatewayControlStub(channel)
-            call = stub.WatchActivity(pb.WatchActivityRequest(), metadata=self._metadata)
+            call = stub.WatchActivity(
+                pb.WatchActivityRequest(), metadata=aio.Metadata(*self._tickets.proof(_ip_of(address)))
+            )
             while True:
                 yield self._parse(await self._next(address, call))
 
@@ -117,6 +119,11 @@ class GrpcGateways:
         changed = {Key(item.namespace, item.name): _report(item, now_s) for item in update.activities}
         removed = tuple(Key(item.namespace, item.name) for item in update.removed)
         return Told(changed, removed, update.is_complete)
+
+
+def _ip_of(address: str) -> str:
+    """Return an address without its port and brackets, as a pod is told its own."""
+    return address.rpartition(":")[0].strip("[]")
 
 
 def _report(item: pb.Activity, now_s: float) -> Report:

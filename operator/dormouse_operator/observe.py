@@ -9,7 +9,7 @@ label of ours, so no watch of ours tells of it, and it must not be taken over.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple, Protocol
@@ -19,7 +19,7 @@ from dormouse_kube.errors import Unavailable
 from dormouse_operator import idle, spare
 from dormouse_operator.activity import ActivityBook
 from dormouse_operator.cache import Cache, Snapshot
-from dormouse_operator.condemned import condemn
+from dormouse_operator.condemned import by_epoch, by_key, outdated_images
 from dormouse_operator.manifests import (
     choose_image,
     parse_budget,
@@ -33,7 +33,7 @@ from dormouse_operator.model import Deployment, Key, Observed, Pod, Rung, Worker
 from dormouse_operator.parse import parse_deployment, parse_pods
 from dormouse_operator.refusals import Refusals
 from dormouse_operator.rest import worker_at_rest
-from dormouse_operator.statuses import Answer, Statuses
+from dormouse_operator.statuses import Answer, Statuses, Unwelcome
 
 _NOT_OURS = "it answers for another pod or other settings"
 _SETTLED = {WorkerState.ASLEEP, WorkerState.FAILED}  # nothing changes there without a command or a new container
@@ -56,6 +56,15 @@ class Sighting(NamedTuple):
     meets_stranger: bool  # its Service is somebody else's, and nobody tells when that goes
 
 
+class _Heard(NamedTuple):
+    """What workers say, by name of their pods."""
+
+    workers: dict[str, Worker]
+    unreachable: dict[str, str]  # why others gave no answer
+    refusing: dict[str, str]  # those of them that take us for no operator
+    is_told: bool  # those that were asked tell of changes
+
+
 class Observer:
     """Makes Observed. Raises SpecError, KubeError, and Unavailable before the cache was filled."""
 
@@ -72,11 +81,14 @@ class Observer:
         host_memory: HostMemory | None = None,
         mutual_tls: bool = False,
         epoch: Callable[[], int] = lambda: 0,
+        operator_keys: Sequence[str] = (),
     ) -> None:
         """Take the worlds, what Observed carries of the settings, and the load (what is missing is not known).
 
-        Without `host_memory` copies that sleep may take what they need. `epoch` says our own.
+        Without `host_memory` copies that sleep may take what they need. `epoch` says our own; workers know us by one of
+        the public `operator_keys`.
         """
+        self._operator_keys = operator_keys
         self._epoch = epoch
         self._host_memory = host_memory
         self._mutual_tls = mutual_tls
@@ -109,11 +121,11 @@ class Observer:
         )
         decision = idle.decide(evidence)
         may_rest = decision.rung is Rung.ACTIVE
-        answers, unreachable, is_told = await self._ask_all(
-            deployment, pods, rested=_may_rest(pods, refusals) if may_rest else frozenset()
-        )
-        condemned = condemn(pods, answers, now=evidence.now, epoch=self._epoch())
-        answers = {name: worker for name, worker in answers.items() if name not in condemned}
+        unknowing = by_key(_own(deployment, pods), self._operator_keys)
+        rested = _may_rest(pods, refusals) if may_rest else frozenset()
+        heard = await self._ask_all(deployment, [pod for pod in pods if pod.name not in unknowing], rested=rested)
+        condemned = unknowing | by_epoch(heard.workers, now=evidence.now, epoch=self._epoch())
+        answers = {name: worker for name, worker in heard.workers.items() if name not in condemned}
         workers, strangers = _sort_by_settings(pods, answers)
         if not may_rest and idle.stirred(deployment.recorded, workers):
             decision = idle.decide(replace(evidence, is_stirred=True))
@@ -123,7 +135,8 @@ class Observer:
         service = parse_service(raw_service, deployment)
         ranks_service = parse_ranks_service(await self._ranks_service(snapshot, deployment), deployment)
         spares = spare.choose(decision.ladder, _own(deployment, pods), workers, refusals.by_pod)
-        image = choose_image(deployment, pods, self._default_image)
+        outdated = outdated_images(_own(deployment, pods), heard.refusing, self._operator_keys)
+        image = choose_image(deployment, pods, self._default_image, outdated=outdated)
         observed = Observed(
             deployment=deployment,
             now=evidence.now,
@@ -133,8 +146,9 @@ class Observer:
             followers=followers,
             foreign=foreign,
             workers=workers,
-            unreachable={**dict.fromkeys(strangers, _NOT_OURS), **unreachable},
+            unreachable={**dict.fromkeys(strangers, _NOT_OURS), **heard.unreachable},
             condemned=condemned,
+            refusing=heard.refusing,
             refusals=refusals.by_pod,
             forbidden=refusals.forbidden,
             rejections=refusals.told,
@@ -154,7 +168,7 @@ class Observer:
         return Sighting(
             observed,
             resource_version=snapshot.deployment["metadata"]["resourceVersion"],
-            is_told=is_told,
+            is_told=heard.is_told,
             meets_stranger=(snapshot.service is None and service is not None)
             or (snapshot.ranks_service is None and ranks_service is not None),
         )
@@ -179,16 +193,11 @@ class Observer:
         """Note that the deployment is gone."""
         self._statuses.follow(key, ())
 
-    async def _ask_all(
-        self, deployment: Deployment, pods: tuple[Pod, ...], *, rested: Collection[str]
-    ) -> tuple[dict[str, Worker], dict[str, str], bool]:
-        """Return what is known of each worker, why others gave no answer, and whether those asked tell of changes.
-
-        Those of `rested` are not asked where they are at rest.
-        """
-        resting = (pod for pod in _own(deployment, pods) if pod.name in rested)
-        known = {pod.name: worker for pod in resting if (worker := worker_at_rest(deployment, pod))}
-        asked = [pod for pod in _own(deployment, pods) if pod.can_be_asked and pod.name not in known]
+    async def _ask_all(self, deployment: Deployment, pods: Iterable[Pod], *, rested: Collection[str]) -> _Heard:
+        """Return what is known of each worker; those of `rested` are not asked where they are at rest."""
+        own = _own(deployment, pods)
+        known = {pod.name: found for pod in own if pod.name in rested and (found := worker_at_rest(deployment, pod))}
+        asked = [pod for pod in own if pod.can_be_asked and pod.name not in known]
         answers = await asyncio.gather(*(self._statuses.ask(deployment.key, pod) for pod in asked))
         told = dict(zip(asked, answers, strict=True))
         is_told = self._statuses.follow(deployment.key, [pod.uid for pod in asked if _is_moving(told[pod])])
@@ -200,7 +209,8 @@ class Observer:
                 unreachable[pod.name] = _NOT_OURS
             else:
                 known[pod.name] = answer
-        return known, unreachable, is_told
+        refusing = {pod.name: str(answer) for pod, answer in told.items() if isinstance(answer, Unwelcome)}
+        return _Heard(known, unreachable, refusing, is_told)
 
 
 def _may_rest(pods: Iterable[Pod], refusals: Refusals) -> frozenset[str]:

@@ -35,7 +35,7 @@ class Settings:
     release: str  # DORMOUSE_RELEASE: full name of the release; the lease is <release>-operator
     pod_name: str  # DORMOUSE_POD_NAME: reports Events
     pod_uid: str  # DORMOUSE_POD_UID: identity in the lease
-    tokens_dir: Path  # DORMOUSE_TOKENS_DIR: operator-token and the two SHA-256 that workers get
+    tokens_dir: Path  # DORMOUSE_TOKENS_DIR: operator-seed, gateway-seed; after a rotation also …-previous
     metrics_port: int  # DORMOUSE_METRICS_PORT: /metrics, /healthz, /readyz over HTTP; 0 = any free port
     log_level: str  # DORMOUSE_LOG_LEVEL: DEBUG, INFO, WARNING or ERROR
     log_format: LogFormat  # DORMOUSE_LOG_FORMAT: text (key=value) or json; for whatever collects the lines
@@ -96,34 +96,6 @@ def parse_settings(env: Mapping[str, str]) -> Settings:
         ),
         max_concurrent_reconciles=int(_number(env, "MAX_CONCURRENT_RECONCILES", 32, 1, 1000)),
     )
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Tokens:
-    """The role tokens as the chart's Secret holds them. Never shown."""
-
-    operator_token: str
-    operator_token_sha256: str
-    gateway_token_sha256: str
-
-    def __repr__(self) -> str:
-        """Show nothing."""
-        return "Tokens()"
-
-
-def read_tokens(directory: Path) -> Tokens:
-    """Read the mounted Secret. Raises SettingsError naming the file."""
-
-    def read(name: str) -> str:
-        try:
-            text = (directory / name).read_text().strip()
-        except OSError as error:
-            raise SettingsError(f"DORMOUSE_TOKENS_DIR: {error}") from error
-        if not text:
-            raise SettingsError(f"DORMOUSE_TOKENS_DIR: {directory / name} is empty")
-        return text
-
-    return Tokens(read("operator-token"), read("operator-token-sha256"), read("gateway-token-sha256"))
 
 
 def _text(env: Mapping[str, str], name: str, default: str) -> str:

@@ -14,9 +14,16 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dormouse_kube.reflector import Backoff
-from dormouse_operator.errors import WorkerError
+from dormouse_operator.errors import CredentialRefused, WorkerError
 from dormouse_operator.model import Key, Pod, Worker
 from dormouse_operator.workers import STATUS_TIMEOUT_S, WorkerControl
+
+
+class Unwelcome(str):
+    """Why a worker gives no answer: it does not take us for its operator."""
+
+    __slots__ = ()
+
 
 Answer = Worker | str  # a str says why there is none
 
@@ -120,7 +127,7 @@ class FollowedStatuses:
         failures = 0
         while True:
             with suppress(WorkerError):
-                async for worker in self.workers.watch_status(pod.ip):
+                async for worker in self.workers.watch_status(pod):
                     failures = 0
                     self._note(key, follower, worker)
             failures += 1
@@ -135,7 +142,9 @@ class FollowedStatuses:
 
 async def _ask(workers: WorkerControl, pod: Pod) -> Answer:
     try:
-        return await asyncio.wait_for(workers.get_status(pod.ip), 2 * STATUS_TIMEOUT_S)
+        return await asyncio.wait_for(workers.get_status(pod), 2 * STATUS_TIMEOUT_S)
+    except CredentialRefused as error:
+        return Unwelcome(error)
     except (WorkerError, TimeoutError) as error:
         return str(error) or "it does not answer in time"
 

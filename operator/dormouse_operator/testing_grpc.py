@@ -11,8 +11,9 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from dormouse_api.auth import RequireRole, RoleTokens, token_digest
-from dormouse_api.names import CONTROL_SERVICE, Role
+from dormouse_api.auth import Proofs, RequireRole
+from dormouse_api.names import CONTROL_SERVICE, METADATA_TICKET, Role
+from dormouse_api.tickets import MetadataPairs, SigningKey, TicketCheck, public_check
 from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2_grpc as rpc
 from dormouse_operator.errors import WorkerRefused
@@ -131,28 +132,52 @@ def _to_report(report: Report) -> pb.MemoryReport:
     )
 
 
+class AnyPod:
+    """Takes the operator's tickets for whichever pod they are made out to: one server stands in for many."""
+
+    def __init__(self, seed: str) -> None:
+        """Take the seed of the operator's key."""
+        self._keys = {Role.OPERATOR: [public_check(SigningKey(seed, Role.OPERATOR).public)]}
+
+    def role_of(self, metadata: MetadataPairs | None) -> Role:
+        """See Proofs."""
+        shown = list(metadata or ())
+        audiences = [str(value).split(";")[1] for key, value in shown if key == METADATA_TICKET]
+        return TicketCheck(audiences, self._keys).role_of(shown)
+
+    def complaint(self, metadata: MetadataPairs | None) -> str:
+        """See Proofs."""
+        del metadata
+        return ""
+
+
 @asynccontextmanager
-async def serve(worker: FakeWorker, operator_token: str, address: str = "127.0.0.1:0") -> AsyncIterator[int]:
+async def serve(worker: FakeWorker, operator_seed: str, address: str = "127.0.0.1:0") -> AsyncIterator[int]:
     """Serve a fake worker over gRPC, guarded by the operator's role; yields the port."""
 
     async def find(_: Any) -> FakeWorker:
         return worker
 
-    async with serve_found(find, operator_token, address) as port:
+    public = SigningKey(operator_seed, Role.OPERATOR).public
+    proofs = TicketCheck([worker.pod_uid], {Role.OPERATOR: [public_check(public)]})
+    async with _serving(find, proofs, address, 0.005) as port:
         yield port
 
 
 @asynccontextmanager
-async def serve_found(
-    find: Find, operator_token: str, address: str, look_s: float | None = 0.005
-) -> AsyncIterator[int]:
+async def serve_found(find: Find, operator_seed: str, address: str, look_s: float | None = 0.005) -> AsyncIterator[int]:
     """Serve, at one address, the fake workers that `find` knows; yields the port.
 
     Streams tell of commands at once. Workers that are changed by hand tell nobody: streams look every `look_s`
     seconds; None = they need not.
     """
-    tokens = RoleTokens({Role.OPERATOR: token_digest(operator_token)})
-    server = aio.server(interceptors=[RequireRole(tokens, {CONTROL_SERVICE: Role.OPERATOR})])
+    async with _serving(find, AnyPod(operator_seed), address, look_s) as port:
+        yield port
+
+
+@asynccontextmanager
+async def _serving(find: Find, proofs: Proofs, address: str, look_s: float | None) -> AsyncIterator[int]:
+    server = aio.server(interceptors=[RequireRole(proofs, {CONTROL_SERVICE: Role.OPERATOR})])
     rpc.add_WorkerControlServicer_to_server(FakeControl(find, look_s), server)  # type: ignore[abstract]  # the rest: UNIMPLEMENTED
     port = server.add_insecure_port(address)
     await server.start()

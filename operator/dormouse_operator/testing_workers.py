@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
-from dormouse_operator.errors import WorkerError, WorkerRefused, WorkerUnreachable
-from dormouse_operator.model import Failure, Report, Worker, WorkerState
+from dormouse_operator.errors import CredentialRefused, WorkerError, WorkerRefused, WorkerUnreachable
+from dormouse_operator.model import Failure, Pod, Report, Worker, WorkerState
 
 GIB = 2**30
 
@@ -37,6 +37,7 @@ class FakeWorker:
     arguments: tuple[str, ...] = ()  # of the last swap
     swapping_to: str = ""  # digest of the engine that starts beside this one
     swap_failure: str = ""  # why a new engine does not start
+    unwelcome: str = ""  # why it takes nobody for its operator
     refuse_next: list[WorkerError] = field(default_factory=list)  # raised by the next commands, one each
     num_ranks: int = 1
     rank_blocks: dict[int, int | None] = field(default_factory=dict)  # by rank, where it differs; None = no report
@@ -199,70 +200,73 @@ class FakeWorkers:
     asked: Counter[str] = field(default_factory=Counter)  # GetStatus calls, by address
     watching: Counter[str] = field(default_factory=Counter)  # open streams, by address
 
-    def at(self, address: str) -> FakeWorker:
-        """Return the worker there. Raises WorkerUnreachable."""
-        if address not in self.workers:
+    def at(self, pod: Pod) -> FakeWorker:
+        """Return the worker there. Raises WorkerUnreachable, CredentialRefused."""
+        if pod.ip not in self.workers:
             raise WorkerUnreachable("it does not accept connections")
-        return self.workers[address]
+        worker = self.workers[pod.ip]
+        if worker.unwelcome:
+            raise CredentialRefused(worker.unwelcome)
+        return worker
 
-    async def get_status(self, address: str) -> Worker:
+    async def get_status(self, pod: Pod) -> Worker:
         """See WorkerControl."""
         await asyncio.sleep(0)
-        self.asked[address] += 1
-        return self.at(address).status()
+        self.asked[pod.ip] += 1
+        return self.at(pod).status()
 
-    async def watch_status(self, address: str) -> AsyncIterator[Worker]:
+    async def watch_status(self, pod: Pod) -> AsyncIterator[Worker]:
         """See WorkerControl. Looks at the worker whenever the loop turns; breaks when the worker is gone."""
-        self.watching[address] += 1
+        self.watching[pod.ip] += 1
         told = None
         try:
             while True:
                 await asyncio.sleep(0)
-                status = self.at(address).status()
+                status = self.at(pod).status()
                 if status != told:
                     told = status
                     yield status
         finally:
-            self.watching[address] -= 1
+            self.watching[pod.ip] -= 1
 
-    async def initialize_cache(self, address: str, *, epoch: int, num_gpu_blocks: int, num_cpu_blocks: int) -> Worker:
+    async def initialize_cache(self, pod: Pod, *, epoch: int, num_gpu_blocks: int, num_cpu_blocks: int) -> Worker:
         """See WorkerControl."""
         assert num_cpu_blocks >= 0, "counts are never negative"
-        return self._do(address, lambda worker: worker.initialize_cache(epoch, num_gpu_blocks))
+        return self._do(pod, lambda worker: worker.initialize_cache(epoch, num_gpu_blocks))
 
-    async def drain(self, address: str, *, epoch: int) -> int:
+    async def drain(self, pod: Pod, *, epoch: int) -> int:
         """See WorkerControl."""
-        return self.at(address).drain(epoch)
+        return self.at(pod).drain(epoch)
 
     async def prepare_sleep(
-        self, address: str, *, epoch: int, level: int, abort: bool, request_counter: int | None = None
+        self, pod: Pod, *, epoch: int, level: int, abort: bool, request_counter: int | None = None
     ) -> None:
         """See WorkerControl."""
         assert level > 0, "0 is awake"
-        self._do(address, lambda worker: worker.prepare_sleep(epoch, abort=abort, request_counter=request_counter))
+        self._do(pod, lambda worker: worker.prepare_sleep(epoch, abort=abort, request_counter=request_counter))
 
-    async def sleep(self, address: str, *, epoch: int, level: int, abort: bool) -> Worker:
+    async def sleep(self, pod: Pod, *, epoch: int, level: int, abort: bool) -> Worker:
         """See WorkerControl."""
-        return self._do(address, lambda worker: worker.sleep(epoch, level=level, abort=abort))
+        return self._do(pod, lambda worker: worker.sleep(epoch, level=level, abort=abort))
 
-    async def prepare_wake_up(self, address: str, *, epoch: int) -> None:
+    async def prepare_wake_up(self, pod: Pod, *, epoch: int) -> None:
         """See WorkerControl."""
-        self._do(address, lambda worker: worker.prepare_wake_up(epoch))
-        if missing := self.at(address).missing_bytes:
+        self._do(pod, lambda worker: worker.prepare_wake_up(epoch))
+        if missing := self.at(pod).missing_bytes:
             raise WorkerRefused(f"{missing / GIB:.2f} GiB of memory are missing to wake up")
 
-    async def wake_up(self, address: str, *, epoch: int) -> Worker:
+    async def wake_up(self, pod: Pod, *, epoch: int) -> Worker:
         """See WorkerControl."""
-        return self._do(address, lambda worker: worker.wake_up(epoch))
+        return self._do(pod, lambda worker: worker.wake_up(epoch))
 
     async def swap_engine(
-        self, address: str, *, epoch: int, arguments: Sequence[str], settings_digest: str, timeout_s: float
+        self, pod: Pod, *, epoch: int, arguments: Sequence[str], settings_digest: str, timeout_s: float
     ) -> Worker:
         """See WorkerControl."""
         assert timeout_s > 0, "a swap has a deadline"
-        return self._do(address, lambda worker: worker.swap_engine(epoch, settings_digest, arguments))
+        return self._do(pod, lambda worker: worker.swap_engine(epoch, settings_digest, arguments))
 
-    def _do(self, address: str, command: Callable[[FakeWorker], None]) -> Worker:
-        worker = self.at(address)
+    def _do(self, pod: Pod, command: Callable[[FakeWorker], None]) -> Worker:
+        worker = self.at(pod)
         command(worker)
         return worker.status()

@@ -44,18 +44,18 @@ class TwoPhase:
         async def prepare(pod: Pod) -> None:
             counter = counters.get(pod.name)
             try:
-                await workers.prepare_sleep(pod.ip, epoch=epoch, level=level, abort=abort, request_counter=counter)
+                await workers.prepare_sleep(pod, epoch=epoch, level=level, abort=abort, request_counter=counter)
             except WorkerRefused as error:
-                if counter is not None and (await workers.get_status(pod.ip)).request_counter != counter:
+                if counter is not None and (await workers.get_status(pod)).request_counter != counter:
                     raise RequestCameIn(str(error)) from error
                 raise
 
         async def commit(pod: Pod) -> None:
-            await workers.sleep(pod.ip, epoch=epoch, level=level, abort=abort)
+            await workers.sleep(pod, epoch=epoch, level=level, abort=abort)
 
         async def reopen(pod: Pod) -> None:
-            if (await workers.get_status(pod.ip)).state is WorkerState.DRAINING:
-                await workers.wake_up(pod.ip, epoch=epoch)
+            if (await workers.get_status(pod)).state is WorkerState.DRAINING:
+                await workers.wake_up(pod, epoch=epoch)
 
         await _run(pods, prepare=prepare, commit=commit, take_back=reopen)
 
@@ -64,15 +64,15 @@ class TwoPhase:
         workers = self._workers
 
         async def prepare(pod: Pod) -> None:
-            await workers.prepare_wake_up(pod.ip, epoch=epoch)
+            await workers.prepare_wake_up(pod, epoch=epoch)
 
         async def commit(pod: Pod) -> None:
-            await workers.wake_up(pod.ip, epoch=epoch)
+            await workers.wake_up(pod, epoch=epoch)
 
         async def give_back(pod: Pod) -> None:
-            worker = await workers.get_status(pod.ip)
+            worker = await workers.get_status(pod)
             if worker.state is WorkerState.ASLEEP:  # a sleep of what sleeps already gives back what it reserved
-                await workers.sleep(pod.ip, epoch=epoch, level=worker.sleep_level, abort=False)
+                await workers.sleep(pod, epoch=epoch, level=worker.sleep_level, abort=False)
 
         await _run(pods, prepare=prepare, commit=commit, take_back=give_back)
 

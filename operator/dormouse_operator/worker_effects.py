@@ -34,9 +34,7 @@ class WorkerEffects:
         """Carry out one action; return whether it needs more time."""
         match action:
             case InitializeCache(pod, num_gpu, num_cpu):
-                await self._workers.initialize_cache(
-                    pod.ip, epoch=epoch, num_gpu_blocks=num_gpu, num_cpu_blocks=num_cpu
-                )
+                await self._workers.initialize_cache(pod, epoch=epoch, num_gpu_blocks=num_gpu, num_cpu_blocks=num_cpu)
             case Drain(pod):
                 return not await self.drain(pod, epoch)
             case EndRequests(pod):
@@ -53,17 +51,17 @@ class WorkerEffects:
 
     async def drain(self, pod: Pod, epoch: int) -> bool:
         """Have a worker refuse new requests and wait a moment; return whether none is left."""
-        return await self._workers.drain(pod.ip, epoch=epoch) == 0
+        return await self._workers.drain(pod, epoch=epoch) == 0
 
     async def _end_requests(self, pod: Pod, epoch: int) -> None:
         """End what runs: the first phase of a sleep does that, whatever follows it."""
-        await self._workers.prepare_sleep(pod.ip, epoch=epoch, level=1, abort=True)
+        await self._workers.prepare_sleep(pod, epoch=epoch, level=1, abort=True)
 
     async def _wake_up(self, observed: Observed, pods: Sequence[Pod], epoch: int) -> None:
         """Wake who sleeps; who only drains is opened again."""
         asleep = [pod for pod in pods if observed.state(pod) is WorkerState.ASLEEP]
         draining = [pod for pod in pods if pod not in asleep]
-        await asyncio.gather(*(self._workers.wake_up(pod.ip, epoch=epoch) for pod in draining))
+        await asyncio.gather(*(self._workers.wake_up(pod, epoch=epoch) for pod in draining))
         await self._two_phase.wake_up(asleep, epoch=epoch)
 
     async def _swap(self, observed: Observed, pod: Pod, epoch: int, *, must_end: bool) -> bool:
@@ -76,7 +74,7 @@ class WorkerEffects:
             return False
         try:
             await self._workers.swap_engine(
-                pod.ip,
+                pod,
                 epoch=epoch,
                 arguments=worker_arguments(deployment),
                 settings_digest=observed.revision,

@@ -3,20 +3,20 @@
 # ruff: noqa: ARG002, N802  the methods are those of the .proto file
 from __future__ import annotations
 
-import hmac
 from contextlib import asynccontextmanager
 
 import grpc
 import pytest
 from grpc import aio
 
-from dormouse_api.auth import RequireRole, RoleTokens, role_metadata, token_digest
+from dormouse_api.auth import RequireRole
 from dormouse_api.limits import channel_options, server_options
-from dormouse_api.names import CONTROL_SERVICE, METADATA_ROLE_TOKEN, Role
+from dormouse_api.names import CONTROL_SERVICE, Role
+from dormouse_api.testing_tickets import STRANGE_SEED, knows, proof
 from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2_grpc as rpc
 
-TOKENS = RoleTokens({Role.OPERATOR: token_digest("op"), Role.GATEWAY: token_digest("gw").upper()})
+PROOFS = knows(Role.OPERATOR, Role.GATEWAY)
 
 
 class Control(rpc.WorkerControlServicer):
@@ -32,7 +32,7 @@ class Control(rpc.WorkerControlServicer):
 @asynccontextmanager
 async def guarded():
     """A guarded server and a stub to it."""
-    guard = RequireRole(TOKENS, {CONTROL_SERVICE: Role.OPERATOR})
+    guard = RequireRole(PROOFS, {CONTROL_SERVICE: Role.OPERATOR})
     server = aio.server(interceptors=[guard], options=server_options())
     rpc.add_WorkerControlServicer_to_server(Control(), server)
     port = server.add_insecure_port("127.0.0.1:0")
@@ -43,48 +43,15 @@ async def guarded():
 
 
 @pytest.mark.parametrize(
-    ("metadata", "role"),
+    ("metadata", "why"),
     [
-        ((), Role.CLIENT),
-        (None, Role.CLIENT),
-        (role_metadata("op"), Role.OPERATOR),
-        (role_metadata("gw"), Role.GATEWAY),
-        (role_metadata("other"), Role.CLIENT),
-        ((*role_metadata("op"), *role_metadata("gw")), Role.CLIENT),
-        (((METADATA_ROLE_TOKEN, b"op"),), Role.OPERATOR),
-        ((("other-key", "op"),), Role.CLIENT),
+        ((), "this caller has the role client"),
+        (proof(Role.GATEWAY), "this caller has the role gateway"),
+        (proof(Role.OPERATOR, seed=STRANGE_SEED), "not signed with a key of the role operator that this server was"),
+        (proof(Role.OPERATOR, "another-pod"), "made out to 'another-pod', which this server is not"),
     ],
 )
-def test_a_role_is_proved_by_exactly_one_token(metadata, role):
-    assert TOKENS.role_of(metadata) is role
-
-
-def test_a_role_without_digest_can_not_be_proved():
-    assert RoleTokens({Role.OPERATOR: ""}).role_of(role_metadata("")) is Role.CLIENT
-
-
-def test_a_digest_itself_proves_nothing():
-    assert TOKENS.role_of(role_metadata(token_digest("op"))) is Role.CLIENT
-
-
-def test_every_digest_is_compared_whatever_matches(monkeypatch):
-    compared = []
-
-    def counting(given, digest):
-        compared.append(digest)
-        return given == digest
-
-    monkeypatch.setattr(hmac, "compare_digest", counting)  # the standard library's, to count
-    TOKENS.role_of(role_metadata("op"))
-    assert len(compared) == 2
-
-
-def test_tokens_and_digests_are_never_shown():
-    assert repr(TOKENS) == "RoleTokens(gateway, operator)"
-
-
-@pytest.mark.parametrize("metadata", [(), role_metadata("gw"), role_metadata("guess")])
-async def test_other_roles_are_refused_for_calls_and_streams_naming_both(metadata):
+async def test_other_roles_are_refused_for_calls_and_streams_naming_both_and_why(metadata, why):
     async with guarded() as stub:
         for call in (
             stub.GetStatus(pb.GetStatusRequest(), metadata=metadata),
@@ -93,12 +60,13 @@ async def test_other_roles_are_refused_for_calls_and_streams_naming_both(metadat
             with pytest.raises(aio.AioRpcError) as caught:
                 await call
             assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
-            assert "operator" in caught.value.details()
+            assert "needs the role operator" in caught.value.details()
+            assert why in caught.value.details()
 
 
 async def test_the_needed_role_passes_calls_and_streams():
     async with guarded() as stub:
-        metadata = role_metadata("op")
+        metadata = proof(Role.OPERATOR)
         assert (await stub.GetStatus(pb.GetStatusRequest(), metadata=metadata)).version == "1"
         assert [s.version async for s in stub.WatchStatus(pb.GetStatusRequest(), metadata=metadata)] == ["1"]
 

@@ -9,13 +9,14 @@ import grpc
 import pytest
 from grpc import aio
 
-from dormouse_api.auth import RequireRole, RoleTokens, role_metadata, token_digest
+from dormouse_api.auth import RequireRole
 from dormouse_api.mutual_tls import MutualTls, TlsError, follow_directory, open_channel, read_bundle
 from dormouse_api.names import CONTROL_SERVICE, INFERENCE_SERVICE, Role
 from dormouse_api.peers import RequirePeer, peer_identity
+from dormouse_api.testing_tickets import knows, proof
 from dormouse_operator.testing_certificates import DAY, a_bundle, an_authority, tls_of, write_bundle
 
-TOKENS = RoleTokens({Role.OPERATOR: token_digest("op"), Role.GATEWAY: token_digest("gw")})
+PROOFS = knows(Role.OPERATOR, Role.GATEWAY)
 AUTHORITY = an_authority()
 
 
@@ -47,7 +48,7 @@ class House:
     def __init__(self, tls):
         self.tls = tls
         self.go_on = asyncio.Event()
-        guards = [RequireRole(TOKENS, {CONTROL_SERVICE: Role.OPERATOR}), RequirePeer(tls.identity, TOKENS)]
+        guards = [RequireRole(PROOFS, {CONTROL_SERVICE: Role.OPERATOR}), RequirePeer(tls.identity, PROOFS)]
         self.server = aio.server(interceptors=guards)
         services = (service_of(name, self.go_on) for name in (CONTROL_SERVICE, INFERENCE_SERVICE))
         self.server.add_generic_rpc_handlers(tuple(services))
@@ -84,26 +85,41 @@ async def house():
 
 
 async def test_operator_gateway_and_client_reach_what_is_theirs(house):
-    assert await house.call(tls_of(AUTHORITY, Role.OPERATOR), CONTROL_SERVICE, role_metadata("op")) == b"x"
-    assert await house.call(tls_of(AUTHORITY, Role.GATEWAY), INFERENCE_SERVICE, role_metadata("gw")) == b"x"
+    assert await house.call(tls_of(AUTHORITY, Role.OPERATOR), CONTROL_SERVICE, proof(Role.OPERATOR)) == b"x"
+    assert await house.call(tls_of(AUTHORITY, Role.GATEWAY), INFERENCE_SERVICE, proof(Role.GATEWAY)) == b"x"
     assert await house.call(tls_of(AUTHORITY, Role.CLIENT), INFERENCE_SERVICE) == b"x"
 
 
 @pytest.mark.parametrize(
-    ("role", "token", "service", "words"),
+    ("role", "shown", "service", "words"),
     [
-        (Role.CLIENT, "op", CONTROL_SERVICE, "the token of the role operator was shown by dormouse://client/team/tiny"),
-        (Role.GATEWAY, "op", CONTROL_SERVICE, "the token of the role operator was shown by dormouse://gateway/"),
-        (Role.WORKER, "op", CONTROL_SERVICE, "the token of the role operator was shown by dormouse://worker/"),
+        (
+            Role.CLIENT,
+            Role.OPERATOR,
+            CONTROL_SERVICE,
+            "a ticket of the role operator was shown by dormouse://client/team/tiny",
+        ),
+        (
+            Role.GATEWAY,
+            Role.OPERATOR,
+            CONTROL_SERVICE,
+            "a ticket of the role operator was shown by dormouse://gateway/",
+        ),
+        (Role.WORKER, Role.OPERATOR, CONTROL_SERVICE, "a ticket of the role operator was shown by dormouse://worker/"),
         (Role.OPERATOR, "", CONTROL_SERVICE, "needs the role operator; this caller has the role client"),
         (Role.OPERATOR, "", INFERENCE_SERVICE, "needs a certificate of the role client or gateway"),
-        (Role.OPERATOR, "gw", INFERENCE_SERVICE, "the token of the role gateway was shown by dormouse://operator/"),
-        (Role.CLIENT, "gw", INFERENCE_SERVICE, "the token of the role gateway was shown by dormouse://client/"),
+        (
+            Role.OPERATOR,
+            Role.GATEWAY,
+            INFERENCE_SERVICE,
+            "a ticket of the role gateway was shown by dormouse://operator/",
+        ),
+        (Role.CLIENT, Role.GATEWAY, INFERENCE_SERVICE, "a ticket of the role gateway was shown by dormouse://client/"),
         (Role.WORKER, "", INFERENCE_SERVICE, "this caller is dormouse://worker/team/tiny"),
     ],
 )
-async def test_every_forbidden_arrow_is_refused_whatever_token_was_stolen(house, role, token, service, words):
-    error = await house.refusal(tls_of(AUTHORITY, role), service, role_metadata(token) if token else ())
+async def test_every_forbidden_arrow_is_refused_whatever_ticket_was_stolen(house, role, shown, service, words):
+    error = await house.refusal(tls_of(AUTHORITY, role), service, proof(shown) if shown else ())
     assert error.code() is grpc.StatusCode.PERMISSION_DENIED
     assert words in error.details()
 
@@ -139,12 +155,12 @@ async def test_a_caller_of_another_authority_gets_nothing(house):
     stranger = a_bundle(an_authority(), Role.OPERATOR)
     ours = a_bundle(AUTHORITY, Role.OPERATOR)
     mixed = type(ours)(stranger.cert, stranger.key, ours.ca, ours.identity, ours.not_after_s)  # trusts us, at least
-    error = await house.refusal(MutualTls(mixed), CONTROL_SERVICE, role_metadata("op"))
+    error = await house.refusal(MutualTls(mixed), CONTROL_SERVICE, proof(Role.OPERATOR))
     assert error.code() is grpc.StatusCode.UNAVAILABLE
 
 
 async def test_a_server_of_another_authority_gets_no_call(house):
-    error = await house.refusal(tls_of(an_authority(), Role.OPERATOR), CONTROL_SERVICE, role_metadata("op"))
+    error = await house.refusal(tls_of(an_authority(), Role.OPERATOR), CONTROL_SERVICE, proof(Role.OPERATOR))
     assert error.code() is grpc.StatusCode.UNAVAILABLE
     assert "certificate" in error.details()
 
@@ -163,13 +179,13 @@ async def test_a_callers_own_expired_certificate_is_named_before_anything_is_sen
 
 async def test_a_server_refuses_an_expired_certificate_also_from_a_caller_whose_clock_is_wrong(house):
     slow = MutualTls(a_bundle(AUTHORITY, Role.OPERATOR, lifetime=-DAY), clock=lambda: 0.0)
-    error = await house.refusal(slow, CONTROL_SERVICE, role_metadata("op"))
+    error = await house.refusal(slow, CONTROL_SERVICE, proof(Role.OPERATOR))
     assert error.code() is grpc.StatusCode.UNAVAILABLE
 
 
 async def test_a_servers_expired_certificate_is_named():
     async with serving(MutualTls(a_bundle(AUTHORITY, Role.WORKER, lifetime=-DAY))) as house:
-        error = await house.refusal(tls_of(AUTHORITY, Role.OPERATOR), CONTROL_SERVICE, role_metadata("op"))
+        error = await house.refusal(tls_of(AUTHORITY, Role.OPERATOR), CONTROL_SERVICE, proof(Role.OPERATOR))
         assert "certificate has expired" in error.details()
 
 

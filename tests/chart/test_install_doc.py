@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import re
 import shlex
@@ -12,7 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
+from dormouse_api.tickets import LEAST_SEED_CHARS
 from tests.chart.conftest import KUBE_VERSION, Manifest
 from tests.chart.test_values import VALUES
 from tools.bootstrap import ROOT
@@ -25,7 +26,7 @@ COMMANDS = re.findall(r"^\$ (.*)$", TEXT, re.MULTILINE)
 BY_HELM = [command for command in COMMANDS if re.match(r"helm (install|upgrade) ", command)]
 ONLY_INSTALLING = {"--create-namespace", "--wait", "--reset-then-reuse-values"}  # helm template knows none of them
 [VALUES_FILE] = re.findall(r"^```yaml\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
-[SCRIPT] = re.findall(r"^```bash\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+SCRIPT, ROTATION = re.findall(r"^```bash\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("command", BY_HELM)
@@ -65,14 +66,37 @@ def test_every_value_that_the_document_names_is_one():
 def test_the_script_makes_the_secret_that_the_chart_reads(cluster: Cluster):
     kubectl = shlex.join([*cluster.kubectl_command(), "--kubeconfig", cluster.kubeconfig or "/dev/null"])
     shim = f'kubectl() {{ {kubectl} "$@" --dry-run=client -o json; }}\n'
-    said = subprocess.run(["bash", "-euc", shim + SCRIPT], capture_output=True, text=True, check=True).stdout
-    secret = json.loads(said)
+    secret = json.loads(said_by(shim + SCRIPT))
     assert (secret["metadata"]["name"], secret["metadata"]["namespace"]) == ("dormouse-role-tokens", "dormouse-system")
     data = {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}
-    assert data["operator-token"] != data["gateway-token"]
-    for role in ("operator", "gateway"):
-        assert len(data[f"{role}-token"]) > 30
-        assert data[f"{role}-token-sha256"] == hashlib.sha256(data[f"{role}-token"].encode()).hexdigest()
+    assert data["operator-seed"] != data["gateway-seed"]
+    assert all(len(data[f"{role}-seed"]) > LEAST_SEED_CHARS for role in ("operator", "gateway"))
+    assert data["operator-seed-previous"] == data["gateway-seed-previous"] == ""
+
+
+def test_the_script_that_rotates_keeps_the_seeds_of_before(cluster: Cluster):
+    kubectl = shlex.join([*cluster.kubectl_command(), "--kubeconfig", cluster.kubeconfig or "/dev/null"])
+    shim = f"""kubectl() {{
+      case "$1 $*" in
+      get*operator-seed*) printf %s {base64.b64encode(b"of the operator").decode()} ;;
+      get*gateway-seed*) printf %s {base64.b64encode(b"of the gateways").decode()} ;;
+      create*) {kubectl} "$@" ;;
+      replace*) cat ;;
+      rollout*) echo "# $*" ;;
+      esac
+    }}
+    """
+    said = said_by(shim + ROTATION)
+    assert "# rollout restart deployment/dormouse-operator deployment/dormouse-gateway" in said
+    secret = yaml.safe_load(said)
+    data = {key: base64.b64decode(value or "").decode() for key, value in secret["data"].items()}
+    assert data["operator-seed-previous"] == "of the operator"
+    assert data["gateway-seed-previous"] == "of the gateways"
+    assert all(len(data[f"{role}-seed"]) > LEAST_SEED_CHARS for role in ("operator", "gateway"))
+
+
+def said_by(script: str) -> str:
+    return subprocess.run(["bash", "-euc", script], capture_output=True, text=True, check=True).stdout
 
 
 def test_kubectl_takes_the_kustomize_command(cluster: Cluster):

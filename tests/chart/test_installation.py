@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import copy
-import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -48,7 +47,7 @@ def helm(cluster: Cluster, namespace: str) -> Iterator[Helm]:
         cluster.helm("uninstall", "r", "--namespace", namespace)
 
 
-def tokens(cluster: Cluster, namespace: str) -> dict[str, str]:
+def seeds(cluster: Cluster, namespace: str) -> dict[str, str]:
     data = cluster.get("secret", SECRET, namespace)["data"]
     return {key: base64.b64decode(value).decode() for key, value in data.items()}
 
@@ -71,25 +70,49 @@ def test_the_standard_would_have_refused_a_careless_pod(cluster: Cluster, namesp
         dry_run(cluster, careless, namespace)
 
 
-def test_tokens_are_random_and_survive_an_upgrade_without_a_restart(cluster: Cluster, namespace: str, helm: Helm):
+def test_seeds_are_random_and_survive_an_upgrade_without_a_restart(cluster: Cluster, namespace: str, helm: Helm):
     helm()
-    first = tokens(cluster, namespace)
-    assert len({first["operator-token"], first["gateway-token"]}) == 2
-    for role in ("operator", "gateway"):
-        digest = hashlib.sha256(first[f"{role}-token"].encode()).hexdigest()
-        assert first[f"{role}-token-sha256"] == digest
+    first = seeds(cluster, namespace)
+    assert len({first["operator-seed"], first["gateway-seed"]}) == 2
+    assert first["operator-seed-previous"] == first["gateway-seed-previous"] == ""
     before = generations(cluster, namespace)
     helm("metrics.scrapeAnnotations=true")
-    assert tokens(cluster, namespace) == first
+    assert seeds(cluster, namespace) == first
     assert generations(cluster, namespace) == before
 
 
-def test_new_tokens_start_the_pods_anew(cluster: Cluster, namespace: str, helm: Helm):
+def test_a_rotation_draws_new_seeds_once_and_keeps_those_of_before(cluster: Cluster, namespace: str, helm: Helm):
     helm()
-    first, before = tokens(cluster, namespace), generations(cluster, namespace)
+    first, before = seeds(cluster, namespace), generations(cluster, namespace)
+    helm("roleTokens.rotation=2026-11-23")
+    second = seeds(cluster, namespace)
+    for role in ("operator", "gateway"):
+        assert second[f"{role}-seed-previous"] == first[f"{role}-seed"] != second[f"{role}-seed"]
+    assert all(generations(cluster, namespace)[name] > generation for name, generation in before.items())
+    helm("roleTokens.rotation=2026-11-23", "operator.logLevel=debug")
+    assert seeds(cluster, namespace) == second
+    helm("roleTokens.rotation=2026-11-24")
+    third = seeds(cluster, namespace)
+    for role in ("operator", "gateway"):
+        assert third[f"{role}-seed-previous"] == second[f"{role}-seed"] != third[f"{role}-seed"]
+
+
+def test_an_upgrade_from_tokens_draws_seeds_that_come_from_none_of_them(cluster: Cluster, namespace: str, helm: Helm):
+    helm()
+    old = {"data": None, "stringData": {"operator-token": "seen by every worker", "gateway-token": "so was this"}}
+    cluster.kubectl("patch", "secret", SECRET, "-n", namespace, "--type=merge", "-p", json.dumps(old))
+    helm()
+    fresh = seeds(cluster, namespace)
+    assert len(fresh["operator-seed"]) == len(fresh["gateway-seed"]) == 48
+    assert fresh["operator-seed-previous"] == fresh["gateway-seed-previous"] == ""
+
+
+def test_new_seeds_start_the_pods_anew(cluster: Cluster, namespace: str, helm: Helm):
+    helm()
+    first, before = seeds(cluster, namespace), generations(cluster, namespace)
     cluster.kubectl("delete", "secret", SECRET, "-n", namespace)
     helm()
-    assert tokens(cluster, namespace) != first
+    assert seeds(cluster, namespace) != first
     assert all(generations(cluster, namespace)[name] > generation for name, generation in before.items())
 
 

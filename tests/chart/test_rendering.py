@@ -161,13 +161,13 @@ def test_the_workers_image_can_be_another(render: Render):
     assert settings["DORMOUSE_WORKER_IMAGE_PULL_POLICY"] == "Always"
 
 
-def test_each_pod_sees_only_the_tokens_it_uses_and_checks(default: list[Manifest]):
+def test_a_gateway_sees_only_its_own_seeds(default: list[Manifest]):
     def mounted(part: str) -> set[str]:
         spec = named(default, "Deployment", f"r-dormouse-{part}")["spec"]["template"]["spec"]
         return {item["key"] for volume in spec["volumes"] for item in volume.get("secret", {}).get("items", [])}
 
-    assert mounted("operator") == {"operator-token", "operator-token-sha256", "gateway-token-sha256"}
-    assert mounted("gateway") == {"gateway-token", "operator-token-sha256"}
+    assert mounted("operator") == set(), "no item is named: it has all"
+    assert mounted("gateway") == {"gateway-seed", "gateway-seed-previous"}
 
 
 def test_the_operator_tells_the_address_at_which_the_gateways_service_listens(render: Render):
@@ -257,7 +257,7 @@ def test_the_release_name_is_not_repeated_in_names(cluster: Cluster):
         ("metrics.serviceMonitor.interval=often", "interval"),
         ("metrics.podMonitor.enable=true", "enable"),
         ("extraObjects[0].kind=ConfigMap", "apiVersion"),
-        ("drawnRoleTokens.operator-token=x", "drawnRoleTokens"),
+        ("drawnRoleTokens.operator-seed=x", "drawnRoleTokens"),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_name(render: Render, setting: str, named_in_the_message: str):

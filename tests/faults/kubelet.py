@@ -46,11 +46,11 @@ class RunningPod:
 class ProcessKubelet:
     """Runs the pods of one namespace in this process."""
 
-    def __init__(self, kube: KubeApi, namespace: str, operator_token: str, on_change: Callable[[], None]) -> None:
-        """Take the API as the node sees it, the token that workers know, and whom to tell of every change."""
+    def __init__(self, kube: KubeApi, namespace: str, operator_seed: str, on_change: Callable[[], None]) -> None:
+        """Take the API as the node sees it, the seed of the key that workers know, and whom to tell of every change."""
         self._kube = kube
         self._namespace = namespace
-        self._token = operator_token
+        self._seed = operator_seed
         self._on_change = on_change
         self._dirty = asyncio.Event()
         self._pods = Reflector(kube, PODS, [namespace], on_change=self._note)
@@ -132,7 +132,7 @@ class ProcessKubelet:
         blocks = self.blocks.get(metadata["labels"][LABEL_REPLICA], 2000)
         worker = FakeWorker(metadata["uid"], environment["DORMOUSE_SETTINGS_DIGEST"], num_gpu_blocks=blocks)
         stack = AsyncExitStack()
-        await stack.enter_async_context(serve(worker, self._token, f"{address}:{CONTROL_PORT}"))
+        await stack.enter_async_context(serve(worker, self._seed, f"{address}:{CONTROL_PORT}"))
         self._running[metadata["uid"]] = RunningPod(metadata["name"], address, worker, stack, _now())
         self.starts[metadata["name"]] += 1
         self.prepare(worker)

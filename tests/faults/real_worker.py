@@ -7,14 +7,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from dormouse_api.testing_tickets import POD_UID
 from tests.integration.conftest import Worker
 
 
 @asynccontextmanager
-async def real_worker(model: Path, log: Path) -> AsyncIterator[Worker]:
+async def real_worker(model: Path, log: Path, *, pod_uid: str = POD_UID, port: int = 0) -> AsyncIterator[Worker]:
     """Yield a worker that has measured itself, and serves once `start` tells it to."""
     with log.open("wb") as output:
-        worker = Worker(model, output)
+        worker = Worker(model, output, pod_uid=pod_uid, port=port)
         try:
             await asyncio.to_thread(worker.report)
             yield worker

@@ -22,7 +22,6 @@ import grpc
 import pytest
 from grpc import aio
 
-from dormouse_api.auth import token_digest
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
 from dormouse_gateway.testing_slices import SliceController
@@ -41,7 +40,6 @@ from tools.release import CHART
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-GATEWAY_TOKEN = "gateway-token-of-the-dashboards-test"
 LARGEST_PICTURE = 200_000  # bytes
 LONG = 240  # tokens of a stream that is not at its end when something happens
 RESTLESS = {"level1AfterSeconds": 2, "minActiveSeconds": 0, "drainTimeoutSeconds": 10}
@@ -114,13 +112,12 @@ async def release(plane, kube, toxiproxy, binaries, tmp_path, tiny_model):
 async def running_gateway(world, ports):
     """Run a gateway of this namespace."""
     tokens = world.folder / "tokens"
-    (tokens / "gateway-token").write_text(GATEWAY_TOKEN, "utf-8")
-    (tokens / "gateway-token-sha256").write_text(token_digest(GATEWAY_TOKEN), "utf-8")
     chosen = {
         "KUBECONFIG": world.plane.kubeconfig(ADMIN),
         "DORMOUSE_WATCH_NAMESPACES": world.namespace,
         "DORMOUSE_TOKENS_DIR": tokens,
         "DORMOUSE_HOST": "127.0.0.1",
+        "DORMOUSE_POD_IPS": "127.0.0.1",
         **{f"DORMOUSE_{name.upper()}": port for name, port in ports.items()},
     }
     command = [sys.executable, "-m", "dormouse_gateway"]

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from dormouse_api.auth import token_digest
+from dormouse_api.testing_tickets import GATEWAY_SEED
 from tests.faults.gateway_process import GatewayProcess
 from tests.faults.programs import clean_environment, free_port
-from tests.faults.world import OPERATOR_TOKEN, World
+from tests.faults.world import World
 
 SLEEPY = {"level1AfterSeconds": 1, "minActiveSeconds": 0, "holdTimeoutSeconds": 100}
 
@@ -20,12 +20,12 @@ def directed(world: World, **settings: object) -> dict[str, Any]:
     """Return the environment of a gateway of the world."""
     tokens = world.folder / "gateway-tokens"
     tokens.mkdir(exist_ok=True)
-    (tokens / "gateway-token").write_text("gateway")
-    (tokens / "operator-token-sha256").write_text(token_digest(OPERATOR_TOKEN))
+    (tokens / "gateway-seed").write_text(GATEWAY_SEED)
     given = {
         "KUBECONFIG": world.plane.kubeconfig("gateway"),
         "DORMOUSE_WATCH_NAMESPACES": world.namespace,
         "DORMOUSE_HOST": "127.0.0.1",
+        "DORMOUSE_POD_IPS": "127.0.0.1",
         "DORMOUSE_TOKENS_DIR": tokens,
         "DORMOUSE_LAME_DUCK": 0,
         **{f"DORMOUSE_{name}PORT": free_port() for name in ("", "HTTP_", "METRICS_", "CONTROL_")},

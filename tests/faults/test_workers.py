@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from dormouse_api.auth import token_digest
-from dormouse_api.names import Role
+from dormouse_api.testing_tickets import GATEWAY_SEED
 from dormouse_api.v1 import worker_control_pb2 as control
 from tests.faults.gateway_process import Client
 from tests.faults.real_worker import real_worker
 from tests.faults.town import Town
 from tests.gateway.kit import tokens_of
-from tests.integration.conftest import EPOCH, TOKENS
+from tests.integration.conftest import EPOCH, free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -39,11 +38,10 @@ async def whole_answers(client: Client, count: int) -> list[list[int]]:
 
 
 def tokens(folder: Path) -> Path:
-    """Write what a gateway proves its role with: workers let nobody else continue a stream."""
+    """Write what the key comes from by which a gateway proves its role: workers let nobody else continue a stream."""
     made = folder / "tokens"
     made.mkdir()
-    (made / "gateway-token").write_text(TOKENS[Role.GATEWAY])
-    (made / "operator-token-sha256").write_text(token_digest(TOKENS[Role.OPERATOR]))
+    (made / "gateway-seed").write_text(GATEWAY_SEED)
     return made
 
 
@@ -51,9 +49,14 @@ async def test_streams_of_a_worker_that_is_killed_go_on_without_a_wrong_token(
     town: Town, tiny_model: Path, tmp_path: Path
 ) -> None:
     """F15: two workers, twelve greedy streams, SIGKILL of one worker once each stream has begun."""
-    async with real_worker(tiny_model, tmp_path / "a.log") as one, real_worker(tiny_model, tmp_path / "b.log") as other:
+    ports = free_port(), free_port()
+    await town.model("tiny", *(f"127.0.0.1:{port}" for port in ports))
+    uids = await town.uid_of("tiny-0"), await town.uid_of("tiny-1")
+    async with (
+        real_worker(tiny_model, tmp_path / "a.log", pod_uid=uids[0], port=ports[0]) as one,
+        real_worker(tiny_model, tmp_path / "b.log", pod_uid=uids[1], port=ports[1]) as other,
+    ):
         await asyncio.gather(asyncio.to_thread(one.start), asyncio.to_thread(other.start))
-        await town.model("tiny", f"127.0.0.1:{one.port}", f"127.0.0.1:{other.port}")
         async with (
             town.gateway(router_policy="round-robin", tokens_dir=tokens(tmp_path)) as gateway,
             gateway.client() as client,

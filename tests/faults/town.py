@@ -89,6 +89,12 @@ class Town:
         manager = f"operator of {name}"  # each adds its own to the list
         await self.kube.apply(INFERENCE_DEPLOYMENTS, owner, field_manager=manager, subresource="status")
 
+    async def uid_of(self, pod_name: str) -> str:
+        """Return a pod's UID."""
+        found = await self.kube.get(PODS, self.namespace, pod_name)
+        assert found
+        return str(found["metadata"]["uid"])
+
     def writes(self) -> list[str]:
         """Return what gateways wrote in this namespace, as VERB RESOURCE NAME CODE."""
         told = []

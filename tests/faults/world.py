@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from dormouse_api.auth import token_digest
+from dormouse_api.testing_tickets import GATEWAY_SEED, OPERATOR_SEED
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, LEASES, PODS, SERVICES, Kind, Resource
 from dormouse_kube.client import KubeClient
 from dormouse_kube.reflector import ObjectKey, Reflector
@@ -21,7 +21,6 @@ from tests.faults.operator_process import OperatorProcess
 from tests.faults.programs import clean_environment, free_port
 from tests.faults.toxi import Toxiproxy
 
-OPERATOR_TOKEN = "operator-token-of-the-fault-tests"
 PATIENCE_S = 60.0  # how long a wait lasts before the test fails; on an idle machine most take one or two seconds
 _LOOK_S = 0.1
 _T = TypeVar("_T")
@@ -41,7 +40,7 @@ class World:
         self._operators: list[OperatorProcess] = []
         self._deployments = Reflector(kube, INFERENCE_DEPLOYMENTS, [namespace], on_change=self._note)
         self._pods = Reflector(kube, PODS, [namespace], on_change=self._note)
-        self.kubelet = ProcessKubelet(kube, namespace, OPERATOR_TOKEN, self.touch)
+        self.kubelet = ProcessKubelet(kube, namespace, OPERATOR_SEED, self.touch)
         _write_tokens(folder / "tokens")
 
     @asynccontextmanager
@@ -275,10 +274,5 @@ def _is_ready(pod: Resource) -> bool:
 
 def _write_tokens(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    digest = token_digest(OPERATOR_TOKEN)
-    for name, text in (
-        ("operator-token", OPERATOR_TOKEN),
-        ("operator-token-sha256", digest),
-        ("gateway-token-sha256", digest),
-    ):
+    for name, text in (("operator-seed", OPERATOR_SEED), ("gateway-seed", GATEWAY_SEED)):
         (folder / name).write_text(text, "utf-8")

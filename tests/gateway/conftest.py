@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import pytest
 from grpc import aio
 
-from dormouse_api.auth import token_digest
+from dormouse_api.testing_tickets import ADDRESSES, GATEWAY_SEED
 from dormouse_api.v1 import inference_pb2_grpc as rpc
+from dormouse_gateway.seeds import Seeds
 from dormouse_gateway.server import Gateway, Ports
-from dormouse_gateway.settings import Settings, Tokens
+from dormouse_gateway.settings import Settings
 from dormouse_gateway.testing import NAMESPACE, infd, pod, running_workers
 from dormouse_gateway.testing_slices import ControlledKube
 from dormouse_gateway.tracing import UNTRACED
@@ -19,9 +20,6 @@ from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
 from dormouse_kube.reflector import ObjectKey
 from dormouse_kube.testing import FakeKube
 from tests.waiting import until
-
-GATEWAY_TOKEN = "the gateway's token"
-OPERATOR_TOKEN = "the operator's token"
 
 
 @dataclass
@@ -37,13 +35,13 @@ class House:
     running: asyncio.Task
     until = staticmethod(until)
 
-    async def add(self, name, workers, *, ready=True, hears=True, **spec):
+    async def add(self, name, workers, *, ready=True, hears=True, uid="", **spec):
         """Add a deployment with one pod per worker; wait until the gateway knows, and hears those that are ready."""
         self.kube.put(INFERENCE_DEPLOYMENTS, infd(name, **spec))
         for worker in workers:
             if not ready:
                 worker.tell_load(ready=False)
-            self.kube.put(PODS, pod(f"{name}-{worker.name}", name, worker.address, ready=ready))
+            self.kube.put(PODS, pod(f"{name}-{worker.name}", name, worker.address, ready=ready, uid=uid))
         router = self.gateway.router
         await until(lambda: router.catalogue.find(f"{NAMESPACE}/{name}"))
         await until(lambda: sum(n for (key, _), n in router.pool.states().items() if key.name == name) == len(workers))
@@ -65,9 +63,9 @@ class House:
 async def running_house(kube, *, is_synced=True, traces=UNTRACED, **settings):
     """Run a gateway; end it in order unless the test did."""
     quick = {"lame_duck_s": 0.0, "drain_timeout_s": 5.0} | settings
-    plain = Settings(host="127.0.0.1", port=0, control_port=0, metrics_port=0, http_port=0, **quick)
-    tokens = Tokens(GATEWAY_TOKEN, token_digest(OPERATOR_TOKEN))
-    gateway = Gateway(plain, tokens, kube, rng=random.Random(7), traces=traces)
+    plain = Settings(host="127.0.0.1", port=0, control_port=0, metrics_port=0, http_port=0, pod_ips=ADDRESSES, **quick)
+    seeds = Seeds((GATEWAY_SEED,))
+    gateway = Gateway(plain, seeds, kube, rng=random.Random(7), traces=traces)
     ports = await gateway.start()
     stop = asyncio.Event()
     running = asyncio.create_task(gateway.run(stop))

@@ -7,7 +7,7 @@ import grpc
 import pytest
 from grpc import aio
 
-from dormouse_api.auth import role_metadata
+from dormouse_api.testing_tickets import book_to_gateways
 from dormouse_api.v1 import gateway_control_pb2 as pb
 from dormouse_api.v1 import gateway_control_pb2_grpc as rpc
 from dormouse_api.v1 import inference_pb2
@@ -17,7 +17,6 @@ from dormouse_gateway.testing import NAMESPACE
 from dormouse_kube.api import ENDPOINT_SLICES, INFERENCE_DEPLOYMENTS
 from dormouse_kube.errors import Unavailable
 from dormouse_kube.reflector import ObjectKey
-from tests.gateway.conftest import OPERATOR_TOKEN
 from tests.gateway.kit import ask, refusal_of, tokens_of
 
 TINY = ObjectKey(NAMESPACE, "tiny")
@@ -27,7 +26,7 @@ TINY = ObjectKey(NAMESPACE, "tiny")
 async def operator(house):
     """Open streams as the operator does."""
     async with aio.insecure_channel(f"127.0.0.1:{house.ports.control}") as channel:
-        stub, metadata = rpc.GatewayControlStub(channel), aio.Metadata(*role_metadata(OPERATOR_TOKEN))
+        stub, metadata = rpc.GatewayControlStub(channel), aio.Metadata(*book_to_gateways().proof("127.0.0.1"))
         yield lambda: stub.WatchActivity(pb.WatchActivityRequest(), metadata=metadata, timeout=60)
 
 

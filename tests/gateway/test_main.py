@@ -82,7 +82,7 @@ def test_a_flag_goes_before_its_variable(start, flag, named):
     ("env", "named"),
     [
         ({"DORMOUSE_PORT": "many"}, "DORMOUSE_PORT is 'many'"),
-        ({"DORMOUSE_TOKENS_DIR": "/nowhere"}, "gateway-token"),
+        ({"DORMOUSE_TOKENS_DIR": "/nowhere"}, "gateway-seed"),
         ({"DORMOUSE_API_KEYS_DIR": "/nowhere"}, "/nowhere"),
         ({"DORMOUSE_TLS_CERT_FILE": "/nowhere", "DORMOUSE_TLS_KEY_FILE": "/nowhere"}, "DORMOUSE_TLS_CERT_FILE"),
         ({"KUBECONFIG": "/nowhere"}, "no credentials"),

@@ -7,11 +7,11 @@ import grpc
 import pytest
 from grpc import aio
 
-from dormouse_api.auth import RoleTokens
 from dormouse_api.limits import server_options
 from dormouse_api.mutual_tls import MutualTls
 from dormouse_api.names import Role
 from dormouse_api.peers import RequirePeer
+from dormouse_api.testing_tickets import GATEWAY_SEED, STRANGE_SEED, book_to_gateways, knows
 from dormouse_api.v1 import inference_pb2_grpc as rpc
 from dormouse_gateway.channels import Channels
 from dormouse_gateway.model import EndpointId
@@ -20,7 +20,6 @@ from dormouse_gateway.testing import FakeWorker
 from dormouse_operator.errors import GatewayLost
 from dormouse_operator.gateways import GrpcGateways
 from dormouse_operator.testing_certificates import DAY, a_bundle, an_authority, tls_of, write_bundle
-from tests.gateway.conftest import OPERATOR_TOKEN
 from tests.gateway.kit import ask, refusal_of, tokens_of
 from tests.waiting import until
 
@@ -36,7 +35,7 @@ class GuardedWorker(FakeWorker):
         self.tls = tls
 
     async def start(self):
-        guard = RequirePeer(self.tls.identity, RoleTokens({}))
+        guard = RequirePeer(self.tls.identity, knows())
         self._server = aio.server(interceptors=[guard], options=server_options())
         rpc.add_InferenceServicer_to_server(self, self._server)
         self.port = self._server.add_secure_port("127.0.0.1:0", self.tls.server_credentials())
@@ -127,8 +126,8 @@ async def test_an_expired_certificate_of_its_own_is_named_to_the_client(make_hou
         assert house.gateway.metrics.value("dormouse_certificate_expiry_seconds") < 0
 
 
-async def hear(house, tls, token=OPERATOR_TOKEN):
-    return await anext(GrpcGateways("x:1", token, tls=tls).watch(f"127.0.0.1:{house.ports.control}"))
+async def hear(house, tls, seed=GATEWAY_SEED):
+    return await anext(GrpcGateways("x:1", book_to_gateways(seed), tls=tls).watch(f"127.0.0.1:{house.ports.control}"))
 
 
 async def test_the_operator_alone_hears_of_its_activity(make_house, mounted):
@@ -138,7 +137,7 @@ async def test_the_operator_alone_hears_of_its_activity(make_house, mounted):
             with pytest.raises(GatewayLost, match=f"PERMISSION_DENIED: .*dormouse://{role}/team/tiny"):
                 await hear(house, tls_of(AUTHORITY, role))
         with pytest.raises(GatewayLost, match="needs the role operator"):
-            await hear(house, tls_of(AUTHORITY, Role.OPERATOR), "guessed")
+            await hear(house, tls_of(AUTHORITY, Role.OPERATOR), STRANGE_SEED)
         with pytest.raises(GatewayLost, match="it does not accept connections"):
             await hear(house, None)
         with pytest.raises(GatewayLost, match="its certificate is of another authority"):

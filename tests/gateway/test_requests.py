@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dormouse_api.auth import role_metadata
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.requests import METHODS, forwarded_metadata, parse, prepare
@@ -111,7 +110,7 @@ def test_workers_get_a_clients_trace_context_and_nothing_else_of_its_metadata():
     trace = (("traceparent", "00-1"), ("tracestate", "a=b"))
     given_ = (
         *trace,
-        ("dormouse-role-token", "stolen"),
+        ("dormouse-ticket", "stolen"),
         ("dormouse-cache-salt", "salt"),
         ("dormouse-anything", "else"),
         ("grpc-timeout", "1S"),
@@ -123,10 +122,6 @@ def test_workers_get_a_clients_trace_context_and_nothing_else_of_its_metadata():
         ("trace-bin", b"\x00"),
     )
     salt = Salts("s").salt(given_)
-    assert forwarded_metadata(given_, token="t", salts=Salts("s")) == (
-        *trace,
-        *role_metadata("t"),
-        ("dormouse-cache-salt", salt),
-    )
-    assert forwarded_metadata(given_, token="", salts=Salts("s")) == trace
-    assert forwarded_metadata(None, token="", salts=Salts("s")) == ()
+    assert forwarded_metadata(given_, has_role=True, salts=Salts("s")) == (*trace, ("dormouse-cache-salt", salt))
+    assert forwarded_metadata(given_, has_role=False, salts=Salts("s")) == trace
+    assert forwarded_metadata(None, has_role=False, salts=Salts("s")) == ()

@@ -9,10 +9,10 @@ import grpc
 import pytest
 from grpc import aio
 
-from dormouse_api.auth import role_metadata, token_digest
 from dormouse_api.limits import MAX_CACHE_SALT_CHARS
-from dormouse_api.names import METADATA_CACHE_SALT
+from dormouse_api.names import METADATA_CACHE_SALT, Role
 from dormouse_api.status import CallError
+from dormouse_api.testing_tickets import GATEWAY_SEED, POD_UID, public_key
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.requests import forwarded_metadata
 from dormouse_gateway.salts import NO_KEY, Salts
@@ -22,10 +22,7 @@ from dormouse_worker.front.testing import engine_settings, front_settings, write
 from dormouse_worker.ipc import AddRequest, State
 from dormouse_worker.testing_in_process import InProcessEngine
 
-GATEWAY_TOKEN = "the gateway's token"
-
-
-SALTS = Salts(GATEWAY_TOKEN)
+SALTS = Salts(GATEWAY_SEED)
 
 
 def cache_salt(metadata):
@@ -91,12 +88,12 @@ def test_two_keys_in_one_call_are_refused():
 def test_workers_get_the_salt_beside_the_role_and_never_a_clients_own():
     given = ((METADATA_CACHE_SALT, "chosen"), ("Dormouse-Cache-Salt", "chosen"), *bearer("key-a"))
     salted = (METADATA_CACHE_SALT, cache_salt(bearer("key-a")))
-    assert forwarded_metadata(given, token="t", salts=SALTS) == (*role_metadata("t"), salted)
-    assert forwarded_metadata(given[:2], token="t", salts=SALTS) == role_metadata("t")
+    assert forwarded_metadata(given, has_role=True, salts=SALTS) == (salted,)
+    assert forwarded_metadata(given[:2], has_role=True, salts=SALTS) == ()
 
 
 def test_a_gateway_without_a_role_sends_no_salt_for_workers_would_refuse_it():
-    assert forwarded_metadata(bearer("key-a"), token="", salts=SALTS) == ()
+    assert forwarded_metadata(bearer("key-a"), has_role=False, salts=SALTS) == ()
 
 
 async def salt_of(house, engine, *metadata):
@@ -111,13 +108,13 @@ async def salt_of(house, engine, *metadata):
 async def engine(tmp_path: Path, house):
     """An engine behind a real worker front, which the gateway knows as the model tiny."""
     engine = InProcessEngine()
-    settings = front_settings(gateway_token_sha256=token_digest(GATEWAY_TOKEN))
+    settings = front_settings(gateway_key=public_key(Role.GATEWAY))
     front = Front(settings, engine_settings(write_model(tmp_path / "model")), lambda _: engine.spawn)
     ports = await front.start()
     try:
         await front.worker.changes.until(lambda: front.worker.board.state is State.PROFILED)
         await front.worker.command("initialize_cache", num_gpu_blocks=10, num_cpu_blocks=0)
-        await house.add("tiny", [FakeWorker(port=ports.inference)])
+        await house.add("tiny", [FakeWorker(port=ports.inference)], uid=POD_UID)
         yield engine
     finally:
         await front.close()

@@ -9,17 +9,17 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from dormouse_api.auth import role_metadata
+from dormouse_api.names import Role
+from dormouse_api.testing_tickets import STRANGE_SEED, book_to_gateways, proof, public_key
+from dormouse_api.tickets import TicketCheck, public_check
 from dormouse_api.v1 import gateway_control_pb2 as control_pb
 from dormouse_api.v1 import gateway_control_pb2_grpc as control_rpc
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_kube.api import ENDPOINT_SLICES
+from dormouse_kube.api import ENDPOINT_SLICES, PODS
 from dormouse_kube.errors import Unavailable
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-GATEWAY_TOKEN = "the gateway's token"
-OPERATOR_TOKEN = "the operator's token"
 
 
 async def health_of(house, service=""):
@@ -64,11 +64,14 @@ async def test_it_serves_once_both_watches_have_listed(make_house, kube):
 
 async def test_workers_see_the_gateways_role_and_not_what_a_client_pretends(house, workers):
     await house.add("tiny", workers[:1])
-    pretended = (*role_metadata("stolen"), ("dormouse-cache-salt", "x"), ("traceparent", "00-1"))
+    pretended = (("dormouse-ticket", "stolen"), ("dormouse-cache-salt", "x"), ("traceparent", "00-1"))
     async for _ in generate(house, metadata=aio.Metadata(*pretended)):
         pass
     seen = workers[0].seen[0]
-    assert seen.values("dormouse-role-token") == [GATEWAY_TOKEN]
+    uid = house.kube.everything(PODS)[0]["metadata"]["uid"]
+    assert TicketCheck([uid], KNOWN).role_of(seen.metadata) is Role.GATEWAY
+    assert TicketCheck(["another"], KNOWN).role_of(seen.metadata) is Role.CLIENT
+    assert len(seen.values("dormouse-ticket")) == 1
     assert seen.values("dormouse-cache-salt") == []
     assert seen.values("traceparent") == ["00-1"]
 
@@ -92,11 +95,21 @@ async def test_a_message_of_the_largest_size_reaches_the_worker(house, workers):
     assert workers[0].seen[0].request.ByteSize() > 1 << 20
 
 
-@pytest.mark.parametrize("token", [None, GATEWAY_TOKEN])
-async def test_the_control_port_refuses_all_but_the_operator(house, token):
+KNOWN = {Role.GATEWAY: [public_check(public_key(Role.GATEWAY))]}
+STRANGERS = {
+    "nothing": (),
+    "the gateway's own ticket": proof(Role.GATEWAY, "127.0.0.1"),
+    "a guess": book_to_gateways(STRANGE_SEED).proof("127.0.0.1"),
+    "what another gateway was shown": book_to_gateways().proof("10.0.0.7"),
+    "what a worker was shown": proof(Role.OPERATOR, "127.0.0.1"),
+}
+
+
+@pytest.mark.parametrize("metadata", STRANGERS.values(), ids=STRANGERS)
+async def test_the_control_port_refuses_all_but_the_operator(house, metadata):
     async with aio.insecure_channel(f"127.0.0.1:{house.ports.control}") as channel:
         stub = control_rpc.GatewayControlStub(channel)
-        metadata = aio.Metadata(*role_metadata(token)) if token else None
+        metadata = aio.Metadata(*metadata)
         with pytest.raises(grpc.RpcError) as caught:
             await stub.WatchActivity(control_pb.WatchActivityRequest(), metadata=metadata, timeout=30).read()
     assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from dormouse_gateway.settings import BadSetting, Settings, Tokens, read_policy, read_tokens
+from dormouse_api.testing_tickets import GATEWAY_SEED
+from dormouse_gateway.seeds import Seeds, read_seeds
+from dormouse_gateway.settings import BadSetting, Settings, read_policy
 
 
 def test_an_empty_environment_gives_the_defaults():
@@ -112,21 +114,25 @@ def test_a_certificate_needs_its_key_and_the_other_way_round(name):
         Settings.from_env({name: "/somewhere"})
 
 
-def test_tokens_are_read_from_the_mounted_files_and_never_shown(tmp_path):
-    (tmp_path / "gateway-token").write_text("secret\n")
-    (tmp_path / "operator-token-sha256").write_text("ab12\n")
-    tokens = read_tokens(tmp_path)
-    assert tokens == Tokens("secret", "ab12")
-    assert repr(tokens) == "Tokens()"
+def test_seeds_are_read_from_the_mounted_files_and_never_shown(tmp_path):
+    (tmp_path / "gateway-seed").write_text(f"{GATEWAY_SEED}\n")
+    assert read_seeds(tmp_path) == Seeds((GATEWAY_SEED,))
+    (tmp_path / "gateway-seed-previous").write_text("")
+    assert read_seeds(tmp_path) == Seeds((GATEWAY_SEED,))
+    (tmp_path / "gateway-seed-previous").write_text(GATEWAY_SEED[::-1])
+    seeds = read_seeds(tmp_path)
+    assert seeds == Seeds((GATEWAY_SEED, GATEWAY_SEED[::-1]))
+    assert repr(seeds) == "Seeds(2)"
 
 
-def test_without_a_directory_there_are_no_tokens():
-    assert read_tokens(None) == Tokens("", "")
+def test_without_a_directory_there_are_no_seeds():
+    assert read_seeds(None) == Seeds()
+    assert not read_seeds(None).tickets()
 
 
-@pytest.mark.parametrize("content", [None, b"", b"\xff"])
-def test_a_missing_or_useless_token_stops_the_program_and_is_named(tmp_path, content):
+@pytest.mark.parametrize("content", [None, b"", b"\xff", b"short"])
+def test_a_missing_or_useless_seed_stops_the_program_and_is_named(tmp_path, content):
     if content is not None:
-        (tmp_path / "gateway-token").write_bytes(content)
-    with pytest.raises(BadSetting, match=r"DORMOUSE_TOKENS_DIR.*gateway-token"):
-        read_tokens(tmp_path)
+        (tmp_path / "gateway-seed").write_bytes(content)
+    with pytest.raises(BadSetting, match=r"DORMOUSE_TOKENS_DIR.*gateway-seed"):
+        read_seeds(tmp_path)

@@ -1,4 +1,4 @@
-"""Certificates and tokens of an installed release, real ones and others; calls that show them at real addresses."""
+"""Certificates and tickets of an installed release, real ones and others; calls that show them at real addresses."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import Any
 
 import grpc
 
-from dormouse_api.auth import role_metadata
 from dormouse_api.identity import Identity, server_name
 from dormouse_api.mutual_tls import CA_FILE, CERT_FILE, KEY_FILE, Bundle
 from dormouse_api.names import CONTROL_PORT, INFERENCE_PORT, LABEL_DEPLOYMENT, Role
+from dormouse_api.testing_tickets import proof
+from dormouse_api.tickets import OPERATOR_TO_GATEWAY, Proof, SharedKey, TicketBook
 from dormouse_api.v1 import gateway_control_pb2 as activity
 from dormouse_api.v1 import gateway_control_pb2_grpc as activity_rpc
 from dormouse_api.v1 import inference_pb2 as pb
@@ -42,10 +43,10 @@ class Port:
 
 @dataclass(frozen=True)
 class Caller:
-    """What somebody shows: a certificate (None: none), and a role token ("": none)."""
+    """What somebody shows: a certificate (None: none), and the operator's ticket, or none."""
 
     bundle: Bundle | None
-    token: str = ""
+    has_ticket: bool = False
 
 
 PORTS = {
@@ -121,10 +122,14 @@ class Papers:
         files = self.secret(self.system, f"{self.release}-authority")
         return CertificateAuthority(files[CERT_FILE], files[KEY_FILE])
 
-    @cached_property
-    def token(self) -> str:
-        """The operator's role token."""
-        return self.secret(self.system, f"{self.release}-role-tokens")["operator-token"].decode()
+    def proof(self, port: Port) -> Proof:
+        """Return the operator's ticket to the pod behind a port: what that pod itself is shown."""
+        seeds = self.secret(self.system, f"{self.release}-role-tokens")
+        pod = self.pod(port.role)
+        if port.role is Role.GATEWAY:
+            shared = SharedKey(seeds["gateway-seed"].decode(), OPERATOR_TO_GATEWAY)
+            return TicketBook(Role.OPERATOR, [shared]).proof(pod["status"]["podIP"])
+        return proof(Role.OPERATOR, pod["metadata"]["uid"], seeds["operator-seed"].decode())
 
     def made(self, role: Role, namespace: str = "", **fields: Any) -> Bundle:
         """Return another certificate of the release's own authority."""
@@ -145,20 +150,24 @@ class Papers:
             "operator of another authority": replace(foreign, ca=operator.ca),  # it trusts the server all the same
         }
         plain = {name: Caller(bundle) for name, bundle in certified.items()}
-        with_token = {f"{name}, operator's token": Caller(bundle, self.token) for name, bundle in certified.items()}
-        return {**plain, **with_token, "nobody, operator's token": Caller(None, self.token)}
+        shown = {f"{name}, operator's ticket": Caller(bundle, has_ticket=True) for name, bundle in certified.items()}
+        return {**plain, **shown, "nobody, operator's ticket": Caller(None, has_ticket=True)}
 
     def address(self, role: Role) -> str:
         """Return the address of a pod of the gateways or the workers."""
+        return str(self.pod(role)["status"]["podIP"])
+
+    def pod(self, role: Role) -> Any:
+        """Return a pod of the gateways or the workers."""
         place, label = {
             Role.GATEWAY: (self.system, "app.kubernetes.io/component=gateway"),
             Role.WORKER: (self.installed.namespace, f"{LABEL_DEPLOYMENT}={self.deployment}"),
         }[role]
-        return str(self.installed.cluster.list("pods", place, label)[0]["status"]["podIP"])
+        return self.installed.cluster.list("pods", place, label)[0]
 
     def answer(self, caller: Caller, port: Port, *, is_plain: bool = False) -> str:
         """Return what the pod of the port's role says to a call: OK, or code and words."""
-        metadata = role_metadata(caller.token) if caller.token else ()
+        metadata = self.proof(port) if caller.has_ticket else ()
         with self._channel(caller, port, is_plain=is_plain) as channel:
             try:
                 port.ask(channel, metadata)

@@ -26,18 +26,18 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
 
 LOAD = Load(rate=5, is_fixed=True)
 ENGINE = {"maxNumSeqs": 32, "maxNumBatchedTokens": 256, "kvCacheMemory": "128Mi"}
-NO_HANDSHAKE = ("expired operator, operator's token", "operator of another authority, operator's token")
+NO_HANDSHAKE = ("expired operator, operator's ticket", "operator of another authority, operator's ticket")
 NUM_AFTERWARDS = 10  # requests that are answered after everybody has the new certificate
-TOKEN = ", operator's token"
+TICKET = ", operator's ticket"
 ALLOWED = [
-    ("operator" + TOKEN, "WorkerControl"),
-    ("operator" + TOKEN, "GatewayControl"),
+    ("operator" + TICKET, "WorkerControl"),
+    ("operator" + TICKET, "GatewayControl"),
     ("gateway", "Inference"),
     ("client", "Inference"),
 ]
 FORBIDDEN = [
     *(
-        (f"{role}{TOKEN}", port)
+        (f"{role}{TICKET}", port)
         for role in ("gateway", "worker", "client")
         for port in ("WorkerControl", "GatewayControl")
     ),
@@ -46,7 +46,7 @@ FORBIDDEN = [
         for role in ("gateway", "worker", "client", "operator")
         for port in ("WorkerControl", "GatewayControl")
     ),
-    *((role, "Inference") for role in ("operator", "worker", "client of another namespace", "gateway" + TOKEN)),
+    *((role, "Inference") for role in ("operator", "worker", "client of another namespace", "gateway" + TICKET)),
 ]
 FROM_A_POD = """
 import grpc
@@ -59,7 +59,7 @@ options = [("grpc.ssl_target_name_override", server_name(Role("{role}")))]
 with grpc.secure_channel("{target}", credentials, options=options) as channel:
     try:
         ask = channel.unary_stream("{method}", bytes, bytes)
-        list(ask(b"", timeout=20, metadata=[("dormouse-role-token", "{token}")]))
+        list(ask(b"", timeout=20, metadata={metadata!r}))
     except grpc.RpcError as error:
         print(error.code().name, error.details())
     else:
@@ -88,12 +88,12 @@ def test_a_certificate_of_another_role_or_namespace_is_refused_by_name(papers: P
     assert said.startswith("PERMISSION_DENIED: ")
     bundle = papers.callers[caller].bundle
     assert bundle is not None
-    if TOKEN in caller:
-        assert said.endswith(f"the token of the role operator was shown by {bundle.identity}")
+    if TICKET in caller:
+        assert said.endswith(f"a ticket of the role operator was shown by {bundle.identity}")
 
 
 @pytest.mark.parametrize("port", PORTS)
-@pytest.mark.parametrize("caller", [*NO_HANDSHAKE, "nobody" + TOKEN])
+@pytest.mark.parametrize("caller", [*NO_HANDSHAKE, "nobody" + TICKET])
 def test_without_a_valid_certificate_of_the_authority_nobody_gets_past_the_handshake(
     papers: Papers, caller: str, port: str
 ):
@@ -102,7 +102,7 @@ def test_without_a_valid_certificate_of_the_authority_nobody_gets_past_the_hands
 
 @pytest.mark.parametrize("port", PORTS)
 def test_plain_connections_are_refused(papers: Papers, port: str):
-    assert papers.answer(Caller(None, papers.token), PORTS[port], is_plain=True).startswith("UNAVAILABLE")
+    assert papers.answer(Caller(None, has_ticket=True), PORTS[port], is_plain=True).startswith("UNAVAILABLE")
 
 
 @pytest.mark.parametrize(
@@ -112,16 +112,17 @@ def test_plain_connections_are_refused(papers: Papers, port: str):
         ("worker", Role.GATEWAY, "/dormouse.v1.GatewayControl/WatchActivity"),
     ],
 )
-def test_a_pod_that_was_taken_over_and_a_stolen_token_are_of_no_use(
+def test_a_pod_that_was_taken_over_and_a_stolen_ticket_are_of_no_use(
     papers: Papers, component: str, role: Role, method: str
 ):
     mine = papers.installed
     place = mine.namespace if component == "worker" else papers.system
     [pod, *_] = mine.cluster.list("pods", place, f"app.kubernetes.io/component={component}")
     target = f"{papers.address(role)}:{CONTROL_PORT}"
-    program = FROM_A_POD.format(role=role, target=target, method=method, token=papers.token)
+    ticket = list(papers.proof(PORTS["WorkerControl" if role is Role.WORKER else "GatewayControl"]))
+    program = FROM_A_POD.format(role=role, target=target, method=method, metadata=ticket)
     said = mine.cluster.kubectl("exec", "-n", place, pod["metadata"]["name"], "--", "python", "-c", program)
-    assert said.startswith("PERMISSION_DENIED the token of the role operator was shown by dormouse://" + component)
+    assert said.startswith("PERMISSION_DENIED a ticket of the role operator was shown by dormouse://" + component)
 
 
 def serials(papers: Papers) -> dict[Role, int]:

@@ -15,15 +15,14 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from dormouse_api.auth import role_metadata, token_digest
 from dormouse_api.names import Role
+from dormouse_api.testing_tickets import POD_UID, environment, proof
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as inference_rpc
 from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_api.v1 import worker_control_pb2_grpc as control_rpc
 from tools.bootstrap import ROOT
 
-TOKENS = {Role.OPERATOR: "operator-token-of-the-tests", Role.GATEWAY: "gateway-token-of-the-tests"}
 EPOCH = 1
 
 
@@ -37,8 +36,17 @@ def free_port() -> int:
 class Worker:
     """One worker: its processes and the two doors to it."""
 
-    def __init__(self, model: Path, log: IO[bytes], *flags: str, prefix: Sequence[str] = ()) -> None:
-        self.port, self.control_port, self.metrics_port = free_port(), free_port(), free_port()
+    def __init__(
+        self,
+        model: Path,
+        log: IO[bytes],
+        *flags: str,
+        prefix: Sequence[str] = (),
+        pod_uid: str = POD_UID,
+        port: int = 0,
+    ) -> None:
+        self.port, self.control_port, self.metrics_port = port or free_port(), free_port(), free_port()
+        self._pod_uid = pod_uid
         command = [sys.executable, "-m", "dormouse_worker", "--model", str(model), "--served-model-name", "tiny"]
         command += ["--device", "cpu", "--dtype", "float32", "--max-model-len", "512", "--memory-limit", "2Gi"]
         command += ["--max-num-seqs", "8", "--max-num-batched-tokens", "128", "--port", str(self.port)]
@@ -46,9 +54,7 @@ class Worker:
         self.arguments = command[3:]
         env = {
             **os.environ,
-            "DORMOUSE_POD_UID": "pod-uid",
-            "DORMOUSE_OPERATOR_TOKEN_SHA256": token_digest(TOKENS[Role.OPERATOR]),
-            "DORMOUSE_GATEWAY_TOKEN_SHA256": token_digest(TOKENS[Role.GATEWAY]),
+            **environment(pod_uid),
             "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("api", "worker_image", ".")),
         }
         self.process = subprocess.Popen([*prefix, *command], env=env, stdout=log, stderr=log)
@@ -67,7 +73,7 @@ class Worker:
     def operate(self, method: str, request: object, timeout_s: float = 60) -> object:
         """Call WorkerControl in the operator's role."""
         call = getattr(self.control, method)
-        return call(request, timeout=timeout_s, metadata=role_metadata(TOKENS[Role.OPERATOR]), wait_for_ready=True)
+        return call(request, timeout=timeout_s, metadata=proof(Role.OPERATOR, self._pod_uid), wait_for_ready=True)
 
     def report(self) -> control.MemoryReport:
         """Return what the profile run measured, waiting until it is there."""

@@ -12,16 +12,16 @@ from pathlib import Path
 import grpc
 import pytest
 
-from dormouse_api.auth import role_metadata
 from dormouse_api.identity import server_name
 from dormouse_api.mutual_tls import Bundle
 from dormouse_api.names import Role
+from dormouse_api.testing_tickets import proof
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as inference_rpc
 from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_api.v1 import worker_control_pb2_grpc as control_rpc
 from dormouse_operator.testing_certificates import DAY, a_bundle, an_authority, serial_shown, write_bundle
-from tests.integration.conftest import TOKENS, Worker
+from tests.integration.conftest import Worker
 from tools.bootstrap import ROOT
 
 AUTHORITY = an_authority()
@@ -126,7 +126,7 @@ def test_expired_and_foreign_certificates_reach_neither_port(worker: Worker) -> 
     ours = a_bundle(AUTHORITY, Role.OPERATOR)
     disguised = Bundle(stranger.cert, stranger.key, ours.ca, ours.identity, ours.not_after_s)
     for bundle in (a_bundle(AUTHORITY, Role.OPERATOR, lifetime=-DAY), disguised):
-        token = role_metadata(TOKENS[Role.OPERATOR])
+        token = proof(Role.OPERATOR)
         with channel(worker.control_port, bundle) as opened, pytest.raises(grpc.RpcError) as caught:
             control_rpc.WorkerControlStub(opened).GetStatus(control.GetStatusRequest(), timeout=20, metadata=token)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE

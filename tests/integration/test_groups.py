@@ -12,13 +12,13 @@ from pathlib import Path
 import grpc
 import pytest
 
-from dormouse_api.auth import role_metadata
 from dormouse_api.names import INFERENCE_SERVICE, Role
+from dormouse_api.testing_tickets import proof
 from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_worker.engine.testing import next_token
 from dormouse_worker.executor.testing_ranks import FAKE_RANK, order_ranks
 from dormouse_worker.model.testing import write_tiny_model
-from tests.integration.conftest import TOKENS, free_port
+from tests.integration.conftest import free_port
 from tests.name_service import NameService
 
 pytestmark = pytest.mark.timeout(240)
@@ -43,7 +43,7 @@ def until(worker, holds, timeout_s=WAIT_S):
     call = worker.control.WatchStatus(
         control.GetStatusRequest(),
         timeout=timeout_s,
-        metadata=role_metadata(TOKENS[Role.OPERATOR]),
+        metadata=proof(Role.OPERATOR),
         wait_for_ready=True,
     )
     status = next(status for status in call if holds(status))

@@ -14,17 +14,18 @@ import pytest
 from grpc import aio
 from transformers import AutoTokenizer
 
-from dormouse_api.names import Role
+from dormouse_api.testing_tickets import GATEWAY_SEED, POD_UID
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
 from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_gateway.routing import policy
+from dormouse_gateway.seeds import Seeds
 from dormouse_gateway.server import Gateway
-from dormouse_gateway.settings import Settings, Tokens
+from dormouse_gateway.settings import Settings
 from dormouse_gateway.testing import infd, pod
 from dormouse_gateway.testing_slices import ControlledKube
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
-from tests.integration.conftest import EPOCH, TOKENS
+from tests.integration.conftest import EPOCH
 from tests.integration.test_processes import engine_of
 from tests.waiting import PATIENCE_S, until
 
@@ -111,10 +112,10 @@ async def gateway_of(workers):
     kube = ControlledKube()
     kube.put(INFERENCE_DEPLOYMENTS, infd("tiny"))
     for index, worker in enumerate(workers):
-        kube.put(PODS, pod(f"w{index}", "tiny", f"127.0.0.1:{worker.port}"))
+        kube.put(PODS, pod(f"w{index}", "tiny", f"127.0.0.1:{worker.port}", uid=POD_UID))
     free = {"port": 0, "control_port": 0, "metrics_port": 0, "http_port": 0}
     settings = Settings(host="127.0.0.1", lame_duck_s=0, drain_timeout_s=5, **free)
-    gateway = Gateway(settings, Tokens(TOKENS[Role.GATEWAY], ""), kube, rng=random.Random(1))
+    gateway = Gateway(settings, Seeds((GATEWAY_SEED,)), kube, rng=random.Random(1))
     ports, stop = await gateway.start(), asyncio.Event()
     running = asyncio.create_task(gateway.run(stop))
     async with aio.insecure_channel(f"127.0.0.1:{ports.inference}") as channel:

@@ -9,10 +9,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from dormouse_api.auth import role_metadata
 from dormouse_api.names import Role
+from dormouse_api.testing_tickets import proof
 from dormouse_api.v1 import inference_pb2 as pb
-from tests.integration.conftest import TOKENS
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -49,7 +48,7 @@ def generate(worker, prompt=PROMPT, *, resume=None, **sampling):
         token_ids=pb.TokenIds(ids=prompt), sampling_params=pb.SamplingParams(**sampling), resume=resume
     )
     answers: dict[int, Answer] = {}
-    for message in worker.inference.Generate(request, timeout=60, metadata=role_metadata(TOKENS[Role.GATEWAY])):
+    for message in worker.inference.Generate(request, timeout=60, metadata=proof(Role.GATEWAY)):
         answers.setdefault(message.choice_index, Answer()).take(message)
     return answers, message
 

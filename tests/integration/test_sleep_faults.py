@@ -11,11 +11,11 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from dormouse_api.auth import role_metadata
 from dormouse_api.names import Role
+from dormouse_api.testing_tickets import proof
 from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_worker.model.testing import write_tiny_model
-from tests.integration.conftest import EPOCH, TOKENS
+from tests.integration.conftest import EPOCH
 from tests.integration.frail_worker import DIE
 from tests.integration.test_processes import engine_of
 from tests.integration.test_sleep import FLAGS, Code
@@ -24,7 +24,6 @@ pytestmark = pytest.mark.timeout(240)
 
 NOTICED_WITHIN_S = 1.0
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-METADATA = role_metadata(TOKENS[Role.OPERATOR])
 PROMPT = list(range(20, 50))
 STARTING = {control.WORKER_STATE_STARTING, control.WORKER_STATE_LOADING}
 MAX_MODEL_LEN = 4096  # room for an answer that is not at its end when it is looked for
@@ -52,7 +51,7 @@ def expected(mortal):
 def begin(worker, method, **fields):
     """Begin a command; return its future."""
     request = getattr(control, f"{method}Request")(epoch=EPOCH, **fields)
-    return getattr(worker.control, method).future(request, timeout=60, metadata=METADATA)
+    return getattr(worker.control, method).future(request, timeout=60, metadata=proof(Role.OPERATOR))
 
 
 def code_of(future):
@@ -64,7 +63,7 @@ def code_of(future):
 
 def until_state(worker, states, timeout_s):
     """Return the first status in one of these states. Raises RpcError DEADLINE_EXCEEDED when the time is over."""
-    watch = worker.control.WatchStatus(control.GetStatusRequest(), timeout=timeout_s, metadata=METADATA)
+    watch = worker.control.WatchStatus(control.GetStatusRequest(), timeout=timeout_s, metadata=proof(Role.OPERATOR))
     found = next(status for status in watch if status.state in states)
     watch.cancel()
     return found

@@ -13,7 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from dormouse_api.auth import role_metadata
+from dormouse_api.names import Role
+from dormouse_api.testing_tickets import STRANGE_SEED, proof
 from dormouse_api.v1 import worker_control_pb2 as control
 from tools import reference
 
@@ -69,7 +70,7 @@ def test_more_blocks_than_reported_are_refused_with_both_numbers(worker):
 def test_a_client_can_not_command_on_either_port(worker):
     for channel in (worker.channel, worker.control_channel):
         stub = type(worker.control)(channel)
-        for metadata in ((), role_metadata("guessed"), role_metadata("gateway-token-of-the-tests")):
+        for metadata in ((), proof(Role.OPERATOR, seed=STRANGE_SEED), proof(Role.GATEWAY)):
             with pytest.raises(grpc.RpcError) as caught:
                 stub.GetStatus(control.GetStatusRequest(), timeout=10, metadata=metadata)
             assert caught.value.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)

@@ -50,6 +50,7 @@ class Rig:
 
     clock: SteppedClock = field(default_factory=SteppedClock)
     default_image: str = "worker:1"
+    operator_keys: tuple[str, ...] = ("aa",)  # public
     leader: FakeLeader = field(default_factory=FakeLeader)
     errors: list[Exception] = field(default_factory=list)
     key: Key = field(default_factory=lambda: Key("team", "tiny"))
@@ -81,10 +82,14 @@ class Rig:
             activities=self.activities,
             host_memory=self.host_memory,
             epoch=lambda: self.leader.epoch,
+            operator_keys=self.operator_keys,
         )
         writer = Writer(self.kube, self.cache, self.leader)
         executor = Executor(
-            writer, self.workers, authority=self.leader, defaults=WorkerDefaults("IfNotPresent", "aa", "bb")
+            writer,
+            self.workers,
+            authority=self.leader,
+            defaults=WorkerDefaults("IfNotPresent", self.operator_keys[0], "bb"),
         )
         self.scaler = Scaler(
             self.kube,

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from dormouse_api.mutual_tls import MutualTls
+from dormouse_api.testing_tickets import GATEWAY_SEED, OPERATOR_SEED
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, LEASES, PODS, SECRETS
 from dormouse_kube.errors import Unavailable
 from dormouse_kube.testing import FakeKube
@@ -20,7 +21,8 @@ from dormouse_operator.errors import NotLeading
 from dormouse_operator.http import serve_http
 from dormouse_operator.metrics import Metrics
 from dormouse_operator.model import Key, Ladder, Rung, WorkerState
-from dormouse_operator.settings import Tokens, parse_settings
+from dormouse_operator.seeds import Seeds
+from dormouse_operator.settings import parse_settings
 from dormouse_operator.testing_feed import FakeWatch
 from dormouse_operator.testing_gateways import FakeGateways
 from dormouse_operator.testing_nouns import a_worker, observed
@@ -50,7 +52,7 @@ def app_over(kube, metrics=None, gateways=None, tls=None, **settings):
         FakeWorkers(),
         leadership,
         settings=replace(SETTINGS, **settings),
-        tokens=Tokens("t", "aa", "bb"),
+        seeds=Seeds((OPERATOR_SEED,), (GATEWAY_SEED,)),
         metrics=metrics or Metrics(),
         watch=FakeWatch(kube),
         gateways=gateways,
@@ -238,5 +240,5 @@ def test_the_command_ends_at_once_on_a_bad_setting(monkeypatch):
     from dormouse_operator.__main__ import main
 
     monkeypatch.setenv("DORMOUSE_TOKENS_DIR", str(Path("/nonexistent")))
-    with pytest.raises(SystemExit, match="operator-token"):
+    with pytest.raises(SystemExit, match="operator-seed"):
         main()

@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 from grpc import aio
 
-from dormouse_api.names import METADATA_ROLE_TOKEN
+from dormouse_api.names import METADATA_TICKET
+from dormouse_api.testing_tickets import STRANGE_SEED, book_to_gateways
 from dormouse_api.v1 import gateway_control_pb2 as pb
 from dormouse_api.v1 import gateway_control_pb2_grpc as rpc
 from dormouse_gateway.testing import running_workers
@@ -18,9 +19,10 @@ from dormouse_operator.activity import ActivityBook
 from dormouse_operator.errors import GatewayLost
 from dormouse_operator.gateways import GrpcGateways, Report, Told
 from dormouse_operator.model import Key
-from tests.gateway.conftest import OPERATOR_TOKEN, running_house
+from tests.gateway.conftest import running_house
 from tests.gateway.kit import ask, tokens_of
 
+BOOK = book_to_gateways()
 TINY = Key("default", "tiny")
 
 
@@ -30,10 +32,10 @@ class MadeUp(rpc.GatewayControlServicer):
     def __init__(self, *updates, ends=True):
         self.updates = updates
         self.ends = ends
-        self.tokens = []
+        self.tickets = []
 
     async def WatchActivity(self, request, context):  # noqa: ARG002, N802
-        self.tokens += [value for key, value in context.invocation_metadata() if key == METADATA_ROLE_TOKEN]
+        self.tickets += [value for key, value in context.invocation_metadata() if key == METADATA_TICKET]
         for update in self.updates:
             yield update
         if not self.ends:
@@ -60,7 +62,7 @@ async def test_what_a_gateway_tells_is_read_with_its_ages_on_our_clock():
     gone = pb.DeploymentName(namespace="default", name="gone")
     made_up = MadeUp(pb.ActivityUpdate(activities=[known, new], removed=[gone], is_complete=True))
     async with served(made_up) as address:
-        stream = GrpcGateways("x:1", "secret", clock=lambda: 100.0).watch(address)
+        stream = GrpcGateways("x:1", BOOK, clock=lambda: 100.0).watch(address)
         told = await anext(stream)
         with pytest.raises(GatewayLost, match=rf"{address} ended"):
             await anext(stream)
@@ -82,12 +84,12 @@ async def test_what_a_gateway_tells_is_read_with_its_ages_on_our_clock():
         (Key("default", "gone"),),
         is_complete=True,
     )
-    assert made_up.tokens == ["secret"]
+    assert [ticket.split(";")[:2] for ticket in made_up.tickets] == [["operator", "127.0.0.1"]]
 
 
 async def test_a_gateway_that_is_silent_is_lost():
     async with served(MadeUp(pb.ActivityUpdate(), ends=False)) as address:
-        stream = GrpcGateways("x:1", "secret", silence_s=0.05).watch(address)
+        stream = GrpcGateways("x:1", BOOK, silence_s=0.05).watch(address)
         await anext(stream)
         with pytest.raises(GatewayLost, match=r"was silent for 0\.05 s"):
             await anext(stream)
@@ -95,14 +97,14 @@ async def test_a_gateway_that_is_silent_is_lost():
 
 async def test_a_gateway_that_is_not_there_is_lost():
     with pytest.raises(GatewayLost, match="does not accept connections"):
-        await anext(GrpcGateways("x:1", "secret").watch("127.0.0.1:1"))
+        await anext(GrpcGateways("x:1", BOOK).watch("127.0.0.1:1"))
 
 
 async def test_gateways_are_found_by_the_addresses_of_their_name():
-    assert await GrpcGateways("127.0.0.1:50052", "t").find() == {"127.0.0.1:50052"}
-    assert await GrpcGateways("::1:50052", "t").find() == {"[::1]:50052"}
+    assert await GrpcGateways("127.0.0.1:50052", BOOK).find() == {"127.0.0.1:50052"}
+    assert await GrpcGateways("::1:50052", BOOK).find() == {"[::1]:50052"}
     with pytest.raises(GatewayLost, match=r"no gateway is found under nobody\.invalid"):
-        await GrpcGateways("nobody.invalid:50052", "t").find()
+        await GrpcGateways("nobody.invalid:50052", BOOK).find()
 
 
 async def test_our_own_gateway_is_understood():
@@ -114,7 +116,7 @@ async def test_our_own_gateway_is_understood():
         await workers[0].started.wait()
         clock = asyncio.get_running_loop().time
         book, address = ActivityBook(clock), f"127.0.0.1:{house.ports.control}"
-        stream = GrpcGateways("x:1", OPERATOR_TOKEN, clock=clock).watch(address)
+        stream = GrpcGateways("x:1", BOOK, clock=clock).watch(address)
         while TINY not in book or not book[TINY].awake_workers:
             book.take(address, await anext(stream))
         assert (book[TINY].in_flight, book[TINY].running, book[TINY].mean_kv_cache_usage) == (1, 1, 0.25)
@@ -131,4 +133,4 @@ async def test_our_own_gateway_is_understood():
 async def test_a_caller_who_is_not_the_operator_hears_why():
     async with running_house(FakeKube()) as house:
         with pytest.raises(GatewayLost, match="PERMISSION_DENIED"):
-            await anext(GrpcGateways("x:1", "wrong").watch(f"127.0.0.1:{house.ports.control}"))
+            await anext(GrpcGateways("x:1", book_to_gateways(STRANGE_SEED)).watch(f"127.0.0.1:{house.ports.control}"))

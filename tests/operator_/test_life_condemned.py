@@ -4,8 +4,11 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from dormouse_operator.condemned import COUNTED_FROM, condemn
+from dormouse_api.names import LABEL_REVISION
+from dormouse_kube.api import PODS
+from dormouse_operator.condemned import COUNTED_FROM, by_epoch
 from dormouse_operator.model import Condemnation
+from dormouse_operator.parse import OPERATOR_KEY, parse_pod
 from dormouse_operator.rollout.change import Change, change_of
 from dormouse_operator.testing_nouns import NOW, a_deployment, a_pod, a_worker, observed
 from tests.operator_.kit import passes, serving, uids
@@ -75,13 +78,121 @@ async def test_one_that_sleeps_is_replaced_and_its_successor_sleeps(rig):
     ],
 )
 def test_epochs_are_impossible_above_what_any_leader_could_have(epoch, own, now, is_condemned):
-    pod = a_pod()
-    found = condemn([pod, a_pod(1)], {pod.name: a_worker(epoch=epoch)}, now=now, epoch=own)
-    assert (pod.name in found) is is_condemned
-    assert len(found) == is_condemned
+    found = by_epoch({"one": a_worker(epoch=epoch), "other": a_worker()}, now=now, epoch=own)
+    assert list(found) == ["one"] * is_condemned
 
 
 def test_only_another_pod_helps_one_that_takes_no_command():
     pod = a_pod()
     seen = observed(None, deployment=a_deployment(), condemned={pod.name: Condemnation("Why", "words")})
     assert change_of(seen, pod) is Change.POD
+
+
+async def rotate(rig, *keys: str) -> None:
+    """Start another operator, which has these keys."""
+    rig.operator_keys = keys
+    rig.restart_operator()
+    await rig.settle()
+
+
+async def test_a_rotation_restarts_no_worker_and_those_that_run_go_on_to_take_orders(rig):
+    await rig.serving(replicas=2)
+    before = uids(rig)
+    await rotate(rig, "bb", "aa")
+    rig.apply(lifecycle={"desiredState": "Asleep"})
+    await rig.settle()
+    assert rig.status["phase"] == "Asleep"
+    rig.apply(lifecycle={"desiredState": "Auto"})
+    rig.worker().restart()
+    await passes(rig, 6)
+    await rig.settle()
+    assert uids(rig) == before
+    assert rig.status["phase"] == "Active"
+    assert rig.condition("Degraded")[1] == "AsExpected"
+    rig.apply(replicas=3)
+    await rig.until_profiled()
+    await rig.settle()
+    assert keys_of(rig) == ["aa", "aa", "bb"], "new ones know the new key, in pods of the same revision"
+    assert len({pod["metadata"]["labels"][LABEL_REVISION] for pod in rig.kube.everything(PODS)}) == 1
+
+
+def keys_of(rig) -> list[str]:
+    """Return by which keys the workers know the operator."""
+    return [operator_key_of(pod) for pod in rig.kube.everything(PODS)]
+
+
+def operator_key_of(pod) -> str:
+    return parse_pod(pod).operator_key
+
+
+async def test_workers_that_know_only_forgotten_keys_are_named_and_replaced_one_by_one(rig):
+    await rig.serving(replicas=3)
+    before = uids(rig)
+    await rotate(rig, "bb", "aa")
+    rig.operator_keys = ("cc", "bb")
+    rig.restart_operator()
+    rig.workers.asked.clear()
+    await rig.reconcile()
+    status, reason, message = rig.condition("Degraded")
+    assert (status, reason) == ("True", "CredentialRefused")
+    assert f"pod {rig.pods[0]}" in message
+    assert any(event.startswith("CredentialRefused") for event in rig.events)
+    assert rig.workers.asked.total() == 0, "they are shown nothing"
+    assert rig.condition("Available")[0] == "True"
+    for _ in range(40):
+        await passes(rig, 1, least=3)
+        assert len(rig.pods) <= 4
+    await rig.settle()
+    assert not before & uids(rig)
+    assert keys_of(rig) == ["cc"] * 3
+    assert rig.condition("Degraded")[1] == "AsExpected"
+
+
+async def test_workers_of_a_release_before_tickets_are_replaced_with_an_image_that_knows_them(rig):
+    await rig.serving(replicas=2)
+    for name in rig.pods:
+        rig.kube.edit(PODS, "team", name, forget_key)
+    rig.default_image = "worker:2"
+    rig.restart_operator()
+    await rig.reconcile()
+    assert rig.condition("Degraded")[1] == "CredentialRefused"
+    await passes(rig, 30, least=2)
+    await rig.settle()
+    assert rig.status["image"] == "worker:2"
+    assert keys_of(rig) == ["aa", "aa"]
+    assert len(serving(rig)) == len(rig.pods) == 2
+
+
+def forget_key(pod) -> None:
+    """Make a pod one of before."""
+    container = pod["spec"]["containers"][0]
+    container["env"] = [item for item in container["env"] if item["name"] != OPERATOR_KEY]
+
+
+async def test_a_worker_that_refuses_the_operator_is_told_of_and_never_replaced_in_vain(rig):
+    await rig.serving(image="mine:1")
+    before = uids(rig)
+    words = "PERMISSION_DENIED: its ticket is made out to somebody else"
+    rig.worker().unwelcome = words
+    rig.apply(lifecycle={"desiredState": "Asleep"})
+    await rig.settle()
+    assert rig.condition("Degraded") == ("True", "CredentialRefused", f"pod {rig.pods[0]} takes no orders: {words}")
+    assert uids(rig) == before, "another pod of this image would refuse, too"
+    rig.worker().unwelcome = ""
+    await rig.settle()
+    assert rig.status["phase"] == "Asleep"
+    assert rig.condition("Degraded")[1] == "AsExpected"
+
+
+async def test_a_worker_of_an_old_image_that_refuses_gets_the_releases_image(rig):
+    await rig.serving()
+    rig.worker().unwelcome = "PERMISSION_DENIED: this caller has the role client"
+    rig.default_image = "worker:2"
+    rig.restart_operator()
+    rig.apply(lifecycle={"desiredState": "Asleep"})
+    await rig.reconcile()
+    rig.apply(lifecycle={"desiredState": "Auto"})
+    await passes(rig, 30)
+    await rig.settle()
+    assert rig.status["image"] == "worker:2"
+    assert rig.condition("Degraded")[1] == "AsExpected"

@@ -91,8 +91,8 @@ def test_a_model_in_the_container_needs_no_volume():
 
 def test_a_pod_carries_hashes_and_never_a_token():
     environment = {item["name"]: item.get("value") for item in pod()["spec"]["containers"][0]["env"]}
-    assert environment["DORMOUSE_OPERATOR_TOKEN_SHA256"] == "aa"
-    assert environment["DORMOUSE_GATEWAY_TOKEN_SHA256"] == "bb"
+    assert environment["DORMOUSE_OPERATOR_KEY"] == "aa"
+    assert environment["DORMOUSE_GATEWAY_KEY"] == "bb"
     assert environment["DORMOUSE_SETTINGS_DIGEST"] == revision_of(deployment(), "worker:1")
 
 

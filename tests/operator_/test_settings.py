@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dormouse_operator.settings import SettingsError, parse_settings, read_tokens
+from dormouse_api.testing_tickets import GATEWAY_SEED, OPERATOR_SEED
+from dormouse_operator.seeds import Seeds, read_seeds
+from dormouse_operator.settings import SettingsError, parse_settings
 
 
 def test_the_empty_environment_gives_defaults():
@@ -66,17 +68,25 @@ def test_a_bad_value_names_the_variable_the_value_and_what_is_allowed(name, valu
         parse_settings({name: value})
 
 
-def test_tokens_are_read_from_the_mounted_secret_and_never_shown(tmp_path):
-    for name in ("operator-token", "operator-token-sha256", "gateway-token-sha256"):
-        (tmp_path / name).write_text(f"{name}!\n")
-    tokens = read_tokens(tmp_path)
-    assert tokens.operator_token == "operator-token!"
-    assert "!" not in repr(tokens)
+def test_seeds_are_read_from_the_mounted_secret_and_never_shown(tmp_path):
+    (tmp_path / "operator-seed").write_text(f"{OPERATOR_SEED}\n")
+    (tmp_path / "gateway-seed").write_text(GATEWAY_SEED)
+    (tmp_path / "gateway-seed-previous").write_text("")
+    assert read_seeds(tmp_path) == Seeds((OPERATOR_SEED,), (GATEWAY_SEED,))
+    (tmp_path / "operator-seed-previous").write_text(OPERATOR_SEED[::-1])
+    seeds = read_seeds(tmp_path)
+    assert seeds.operator == (OPERATOR_SEED, OPERATOR_SEED[::-1])
+    assert len(set(seeds.operator_keys)) == 2
+    assert repr(seeds) == "Seeds(2 of the operator, 1 of gateways)"
 
 
-def test_a_missing_or_empty_token_names_its_file(tmp_path):
-    with pytest.raises(SettingsError, match="operator-token"):
-        read_tokens(tmp_path)
-    (tmp_path / "operator-token").write_text("")
+def test_a_missing_empty_or_short_seed_names_its_file(tmp_path):
+    with pytest.raises(SettingsError, match="operator-seed"):
+        read_seeds(tmp_path)
+    (tmp_path / "operator-seed").write_text("")
     with pytest.raises(SettingsError, match="is empty"):
-        read_tokens(tmp_path)
+        read_seeds(tmp_path)
+    for name in ("operator-seed", "gateway-seed"):
+        (tmp_path / name).write_text("short")
+    with pytest.raises(SettingsError, match="5 characters; at least 32"):
+        read_seeds(tmp_path)

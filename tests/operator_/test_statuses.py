@@ -7,6 +7,8 @@ import random
 
 import pytest
 
+from dormouse_api.names import Role
+from dormouse_api.testing_tickets import OPERATOR_SEED, STRANGE_SEED, book
 from dormouse_operator.errors import WorkerRefused
 from dormouse_operator.model import Container, Key, Pod, WorkerState
 from dormouse_operator.statuses import AskedStatuses, FollowedStatuses
@@ -15,6 +17,7 @@ from dormouse_operator.testing_workers import FakeWorker, FakeWorkers
 from dormouse_operator.workers import GrpcWorkerControl
 
 KEY = Key("team", "tiny")
+HERE = Pod(name="tiny-0", uid="u", index=0, revision="d", owner_uid="o", ip="127.0.0.1")
 POD = Pod(name="tiny-0", uid="u", index=0, revision="d", owner_uid="o", ip="10.0.0.1", container=Container())
 
 
@@ -122,9 +125,13 @@ async def test_asking_anew_each_time_needs_no_stream(stage):
 @pytest.mark.parametrize("kind", ["memory", "grpc"])
 async def test_a_stream_of_states_begins_at_once_and_tells_every_change(kind):
     worker = FakeWorker("u", "d")
-    async with serve(worker, "secret") as port:
-        control = FakeWorkers({"127.0.0.1": worker}) if kind == "memory" else GrpcWorkerControl("secret", port=port)
-        stream = control.watch_status("127.0.0.1")
+    async with serve(worker, OPERATOR_SEED) as port:
+        control = (
+            FakeWorkers({"127.0.0.1": worker})
+            if kind == "memory"
+            else GrpcWorkerControl(book(Role.OPERATOR), port=port)
+        )
+        stream = control.watch_status(HERE)
         assert (await anext(stream)).state is WorkerState.LOADING
         worker.finish_loading()
         assert (await anext(stream)).state is WorkerState.PROFILED
@@ -132,6 +139,6 @@ async def test_a_stream_of_states_begins_at_once_and_tells_every_change(kind):
 
 
 async def test_a_stream_needs_the_operators_role():
-    async with serve(FakeWorker("u", "d"), "secret") as port:
+    async with serve(FakeWorker("u", "d"), OPERATOR_SEED) as port:
         with pytest.raises(WorkerRefused, match="PERMISSION_DENIED"):
-            await anext(GrpcWorkerControl("guessed", port=port).watch_status("127.0.0.1"))
+            await anext(GrpcWorkerControl(book(Role.OPERATOR, STRANGE_SEED), port=port).watch_status(HERE))

@@ -10,18 +10,17 @@ from dataclasses import dataclass, field
 import pytest
 from grpc import aio
 
-from dormouse_api.auth import RequireRole, RoleTokens, role_metadata, token_digest
+from dormouse_api.auth import RequireRole
 from dormouse_api.limits import server_options
 from dormouse_api.names import RELAY_SERVICE, Role
 from dormouse_api.status import CallError, to_grpc_status
+from dormouse_api.testing_tickets import GATEWAY_SEED, knows, proof
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import relay_pb2_grpc as rpc
 from dormouse_gateway.relay import Relay
 from dormouse_worker.front.parsing import readable
 from dormouse_worker.front.relay import RelayService
 from tests.waiting import until
-
-TOKEN = "the gateway's token"
 
 
 @dataclass
@@ -73,16 +72,16 @@ class Line:
 
 
 @asynccontextmanager
-async def running_line(*, token=TOKEN, max_open_calls=100, **options):
+async def running_line(*, seed=GATEWAY_SEED, max_open_calls=100, **options):
     speaker = Speaker(**options)
     service = RelayService(speaker.generate, max_open_calls=max_open_calls)
-    guard = RequireRole(RoleTokens({Role.GATEWAY: token_digest(TOKEN)}), {RELAY_SERVICE: Role.GATEWAY})
+    guard = RequireRole(knows(Role.GATEWAY), {RELAY_SERVICE: Role.GATEWAY})
     server = aio.server(interceptors=[guard], options=server_options())
     rpc.add_RelayServicer_to_server(service, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        relay = Relay(channel, role_metadata(token))
+        relay = Relay(channel, lambda: proof(Role.GATEWAY, seed=seed))
         relay.open_soon()
         try:
             yield Line(speaker, service, server, relay, port)

@@ -9,8 +9,9 @@ import grpc
 import pytest
 from grpc import aio
 
-from dormouse_api.auth import role_metadata
+from dormouse_api.names import Role
 from dormouse_api.status import STATUS_DETAILS, CallError
+from dormouse_api.testing_tickets import POD_UID, STRANGE_SEED, book, proof
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import relay_pb2 as wire
 from dormouse_gateway.channels import Channels
@@ -18,7 +19,7 @@ from dormouse_gateway.model import EndpointId
 from dormouse_gateway.relay import MAX_BATCH_BYTES, PAUSE_AT, Relay
 from dormouse_gateway.requests import GENERATE, METHODS
 from dormouse_worker.front.relay import Carrier, Room
-from tests.relay.conftest import TOKEN, Speaker, read_all, running_line
+from tests.relay.conftest import Speaker, read_all, running_line
 from tests.waiting import until
 
 
@@ -154,7 +155,7 @@ async def test_large_answers_of_many_calls_pass_too(line):
 
 
 async def test_who_does_not_prove_the_gateways_role_is_carried_nothing():
-    async with running_line(token="another") as line:
+    async with running_line(seed=STRANGE_SEED) as line:
         line.relay.open_soon()
         await until(line.relay._running.done)
         assert not line.relay.is_open
@@ -168,7 +169,7 @@ async def test_a_worker_without_the_service_is_asked_once():
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        relay = Relay(channel, role_metadata(TOKEN))
+        relay = Relay(channel, lambda: proof(Role.GATEWAY))
         relay.open_soon()
         first = relay._running
         await first
@@ -209,7 +210,7 @@ async def test_a_worker_ends_a_call_by_its_deadline_even_if_its_gateway_says_not
 
 @asynccontextmanager
 async def running_channels():
-    channels = Channels(token=TOKEN)
+    channels = Channels(tickets=book(Role.GATEWAY))
     try:
         yield channels
     finally:
@@ -222,7 +223,7 @@ def call_over(channels, endpoint, *, method=GENERATE, text="hello"):
 
 
 async def test_calls_are_carried_from_the_first_one_on_if_the_worker_was_asked_before(line):
-    endpoint = EndpointId("pod", f"127.0.0.1:{line.port}")
+    endpoint = EndpointId(POD_UID, f"127.0.0.1:{line.port}")
     async with running_channels() as channels:
         channels.carry_soon(endpoint)
         assert repr(channels) == "Channels()", "whoever has no channel gets none by this"
@@ -234,7 +235,7 @@ async def test_calls_are_carried_from_the_first_one_on_if_the_worker_was_asked_b
 
 @pytest.mark.parametrize(("method", "text"), [(METHODS[1], "short"), (GENERATE, "x" * (65 << 10))])
 async def test_other_methods_and_large_requests_go_by_themselves(line, method, text):
-    endpoint = EndpointId("pod", f"127.0.0.1:{line.port}")
+    endpoint = EndpointId(POD_UID, f"127.0.0.1:{line.port}")
     async with running_channels() as channels:
         channels.get(endpoint)
         channels.carry_soon(endpoint)
@@ -245,7 +246,7 @@ async def test_other_methods_and_large_requests_go_by_themselves(line, method, t
 
 
 async def test_a_call_that_finds_the_stream_closed_goes_by_itself_and_opens_it_for_the_next(line):
-    endpoint = EndpointId("pod", f"127.0.0.1:{line.port}")
+    endpoint = EndpointId(POD_UID, f"127.0.0.1:{line.port}")
     async with running_channels() as channels:
         with pytest.raises(aio.AioRpcError):
             await call_over(channels, endpoint).read()

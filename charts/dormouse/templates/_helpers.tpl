@@ -67,7 +67,7 @@ capabilities:
   drop: [ALL]
 {{- end -}}
 
-{{/* A pod's annotations: scraping, and a digest that starts the pods anew when the tokens change. Takes (list context own). */}}
+{{/* A pod's annotations: scraping, and a digest that starts the pods anew when the seeds change. Takes (list context own). */}}
 {{- define "dormouse.podAnnotations" -}}
 {{- $context := index . 0 -}}
 {{- if not $context.Values.roleTokens.existingSecret }}
@@ -84,30 +84,35 @@ prometheus.io/path: /metrics
 {{- end -}}
 
 {{/*
-The role tokens, as the Secret's data. They are drawn once: an upgrade finds those of the stored Secret. Within one
-rendering they are remembered among the values, because every template that asks must get the same ones.
+The seeds of the roles' keys, as the Secret's data. They are drawn once: an upgrade finds those of the stored Secret. With
+another roleTokens.rotation they become the former ones, and new ones are drawn. Within one rendering they are remembered
+among the values, because every template that asks must get the same ones.
 */}}
 {{- define "dormouse.roleTokens" -}}
 {{- if not (hasKey .Values "drawnRoleTokens") -}}
-{{- $stored := (lookup "v1" "Secret" .Release.Namespace (printf "%s-role-tokens" (include "dormouse.fullname" .))).data | default dict -}}
+{{- $secret := lookup "v1" "Secret" .Release.Namespace (printf "%s-role-tokens" (include "dormouse.fullname" .)) -}}
+{{- $stored := $secret.data | default dict -}}
+{{- $last := get (($secret.metadata | default dict).annotations | default dict) "dormouse.dev/rotation" -}}
+{{- $rotates := ne $last (toString .Values.roleTokens.rotation) -}}
 {{- $data := dict -}}
 {{- range $role := list "operator" "gateway" -}}
-{{- $key := printf "%s-token" $role -}}
-{{- $token := get $stored $key | b64dec | default (randAlphaNum 48) -}}
-{{- $_ := set $data $key ($token | b64enc) -}}
-{{- $_ := set $data (printf "%s-sha256" $key) ($token | sha256sum | b64enc) -}}
+{{- $key := printf "%s-seed" $role -}}
+{{- $former := printf "%s-previous" $key -}}
+{{- $seed := get $stored $key -}}
+{{- $_ := set $data $key (ternary (randAlphaNum 48 | b64enc) $seed (or $rotates (empty $seed))) -}}
+{{- $_ := set $data $former (ternary $seed (get $stored $former) $rotates) -}}
 {{- end -}}
 {{- $_ := set .Values "drawnRoleTokens" $data -}}
 {{- end -}}
 {{- toYaml .Values.drawnRoleTokens -}}
 {{- end -}}
 
-{{/* The Secret with the role tokens: the user's, or ours. */}}
+{{/* The Secret with the seeds: the user's, or ours. */}}
 {{- define "dormouse.roleTokensSecret" -}}
 {{- .Values.roleTokens.existingSecret | default (printf "%s-role-tokens" (include "dormouse.fullname" .)) -}}
 {{- end -}}
 
-{{/* The volumes of a pod: a writable /tmp, and those role tokens that the pod may know. Takes (list context keys). */}}
+{{/* The volumes of a pod: a writable /tmp, and the seeds: all, or those that the pod may know. Takes (list context keys). */}}
 {{- define "dormouse.volumes" -}}
 - name: tmp
   emptyDir:
@@ -116,10 +121,12 @@ rendering they are remembered among the values, because every template that asks
   secret:
     secretName: {{ include "dormouse.roleTokensSecret" (index . 0) }}
     defaultMode: 0440
+    {{- with index . 1 }}
     items:
-    {{- range index . 1 }}
+    {{- range . }}
     - key: {{ . }}
       path: {{ . }}
+    {{- end }}
     {{- end }}
 {{- end -}}
 

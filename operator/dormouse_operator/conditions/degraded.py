@@ -23,6 +23,8 @@ def evaluate(observed: Observed, others: Iterable[Condition]) -> Condition:
         return _is(failed(TYPE, "Forbidden", f"the API server does not allow it: {observed.forbidden}"))
     if worst := next((observed.condemned[name] for name in sorted(observed.condemned)), None):
         return _is(failed(TYPE, worst.reason, worst.message))
+    if refusing := next(((name, observed.refusing[name]) for name in sorted(observed.refusing)), None):
+        return _is(failed(TYPE, "CredentialRefused", f"pod {refusing[0]} takes no orders: {refusing[1]}"))
     if failure := next((condition for condition in others if condition.is_failure), None):
         return _is(failed(TYPE, failure.reason, failure.message))
     if stuck := _stuck_pod(observed):

@@ -25,7 +25,7 @@ from dormouse_operator.manifests.resources import resources_of
 from dormouse_operator.manifests.revision import pod_digest_of, pod_name, revision_of
 from dormouse_operator.manifests.template import merge_template
 from dormouse_operator.model import Deployment, Pod
-from dormouse_operator.parse import CONTAINER, MODELS_ROOT, format_time
+from dormouse_operator.parse import CONTAINER, MODELS_ROOT, OPERATOR_KEY, format_time
 
 _USER = 65532  # nobody's, as in the images
 _NODE_LOSS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -38,8 +38,8 @@ class WorkerDefaults:
     """What every worker pod gets from the operator's own settings."""
 
     image_pull_policy: str
-    operator_token_sha256: str
-    gateway_token_sha256: str
+    operator_key: str  # public keys by which workers know the two. In no digest: pods that are there keep theirs
+    gateway_key: str
     node_loss_s: int = 30  # how long a pod stays on a node that does not answer
     # More variables. In no digest: pods that are there keep theirs, new ones get these.
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -141,8 +141,8 @@ def _container(deployment: Deployment, image: str, revision: str, defaults: Work
         "env": [
             {"name": "DORMOUSE_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
             {"name": "DORMOUSE_SETTINGS_DIGEST", "value": revision},
-            {"name": "DORMOUSE_OPERATOR_TOKEN_SHA256", "value": defaults.operator_token_sha256},
-            {"name": "DORMOUSE_GATEWAY_TOKEN_SHA256", "value": defaults.gateway_token_sha256},
+            {"name": OPERATOR_KEY, "value": defaults.operator_key},
+            {"name": "DORMOUSE_GATEWAY_KEY", "value": defaults.gateway_key},
             *([{"name": "DORMOUSE_MUTUAL_TLS_DIR", "value": CERTIFICATES_DIR}] if deployment.mutual_tls else []),
             *({"name": name, "value": value} for name, value in defaults.environment.items()),
         ],

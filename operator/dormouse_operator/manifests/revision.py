@@ -63,8 +63,10 @@ def _digest(decisive: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:_DIGEST_CHARS]
 
 
-def choose_image(deployment: Deployment, pods: Sequence[Pod], default: str) -> str:
-    """Return the worker image: the user's; else one that is in use; else the operator's.
+def choose_image(
+    deployment: Deployment, pods: Sequence[Pod], default: str, *, outdated: Collection[str] = frozenset()
+) -> str:
+    """Return the worker image: the user's; else one that is in use and not `outdated`; else the operator's.
 
     In use means that the spec did not change since, or that pods of the unchanged pod-relevant part exist:
     scaling or waking after an upgrade of the operator must not restart workers, nor must the return to an old spec.
@@ -72,12 +74,12 @@ def choose_image(deployment: Deployment, pods: Sequence[Pod], default: str) -> s
     recorded = deployment.recorded
     if deployment.image is not None:
         return deployment.image
-    if recorded.image is None:
+    if recorded.image is None or recorded.image in outdated:
         return default
     if deployment.generation == recorded.observed_generation:
         return recorded.image
     running = {pod.revision for pod in pods}
-    used = [recorded.image, *_images(pods)]
+    used = [recorded.image, *(image for image in _images(pods) if image not in outdated)]
     return next((image for image in used if revision_of(deployment, image) in running), default)
 
 

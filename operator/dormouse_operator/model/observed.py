@@ -46,6 +46,7 @@ class Observed:
     unreachable: Mapping[str, str] = field(default_factory=dict)  # by pod name: why it did not answer
     condemned: Mapping[str, Condemnation] = field(default_factory=dict)  # by pod name: takes no command, is replaced
     refusals: Mapping[str, str] = field(default_factory=dict)  # by pod name: why its worker did not do the last action
+    refusing: Mapping[str, str] = field(default_factory=dict)  # by pod name: why its worker takes us for no operator
     rejections: Mapping[str, str] = field(default_factory=dict)  # by "Kind name": the API server's words about a write
     forbidden: str = ""  # the API server's words about the right that the last pass lacked, verb and resource in them
     service: ServiceState | None = None

@@ -55,6 +55,7 @@ class Pod:
     owner_uid: str
     pod_digest: str = ""  # of what only another pod can change
     image: str = ""
+    operator_key: str = ""  # public, by which its worker knows the operator; "" = made before there were any
     created: datetime | None = None
     ip: str = ""
     is_scheduled: bool = False

@@ -1,6 +1,6 @@
 """Turns Kubernetes' mappings into the operator's nouns, once, at the edge. Pure. Raises only SpecError."""
 
-from dormouse_operator.parse.pods import CONTAINER, DOWNLOADER, Pods, parse_pod, parse_pods
+from dormouse_operator.parse.pods import CONTAINER, DOWNLOADER, OPERATOR_KEY, Pods, parse_pod, parse_pods
 from dormouse_operator.parse.recorded import parse_status
 from dormouse_operator.parse.spec import CACHE_ROOT, MODELS_ROOT, parse_deployment
 from dormouse_operator.parse.values import Raw, SpecError, format_time, parse_bytes, parse_time
@@ -10,6 +10,7 @@ __all__ = [
     "CONTAINER",
     "DOWNLOADER",
     "MODELS_ROOT",
+    "OPERATOR_KEY",
     "Pods",
     "Raw",
     "SpecError",

@@ -24,6 +24,7 @@ from dormouse_operator.model import Container, Pod
 from dormouse_operator.parse.values import Raw, parse_time
 
 CONTAINER = "worker"
+OPERATOR_KEY = "DORMOUSE_OPERATOR_KEY"  # variable: the public key by which a worker knows the operator
 _BY_TAINT = "DeletionByTaintManager"  # why the control plane deletes a pod of a node that does not answer
 DOWNLOADER = "download"  # the init container that fetches a model of a hub
 
@@ -82,7 +83,8 @@ def parse_pod(raw: Raw) -> Pod:
         revision=labels.get(LABEL_REVISION, ""),
         owner_uid=_owner_of(raw),
         pod_digest=labels.get(LABEL_POD_DIGEST, ""),
-        image=_image_of(raw),
+        image=str(_container_of(raw).get("image", "")),
+        operator_key=_variable(_container_of(raw), OPERATOR_KEY),
         created=parse_time(metadata.get("creationTimestamp")),
         ip=status.get("podIP", ""),
         is_scheduled=is_scheduled,
@@ -110,10 +112,16 @@ def _count(text: str, default: int = 1) -> int:
     return int(text) if text.isdecimal() else default
 
 
-def _image_of(raw: Raw) -> str:
-    """Return the image that the worker was ordered to run."""
+def _container_of(raw: Raw) -> Raw:
+    """Return what the worker was ordered to run."""
     containers = (raw.get("spec") or {}).get("containers") or ()
-    return next((item.get("image", "") for item in containers if item["name"] == CONTAINER), "")
+    return next((item for item in containers if item["name"] == CONTAINER), {})
+
+
+def _variable(container: Raw, name: str) -> str:
+    """Return the value of a variable, "" for none. Of several the last counts, as for the kubelet."""
+    values = [item.get("value") or "" for item in container.get("env") or () if item.get("name") == name]
+    return str(values[-1]) if values else ""
 
 
 def _parse_container(statuses: Iterable[Raw], name: str) -> Container:

@@ -21,7 +21,9 @@ def next_step(observed: Observed, pod: Pod) -> DeletePod | RemovePod | SetGate |
         return RemovePod(pod, must_end=True)
     if pod.is_ready:
         return None
-    if pod.name in observed.condemned:  # it takes no order to drain: the signal to end makes it
+    if (
+        pod.name in observed.condemned or pod.name in observed.refusing
+    ):  # it takes no order to drain: the signal to end makes it
         return RemovePod(pod, must_end=True)
     return None if observed.state(pod) is None else RemovePod(pod, must_end=False)
 

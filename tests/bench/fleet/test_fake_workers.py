@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from bench.fleet.cluster import OPERATOR_TOKEN
+from bench.fleet.cluster import OPERATOR_SEED
 from bench.fleet.fake_workers import Workers, called_address
-from dormouse_api.names import LABEL_REVISION
+from dormouse_api.names import LABEL_REVISION, Role
+from dormouse_api.testing_tickets import book
 from dormouse_operator.model import WorkerState
 from dormouse_operator.testing_grpc import serve_found
+from dormouse_operator.testing_nouns import a_pod
 from dormouse_operator.workers import GrpcWorkerControl
 
 
@@ -80,8 +82,9 @@ def test_an_address_given_to_a_new_pod_before_the_end_of_the_old_one_is_told_is_
 async def test_the_operators_own_client_reaches_the_worker_of_the_address_it_calls():
     workers = Workers()
     workers.see(make_pod(ip="127.0.0.1"), False)
-    async with serve_found(workers.find, OPERATOR_TOKEN, "0.0.0.0:0") as port:
-        control = GrpcWorkerControl(OPERATOR_TOKEN, port=port)
-        assert (await control.get_status("127.0.0.1")).pod_uid == "u1"
-        allocated = await control.initialize_cache("127.0.0.1", epoch=1, num_gpu_blocks=7, num_cpu_blocks=0)
+    async with serve_found(workers.find, OPERATOR_SEED, "0.0.0.0:0") as port:
+        pod = a_pod(uid="u1", ip="127.0.0.1")
+        control = GrpcWorkerControl(book(Role.OPERATOR, OPERATOR_SEED), port=port)
+        assert (await control.get_status(pod)).pod_uid == "u1"
+        allocated = await control.initialize_cache(pod, epoch=1, num_gpu_blocks=7, num_cpu_blocks=0)
     assert (allocated.state, allocated.num_gpu_blocks) == (WorkerState.READY, 7)

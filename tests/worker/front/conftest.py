@@ -12,7 +12,8 @@ import pytest
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from dormouse_api.auth import role_metadata, token_digest
+from dormouse_api.names import Role
+from dormouse_api.testing_tickets import proof, public_key
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as inference_rpc
 from dormouse_api.v1 import worker_control_pb2 as control_pb
@@ -27,7 +28,6 @@ from dormouse_worker.testing_in_process import InProcessEngine
 OWN_FIELDS = ("model", "request_id", "resume", "priority", "stream_interval")
 OTHER_TOKENS, OTHER_VOCAB_SIZE = (11, 12), 100  # of the model to swap to
 COLD = Seams(warms_templates=False)  # most tests render nothing, and a process is not for nothing
-OPERATOR_TOKEN, GATEWAY_TOKEN = "the operator's token", "the gateway's token"
 
 
 @dataclass
@@ -57,7 +57,7 @@ class House:
         name = "GetStatus" if method == "WatchStatus" else method
         stub = getattr(control_rpc.WorkerControlStub(self.control), method)
         request = getattr(control_pb, f"{name}Request")(**fields)
-        return await stub(request, timeout=timeout, metadata=role_metadata(OPERATOR_TOKEN))
+        return await stub(request, timeout=timeout, metadata=proof(Role.OPERATOR))
 
     async def refusal(self, call) -> aio.AioRpcError:
         """Return the error with which the call ends."""
@@ -178,8 +178,8 @@ def open_house(model_path):
             """Return the engine of a model: of its own script, where one stands in `scripts`."""
             return InProcessEngine((scripts or {}).get(Path(settings.model).name) or script or Script())
 
-        digests = {"operator_token_sha256": token_digest(OPERATOR_TOKEN)}
-        settings = front_settings(**digests, gateway_token_sha256=token_digest(GATEWAY_TOKEN), **settings)
+        keys = {"operator_key": public_key(Role.OPERATOR), "gateway_key": public_key(Role.GATEWAY)}
+        settings = front_settings(**keys, **settings)
         front = Front(settings, engine_settings(path, **(engine or {})), spawn_for, seams or COLD, tracer=tracer)
         ports, stop = await front.start(), asyncio.Event()
         running = asyncio.create_task(front.run(stop))

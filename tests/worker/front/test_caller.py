@@ -5,16 +5,15 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from dormouse_api.auth import RoleTokens, role_metadata, token_digest
 from dormouse_api.names import METADATA_CACHE_SALT, Role
 from dormouse_api.status import CallError
+from dormouse_api.testing_tickets import knows, proof
 from dormouse_worker.front.caller import Timeouts, caller_name, read_caller
 from dormouse_worker.ipc import AbortRequests
 
 Code = grpc.StatusCode
-TOKEN = "the gateway's token"
-GATEWAY = role_metadata(TOKEN)
-TOKENS = RoleTokens({Role.GATEWAY: token_digest(TOKEN)})
+GATEWAY = proof(Role.GATEWAY)
+PROOFS = knows(Role.GATEWAY)
 
 
 def salted(*salts):
@@ -30,11 +29,13 @@ async def test_the_gateways_salt_reaches_the_engine_and_nobody_elses_does(house)
     assert (refused.code(), METADATA_CACHE_SALT in refused.details()) == (Code.INVALID_ARGUMENT, True)
 
 
-def test_without_a_gateways_token_nobody_is_the_gateway():
-    for tokens in (RoleTokens({}), RoleTokens({Role.GATEWAY: ""})):
-        with pytest.raises(CallError, match="only by the gateway"):
-            read_caller((*GATEWAY, *salted("x")), tokens, None, peer="ipv4:10.0.0.1:5000")
-        assert not read_caller(GATEWAY, tokens, None, peer="ipv4:10.0.0.1:5000").is_gateway
+def test_a_ticket_that_is_not_for_this_worker_makes_nobody_the_gateway():
+    peer = "ipv4:10.0.0.1:5000"
+    for proofs in (knows(), knows(Role.OPERATOR), knows(Role.GATEWAY, audience="another-pod")):
+        with pytest.raises(CallError, match="a gateway's ticket is not taken") as refused:
+            read_caller((*GATEWAY, *salted("x")), proofs, None, peer=peer)
+        assert refused.value.code is Code.UNAVAILABLE, "so that the gateway asks another worker"
+        assert not read_caller(GATEWAY, proofs, None, peer=peer).is_gateway
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ def test_without_a_gateways_token_nobody_is_the_gateway():
 )
 def test_a_salt_is_one_short_printable_word(salts, named):
     with pytest.raises(CallError, match=f"{METADATA_CACHE_SALT} is .*{named}"):
-        read_caller((*GATEWAY, *salted(*salts)), TOKENS, None, peer="ipv4:10.0.0.1:5000")
+        read_caller((*GATEWAY, *salted(*salts)), PROOFS, None, peer="ipv4:10.0.0.1:5000")
 
 
 @pytest.mark.parametrize(
@@ -62,12 +63,12 @@ def test_a_salt_is_one_short_printable_word(salts, named):
     ],
 )
 def test_callers_are_told_apart_by_their_keys_or_else_by_where_they_are(metadata, name):
-    assert caller_name(metadata, TOKENS, "ipv4:10.0.0.1:5000") == name
+    assert caller_name(metadata, PROOFS, "ipv4:10.0.0.1:5000") == name
 
 
 @pytest.mark.parametrize(("salts", "name"), [(["key"], "key"), ([], "relay")])
 def test_a_carried_call_is_its_keys(salts, name):
-    assert read_caller((*GATEWAY, *salted(*salts)), TOKENS, None, peer="relay").name == name
+    assert read_caller((*GATEWAY, *salted(*salts)), PROOFS, None, peer="relay").name == name
 
 
 def test_a_worker_has_deadlines_of_its_own():

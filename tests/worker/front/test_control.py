@@ -9,7 +9,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from dormouse_api.auth import role_metadata
+from dormouse_api.names import Role
+from dormouse_api.testing_tickets import STRANGE_SEED, proof
 from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2_grpc as rpc
 from dormouse_worker.ipc import Command, State
@@ -234,7 +235,12 @@ async def test_the_last_epoch_of_all_is_taken(house):
 @pytest.mark.parametrize("method", ["GetStatus", "Sleep", "Shutdown", "PrepareSleep"])
 async def test_only_the_operator_may_command_on_either_port(house, method):
     for channel in (house.control, house.serving):
-        for metadata in ((), role_metadata("guessed"), role_metadata("the gateway's token")):
+        for metadata in (
+            (),
+            proof(Role.OPERATOR, seed=STRANGE_SEED),
+            proof(Role.GATEWAY),
+            proof(Role.OPERATOR, "another-pod"),
+        ):
             request = getattr(pb, f"{method}Request")()
             refused = await house.refusal(
                 getattr(rpc.WorkerControlStub(channel), method)(request, metadata=metadata, timeout=10)
@@ -252,7 +258,7 @@ async def test_cached_prefixes_are_forgotten_by_order(house):
 
 async def test_the_status_is_streamed_on_change(house):
     stub = rpc.WorkerControlStub(house.control)
-    watch = stub.WatchStatus(pb.GetStatusRequest(), metadata=role_metadata("the operator's token"), timeout=10)
+    watch = stub.WatchStatus(pb.GetStatusRequest(), metadata=proof(Role.OPERATOR), timeout=10)
     assert (await watch.read()).state == READY
     await house.operate("Sleep", level=2)
     states = [(await watch.read()).state]

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from dormouse_api.names import Role
 from dormouse_api.status import CallError
+from dormouse_api.testing_tickets import public_key
 from dormouse_worker.errors import ModelNotFound
 from dormouse_worker.front.edition import FIXED, Edition, Served, settings_of
 from dormouse_worker.front.settings import FrontSettings, parse_settings
@@ -16,8 +18,8 @@ from dormouse_worker.front.testing import engine_settings, front_settings
 ENVIRON = {
     "DORMOUSE_POD_UID": "uid",
     "DORMOUSE_SETTINGS_DIGEST": "old",
-    "DORMOUSE_OPERATOR_TOKEN_SHA256": "o",
-    "DORMOUSE_GATEWAY_TOKEN_SHA256": "g",
+    "DORMOUSE_OPERATOR_KEY": public_key(Role.OPERATOR),
+    "DORMOUSE_GATEWAY_KEY": public_key(Role.GATEWAY),
     "DORMOUSE_MUTUAL_TLS_DIR": "/certificates",
     "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4317",
 }
@@ -40,8 +42,8 @@ OTHERWISE = {
 ENVIRONMENTAL = {
     "pod_uid",
     "settings_digest",
-    "operator_token_sha256",
-    "gateway_token_sha256",
+    "operator_key",
+    "gateway_key",
     "mutual_tls_dir",
     "tracing",
 }

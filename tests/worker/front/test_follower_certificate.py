@@ -7,9 +7,9 @@ import pytest
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from dormouse_api.auth import role_metadata, token_digest
 from dormouse_api.mutual_tls import TlsError, open_channel
 from dormouse_api.names import Role
+from dormouse_api.testing_tickets import OPERATOR_SEED, STRANGE_SEED, proof, public_key
 from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2_grpc as rpc
 from dormouse_operator.testing_certificates import DAY, a_bundle, an_authority, tls_of, write_bundle
@@ -18,7 +18,6 @@ from dormouse_worker.front.rank_keeper import RankKeeper
 from dormouse_worker.front.testing import front_settings
 
 AUTHORITY = an_authority()
-OPERATOR_TOKEN = "the operator's token"
 
 
 async def spawn_nothing(rank):
@@ -27,7 +26,7 @@ async def spawn_nothing(rank):
 
 def make_front(directory):
     keeper = RankKeeper(range(1, 2), spawn_nothing, patience_s=20.0)
-    settings = front_settings(mutual_tls_dir=directory, operator_token_sha256=token_digest(OPERATOR_TOKEN))
+    settings = front_settings(mutual_tls_dir=directory, operator_key=public_key(Role.OPERATOR))
     return FollowerFront(settings, keeper, "pod-1")
 
 
@@ -39,10 +38,10 @@ async def ports(tmp_path):
     await front.close()
 
 
-async def state_told_to(port, tls, token=OPERATOR_TOKEN):
+async def state_told_to(port, tls, seed=OPERATOR_SEED):
     async with open_channel(f"127.0.0.1:{port}", tls, Role.WORKER, ()) as channel:
         call = rpc.WorkerControlStub(channel).GetStatus(
-            pb.GetStatusRequest(), timeout=20, metadata=role_metadata(token)
+            pb.GetStatusRequest(), timeout=20, metadata=proof(Role.OPERATOR, seed=seed)
         )
         return (await call).state
 
@@ -53,15 +52,15 @@ async def refusal_of(call):
     return caught.value.code()
 
 
-async def test_the_operator_learns_its_state_with_certificate_and_token(ports):
+async def test_the_operator_learns_its_state_with_certificate_and_ticket(ports):
     _, control, _ = ports
     assert await state_told_to(control, tls_of(AUTHORITY, Role.OPERATOR)) == pb.WORKER_STATE_STARTING
-    guessed = state_told_to(control, tls_of(AUTHORITY, Role.OPERATOR), "guessed")
+    guessed = state_told_to(control, tls_of(AUTHORITY, Role.OPERATOR), STRANGE_SEED)
     assert await refusal_of(guessed) is grpc.StatusCode.PERMISSION_DENIED
 
 
 @pytest.mark.parametrize("role", [Role.GATEWAY, Role.CLIENT, Role.WORKER])
-async def test_nobody_else_does_even_with_the_operators_token(ports, role):
+async def test_nobody_else_does_even_with_the_operators_ticket(ports, role):
     assert await refusal_of(state_told_to(ports[1], tls_of(AUTHORITY, role))) is grpc.StatusCode.PERMISSION_DENIED
 
 

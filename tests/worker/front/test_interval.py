@@ -6,13 +6,14 @@ import asyncio
 
 import pytest
 
-from dormouse_api.auth import role_metadata
 from dormouse_api.limits import MAX_STREAM_INTERVAL
+from dormouse_api.names import Role
+from dormouse_api.testing_tickets import proof
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.ipc import AddRequest
 from dormouse_worker.testing import Script
 
-GATEWAY = role_metadata("the gateway's token")
+GATEWAY = proof(Role.GATEWAY)
 INTERVALS = (0, 1, 2, 3, 7, MAX_STREAM_INTERVAL)
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from dormouse_api.auth import role_metadata, token_digest
+from dormouse_api.names import Role
+from dormouse_api.testing_tickets import environment, proof
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as inference_rpc
 from dormouse_api.v1 import worker_control_pb2 as control_pb
@@ -22,7 +23,6 @@ from dormouse_api.v1 import worker_control_pb2_grpc as control_rpc
 from dormouse_worker.testing import Script, fake_engine_argv
 
 WAIT_S = 30
-OPERATOR = role_metadata("op")
 PROGRAM = """
 import atexit, sys
 from dormouse_worker.__main__ import main
@@ -40,7 +40,7 @@ class Process:
         for flag in ("--port", "--control-port", "--metrics-port"):
             command += [] if flag in flags else [flag, "0"]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        env["DORMOUSE_OPERATOR_TOKEN_SHA256"] = token_digest("op")
+        env |= environment()
         self.process = subprocess.Popen(
             [*command, *flags], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -89,7 +89,7 @@ def operate(port, method, **fields):
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         request = getattr(control_pb, f"{method}Request")(**fields)
         stub = getattr(control_rpc.WorkerControlStub(channel), method)
-        return stub(request, metadata=OPERATOR, timeout=WAIT_S, wait_for_ready=True)
+        return stub(request, metadata=proof(Role.OPERATOR), timeout=WAIT_S, wait_for_ready=True)
 
 
 def make_ready(ports):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from dormouse_api.auth import role_metadata
+from dormouse_api.names import Role
+from dormouse_api.testing_tickets import proof
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.ipc import AddRequest
 from dormouse_worker.testing import Script
 
 Code = grpc.StatusCode
-GATEWAY = role_metadata("the gateway's token")
+GATEWAY = proof(Role.GATEWAY)
 EOS = 257
 A, B, C = 64, 65, 66  # tokens of letters in the tests' vocabulary
 

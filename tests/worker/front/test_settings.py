@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dormouse_api.names import Role
+from dormouse_api.testing_tickets import proof, public_key
 from dormouse_worker.front.flag_types import size_in_bytes
 from dormouse_worker.front.settings import parse_settings
 from dormouse_worker.settings import EngineSettings
@@ -58,15 +60,32 @@ def test_every_engine_flag_reaches_the_engine():
     )
 
 
+OPERATOR_KEY = public_key(Role.OPERATOR)
+
+
 def test_the_environment_gives_identity_and_roles():
     front, engine = parse(
-        DORMOUSE_POD_UID="uid", DORMOUSE_SETTINGS_DIGEST="rev", DORMOUSE_OPERATOR_TOKEN_SHA256="o", HOME="/x"
+        DORMOUSE_POD_UID="uid", DORMOUSE_SETTINGS_DIGEST="rev", DORMOUSE_OPERATOR_KEY=OPERATOR_KEY, HOME="/x"
     )
-    assert (front.pod_uid, front.settings_digest, front.operator_token_sha256, front.gateway_token_sha256) == (
-        *("uid", "rev", "o"),
+    assert (front.pod_uid, front.settings_digest, front.operator_key, front.gateway_key) == (
+        *("uid", "rev", OPERATOR_KEY),
         "",
     )
+    assert front.proofs().role_of(proof(Role.OPERATOR, "uid")) is Role.OPERATOR
+    assert front.proofs().role_of(proof(Role.OPERATOR, "other")) is Role.CLIENT
     assert parse()[0].settings_digest == engine.digest()
+
+
+@pytest.mark.parametrize(
+    ("uid", "key", "named"),
+    [("uid", "?", "no public key"), ("uid", "AAAA", "it has 3 bytes"), ("", OPERATOR_KEY, "DORMOUSE_POD_UID is empty")],
+)
+def test_a_key_that_can_prove_nothing_ends_the_program_and_is_named(uid, key, named, capsys):
+    with pytest.raises(SystemExit):
+        parse(DORMOUSE_POD_UID=uid, DORMOUSE_GATEWAY_KEY=key)
+    said = capsys.readouterr().err
+    assert "DORMOUSE_GATEWAY_KEY" in said
+    assert named in said
 
 
 def test_the_directory_for_profiles_is_absolute_and_empty_means_none(monkeypatch, tmp_path):
@@ -180,7 +199,7 @@ def test_the_help_teaches(capsys):
         parse("--help")
     text = capsys.readouterr().out
     assert "InitializeCache" in text
-    assert "DORMOUSE_OPERATOR_TOKEN_SHA256" in text
+    assert "DORMOUSE_OPERATOR_KEY" in text
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "soon"])

@@ -21,7 +21,7 @@ from grpc_health.v1.health import SERVICE_NAME as HEALTH_SERVICE
 from grpc_health.v1.health import aio as health  # type: ignore[attr-defined]  # made only where asyncio is there
 from grpc_reflection.v1alpha import reflection
 
-from dormouse_api.auth import RequireRole, RoleTokens
+from dormouse_api.auth import RequireRole
 from dormouse_api.limits import MAX_MESSAGE_BYTES, server_options
 from dormouse_api.names import CONTROL_SERVICE, INFERENCE_SERVICE, RELAY_SERVICE, Role
 from dormouse_api.v1 import relay_pb2_grpc, worker_control_pb2_grpc
@@ -247,15 +247,11 @@ class Front:
         await self._health.set(INFERENCE_SERVICE, SERVING if state is State.READY else NOT_SERVING)
 
     def _make_servers(self, control: ControlService) -> None:
-        digests = {
-            Role.OPERATOR: self._settings.operator_token_sha256,
-            Role.GATEWAY: self._settings.gateway_token_sha256,
-        }
-        tokens = RoleTokens(digests)
+        proofs = self._settings.proofs()
         required = {CONTROL_SERVICE: Role.OPERATOR, RELAY_SERVICE: Role.GATEWAY}
-        guards = [RequireRole(tokens, required), *self._certificate.guards(tokens)]
+        guards = [RequireRole(proofs, required), *self._certificate.guards(proofs)]
         self._inference, self._control = self._server(guards), self._server(guards)
-        inference = InferenceService(self.worker, tokens, self._traces)
+        inference = InferenceService(self.worker, proofs, self._traces)
         add_inference(inference, self._inference)
         self._relay = RelayService(inference.Generate, max_open_calls=self._settings.max_open_calls)
         relay_pb2_grpc.add_RelayServicer_to_server(self._relay, self._inference)

@@ -9,10 +9,11 @@ from typing import TypeVar
 
 import grpc
 
-from dormouse_api.auth import MetadataPairs, RoleTokens
+from dormouse_api.auth import Proofs
 from dormouse_api.limits import MAX_CACHE_SALT_CHARS
 from dormouse_api.names import METADATA_CACHE_SALT, Role
 from dormouse_api.status import CallError
+from dormouse_api.tickets import MetadataPairs
 from dormouse_worker.front.validation import check_plain, refuse
 
 T = TypeVar("T")
@@ -54,11 +55,16 @@ class Caller:
     time_limit: TimeLimit | None
 
 
-def read_caller(
-    metadata: MetadataPairs | None, tokens: RoleTokens, time_limit: TimeLimit | None, *, peer: str
-) -> Caller:
-    """Return what the metadata says. Raises CallError INVALID_ARGUMENT on a salt that is not the gateway's."""
-    is_gateway = tokens.role_of(metadata) is Role.GATEWAY
+def read_caller(metadata: MetadataPairs | None, proofs: Proofs, time_limit: TimeLimit | None, *, peer: str) -> Caller:
+    """Return what the metadata says.
+
+    Raises CallError on a salt that is not a gateway's: INVALID_ARGUMENT, and UNAVAILABLE where a gateway tries to prove
+    itself, so that it asks another worker.
+    """
+    is_gateway = proofs.role_of(metadata) is Role.GATEWAY
+    is_salted = any(key == METADATA_CACHE_SALT for key, _ in metadata or ())
+    if is_salted and not is_gateway and (why := proofs.complaint(metadata)):
+        raise CallError(grpc.StatusCode.UNAVAILABLE, f"a gateway's ticket is not taken by this worker: {why}")
     salts = [value for key, value in metadata or () if key == METADATA_CACHE_SALT]
     salt = _read_salt(salts, is_gateway=is_gateway)
     return Caller(salt or _host(peer), is_gateway, salt, time_limit)
@@ -74,9 +80,9 @@ async def in_time(work: Awaitable[T], time_limit: TimeLimit | None) -> T:
         raise CallError(grpc.StatusCode.DEADLINE_EXCEEDED, time_limit.why) from error
 
 
-def caller_name(metadata: MetadataPairs | None, tokens: RoleTokens, peer: str) -> str:
+def caller_name(metadata: MetadataPairs | None, proofs: Proofs, peer: str) -> str:
     """Return what tells callers apart where nothing else counts; a salt that is not the gateway's says nothing."""
-    is_gateway = tokens.role_of(metadata) is Role.GATEWAY
+    is_gateway = proofs.role_of(metadata) is Role.GATEWAY
     salts = [str(value) for key, value in metadata or () if key == METADATA_CACHE_SALT and is_gateway]
     return salts[0] if salts else _host(peer)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from grpc import aio
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from dormouse_api.auth import RoleTokens
+from dormouse_api.auth import Proofs
 from dormouse_api.mutual_tls import MutualTls, follow_directory, read_bundle
 from dormouse_api.peers import RequirePeer
 
@@ -36,9 +36,9 @@ class Certificate:
     def __repr__(self) -> str:
         return f"Certificate({self._tls!r})"
 
-    def guards(self, tokens: RoleTokens) -> list[aio.ServerInterceptor]:  # type: ignore[type-arg]  # in the stubs only
+    def guards(self, proofs: Proofs) -> list[aio.ServerInterceptor]:  # type: ignore[type-arg]  # in the stubs only
         """Return what lets in only whom a certificate allows; nothing without certificates."""
-        return [RequirePeer(self._tls.identity, tokens)] if self._tls else []
+        return [RequirePeer(self._tls.identity, proofs)] if self._tls else []
 
     def add_port(self, server: aio.Server, address: str) -> int:
         """Bind, and return the port. Raises RuntimeError if it is taken."""

@@ -111,8 +111,8 @@ def settings_of(arguments: Sequence[str], digest: str, present: FrontSettings) -
     front = replace(
         parsed,
         pod_uid=present.pod_uid,
-        operator_token_sha256=present.operator_token_sha256,
-        gateway_token_sha256=present.gateway_token_sha256,
+        operator_key=present.operator_key,
+        gateway_key=present.gateway_key,
         mutual_tls_dir=present.mutual_tls_dir,
         tracing=present.tracing,
     )

@@ -15,7 +15,7 @@ from grpc_health.v1.health import aio as health  # type: ignore[attr-defined]  #
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from dormouse_api import __version__
-from dormouse_api.auth import RequireRole, RoleTokens
+from dormouse_api.auth import RequireRole
 from dormouse_api.limits import server_options
 from dormouse_api.names import CONTROL_SERVICE, INFERENCE_SERVICE, Role
 from dormouse_api.v1 import worker_control_pb2 as pb
@@ -83,9 +83,8 @@ class FollowerFront:
         self._keeper = keeper
         self._certificate = Certificate(settings.mutual_tls_dir)
         self._health = health.HealthServicer()
-        digests = {Role.OPERATOR: settings.operator_token_sha256, Role.GATEWAY: settings.gateway_token_sha256}
-        tokens = RoleTokens(digests)
-        guards = [RequireRole(tokens, {CONTROL_SERVICE: Role.OPERATOR}), *self._certificate.guards(tokens)]
+        proofs = settings.proofs()
+        guards = [RequireRole(proofs, {CONTROL_SERVICE: Role.OPERATOR}), *self._certificate.guards(proofs)]
         self._inference, self._control = self._server(guards), self._server(guards)
         control = FollowerControl(settings, keeper, pod)  # type: ignore[abstract]  # the rest answers UNIMPLEMENTED
         rpc.add_WorkerControlServicer_to_server(control, self._control)

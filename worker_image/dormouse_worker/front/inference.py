@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from dormouse_api.auth import RoleTokens
+from dormouse_api.auth import Proofs
 from dormouse_api.limits import MAX_MESSAGE_BYTES
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
@@ -33,9 +33,9 @@ LOAD_INTERVAL_S = 0.25  # numbers are told at most so often: each message costs 
 class InferenceService(rpc.InferenceServicer):
     """One worker's inference calls. While the model's files can not be read, only the state answers."""
 
-    def __init__(self, worker: Worker, tokens: RoleTokens, traces: Traces = UNTRACED) -> None:
+    def __init__(self, worker: Worker, proofs: Proofs, traces: Traces = UNTRACED) -> None:
         self._worker = worker
-        self._tokens = tokens
+        self._proofs = proofs
         self._traces = traces
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> AsyncIterator[pb.GenerateResponse]:
@@ -48,7 +48,7 @@ class InferenceService(rpc.InferenceServicer):
             settings = self._worker.settings
             time_limit = Timeouts(settings.default_timeout_s, settings.max_timeout_s).limit(context.time_remaining())
             metadata = context.invocation_metadata()
-            caller = read_caller(metadata, self._tokens, time_limit, peer=context.peer())
+            caller = read_caller(metadata, self._proofs, time_limit, peer=context.peer())
             generation = running = await in_time(begin(self._worker, model, request, caller), time_limit)
             context.add_done_callback(lambda _: running.abandon())  # type: ignore[arg-type]  # a stub
             while (response := await generation.next()) is not None:
@@ -65,7 +65,7 @@ class InferenceService(rpc.InferenceServicer):
     @answered
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         """Turn text or a chat into token ids."""
-        caller = caller_name(context.invocation_metadata(), self._tokens, context.peer())
+        caller = caller_name(context.invocation_metadata(), self._proofs, context.peer())
         model = self._known_model(request.model)
         _check_size(request)
         if request.WhichOneof("input") is None:
@@ -80,7 +80,7 @@ class InferenceService(rpc.InferenceServicer):
     @answered
     async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:
         """Turn token ids into text."""
-        caller = caller_name(context.invocation_metadata(), self._tokens, context.peer())
+        caller = caller_name(context.invocation_metadata(), self._proofs, context.peer())
         model = self._known_model(request.model)
         _check_size(request)
         validation.check_token_ids("token_ids", request.token_ids, model.card.vocab_size)

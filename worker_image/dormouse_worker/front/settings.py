@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from dormouse_api.names import CONTROL_PORT, INFERENCE_PORT, METRICS_PORT
+from dormouse_api.names import CONTROL_PORT, INFERENCE_PORT, METRICS_PORT, Role
+from dormouse_api.tickets import BadKey, TicketCheck, public_check, read_public_key
 from dormouse_api.tracing import BadTracing, TracingSettings, read_tracing
 from dormouse_worker.front import flag_types
 from dormouse_worker.front.developer_flags import add_developer_flags
@@ -23,9 +24,10 @@ Sizes are bytes, or a number with Ki, Mi, Gi or Ti.
 Environment: DORMOUSE_POD_UID and DORMOUSE_SETTINGS_DIGEST are echoed in the status;
 DORMOUSE_GROUP_ID names the group of ranks, and only ranks that bring the same one may join it;
 DORMOUSE_POD_NAME is the name by which its ranks are told (default: HOSTNAME);
-DORMOUSE_OPERATOR_TOKEN_SHA256 and DORMOUSE_GATEWAY_TOKEN_SHA256 are the digests of the tokens by which these two
-roles are known (none = nobody has the role); DORMOUSE_MUTUAL_TLS_DIR holds tls.crt, tls.key and ca.crt: with it both
-gRPC ports let in only callers with a certificate of the same authority, and renewed files are taken while it serves.
+DORMOUSE_OPERATOR_KEY and DORMOUSE_GATEWAY_KEY are the public keys by which tickets of these two roles are known, made
+out to DORMOUSE_POD_UID (none = nobody has the role);
+DORMOUSE_MUTUAL_TLS_DIR holds tls.crt, tls.key and ca.crt: with it both gRPC ports let in only callers with a
+certificate of the same authority, and renewed files are taken while it serves.
 OTEL_EXPORTER_OTLP_ENDPOINT and OpenTelemetry's other variables switch tracing on, and say how.
 
 The worker loads the model, measures how many blocks of KV cache fit and waits for InitializeCache on the control
@@ -59,11 +61,16 @@ class FrontSettings:
     log_level: str
     pod_uid: str
     settings_digest: str  # what the operator calls these settings; their own digest if it named none
-    operator_token_sha256: str
-    gateway_token_sha256: str
+    operator_key: str  # public: checks the operator's tickets; "" = nobody is the operator
+    gateway_key: str  # the same of gateways
     place: GroupPlace = field(default_factory=GroupPlace)  # in its group; one pod that is all there is leads itself
     mutual_tls_dir: str = ""  # tls.crt, tls.key and ca.crt; "" = both gRPC ports are plain
     tracing: TracingSettings = field(default_factory=TracingSettings)  # where spans go; off without an endpoint
+
+    def proofs(self) -> TicketCheck:
+        """Return who tells what callers prove."""
+        keys = {Role.OPERATOR: self.operator_key, Role.GATEWAY: self.gateway_key}
+        return TicketCheck([self.pod_uid], {role: [public_check(key)] for role, key in keys.items() if key})
 
 
 class FlagsRefused(Exception):
@@ -119,15 +126,28 @@ def _parse(
         enable_reflection=flags.enable_reflection,
         profiler_dir=flags.profiler_dir,
         log_level=flags.log_level,
-        pod_uid=environ.get("DORMOUSE_POD_UID", ""),
+        pod_uid=(pod_uid := environ.get("DORMOUSE_POD_UID", "")),
         settings_digest=environ.get("DORMOUSE_SETTINGS_DIGEST") or engine.digest(),
-        operator_token_sha256=environ.get("DORMOUSE_OPERATOR_TOKEN_SHA256", ""),
-        gateway_token_sha256=environ.get("DORMOUSE_GATEWAY_TOKEN_SHA256", ""),
+        operator_key=_public_key(parser, environ, "DORMOUSE_OPERATOR_KEY", pod_uid),
+        gateway_key=_public_key(parser, environ, "DORMOUSE_GATEWAY_KEY", pod_uid),
         place=place_of_flags(flags),
         mutual_tls_dir=environ.get("DORMOUSE_MUTUAL_TLS_DIR", ""),
         tracing=_tracing(parser, flags, environ),
     )
     return front, engine
+
+
+def _public_key(parser: argparse.ArgumentParser, environ: Mapping[str, str], name: str, pod_uid: str) -> str:
+    """Return what checks a role's tickets, "" for none."""
+    key = environ.get(name, "")
+    try:
+        if key:
+            read_public_key(key)
+    except BadKey as error:
+        parser.error(f"{name}: {error}")
+    if key and not pod_uid:
+        parser.error(f"DORMOUSE_POD_UID is empty, but {name} is set: tickets are made out to a pod's UID")
+    return key
 
 
 def _tracing(parser: argparse.ArgumentParser, flags: argparse.Namespace, environ: Mapping[str, str]) -> TracingSettings:

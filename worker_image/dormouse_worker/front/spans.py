@@ -16,8 +16,8 @@ import grpc
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from dormouse_api.auth import MetadataPairs
 from dormouse_api.status import CallError
+from dormouse_api.tickets import MetadataPairs
 from dormouse_api.tracing import carrier
 from dormouse_worker.front.generation import Generation
 from dormouse_worker.front.streams import OutputStream

@@ -93,8 +93,8 @@ def front_settings(**overrides: Any) -> FrontSettings:
         "log_level": "INFO",
         "pod_uid": "pod-uid",
         "settings_digest": "digest",
-        "operator_token_sha256": "",
-        "gateway_token_sha256": "",
+        "operator_key": "",
+        "gateway_key": "",
     }
     return FrontSettings(**{**fields, **overrides})
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from dormouse_api.auth import MetadataPairs
     from dormouse_api.status import CallError
+    from dormouse_api.tickets import MetadataPairs
     from dormouse_worker.front.generation import Generation
 
 
