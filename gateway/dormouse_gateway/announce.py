@@ -15,7 +15,7 @@ from dormouse_api.names import (
     METADATA_START,
     METADATA_WAKE_SECONDS,
 )
-from dormouse_gateway.holder import Wait
+from dormouse_gateway.wait import Wait
 
 
 async def tell_held(context: Any, limit_s: float) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from dormouse_gateway.errors import WorkerFailure
-from dormouse_gateway.holder import Wait
 from dormouse_gateway.model import Deployment, Endpoint, EndpointId
 from dormouse_gateway.requests import Metadata, Method
 from dormouse_gateway.routing.policy import NOTHING, Demand
 from dormouse_gateway.tracing import UNTRACED, RequestTrace
+from dormouse_gateway.wait import Wait
 
 Write = Callable[[bytes], Awaitable[None]]
 
@@ -33,14 +33,14 @@ class Call:
 class Where:
     """Which workers will do."""
 
-    tried: frozenset[EndpointId] = frozenset()  # not these
+    tried: Mapping[EndpointId, int] = field(default_factory=dict)  # not these, unless they began anew: see `openings`
     like: Endpoint | None = None  # only those that run the same
     may_leave: Callable[[], bool] = lambda: False  # whether the call could go on elsewhere once it is at a worker
 
     def after(self, failure: WorkerFailure) -> Where:
         """Return the same without the worker that failed. What failed before it may do again if it got on."""
-        tried = frozenset() if failure.messages else self.tried
-        return replace(self, tried=tried | {failure.endpoint.id})
+        tried, endpoint = {} if failure.messages else self.tried, failure.endpoint
+        return replace(self, tried={**tried, endpoint.id: endpoint.openings})
 
 
 # Sends a call to the best worker that will do; returns how that one failed, None after success. Raises CallError if

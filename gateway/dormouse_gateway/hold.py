@@ -9,6 +9,7 @@ order of their arrival, and only the first ever needs to be looked at.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, TypeVar
@@ -132,10 +133,10 @@ class HoldQueue(Generic[H]):
             del self._lines[held.key]
         return True
 
-    def first(self, key: ObjectKey) -> H | None:
-        """Return who is next in the deployment's line, None if nobody waits."""
+    def first(self, key: ObjectKey, passed: Collection[H] = ()) -> H | None:
+        """Return who is next in the deployment's line, those left out that were passed over; None if nobody is."""
         line = self._lines.get(key)
-        return line.first if line else None
+        return next((held for held in line.waiting if held not in passed), None) if line else None
 
     def turn(self, key: ObjectKey, terms: Terms, now_s: float) -> None:
         """Have the line wait under these terms. Another regime gives everyone the whole time; safe if nobody waits."""

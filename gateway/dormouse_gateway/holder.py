@@ -8,49 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from dormouse_api.status import CallError
 from dormouse_gateway import refusals
 from dormouse_gateway.hold import Held, HoldFull, HoldQueue, HoldSettings, Regime, Terms
-from dormouse_gateway.model import Deployment, EndpointId
+from dormouse_gateway.model import Deployment, Endpoint, EndpointId
+from dormouse_gateway.pool import NOBODY
 from dormouse_gateway.room import Batch
 from dormouse_gateway.router import Lease, Router
 from dormouse_gateway.routing.policy import NOTHING, Demand
+from dormouse_gateway.wait import Start, Wait
 from dormouse_kube.reflector import ObjectKey
 
 FAILING_LIMIT_S = 10.0  # the kubelet starts a crashed worker again: if it comes up then, nobody needs to be refused
+TRUST_AGAIN_S = 1.0  # a worker that lost a stream and goes on saying that it takes requests has it offered then
 _TICK_S = 1.0  # everything is told; should something not be, the line moves on all the same
-
-
-class Start(StrEnum):
-    """From where the worker that took a request had to come."""
-
-    WARM = "warm"
-    LEVEL1 = "level1"
-    LEVEL2 = "level2"
-    COLD = "cold"
-
-
-OnHeld = Callable[[float], Awaitable[None]]
-
-
-async def _tell_nobody(_limit_s: float) -> None:
-    """Have nobody to tell that the request is held."""
-
-
-@dataclass(slots=True)
-class Wait:
-    """One request's way to a worker: what its door knows before, and what it may tell its client after."""
-
-    num_bytes: int
-    deadline_s: float  # on the holder's clock
-    on_held: OnHeld = _tell_nobody  # called once it must wait, with the seconds that it may be held at most
-    start: Start = Start.WARM
-    hold_s: float = 0.0
-    wake_s: float = 0.0  # of these, until a worker took requests
 
 
 @dataclass(eq=False, slots=True)
@@ -59,6 +33,8 @@ class _Request(Held):
 
     wait: Wait
     demand: Demand
+    like: Endpoint | None = None  # only one that runs the same will do: it goes on with what that began
+    tried: Mapping[EndpointId, int] = field(default_factory=dict)  # not these for a while, unless they began anew
     granted: asyncio.Future[Lease] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
@@ -110,7 +86,12 @@ class Holder:
         assert self._timers.keys() == set(self._queue.lines()), f"timers for {sorted(self._timers)}, {self!r}"
 
     async def lease(
-        self, deployment: Deployment, wait: Wait, *, demand: Demand = NOTHING, tried: Iterable[EndpointId] = ()
+        self,
+        deployment: Deployment,
+        wait: Wait,
+        *,
+        demand: Demand = NOTHING,
+        tried: Mapping[EndpointId, int] = NOBODY,
     ) -> Lease:
         """Return a worker for one request, as soon as there is one; the lease must be entered.
 
@@ -121,8 +102,33 @@ class Holder:
             lease = self._router.try_lease(deployment.key, self._batch(deployment), tried=tried, demand=demand)
             if lease:
                 return lease
-        request = self._enter(deployment.key, wait, demand)
-        is_taken = False
+        return await self._wait(deployment, self._request(deployment, wait, demand))
+
+    async def lease_heir(
+        self,
+        deployment: Deployment,
+        wait: Wait,
+        *,
+        like: Endpoint,
+        demand: Demand = NOTHING,
+        tried: Mapping[EndpointId, int] = NOBODY,
+    ) -> Lease:
+        """Return a worker that runs the same as another, for the rest of what that one began, as soon as there is one.
+
+        A full one will do now, where nobody has to wait. One of `tried` will do once it has begun anew, or went on
+        taking requests for a while. Raises CallError as `lease` does, and UNAVAILABLE at once where the pods that are
+        there run something else.
+        """
+        if lease := self._router.try_lease(deployment.key, None, tried=tried, like=like, demand=demand):
+            return lease
+        request = self._request(deployment, wait, demand)
+        request.like, request.tried = like, tried
+        return await self._wait(deployment, request)
+
+    async def _wait(self, deployment: Deployment, request: _Request) -> Lease:
+        """Have the request wait in line for its worker."""
+        self._enter(deployment.key, request)
+        wait, is_taken = request.wait, False
         try:
             async with asyncio.timeout(max(0.0, wait.deadline_s - self._clock())):
                 terms = self._queue.terms(deployment.key)
@@ -161,25 +167,28 @@ class Holder:
             self._refuse(self._queue.take_all(key), refusals.ending())
             self._settle(key)
 
-    def _enter(self, key: ObjectKey, wait: Wait, demand: Demand) -> _Request:
+    def _request(self, deployment: Deployment, wait: Wait, demand: Demand) -> _Request:
+        return _Request(deployment.key, wait.num_bytes, self._clock(), wait, demand)
+
+    def _enter(self, key: ObjectKey, request: _Request) -> None:
         """Put the request in line. Raises CallError if it may not wait."""
         deployment = self._router.catalogue.get(key)
         is_awake = self._router.pool.is_ready(key)
         refusal = refusals.ending() if self._is_closed else _refusal(key, deployment, is_awake=is_awake)
         if refusal or deployment is None:
             raise refusal or refusals.deleted(key.name)
-        wait.start = Start.WARM if is_awake else self._start(deployment)
-        request = _Request(key, wait.num_bytes, self._clock(), wait, demand)
+        if request.like is None:
+            request.wait.start = Start.WARM if is_awake else self._start(deployment)
         try:
             self._queue.enter(request, self._terms(deployment, is_awake=is_awake), max_requests=deployment.max_held)
         except HoldFull as error:
             raise refusals.hold_full(deployment, str(error)) from error
         self.review(key)
-        return request
 
     def _end(self, request: _Request, deployment: Deployment, *, is_taken: bool) -> None:
         """Forget the request, whichever way it went; a lease that nobody took goes back."""
-        request.wait.hold_s = self._clock() - request.arrived_s
+        request.wait.over_s = self._clock()
+        request.wait.hold_s = request.wait.over_s - request.arrived_s
         self._on_end(deployment.full_name, request.wait.hold_s)
         if self._queue.leave(request):
             self._settle(request.key)
@@ -191,18 +200,32 @@ class Holder:
 
     def _grant(self, key: ObjectKey, batch: Batch, now_s: float) -> None:
         """Give the first in line a worker, and the next, as long as one has room."""
-        while request := self._queue.first(key):
+        passed: set[_Request] = set()
+        while request := self._queue.first(key, passed):
             if request.granted.cancelled():  # its client has just gone
                 self._queue.leave(request)
                 continue
-            lease = self._router.try_lease(key, batch, demand=request.demand)
-            if lease is None:
+            tried = request.tried
+            if tried and now_s >= request.arrived_s + TRUST_AGAIN_S:
+                tried = self._router.pool.silent(key, tried)
+            lease = self._router.try_lease(key, batch, tried=tried, like=request.like, demand=request.demand)
+            if lease is None and request.like is None:
                 return
+            if lease is None:  # whoever needs no particular worker does not wait for this one's
+                passed.add(request)
+                self._refuse_heirless(request)
+                continue
             if request.wait.start is not Start.WARM:
                 request.wait.wake_s = max(0.0, self._queue.since_s(key) - request.arrived_s)
             request.wait.hold_s = now_s - request.arrived_s
             self._queue.leave(request)
             request.granted.set_result(lease)
+
+    def _refuse_heirless(self, request: _Request) -> None:
+        """Refuse to wait for a worker that will not come: those that are there run something else."""
+        if request.like and not self._router.pool.may_get_heir(request.like):
+            self._queue.leave(request)
+            self._refuse([request], refusals.nobody_the_same(request.like))
 
     def _refuse(self, requests: Iterable[_Request], error: CallError | None) -> None:
         for request in requests:

@@ -174,17 +174,23 @@ async def _continue(move: _Move, choice: Choice, where: Where, failure: WorkerFa
     if len(body) > MAX_MESSAGE_BYTES:
         raise _Stuck(Outcome.TOO_LARGE, failure, f"prompt and output together exceed {MAX_MESSAGE_BYTES} bytes")
     demand, splice = move.call.demand.rest(len(choice.token_ids)), Splice(move.progress, choice)
+    rest = replace(move.call, body=body, demand=demand, wait=move.call.wait.rest(len(body)))
 
     async def join(raw: bytes) -> None:
         async with move.lock:
             await move.write(splice.join(raw))
 
     try:
-        return await move.attempt(replace(move.call, body=body, demand=demand), _until_stopped(move.call, join), where)
+        return await move.attempt(rest, _until_stopped(move.call, join), where)
     except CallError as error:
-        raise _Stuck(Outcome.NOBODY, failure, "no other worker that runs the same can go on") from error
+        if error.code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            raise replace(failure, code=error.code, message=error.message, trailers=()) from error
+        why = f"no other worker that runs the same can go on: {error.message}"
+        raise _Stuck(Outcome.NOBODY, failure, why) from error
     except Gap as gap:
         raise _Stuck(Outcome.BROKEN, failure, str(gap)) from gap
+    finally:
+        move.call.wait.add(rest.wait)
 
 
 def _progress(call: Call, history: History, failure: WorkerFailure, stream_bytes: int) -> Progress:

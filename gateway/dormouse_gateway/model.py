@@ -66,6 +66,7 @@ class Endpoint:
     ready: bool  # as the pod's condition Ready, which includes our readiness gate: it may be given Generate
     revision: str = ""  # of the engine: model, dtype, quantization, parallelism; "" = not known
     model_digest: str = ""  # of the files that the worker read, as it says itself; "" = it has not yet
+    openings: int = field(default=0, compare=False)  # how often the worker told that it takes requests again
 
     def runs_the_same(self, other: Endpoint) -> bool:
         """Tell whether one's streams may go on at the other: same revision and, as far as it is known, same files.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -22,6 +22,8 @@ from dormouse_gateway.routing.demand import ASSUMED_OUTPUT_TOKENS
 from dormouse_gateway.routing.policy import NOTHING, Demand, RouterPolicy
 from dormouse_gateway.slot import Slot, Ticket
 from dormouse_kube.reflector import ObjectKey
+
+NOBODY: Mapping[EndpointId, int] = {}
 
 
 @dataclass(slots=True)
@@ -44,7 +46,7 @@ class EndpointPool:
         """Add or update the endpoint of a pod; return what must be closed: the pod's former address."""
         known = self._slots.get(endpoint.pod)
         if known and _place(known.endpoint) == _place(endpoint):
-            known.endpoint = replace(endpoint, model_digest=known.endpoint.model_digest)
+            known.update(endpoint)
             return []
         closing = self.remove(endpoint.pod)
         peers = self._by_deployment.setdefault(endpoint.deployment, {})
@@ -93,6 +95,16 @@ class EndpointPool:
             if slot.endpoint.id != endpoint.id
         )
 
+    def may_get_heir(self, endpoint: Endpoint) -> bool:
+        """Tell whether some endpoint runs the same, or will: no other is there yet that shows the contrary."""
+        slots = list(self._slots_of(endpoint.deployment))
+        return not slots or any(endpoint.runs_the_same(slot.endpoint) for slot in slots)
+
+    def silent(self, deployment: ObjectKey, tried: Mapping[EndpointId, int]) -> Mapping[EndpointId, int]:
+        """Return those of `tried` that do not say themselves, over a connection that holds, that they take requests."""
+        open_ids = {slot.endpoint.id for slot in self._slots_of(deployment) if slot.room.is_open}
+        return {endpoint: openings for endpoint, openings in tried.items() if endpoint not in open_ids}
+
     def is_ready(self, deployment: ObjectKey) -> bool:
         """Tell whether any endpoint takes requests, full ones and those with an open breaker included."""
         return any(slot.is_ready for slot in self._slots_of(deployment))
@@ -116,6 +128,7 @@ class EndpointPool:
             slot.room.tell(load, slot.outstanding)
             if slot.room.is_open and not was_open:  # as good as another worker: it woke, its engine was started again
                 slot.breaker = Breaker()
+                slot.open_anew()
 
     def room_of(self, endpoint: Endpoint) -> Room | None:
         """Return what the worker there told of its room, None if the endpoint has gone."""
@@ -127,17 +140,17 @@ class EndpointPool:
         deployment: ObjectKey,
         *,
         need_ready: bool,
-        tried: Iterable[EndpointId] = (),
+        tried: Mapping[EndpointId, int] = NOBODY,
         like: Endpoint | None = None,
         batch: Batch | None = None,
         demand: Demand = NOTHING,
     ) -> Ticket | None:
         """Choose an endpoint and count the request; None if there is none. Ready ones go first where both will do.
 
-        With `like`, only endpoints that run the same will do; with `batch`, those that have room for one more.
+        With `like`, only endpoints that run the same will do; with `batch`, those that have room for one more. Those
+        of `tried` will not that have not begun anew since: its values are their `openings`.
         """
-        excluded = frozenset(tried)
-        slots = [slot for slot in self._slots_of(deployment) if slot.endpoint.id not in excluded]
+        slots = [slot for slot in self._slots_of(deployment) if not _was_tried(slot.endpoint, tried)]
         if like is not None:
             slots = [slot for slot in slots if like.runs_the_same(slot.endpoint)]
         ready = self._admitting(slots, is_last_resort=like is not None)
@@ -194,6 +207,10 @@ class EndpointPool:
 
     def _all(self) -> list[Slot]:
         return [*self._slots.values(), *self._retired.values()]
+
+
+def _was_tried(endpoint: Endpoint, tried: Mapping[EndpointId, int]) -> bool:
+    return tried.get(endpoint.id, -1) == endpoint.openings
 
 
 def _place(endpoint: Endpoint) -> tuple[EndpointId, ObjectKey]:

@@ -26,7 +26,7 @@ from dormouse_gateway.call import Call, Where, Write
 from dormouse_gateway.channels import Channels
 from dormouse_gateway.departures import Stay
 from dormouse_gateway.errors import WorkerFailure, WorkerStopped, read_failure, status_of, stopped, verdict_on
-from dormouse_gateway.holder import Holder, Wait
+from dormouse_gateway.holder import Holder
 from dormouse_gateway.keys import Caller, Keyring
 from dormouse_gateway.metrics import UNKNOWN_MODEL, Metrics
 from dormouse_gateway.migrate import Mover
@@ -37,6 +37,7 @@ from dormouse_gateway.router import Lease, Router
 from dormouse_gateway.routing.demand import read_demand
 from dormouse_gateway.salts import Salts
 from dormouse_gateway.tracing import UNTRACED, RequestTrace, Traces
+from dormouse_gateway.wait import Wait
 
 _LOG = logging.getLogger(__name__)
 
@@ -181,17 +182,15 @@ class InferenceProxy:
     async def _lease(self, call: Call, where: Where) -> Lease:
         """Choose a worker; a call that may go to any waits in line for one. Raises CallError.
 
-        What sleeping workers answer too is not held. A stream that was begun goes on at once or not at all.
+        What sleeping workers answer too is not held. A stream that was begun waits for one that runs the same.
         """
-        if call.method.need_ready and where.like is None:
-            return await self._holder.lease(call.deployment, call.wait, demand=call.demand, tried=where.tried)
-        return self._router.lease(
-            call.deployment,
-            need_ready=call.method.need_ready,
-            tried=where.tried,
-            like=where.like,
-            demand=call.demand,
-        )
+        if not call.method.need_ready:
+            return self._router.lease(call.deployment, need_ready=False, tried=where.tried, demand=call.demand)
+        if where.like:
+            return await self._holder.lease_heir(
+                call.deployment, call.wait, like=where.like, demand=call.demand, tried=where.tried
+            )
+        return await self._holder.lease(call.deployment, call.wait, demand=call.demand, tried=where.tried)
 
     def _begin(self, call: Call, endpoint: Endpoint) -> Any:
         """Send the call to a worker. Raises CallError where this gateway could not prove itself there."""

@@ -9,7 +9,7 @@ import grpc
 
 from dormouse_api.status import CallError
 from dormouse_gateway.hold import Regime, Terms
-from dormouse_gateway.model import Deployment
+from dormouse_gateway.model import Deployment, Endpoint
 
 MAX_NAMES = 20  # a list of all models would not fit into a status
 MAX_REASON_CHARS = 500
@@ -65,6 +65,12 @@ def not_held(deployment: Deployment) -> CallError | None:
     is_ordered = deployment.replicas == 0 or deployment.desired_state in {"Asleep", "Zero"}
     is_hopeless = deployment.phase == "Rejected"
     return none_ready(deployment) if is_ordered or is_hopeless or not deployment.hold_timeout_s else None
+
+
+def nobody_the_same(endpoint: Endpoint) -> CallError:
+    """What a worker began nobody can go on with."""
+    words = f"the workers of {endpoint.deployment.namespace}/{endpoint.deployment.name} run another model or revision"
+    return _unavailable(words, SOON_S)
 
 
 def hold_full(deployment: Deployment, words: str) -> CallError:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from dormouse_gateway.activity import ActivityLog, WorkerLoad
 from dormouse_gateway.catalogue import Catalogue
 from dormouse_gateway.keys import ANYBODY, Caller
 from dormouse_gateway.model import Deployment, Endpoint, EndpointId, parse_deployment, parse_slice
-from dormouse_gateway.pool import EndpointPool
+from dormouse_gateway.pool import NOBODY, EndpointPool
 from dormouse_gateway.room import Batch
 from dormouse_gateway.routing.breaker import Verdict
 from dormouse_gateway.routing.built_in import PrefixAffinity
@@ -168,24 +168,29 @@ class Router:
         deployment: Deployment,
         *,
         need_ready: bool,
-        tried: Iterable[EndpointId] = (),
-        like: Endpoint | None = None,
+        tried: Mapping[EndpointId, int] = NOBODY,
         demand: Demand = NOTHING,
     ) -> Lease:
         """Choose an endpoint for one request. Raises CallError UNAVAILABLE. The lease must be entered.
 
         Whoever asks for one that does not need to be ready gets a ready one all the same, where there is one.
         """
-        ticket = self.pool.acquire(deployment.key, need_ready=need_ready, tried=tried, like=like, demand=demand)
+        ticket = self.pool.acquire(deployment.key, need_ready=need_ready, tried=tried, demand=demand)
         if ticket is None:
             raise refusals.none_ready(deployment) if need_ready else refusals.no_pod(deployment)
         return self._lease(ticket)
 
     def try_lease(
-        self, key: ObjectKey, batch: Batch, *, tried: Iterable[EndpointId] = (), demand: Demand = NOTHING
+        self,
+        key: ObjectKey,
+        batch: Batch | None,
+        *,
+        tried: Mapping[EndpointId, int] = NOBODY,
+        like: Endpoint | None = None,
+        demand: Demand = NOTHING,
     ) -> Lease | None:
-        """Choose an endpoint that takes requests and has room for one more; None if there is none."""
-        ticket = self.pool.acquire(key, need_ready=True, tried=tried, batch=batch, demand=demand)
+        """Choose an endpoint that takes requests and, in view of `batch`, has room for one more; None if none is."""
+        ticket = self.pool.acquire(key, need_ready=True, tried=tried, like=like, batch=batch, demand=demand)
         return self._lease(ticket) if ticket else None
 
     def give_back(self, ticket: Ticket) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dormouse_gateway.model import Endpoint
 from dormouse_gateway.room import Room
@@ -37,6 +37,18 @@ class Slot:
     def is_heard(self) -> bool:
         """Tell whether the worker tells its load."""
         return self.room.told is not None
+
+    def update(self, endpoint: Endpoint) -> None:
+        """Take what changed of the pod; what the worker told of itself stays."""
+        is_opening = endpoint.ready and not self.endpoint.ready and not self.is_heard
+        told = self.endpoint
+        self.endpoint = replace(endpoint, model_digest=told.model_digest, openings=told.openings)
+        if is_opening:
+            self.open_anew()
+
+    def open_anew(self) -> None:
+        """Count that it takes requests again: it woke, or its engine was started again."""
+        self.endpoint = replace(self.endpoint, openings=self.endpoint.openings + 1)
 
     def state(self, now_s: float) -> State:
         """Return the state of its breaker."""

@@ -23,10 +23,10 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from dormouse_api.tracing import carrier
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.call import Call, Write
-from dormouse_gateway.holder import OnHeld, Start
 from dormouse_gateway.model import Endpoint
 from dormouse_gateway.requests import Method, Request
 from dormouse_gateway.tracing import UNTRACED, RequestTrace
+from dormouse_gateway.wait import OnHeld, Start
 from dormouse_kube.reflector import ObjectKey
 
 _W3C = TraceContextTextMapPropagator()

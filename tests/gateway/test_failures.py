@@ -5,7 +5,7 @@ import asyncio
 import grpc
 
 from dormouse_api.status import CallError, retry_after_s
-from dormouse_gateway.testing import unavailable
+from dormouse_gateway.testing import set_ready, unavailable
 from tests.gateway.kit import ask, refusal_of, tokens_of
 
 
@@ -101,12 +101,16 @@ async def test_after_the_first_message_a_workers_error_passes_through(house, wor
     assert sum(len(worker.seen) for worker in workers) == 1
 
 
-async def test_a_worker_killed_in_the_middle_is_unavailable_where_there_is_no_other(house, workers):
-    await house.add("tiny", workers[:1])
+async def test_a_worker_killed_in_the_middle_is_unavailable_where_there_is_no_other_and_none_is_waited_for(
+    house, workers
+):
+    await house.add("tiny", workers[:1], lifecycle={"desiredState": "Asleep"})
     workers[0].is_gated = True
     call = ask(house)
     await call.read()
     await workers[0].stop()
+    await house.until(lambda: not house.hears("tiny"))
+    set_ready(house.kube, "tiny-w0", ready=False)
     error = await refusal_of(call)
     assert error.code() is grpc.StatusCode.UNAVAILABLE
     assert "failed after 1 messages" in error.details()

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from dormouse_api.status import CallError
 from dormouse_gateway.activity import WorkerLoad
 from dormouse_gateway.hold import HoldLimits, HoldSettings
-from dormouse_gateway.holder import Holder, Start, Wait
+from dormouse_gateway.holder import Holder
 from dormouse_gateway.router import Router
 from dormouse_gateway.routing.breaker import Verdict
 from dormouse_gateway.testing import NAMESPACE, infd, pod
 from dormouse_gateway.testing_slices import slice_of
+from dormouse_gateway.wait import Start, Wait
 from dormouse_kube.reflector import ObjectKey
 from tests.waiting import until
 

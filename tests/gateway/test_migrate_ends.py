@@ -9,11 +9,11 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.call import Call
 from dormouse_gateway.departures import Departures
 from dormouse_gateway.errors import WorkerFailure, stopped
-from dormouse_gateway.holder import Wait
 from dormouse_gateway.migrate import Mover, MovingLimits
 from dormouse_gateway.requests import METHODS
-from dormouse_gateway.testing import deployment, endpoint, pod
+from dormouse_gateway.testing import NAMESPACE, deployment, endpoint, pod
 from dormouse_gateway.testing_moves import NUM_PROMPT_LOGPROBS, STORIES
+from dormouse_gateway.wait import Wait
 from dormouse_kube.api import PODS
 from tests.gateway.kit import ask, refusal_of
 from tests.gateway.moving import ALL, ONE, answer_of, check_whole, endpoints, migrated, narrators
@@ -32,12 +32,14 @@ async def test_a_stream_goes_on_only_on_the_same_revision(house, kube):
             worker.tell_load(ready=True)
             kube.put(PODS, pod(worker.name, "tiny", worker.address, revision="r2"))
         await house.until(lambda: sum(endpoint.ready for endpoint in endpoints(house)) == 3)
+        await kube.delete(PODS, NAMESPACE, "tiny-w0")
+        await house.until(lambda: len(endpoints(house)) == 2)
         workers[0].gate.set()
         error = await refusal_of(call)
         assert not workers[1].seen
         assert not workers[2].seen
     assert error.code() is grpc.StatusCode.UNAVAILABLE
-    assert error.details().endswith("no other worker that runs the same can go on")
+    assert "no other worker that runs the same can go on: the workers of default/tiny run another" in error.details()
     assert retry_after_s(error) == 1.0
     assert migrated(house, "nobody") == 1
 
@@ -62,13 +64,19 @@ async def test_a_stream_that_moved_too_often_ends(make_house):
     assert migrated(house, "limit") == 1
 
 
-async def test_a_stream_does_not_go_on_where_the_same_name_gave_other_model_files(house):
-    async with narrators(2, dies_after=4) as workers:
+async def test_a_stream_does_not_go_on_where_the_same_name_gave_other_model_files(house, kube):
+    async with narrators(2, dies_after=4, holds_after=2) as workers:
         for worker in workers:
             worker.digest = f"sha256:{worker.name}"
         await house.add("tiny", workers)
         await house.until(lambda: all(endpoint.model_digest for endpoint in endpoints(house)))
-        error = await refusal_of(ask(house, sampling_params=ONE))
+        call = ask(house, sampling_params=ONE)
+        await call.read()
+        (left,) = [worker for worker in workers if worker.seen]
+        await kube.delete(PODS, NAMESPACE, f"tiny-{left.name}")
+        await house.until(lambda: len(endpoints(house)) == 1)
+        left.gate.set()
+        error = await refusal_of(call)
         assert not any(worker.resumed for worker in workers)
     assert "no other worker that runs the same" in error.details()
 

@@ -9,7 +9,7 @@ from dormouse_gateway.room import Batch
 from dormouse_gateway.routing.policy import Affinity, Choice, Demand
 from dormouse_gateway.testing import endpoint
 from dormouse_kube.reflector import ObjectKey
-from tests.gateway.pools import TINY, pick, pool_of, told
+from tests.gateway.pools import TINY, pick, pool_of, told, tried
 
 OTHER = ObjectKey("default", "other")
 
@@ -29,7 +29,7 @@ def test_what_one_revision_began_goes_only_to_that_one():
     assert [pick(pool, like=endpoint("gone")) for _ in range(4)] == ["a", "c", "a", "c"]
     assert pick(pool, like=other) == "b"
     assert pick(pool, like=dataclasses.replace(other, revision="r3")) is None
-    assert pick(pool, like=other, tried=[other.id]) is None
+    assert pick(pool, like=other, tried={other.id: 0}) is None
 
 
 @pytest.mark.parametrize(("here", "there", "is_same"), [("x", "x", True), ("x", "y", False), ("", "y", True)])
@@ -126,7 +126,7 @@ def test_a_ready_endpoint_goes_first_even_for_those_who_need_none():
 
 def test_an_endpoint_that_was_tried_is_left_out():
     pool = pool_of(endpoint("a"))
-    assert pick(pool, tried=[endpoint("a").id]) is None
+    assert pick(pool, tried=tried(pool, "a")) is None
 
 
 def test_each_deployment_has_its_own_endpoints():
@@ -268,3 +268,32 @@ def test_releasing_twice_is_our_own_mistake():
     pool.release(slot)
     with pytest.raises(AssertionError, match="released once"):
         pool.release(slot)
+
+
+def test_a_worker_that_begins_anew_is_not_the_one_that_was_tried():
+    pool = pool_of(endpoint("a"))
+    before = tried(pool, "a")
+    pool.tell(endpoint("a"), told())
+    assert pick(pool, tried=before) == "a", "its first word"
+    before = tried(pool, "a")
+    pool.tell(endpoint("a"), told(running=1))
+    assert pick(pool, tried=before) is None
+    pool.tell(endpoint("a"), told(ready=False))
+    pool.tell(endpoint("a"), told())
+    assert pick(pool, tried=before) == "a"
+
+
+def test_of_a_worker_that_says_nothing_the_kubelet_says_that_it_begins_anew():
+    pool = pool_of(endpoint("a"))
+    before = tried(pool, "a")
+    pool.put(endpoint("a", ready=False))
+    assert pick(pool, tried=before) is None
+    pool.put(endpoint("a"))
+    assert pick(pool, tried=before) == "a"
+
+
+def test_only_who_says_that_it_takes_requests_is_believed_after_it_lost_one():
+    pool = pool_of(endpoint("a"), endpoint("b"))
+    pool.tell(endpoint("a"), told())
+    before = tried(pool, "a", "b")
+    assert pool.silent(TINY, before) == tried(pool, "b")

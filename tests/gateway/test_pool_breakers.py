@@ -2,7 +2,7 @@
 
 from dormouse_gateway.routing.breaker import State, Verdict
 from dormouse_gateway.testing import endpoint
-from tests.gateway.pools import TINY, pick, pool_of, told
+from tests.gateway.pools import TINY, pick, pool_of, told, tried
 
 
 def fail(pool, verdict=Verdict.REFUSED, **how):
@@ -89,14 +89,14 @@ def test_failures_count_and_what_the_request_brought_on_itself_does_not():
 
 def test_a_stream_that_lost_its_worker_takes_a_doubtful_one_only_where_there_is_no_other():
     pool = timed_pool(endpoint("a"), endpoint("b"))
-    fail(pool, tried=[endpoint("b").id])
+    fail(pool, tried=tried(pool, "b"))
     pool.clock.now_s = 10.0
     like = endpoint("gone")
     assert [pick(pool, like=like) for _ in range(3)] == ["b"] * 3, "and probes no half open one"
-    fail(pool, tried=[endpoint("a").id])
-    assert pick(pool, like=like, tried=[endpoint("a").id]) == "b", "rather an open one than to end"
+    fail(pool, tried=tried(pool, "a"))
+    assert pick(pool, like=like, tried=tried(pool, "a")) == "b", "rather an open one than to end"
     pool.put(endpoint("b", ready=False))
-    assert pick(pool, like=like, tried=[endpoint("a").id]) is None
+    assert pick(pool, like=like, tried=tried(pool, "a")) is None
 
 
 def test_who_needs_no_ready_worker_gets_one_that_refused_rather_than_none():

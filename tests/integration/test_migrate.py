@@ -144,7 +144,7 @@ async def only(house, *names):
     pool = house.gateway.router.pool
     (deployment,) = house.gateway.router.catalogue.deployments()
     endpoints = pool.endpoints_of(deployment.key)
-    await until(lambda: len(endpoints) == 2 and all(pool.room_of(endpoint).is_open for endpoint in endpoints))
+    await until(lambda: endpoints and all(pool.room_of(endpoint).is_open for endpoint in endpoints))
     pool.policy = Only(names)
 
 
@@ -227,6 +227,25 @@ async def test_streams_go_on_when_their_workers_engine_or_the_whole_worker_is_ki
         check_all(await end_all(readers), wholes)
         assert house.gateway.metrics.value("dormouse_migrated_total", outcome="done") == 2 * len(asked)
         assert house.gateway.mover.room.used_bytes == 0
+
+
+async def test_streams_of_the_only_worker_go_on_in_its_next_engine(pair):
+    """Nobody else serves: they wait, as requests do, until its front has started another engine, and miss nothing."""
+    worker = pair[0]
+    asked = [
+        pb.SamplingParams(temperature=0, seed=1, max_tokens=LONG // 4, ignore_eos=True, logprobs=0, **PENALTIES),
+        pb.SamplingParams(temperature=0.9, seed=9, n=2, logprobs=1, ignore_eos=True, max_tokens=LONG // 4, top_p=0.95),
+    ]
+    async with gateway_of([worker]) as house:
+        wholes = await read_all(house, asked)
+        readers = await begin_all(house, asked)
+        os.kill(engine_of(worker.process.pid), signal.SIGKILL)
+        ending = asyncio.create_task(end_all(readers))
+        await until(lambda: len(house.gateway.holder) == sum(len(whole.choices) for whole in wholes))
+        await asyncio.to_thread(worker.start)
+        check_all(await ending, wholes)
+        assert house.gateway.metrics.value("dormouse_migrated_total", outcome="done") == len(asked)
+        assert len(house.gateway.holder) == house.gateway.mover.room.used_bytes == 0
 
 
 async def test_streams_go_on_when_worker_after_worker_gives_up_what_it_has(pair, byte_tokens):
