@@ -6,7 +6,7 @@ export PYTHONPATH := api:kube:operator:gateway:worker_image:cli:.
 PACKAGES := api/dormouse_api kube/dormouse_kube operator/dormouse_operator gateway/dormouse_gateway worker_image/dormouse_worker cli/dormouse_cli
 
 # what decides without touching anything: every branch of it is tested
-PURE := capacity children claims condemned conditions draining following groups idle manifests model occurrences pace parse phases \
+PURE := capacity children claims condemned conditions crashes draining following groups idle manifests model occurrences pace parse phases \
 	planner pressure prewarm ranks refusals renewal replica rest rollout rotation scaling sleep spare status
 
 .PHONY: help

@@ -36,6 +36,7 @@ REMEDIES: Mapping[str, str] = {
     "Truncated": "wait: the download is tried again and continues",
     "HubUnreachable": "wait; if it lasts, check HF_ENDPOINT and the way out of the cluster",
     "WorkerStarting": "wait",
+    "WorkerSilent": "wait: the kubelet starts it again if it stays silent; if it lasts, see the pod's log and node",
     "WorkerCrashed": "read the last line in the message, then `kubectl logs --previous`",
     "WorkerEnded": "wait: the kubelet starts it again",
     "Loading": "wait",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dormouse_operator import capacity
+from dormouse_operator import capacity, crashes
 from dormouse_operator.conditions import asleep, blocks_agreed, model_loaded, ready, scheduled
 from dormouse_operator.conditions.ladder import spare_words
 from dormouse_operator.manifests import Occurrence
@@ -30,7 +30,9 @@ def occurrences(observed: Observed, conditions: Conditions) -> list[Occurrence]:
         _brought_back,
     ]
     told = [tell(observed, conditions) for tell in tellers]
-    return [occurrence for occurrence in told if occurrence] + _failures(observed, conditions)
+    failures = _failures(observed, conditions)
+    crashed = [crash for crash in crashes.news(observed) if not any(_repeats(failure, crash) for failure in failures)]
+    return [occurrence for occurrence in told if occurrence] + crashed + failures
 
 
 def _downloading(observed: Observed, conditions: Conditions) -> Occurrence | None:
@@ -103,3 +105,9 @@ def _failures(observed: Observed, conditions: Conditions) -> list[Occurrence]:
     first = {condition.reason: condition for condition in reversed(list(conditions.values())) if condition.is_failure}
     news = [condition for condition in first.values() if recorded.reason(condition.type) != condition.reason]
     return [Occurrence("Warning", condition.reason, condition.message) for condition in reversed(news)]
+
+
+def _repeats(failure: Occurrence, crash: Occurrence) -> bool:
+    """Tell whether a condition tells of the same end in the same pod."""
+    pod = crash.message.removeprefix("pod ").split(maxsplit=1)[0].rstrip(":")
+    return failure.reason == crash.reason and f"pod {pod}:" in failure.message

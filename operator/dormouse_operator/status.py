@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from dormouse_operator import capacity
+from dormouse_operator import capacity, crashes
 from dormouse_operator.conditions import asleep, ready
 from dormouse_operator.conditions.ready import serving
 from dormouse_operator.manifests import selector_text
@@ -39,6 +39,7 @@ def build_status(observed: Observed, evaluated: Sequence[Condition], *, url: str
         "lifecycle": _ladder(observed.ladder),
         "kvCache": _kv_cache(observed),
         "pods": _own_pods(observed),
+        "crashes": [crashes.write(crash) for crash in crashes.crashes_of(observed)] or None,
         "lastActuation": _write_actuation(actuation),
     }
     return {key: value for key, value in status.items() if value is not None}

@@ -100,7 +100,7 @@ class FakeControl(rpc.WorkerControlServicer):
 
 def to_message(worker: Worker) -> pb.WorkerStatus:
     """Return what goes over the wire."""
-    report, failure = worker.report, worker.failure
+    report, failure, died = worker.report, worker.failure, worker.last_engine_failure
     return pb.WorkerStatus(
         state=pb.WorkerState.Value(f"WORKER_STATE_{worker.state}"),
         pod_uid=worker.pod_uid,
@@ -114,6 +114,9 @@ def to_message(worker: Worker) -> pb.WorkerStatus:
         freed_bytes=worker.freed_bytes,
         host_copy_bytes=worker.host_copy_bytes,
         failure=pb.Failure(reason=failure.reason, message=failure.message) if failure else None,
+        engine_failures=worker.engine_failures,
+        last_engine_failure=pb.Failure(reason=died.reason, message=died.message) if died else None,
+        last_engine_failure_unix_seconds=worker.engine_failed.timestamp() if worker.engine_failed else 0.0,
         last_sleep_seconds=worker.last_sleep_s,
         last_wake_seconds=worker.last_wake_s,
         sleep_level=worker.sleep_level,

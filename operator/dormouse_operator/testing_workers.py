@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from dormouse_operator.errors import CredentialRefused, WorkerError, WorkerRefused, WorkerUnreachable
 from dormouse_operator.model import Failure, Pod, Report, Worker, WorkerState
@@ -32,6 +33,9 @@ class FakeWorker:
     running_requests: int = 0
     request_counter: int = 0  # requests accepted since its start
     failure: Failure | None = None
+    engine_failures: int = 0  # since its container started
+    last_engine_failure: Failure | None = None
+    engine_failed: datetime | None = None
     has_report: bool = False  # in FAILED: whether it had measured before
     commands: list[str] = field(default_factory=list)
     arguments: tuple[str, ...] = ()  # of the last swap
@@ -64,7 +68,14 @@ class FakeWorker:
         """Start anew, as after a crash of the container."""
         self.state, self.failure, self.allocated, self.kept = WorkerState.LOADING, None, 0, 0
         self.epoch, self.sleep_level, self.has_report, self.request_counter = 0, 0, False, 0
+        self.engine_failures, self.last_engine_failure = 0, None
         self.settings_digest = self.first_digest or self.settings_digest
+
+    def lose_engine(self, reason: str, message: str, at: datetime) -> None:
+        """Lose the engine, and start another in the same container."""
+        self.state, self.failure, self.allocated, self.kept, self.has_report = WorkerState.LOADING, None, 0, 0, False
+        self.engine_failures += 1
+        self.last_engine_failure, self.engine_failed = Failure(reason, message), at
 
     def status(self) -> Worker:
         """Return what it says of itself."""
@@ -85,6 +96,9 @@ class FakeWorker:
             freed_bytes=GIB if is_asleep else 0,
             host_copy_bytes=self.host_copy_bytes if is_asleep and self.sleep_level == 1 else 0,
             failure=self.failure,
+            engine_failures=self.engine_failures,
+            last_engine_failure=self.last_engine_failure,
+            engine_failed=self.engine_failed,
             last_sleep_s=0.5 if self.kept else 0.0,
             last_wake_s=0.25 if self.kept else 0.0,
             sleep_level=self.sleep_level,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
 import grpc
@@ -198,6 +199,7 @@ def parse_worker(status: pb.WorkerStatus) -> Worker:
     """Return what a worker says as the operator's noun."""
     state = pb.WorkerState.Name(status.state).removeprefix("WORKER_STATE_")
     failure = status.failure if status.HasField("failure") else None
+    died = status.last_engine_failure if status.HasField("last_engine_failure") else None
     return Worker(
         state=WorkerState.STARTING if state == "UNSPECIFIED" else WorkerState(state),
         pod_uid=status.pod_uid,
@@ -214,6 +216,9 @@ def parse_worker(status: pb.WorkerStatus) -> Worker:
         freed_bytes=status.freed_bytes,
         host_copy_bytes=status.host_copy_bytes,
         failure=Failure(failure.reason, failure.message) if failure else None,
+        engine_failures=status.engine_failures,
+        last_engine_failure=Failure(died.reason, died.message) if died else None,
+        engine_failed=datetime.fromtimestamp(status.last_engine_failure_unix_seconds, UTC) if died else None,
         last_sleep_s=status.last_sleep_seconds,
         last_wake_s=status.last_wake_seconds,
         sleep_level=status.sleep_level,

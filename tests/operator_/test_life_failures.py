@@ -12,7 +12,7 @@ async def test_a_crashed_worker_is_told_with_its_exit_code_and_recovers(rig):
     assert rig.condition("ModelLoaded") == (
         "False",
         "WorkerCrashed",
-        f"pod {rig.pods[0]}: exit code 137, restarted 1 times: Killed",
+        f"pod {rig.pods[0]}: exit code 137, restarted 1 times; the last line of its log: Killed",
     )
     assert rig.status["phase"] == "Failed"
     rig.node.crash(rig.pods[0], exit_code=137)

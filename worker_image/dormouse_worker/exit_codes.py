@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -20,3 +21,11 @@ GROUP_EXITS: Mapping[str, int] = MappingProxyType(  # why the ranks can not go o
         "GroupPortTaken": 13,
     }
 )
+
+
+def end_words(exit_code: int) -> str:
+    """Return how a process ended; a negative code is the signal that killed it."""
+    if exit_code >= 0:
+        return f"ended with exit code {exit_code}"
+    names = {int(known): f" ({known.name})" for known in signal.Signals}
+    return f"was killed by signal {-exit_code}{names.get(-exit_code, '')}"

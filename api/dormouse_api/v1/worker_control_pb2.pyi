@@ -189,6 +189,8 @@ class WorkerStatus(_message.Message):
     LAST_ENGINE_FAILURE_FIELD_NUMBER: _builtins.int
     NODE_RANK_FIELD_NUMBER: _builtins.int
     COMPUTE_PATH_FIELD_NUMBER: _builtins.int
+    ENGINE_FAILURES_FIELD_NUMBER: _builtins.int
+    LAST_ENGINE_FAILURE_UNIX_SECONDS_FIELD_NUMBER: _builtins.int
     state: Global___WorkerState.ValueType
     """where the worker is in its life"""
     pod_uid: _builtins.str
@@ -229,6 +231,10 @@ class WorkerStatus(_message.Message):
     """which pod of its group this is; 0 = it leads, and serves"""
     compute_path: _builtins.str
     """once the model is loaded: which forward pass computes, and why no faster one"""
+    engine_failures: _builtins.int
+    """engines that ended though nobody asked, since this container started"""
+    last_engine_failure_unix_seconds: _builtins.float
+    """when the last one ended, by the clock of its node; 0 = never"""
     @_builtins.property
     def report(self) -> Global___MemoryReport:
         """unset until profiled"""
@@ -287,10 +293,12 @@ class WorkerStatus(_message.Message):
         last_engine_failure: Global___Failure | None = ...,
         node_rank: _builtins.int = ...,
         compute_path: _builtins.str = ...,
+        engine_failures: _builtins.int = ...,
+        last_engine_failure_unix_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "last_engine_failure", b"last_engine_failure", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_path", b"compute_path", "epoch", b"epoch", "failure", b"failure", "freed_bytes", b"freed_bytes", "host_copy_bytes", b"host_copy_bytes", "last_engine_failure", b"last_engine_failure", "last_sleep_phases", b"last_sleep_phases", "last_sleep_seconds", b"last_sleep_seconds", "last_wake_phases", b"last_wake_phases", "last_wake_seconds", b"last_wake_seconds", "model_digest", b"model_digest", "node_rank", b"node_rank", "num_cpu_blocks", b"num_cpu_blocks", "num_gpu_blocks", b"num_gpu_blocks", "pod_uid", b"pod_uid", "ranks", b"ranks", "report", b"report", "request_counter", b"request_counter", "residual_bytes", b"residual_bytes", "running_requests", b"running_requests", "settings_digest", b"settings_digest", "sleep_level", b"sleep_level", "sleeping_tags", b"sleeping_tags", "state", b"state", "swapping_to", b"swapping_to", "version", b"version", "waiting_requests", b"waiting_requests"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_path", b"compute_path", "engine_failures", b"engine_failures", "epoch", b"epoch", "failure", b"failure", "freed_bytes", b"freed_bytes", "host_copy_bytes", b"host_copy_bytes", "last_engine_failure", b"last_engine_failure", "last_engine_failure_unix_seconds", b"last_engine_failure_unix_seconds", "last_sleep_phases", b"last_sleep_phases", "last_sleep_seconds", b"last_sleep_seconds", "last_wake_phases", b"last_wake_phases", "last_wake_seconds", b"last_wake_seconds", "model_digest", b"model_digest", "node_rank", b"node_rank", "num_cpu_blocks", b"num_cpu_blocks", "num_gpu_blocks", b"num_gpu_blocks", "pod_uid", b"pod_uid", "ranks", b"ranks", "report", b"report", "request_counter", b"request_counter", "residual_bytes", b"residual_bytes", "running_requests", b"running_requests", "settings_digest", b"settings_digest", "sleep_level", b"sleep_level", "sleeping_tags", b"sleeping_tags", "state", b"state", "swapping_to", b"swapping_to", "version", b"version", "waiting_requests", b"waiting_requests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

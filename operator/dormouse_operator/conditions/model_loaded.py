@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dormouse_operator.conditions.ladder import failed, first_failed, holds, no_replicas, not_yet, unknown
+from dormouse_operator.crashes import end_of
 from dormouse_operator.model import Condition, Container, Observed, Pod, WorkerState
+from dormouse_operator.parse import format_time
 
 TYPE = "ModelLoaded"
 DOWNLOADING = "DownloadingModel"
@@ -29,7 +31,7 @@ def evaluate(observed: Observed) -> Condition:
     if downloading := next((told for pod in everybody if (told := _download(observed, pod))), None):
         return downloading
     if ended := next((pod for pod in there if _has_ended(pod)), None):
-        words = f"pod {ended.name}: {_last_end(ended.container)}"
+        words = f"pod {ended.name}: {end_of(ended.container)}"
         # a worker that was asked to end does so with 0, and the kubelet starts it again
         return (
             failed(TYPE, "WorkerCrashed", words) if ended.container.exit_code else not_yet(TYPE, "WorkerEnded", words)
@@ -48,7 +50,7 @@ def _looping(observed: Observed, leader: Pod) -> str:
     """Return of which follower the kubelet starts the container again and again, and its ranks; "" of none."""
     group = observed.group(leader)
     pod = group.looping
-    return f"pod {pod.name} ({group.ranks_of(pod)}): {_last_end(pod.container)}" if pod else ""
+    return f"pod {pod.name} ({group.ranks_of(pod)}): {end_of(pod.container)}" if pod else ""
 
 
 def _download(observed: Observed, pod: Pod) -> Condition | None:
@@ -59,11 +61,11 @@ def _download(observed: Observed, pod: Pod) -> Condition | None:
     source = f"hf://{hub.repo} at revision {hub.revision}"
     if downloader.is_running:
         return not_yet(TYPE, DOWNLOADING, f"pod {pod.name} downloads {source}{_after(downloader)}")
-    return failed(TYPE, "ModelDownloadFailed", f"pod {pod.name}: {_last_end(downloader)}")
+    return failed(TYPE, "ModelDownloadFailed", f"pod {pod.name}: {end_of(downloader)}")
 
 
 def _after(container: Container) -> str:
-    return f" (after {_last_end(container)})" if container.exit_code is not None else ""
+    return f" (after {end_of(container)})" if container.exit_code is not None else ""
 
 
 def _progress(observed: Observed, behind: Pod) -> Condition:
@@ -71,23 +73,32 @@ def _progress(observed: Observed, behind: Pod) -> Condition:
     loaded = [pod for pod in observed.replicas if observed.state(pod) not in _UNLOADED]
     state = observed.state(behind)
     words = f"{len(loaded)} of {len(observed.replicas)} workers have loaded the model; pod {behind.name} "
-    end = _after(behind.container)
+    end = _cause(observed, behind)
+    if state is None and behind.gate_open:  # it has served
+        since = f" since {format_time(behind.ready_since)}" if behind.ready_since and not behind.is_ready else ""
+        words += f"gives no answer{since}: {observed.unreachable.get(behind.name, 'it was not asked yet')}"
+        return not_yet(TYPE, "WorkerSilent", words)
     if state is None:
         why = observed.unreachable.get(behind.name, "")
         return not_yet(TYPE, "WorkerStarting", f"{words}starts{': ' + why if why else ''}{end}")
     return not_yet(TYPE, "Loading", f"{words}is loading{end}")
 
 
+def _cause(observed: Observed, pod: Pod) -> str:
+    """Return what ended before a worker began anew, with its time; "" where that explains nothing.
+
+    An engine that died explains what the next one does. The container's end explains the first engine of its next run,
+    until the pod has been let serve: what comes after that has another cause.
+    """
+    worker = observed.worker(pod)
+    if worker and worker.last_engine_failure:
+        when = f"at {format_time(worker.engine_failed)}: " if worker.engine_failed else ""
+        return f" ({when}{worker.last_engine_failure.message})"
+    return "" if pod.gate_open else _after(pod.container)
+
+
 def _has_ended(pod: Pod) -> bool:
     return pod.container.exit_code is not None and not pod.container.is_running
-
-
-def _last_end(container: Container) -> str:
-    """Return how the container ended: code, reason, how often, last words."""
-    reason = f" ({container.exit_reason})" if container.exit_reason not in {"", "Error", "Completed"} else ""
-    lines = container.exit_message.splitlines()
-    words = f": {lines[-1][:300]}" if lines else ""
-    return f"exit code {container.exit_code}{reason}, restarted {container.restart_count} times{words}"
 
 
 def _pull_words(container: Container) -> str:

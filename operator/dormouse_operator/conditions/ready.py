@@ -14,6 +14,7 @@ from dormouse_operator.conditions import (
 from dormouse_operator.conditions.accepted import rejection
 from dormouse_operator.conditions.ladder import failed, holds, idle_words, not_yet, spare_words
 from dormouse_operator.model import WAKEABLE, Condition, Observed, Pod
+from dormouse_operator.parse import format_time
 from dormouse_operator.rollout.standing import is_available, is_rolling_out, muster
 
 TYPE = "Ready"
@@ -56,8 +57,24 @@ def evaluate(observed: Observed) -> Condition:
             make = failed if missing.is_failure else not_yet
             return make(TYPE, missing.reason, missing.message)
     if len(serving(observed)) + observed.spare_replicas < wanted:
-        return not_yet(TYPE, "PodsNotReady", words)
+        return not_yet(TYPE, "PodsNotReady", f"{words}{_missing(observed)}")
     return holds(TYPE, "Serving", words)
+
+
+def _missing(observed: Observed) -> str:
+    """Name the first pod that should serve and does not, and say why."""
+    serve = {pod.name for pod in serving(observed)}
+    idle = (pod for pod in observed.replicas if pod.name not in serve and not observed.is_spare(pod))
+    return next((f"; pod {pod.name}: {_why_not(observed, pod)}" for pod in idle), "")
+
+
+def _why_not(observed: Observed, pod: Pod) -> str:
+    since = f" since {format_time(pod.ready_since)}" if pod.ready_since and not pod.is_ready else ""
+    if words := observed.unreachable.get(pod.name):
+        return f"no answer{since}: {words}"
+    if not pod.gate_open:
+        return f"its readiness gate is not open yet; its worker is {observed.state(pod)}"
+    return f"its readiness probe fails{since}; its worker says that it is {observed.state(pod)}"
 
 
 def _is_rolled_out_around(observed: Observed) -> bool:

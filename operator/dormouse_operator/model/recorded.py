@@ -61,6 +61,20 @@ class KvCache:
     ranks: tuple[Rank, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crash:
+    """How often an engine or a worker's container ended though nobody asked, and the last time."""
+
+    pod: str
+    pod_uid: str
+    count: int  # over the pod's life
+    engine_failures: int = 0  # as the worker told last
+    restarts: int = 0  # of the container, as the kubelet told last
+    reason: str = ""
+    message: str = ""
+    time: datetime | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Actuation:
     """How the deployment last came to serve."""
@@ -88,6 +102,7 @@ class RecordedStatus:
     image: str | None = None
     conditions: Mapping[str, RecordedCondition] = field(default_factory=dict)
     kv_cache: KvCache | None = None
+    crashes: tuple[Crash, ...] = ()
     last_actuation: Actuation | None = None
     rollout: RecordedRollout | None = None
     ladder: Ladder | None = None

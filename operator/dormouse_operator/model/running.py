@@ -42,6 +42,7 @@ class Container:
     exit_code: int | None = None  # of the last end; None = it never ended
     exit_reason: str = ""  # OOMKilled, Error, …
     exit_message: str = ""  # its last words
+    ended: datetime | None = None  # when that was
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,7 @@ class Pod:
     ends_by: datetime | None = None  # when it should be gone if it is being deleted
     has_lost_node: bool = False  # it is being deleted as its node is tainted: nobody may be there to end it
     is_ready: bool = False
+    ready_since: datetime | None = None  # when the kubelet last changed its mind about that
     gate_open: bool = False
     gate_reason: str = ""  # "" = the gate was never written
     gate_since: datetime | None = None  # when it last opened or closed
@@ -136,6 +138,9 @@ class Worker:
     freed_bytes: int = 0
     host_copy_bytes: int = 0  # host memory that keeps weights or cache for a fast wake
     failure: Failure | None = None
+    engine_failures: int = 0  # engines that ended though nobody asked, since its container started
+    last_engine_failure: Failure | None = None
+    engine_failed: datetime | None = None  # when the last one ended
     last_sleep_s: float = 0.0
     last_wake_s: float = 0.0
     sleep_level: int = 0  # 0 = awake

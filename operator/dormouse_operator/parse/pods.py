@@ -96,6 +96,7 @@ def parse_pod(raw: Raw) -> Pod:
         ends_by=parse_time(metadata.get("deletionTimestamp")),
         has_lost_node="deletionTimestamp" in metadata and target.get("reason") == _BY_TAINT,
         is_ready=conditions.get("Ready", {}).get("status") == "True",
+        ready_since=parse_time(conditions.get("Ready", {}).get("lastTransitionTime")),
         gate_open=gate.get("status") == "True",
         gate_reason=gate.get("reason", ""),
         gate_since=parse_time(gate.get("lastTransitionTime")),
@@ -141,4 +142,5 @@ def _parse_container(statuses: Iterable[Raw], name: str) -> Container:
         exit_code=end.get("exitCode"),
         exit_reason=end.get("reason", ""),
         exit_message=end.get("message", "").strip(),
+        ended=parse_time(end.get("finishedAt")),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dormouse_operator.model import (
     Actuation,
     Condition,
+    Crash,
     KvCache,
     Ladder,
     Rank,
@@ -26,6 +27,7 @@ def parse_status(raw: Raw) -> RecordedStatus:
         image=raw.get("image"),
         conditions=conditions,
         kv_cache=_parse_kv_cache(cache) if cache else None,
+        crashes=tuple(_parse_crash(item) for item in raw.get("crashes") or ()),
         last_actuation=Actuation(**{"reason": "", "time": "", **actuation}) if actuation else None,
         rollout=RecordedRollout(rollout["revision"], parse_time(rollout.get("startTime"))) if rollout else None,
         ladder=_parse_ladder(raw.get("lifecycle")),
@@ -51,6 +53,19 @@ def _parse_ladder(lifecycle: Raw | None) -> Ladder | None:
 def _parse_condition(item: Raw) -> RecordedCondition:
     condition = Condition(item["type"], item["status"], item.get("reason", ""), item.get("message", ""))
     return RecordedCondition(condition, parse_time(item.get("lastTransitionTime")))
+
+
+def _parse_crash(item: Raw) -> Crash:
+    return Crash(
+        pod=item["pod"],
+        pod_uid=item.get("podUID", ""),
+        count=item.get("count", 0),
+        engine_failures=item.get("engineFailures", 0),
+        restarts=item.get("containerRestarts", 0),
+        reason=item.get("reason", ""),
+        message=item.get("message", ""),
+        time=parse_time(item.get("time")),
+    )
 
 
 def _parse_kv_cache(cache: Raw) -> KvCache:

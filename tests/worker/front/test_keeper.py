@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 
 import grpc
 import pytest
@@ -107,8 +108,22 @@ async def test_restarts_are_counted_and_after_the_last_the_worker_ends_with_one(
         assert await house.running == 1
         failure = house.front.worker.board.failure
         assert failure.reason == "EngineDied"
-        assert "signal 11; its last words: Segmentation fault; 3 restarts within 600 s" in failure.message
+        assert "signal 11 (SIGSEGV); its last words: Segmentation fault; 3 restarts within 600 s" in failure.message
         assert len(house.engines) == 4
+
+
+async def test_the_status_counts_the_engines_that_died_and_tells_why_and_when_the_last_one_did(open_house, time):
+    died = datetime(2026, 1, 1, tzinfo=UTC)
+    seams = Seams(clock=time, sleep=time.sleep, now=lambda: died)
+    async with open_house(seams=seams, max_engine_restarts=3, engine_timeout_s=10.0) as house:
+        assert house.front.worker.status().engine_failures == 0
+        house.engine.die(-9, "Killed")
+        await restart(house, time, 1.0)
+        house.engine.die(3, "no device")
+        await restart(house, time, 2.0)
+        status = house.front.worker.status()
+    assert (status.engine_failures, status.last_engine_failure_unix_seconds) == (2, died.timestamp())
+    assert status.last_engine_failure.message == "the engine process ended with exit code 3; its last words: no device"
 
 
 async def test_a_worker_that_ends_restarts_nothing(keep, time):

@@ -107,7 +107,7 @@ class Front:
         read, without = (partial(how, settings, engine) for how in (self._read_edition, Edition))
         self._reading = FirstReading(read, without, engine.model_path, seams.patience)
         self._tasks: list[asyncio.Task[None]] = []
-        self.worker = Worker(spawn_for(engine), Served(self._reading.soon()), clock=seams.clock)
+        self.worker = Worker(spawn_for(engine), Served(self._reading.soon()), clock=seams.clock, now=seams.now)
         self._traces = _traces(tracer, self.worker)
         self._health = health.HealthServicer()
         self._socket_dir = Path(tempfile.mkdtemp(prefix="dormouse-"))  # only we may enter

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from dormouse_worker.exit_codes import EXIT_GPU_UNHEALTHY
+from dormouse_worker.exit_codes import EXIT_GPU_UNHEALTHY, end_words
 from dormouse_worker.front.board import Changes, Failure
 from dormouse_worker.front.rank_spawn import RankProcess, SpawnRank
 from dormouse_worker.ipc import State
@@ -101,8 +101,7 @@ class RankKeeper:
             was_silent = set(silent)
 
     def _note_end(self, rank: int, process: RankProcess, exit_code: int) -> None:
-        end = f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
-        words = f"the process of rank {rank} {end}; its last words: {process.last_words() or 'none'}"
+        words = f"the process of rank {rank} {end_words(exit_code)}; its last words: {process.last_words() or 'none'}"
         is_ill = exit_code == EXIT_GPU_UNHEALTHY
         self.last_failure = Failure("GPUUnhealthy" if is_ill else "GroupBroken", words)
         logger.error("rank ended", extra={"fields": {"rank": rank, "reason": words}})

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from datetime import datetime
 
 import grpc
 
@@ -15,7 +16,7 @@ from dormouse_api.limits import MAX_EPOCH
 from dormouse_api.status import CallError
 from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_worker.errors import WorkerError
-from dormouse_worker.exit_codes import EXIT_GPU_UNHEALTHY, GROUP_EXITS
+from dormouse_worker.exit_codes import EXIT_GPU_UNHEALTHY, GROUP_EXITS, end_words
 from dormouse_worker.front.board import Changes, Failure, StatusBoard
 from dormouse_worker.front.edition import Edition, Served
 from dormouse_worker.front.engine_link import EngineLink, EngineLost, Spawn
@@ -36,7 +37,9 @@ IDLE = StepOutputs([], running=0, waiting=0, kv_cache_usage=0.0)
 class Worker:
     """Implements `EngineEvents`. Composes the owners of state; owns only the epoch and whether the end has begun."""
 
-    def __init__(self, spawn: Spawn, served: Served, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, spawn: Spawn, served: Served, *, clock: Callable[[], float], now: Callable[[], datetime]
+    ) -> None:
         self.served = served
         self.changes = Changes()  # state, failure and epoch
         self.load_changes = Changes()  # requests and steps
@@ -47,12 +50,15 @@ class Worker:
         max_waiting = self.settings.max_waiting_requests
         self.requests = RequestTable(self._send, self.metrics, max_waiting=max_waiting, changes=self.load_changes)
         self.clock = clock
+        self._now = now
         self.step = IDLE
         self.epoch = 0
         self.swapping_to = ""  # settings digest of the engine that starts beside ours; "" = none does
         self.is_ending = False
         self.is_gpu_unhealthy = False  # the engine ended because of its device, and is not started again
         self.last_failure: Failure | None = None  # why it ended then
+        self.failed_at: datetime | None = None  # and when
+        self.num_failures = 0  # engines that ended so
         self.last_death = ""  # how the engine ended when nobody had asked it to
         self.died = asyncio.Event()  # it died, and is not started again
         self.end_wanted = asyncio.Event()  # Shutdown was called
@@ -102,6 +108,8 @@ class Worker:
         status.swapping_to = self.swapping_to
         if self.last_failure is not None:
             status.last_engine_failure.CopyFrom(to_failure(self.last_failure))
+            status.last_engine_failure_unix_seconds = self.failed_at.timestamp() if self.failed_at else 0.0
+            status.engine_failures = self.num_failures
         return status
 
     def check_admission(self) -> None:
@@ -212,11 +220,13 @@ class Worker:
             self.is_gpu_unhealthy = True
             self.board.fail("GPUUnhealthy", f"{last_words}; no engine is started again on this device")
             self.load_changes.notify()
-        end = f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
+        end = end_words(exit_code)
         if self.link.why_killed:
             end = f"was killed: {self.link.why_killed}"
         self.note_death(f"the engine process {end}; its last words: {last_words or 'none'}")
         self.last_failure = Failure(REASONS.get(exit_code, "EngineDied"), self.last_death)
+        self.failed_at = self._now()
+        self.num_failures += 1
         self.changes.notify()
 
     def note_death(self, words: str) -> None:

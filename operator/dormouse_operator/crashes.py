@@ -1,0 +1,105 @@
+"""Engines and workers that ended though nobody asked: counted per pod in the status, so that each is told once. Pure.
+
+A worker counts its engines' ends since its container started, the kubelet counts the container's; so an end is not lost
+when nobody looked while it happened. What is known of a pod lasts as long as the pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from dormouse_operator.manifests import Occurrence
+from dormouse_operator.model import Container, Crash, Observed, Pod
+from dormouse_operator.parse import format_time
+
+CONTAINER_REASON = "WorkerCrashed"
+_BY_SIGNAL = 128  # exit codes above are signals
+_MAX_WORDS = 600  # of one end, in the status
+
+
+def crashes_of(observed: Observed) -> tuple[Crash, ...]:
+    """Return what is known of each pod that is there; those that nothing happened to are left out."""
+    known = {crash.pod_uid: crash for crash in observed.deployment.recorded.crashes}
+    blank = (Crash(pod=pod.name, pod_uid=pod.uid, count=0) for pod in _pods(observed))
+    told = (_engine(observed, _container(observed, known.get(crash.pod_uid, crash))) for crash in blank)
+    return tuple(sorted((crash for crash in told if crash.count or crash.restarts), key=lambda crash: crash.pod))
+
+
+def news(observed: Observed) -> list[Occurrence]:
+    """Return a warning for each pod in which something ended since the recorded status was written."""
+    known = {crash.pod_uid: crash.count for crash in observed.deployment.recorded.crashes}
+    fresh = ((crash, crash.count - known.get(crash.pod_uid, 0)) for crash in crashes_of(observed))
+    return [Occurrence("Warning", crash.reason, _words(crash, times)) for crash, times in fresh if times > 0]
+
+
+def write(crash: Crash) -> dict[str, Any]:
+    """Return a crash as it stands in the status."""
+    return {
+        "pod": crash.pod,
+        "podUID": crash.pod_uid,
+        "count": crash.count,
+        "engineFailures": crash.engine_failures,
+        "containerRestarts": crash.restarts,
+        "reason": crash.reason,
+        "message": crash.message[:_MAX_WORDS],
+    } | ({"time": format_time(crash.time)} if crash.time else {})
+
+
+def end_of(container: Container) -> str:
+    """Return how a container ended: code, reason, when, how often, the last line of its log."""
+    reason = f" ({container.exit_reason})" if container.exit_reason not in {"", "Error", "Completed"} else ""
+    when = f" at {format_time(container.ended)}" if container.ended else ""
+    lines = container.exit_message.splitlines()
+    is_killed = (container.exit_code or 0) > _BY_SIGNAL  # what it said before has nothing to do with it
+    words = f"{'; the last line of its log' if is_killed else ''}: {lines[-1][:300]}" if lines else ""
+    return f"exit code {container.exit_code}{reason}{when}, restarted {container.restart_count} times{words}"
+
+
+def _pods(observed: Observed) -> Iterable[Pod]:
+    followers = (pod for pods in observed.followers.values() for pod in pods)
+    ours = (pod for pod in (*observed.pods, *followers) if pod.owner_uid == observed.deployment.uid)
+    return (pod for pod in ours if not pod.is_deleting)
+
+
+def _container(observed: Observed, known: Crash) -> Crash:
+    """Add the ends of the container. One that was asked to end, with code 0, is none."""
+    pod = next(pod for pod in _pods(observed) if pod.uid == known.pod_uid)
+    container = pod.container
+    times = container.restart_count - known.restarts
+    if times <= 0:
+        return known
+    counted = replace(known, restarts=container.restart_count, engine_failures=0)  # a new front counts from 0
+    if not container.exit_code:
+        return counted
+    return replace(
+        counted,
+        count=known.count + times,
+        reason=CONTAINER_REASON,
+        message=f"the container ended: {end_of(container)}",
+        time=container.ended or observed.now,
+    )
+
+
+def _engine(observed: Observed, known: Crash) -> Crash:
+    """Add the ends of engines, as far as the worker was asked."""
+    worker = observed.workers.get(known.pod) or observed.strangers.get(known.pod)
+    failure = worker.last_engine_failure if worker else None
+    if worker is None or failure is None or worker.engine_failures <= known.engine_failures:
+        return known
+    return replace(
+        known,
+        count=known.count + worker.engine_failures - known.engine_failures,
+        engine_failures=worker.engine_failures,
+        reason=failure.reason,
+        message=failure.message[:_MAX_WORDS],
+        time=worker.engine_failed,
+    )
+
+
+def _words(crash: Crash, times: int) -> str:
+    when = f" at {format_time(crash.time)}" if crash.time else ""
+    often = f"; {times} times since it was last looked at" if times > 1 else ""
+    total = f"; {crash.count} times in this pod" if crash.count > times else ""
+    return f"pod {crash.pod}{when}: {crash.message}{often}{total}"
