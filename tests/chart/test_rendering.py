@@ -285,3 +285,14 @@ def test_with_mutual_tls_the_operator_may_keep_certificates_and_the_gateway_moun
 def test_the_authority_can_be_somebody_elses(render: Render):
     own = named(render("mtls.enabled=true", "mtls.authoritySecretName=corp"), "Role", "r-dormouse-operator-lease")
     assert ["corp", "r-dormouse-gateway-identity"] in [rule.get("resourceNames") for rule in own["rules"]]
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_whoever_waits_for_the_release_waits_for_a_replica_of_each_part(render, replicas):
+    """helm takes a Deployment for ready once all but maxUnavailable of its replicas are."""
+    settings = (f"operator.replicas={replicas}", f"gateway.replicas={replicas}")
+    deployments = [item for item in render(*settings) if item["kind"] == "Deployment"]
+    assert len(deployments) == 2
+    for deployment in deployments:
+        spec = deployment["spec"]
+        assert spec["replicas"] - spec["strategy"]["rollingUpdate"]["maxUnavailable"] >= 1
