@@ -22,6 +22,8 @@ from dormouse_operator.model import WorkerState
 from dormouse_operator.parse import CONTAINER, format_time
 from dormouse_operator.testing_workers import FakeWorker, FakeWorkers
 
+_PROBED_WELL = {WorkerState.READY, WorkerState.ASLEEP, WorkerState.WAKING}  # asleep, the gate says that it is not ready
+
 
 @dataclass(slots=True)
 class SteppedClock:
@@ -140,7 +142,7 @@ class FakeNode:
     def _probe(self, pod: Mapping[str, Any]) -> None:
         worker = self.workers.workers.get(pod["status"]["podIP"])
         gates = [item for item in pod["status"]["conditions"] if item["type"] == READINESS_GATE]
-        is_well = worker.state is WorkerState.READY if worker else _runs(pod)
+        is_well = worker.state in _PROBED_WELL if worker else _runs(pod)
         is_ready = is_well and bool(gates) and gates[0]["status"] == "True"
         self._edit(pod["metadata"], lambda obj: _set_ready(obj, is_ready=is_ready))
 

@@ -289,7 +289,7 @@ def test_the_authority_can_be_somebody_elses(render: Render):
 
 @pytest.mark.parametrize("replicas", [1, 2, 3])
 def test_whoever_waits_for_the_release_waits_for_a_replica_of_each_part(render, replicas):
-    """helm takes a Deployment for ready once all but maxUnavailable of its replicas are."""
+    """Helm takes a Deployment for ready once all but maxUnavailable of its replicas are."""
     settings = (f"operator.replicas={replicas}", f"gateway.replicas={replicas}")
     deployments = [item for item in render(*settings) if item["kind"] == "Deployment"]
     assert len(deployments) == 2

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from dormouse_api.names import READINESS_GATE
 from dormouse_operator.manifests import (
     Occurrence,
     WorkerDefaults,
@@ -194,6 +195,17 @@ def test_an_event_is_about_the_deployment():
     assert event["metadata"]["name"].startswith("tiny.")
 
 
+@pytest.mark.parametrize("mutual_tls", [False, True])
+def test_the_kubelet_asks_where_a_sleeping_worker_answers_well(mutual_tls):
+    """A probe that fails for hours is most of a night's Events; that it takes no requests is said by the gate."""
+    wanted = replace(deployment(), mutual_tls=mutual_tls)
+    spec = pod_manifest(wanted, image="worker:1", index=0, defaults=DEFAULTS)["spec"]
+    probe = spec["containers"][0]["readinessProbe"]
+    assert probe["httpGet"] == {"path": "/readyz", "port": 8080}
+    assert "grpc" not in probe
+    assert spec["readinessGates"] == [{"conditionType": READINESS_GATE}]
+
+
 def test_with_mutual_tls_a_worker_mounts_its_certificate_and_the_kubelet_asks_over_http():
     plain, secured = deployment(), replace(deployment(), mutual_tls=True)
     spec = pod_manifest(secured, image="worker:1", index=0, defaults=DEFAULTS)["spec"]
@@ -203,6 +215,5 @@ def test_with_mutual_tls_a_worker_mounts_its_certificate_and_the_kubelet_asks_ov
     assert volume["secret"]["secretName"] == f"{secured.key.name}-identity"
     assert {"name": "DORMOUSE_MUTUAL_TLS_DIR", "value": mount["mountPath"]} in container["env"]
     assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": 8080}
-    assert "grpc" not in container["readinessProbe"]
     assert revision_of(secured, "worker:1") != revision_of(plain, "worker:1")
     assert "certificates" not in str(pod_manifest(plain, image="worker:1", index=0, defaults=DEFAULTS))

@@ -9,7 +9,6 @@ from datetime import datetime
 from dormouse_api.names import (
     CONTROL_PORT,
     INFERENCE_PORT,
-    INFERENCE_SERVICE,
     LABEL_POD_DIGEST,
     LABEL_RANKS,
     LABEL_REPLICA,
@@ -155,7 +154,7 @@ def _container(deployment: Deployment, image: str, revision: str, defaults: Work
         "startupProbe": {**http, "periodSeconds": 1, "timeoutSeconds": 2, "failureThreshold": 180},
         "livenessProbe": {**http, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 3},
         "readinessProbe": {
-            **_readiness(deployment),
+            "httpGet": {"path": "/readyz", "port": METRICS_PORT},  # asleep it is OK: see the gate
             "periodSeconds": 1,
             "timeoutSeconds": 2,
             "failureThreshold": 2,
@@ -163,13 +162,6 @@ def _container(deployment: Deployment, image: str, revision: str, defaults: Work
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": _mounts(deployment),
     }
-
-
-def _readiness(deployment: Deployment) -> Manifest:
-    """Return how the kubelet asks: it has no certificate, so that gRPC with mutual TLS is closed to it."""
-    if deployment.mutual_tls:
-        return {"httpGet": {"path": "/readyz", "port": METRICS_PORT}}
-    return {"grpc": {"port": INFERENCE_PORT, "service": INFERENCE_SERVICE}}
 
 
 def worker_arguments(deployment: Deployment) -> list[str]:

@@ -164,3 +164,20 @@ async def test_while_it_loads_all_are_refused(open_house, method):
 async def test_weights_are_saved_where_the_operator_says(house):
     await house.operate("SaveShardedState", directory="/shards")
     assert commands(house) == [("save_sharded_state", {"directory": "/shards"})]
+
+
+async def test_a_worker_that_sleeps_answers_the_kubelets_probe_well_and_still_serves_nobody(house):
+    await house.operate("Sleep", level=1)
+    status, words = await house.http("/readyz")
+    assert status == 200
+    assert "asleep at level 1" in words
+    assert "the readiness gate is closed" in words
+    assert await house.inference_health() == "NOT_SERVING"
+    await house.operate("WakeUp")
+    assert await house.http("/readyz") == (200, "ok\n")
+
+
+async def test_a_worker_without_an_operator_that_sleeps_is_not_ready(open_house):
+    async with open_house(standalone=True) as house:
+        await house.operate("Sleep", level=1)
+        assert (await house.http("/readyz"))[0] == 503

@@ -58,6 +58,7 @@ logger = logging.getLogger(__name__)
 SPARE_BYTES = 1 << 20  # so far beyond the limit gRPC lets a message in, to be refused with a sentence of ours
 STOP_GRACE_S = 1.0  # what calls get to end after the requests are done: watchers end by themselves
 EXIT_DRAINED, EXIT_ENGINE_DIED = 0, 1
+_RESTING = frozenset({State.ASLEEP, State.WAKING})
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
 
@@ -287,9 +288,15 @@ class Front:
         return Answer(503, b"the engine died or takes too long\n")
 
     def _readyz(self) -> Answer:
-        board = self.worker.board
-        if board.state is State.READY and not self.worker.is_ending:
+        """Answer the kubelet: asleep, too, where an operator's readiness gate keeps requests away.
+
+        A probe that fails for hours is an Event a minute that tells nobody anything.
+        """
+        state = self.worker.board.state
+        if state is State.READY and not self.worker.is_ending:
             return Answer(200, b"ok\n")
+        if state in _RESTING and not (self._settings.standalone or self.worker.is_ending):
+            return Answer(200, f"{self.worker.words}; the readiness gate is closed\n".encode())
         return Answer(503, f"{self.worker.words}\n".encode())
 
 
