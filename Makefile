@@ -107,7 +107,7 @@ test-long: prepare ## Every fault, the ladder, a lost node; writes records to te
 	$(MAKE) e2e-nodes
 
 .PHONY: outside
-outside: prepare model ## As an outsider would: floods, mistyped resources (10 minutes); writes tests/records/outside.json
+outside: prepare model ## As an outsider would: floods, mistyped resources, every architecture (20 minutes); writes tests/records/outside.json
 	$(PY) -m localkube.extras
 	DORMOUSE_RECORD=outside $(PY) -m pytest tests/outside --durations=0
 

@@ -29,9 +29,10 @@ class Recorder:
         self._tests: dict[str, dict[str, Any]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note outcome and seconds of a test; a failure in its set-up or its end counts as its own."""
+        """Note outcome, seconds and properties of a test; a failure in its set-up or its end counts as its own."""
         test = self._tests.setdefault(report.nodeid, {"outcome": "passed", "seconds": 0.0})
         test["seconds"] = round(test["seconds"] + report.duration, 2)
+        test.update(report.user_properties)
         if report.outcome != "passed":
             test["outcome"] = report.outcome
 

@@ -24,3 +24,16 @@ def test_a_record_names_seed_commit_seconds_and_outcomes(pytester, tmp_path):
         "test_bad": "failed",
         "test_good": "passed",
     }
+
+
+def test_what_a_test_says_of_itself_stands_beside_its_outcome(pytester, tmp_path):
+    pytester.makeconftest(f"""
+        from pathlib import Path
+        from tests.recording import Recorder
+        def pytest_configure(config):
+            config.pluginmanager.register(Recorder("nightly", Path({str(tmp_path)!r})))
+    """)
+    pytester.makepyfile("def test_good(record_property): record_property('ending', 'equal')")
+    pytester.runpytest("-p", "no:asyncio", "-p", "no:cacheprovider").assert_outcomes(passed=1)
+    (test,) = json.loads((tmp_path / "nightly.json").read_text())["tests"].values()
+    assert (test["outcome"], test["ending"]) == ("passed", "equal")
