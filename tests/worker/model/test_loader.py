@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import LlamaConfig, Phi3Config
+from transformers import LlamaConfig, Phi3Config, PhimoeConfig
 
 from dormouse_worker.errors import CustomCodeRefused, InsufficientMemory, InvalidSettings, ModelInvalid, ModelNotFound
 from dormouse_worker.host import Host
@@ -91,6 +91,12 @@ def test_frequencies_that_change_beyond_a_length_end_the_model_there():
     assert resolve_max_model_len(config, 0) == 32
     with pytest.raises(InvalidSettings, match=r"maxModelLen 33 is above .* 32"):
         resolve_max_model_len(config, 33)
+
+
+def test_a_window_that_only_the_masks_have_ends_the_model_where_it_begins_to_hide():
+    config = PhimoeConfig(max_position_embeddings=128, sliding_window=32)
+    assert resolve_max_model_len(config, 0) == 32
+    assert resolve_max_model_len(PhimoeConfig(max_position_embeddings=128, sliding_window=None), 0) == 128
 
 
 def test_a_model_without_a_length_needs_the_setting():

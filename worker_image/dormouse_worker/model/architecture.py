@@ -15,6 +15,9 @@ SUPPORTED_LAYER_TYPES = {"full_attention", "sliding_attention"}
 ALIBI_MODELS = {"bloom", "mpt"}  # without a switch, or with one in a place of their own
 
 
+HIDDEN_WINDOWS = {"phimoe"}  # its masks have a sliding window that its attention is not told of
+
+
 def check_known(path: Path, config: Mapping[str, Any]) -> None:
     """Raise CustomCodeRefused for a model that only the code beside it can compute; of the others it is not run."""
     kind = config.get("model_type")
@@ -73,6 +76,9 @@ def find_position_limit(config: Any) -> int | None:
         for rope in _rope_parameters(text_config)
         if rope.get("rope_type") == "longrope" and rope.get("original_max_position_embeddings")
     ]
+    window = getattr(text_config, "sliding_window", None)
+    if window and getattr(text_config, "model_type", "") in HIDDEN_WINDOWS:
+        limits.append(window)  # up to there it hides nothing
     own = getattr(text_config, "max_position_embeddings", None)
     if own is not None:
         limits.append(own)
