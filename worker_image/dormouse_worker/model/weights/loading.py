@@ -179,7 +179,7 @@ def _plan_pretrained(
 
 def _load_pretrained(config: Any, settings: EngineSettings, files: ModelFiles) -> Any:
     with collected() as findings:
-        module = AutoModelForCausalLM.from_pretrained(
+        module = AutoModelForCausalLM.from_pretrained(  # nosec B615  # of a directory
             settings.model_path,
             config=config,
             dtype=DTYPES.get(settings.dtype, "auto"),
