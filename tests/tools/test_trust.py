@@ -10,7 +10,9 @@ from tools.bootstrap import ROOT
 
 PAGE = ROOT / "docs" / "trust.md"
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
-ROWS = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| ") and not line.startswith("| promise ")]
+ROWS = [
+    line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| ") and not line.startswith("| promise ")
+]
 
 
 def named_tests() -> list[tuple[str, str]]:
