@@ -91,6 +91,8 @@ def test_a_rotation_draws_new_seeds_once_and_keeps_those_of_before(cluster: Clus
     assert all(generations(cluster, namespace)[name] > generation for name, generation in before.items())
     helm("roleTokens.rotation=2026-11-23", "operator.logLevel=debug")
     assert seeds(cluster, namespace) == second
+    helm("roleTokens.rotation=")
+    assert seeds(cluster, namespace) == second, "who forgets the value rotates nothing"
     helm("roleTokens.rotation=2026-11-24")
     third = seeds(cluster, namespace)
     for role in ("operator", "gateway"):

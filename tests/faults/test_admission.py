@@ -28,6 +28,10 @@ FORBIDDEN = {
     "a service account": ({"serviceAccountName": "admin"}, "serviceAccountName"),
     "the old name of a service account": ({"serviceAccount": "admin"}, "serviceAccountName"),
     "its token": ({"automountServiceAccountToken": True}, "automountServiceAccountToken"),
+    "its token, by removing what keeps it out": (
+        {"automountServiceAccountToken": None},
+        "automountServiceAccountToken",
+    ),
     "a token in a volume": ({"volumes": [_TOKEN]}, "serviceAccountTokens"),
     "a path of the host": ({"volumes": [{"name": "empty", "emptyDir": {}}, _HOST]}, "hostPath"),
     "the host's network": ({"hostNetwork": True}, "hostNetwork"),

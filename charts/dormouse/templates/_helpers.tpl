@@ -93,7 +93,9 @@ among the values, because every template that asks must get the same ones.
 {{- $secret := lookup "v1" "Secret" .Release.Namespace (printf "%s-role-tokens" (include "dormouse.fullname" .)) -}}
 {{- $stored := $secret.data | default dict -}}
 {{- $last := get (($secret.metadata | default dict).annotations | default dict) "dormouse.dev/rotation" -}}
-{{- $rotates := ne $last (toString .Values.roleTokens.rotation) -}}
+{{- $wanted := toString .Values.roleTokens.rotation | default $last -}}
+{{- $_ := set .Values "lastRotation" $wanted -}}
+{{- $rotates := ne $last $wanted -}}
 {{- $data := dict -}}
 {{- range $role := list "operator" "gateway" -}}
 {{- $key := printf "%s-seed" $role -}}

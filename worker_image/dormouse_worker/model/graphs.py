@@ -20,6 +20,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from dormouse_worker.errors import Internal
 from dormouse_worker.model.attention.interface import AttentionPlan, GraphBackend, GraphPlan, Ints
 from dormouse_worker.model.input_batch import PackedInput
 
@@ -57,21 +58,35 @@ class CudaGraphMaker:
     def record(self, work: Callable[[], None]) -> Graph:
         """See `GraphMaker`. The first run, outside the graph, lets kernels compile and libraries take their memory.
 
-        Other threads may call the device meanwhile: NCCL's watches its events.
+        Other threads may call the device meanwhile: NCCL's watches its events. Raises Internal if the device itself
+        has failed, which computes nothing any more.
         """
         current = torch.cuda.current_stream()
+        try:
+            return self._capture(current, work)
+        except RuntimeError:
+            torch.cuda.set_stream(current)  # a capture that fails leaves its own
+            _require_device()
+            raise
+
+    def _capture(self, current: torch.cuda.Stream, work: Callable[[], None]) -> Graph:
         warm_up = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         warm_up.wait_stream(current)
         with torch.cuda.stream(warm_up):
             work()
         current.wait_stream(warm_up)
         graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                work()
-        finally:
-            torch.cuda.set_stream(current)  # a capture that fails leaves its own
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            work()
         return graph
+
+
+def _require_device() -> None:
+    """Raise Internal if the device computes nothing any more: it then says so at every wait."""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        raise Internal(f"the device failed while decode steps were recorded: {error}") from error
 
 
 def graph_sizes(max_num_seqs: int) -> tuple[int, ...]:
