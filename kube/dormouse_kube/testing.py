@@ -18,6 +18,7 @@ from dormouse_kube.merge import merge_patch
 from dormouse_kube.testing_store import (
     Key,
     Store,
+    check_immutable,
     check_version,
     event_of,
     key_of,
@@ -192,6 +193,7 @@ class FakeKube:
         key = key_of(kind, obj)
         await self._record("apply", kind, key[1], key[2], subresource)
         check_version(key, obj, self._store.get(key))
+        check_immutable(obj, self._store.get(key))
         if subresource:
             self._stored(key)
         return self._store.apply(kind, obj, manager=field_manager, subresource=subresource)

@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
 from dormouse_kube.api import PODS, Kind, Resource, WatchEvent
-from dormouse_kube.errors import Conflict, Gone
+from dormouse_kube.errors import Conflict, Gone, Invalid
 from dormouse_kube.merge import merge, remove_given_up
 
 _WITH_STATUS = {"pods", "services", "inferencedeployments"}
@@ -160,6 +160,13 @@ def check_version(key: Key, obj: Resource, stored: Resource | None) -> None:
     is_other = uid is not None and (stored is None or stored["metadata"]["uid"] != uid)
     if is_other or (version and (stored is None or stored["metadata"]["resourceVersion"] != version)):
         raise Conflict(f'{key[0]} "{key[2]}": the object has been modified', status=409, reason="Conflict")
+
+
+def check_immutable(obj: Resource, stored: Resource | None) -> None:
+    """Raise Invalid where a Secret or ConfigMap that says that it never changes would change."""
+    if stored is not None and stored.get("immutable") and stored.get("data") != obj.get("data"):
+        name = obj["metadata"]["name"]
+        raise Invalid(f'"{name}" is invalid: data: field is immutable when `immutable` is set', status=422)
 
 
 def with_status_of(kind: Kind, obj: Resource, stored: Resource | None) -> dict[str, Any]:

@@ -116,13 +116,13 @@ def validity_under(cert_pem: bytes, authority_pem: bytes) -> Validity:
     return Validity(cert.not_valid_before_utc, cert.not_valid_after_utc)
 
 
-def held_of(cert_pem: bytes, ca_pem: bytes, present_pem: bytes) -> Held | None:
-    """Return what these files of a holder say; None if nobody whom it trusts, nor the present authority, issued it."""
-    trusts = certificates_in(ca_pem)
-    for issuer in (present_pem, *trusts):
+def held_of(cert_pem: bytes, ca_pem: bytes, authorities: tuple[bytes, ...]) -> Held | None:
+    """Return what these files of a holder say of these authorities, and of no other; None if none of them issued it."""
+    trusts = frozenset(authorities).intersection(certificates_in(ca_pem))
+    for issuer in authorities:
         with suppress(BadCertificate):
             validity = validity_under(cert_pem, issuer)
-            return Held(issuer, validity.begin, validity.end, ca_pem, frozenset(trusts))
+            return Held(issuer, validity.begin, validity.end, ca_pem, trusts)
     return None
 
 

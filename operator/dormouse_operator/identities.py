@@ -3,6 +3,9 @@
 Only the acting operator does. What it knows of them can be lost: one that starts anew reads the Secrets and issues what
 is due. The authority's key is in one Secret of the release's namespace, the others' keys in their own; the operator's
 own key is nowhere but in this process.
+
+Whom to trust is read from the release's own Secrets alone: a worker's stands in a namespace whose people may write it.
+It tells which of the authorities that are known already it trusts, and which of them issued its certificate.
 """
 
 from __future__ import annotations
@@ -91,14 +94,13 @@ class Identities:
         self._now = now
         self._ca: CertificateAuthority | None = None
         self._former: CertificateAuthority | None = None  # who issues until everybody trusts the present one
-        self._rotation = Rotation()
+        self._rotation = Rotation(now())
         self._own: Held | None = None
         self._bundle: Bundle | None = None
         metadata = release_metadata(settings.namespace, settings.gateway_secret, settings.release)
         gateway = Identity(Role.GATEWAY, settings.namespace, settings.release)
-        self._wanted: dict[Key, _Wanted] = {
-            Key(settings.namespace, settings.gateway_secret): _Wanted(gateway, metadata)
-        }
+        self._gateway = Key(settings.namespace, settings.gateway_secret)
+        self._wanted: dict[Key, _Wanted] = {self._gateway: _Wanted(gateway, metadata)}
         self._issued: dict[Key, Held] = {}
         self._news = asyncio.Event()
 
@@ -140,18 +142,25 @@ class Identities:
         """Issue what is missing or due; tell whether all of it succeeded. Raises NotLeading."""
         try:
             await self._find_authority()
-        except (KubeError, BadCertificate) as error:
+            await self._read(self._gateway, self._present.root_pem)
+        except (KubeError, BadCertificate, BadIdentity) as error:
             _LOG.error("no certificates can be issued: %s", error)
             return False
-        failed = await self._each(self._read, self._wanted.keys())
         trusted = self._trusted()
         self._keep_own(trusted)
+        failed = await self._each(lambda key: self._read(key, trusted), self._wanted.keys())
         failed |= await self._each(lambda key: self._keep(key, trusted), self._wanted.keys() - failed)
-        if self._issued.keys() >= self._wanted.keys():
-            self._rotation.look(
-                (*self._issued.values(), *filter(None, [self._own])), self._present.root_pem, self._now()
-            )
+        self._look(failed)
         return not failed
+
+    def _look(self, failed: set[Key]) -> None:
+        """Tell the rotation what all have; without the workers for whom it failed, when they were waited for enough."""
+        now = self._now()
+        left_out = failed - {self._gateway} if self._rotation.may_leave_out(now) else set()
+        counted = self._wanted.keys() - left_out
+        if self._issued.keys() >= counted:
+            held = (*(self._issued[key] for key in counted), *filter(None, [self._own]))
+            self._rotation.look(held, self._present.root_pem, now)
 
     async def _each(self, do: Callable[[Key], Awaitable[None]], keys: Iterable[Key]) -> set[Key]:
         """Do it for these Secrets; return for which it failed. Raises NotLeading."""
@@ -180,7 +189,7 @@ class Identities:
         if self._ca is None or self._ca.cert_pem != found.cert_pem:
             _LOG.info("certificates are issued by %r", found)
             self._former, self._ca = self._ca, found
-            self._rotation = Rotation()
+            self._rotation = Rotation(self._now())
 
     async def _stored_authority(self) -> CertificateAuthority | None:
         """Return the authority that is there, None where we may make one. Raises KubeError, BadCertificate."""
@@ -206,14 +215,17 @@ class Identities:
             return made
         return await self._stored_authority() or made
 
-    async def _read(self, key: Key) -> None:
-        """Know what a Secret holds, if it is not known. Raises KubeError, BadIdentity."""
+    async def _read(self, key: Key, known: bytes) -> None:
+        """Know what a Secret holds of the known authorities, if it is not known. Raises KubeError, BadIdentity."""
         if key in self._issued:
             return
         raw = await self._kube.get(SECRETS, *key)
         if raw is not None and not is_operators_secret(raw):
-            raise BadIdentity("a Secret of this name is there that somebody else made; remove or rename it")
-        if raw and (found := held_of(secret_file(raw, CERT_FILE), secret_file(raw, CA_FILE), self._present.root_pem)):
+            raise BadIdentity(f"a Secret of this name is there that somebody else made; remove or rename {key}")
+        cert, ca = (secret_file(raw or {}, name) for name in (CERT_FILE, CA_FILE))
+        # The release's own Secret says whom we issued with before this process; a tenant's says nothing of the kind.
+        authorities = certificates_in(known) + (certificates_in(ca) if key == self._gateway else ())
+        if found := held_of(cert, ca, authorities):
             self._issued[key] = found
 
     @property
@@ -227,7 +239,8 @@ class Identities:
         if self._rotation.may_drop(self._now()):
             self._former = None
             return present.cert_pem
-        known = {cert for held in (*self._issued.values(), *filter(None, [self._own])) for cert in held.trusts}
+        ours = filter(None, [self._issued.get(self._gateway), self._own])
+        known = {cert for held in ours for cert in held.trusts}
         known |= {self._former.root_pem} if self._former else set()
         return b"".join((present.cert_pem, *sorted(known.difference(certificates_in(present.cert_pem)))))
 
@@ -255,7 +268,7 @@ class Identities:
             bundle = self._issuer().issue(identity, now=self._now(), lifetime=self._settings.lifetime)
         self._bundle = replace(bundle, ca=trusted)
         self._tls.replace(self._bundle)
-        self._own = held_of(bundle.cert, trusted, self._present.root_pem)
+        self._own = held_of(bundle.cert, trusted, certificates_in(trusted))
 
     async def _keep(self, key: Key, trusted: bytes) -> None:
         """Write one Secret, if what it holds is missing, due, or trusts others. Raises KubeError, NotLeading."""
@@ -275,5 +288,5 @@ class Identities:
         files = {CERT_FILE: cert, KEY_FILE: private_key, CA_FILE: trusted}
         await self._kube.apply(SECRETS, secret_manifest(self._wanted[key].metadata, files), field_manager=FIELD_MANAGER)
         self._issued.pop(key, None)
-        if found := held_of(cert, trusted, self._present.root_pem):
+        if found := held_of(cert, trusted, certificates_in(trusted)):
             self._issued[key] = found

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 SPREAD = timedelta(seconds=150)
+PATIENCE = timedelta(seconds=600)  # so long a Secret that can not be read or written holds the others up
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +24,14 @@ class Held:
     begin: datetime
     end: datetime
     ca: bytes  # its file of authorities, as it is
-    trusts: frozenset[bytes]  # the authorities in there, each as PEM
+    trusts: frozenset[bytes]  # those of our authorities that are in there, each as PEM
 
 
 @dataclass(slots=True)
 class Rotation:
     """Since when all Secrets trust the present authority, and since when all certificates are of it."""
 
+    began: datetime
     trusted_since: datetime | None = None
     issued_since: datetime | None = None
 
@@ -40,6 +42,10 @@ class Rotation:
         is_issued = all(present == each.issuer for each in seen)
         self.trusted_since = (self.trusted_since or now) if is_trusted else None
         self.issued_since = (self.issued_since or now) if is_issued else None
+
+    def may_leave_out(self, now: datetime) -> bool:
+        """Tell whether those whose Secrets can not be read or written are waited for no longer."""
+        return now - self.began >= PATIENCE
 
     def may_issue(self, now: datetime) -> bool:
         """Tell whether everybody accepts what the present authority issues."""

@@ -15,8 +15,8 @@ from dormouse_api.names import Role
 from dormouse_kube.api import SECRETS
 from dormouse_kube.testing import FakeKube
 from dormouse_operator.certificates import BadCertificate, CertificateAuthority, certificates_in, validity_under
-from dormouse_operator.manifests.identity import secret_file
-from dormouse_operator.rotation import SPREAD, Held, Rotation
+from dormouse_operator.manifests.identity import release_metadata, secret_file, secret_manifest
+from dormouse_operator.rotation import PATIENCE, SPREAD, Held, Rotation
 from dormouse_operator.testing_certificates import a_bundle, an_authority
 from dormouse_operator.testing_nouns import observed
 from tests.operator_.test_identities import CA, GATEWAY, House, authority_secret
@@ -185,12 +185,88 @@ async def test_grpc_takes_both_authorities_from_one_file_though_they_have_the_sa
         await listening.stop(None)
 
 
+def a_tenants_secret(tenants, *, is_immutable=False, extra=b""):
+    """Return what somebody who may write Secrets in the workers' namespace puts there, labelled like the operator's."""
+    worker = a_bundle(tenants, Role.WORKER)
+    metadata = release_metadata(WORKERS[1], WORKERS[0], "r")
+    data = {"tls.crt": worker.cert, "tls.key": worker.key, "ca.crt": tenants.cert_pem + extra}
+    return secret_manifest(metadata, data) | ({"immutable": True} if is_immutable else {})
+
+
+def everybodys_authorities(house):
+    """Return all authorities that operator and gateways trust."""
+    return {*certificates_in(house.tls._bundle.ca), *certificates_in(secret_file(house.secret(GATEWAY), "ca.crt"))}
+
+
+@pytest.mark.parametrize("has_ours", [False, True])
+@pytest.mark.parametrize("is_immutable", [False, True])
+async def test_an_authority_that_a_tenant_puts_into_his_secret_is_trusted_by_nobody(is_immutable, has_ours):
+    """Neither by an operator that starts anew, nor while the authority is replaced; and that ends all the same."""
+    first = House()
+    assert await first.identities.step()
+    tenants, ours = an_authority(), first.cert(CA)
+    secret = a_tenants_secret(tenants, is_immutable=is_immutable, extra=ours if has_ours else b"")
+    first.kube.put(SECRETS, secret)
+    house, second = House(first.kube), an_authority()
+    house.identities.saw(SEEN)
+    for at in range(60):
+        if at == 3:
+            house.kube.put(SECRETS, authority_secret(CA, second))
+        assert await house.identities.step() is not is_immutable
+        assert everybodys_authorities(house) <= {ours, second.root_pem}, f"at step {at}"
+        house.now += STEP
+    assert everybodys_authorities(house) == {second.root_pem}
+    assert accepts(second.root_pem, house.cert(GATEWAY))
+    told = secret_file(house.secret(*WORKERS), "ca.crt")
+    assert told == (secret_file(secret, "ca.crt") if is_immutable else second.root_pem)
+
+
+async def test_a_secret_of_somebody_else_holds_the_others_up_no_longer_than_our_patience(caplog):
+    house = House()
+    other = a_tenants_secret(an_authority())
+    del other["metadata"]["labels"]
+    house.kube.put(SECRETS, other)
+    house.identities.saw(SEEN)
+    assert not await house.identities.step()
+    house.kube.put(SECRETS, authority_secret(CA, second := an_authority()))
+    seen = []
+    for _ in range(int((PATIENCE + 2 * SPREAD) / STEP) + 3):
+        assert not await house.identities.step()
+        seen.append(len(everybodys_authorities(house)))
+        house.now += STEP
+    assert set(seen[: int(PATIENCE / STEP)]) == {2}, "so long they wait"
+    assert everybodys_authorities(house) == {second.root_pem}
+    assert house.secret(*WORKERS)["data"] == other["data"]
+    assert "remove or rename {}/{}".format(*reversed(WORKERS)) in caplog.text
+
+
+async def test_the_gateways_secret_is_waited_for_however_long():
+    house = await ready()
+    ours = house.cert(CA)
+    house.kube.edit(SECRETS, "system", GATEWAY, lambda secret: secret.update(immutable=True))
+    house.kube.put(SECRETS, authority_secret(CA, second := an_authority()))
+    for _ in range(60):
+        assert not await house.identities.step()
+        house.now += STEP
+    assert {*certificates_in(house.tls._bundle.ca)} == {ours, second.root_pem}
+
+
+async def test_without_the_gateways_secret_nothing_is_issued(caplog):
+    """It may say of a former authority, which the others still show."""
+    house = House()
+    other = authority_secret(GATEWAY, an_authority())
+    house.kube.put(SECRETS, other)
+    assert not await house.identities.step()
+    assert house.secret(GATEWAY)["data"] == other["data"]
+    assert f"remove or rename system/{GATEWAY}" in caplog.text
+
+
 def held(*, issuer=b"new", trusts=(b"old", b"new")):
     return Held(issuer, NOW, NOW, b"", frozenset(trusts))
 
 
 def test_each_step_waits_until_all_have_made_the_one_before():
-    rotation = Rotation()
+    rotation = Rotation(NOW)
     rotation.look([held(issuer=b"old"), held(issuer=b"old", trusts=[b"old"])], b"new", NOW)
     assert not rotation.may_issue(NOW + SPREAD)
     rotation.look([held(issuer=b"old"), held(issuer=b"old")], b"new", NOW)
