@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 
 from dormouse_api.names import Role
 from dormouse_api.tickets import (
@@ -38,9 +39,9 @@ def proof(role: Role, audience: str = POD_UID, seed: str = "") -> Proof:
     return book(role, seed).proof(audience)
 
 
-def knows(*roles: Role, audience: str = POD_UID) -> TicketCheck:
+def knows(*roles: Role, audience: str = POD_UID, clock: Callable[[], float] = time.time) -> TicketCheck:
     """Return a worker's check of these roles."""
-    return TicketCheck([audience], {role: [public_check(public_key(role))] for role in roles})
+    return TicketCheck([audience], {role: [public_check(public_key(role))] for role in roles}, clock=clock)
 
 
 def book_to_gateways(seed: str = GATEWAY_SEED) -> TicketBook:

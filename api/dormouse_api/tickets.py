@@ -33,6 +33,8 @@ _MOST_PEERS = 4096  # whose tickets a caller keeps
 _MOST_KNOWN = 256  # tickets that a server has checked and remembers
 _MOST_SHOWN = 4  # in one call: of the present and the former key, and as many to spare
 _MOST_CHARS = 512  # of a ticket
+_MOST_DIGITS = 12  # of its end: what does not fit a float can not be compared with a clock
+_MOST_AHEAD_S = LIFETIME_S + SKEW_S  # how far a ticket that we make can end after now
 _CONTEXT = b"dormouse ticket 1\n"  # before everything signed, so that no signature stands for anything else
 
 MetadataPairs = Iterable[tuple[str, str | bytes]]
@@ -218,6 +220,9 @@ class TicketCheck:
         late_s = self._clock() - ticket.ends_s
         if late_s > SKEW_S:
             return f"its ticket ended {late_s:.0f} s ago by this server's clock; {SKEW_S} s are allowed"
+        if -late_s > _MOST_AHEAD_S:
+            words = f"its ticket ends {-late_s:.0f} s ahead by this server's clock"
+            return f"{words}; {_MOST_AHEAD_S} s are allowed: do the clocks agree?"
         if text in self._known:
             return ""
         if ticket.audience not in self._audiences:
@@ -238,7 +243,9 @@ def _shown(metadata: MetadataPairs | None) -> list[str]:
 def _read(text: str) -> _Ticket | None:
     """Return what a ticket says, None for anything else."""
     parts = text.split(";") if len(text) <= _MOST_CHARS and text.isascii() else []
-    if len(parts) != 4 or parts[0] not in set(Role) or not parts[2].isdecimal():
+    if len(parts) != 4 or parts[0] not in set(Role):
+        return None
+    if not parts[2].isdecimal() or len(parts[2]) > _MOST_DIGITS:
         return None
     try:
         signature = base64.b64decode(parts[3], altchars=b"-_", validate=True)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import time
 from dataclasses import dataclass
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dormouse_api.names import METADATA_TICKET, Role
 from dormouse_api.testing_tickets import GATEWAY_SEED, OPERATOR_SEED, POD_UID, STRANGE_SEED, knows, proof, public_key
@@ -21,6 +25,9 @@ from dormouse_api.tickets import (
     read_public_key,
     seeds_of,
 )
+
+BEGUN_S = time.time()  # when the tickets of the tables below were made
+SOON_S = int(BEGUN_S) + LIFETIME_S
 
 
 @dataclass
@@ -77,16 +84,19 @@ def test_a_ticket_proves_its_role_to_the_pod_that_it_is_made_out_to(role):
         (((METADATA_TICKET, "operator"),), "can not be read"),
         (((METADATA_TICKET, f"operator;{POD_UID};x;AAAA"),), "can not be read"),
         (((METADATA_TICKET, f"emperor;{POD_UID};1;AAAA"),), "can not be read"),
-        (((METADATA_TICKET, f"operator;{POD_UID};9999999999;?"),), "can not be read"),
-        (((METADATA_TICKET, f"operator;{POD_UID};9999999999;AAAA"),), "not signed"),
-        (((METADATA_TICKET, f"operator;{POD_UID};9999999999;{'A' * 600}"),), "can not be read"),
+        (((METADATA_TICKET, f"operator;{POD_UID};{SOON_S};?"),), "can not be read"),
+        (((METADATA_TICKET, f"operator;{POD_UID};{SOON_S};AAAA"),), "not signed"),
+        (((METADATA_TICKET, f"operator;{POD_UID};{SOON_S};{'A' * 600}"),), "can not be read"),
+        (((METADATA_TICKET, f"operator;{POD_UID};9999999999;AAAA"),), "360 s are allowed"),
+        (((METADATA_TICKET, f"operator;{POD_UID};{'9' * 13};AAAA"),), "can not be read"),
+        (((METADATA_TICKET, f"operator;x;{'9' * 400};AAAA"),), "can not be read"),
         (((METADATA_TICKET, "\u0661;a;b;c"),), "can not be read"),
         (((METADATA_TICKET, proof(Role.OPERATOR)[0][1].replace("operator", "gateway")),), "not signed"),
         (proof(Role.OPERATOR) * 5, "5 tickets; allowed are 4"),
     ],
 )
 def test_anything_else_proves_nothing_and_says_why(metadata, why):
-    proofs = knows(Role.OPERATOR, Role.GATEWAY)
+    proofs = knows(Role.OPERATOR, Role.GATEWAY, clock=lambda: BEGUN_S)
     assert proofs.role_of(metadata) is Role.CLIENT
     assert why in proofs.complaint(metadata)
     assert bool(why) == bool(proofs.complaint(metadata))
@@ -127,6 +137,33 @@ def test_a_ticket_ends_with_room_for_clocks_that_differ():
     assert fresh.complaint(shown) == "its ticket ended 302 s ago by this server's clock; 300 s are allowed"
     clock.now_s -= 3600
     assert fresh.role_of(book_of(clock, OPERATOR_SEED).proof(POD_UID)) is Role.OPERATOR
+
+
+def test_a_ticket_that_lasts_longer_than_any_that_we_make_is_refused_however_well_signed():
+    clock, ahead = Clock(), Clock()
+    book, check = book_of(ahead, OPERATOR_SEED), check_of(clock, OPERATOR_SEED)
+    ahead.now_s += SKEW_S
+    shown = book.proof(POD_UID)
+    assert check.role_of(shown) is Role.OPERATOR
+    clock.now_s -= 1
+    assert check.role_of(shown) is Role.CLIENT, "one that was checked before, too"
+    words = "its ticket ends 361 s ahead by this server's clock; 360 s are allowed: do the clocks agree?"
+    assert check.complaint(shown) == words
+    ahead.now_s += 10 * 365 * 86400
+    assert check.role_of(book.proof(POD_UID)) is Role.CLIENT
+
+
+ENDS = st.one_of(st.just(str(SOON_S)), st.integers(0, 10**450).map(str), st.text(max_size=20))
+SIGNATURES = st.one_of(st.binary(max_size=80).map(lambda raw: base64.urlsafe_b64encode(raw).decode()), st.text())
+ALMOST = st.tuples(st.sampled_from(Role), st.one_of(st.just(POD_UID), st.text(max_size=9)), ENDS, SIGNATURES)
+
+
+@given(st.one_of(st.text(), st.binary(), ALMOST.map(";".join)))
+def test_nothing_that_is_shown_as_a_ticket_raises(shown):
+    metadata = ((METADATA_TICKET, shown),)
+    proofs = knows(Role.OPERATOR, Role.GATEWAY)
+    assert proofs.role_of(metadata) is Role.CLIENT
+    assert proofs.complaint(metadata)
 
 
 def test_a_caller_keeps_a_ticket_for_half_its_time_and_signs_once():
