@@ -4,6 +4,9 @@ A name stays with its holder. When that is gone, or takes another name, those of
 once, the others only after a grace: what is said to a name by clients who do not know better must not end at another
 team's model because somebody deleted something for a minute. Of several that may have it, the oldest does.
 
+A name that begins like a full one, NAMESPACE/…, is of no other namespace once there was a deployment in that one: as
+long as the process lives. Clients mean that namespace by it, whether its deployment is there now or not.
+
 What a process has not seen itself it takes from the operator's status: who waits there for a name goes on to wait.
 """
 
@@ -66,6 +69,7 @@ class _Claim:
 
 @dataclass(slots=True)
 class _Name(Generic[K]):
+    spelled: str  # the namespace that it begins with, "" without a slash; there need be none of this name
     claims: dict[K, _Claim] = field(default_factory=dict)
     holder: K | None = None
     former: K | None = None  # who had it last
@@ -81,6 +85,7 @@ class ShortNames(Generic[K]):
         self._clock = clock
         self._wanted: dict[K, str] = {}
         self._names: dict[str, _Name[K]] = {}
+        self._namespaces: set[str] = set()  # where there are deployments, or were
         self._ends: deque[tuple[float, str]] = deque()  # of graces, in their order
 
     def __repr__(self) -> str:
@@ -93,6 +98,7 @@ class ShortNames(Generic[K]):
 
         Returns whether it did not want this name before.
         """
+        self._namespaces.add(key.namespace)
         if self._wanted.get(key) == name:
             if not is_waiting:
                 self._names[name].claims[key].free_s = -math.inf
@@ -100,9 +106,10 @@ class ShortNames(Generic[K]):
         is_late = is_waiting or key in self._wanted
         self.remove(key)
         self._wanted[key] = name
-        known = self._names.setdefault(name, _Name())
+        known = self._names.setdefault(name, _Name(_spelled(name)))
         known.claims[key] = _Claim(created, is_late, self._grace_end(name) if is_waiting else -math.inf)
-        if known.holder and not is_late and self._rank(known, key) < self._rank(known, known.holder):
+        may_take = not is_late and not self._is_barred(known, key)
+        if known.holder and may_take and self._rank(known, key) < self._rank(known, known.holder):
             known.holder = key  # heard of later, and older
         self._settle(known)
         return True
@@ -145,7 +152,7 @@ class ShortNames(Generic[K]):
         known = self._names.get(name)
         if known is None or self.rules.scope is Scope.NONE:
             return None
-        return next((key for key in self._ranked(known) if is_own(key)), None)
+        return next((key for key in self._ranked(known) if is_own(key) and not self._is_barred(known, key)), None)
 
     def keeper(self, key: K) -> K | None:
         """Return who has the name that this one wants, or had it until lately; None if nobody is known to."""
@@ -158,14 +165,23 @@ class ShortNames(Generic[K]):
             case _:
                 return self._settle(known) or known.former
 
+    def spelled(self, key: K) -> str:
+        """Return the other namespace whose full names look like the name that this one wants, "" if none do."""
+        known = self._names.get(self._wanted.get(key, ""))
+        return known.spelled if known and self._is_barred(known, key) else ""
+
     def is_waiting(self, key: K) -> bool:
         """Tell whether it can not be called by the name that it wants."""
         if self.rules.scope is Scope.HOLDER and key in self._wanted:
             return self._settle(self._names[self._wanted[key]]) != key
-        return self.rules.scope is Scope.NAMESPACED and key in self._wanted and self.keeper(key) != key
+        if self.rules.scope is Scope.NONE or key not in self._wanted:
+            return False
+        return bool(self.spelled(key)) or self.keeper(key) != key
 
     def _settle(self, known: _Name[K]) -> K | None:
         """Give the name to whom may have it, unless somebody has it; return who has it."""
+        if known.holder is not None and self._is_barred(known, known.holder):
+            known.holder = None  # had it before there were deployments in the namespace that it spells
         if known.holder is None:
             known.holder = next((key for key in self._ranked(known) if self._may_have(known, key)), None)
             if known.holder is not None:
@@ -174,7 +190,11 @@ class ShortNames(Generic[K]):
 
     def _may_have(self, known: _Name[K], key: K) -> bool:
         is_kept = known.former is not None and known.until_s > self._clock() and known.former.namespace != key.namespace
-        return not is_kept and known.claims[key].free_s <= self._clock()
+        return not is_kept and known.claims[key].free_s <= self._clock() and not self._is_barred(known, key)
+
+    def _is_barred(self, known: _Name[K], key: K) -> bool:
+        """Tell whether the name looks like the full name of another namespace's deployment."""
+        return known.spelled in self._namespaces and known.spelled != key.namespace
 
     def _ranked(self, known: _Name[K]) -> list[K]:
         return sorted(known.claims, key=lambda key: (key != known.holder, self._rank(known, key)))
@@ -194,6 +214,11 @@ class ShortNames(Generic[K]):
         known = self._names.get(name)
         if known and not known.claims and known.until_s <= self._clock():
             del self._names[name]
+
+
+def _spelled(name: str) -> str:
+    namespace, slash, _ = name.partition("/")
+    return namespace if slash else ""
 
 
 def says_waiting(conditions: Iterable[Mapping[str, Any]]) -> bool:

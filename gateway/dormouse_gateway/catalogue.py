@@ -2,7 +2,7 @@
 
 A deployment always answers to namespace/name. It may also answer to its model name, its short one (`short_names`): a
 caller's own deployments go first, then who holds the name in the cluster. A model name that spells another deployment's
-namespace/name loses against that.
+namespace/name loses against that, and means nothing while that one is gone (`short_names` knows where there were any).
 """
 
 from __future__ import annotations

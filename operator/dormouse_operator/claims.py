@@ -45,5 +45,7 @@ class Claims:
         return self._names.freed()
 
     def rival_of(self, key: Key) -> str:
-        """Return who keeps this one from being called by its name, as NAMESPACE/NAME; "" if nobody does."""
+        """Return who keeps this one from being called by its name, in words; "" if nobody does."""
+        if self._names.is_waiting(key) and (namespace := self._names.spelled(key)):
+            return f"the namespace {namespace}"
         return str(self._names.keeper(key) or SOMEBODY) if self._names.is_waiting(key) else ""

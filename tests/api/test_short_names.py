@@ -135,6 +135,39 @@ def test_a_callers_own_go_before_the_holder_and_of_several_own_the_holder_then_t
     assert world.names.own("unknown", lambda _: True) is None
 
 
+SPELLED = "a/x"  # A's full name, wanted by B
+
+
+@pytest.mark.parametrize("scope", [Scope.HOLDER, Scope.NAMESPACED])
+@pytest.mark.parametrize("order", [(A, B), (B, A)])
+def test_a_name_that_spells_a_namespace_with_deployments_is_never_another_namespaces(scope, order):
+    world = World(scope)
+    for key in order:
+        world.put(key, {A: YOUNG, B: OLD}[key], name={A: "m", B: SPELLED}[key])
+    for _ in range(2):
+        meant = (world.names.holder(SPELLED), world.names.own(SPELLED, lambda _: True))
+        assert (meant, world.names.is_waiting(B), world.names.spelled(B)) == ((None, None), True, "a")
+        world.names.remove(A)
+        world.now_s += 10 * GRACE_S
+
+
+def test_who_has_a_name_loses_it_when_there_are_deployments_in_the_namespace_that_it_spells(world):
+    world.put(B, name=SPELLED)
+    assert world.names.holder(SPELLED) == world.names.own(SPELLED, lambda _: True) == B
+    world.put(A2, name="other")
+    assert world.names.holder(SPELLED) is None
+    world.put(A, YOUNG, name=SPELLED)
+    world.put(C, "2025-01-01T00:00:00Z", name=SPELLED)
+    assert world.names.holder(SPELLED) == world.names.own(SPELLED, lambda _: True) == A, "it is its own namespace's"
+
+
+def test_a_name_with_a_slash_that_spells_no_namespace_is_had_as_others_are(world):
+    world.put(B, name="meta-llama/Llama-3")
+    world.put(A, YOUNG, name="meta-llama/Llama-3")
+    assert (world.names.holder("meta-llama/Llama-3"), world.names.is_waiting(A)) == (B, True)
+    assert (world.names.spelled(A), world.names.spelled(C)) == ("", "")
+
+
 def test_with_names_of_namespaces_nobody_has_one_for_all_and_each_namespace_its_own():
     world = World(Scope.NAMESPACED)
     for key, created in ((A, YOUNG), (A2, OLD), (B, YOUNGEST)):

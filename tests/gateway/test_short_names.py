@@ -28,8 +28,8 @@ class World:
         self.put("a", "2026-01-01T00:00:00Z")
         self.put("b", "2026-01-02T00:00:00Z")
 
-    def put(self, namespace, created, status=None):
-        obj = infd("x", namespace=namespace, model="m") | {"status": status or {}}
+    def put(self, namespace, created, status=None, *, model="m"):
+        obj = infd("x", namespace=namespace, model=model) | {"status": status or {}}
         obj["metadata"] |= {"uid": namespace, "creationTimestamp": created}
         self.router.on_deployment(ObjectKey(namespace, "x"), obj)
 
@@ -82,6 +82,19 @@ def test_the_holders_namespace_has_the_name_back_at_once():
     world.delete("a")
     world.put("a", "2026-01-03T00:00:00Z")
     assert world.meant() == "a/x"
+
+
+@pytest.mark.parametrize("caller", [ANYBODY, bound_to("a/x"), bound_to("a/*"), bound_to("a/x", "thief/*")])
+def test_a_full_name_goes_to_no_other_namespace_when_its_deployment_is_gone(caller):
+    world = World()
+    world.put("thief", "2025-01-01T00:00:00Z", model="a/x")
+    assert world.meant("a/x", caller) == "a/x"
+    world.delete("a")
+    world.now_s = 1e6
+    assert world.meant("a/x", caller) is NOT_FOUND
+    assert "thief/x" in world.router.models()
+    world.put("a", "2026-01-03T00:00:00Z")
+    assert world.meant("a/x", caller) == "a/x"
 
 
 def test_a_gateway_that_starts_believes_the_operator_who_waits():

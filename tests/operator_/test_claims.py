@@ -75,6 +75,14 @@ def test_who_waited_when_an_operator_begins_waits_the_grace_though_nobody_knows_
     assert claims.rival_of(Key("a", "x")) == ""
 
 
+def test_a_name_that_spells_another_namespace_with_deployments_is_that_namespaces():
+    claims = Claims()
+    claims.put(infd("thief", namespace="b", name="a/x"))
+    assert claims.rival_of(Key("b", "thief")) == ""
+    claims.put(infd("y", namespace="a"))
+    assert claims.rival_of(Key("b", "thief")) == "the namespace a"
+
+
 async def test_a_deployment_whose_name_is_taken_says_so_until_it_is_free(rig):
     older = infd("older", "2025-01-01T00:00:00Z", namespace="team", name="tiny")
     rig.kube.put(INFERENCE_DEPLOYMENTS, older)
