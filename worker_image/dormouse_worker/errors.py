@@ -21,7 +21,7 @@ class ModelInvalid(WorkerError):
 
 
 class ModelUnreadable(WorkerError):
-    """A file of the model gives neither contents nor an error: the volume that it lies on does not answer."""
+    """The volume that the model lies on does not answer, or with an error of its own."""
 
 
 class Damaged(WorkerError):

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
+import time
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from functools import partial
 
 import grpc
 import pytest
 
 from dormouse_worker.front.app import Front, Seams
-from dormouse_worker.front.first_reading import Patience
+from dormouse_worker.front.edition import Edition, Served
+from dormouse_worker.front.first_reading import FirstReading, Patience
 from dormouse_worker.front.testing import engine_settings, front_settings, write_model
+from dormouse_worker.front.worker import Worker
 from dormouse_worker.ipc import State
 
 IMPATIENT = Seams(patience=Patience(opens_s=0.02, fails_s=0.05))
@@ -98,3 +105,62 @@ async def test_a_worker_may_end_before_its_files_answer(open_house, stuck, caplo
         assert await house.running == 0
     await answer()
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+@pytest.fixture
+def long_path(tmp_path):
+    """Return a path for which the system has an error of its own, as a volume in trouble has."""
+    return tmp_path / ("x" * 300)
+
+
+async def test_a_volume_that_answers_with_an_error_fails_the_worker_with_its_words(open_house, long_path):
+    async with open_house(path=long_path, ready=False) as house:
+        await house.until_state(State.FAILED)
+        failure = house.front.worker.board.failure
+        assert failure.reason == "ModelUnreadable"
+        assert f"{long_path}: a file there can not be read: [Errno {errno.ENAMETOOLONG}]" in failure.message
+
+
+class Reading:
+    """What is read when the test says so, and a worker that waits for it."""
+
+    def __init__(self, path, fails_s=60.0):
+        front, engine = front_settings(), engine_settings(path)
+        self.answer = Future()
+        without = partial(Edition, front, engine)
+        self.reading = FirstReading(self.answer.result, without, path, Patience(opens_s=0.0, fails_s=fails_s))
+        self.worker = Worker(None, Served(self.reading.soon()), clock=time.monotonic, now=lambda: datetime.now(UTC))
+        self.task = asyncio.create_task(self.reading.hand_over_late(self.worker, self.never))
+
+    async def never(self):
+        raise AssertionError("nothing was read, and an engine starts")
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ESTALE, "Stale file handle"), TimeoutError(errno.ETIMEDOUT, "gone")])
+async def test_whatever_a_late_reading_raises_ends_the_worker_with_its_words(tmp_path, error):
+    late = Reading(tmp_path)
+    late.answer.set_exception(error)
+    await late.task
+    assert late.worker.died.is_set()
+    assert str(error) in late.worker.last_death
+
+
+async def test_an_error_after_the_worker_gave_up_ends_it_too(tmp_path):
+    late = Reading(tmp_path, fails_s=0.0)
+    async for state in late.worker.changes.stream(lambda: late.worker.board.state, min_interval_s=0.0):
+        if state is State.FAILED:
+            break
+    assert not late.worker.died.is_set()
+    late.answer.set_exception(TimeoutError(errno.ETIMEDOUT, "gone"))
+    await late.task
+    assert late.worker.died.is_set()
+
+
+async def test_a_time_out_of_the_volume_is_not_taken_for_the_end_of_our_patience(tmp_path):
+    def read():
+        raise TimeoutError(errno.ETIMEDOUT, "gone")
+
+    without = partial(Edition, front_settings(), engine_settings(tmp_path))
+    reading = FirstReading(read, without, tmp_path, Patience())
+    with pytest.raises(TimeoutError, match="gone"):
+        reading.soon()

@@ -25,7 +25,7 @@ from dormouse_api.auth import RequireRole
 from dormouse_api.limits import MAX_MESSAGE_BYTES, server_options
 from dormouse_api.names import CONTROL_SERVICE, INFERENCE_SERVICE, RELAY_SERVICE, Role
 from dormouse_api.v1 import relay_pb2_grpc, worker_control_pb2_grpc
-from dormouse_worker.errors import WorkerError
+from dormouse_worker.errors import ModelUnreadable, WorkerError
 from dormouse_worker.front.actuation import Actuation
 from dormouse_worker.front.certificate import Certificate
 from dormouse_worker.front.control import ControlService
@@ -277,6 +277,9 @@ class Front:
             model = load_model(engine, settings.served_model_names, work=self._text_work, now=self._now)
         except WorkerError as error:
             return Edition(settings, engine, error)
+        except OSError as error:  # the volume's: access denied, stale handle, timed out
+            words = f"{engine.model_path}: a file there can not be read: {error}; is its volume mounted, and readable?"
+            return Edition(settings, engine, ModelUnreadable(words))
         return Edition(settings, engine, model)
 
     def _metrics(self) -> Answer:

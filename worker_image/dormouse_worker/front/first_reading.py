@@ -9,7 +9,8 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,14 +49,13 @@ class FirstReading:
 
     def soon(self) -> Edition:
         """Return what was read, or what stands in for it where the files do not answer within the patience."""
-        try:
-            edition = self._found.result(self._patience.opens_s)
-        except TimeoutError:
+        wait([self._found], self._patience.opens_s)  # what was raised may be a TimeoutError of the volume's: ETIMEDOUT
+        if not self._found.done():
             missing = self._missing(self._patience.opens_s)
             logger.warning("%s", missing)
             return self._without(missing)
         self.was_soon = True
-        return edition
+        return self._found.result()
 
     async def hand_over(self, worker: Worker, start_engine: Start) -> None:
         """Let the worker serve what was read, or fail with the reason. Raises OSError without an engine."""
@@ -66,21 +66,27 @@ class FirstReading:
             await start_engine()
 
     async def hand_over_late(self, worker: Worker, start_engine: Start) -> None:
-        """Do so when the files answer; a worker that gave up by then ends, and its container starts anew."""
+        """Do so when the files answer; a worker that gave up by then ends, and its container starts anew.
+
+        Raises nothing: whatever goes wrong here ends the worker, or nobody would hear of it.
+        """
         try:
-            async with asyncio.timeout(self._patience.fails_s):
-                await asyncio.wrap_future(self._found)
-        except TimeoutError:
+            if await self._answers():
+                await self.hand_over(worker, start_engine)
+                return
             missing = self._missing(self._patience.fails_s)
             worker.board.fail(missing.reason, str(missing))
             await asyncio.wrap_future(self._found)
-            worker.died.set()
-            return
-        try:
-            await self.hand_over(worker, start_engine)
-        except OSError as error:
-            worker.note_death(f"the engine process can not be started: {error}")
-            worker.died.set()
+        except Exception as error:  # noqa: BLE001  told where one looks
+            worker.note_death(f"the engine process can not be started: {type(error).__name__}: {error}")
+        worker.died.set()
+
+    async def _answers(self) -> bool:
+        """Return whether the files answer before the patience ends, with whatever: also an error is an answer."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._patience.fails_s):
+                await asyncio.wrap_future(self._found)
+        return self._found.done()
 
     def _missing(self, waited_s: float) -> ModelUnreadable:
         return ModelUnreadable(
