@@ -77,6 +77,20 @@ def test_a_size_that_no_model_has_is_named_with_what_is_allowed(directory, field
             check_model_files(directory, "auto")
 
 
+@pytest.mark.parametrize("experts", [{"num_local_experts": 0}, {"num_experts": None}, {}])
+def test_a_model_without_experts_asks_none_of_them(directory, experts):
+    config = {"vocab_size": 5, "num_experts_per_tok": 0, **experts}
+    (directory / "config.json").write_text(json.dumps(config))
+    assert check_model_files(directory, "auto").config == config
+
+
+@pytest.mark.parametrize("field", ["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"])
+def test_a_model_with_experts_asks_at_least_one(directory, field):
+    (directory / "config.json").write_text(json.dumps({field: 4, "num_experts_per_tok": 0}))
+    with pytest.raises(ModelInvalid, match="num_experts_per_tok is 0; allowed: whole numbers of at least 1, or null"):
+        check_model_files(directory, "auto")
+
+
 @pytest.mark.parametrize("field", ["num_key_value_heads", "head_dim", "intermediate_size", "max_position_embeddings"])
 def test_a_size_that_the_architecture_can_choose_may_be_null_and_differ_from_layer_to_layer(directory, field):
     for value in (None, 8, [8, 4, None]):

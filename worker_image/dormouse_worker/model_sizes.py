@@ -20,6 +20,7 @@ OPTIONAL = (
     "n_positions",
     "num_experts_per_tok",
 )
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 
 
 def check_sizes(file: Path, config: Mapping[str, Any]) -> None:
@@ -36,6 +37,8 @@ def _check_part(file: Path, config: Mapping[str, Any], prefix: str) -> None:
             continue
         value = config[name]
         for size in value if isinstance(value, list) else (value,):
+            if name == "num_experts_per_tok" and size == 0 and not any(config.get(field) for field in EXPERTS):
+                continue  # so dense models of a family with experts say that they have none
             if not _is_size(size, or_null=name in OPTIONAL):
                 allowed = "whole numbers of at least 1" + (", or null" if name in OPTIONAL else "")
                 told = "null" if size is None else repr(size)
