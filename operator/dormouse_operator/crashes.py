@@ -16,15 +16,20 @@ from dormouse_operator.parse import format_time
 
 CONTAINER_REASON = "WorkerCrashed"
 _BY_SIGNAL = 128  # exit codes above are signals
-_MAX_WORDS = 600  # of one end, in the status
+_MAX_WORDS = 600  # of one end, in an Event
+_MAX_WRITTEN = 200  # of one end, in the status
+_MOST = 1000  # pods, as the schema has it: with more the API server refuses every status
 
 
 def crashes_of(observed: Observed) -> tuple[Crash, ...]:
-    """Return what is known of each pod that is there; those that nothing happened to are left out."""
+    """Return what is known of each pod that is there; those that nothing happened to are left out.
+
+    Of too many the newest stay. What is news and what is written follow this one cut, so that nothing is told twice.
+    """
     known = {crash.pod_uid: crash for crash in observed.deployment.recorded.crashes}
-    blank = (Crash(pod=pod.name, pod_uid=pod.uid, count=0) for pod in _pods(observed))
-    told = (_engine(observed, _container(observed, known.get(crash.pod_uid, crash))) for crash in blank)
-    return tuple(sorted((crash for crash in told if crash.count or crash.restarts), key=lambda crash: crash.pod))
+    told = (_ends(observed, pod, known.get(pod.uid)) for pod in _pods(observed))
+    happened = (crash for crash in told if crash.count or crash.restarts)
+    return tuple(sorted(sorted(happened, key=_age)[:_MOST], key=lambda crash: crash.pod))
 
 
 def news(observed: Observed) -> list[Occurrence]:
@@ -43,7 +48,7 @@ def write(crash: Crash) -> dict[str, Any]:
         "engineFailures": crash.engine_failures,
         "containerRestarts": crash.restarts,
         "reason": crash.reason,
-        "message": crash.message[:_MAX_WORDS],
+        "message": crash.message[:_MAX_WRITTEN],
     } | ({"time": format_time(crash.time)} if crash.time else {})
 
 
@@ -63,10 +68,19 @@ def _pods(observed: Observed) -> Iterable[Pod]:
     return (pod for pod in ours if not pod.is_deleting)
 
 
-def _container(observed: Observed, known: Crash) -> Crash:
+def _age(crash: Crash) -> tuple[float, str]:
+    return (-crash.time.timestamp() if crash.time else 0.0), crash.pod
+
+
+def _ends(observed: Observed, pod: Pod, known: Crash | None) -> Crash:
+    """Add what ended. The look that sees a new container leaves the engines out: the front before may still tell."""
+    known = known or Crash(pod=pod.name, pod_uid=pod.uid, count=0)
+    counted = _container(observed, pod.container, known)
+    return counted if counted.restarts > known.restarts else _engine(observed, pod.container, known)
+
+
+def _container(observed: Observed, container: Container, known: Crash) -> Crash:
     """Add the ends of the container. One that was asked to end, with code 0, is none."""
-    pod = next(pod for pod in _pods(observed) if pod.uid == known.pod_uid)
-    container = pod.container
     times = container.restart_count - known.restarts
     if times <= 0:
         return known
@@ -82,11 +96,13 @@ def _container(observed: Observed, known: Crash) -> Crash:
     )
 
 
-def _engine(observed: Observed, known: Crash) -> Crash:
-    """Add the ends of engines, as far as the worker was asked."""
+def _engine(observed: Observed, container: Container, known: Crash) -> Crash:
+    """Add the ends of engines, as far as the worker was asked; those before the container started have been added."""
     worker = observed.workers.get(known.pod) or observed.strangers.get(known.pod)
     failure = worker.last_engine_failure if worker else None
     if worker is None or failure is None or worker.engine_failures <= known.engine_failures:
+        return known
+    if container.started and worker.engine_failed and worker.engine_failed < container.started:
         return known
     return replace(
         known,

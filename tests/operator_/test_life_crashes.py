@@ -1,9 +1,15 @@
 """Every end that nobody asked for is one Event and is counted in the status, with its cause and its time."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 from dormouse_kube.api import PODS
-from dormouse_operator.parse import format_time
+from dormouse_operator import crashes
+from dormouse_operator.conditions.steps import evaluate_all
+from dormouse_operator.model import Container, Failure
+from dormouse_operator.parse import format_time, parse_status
+from dormouse_operator.status import build_status
+from dormouse_operator.testing_nouns import NOW, a_deployment, a_pod, a_worker, observed
 
 KILLED = "the engine process was killed by signal 9 (SIGKILL); its last words: none"
 
@@ -143,3 +149,66 @@ async def test_a_pod_that_is_not_ready_is_named_with_the_reason_and_since_when(r
             "its worker says that it is READY"
         ),
     )
+
+
+def ended(index, seconds, **fields):
+    """Return a pod whose container ended so many seconds ago."""
+    at = NOW - timedelta(seconds=seconds)
+    container = Container(restart_count=1, exit_code=1, exit_message="x" * 500, ended=at, is_running=True, **fields)
+    return a_pod(index, container=container)
+
+
+def written(seen):
+    """Return the crashes in the status, and the same sight with that status recorded."""
+    status = build_status(seen, evaluate_all(seen), url="")
+    deployment = replace(seen.deployment, recorded=parse_status(status))
+    return status["crashes"], replace(seen, deployment=deployment)
+
+
+def test_the_status_holds_the_newest_thousand_with_few_words_and_tells_each_once():
+    """More than the schema allows would have every later status refused."""
+    pods = tuple(ended(index, seconds=1 + (index * 7) % 1005) for index in range(1005))
+    seen = observed(*[None] * 1005, pods=pods, deployment=a_deployment(replicas=1005))
+    assert len(crashes.news(seen)) == 1000
+    told, later = written(seen)
+    assert {crash["podUID"] for crash in told} == {
+        pod.uid for pod in pods if pod.container.ended > NOW - timedelta(seconds=1001)
+    }
+    assert [crash["pod"] for crash in told] == sorted(crash["pod"] for crash in told)
+    assert max(len(crash["message"]) for crash in told) == 200
+    assert crashes.news(later) == []
+    assert written(later)[0] == told, "nothing to write"
+
+
+def test_who_ended_in_order_has_no_time_and_is_left_out_first():
+    asked = a_pod(2000, container=Container(restart_count=1, exit_code=0, is_running=True))
+    pods = (asked, *(ended(index, seconds=index) for index in range(1000)))
+    told, _ = written(observed(*[None] * 1001, pods=pods, deployment=a_deployment(replicas=1001)))
+    assert asked.uid not in {crash["podUID"] for crash in told}
+
+
+def test_what_the_front_before_said_of_its_engines_is_not_counted_again_after_a_restart():
+    started = NOW - timedelta(seconds=10)
+    old = a_worker(
+        engine_failures=2, last_engine_failure=Failure("EngineDied", KILLED), engine_failed=NOW - timedelta(seconds=60)
+    )
+    before = observed(old)
+    [crash], seen = written(before)
+    assert crash["count"] == 2
+    restarted = replace(seen, pods=(ended(0, seconds=20, started=started),))
+    [crash], seen = written(restarted)
+    assert (crash["count"], crash["engineFailures"]) == (3, 0), "it still tells what the front before told"
+    [crash], seen = written(seen)
+    assert crash["count"] == 3, "and may do so for a while"
+    fresh = replace(old, engine_failures=1, engine_failed=NOW)
+    [crash], _ = written(replace(seen, workers={seen.pods[0].name: fresh}))
+    assert (crash["count"], crash["engineFailures"]) == (4, 1)
+
+
+def test_an_engine_that_ended_just_as_the_restart_is_seen_counts_with_the_next_look():
+    """The front that tells may be either one."""
+    worker = a_worker(engine_failures=1, last_engine_failure=Failure("EngineDied", KILLED), engine_failed=NOW)
+    [crash], seen = written(observed(worker, pods=(ended(0, seconds=20),)))
+    assert (crash["count"], crash["reason"]) == (1, "WorkerCrashed")
+    [crash], _ = written(seen)
+    assert (crash["count"], crash["reason"]) == (2, "EngineDied")
