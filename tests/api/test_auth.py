@@ -43,15 +43,19 @@ async def guarded():
 
 
 @pytest.mark.parametrize(
-    ("metadata", "why"),
+    ("make_metadata", "why"),
     [
-        ((), "this caller has the role client"),
-        (proof(Role.GATEWAY), "this caller has the role gateway"),
-        (proof(Role.OPERATOR, seed=STRANGE_SEED), "not signed with a key of the role operator that this server was"),
-        (proof(Role.OPERATOR, "another-pod"), "made out to 'another-pod', which this server is not"),
+        (tuple, "this caller has the role client"),
+        (lambda: proof(Role.GATEWAY), "this caller has the role gateway"),
+        (
+            lambda: proof(Role.OPERATOR, seed=STRANGE_SEED),
+            "not signed with a key of the role operator that this server was",
+        ),
+        (lambda: proof(Role.OPERATOR, "another-pod"), "made out to 'another-pod', which this server is not"),
     ],
 )
-async def test_other_roles_are_refused_for_calls_and_streams_naming_both_and_why(metadata, why):
+async def test_other_roles_are_refused_for_calls_and_streams_naming_both_and_why(make_metadata, why):
+    metadata = make_metadata()
     async with guarded() as stub:
         for call in (
             stub.GetStatus(pb.GetStatusRequest(), metadata=metadata),

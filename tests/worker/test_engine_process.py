@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 
+import msgspec
 import pytest
 
 from dormouse_worker.exit_codes import EXIT_BROKEN, EXIT_GPU_UNHEALTHY
@@ -14,6 +15,7 @@ from dormouse_worker.ipc import AbortRequests, AddRequest, Heartbeat, State, Ste
 from dormouse_worker.model.testing import reference_generate, write_tiny_model
 from dormouse_worker.settings import EngineSettings
 from tests.worker.engine_client import WAIT_S, EngineClient, greedy, make_ready
+from tests.worker.failing_worker import QUALIFIED_NAME
 
 
 @pytest.fixture(scope="module")
@@ -111,14 +113,19 @@ def test_it_dies_with_its_parent(tmp_path):
     client.close()
 
 
-def test_it_ends_with_a_code_of_its_own_when_two_forward_passes_in_a_row_fail(model, tmp_path):
-    """Tokens beyond the vocabulary make a real model raise; only the front knows how many there are."""
+def failing_settings(model):
+    """Return the settings of an engine whose forward passes raise."""
     settings = EngineSettings(model=str(model), kv_cache_memory_bytes=1 << 20, block_size=4, threads=1)
+    return msgspec.structs.replace(settings, worker_cls=QUALIFIED_NAME)
+
+
+def test_it_ends_with_a_code_of_its_own_when_two_forward_passes_in_a_row_fail(model, tmp_path):
+    settings = failing_settings(model)
     client = EngineClient(settings, tmp_path / "engine.sock")
     client.wait_for(State.PROFILED)
     make_ready(client)
     for name in ("first", "second"):
-        client.send(AddRequest(name, [10**6], greedy(3)))
+        client.send(AddRequest(name, [5], greedy(3)))
         while not isinstance(outputs := client.receive(), StepOutputs):
             pass
         assert "the forward pass failed" in outputs.failed[name]
@@ -181,12 +188,12 @@ def test_a_fatal_error_of_the_gpu_ends_it_with_a_code_of_its_own_and_the_number_
 
 def test_failed_passes_are_the_gpus_fault_when_the_driver_says_so(model, tmp_path):
     """Else a new engine would be started on the same device. The watch's own thread sees nothing here."""
-    settings = EngineSettings(model=str(model), kv_cache_memory_bytes=1 << 20, block_size=4, threads=1)
+    settings = failing_settings(model)
     client = EngineClient(settings, tmp_path / "e.sock", program=("-c", GPU_SICK_TO_THE_ENGINE))
     client.wait_for(State.PROFILED)
     make_ready(client)
     for name in ("first", "second"):
-        client.send(AddRequest(name, [10**6], greedy(3)))
+        client.send(AddRequest(name, [5], greedy(3)))
         while not isinstance(client.receive(), StepOutputs):
             pass
     assert client.process.wait(WAIT_S) == EXIT_GPU_UNHEALTHY

@@ -12,7 +12,6 @@ from dormouse_worker.front.caller import Timeouts, caller_name, read_caller
 from dormouse_worker.ipc import AbortRequests
 
 Code = grpc.StatusCode
-GATEWAY = proof(Role.GATEWAY)
 PROOFS = knows(Role.GATEWAY)
 
 
@@ -21,9 +20,9 @@ def salted(*salts):
 
 
 async def test_the_gateways_salt_reaches_the_engine_and_nobody_elses_does(house):
-    await house.collect("hi", metadata=(*GATEWAY, *salted("s" * 128)))
+    await house.collect("hi", metadata=(*proof(Role.GATEWAY), *salted("s" * 128)))
     assert house.engine.engine.received[-1].cache_salt == "s" * 128
-    await house.collect("hi", metadata=GATEWAY)
+    await house.collect("hi", metadata=proof(Role.GATEWAY))
     assert house.engine.engine.received[-1].cache_salt == ""
     refused = await house.refusal(house.generate("hi", metadata=salted("x")).read())
     assert (refused.code(), METADATA_CACHE_SALT in refused.details()) == (Code.INVALID_ARGUMENT, True)
@@ -33,9 +32,9 @@ def test_a_ticket_that_is_not_for_this_worker_makes_nobody_the_gateway():
     peer = "ipv4:10.0.0.1:5000"
     for proofs in (knows(), knows(Role.OPERATOR), knows(Role.GATEWAY, audience="another-pod")):
         with pytest.raises(CallError, match="a gateway's ticket is not taken") as refused:
-            read_caller((*GATEWAY, *salted("x")), proofs, None, peer=peer)
+            read_caller((*proof(Role.GATEWAY), *salted("x")), proofs, None, peer=peer)
         assert refused.value.code is Code.UNAVAILABLE, "so that the gateway asks another worker"
-        assert not read_caller(GATEWAY, proofs, None, peer=peer).is_gateway
+        assert not read_caller(proof(Role.GATEWAY), proofs, None, peer=peer).is_gateway
 
 
 @pytest.mark.parametrize(
@@ -50,25 +49,26 @@ def test_a_ticket_that_is_not_for_this_worker_makes_nobody_the_gateway():
 )
 def test_a_salt_is_one_short_printable_word(salts, named):
     with pytest.raises(CallError, match=f"{METADATA_CACHE_SALT} is .*{named}"):
-        read_caller((*GATEWAY, *salted(*salts)), PROOFS, None, peer="ipv4:10.0.0.1:5000")
+        read_caller((*proof(Role.GATEWAY), *salted(*salts)), PROOFS, None, peer="ipv4:10.0.0.1:5000")
 
 
 @pytest.mark.parametrize(
-    ("metadata", "name"),
+    ("role", "salts", "name"),
     [
-        ((*GATEWAY, *salted("key")), "key"),
-        (GATEWAY, "ipv4:10.0.0.1"),
-        (salted("key"), "ipv4:10.0.0.1"),  # whoever may say so takes as many turns as he likes
-        (None, "ipv4:10.0.0.1"),
+        (Role.GATEWAY, ["key"], "key"),
+        (Role.GATEWAY, [], "ipv4:10.0.0.1"),
+        (None, ["key"], "ipv4:10.0.0.1"),  # whoever may say so takes as many turns as he likes
+        (None, [], "ipv4:10.0.0.1"),
     ],
 )
-def test_callers_are_told_apart_by_their_keys_or_else_by_where_they_are(metadata, name):
+def test_callers_are_told_apart_by_their_keys_or_else_by_where_they_are(role, salts, name):
+    metadata = (*(proof(role) if role else ()), *salted(*salts))
     assert caller_name(metadata, PROOFS, "ipv4:10.0.0.1:5000") == name
 
 
 @pytest.mark.parametrize(("salts", "name"), [(["key"], "key"), ([], "relay")])
 def test_a_carried_call_is_its_keys(salts, name):
-    assert read_caller((*GATEWAY, *salted(*salts)), PROOFS, None, peer="relay").name == name
+    assert read_caller((*proof(Role.GATEWAY), *salted(*salts)), PROOFS, None, peer="relay").name == name
 
 
 def test_a_worker_has_deadlines_of_its_own():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dormouse_api.names import Role
+from dormouse_api.testing_tickets import public_key
 from dormouse_operator.manifests import WorkerDefaults, pod_manifest
 from dormouse_operator.parse import parse_deployment, parse_pod
 from dormouse_worker.executor.rank_admission import Expected, refusal_of
@@ -12,7 +14,7 @@ from dormouse_worker.front.settings import parse_settings
 from dormouse_worker.group import identity_of
 from dormouse_worker.layout import Layout
 
-DEFAULTS = WorkerDefaults("IfNotPresent", "aa", "bb")
+DEFAULTS = WorkerDefaults("IfNotPresent", public_key(Role.OPERATOR), public_key(Role.GATEWAY))
 LEADER_UID = "uid-of-the-leader"
 FIELDS = {"metadata.uid": "uid", "metadata.name": "name"}
 

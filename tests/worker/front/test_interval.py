@@ -13,7 +13,6 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.ipc import AddRequest
 from dormouse_worker.testing import Script
 
-GATEWAY = proof(Role.GATEWAY)
 INTERVALS = (0, 1, 2, 3, 7, MAX_STREAM_INTERVAL)
 
 
@@ -63,7 +62,7 @@ async def test_a_resumed_answer_says_the_same_whatever_the_interval(house, inter
     whole = joined(await house.collect("hi", **ask))
     for cut in range(1, len(whole.token_ids)):
         resume = pb.Resume(output_token_ids=whole.token_ids[:cut])
-        rest = await house.collect("hi", metadata=GATEWAY, resume=resume, stream_interval=interval, **ask)
+        rest = await house.collect("hi", metadata=proof(Role.GATEWAY), resume=resume, stream_interval=interval, **ask)
         assert "".join(message.text for message in rest) == whole.text
         assert [token for message in rest for token in message.token_ids] == whole.token_ids[cut:]
         assert rest[-1].usage == whole.usage

@@ -12,7 +12,6 @@ from dormouse_worker.ipc import AddRequest
 from dormouse_worker.testing import Script
 
 Code = grpc.StatusCode
-GATEWAY = proof(Role.GATEWAY)
 EOS = 257
 A, B, C = 64, 65, 66  # tokens of letters in the tests' vocabulary
 
@@ -24,7 +23,7 @@ def resumed(tokens, emitted=0, choice=0):
 async def go_on(house, tokens, emitted=0, *, choice=0, **fields):
     """Return all messages of a resumed request, as the gateway gets them."""
     ask = {"seed": 3, "max_tokens": 5, **fields}
-    return await house.collect("hi", metadata=GATEWAY, resume=resumed(tokens, emitted, choice), **ask)
+    return await house.collect("hi", metadata=proof(Role.GATEWAY), resume=resumed(tokens, emitted, choice), **ask)
 
 
 async def test_tokens_of_the_first_worker_count_and_only_the_rest_is_sent(open_house):
@@ -91,7 +90,7 @@ async def test_what_had_ended_already_ends_at_once_without_the_engine(house, tok
 
 
 async def test_no_seed_is_needed_where_nothing_is_drawn(house):
-    ask = house.generate("hi", metadata=GATEWAY, resume=resumed([A]), temperature=0, max_tokens=2)
+    ask = house.generate("hi", metadata=proof(Role.GATEWAY), resume=resumed([A]), temperature=0, max_tokens=2)
     assert [t async for m in ask for t in m.token_ids]
 
 
@@ -111,7 +110,7 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 async def test_a_resume_that_can_not_be_is_refused(house, case):
     changes, named = BAD[case]
-    ask = {"prompt": "hi", "metadata": GATEWAY, "resume": resumed([A]), "seed": 1, **changes}
+    ask = {"prompt": "hi", "metadata": proof(Role.GATEWAY), "resume": resumed([A]), "seed": 1, **changes}
     refused = await house.refusal(house.generate(**ask).read())
     assert refused.code() is Code.INVALID_ARGUMENT, refused.details()
     assert [word for word in named if word not in refused.details()] == [], refused.details()
