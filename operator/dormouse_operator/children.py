@@ -16,7 +16,7 @@ from dormouse_operator.actions import (
     DeleteDisruptionBudget,
 )
 from dormouse_operator.manifests import pod_name
-from dormouse_operator.model import Observed, leader_name
+from dormouse_operator.model import Observed, Pod, leader_name
 
 
 def services(observed: Observed) -> list[Action]:
@@ -55,8 +55,15 @@ def creations(observed: Observed, filled: Collection[int]) -> list[CreatePod]:
 def free_name(observed: Observed, index: int) -> str:
     """Return the name of the pod to create at a place.
 
-    Another one where the name is not to be had: its pod's engine was swapped, its pod takes no command or is on a node
-    that is lost, or somebody else's pod has it.
+    Another one where the name is not to be had: its pod's engine was swapped, its pod takes no command, says no place
+    or is on a node that is lost, or somebody else's pod has it. None that a follower has.
     """
-    kept = {pod.name for pod in observed.pods if not observed.is_current(pod) or observed.is_given_up(pod)}
-    return pod_name(observed.deployment.key.name, observed.revision, index, kept | set(observed.foreign))
+    kept = {pod.name for pod in observed.pods if _keeps_name(observed, pod)}
+    followers = {pod.name for pods in observed.followers.values() for pod in pods}
+    name, revision = observed.deployment.key.name, observed.revision
+    return pod_name(name, revision, index, kept | followers | set(observed.foreign))
+
+
+def _keeps_name(observed: Observed, pod: Pod) -> bool:
+    """Tell whether the pod may go only when another one serves, which then has another name."""
+    return not observed.is_current(pod) or observed.is_given_up(pod) or pod.index < 0

@@ -21,12 +21,14 @@ from dormouse_api.names import (
     READINESS_GATE,
 )
 from dormouse_operator.model import Container, Pod
+from dormouse_operator.parse.spec import MOST_RANKS
 from dormouse_operator.parse.values import Raw, parse_time
 
 CONTAINER = "worker"
 OPERATOR_KEY = "DORMOUSE_OPERATOR_KEY"  # variable: the public key by which a worker knows the operator
 _BY_TAINT = "DeletionByTaintManager"  # why the control plane deletes a pod of a node that does not answer
 DOWNLOADER = "download"  # the init container that fetches a model of a hub
+_MOST_REPLICAS = 1000  # as the schema bounds spec.replicas
 
 
 class Pods(NamedTuple):
@@ -35,6 +37,22 @@ class Pods(NamedTuple):
     leaders: tuple[Pod, ...]
     followers: Mapping[str, tuple[Pod, ...]]
     foreign: tuple[str, ...] = ()  # names of those that only look like ours
+
+
+class _Place(NamedTuple):
+    """Where a pod is among others, as its labels count. By default nowhere: nobody wants it."""
+
+    replica: int = -1
+    num_ranks: int = 1
+    group_size: int = 1
+    ordinal: int = 0
+
+    @property
+    def is_possible(self) -> bool:
+        """Tell whether a spec can ask for it. Labels are anybody's who may edit the pod."""
+        is_group = 1 <= self.group_size <= MOST_RANKS and self.ordinal < MOST_RANKS
+        is_shared = 1 <= self.num_ranks <= MOST_RANKS**2
+        return is_group and is_shared and self.replica < _MOST_REPLICAS and self.num_ranks % self.group_size == 0
 
 
 def parse_pods(items: Iterable[Raw]) -> Pods:
@@ -68,10 +86,10 @@ def _owner_of(raw: Raw) -> str:
 
 
 def parse_pod(raw: Raw) -> Pod:
-    """Return a worker pod. Labels of ours that are missing or odd make it a pod that nobody wants (index -1)."""
+    """Return a worker pod. Labels of ours that are missing, odd or out of bounds make it one that nobody wants."""
     metadata, status = raw["metadata"], raw.get("status") or {}
     labels = metadata.get("labels") or {}
-    index = labels.get(LABEL_REPLICA, "")
+    place = _place_of(labels)
     conditions = {item["type"]: item for item in status.get("conditions") or ()}
     scheduled, gate = conditions.get("PodScheduled", {}), conditions.get(READINESS_GATE, {})
     target = conditions.get("DisruptionTarget", {})
@@ -79,7 +97,7 @@ def parse_pod(raw: Raw) -> Pod:
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
-        index=int(index) if index.isdecimal() else -1,
+        index=place.replica,
         revision=labels.get(LABEL_REVISION, ""),
         owner_uid=_owner_of(raw),
         pod_digest=labels.get(LABEL_POD_DIGEST, ""),
@@ -102,14 +120,26 @@ def parse_pod(raw: Raw) -> Pod:
         gate_since=parse_time(gate.get("lastTransitionTime")),
         container=_parse_container(status.get("containerStatuses") or (), CONTAINER),
         downloader=_parse_container(status.get("initContainerStatuses") or (), DOWNLOADER),
-        num_ranks=_count(labels.get(LABEL_RANKS, "")),
-        group_size=_count(labels.get(LABEL_GROUP_SIZE, "")),
-        ordinal=_count(labels.get(LABEL_WORKER_INDEX, ""), default=0),
+        num_ranks=place.num_ranks,
+        group_size=place.group_size,
+        ordinal=place.ordinal,
         leader_uid=labels.get(LABEL_LEADER_UID, ""),
     )
 
 
-def _count(text: str, default: int = 1) -> int:
+def _place_of(labels: Mapping[str, str]) -> _Place:
+    """Return where a pod is. What is counted with is bounded here, before anybody counts so far."""
+    nowhere = _Place()
+    place = _Place(
+        replica=_count(labels.get(LABEL_REPLICA, ""), nowhere.replica),
+        num_ranks=_count(labels.get(LABEL_RANKS, ""), nowhere.num_ranks),
+        group_size=_count(labels.get(LABEL_GROUP_SIZE, ""), nowhere.group_size),
+        ordinal=_count(labels.get(LABEL_WORKER_INDEX, ""), nowhere.ordinal),
+    )
+    return place if place.is_possible else nowhere
+
+
+def _count(text: str, default: int) -> int:
     return int(text) if text.isdecimal() else default
 
 
