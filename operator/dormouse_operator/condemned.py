@@ -3,7 +3,8 @@
 A worker knows the operator by the public key that it was started with, which stands in its pod; the operator has the
 present key and the one before. And an epoch fences commands: a worker that has seen one above every leader's obeys
 nobody. Epochs are counted from the seconds since `COUNTED_FROM`, and rise by one with each change of hands, which takes
-longer than a second.
+longer than a second. What a worker says raises ours, but never beyond what the clock allows: a worker that always says
+a little more would else lead us, step by step, out of the lease's numbers.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def by_key(pods: Iterable[Pod], keys: Collection[str]) -> dict[str, Condemnation
 
 def by_epoch(answers: Mapping[str, Worker], *, now: datetime, epoch: int) -> dict[str, Condemnation]:
     """Return whose workers, by name of the pod, say an epoch that nobody had. `epoch` is our own."""
-    possible = min(MAX_EPOCH - 1, max(epoch, first_epoch(now)) + _SPARE)
+    others = first_epoch(now) + _SPARE - 1  # ours becomes greater by one than what a worker says
+    possible = min(MAX_EPOCH - 1, max(epoch, others))
     return {name: _impossible(name, worker) for name, worker in answers.items() if worker.epoch > possible}
 
 

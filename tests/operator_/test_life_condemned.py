@@ -3,10 +3,12 @@
 from datetime import datetime, timedelta
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from dormouse_api.names import LABEL_REVISION
 from dormouse_kube.api import PODS
-from dormouse_operator.condemned import COUNTED_FROM, by_epoch
+from dormouse_operator.condemned import COUNTED_FROM, by_epoch, first_epoch
 from dormouse_operator.model import Condemnation
 from dormouse_operator.parse import OPERATOR_KEY, parse_pod
 from dormouse_operator.rollout.change import Change, change_of
@@ -72,7 +74,9 @@ async def test_one_that_sleeps_is_replaced_and_its_successor_sleeps(rig):
         (int((NOW - COUNTED_FROM).total_seconds()), 1, NOW, False),
         (int((NOW - COUNTED_FROM).total_seconds()) + 2 * 86_400, 1, NOW, True),
         (70_000_000, 70_000_001, datetime.min.replace(tzinfo=NOW.tzinfo), False),  # our clock is wrong, the lease not
-        (2**31 - 2, 2**31 - 10, NOW, False),
+        (int((NOW - COUNTED_FROM).total_seconds()) + 86_400, 1, NOW, True),
+        (2**31 - 10, 2**31 - 10, NOW, False),
+        (2**31 - 9, 2**31 - 10, NOW, True),  # nothing is added to our own
         (2**31 - 1, 2**31 - 10, NOW, True),  # none can be above it
         (2**64 - 1, 1, NOW + timedelta(days=40_000), True),
     ],
@@ -80,6 +84,46 @@ async def test_one_that_sleeps_is_replaced_and_its_successor_sleeps(rig):
 def test_epochs_are_impossible_above_what_any_leader_could_have(epoch, own, now, is_condemned):
     found = by_epoch({"one": a_worker(epoch=epoch), "other": a_worker()}, now=now, epoch=own)
     assert list(found) == ["one"] * is_condemned
+
+
+BASES = {
+    "nothing": lambda _own, _clock: 0,
+    "own": lambda own, _clock: own,
+    "clock": lambda _own, clock: clock,
+    "max": max,
+}
+REPORTS = st.tuples(st.sampled_from(sorted(BASES)), st.integers(-2, 2 * 86_400) | st.integers(0, 2**63))
+
+
+@given(start=st.integers(1, 86_400), steps=st.lists(st.tuples(st.integers(0, 3600), REPORTS), max_size=60))
+@example(start=1, steps=[(0, ("own", 86_400))] * 60)
+@example(start=1, steps=[(0, ("max", 86_399))] * 60)
+def test_no_sequence_of_reports_raises_our_epoch_beyond_the_clock_and_a_day(start, steps):
+    now = NOW
+    own = first_epoch(now) + start
+    for seconds, (base, offset) in steps:
+        now += timedelta(seconds=seconds)
+        worker = a_worker(epoch=max(0, BASES[base](own, first_epoch(now)) + offset))
+        if worker.epoch > own and not by_epoch({"one": worker}, now=now, epoch=own):
+            own = worker.epoch + 1  # as Leader.raise_above has it
+        assert own <= first_epoch(now) + 86_400
+
+
+async def test_a_worker_that_says_more_and_more_is_replaced_before_our_epoch_leaves_the_clock(rig):
+    await rig.serving(replicas=2)
+    first = rig.node.worker_of(rig.pods[0])
+    limit = first_epoch(rig.clock()) + 86_400
+    for _ in range(10):
+        first.epoch = max(rig.leader.epoch, first_epoch(rig.clock())) + 86_399
+        rig.node.blocks["2"] = 1000
+        rig.apply(replicas=3)  # the newcomer reports less, so all are asked
+        await passes(rig, 1, least=1)
+        assert rig.leader.epoch <= limit
+    assert rig.leader.epoch == limit, "it was believed once"
+    await passes(rig, 20, least=1)
+    await rig.settle()
+    assert first.pod_uid not in uids(rig)
+    assert rig.leader.epoch <= limit
 
 
 def test_only_another_pod_helps_one_that_takes_no_command():
