@@ -5,13 +5,15 @@ Every call opens a connection and closes it when it ends: nothing stays open to 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
 import grpc
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
 from grpc import aio
 
 from dormouse_api.limits import channel_options
@@ -29,6 +31,14 @@ SWAP_STEP_S = 20.0  # one call waits this long for a swap; then the order is loo
 MEMORY_TIMEOUT_S = 600.0  # allocating, sleeping, waking: as long as reading the weights anew may take
 
 _UNKNOWN_TO_IT = {grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED}
+
+# the largest numbers that the status of a deployment has room for, and the last second that has a date
+_MOST = {
+    FieldDescriptor.CPPTYPE_UINT32: 2**31 - 1,
+    FieldDescriptor.CPPTYPE_UINT64: 2**63 - 1,
+    FieldDescriptor.CPPTYPE_DOUBLE: int(datetime.max.replace(tzinfo=UTC, microsecond=0).timestamp()),
+    FieldDescriptor.CPPTYPE_ENUM: max(pb.WorkerState.values()),
+}
 
 _T = TypeVar("_T")
 
@@ -196,7 +206,10 @@ def _to_error(error: aio.AioRpcError) -> WorkerError:
 
 
 def parse_worker(status: pb.WorkerStatus) -> Worker:
-    """Return what a worker says as the operator's noun."""
+    """Return what a worker says as the operator's noun. Raises WorkerRefused for a number that can not be."""
+    for name, value, most in _numbers(status):
+        if not 0 <= value <= most:  # NaN is neither
+            raise WorkerRefused(f"its status says that {name} is {value}; possible are 0 to {most}")
     state = pb.WorkerState.Name(status.state).removeprefix("WORKER_STATE_")
     failure = status.failure if status.HasField("failure") else None
     died = status.last_engine_failure if status.HasField("last_engine_failure") else None
@@ -225,6 +238,19 @@ def parse_worker(status: pb.WorkerStatus) -> Worker:
         request_counter=status.request_counter,
         swapping_to=status.swapping_to,
     )
+
+
+def _numbers(message: Message, path: str = "") -> Iterator[tuple[str, float, int]]:
+    """Yield name, value and bound of each number that is set; not of the epoch, by which `condemned` knows a worker."""
+    for field, value in message.ListFields():
+        name = f"{path}{field.name}"
+        if field.cpp_type in _MOST and not field.is_repeated and name != "epoch":
+            yield name, value, _MOST[field.cpp_type]
+        elif isinstance(value, Message):
+            yield from _numbers(value, f"{name}.")
+        elif name == "ranks":
+            for rank in value:
+                yield from _numbers(rank, f"{name}.")
 
 
 def _parse_report(report: pb.MemoryReport) -> Report:
