@@ -9,7 +9,6 @@ order of their arrival, and only the first ever needs to be looked at.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, TypeVar
@@ -133,10 +132,10 @@ class HoldQueue(Generic[H]):
             del self._lines[held.key]
         return True
 
-    def first(self, key: ObjectKey, passed: Collection[H] = ()) -> H | None:
-        """Return who is next in the deployment's line, those left out that were passed over; None if nobody is."""
+    def waiting(self, key: ObjectKey) -> tuple[H, ...]:
+        """Return the deployment's line, first in first; who leaves it meanwhile is still in what was returned."""
         line = self._lines.get(key)
-        return next((held for held in line.waiting if held not in passed), None) if line else None
+        return tuple(line.waiting) if line else ()
 
     def turn(self, key: ObjectKey, terms: Terms, now_s: float) -> None:
         """Have the line wait under these terms. Another regime gives everyone the whole time; safe if nobody waits."""

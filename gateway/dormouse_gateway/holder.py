@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from dormouse_api.status import CallError
@@ -19,6 +19,7 @@ from dormouse_gateway.pool import NOBODY
 from dormouse_gateway.room import Batch
 from dormouse_gateway.router import Lease, Router
 from dormouse_gateway.routing.policy import NOTHING, Demand
+from dormouse_gateway.slept import Slept
 from dormouse_gateway.wait import Start, Wait
 from dormouse_kube.reflector import ObjectKey
 
@@ -35,15 +36,8 @@ class _Request(Held):
     demand: Demand
     like: Endpoint | None = None  # only one that runs the same will do: it goes on with what that began
     tried: Mapping[EndpointId, int] = field(default_factory=dict)  # not these for a while, unless they began anew
+    want: Hashable = None  # equal for heirs that the same workers will do for
     granted: asyncio.Future[Lease] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-
-
-@dataclass(frozen=True, slots=True)
-class _Slept:
-    """How deep the workers in these pods, by UID, sleep or slept until they were woken."""
-
-    level: int
-    pods: frozenset[str]
 
 
 class Holder:
@@ -65,9 +59,9 @@ class Holder:
         self._on_first = on_first
         self._on_unwanted = on_unwanted
         self._on_end = on_end
-        self._clock = clock
+        self.clock = clock
         self._queue: HoldQueue[_Request] = HoldQueue(settings.limits)
-        self._slept: dict[ObjectKey, _Slept] = {}  # what is asleep, or waking
+        self._slept = Slept(router.pool)
         self._timers: dict[ObjectKey, asyncio.TimerHandle] = {}
         self._is_closed = False
         router.on_change = self.review
@@ -123,6 +117,7 @@ class Holder:
             return lease
         request = self._request(deployment, wait, demand)
         request.like, request.tried = like, tried
+        request.want = (like.revision, like.model_digest, frozenset(tried.items()))
         return await self._wait(deployment, request)
 
     async def _wait(self, deployment: Deployment, request: _Request) -> Lease:
@@ -130,7 +125,7 @@ class Holder:
         self._enter(deployment.key, request)
         wait, is_taken = request.wait, False
         try:
-            async with asyncio.timeout(max(0.0, wait.deadline_s - self._clock())):
+            async with asyncio.timeout(max(0.0, wait.deadline_s - self.clock())):
                 terms = self._queue.terms(deployment.key)
                 if terms and not request.granted.done():
                     await wait.on_held(terms.limit_s)
@@ -147,17 +142,16 @@ class Holder:
         """Let go whom a change of the deployment, of its workers or of the time lets go."""
         deployment = self._router.catalogue.get(key)
         is_awake = self._router.pool.is_ready(key)
-        self._note_level(key, deployment, is_awake=is_awake)
+        self._slept.note(key, deployment, is_awake=is_awake)
         if not self._queue.count(key):
             return
         refusal = _refusal(key, deployment, is_awake=is_awake)
         if refusal or deployment is None:
             self._refuse(self._queue.take_all(key), refusal)
         else:
-            terms, now_s = self._terms(deployment, is_awake=is_awake), self._clock()
-            self._queue.turn(key, terms, now_s)
-            self._grant(key, self._batch(deployment), now_s)
-            self._refuse(self._queue.take_overdue(key, now_s), refusals.held_too_long(deployment, terms))
+            terms = self._terms(deployment, is_awake=is_awake)
+            self._queue.turn(key, terms, self.clock())
+            self._let_go(deployment, terms, self._queue.waiting(key))
         self._settle(key)
 
     def hand_back(self) -> None:
@@ -168,7 +162,7 @@ class Holder:
             self._settle(key)
 
     def _request(self, deployment: Deployment, wait: Wait, demand: Demand) -> _Request:
-        return _Request(deployment.key, wait.num_bytes, self._clock(), wait, demand)
+        return _Request(deployment.key, wait.num_bytes, self.clock(), wait, demand)
 
     def _enter(self, key: ObjectKey, request: _Request) -> None:
         """Put the request in line. Raises CallError if it may not wait."""
@@ -178,16 +172,20 @@ class Holder:
         if refusal or deployment is None:
             raise refusal or refusals.deleted(key.name)
         if request.like is None:
-            request.wait.start = Start.WARM if is_awake else self._start(deployment)
+            request.wait.start = Start.WARM if is_awake else self._slept.start(deployment)
+        terms = self._terms(deployment, is_awake=is_awake)
         try:
-            self._queue.enter(request, self._terms(deployment, is_awake=is_awake), max_requests=deployment.max_held)
+            self._queue.enter(request, terms, max_requests=deployment.max_held)
         except HoldFull as error:
             raise refusals.hold_full(deployment, str(error)) from error
-        self.review(key)
+        # Nothing changed for those who were there; of who wants any worker the first is asked for again.
+        alike = (one for one in self._queue.waiting(key) if one.like is None)
+        self._let_go(deployment, terms, (request,) if request.like else alike)
+        self._settle(key)
 
     def _end(self, request: _Request, deployment: Deployment, *, is_taken: bool) -> None:
         """Forget the request, whichever way it went; a lease that nobody took goes back."""
-        request.wait.over_s = self._clock()
+        request.wait.over_s = self.clock()
         request.wait.hold_s = request.wait.over_s - request.arrived_s
         self._on_end(deployment.full_name, request.wait.hold_s)
         if self._queue.leave(request):
@@ -198,34 +196,48 @@ class Holder:
         if granted.exception() is None:  # asked in any case: asyncio logs what nobody asked for
             granted.result().give_back()
 
-    def _grant(self, key: ObjectKey, batch: Batch, now_s: float) -> None:
-        """Give the first in line a worker, and the next, as long as one has room."""
-        passed: set[_Request] = set()
-        while request := self._queue.first(key, passed):
+    def _let_go(self, deployment: Deployment, terms: Terms, requests: Iterable[_Request]) -> None:
+        """Give these a worker, in this order, as long as one has room; refuse who waited long enough."""
+        now_s = self.clock()
+        self._grant(requests, self._batch(deployment), now_s)
+        self._refuse(self._queue.take_overdue(deployment.key, now_s), refusals.held_too_long(deployment, terms))
+
+    def _grant(self, requests: Iterable[_Request], batch: Batch, now_s: float) -> None:
+        """Give the first a worker, and the next, as long as one has room; what is not to be had is asked for once."""
+        failed: dict[Hashable, CallError | None] = {}  # what heirs want and nobody offers, with why nobody ever will
+        for request in requests:
             if request.granted.cancelled():  # its client has just gone
                 self._queue.leave(request)
                 continue
-            tried = request.tried
-            if tried and now_s >= request.arrived_s + TRUST_AGAIN_S:
-                tried = self._router.pool.silent(key, tried)
-            lease = self._router.try_lease(key, batch, tried=tried, like=request.like, demand=request.demand)
-            if lease is None and request.like is None:
-                return
-            if lease is None:  # whoever needs no particular worker does not wait for this one's
-                passed.add(request)
-                self._refuse_heirless(request)
-                continue
-            if request.wait.start is not Start.WARM:
-                request.wait.wake_s = max(0.0, self._queue.since_s(key) - request.arrived_s)
-            request.wait.hold_s = now_s - request.arrived_s
-            self._queue.leave(request)
-            request.granted.set_result(lease)
+            want = (request.want, now_s >= request.arrived_s + TRUST_AGAIN_S)
+            if want not in failed:
+                if self._grant_one(request, batch, now_s):
+                    continue
+                if request.like is None:
+                    return
+                failed[want] = self._heirless(request.like)
+            if refusal := failed[want]:  # else it waits, and whoever needs no particular worker does not wait for it
+                self._queue.leave(request)
+                self._refuse([request], refusal)
 
-    def _refuse_heirless(self, request: _Request) -> None:
-        """Refuse to wait for a worker that will not come: those that are there run something else."""
-        if request.like and not self._router.pool.may_get_heir(request.like):
-            self._queue.leave(request)
-            self._refuse([request], refusals.nobody_the_same(request.like))
+    def _grant_one(self, request: _Request, batch: Batch, now_s: float) -> bool:
+        """Give the request a worker if there is one for it."""
+        key, tried = request.key, request.tried
+        if tried and now_s >= request.arrived_s + TRUST_AGAIN_S:
+            tried = self._router.pool.silent(key, tried)
+        lease = self._router.try_lease(key, batch, tried=tried, like=request.like, demand=request.demand)
+        if lease is None:
+            return False
+        if request.wait.start is not Start.WARM:
+            request.wait.wake_s = max(0.0, self._queue.since_s(key) - request.arrived_s)
+        request.wait.hold_s = now_s - request.arrived_s
+        self._queue.leave(request)
+        request.granted.set_result(lease)
+        return True
+
+    def _heirless(self, like: Endpoint) -> CallError | None:
+        """Return why not to wait for a worker that will not come: those that are there run something else."""
+        return None if self._router.pool.may_get_heir(like) else refusals.nobody_the_same(like)
 
     def _refuse(self, requests: Iterable[_Request], error: CallError | None) -> None:
         for request in requests:
@@ -254,27 +266,8 @@ class Holder:
             handle.cancel()
         if due_s is not None:
             probe_in_s = self._router.pool.probe_in_s(key)
-            delay_s = min(_TICK_S, max(0.0, due_s - self._clock()), _TICK_S if probe_in_s is None else probe_in_s)
+            delay_s = min(_TICK_S, max(0.0, due_s - self.clock()), _TICK_S if probe_in_s is None else probe_in_s)
             self._timers[key] = asyncio.get_running_loop().call_later(delay_s, self.review, key)
-
-    def _note_level(self, key: ObjectKey, deployment: Deployment | None, *, is_awake: bool) -> None:
-        """Remember how deep a model's workers slept: once they wake, nothing says so any more."""
-        if deployment is None or is_awake:
-            self._slept.pop(key, None)
-        elif deployment.sleep_level:
-            self._slept[key] = _Slept(deployment.sleep_level, self._pods(key))
-
-    def _start(self, deployment: Deployment) -> Start:
-        """Tell from where the worker has to come. Pods that were not there during the sleep start from nothing."""
-        pods, slept = self._pods(deployment.key), self._slept.get(deployment.key)
-        if slept is None:  # this gateway has not seen it asleep
-            return Start.LEVEL1 if pods and deployment.phase == "Waking" else Start.COLD
-        if pods.isdisjoint(slept.pods):
-            return Start.COLD
-        return Start.LEVEL1 if slept.level == 1 else Start.LEVEL2
-
-    def _pods(self, key: ObjectKey) -> frozenset[str]:
-        return frozenset(endpoint.id.pod_uid for endpoint in self._router.pool.endpoints_of(key))
 
     def _terms(self, deployment: Deployment, *, is_awake: bool) -> Terms:
         if is_awake:

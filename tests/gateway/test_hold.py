@@ -25,11 +25,11 @@ def test_requests_leave_in_the_order_in_which_they_came():
     assert repr(queue) == "HoldQueue(3 requests of 30 bytes, default/tiny cold: 3 of 30 bytes)"
     assert queue.leave(second), "its client has gone"
     assert not queue.leave(second)
-    assert queue.first(TINY) is first
+    assert queue.waiting(TINY) == (first, third)
     queue.leave(first)
-    assert queue.first(TINY) is third
+    assert queue.waiting(TINY) == (third,)
     queue.leave(third)
-    assert (queue.first(TINY), queue.terms(TINY), queue.due_s(TINY)) == (None, None, None)
+    assert (queue.waiting(TINY), queue.terms(TINY), queue.due_s(TINY)) == ((), None, None)
     assert repr(queue) == "HoldQueue(0 requests of 0 bytes)"
 
 
@@ -141,9 +141,9 @@ class Waiting(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from([TINY, OTHER]))
     def goes(self, key):
-        first = self.queue.first(key)
-        assert first is (self.lines[key][0] if self.lines[key] else None)
-        if first:
+        waiting = self.queue.waiting(key)
+        assert waiting == tuple(self.lines[key])
+        if waiting:
             self.queue.leave(self.lines[key].pop(0))
 
     @rule(key=st.sampled_from([TINY, OTHER]), terms=st.sampled_from([COLD, SATURATED]))

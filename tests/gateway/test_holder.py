@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from dormouse_api.status import CallError
 from dormouse_gateway.activity import WorkerLoad
 from dormouse_gateway.hold import HoldLimits, HoldSettings
-from dormouse_gateway.holder import Holder
+from dormouse_gateway.holder import TRUST_AGAIN_S, Holder
 from dormouse_gateway.router import Router
 from dormouse_gateway.routing.breaker import Verdict
 from dormouse_gateway.testing import NAMESPACE, infd, pod
@@ -30,15 +31,25 @@ SETTINGS = HoldSettings(
 )
 
 
+class CountingRouter(Router):
+    """Counts how often it is asked for a worker."""
+
+    num_asked = 0
+
+    def try_lease(self, *args, **kwargs):
+        self.num_asked += 1
+        return super().try_lease(*args, **kwargs)
+
+
 class World:
     """A model with one worker, which sleeps, and who waits for it."""
 
-    def __init__(self, max_num_seqs=2):
+    def __init__(self, max_num_seqs=2, *, hold=SETTINGS):
         self.unwanted, self.ends = [], []
-        self.router = Router(on_close=lambda _: None)
+        self.router = CountingRouter(on_close=lambda _: None)
         self.router.is_synced = True
         self.holder = Holder(
-            self.router, SETTINGS, on_unwanted=self.unwanted.append, on_end=lambda *end: self.ends.append(end)
+            self.router, hold, on_unwanted=self.unwanted.append, on_end=lambda *end: self.ends.append(end)
         )
         self.put_deployment(engine={"maxNumSeqs": max_num_seqs})
         self.put_pod()
@@ -70,6 +81,16 @@ class World:
             self.got.append(name)
             await until.wait()
         return wait
+
+    def go_on(self, *, seconds=60.0):
+        """Return a task that asks for a worker for the rest of what the one here began and just lost."""
+        return asyncio.create_task(self._go_on(seconds))
+
+    async def _go_on(self, seconds):
+        wait, lost = Wait(10, self.holder.clock() + seconds), self.router.pool.endpoint_of(POD)
+        deployment, tried = self.router.catalogue.get(TINY), {lost.id: lost.openings}
+        with await self.holder.lease_heir(deployment, wait, like=lost, tried=tried):
+            self.got.append("heir")
 
     def is_wanted(self):
         """Tell whether the operator is told that somebody waits for a wake."""
@@ -202,6 +223,40 @@ async def test_after_the_last_call_nobody_waits_and_who_finds_a_free_worker_stil
     await settled()
     assert world.got == ["free"]
     await ended(task)
+
+
+async def test_many_heirs_of_a_worker_are_asked_for_once_each_and_together_from_then_on():
+    many = 1000
+    limits = HoldLimits(max_bytes=100 * many, max_total_requests=many, max_total_bytes=100 * many)
+    world = World(max_num_seqs=many, hold=replace(SETTINGS, limits=limits))
+    heirs = [world.go_on() for _ in range(many)]
+    await settled()
+    assert (len(world.holder), world.router.num_asked) == (many, 2 * many), "before it stands in line, and once there"
+    world.holder.review(TINY)
+    assert world.router.num_asked == 2 * many + 1, "all want the same"
+    world.tell(READY)
+    await asyncio.gather(*heirs)
+    assert (world.got, world.outstanding()) == (["heir"] * many, 0)
+    assert world.router.num_asked <= 4 * many + 1, "one more for each that ended"
+    world.check()
+
+
+async def test_who_wants_any_worker_does_not_wait_behind_an_heir_that_must_not_have_this_one_yet():
+    world = World()
+    clock = world.holder.clock = Clock()
+    world.tell(READY)
+    heir = world.go_on()
+    await settled()
+    assert (world.got, len(world.holder)) == ([], 1)
+    other = world.ask("other")
+    await settled()
+    assert (world.got, len(world.holder)) == (["other"], 1)
+    clock.now_s = TRUST_AGAIN_S
+    world.holder.review(TINY)
+    await heir
+    assert world.got == ["other", "heir"]
+    await ended(other)
+    world.check()
 
 
 async def test_an_order_to_sleep_ends_the_wish_to_wake():
