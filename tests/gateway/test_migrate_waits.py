@@ -1,21 +1,33 @@
 """Streams whose last worker died, while another will serve: they wait in line as requests do, and go on."""
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import grpc
 import pytest
 from grpc import aio
 
 from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_gateway.holder import TRUST_AGAIN_S
 from dormouse_gateway.testing import NAMESPACE, endpoint, pod
 from dormouse_gateway.wait import Wait
-from dormouse_kube.api import PODS
+from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
 from tests.gateway.kit import ask, refusal_of, tokens_of
 from tests.gateway.moving import ALL, ONE, Answer, answer_of, check_whole, endpoints, migrated, narrators
 from tests.gateway.pools import pool_of
-from tests.gateway.sleepers import TINY, held, is_wanted, metadata_of, set_status
+from tests.gateway.sleepers import TINY, held, is_wanted, metadata_of
+
+
+@dataclass
+class Clock:
+    """A clock that stands still."""
+
+    now_s: float
+
+    def __call__(self):
+        return self.now_s
 
 
 @asynccontextmanager
@@ -93,13 +105,14 @@ async def test_a_stream_waits_no_longer_than_requests_are_held_and_is_told_so(ho
 
 
 async def test_a_stream_waits_no_longer_than_its_deadline(make_house):
-    async with make_house(default_deadline_s=1.5) as house, narrators(1) as workers:
+    async with make_house(default_deadline_s=60.0) as house, narrators(1) as workers:
         await house.add("tiny", workers)
         call = house.stub.Generate(pb.GenerateRequest(model="tiny", text="a", sampling_params=ONE))
         workers[0].holds_after, workers[0].dies_after = 1, 2
         await call.read()
         workers[0].tell_load(ready=False)
         await house.until(lambda: not house.gateway.router.pool.is_ready(TINY))
+        house.gateway.holder.clock = Clock(time.monotonic() + 60.0)
         workers[0].gate.set()
         error = await refusal_of(call)
     assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -137,11 +150,13 @@ async def test_a_worker_that_lost_a_stream_and_goes_on_serving_has_it_again_and_
         answer = Answer()
         answer.take(await call.read())
         await house.until(workers[0].started.is_set)
+        clock = house.gateway.holder.clock = Clock(time.monotonic())
         workers[0].gate.set()
         await house.until(lambda: held(house) == 1)
         workers[0].holds_after = None
         check_whole(await answer_of(ask(house, sampling_params=ONE)), 1)
         assert held(house) == 1
+        clock.now_s += TRUST_AGAIN_S
         check_whole(await end(call, answer), 1)
 
 
@@ -169,12 +184,17 @@ async def test_streams_and_new_requests_wait_in_one_line(house):
 
 
 async def test_a_model_that_failed_to_start_again_ends_the_wait_with_its_reason(house):
+    ready = {"type": "Ready", "status": "False", "reason": "WorkerCrashed", "message": "exit code 137"}
+
+    def fail(obj):  # only from here on a second is enough
+        obj["spec"]["lifecycle"] = {"holdTimeoutSeconds": 1}
+        obj["status"] = {"phase": "Failed", "conditions": [ready]}
+
     async with narrators(1) as workers:
-        await house.add("tiny", workers, lifecycle={"holdTimeoutSeconds": 1})
+        await house.add("tiny", workers)
         async with cut_off(house, workers[0]) as (call, _):
             await house.until(lambda: held(house) == 1)
-            ready = {"type": "Ready", "status": "False", "reason": "WorkerCrashed", "message": "exit code 137"}
-            set_status(house, phase="Failed", conditions=[ready])
+            house.kube.edit(INFERENCE_DEPLOYMENTS, NAMESPACE, "tiny", fail)
             error = await refusal_of(call)
     assert "WorkerCrashed: exit code 137" in error.details()
 
