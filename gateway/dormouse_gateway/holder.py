@@ -92,6 +92,7 @@ class Holder:
         `tried` are left out if another has room now. Raises CallError: UNAVAILABLE by order or after the time for a
         cold start, RESOURCE_EXHAUSTED when the line is full or the workers stay busy, DEADLINE_EXCEEDED.
         """
+        wait.is_held = False
         if not self._queue.count(deployment.key):
             lease = self._router.try_lease(deployment.key, self._batch(deployment), tried=tried, demand=demand)
             if lease:
@@ -113,6 +114,7 @@ class Holder:
         taking requests for a while. Raises CallError as `lease` does, and UNAVAILABLE at once where the pods that are
         there run something else.
         """
+        wait.is_held = False
         if lease := self._router.try_lease(deployment.key, None, tried=tried, like=like, demand=demand):
             return lease
         request = self._request(deployment, wait, demand)
@@ -128,6 +130,7 @@ class Holder:
             async with asyncio.timeout(max(0.0, wait.deadline_s - self.clock())):
                 terms = self._queue.terms(deployment.key)
                 if terms and not request.granted.done():
+                    wait.is_held = True
                     await wait.on_held(terms.limit_s)
                 lease = await request.granted
                 is_taken = True

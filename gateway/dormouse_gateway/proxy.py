@@ -173,7 +173,7 @@ class InferenceProxy:
     async def _try(self, call: Call, write: Write, where: Where) -> WorkerFailure | None:
         """See `call.Attempt`."""
         with await self._lease(call, where) as lease:
-            call.trace.sent(lease.endpoint)
+            call.trace.sent(lease.endpoint, was_held=call.wait.is_held)
             failure = await self._send(call, lease, write, where)
             if failure or call.method.need_ready:  # what it answers asleep, too, says nothing good
                 lease.report(verdict_on(failure))

@@ -93,10 +93,11 @@ class OtelTraces:
 
 @dataclass(slots=True)
 class _Hold:
-    """A request waits for a worker."""
+    """A request waits for a worker, or for several: choices that go on elsewhere wait side by side."""
 
-    since_ns: int
+    since_ns: int  # when the first began to wait
     wake: SpanContext | None  # None: it waits for its turn
+    num_parts: int = 0  # that still wait
 
 
 @dataclass(slots=True)
@@ -135,10 +136,13 @@ class _Request:
 
         return note
 
-    def sent(self, endpoint: Endpoint) -> None:
+    def sent(self, endpoint: Endpoint, *, was_held: bool) -> None:
         """See `RequestTrace`."""
         if self.span.is_recording():
-            self._end_hold(Status())
+            if self.hold and was_held:
+                self.hold.num_parts -= 1
+                if not self.hold.num_parts:
+                    self._end_hold(Status())
             self.attempts.append(bool(self.last))
             pod = f"{endpoint.pod.namespace}/{endpoint.pod.name}"
             self.span.add_event("sent", {"dormouse.worker": pod, "server.address": endpoint.id.address})
@@ -160,7 +164,9 @@ class _Request:
 
     async def _held(self, call: Call, on_held: OnHeld, limit_s: float) -> None:
         is_wake = call.wait.start is not Start.WARM
-        self.hold = _Hold(self.now_ns(), self.wake(call, self.span) if is_wake else None)
+        if self.hold is None:
+            self.hold = _Hold(self.now_ns(), self.wake(call, self.span) if is_wake else None)
+        self.hold.num_parts += 1
         self.span.set_attribute("dormouse.start", call.wait.start.value)
         await on_held(limit_s)
 

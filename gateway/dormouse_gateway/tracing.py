@@ -28,8 +28,8 @@ class RequestTrace(Protocol):
         """Return what messages are to be written to."""
         ...
 
-    def sent(self, endpoint: Endpoint) -> None:
-        """A worker was found, and gets it now."""
+    def sent(self, endpoint: Endpoint, *, was_held: bool) -> None:
+        """A worker was found, and gets it now, or a part of it; for that it had to wait or not."""
         ...
 
     def end(self, code: grpc.StatusCode, why: str) -> None:
@@ -71,7 +71,7 @@ class Untraced:
         """See `RequestTrace`."""
         return write
 
-    def sent(self, endpoint: Endpoint) -> None:
+    def sent(self, endpoint: Endpoint, *, was_held: bool) -> None:
         """See `RequestTrace`."""
 
     def end(self, code: grpc.StatusCode, why: str) -> None:

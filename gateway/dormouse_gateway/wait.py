@@ -31,13 +31,14 @@ class Wait:
     deadline_s: float  # on the holder's clock
     on_held: OnHeld = _tell_nobody  # called once it must wait, with the seconds that it may be held at most
     start: Start = Start.WARM
+    is_held: bool = False  # whether `on_held` was called for the worker that was asked for last
     hold_s: float = 0.0
     wake_s: float = 0.0  # of these, until a worker took requests
     over_s: float = 0.0  # when it last waited, on the holder's clock
 
     def rest(self, num_bytes: int) -> Wait:
         """Return the wait of a part that goes on elsewhere; where the whole began stays as it was."""
-        return replace(self, num_bytes=num_bytes, hold_s=0.0, wake_s=0.0, over_s=0.0)
+        return replace(self, num_bytes=num_bytes, is_held=False, hold_s=0.0, wake_s=0.0, over_s=0.0)
 
     def add(self, part: Wait) -> None:
         """Count how long a part waited; parts that waited at the same time count once."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 
 import aiohttp
 import grpc
@@ -17,8 +18,9 @@ from dormouse_gateway.spans import OtelTraces
 from dormouse_gateway.testing import unavailable
 from tests.gateway.conftest import running_house
 from tests.gateway.kit import ask, refusal_of, tokens_of
-from tests.gateway.moving import ONE, answer_of, check_whole, narrators
+from tests.gateway.moving import ALL, ONE, answer_of, check_whole, narrators
 from tests.gateway.test_holding import TINY, add_asleep, held, set_status
+from tests.gateway.test_migrate_waits import cut_off, end
 
 TRACE_ID, PARENT_ID = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
 CALLED = (("traceparent", f"00-{TRACE_ID:032x}-{PARENT_ID:016x}-01"), ("tracestate", "a=b"))
@@ -187,6 +189,27 @@ async def test_a_stream_that_moves_says_so_and_where_it_was(house, spans):
         assert (span.attributes["dormouse.migrated"], span.attributes["dormouse.attempts"]) == (True, 3)
         sent = [event.attributes["dormouse.worker"] for event in span.events if event.name == "sent"]
         assert sent == ["default/tiny-w0", "default/tiny-w1", "default/tiny-w0"]
+
+
+async def test_the_choices_of_a_stream_that_wait_side_by_side_are_one_hold_from_the_first_to_the_last(kube, spans):
+    told_ns = []
+
+    def now_ns():
+        told_ns.append(time.time_ns())
+        return told_ns[-1]
+
+    traces = OtelTraces(spans.tracer, now_ns=now_ns)
+    async with running_house(kube, traces=traces, worker_queue=0) as house, narrators(1) as workers:
+        await house.add("tiny", workers, engine={"maxNumSeqs": 1})
+        async with cut_off(house, workers[0], sampling_params=ALL) as (call, answer):
+            await house.until(lambda: held(house) == 3)
+            workers[0].tell_load(ready=True)
+            check_whole(await end(call, answer), 3)
+        (request,) = await ended(house, spans, TEXT)
+    hold = spans.one("hold")
+    _, first, second, third = (event.timestamp for event in request.events if event.name == "sent")
+    assert hold.start_time == told_ns[0]
+    assert hold.start_time < first < second < hold.end_time <= third
 
 
 async def test_an_error_of_the_servers_is_one_of_the_span_and_an_error_of_the_clients_is_not(house, workers, spans):
