@@ -220,6 +220,16 @@ def test_a_stopped_rank_is_told_from_those_that_wait_for_it(groups):
     executor.abandon()
 
 
+def test_every_rank_verifies_and_what_was_sampled_before_is_told_to_none(groups):
+    executor = groups.start()
+    tokens_of(executor, make_add("a"))
+    executor.verify()
+    assert len(tokens_of(executor, make_add("a"))["a"]) == 4
+    groups.order(rank1={"refuse": ["verify"]})
+    with pytest.raises(InsufficientMemory, match=r"rank 1.*: verify shall be refused"):
+        executor.verify()
+
+
 def test_all_sleep_and_wake_and_their_bytes_are_added(groups):
     executor = groups.start()
     report = executor.sleep(2, TAGS)

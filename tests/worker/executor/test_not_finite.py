@@ -98,6 +98,15 @@ def test_a_good_pass_between_shows_that_the_model_computes(rank):
 
 
 @each_way
+def test_a_prompt_that_is_too_much_for_a_sound_model_takes_nobodys_worker_away(rank):
+    damage(rank, "embed_tokens")  # the row of one token, which no golden token is
+    for _ in range(5):
+        check_that_it_ends(rank)
+    assert rank.is_ready
+    assert rank.check_answer(1) == 0
+
+
+@each_way
 def test_who_shares_the_batch_is_served_on(rank):
     truth = rank.truths[1][0]
     damage(rank, "embed_tokens")

@@ -143,13 +143,14 @@ class Controller:
             self._engine.check_integrity()
 
     def _look_at_numbers(self) -> None:
-        """Enter FAILED if no row of the last passes was finite: no request would get anything but nonsense."""
+        """Enter FAILED if the last passes had no finite row and it is the model's fault: prompts may bring it about."""
         engine = self._engine
         if engine is None or engine.num_odd_in_a_row < MAX_FAILURES_IN_A_ROW:
             return
         self._settle()
-        self._send(engine.give_up(NOT_FINITE))
-        self._fail(LogitsNotFinite(f"{MAX_FAILURES_IN_A_ROW} forward passes in a row: {NOT_FINITE}"))
+        if why := engine.verify(self._executor):
+            self._send(engine.give_up(NOT_FINITE))
+            self._fail(LogitsNotFinite(f"{MAX_FAILURES_IN_A_ROW} forward passes in a row: {NOT_FINITE} ({why})"))
 
     def _add(self, message: AddRequest) -> None:
         if self._engine is None or self.state is not State.READY:

@@ -9,7 +9,7 @@ from copy import copy
 from functools import partial
 
 from dormouse_worker.engine.batch import Batch, ModelOutput
-from dormouse_worker.engine.executor import ModelExecutor, StagedExecutor
+from dormouse_worker.engine.executor import Executor, ModelExecutor, StagedExecutor
 from dormouse_worker.engine.forward_pass import Counters, Progress
 from dormouse_worker.engine.request import Request
 from dormouse_worker.engine.scheduler import Scheduler
@@ -180,6 +180,22 @@ class Engine:
     def forget_ranks(self) -> None:
         """The ranks lost what they knew of sequences: the next batch tells them everything."""
         self._scheduler.forget_ranks()
+
+    def verify(self, executor: Executor) -> str:
+        """Have the model repeat its golden tokens, with nothing under way; return what is wrong with it, "" = nothing.
+
+        Passes count anew then: the requests brought it about. Raises GroupBroken.
+        """
+        self.forget_ranks()
+        try:
+            executor.verify()
+        except GroupBroken:
+            raise
+        except Exception as error:
+            logger.exception("the model can not be verified")
+            return f"{type(error).__name__}: {error}"
+        self.num_odd_in_a_row = 0
+        return ""
 
     def forget_prefixes(self) -> None:
         """Empty the prefix cache; running requests keep what they hold."""

@@ -119,6 +119,12 @@ class Executor(ModelExecutor, Protocol):
     def check_ranks(self) -> None:
         """Raise GroupBroken, naming the rank, if the group can not go on. Cheap: called whenever nothing runs."""
 
+    def verify(self) -> None:
+        """Repeat the golden tokens, with everything awake and nothing under way; the cache stays as it is.
+
+        The ranks forget their sequences. Raises Damaged if the model does not say what it said at its first start.
+        """
+
     def check_health(self) -> None:
         """Raise if the worker can not compute."""
 

@@ -223,6 +223,11 @@ class FakeExecutor:
         if "check_ranks" in self.fail_once:
             raise self.fail_once.pop("check_ranks")
 
+    def verify(self) -> None:
+        """See `Executor`."""
+        self._sequences.clear()
+        self._called("verify")
+
     def check_health(self) -> None:
         """See `Executor`."""
         self._called("check_health")

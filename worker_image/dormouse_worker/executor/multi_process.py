@@ -200,6 +200,11 @@ class MultiProcessExecutor:
         if self._group is not None:
             self._group.check_alive()
 
+    def verify(self) -> None:
+        """See `Executor`."""
+        self._untold = []
+        self._all("verify")
+
     def check_health(self) -> None:
         """See `Executor`. Without a group there is nothing that could be ill."""
         if self._group is not None:

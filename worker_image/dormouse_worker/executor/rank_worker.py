@@ -217,6 +217,10 @@ class RankWorker(WorkerBase):
         weights, model_path = self._loaded().weights, self.settings.model_path
         save_sharded_state(weights, model_path, Path(directory), communicator=self._group())
 
+    def verify(self) -> None:
+        """See `WorkerBase`."""
+        self._check_golden(Stopwatch())
+
     def check_health(self) -> None:
         """See `WorkerBase`. Computes one small sum, which fails if torch does."""
         total = float(torch.ones(8, device=self.device.torch_device).sum())

@@ -130,6 +130,10 @@ class SingleProcessExecutor:
     def check_ranks(self) -> None:
         """See `Executor`."""
 
+    def verify(self) -> None:
+        """See `Executor`."""
+        self._built().execute_method("verify")
+
     def check_health(self) -> None:
         """See `Executor`. Without a worker there is nothing that could be ill."""
         if self._wrapper is not None:

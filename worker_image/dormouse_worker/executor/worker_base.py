@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.engine.executor import SleepReport, WakeReport
+from dormouse_worker.errors import Damaged
 from dormouse_worker.executor.trace_profiler import TraceProfiler
 from dormouse_worker.ipc import MemoryReport, ModelInfo
 from dormouse_worker.settings import EngineSettings
@@ -107,6 +108,10 @@ class WorkerBase(ABC):
     @abstractmethod
     def save_sharded_state(self, directory: str) -> None:
         """See `Executor.save_sharded_state`."""
+
+    def verify(self) -> None:
+        """See `Executor.verify`. Who recorded no golden tokens can not prove that it computes."""
+        raise Damaged(f"{type(self).__name__} has no golden tokens to repeat")
 
     @abstractmethod
     def check_health(self) -> None:
