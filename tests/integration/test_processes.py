@@ -86,9 +86,13 @@ def test_a_killed_engine_is_replaced_and_says_the_same_after_the_next_agreement(
 
 def test_dormouse_serve_answers_and_ends_with_zero_on_ctrl_c(random_model):
     env = os.environ | {"PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("api", "cli", "worker_image"))}
-    command = [sys.executable, "-m", "dormouse_cli", "serve", str(random_model), "--port", "0", *SHORT_FLAGS]
+    command = [sys.executable, "-m", "dormouse_cli", "serve", str(random_model), "--port", "0", "--no-http"]
     with subprocess.Popen(
-        [*command, "--served-model-name", "tiny"], env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
+        [*command, *SHORT_FLAGS, "--served-model-name", "tiny"],
+        env=env,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as process:
         try:
             line = process.stdout.readline()

@@ -69,11 +69,10 @@ def _missing(observed: Observed) -> str:
 
 
 def _why_not(observed: Observed, pod: Pod) -> str:
-    since = f" since {format_time(pod.ready_since)}" if pod.ready_since and not pod.is_ready else ""
-    if words := observed.unreachable.get(pod.name):
-        return f"no answer{since}: {words}"
+    """Return why a pod does not serve whose worker has answered: one that has not is told by an earlier condition."""
     if not pod.gate_open:
         return f"its readiness gate is not open yet; its worker is {observed.state(pod)}"
+    since = f" since {format_time(pod.ready_since)}" if pod.ready_since and not pod.is_ready else ""
     return f"its readiness probe fails{since}; its worker says that it is {observed.state(pod)}"
 
 
