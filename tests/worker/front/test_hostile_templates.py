@@ -37,7 +37,7 @@ async def test_a_chat_is_rendered_outside_and_its_process_ends_with_the_worker(o
         renderer = house.front.worker.served.edition.model.templates
         running = [process._process for process in renderer._processes if process._process is not None]
         assert {process.poll() for process in running} == {None}
-    assert None not in {process.poll() for process in running}
+    assert all(process.wait(60) for process in running)  # killed, each by a signal
 
 
 async def test_the_processes_of_a_model_end_when_another_takes_its_place(open_with, other):

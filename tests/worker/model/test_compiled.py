@@ -14,6 +14,8 @@ from dormouse_worker.model.testing import reference_generate
 from dormouse_worker.settings import EngineSettings
 from tests.worker.model.test_parity import MAX_TOKENS, PROMPTS, make_engine, run
 
+pytestmark = pytest.mark.timeout(600)  # a C++ compiler works here, and shares the machine with others
+
 CPU = CpuDevice(Host())
 SIZES = (1, 5)
 
