@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dormouse_api.listening import EVERYWHERE, listen
 from dormouse_api.names import HTTP_PORT, INFERENCE_PORT
 from dormouse_cli.errors import CommandFailed
 from dormouse_cli.models import OnHub, cache_folder, find_model
@@ -26,8 +27,6 @@ NEEDED = (
 NEEDED_BY_DOOR = ("dormouse_gateway", "starlette", "uvicorn", "uvloop", "prometheus_client")
 # What suits a try on one's own machine; a flag that the user gives comes later and wins.
 DEFAULTS = ("--standalone", "--enable-reflection", "--host", "127.0.0.1", "--control-port", "0", "--metrics-port", "0")
-_EVERYWHERE = {"[::]", "0.0.0.0"}  # noqa: S104  compared, not bound
-
 _LAST_PORT = 65535
 
 Has = Callable[[str], bool]
@@ -52,7 +51,7 @@ class Place:
     @property
     def reached_at(self) -> str:
         """Return the address at which a program of this machine reaches it."""
-        return "127.0.0.1" if self.host in _EVERYWHERE else self.host.strip("[]")
+        return "127.0.0.1" if self.host in EVERYWHERE else self.host.strip("[]")
 
 
 def is_installed(module: str) -> bool:
@@ -118,12 +117,7 @@ def download(model: OnHub, cache: Path, say: Callable[[str], None]) -> Path:
 def open_listener(host: str, port: int) -> socket.socket:
     """Return a bound socket for the HTTP API. Raises CommandFailed naming the flag."""
     try:
-        if host in _EVERYWHERE:
-            dual = socket.has_dualstack_ipv6()
-            family = socket.AF_INET6 if dual else socket.AF_INET
-            return socket.create_server(("", port), family=family, dualstack_ipv6=dual)
-        address = host.strip("[]")
-        return socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
+        return listen(host, port)
     except OSError as error:
         raise CommandFailed(
             f"--http-port {port} on {host}: {error.strerror or error}; choose another one, or --no-http"
@@ -138,7 +132,7 @@ def free_port(host: str) -> int:
 
 def shown_address(listener: socket.socket, host: str) -> str:
     """Return host:port as the user reaches it."""
-    shown = "localhost" if host in _EVERYWHERE else host
+    shown = "localhost" if host in EVERYWHERE else host
     return f"{f'[{shown}]' if ':' in shown and shown[0] != '[' else shown}:{listener.getsockname()[1]}"
 
 

@@ -11,10 +11,9 @@ from contextlib import contextmanager, suppress
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from dormouse_api.listening import listen
 from dormouse_gateway.openai.headers import MAX_HEADER_BYTES
 from dormouse_gateway.openai.protocol import bounded
-
-_EVERYWHERE = {"[::]", "0.0.0.0"}  # noqa: S104  # compared, not bound
 
 
 class _Server(uvicorn.Server):
@@ -49,7 +48,7 @@ class OpenAIDoor:
 
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port. Raises OSError."""
-        listener = _listen(host, port)
+        listener = listen(host, port)
         await self.serve(listener)
         return int(listener.getsockname()[1])
 
@@ -75,13 +74,3 @@ def _unless_cut_off(app: ASGIApp) -> ASGIApp:
             await app(scope, receive, send)
 
     return serve
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Return a bound socket; [::] and 0.0.0.0 are every address, IPv6 where the machine has it."""
-    if host in _EVERYWHERE:
-        dual = socket.has_dualstack_ipv6()
-        family = socket.AF_INET6 if dual else socket.AF_INET
-        return socket.create_server(("", port), family=family, dualstack_ipv6=dual)
-    address = host.strip("[]")
-    return socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
