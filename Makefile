@@ -2,12 +2,10 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
-export PYTHONPATH := api:kube:operator:gateway:worker_image:cli:.
 PACKAGES := api/dormouse_api kube/dormouse_kube operator/dormouse_operator gateway/dormouse_gateway worker_image/dormouse_worker cli/dormouse_cli
 
 # what decides without touching anything: every branch of it is tested
-PURE := capacity children claims condemned conditions crashes draining following groups idle manifests model occurrences pace parse phases \
-	planner pressure prewarm ranks refusals renewal replica rest rollout rotation scaling sleep spare status
+PURE := decide manifests model parse
 
 .PHONY: help
 help: ## List the targets
@@ -107,8 +105,9 @@ test-long: prepare ## Every fault, the ladder, a lost node; writes records to te
 	$(MAKE) e2e-nodes
 
 .PHONY: outside
-outside: prepare model ## As an outsider would: floods, mistyped resources, every architecture (20 minutes); writes tests/records/outside.json
+outside: prepare model ## As an outsider would: client libraries, floods, mistyped resources, every architecture (12 minutes); writes tests/records/outside.json
 	$(PY) -m localkube.extras
+	$(PY) -m tests.outside.client_env
 	DORMOUSE_RECORD=outside $(PY) -m pytest tests/outside --durations=0
 
 .PHONY: mutate

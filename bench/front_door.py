@@ -22,8 +22,8 @@ from dormouse_gateway.activity import Activity
 from dormouse_gateway.seeds import Seeds
 from dormouse_gateway.server import Gateway
 from dormouse_gateway.settings import Settings
-from dormouse_gateway.testing import infd, pod
-from dormouse_gateway.testing_slices import ControlledKube
+from dormouse_gateway.testing.slices import ControlledKube
+from dormouse_gateway.testing.workers import infd, pod
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
 
 POLL_S = 0.02

@@ -17,7 +17,7 @@ from bench.sleep_figures import Load
 from bench.worker import MAX_BLOCKS, Worker
 from bench.workload import Request, make_workload
 from dormouse_api.v1 import worker_control_pb2 as control
-from dormouse_worker.host import Host
+from dormouse_worker.common.host import Host
 
 MODEL = "small"
 CACHE = "192Mi"

@@ -30,8 +30,8 @@ from bench.helpers import Helper
 from bench.models import SHAPES, Shape
 from bench.options import Options, main
 from bench.results import Row
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.model.testing import MAX_POSITIONS, write_tiny_model
-from dormouse_worker.settings import EngineSettings
 
 HALF_BILLION = replace(SHAPES["q05"], model_type="llama")  # 494 M parameters, the head is tied
 ARCHITECTURES = ("llama", "qwen3", "gemma2", "gpt2")

@@ -18,17 +18,17 @@ import msgspec
 
 from bench.helpers import answer_questions
 from bench.worker import free_port_pair
+from dormouse_worker.common.group import LOOPBACK, GroupPlace
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.ipc import TAGS
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.engine import Engine
 from dormouse_worker.engine.executor import Executor
 from dormouse_worker.engine.testing import make_add, make_report
-from dormouse_worker.executor.multi_process import MultiProcessExecutor
-from dormouse_worker.executor.rank_spawn import RANK_ARGV
+from dormouse_worker.executor.ranks.multi_process import MultiProcessExecutor
+from dormouse_worker.executor.ranks.spawn import RANK_ARGV
 from dormouse_worker.executor.single_process import SingleProcessExecutor
-from dormouse_worker.group import LOOPBACK, GroupPlace
-from dormouse_worker.host import Host
-from dormouse_worker.ipc import TAGS
-from dormouse_worker.settings import EngineSettings
 
 PROMPT_TOKENS = 16
 PATIENCE_S = 600.0

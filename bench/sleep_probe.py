@@ -18,6 +18,8 @@ import msgspec
 import torch
 
 from bench.sleep_figures import Cycle, Held
+from dormouse_worker.common.host import Host, release_free_memory
+from dormouse_worker.common.ipc import TAGS
 from dormouse_worker.executor.testing import (
     FakeDeviceWorker,
     generate,
@@ -27,8 +29,6 @@ from dormouse_worker.executor.testing import (
     start,
     touch_cache,
 )
-from dormouse_worker.host import Host, release_free_memory
-from dormouse_worker.ipc import TAGS
 from dormouse_worker.model.device.arena import Arena
 from dormouse_worker.model.device.host_driver import HostDriver
 

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 import msgspec
 
 from dormouse_worker.__main__ import main as run_front
-from dormouse_worker.ipc import EngineMessage, EngineStatus, FrameSplitter, decode_front, encode_frame
-from dormouse_worker.settings import EngineSettings
-from dormouse_worker.testing import FakeEngine, Script
+from dormouse_worker.common.ipc import EngineMessage, EngineStatus, FrameSplitter, decode_front, encode_frame
+from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.testing.fake_engine import FakeEngine, Script
 
 STEP_PERIOD_S = 0.02
 RECEIVE_BYTES = 1 << 16

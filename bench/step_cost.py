@@ -20,12 +20,13 @@ from statistics import median
 import torch
 
 from bench.models import ensure_model
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.ipc import EngineMessage, encode_frame
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.engine.engine import Engine
 from dormouse_worker.engine.testing import make_add, make_report
-from dormouse_worker.host import Host
-from dormouse_worker.ipc import EngineMessage, encode_frame
 from dormouse_worker.model.attention.native import NativeBackend
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.kv_cache import KVCache
@@ -34,7 +35,6 @@ from dormouse_worker.model.loader import load
 from dormouse_worker.model.runner import ModelRunner
 from dormouse_worker.native import abi
 from dormouse_worker.native.library import Kernels, Missing, load_kernels
-from dormouse_worker.settings import EngineSettings
 
 NUM_SEQS = 64
 PROMPT_TOKENS = 128

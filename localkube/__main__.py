@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("build", help="build the binaries, if these sources were never built here")
     commands.add_parser("prune", help="remove old builds, outdated image tags and what nothing refers to")
     commands.add_parser("provisioner", help="serve volumes (a component; started by `up`)")
+    commands.add_parser("policies", help="enforce NetworkPolicies (a component; started by `up`)")
     return parser
 
 
@@ -105,11 +106,20 @@ def _provisioner(paths: Paths, _: argparse.Namespace) -> int:
     from localkube import provisioner
     from localkube.kubeapi import KubeApi
 
-    def log(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    provisioner.run(KubeApi(paths.pki, "provisioner"), paths.volumes, ready=paths.provisioner_ready, log=log)
+    provisioner.run(KubeApi(paths.pki, "provisioner"), paths.volumes, ready=paths.provisioner_ready, log=_log)
     return 0
+
+
+def _policies(paths: Paths, _: argparse.Namespace) -> int:
+    from localkube import guards
+    from localkube.kubeapi import KubeApi
+
+    guards.run(KubeApi(paths.pki, "policies"), ready=paths.policies_ready, log=_log)
+    return 0
+
+
+def _log(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 COMMANDS: dict[str, Callable[[Paths, argparse.Namespace], int]] = {
@@ -122,6 +132,7 @@ COMMANDS: dict[str, Callable[[Paths, argparse.Namespace], int]] = {
     "build": _build,
     "prune": _prune,
     "provisioner": _provisioner,
+    "policies": _policies,
 }
 
 

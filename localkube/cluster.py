@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from localkube import build, cgroups, config, host, lock, manifests, node, pki, second, spec, teardown
+from localkube import build, cgroups, config, host, lock, manifests, nft, node, pki, second, spec, teardown
 from localkube.components import Programs, Wave, waves
 from localkube.errors import ApiError, ComponentError
 from localkube.kubeapi import KubeApi, object_path
@@ -96,6 +96,9 @@ class Cluster:
         lock.write_owner(self._owner())
         host.save_record(self.paths.host_record)
         host.ensure_forwarding(self.progress.say)
+        host.ensure_bridge_filter(self.progress.say)
+        undo = f"`python -m localkube down`, or nft delete table {nft.FAMILY} {nft.TABLE}"
+        self.progress.say(f"enforcing NetworkPolicies by nft table {nft.FAMILY} {nft.TABLE} (undo: {undo})")
         host.ensure_bridge(self.progress.say)
         cgroups.ensure()
         for folder in (self.paths.run, self.paths.var, self.paths.volumes, self.paths.logs, self.paths.registry):

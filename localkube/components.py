@@ -169,10 +169,10 @@ def _coredns(paths: Paths, binaries: Path) -> Component:
     return Component("coredns", argv, Http("http://127.0.0.1:10255/ready"), listens)
 
 
-def _provisioner(paths: Paths, clone: Path) -> Component:
-    argv = (sys.executable, "-m", "localkube", "provisioner")
+def _own(paths: Paths, clone: Path, name: str, ready: Path) -> Component:
+    """Return one of our own programs."""
     env = {"PYTHONPATH": str(clone), "DORMOUSE_CACHE": str(paths.root.parent)}
-    return Component("provisioner", argv, FileExists(paths.provisioner_ready), env=env)
+    return Component(name, (sys.executable, "-m", "localkube", name), FileExists(ready), env=env)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,14 +196,15 @@ def waves(paths: Paths, programs: Programs) -> tuple[Wave, ...]:
             _kubelet(paths, binaries),
             _kube_proxy(paths, binaries),
             _coredns(paths, binaries),
-            _provisioner(paths, programs.clone),
+            _own(paths, programs.clone, "provisioner", paths.provisioner_ready),
+            _own(paths, programs.clone, "policies", paths.policies_ready),
         ),
     )
 
 
 # The kubelet first, so that nothing is started again; what it talks to last.
 STOP_ORDER = (
-    ("kubelet", "kubelet-2", "kube-proxy", "kube-proxy-2", "coredns", "provisioner"),
+    ("kubelet", "kubelet-2", "kube-proxy", "kube-proxy-2", "coredns", "provisioner", "policies"),
     ("kube-scheduler", "kube-controller-manager"),
     ("kube-apiserver",),
     ("etcd", "registry", "registry-2", "containerd", "containerd-2"),

@@ -28,7 +28,10 @@ PROGRAMS = {
 CNI_PACKAGE = "containernetworking-plugins"
 CNI_FOLDERS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 SBIN = "/usr/sbin:/sbin"
+SYSCTLS = Path("/proc/sys")
 IP_FORWARD = "net.ipv4.ip_forward"
+# Shows frames between ports of a bridge to the hooks of IP: Services and policies need it between pods of one node.
+BRIDGE_FILTER = "net.bridge.bridge-nf-call-iptables"
 # The kubelet sets these host-wide when it starts.
 KUBELET_SYSCTLS = ("vm.overcommit_memory", "kernel.panic", "kernel.panic_on_oops")
 
@@ -91,19 +94,20 @@ def check_root() -> None:
         raise HostError("localkube makes a bridge, mounts and cgroups, so it must run as root (sudo)")
 
 
-def _sysctl_file(name: str) -> Path:
-    return Path("/proc/sys") / name.replace(".", "/")
+def _sysctl_file(name: str, root: Path = SYSCTLS) -> Path:
+    return root / name.replace(".", "/")
 
 
-def read_sysctls() -> dict[str, str]:
-    """Return the present values of all that a running cluster changes."""
-    return {name: _sysctl_file(name).read_text("ascii").strip() for name in (IP_FORWARD, *KUBELET_SYSCTLS)}
+def read_sysctls(root: Path = SYSCTLS) -> dict[str, str]:
+    """Return the present values of all that a running cluster changes; of those that this kernel has."""
+    files = {name: _sysctl_file(name, root) for name in (IP_FORWARD, BRIDGE_FILTER, *KUBELET_SYSCTLS)}
+    return {name: file.read_text("ascii").strip() for name, file in files.items() if file.exists()}
 
 
 def restore_sysctls(saved: Mapping[str, str], names: Iterable[str]) -> list[str]:
     """Write back the named sysctls where they differ; return those that were changed."""
     now = read_sysctls()
-    changed = [name for name in names if name in saved and saved[name] != now[name]]
+    changed = [name for name in names if name in saved and saved[name] != now.get(name, saved[name])]
     for name in changed:
         _sysctl_file(name).write_text(saved[name], "ascii")
     return changed
@@ -134,6 +138,30 @@ def ensure_forwarding(say: Callable[[str], None]) -> None:
     if read_sysctls()[IP_FORWARD] != "1":
         say(f"setting sysctl {IP_FORWARD}=1 (undo: `python -m localkube down`, or sysctl -w {IP_FORWARD}=0)")
         _sysctl_file(IP_FORWARD).write_text("1", "ascii")
+
+
+def load_bridge_module(say: Callable[[str], None]) -> None:
+    """Load what shows frames on a bridge to the hooks of IP, where it is a module; what fails is seen by its sysctl."""
+    if modprobe := shutil.which("modprobe", path=search_path()):
+        say("loading kernel module br_netfilter (undo: modprobe -r br_netfilter)")
+        subprocess.run([modprobe, "br_netfilter"], capture_output=True, check=False)
+
+
+def ensure_bridge_filter(
+    say: Callable[[str], None],
+    *,
+    root: Path = SYSCTLS,
+    load_module: Callable[[Callable[[str], None]], None] = load_bridge_module,
+) -> None:
+    """Let policies see what goes from pod to pod on the bridge; say so where this kernel can not."""
+    if BRIDGE_FILTER not in read_sysctls(root):
+        load_module(say)
+    now = read_sysctls(root).get(BRIDGE_FILTER)
+    if now is None:
+        say("this kernel has no br_netfilter: NetworkPolicies hold between nodes, not between pods of one")
+    elif now != "1":
+        say(f"setting sysctl {BRIDGE_FILTER}=1 (undo: `python -m localkube down`, or sysctl -w {BRIDGE_FILTER}={now})")
+        _sysctl_file(BRIDGE_FILTER, root).write_text("1", "ascii")
 
 
 def bridge_exists(name: str = spec.BRIDGE) -> bool:

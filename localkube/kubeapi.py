@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -68,12 +68,23 @@ class KubeApi:
         with self._answer("PATCH", query, body=value, content_type=kind, timeout_s=TIMEOUT_S):
             return
 
-    def watch(self, path: str, *, timeout_s: int) -> Iterator[dict[str, Any]]:
-        """Yield the events of a collection until the server ends the watch after `timeout_s`; raises ApiError."""
-        query = f"{path}?watch=true&timeoutSeconds={timeout_s}"
+    def watch(self, path: str, *, timeout_s: int, version: str = "") -> Iterator[dict[str, Any]]:
+        """Yield the events of a collection until the server ends the watch after `timeout_s`; raises ApiError.
+
+        With `version` those after it, else first one for each object that there is.
+        """
+        query = f"{path}?watch=true&timeoutSeconds={timeout_s}&resourceVersion={version}"
         with self._answer("GET", query, timeout_s=timeout_s + TIMEOUT_S) as answer:
-            for line in answer:
-                yield json.loads(line)
+            yield from read_events(path, answer)
+
+
+def read_events(path: str, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield the events of a watch; raises ApiError where the server broke off within one."""
+    for line in lines:
+        try:
+            yield json.loads(line)
+        except ValueError as error:
+            raise ApiError(f"the watch of {path} broke off within an event") from error
 
 
 PLURALS = {"ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings", "StorageClass": "storageclasses"}

@@ -9,11 +9,11 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from localkube import cgroups, host, second
+from localkube import cgroups, host, nft, second
 from localkube.processes import Identity, identify, stop
 from localkube.spec import Paths
 
-NFT_TABLES = ("kube-proxy",)
+NFT_TABLES = ("kube-proxy", nft.TABLE)
 CNI_CACHE = Path("/var/lib/cni/results")
 CONTAINER_LOGS = Path("/var/log/containers")  # the kubelet keeps links here, wherever the logs are
 DEVICE_PLUGINS = Path("/var/lib/kubelet/device-plugins")
@@ -74,19 +74,19 @@ def unmount_all(paths: Paths) -> None:
 
 
 def find_nft_tables() -> list[tuple[str, str]]:
-    """Return (family, name) of kube-proxy's tables."""
+    """Return (family, name) of our tables."""
     done = subprocess.run([host.program("nft"), "list", "tables"], capture_output=True, text=True, check=False)
     return parse_nft_tables(done.stdout)
 
 
 def parse_nft_tables(listing: str) -> list[tuple[str, str]]:
-    """Return (family, name) of kube-proxy's tables in `nft list tables` (lines such as `table ip kube-proxy`)."""
+    """Return (family, name) of our tables in `nft list tables` (lines such as `table ip kube-proxy`)."""
     words = [line.split() for line in listing.splitlines()]
     return [(line[1], line[2]) for line in words if len(line) == 3 and line[0] == "table" and line[2] in NFT_TABLES]
 
 
 def remove_nft_tables() -> None:
-    """Remove kube-proxy's tables."""
+    """Remove kube-proxy's tables and that of the policies."""
     for family, name in find_nft_tables():
         subprocess.run([host.program("nft"), "delete", "table", family, name], capture_output=True, check=False)
 
@@ -192,6 +192,6 @@ def find(paths: Paths, sysctls_before: dict[str, str] | None) -> Leftovers:
         cgroups=tuple(map(str, cgroups.groups())),
         processes=tuple(stray.pid for stray in find_strays(paths)),
         bridge=host.bridge_exists() or second.network_exists(),
-        sysctls=tuple(name for name, value in before.items() if now[name] != value),
+        sysctls=tuple(name for name, value in before.items() if now.get(name, value) != value),
         files=tuple(map(str, find_files(paths))),
     )

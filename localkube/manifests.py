@@ -9,6 +9,7 @@ from localkube import spec
 RBAC = "rbac.authorization.k8s.io"
 COREDNS_USER = "localkube:coredns"
 PROVISIONER_USER = "localkube:provisioner"
+POLICIES_USER = "localkube:policies"
 
 
 def _rule(group: str, resources: list[str], verbs: list[str]) -> dict[str, Any]:
@@ -45,7 +46,7 @@ def _storage_class() -> dict[str, Any]:
 
 
 def bootstrap() -> list[dict[str, Any]]:
-    """Return rights of CoreDNS and of the provisioner, and the default storage class."""
+    """Return rights of CoreDNS, of the provisioner and of who enforces policies, and the default storage class."""
     seeing = ["list", "watch"]
     dns = [
         _rule("", ["endpoints", "services", "pods", "namespaces"], seeing),
@@ -55,8 +56,10 @@ def bootstrap() -> list[dict[str, Any]]:
         _rule("", ["persistentvolumeclaims"], seeing),
         _rule("", ["persistentvolumes"], [*seeing, "create", "delete"]),
     ]
+    policies = [_rule("", ["pods", "namespaces"], seeing), _rule("networking.k8s.io", ["networkpolicies"], seeing)]
     return [
         *_role("localkube:coredns", COREDNS_USER, dns),
         *_role("localkube:provisioner", PROVISIONER_USER, provisioner),
+        *_role("localkube:policies", POLICIES_USER, policies),
         _storage_class(),
     ]

@@ -61,6 +61,7 @@ USERS = (
     Subject("proxy", "system:kube-proxy"),
     Subject("coredns", manifests.COREDNS_USER),
     Subject("provisioner", manifests.PROVISIONER_USER),
+    Subject("policies", manifests.POLICIES_USER),
 )
 
 

@@ -21,6 +21,8 @@ from localkube.probes import Http, UnixSocket
 from localkube.spec import Paths
 
 NETNS = "dormouse-2"
+# The command that only changes the network; `ip netns exec` would hide the control groups.
+ENTER = ("nsenter", f"--net=/run/netns/{NETNS}", "--")
 VETH = "dormouse2"
 POD_CIDR = "10.244.1.0/24"
 FIRST_POD_IP = "10.244.1.10"
@@ -62,7 +64,7 @@ def ensure_network() -> None:
     _run(*inside, "link", "set", "eth0", "up")
     _run(*inside, "route", "replace", "default", "via", spec.NODE_IP)
     _run("ip", "route", "replace", POD_CIDR, "via", spec.SECOND_IP, "dev", spec.BRIDGE)
-    _run(*_enter(), "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
+    _run(*ENTER, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
 
 
 def remove_network() -> bool:
@@ -79,11 +81,6 @@ def _run(*command: str) -> None:
     done = subprocess.run([host.program(command[0]), *command[1:]], capture_output=True, text=True, check=False)
     if done.returncode:
         raise HostError(f"`{' '.join(command)}` failed: {done.stderr.strip()}")
-
-
-def _enter() -> tuple[str, ...]:
-    """Return the command that only changes the network; `ip netns exec` would hide the control groups."""
-    return ("nsenter", f"--net=/run/netns/{NETNS}", "--")
 
 
 def prepare(paths: Paths, *, runc: str, cni_bin: str) -> None:
@@ -137,7 +134,7 @@ def _component(
     name: str, ready: Http | UnixSocket, *argv: str | Path, env: Mapping[str, str] | None = None
 ) -> Component:
     """Return a daemon in the namespace. Its addresses are nobody else's, so no clash has to be looked for."""
-    return Component(name, (*_enter(), *map(str, argv)), ready, env=env or {})
+    return Component(name, (*ENTER, *map(str, argv)), ready, env=env or {})
 
 
 def _containerd(paths: Paths, containerd: str) -> Component:

@@ -131,6 +131,11 @@ class Paths:
         return self.run / "provisioner.ready"
 
     @property
+    def policies_ready(self) -> Path:
+        """Made by who enforces NetworkPolicies after the first table."""
+        return self.run / "policies.ready"
+
+    @property
     def host_record(self) -> Path:
         """What the sysctls were before; written before the first is changed."""
         return self.root / "host.json"

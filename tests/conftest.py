@@ -1,4 +1,4 @@
-"""What every test needs: child processes find the packages as the tests themselves do; the small trained model."""
+"""What every test needs: the cluster, the small trained model, how long hypothesis looks."""
 
 from __future__ import annotations
 
@@ -9,13 +9,8 @@ import pytest
 from hypothesis import Phase, settings
 
 from tests.recording import Recorder
-from tools.bootstrap import ROOT
 from tools.kubectl import Cluster
 from tools.train_model import Recipe, model_dir
-
-PARTS = ("api", "kube", "operator", "gateway", "worker_image", "cli", ".")
-
-os.environ["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in PARTS)
 
 settings.register_profile("steady", deadline=None)  # how long an example takes is the machine's affair
 settings.load_profile("steady")

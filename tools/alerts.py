@@ -16,8 +16,9 @@ RUNBOOKS = "RUNBOOKS"
 BUDGET = 0.001
 FAST_BURN, SLOW_BURN = 14.4, 6.0
 WINDOWS = ("5m", "30m", "1h", "6h")
-# Certificates are renewed with a third of their time left (dormouse_operator.renewal). How long they live is a setting,
-# so the alert takes the longest time left within a day for it. An authority lives for years: a week to replace it.
+# Certificates are renewed with a third of their time left (dormouse_operator.decide.renewal). How long they live is a
+# setting, so the alert takes the longest time left within a day for it. An authority lives for years:
+# a week to replace it.
 LAST_SHARE = 0.25
 AUTHORITY_S = 7 * 86400
 

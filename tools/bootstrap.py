@@ -157,14 +157,43 @@ def make_venv() -> None:
     say(f"environment ready in {time.monotonic() - started:.0f} s: {final}")
 
 
-def link_venv() -> None:
-    """Point .venv at the environment, so that editors and the Makefile find it."""
-    link = ROOT / ".venv"
-    if link.is_symlink() and link.readlink() == venv_dir():
+def bare_python() -> Path:
+    """Return an interpreter that sees the locked packages and nothing of this clone."""
+    return venv_dir() / "bin" / "python"
+
+
+def make_clone_environment() -> None:
+    """Make .venv: the shared packages, and this clone installed as editable, with its commands. Takes a second."""
+    own, shared = ROOT / ".venv", venv_dir()
+    mark, wanted = own / COMPLETE, f"{shared}\n{hashlib.sha256((ROOT / 'pyproject.toml').read_bytes()).hexdigest()}\n"
+    if not own.is_symlink() and mark.exists() and mark.read_text("utf-8") == wanted:
         return
-    if link.is_symlink() or link.exists():
-        link.unlink()
-    link.symlink_to(venv_dir())
+    if own.is_symlink():
+        own.unlink()
+    shutil.rmtree(own, ignore_errors=True)
+    run(sys.executable, "-m", "venv", "--without-pip", own)
+    [packages] = own.glob("lib/python*/site-packages")
+    [shared_packages] = shared.glob("lib/python*/site-packages")
+    (packages / "shared.pth").write_text(f"import site; site.addsitedir({str(shared_packages)!r})\n", "utf-8")
+    adopt_commands(shared / "bin", own / "bin")
+    pip: list[str | Path] = [own / "bin" / "uv", "pip", "install", "--quiet", "--offline", "--no-build-isolation"]
+    run(*pip, "--no-deps", "--python", own / "bin" / "python", "--editable", ROOT)
+    mark.write_text(wanted, "utf-8")
+
+
+def adopt_commands(theirs: Path, ours: Path) -> None:
+    """Have the commands of one environment in another: scripts with its interpreter, programs as links."""
+    foreign, own = f"{theirs / 'python'}".encode(), f"{ours / 'python'}".encode()
+    for command in theirs.iterdir():
+        target = ours / command.name
+        if target.exists() or command.is_symlink() or command.name.startswith(("activate", "Activate", "pip")):
+            continue
+        text = command.read_bytes()
+        if text.startswith(b"#!"):
+            target.write_bytes(text.replace(foreign, own))
+            target.chmod(0o755)
+        else:
+            target.symlink_to(command)
 
 
 def build_kubernetes() -> subprocess.Popen[bytes]:
@@ -178,7 +207,7 @@ def make_environment() -> None:
         with machine_lock("setup"):
             download_wheels()
             make_venv()
-    link_venv()
+    make_clone_environment()
 
 
 def build_kernels() -> None:

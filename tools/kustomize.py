@@ -20,7 +20,7 @@ from tools.release import CHART
 Manifest = dict[str, Any]
 BASE = ROOT / "deploy" / "kustomize"
 NAMESPACE = "dormouse-system"
-VALUES = ("crds.enabled=false", "dashboards.enabled=false", "roleTokens.existingSecret=dormouse-role-tokens")
+VALUES = ("dashboards.enabled=false", "roleTokens.existingSecret=dormouse-role-tokens")
 KUBE_VERSION = "1.29.0"  # the oldest that the chart takes
 HELMS_OWN = {"helm.sh/chart": None, "app.kubernetes.io/managed-by": "kustomize"}  # label → what it becomes
 HEAD = "# Made by `make charts` from charts/dormouse; see docs/install.md.\n"
@@ -28,11 +28,12 @@ RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 
 def rendered(cluster: Cluster) -> list[Manifest]:
-    """Return what helm makes of the chart as release `dormouse`."""
+    """Return what helm makes of the chart as release `dormouse`, without the CRDs: those have files of their own."""
     values = [part for value in VALUES for part in ("--set", value)]
     place = ["--namespace", NAMESPACE, "--kube-version", KUBE_VERSION]
     text = cluster.helm("template", "dormouse", str(CHART), *place, *values)
-    return [manifest for manifest in yaml.safe_load_all(text) if manifest]
+    made = [manifest for manifest in yaml.safe_load_all(text) if manifest]
+    return [manifest for manifest in made if manifest["kind"] != "CustomResourceDefinition"]
 
 
 def without_helm(manifest: Manifest) -> Manifest:

@@ -15,13 +15,13 @@ from prometheus_client.core import Metric
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.parser import text_string_to_metric_families
 
-from dormouse_gateway.metrics import Metrics as GatewayMetrics
 from dormouse_gateway.router import Router
+from dormouse_gateway.telemetry.metrics import Metrics as GatewayMetrics
 from dormouse_operator.deployment_metrics import DeploymentMetrics
 from dormouse_operator.metrics import Metrics as OperatorMetrics
-from dormouse_operator.testing_nouns import a_worker, observed
+from dormouse_operator.testing.nouns import a_worker, observed
 from dormouse_worker.front.certificate import show_expiry
-from dormouse_worker.front.metrics import WorkerMetrics
+from dormouse_worker.front.telemetry.metrics import WorkerMetrics
 from tools.bootstrap import ROOT
 
 PAGE = ROOT / "docs" / "metrics.md"

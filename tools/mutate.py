@@ -15,9 +15,9 @@ import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from tools.bootstrap import ROOT, bare_python
+
 PROJECT = ROOT / "build" / "mutation"
 LINKS = {
     "src/dormouse_worker": "worker_image/dormouse_worker",
@@ -43,8 +43,8 @@ def lay_out() -> None:
 
 def mutmut(*args: str, show: bool = False) -> str:
     """Run mutmut in the laid-out project. The real packages must not be importable there, only the mutated ones."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = ["nice", "-n", "10", sys.executable, "-m", "mutmut", *args]
+    environment = os.environ | {"PYTHONPATH": f"{PROJECT / 'api'}:{PROJECT / 'kube'}"}
+    command = ["nice", "-n", "10", str(bare_python()), "-m", "mutmut", *args]
     done = subprocess.run(command, cwd=PROJECT, env=environment, check=False, text=True, capture_output=not show)
     if done.returncode:
         sys.exit(f"mutmut {' '.join(args)} failed:\n{done.stdout or ''}{done.stderr or ''}")

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from dormouse_api.names import CONTROL_SERVICE, GATEWAY_CONTROL_SERVICE, INFERENCE_SERVICE, RELAY_SERVICE, Role
 
 SCHEME = "dormouse"
+CERT_FILE, KEY_FILE, CA_FILE = "tls.crt", "tls.key", "ca.crt"  # as a process finds them mounted
 _PART = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")  # as Kubernetes names things
 _ALLOWED: Mapping[str, frozenset[Role]] = {  # every other service (health, reflection): all that are no worker
     CONTROL_SERVICE: frozenset({Role.OPERATOR}),

@@ -19,10 +19,9 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from dormouse_api.identity import BadIdentity, Identity, identity_among, server_name
+from dormouse_api.identity import CA_FILE, CERT_FILE, KEY_FILE, BadIdentity, Identity, identity_among, server_name
 from dormouse_api.names import Role
 
-CERT_FILE, KEY_FILE, CA_FILE = "tls.crt", "tls.key", "ca.crt"  # as in every Secret of type kubernetes.io/tls
 RELOAD_INTERVAL_S = 5.0  # between two looks at the files: the kubelet itself takes up to a minute to bring a change
 
 _LOG = logging.getLogger(__name__)

@@ -37,6 +37,7 @@ READINESS_GATE = "dormouse.dev/cache-allocated"  # pod condition, True while the
 
 METADATA_TICKET = "dormouse-ticket"  # gRPC metadata: proves the caller's role to one server; absent = client
 METADATA_CACHE_SALT = "dormouse-cache-salt"  # gRPC metadata, the gateway's only: who shares cached prefixes
+METADATA_CALLER = "dormouse-caller"  # gRPC metadata, the gateway's only: who shares a turn where callers take turns
 METADATA_RELAY = "dormouse-relay"  # initial metadata of a worker's Relay: it knows the service
 
 METADATA_HELD = "dormouse-held"  # initial metadata of a gateway's answer: "true" once the request waits
@@ -48,6 +49,7 @@ METADATA_WAKE_SECONDS = "dormouse-wake-seconds"  # beside it: how much of that u
 ANNOTATION_WAKE = (
     "dormouse.dev/wake-requested-at"  # on the resource, by people: RFC 3339; another one than at the last sleep = wake
 )
+ANNOTATION_SEAL = f"{GROUP}/seal"  # on pods that the operator made: only it can make one, see its `seals`
 
 
 class Role(StrEnum):

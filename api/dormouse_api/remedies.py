@@ -17,7 +17,7 @@ REMEDIES: Mapping[str, str] = {
     "Zero": "nothing: a request brings pods back; if it is ordered, set spec.lifecycle.desiredState to Auto or Active",
     # pods and nodes
     "PodRejected": "the message is the API server's: quota, admission policy, Pod Security or a field of the template",
-    "ChildRejected": "the message names the object (Service, disruption budget, claim) and is the API server's",
+    "ChildRejected": "the message names the object (Service, budget, network policy, claim) and is the API server's",
     "PodsMissing": "wait; if it lasts, see the operator's log",
     "PodEnded": "wait: the pod is replaced",
     "PodStuck": "start the pod's node again; if it is off for good, taint it as the message says, or delete the Node",
@@ -101,9 +101,11 @@ REMEDIES: Mapping[str, str] = {
     "ResidualTooHigh": "delete the pod that the message names, and report its log",
     # attention
     "AsExpected": NOTHING,
+    "DefinitionOutdated": "apply this release's CRD; until then, if status.pods is named, pods' labels are believed",
     "NameTaken": "set another spec.model.name; docs/routing.md says when a name is free",
     "CredentialRefused": "wait: the pod is replaced; else use this release's worker image, or set the nodes' clocks",
     "EpochImpossible": "wait: the pod is replaced; find out who could call its control port, see docs/security.md",
     "ForeignPod": "find out who made the pod that the message names, and delete it; it gets no calls of the operator",
+    "PolicyNameTaken": "remove the NetworkPolicy of that name or choose another name: the pods have none of ours",
     "Forbidden": "give the operator's role the verb and resource that the message names",
 }

@@ -7,7 +7,8 @@ team's model because somebody deleted something for a minute. Of several that ma
 A name that begins like a full one, NAMESPACE/…, is of no other namespace once there was a deployment in that one: as
 long as the process lives. Clients mean that namespace by it, whether its deployment is there now or not.
 
-What a process has not seen itself it takes from the operator's status: who waits there for a name goes on to wait.
+What a process has not seen itself it takes from the operator's status (`said_of`): who has the name there goes first,
+who waits there goes on to wait, and who had another one there took this one later.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
 GRACE_S = 600.0
 REASON = "NameTaken"  # of the condition Degraded, while a deployment waits for its name
+FIELD = "modelName"  # of the status: which name was looked at, and who keeps the deployment from it
 
 
 class Scope(StrEnum):
@@ -38,6 +40,15 @@ class NameRules:
 
     scope: Scope = Scope.HOLDER
     grace_s: float = GRACE_S
+
+
+class Said(IntEnum):
+    """What the operator's status says of a deployment and its name; of several the lesser goes first."""
+
+    HELD = 0  # it has the name
+    NOTHING = 1  # it is new, or its operator does not write this yet
+    OTHER = 2  # it had another name when that was written: its age does not count
+    WAITING = 3  # somebody else has the name, or had it lately
 
 
 class Key(Protocol):
@@ -63,7 +74,7 @@ K = TypeVar("K", bound=Key)
 @dataclass(slots=True)
 class _Claim:
     created: str  # RFC 3339 in UTC: sorts by time
-    is_late: bool  # took the name when it was somebody else's: its age does not count
+    standing: Said  # from OTHER on it took the name when it was somebody else's
     free_s: float  # from when on it may have the name
 
 
@@ -93,22 +104,24 @@ class ShortNames(Generic[K]):
         rivals = {name: [str(key) for key in self._ranked(known)] for name, known in self._names.items()}
         return f"({len(self._wanted)} deployments, { {name: keys for name, keys in rivals.items() if keys[1:]} })"
 
-    def put(self, key: K, name: str, created: str, *, is_waiting: bool = False) -> bool:
-        """Take what a deployment wants to be called; `is_waiting` is what its status said of that.
+    def put(self, key: K, name: str, created: str, *, said: Said = Said.NOTHING) -> bool:
+        """Take what a deployment wants to be called; `said` is what its status says of that.
 
         Returns whether it did not want this name before.
         """
         self._namespaces.add(key.namespace)
         if self._wanted.get(key) == name:
-            if not is_waiting:
-                self._names[name].claims[key].free_s = -math.inf
+            claim = self._names[name].claims[key]
+            if said <= Said.NOTHING:
+                claim.free_s, claim.standing = -math.inf, min(claim.standing, said)
             return False
-        is_late = is_waiting or key in self._wanted
+        standing = max(said, Said.OTHER) if key in self._wanted else said
         self.remove(key)
         self._wanted[key] = name
         known = self._names.setdefault(name, _Name(_spelled(name)))
-        known.claims[key] = _Claim(created, is_late, self._grace_end(name) if is_waiting else -math.inf)
-        may_take = not is_late and not self._is_barred(known, key)
+        free_s = self._grace_end(name) if said is Said.WAITING else -math.inf
+        known.claims[key] = _Claim(created, standing, free_s)
+        may_take = standing < Said.OTHER and not self._is_barred(known, key)
         if known.holder and may_take and self._rank(known, key) < self._rank(known, known.holder):
             known.holder = key  # heard of later, and older
         self._settle(known)
@@ -185,7 +198,8 @@ class ShortNames(Generic[K]):
         if known.holder is None:
             known.holder = next((key for key in self._ranked(known) if self._may_have(known, key)), None)
             if known.holder is not None:
-                known.claims[known.holder].is_late, known.former = False, None
+                claim, known.former = known.claims[known.holder], None
+                claim.standing = min(claim.standing, Said.NOTHING)
         return known.holder
 
     def _may_have(self, known: _Name[K], key: K) -> bool:
@@ -200,9 +214,9 @@ class ShortNames(Generic[K]):
         return sorted(known.claims, key=lambda key: (key != known.holder, self._rank(known, key)))
 
     @staticmethod
-    def _rank(known: _Name[K], key: K) -> tuple[bool, str, K]:
+    def _rank(known: _Name[K], key: K) -> tuple[Said, str, K]:
         claim = known.claims[key]
-        return (claim.is_late, claim.created, key)
+        return (claim.standing, claim.created, key)
 
     def _grace_end(self, name: str) -> float:
         end_s = self._clock() + self.rules.grace_s
@@ -221,8 +235,23 @@ def _spelled(name: str) -> str:
     return namespace if slash else ""
 
 
-def says_waiting(conditions: Iterable[Mapping[str, Any]]) -> bool:
-    """Tell whether a status says that the deployment waits for its short name."""
+def said_of(status: Mapping[str, Any], name: str) -> Said:
+    """Return what a status says of a deployment that wants this name."""
+    told: Mapping[str, Any] = status.get(FIELD) or {}
+    if told and told.get("name") != name:
+        return Said.OTHER
+    if told:
+        return Said.WAITING if told.get("takenBy") else Said.HELD
+    return Said.WAITING if _tells_taken(status.get("conditions") or ()) else Said.NOTHING
+
+
+def to_status(name: str, taken_by: str) -> dict[str, str]:
+    """Return what the operator writes for `said_of` to read; `taken_by` is "" where nobody keeps it from the name."""
+    return {"name": name} | ({"takenBy": taken_by} if taken_by else {})
+
+
+def _tells_taken(conditions: Iterable[Mapping[str, Any]]) -> bool:
+    """Tell whether the condition says it: all that operators of before wrote of a name."""
     return any(
         condition.get("type") == "Degraded" and condition.get("status") == "True" and condition.get("reason") == REASON
         for condition in conditions

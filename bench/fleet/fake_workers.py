@@ -22,8 +22,8 @@ from bench.fleet.follow import follow
 from dormouse_api.names import CONTROL_PORT, LABEL_DEPLOYMENT, LABEL_REVISION
 from dormouse_kube.api import PODS, Resource
 from dormouse_kube.client import KubeClient
-from dormouse_operator.testing_grpc import serve_found
-from dormouse_operator.testing_workers import FakeWorker
+from dormouse_operator.testing.grpc import serve_found
+from dormouse_operator.testing.workers import FakeWorker
 
 _ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+")
 

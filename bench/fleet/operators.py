@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +15,7 @@ from bench.fleet.cluster import NAMESPACE, RELEASE, Cluster
 from bench.fleet.tracker import FleetError
 from bench.front_cost import cpu_s
 from localkube.host import search_path
-from tools.bootstrap import ROOT
+from tools.bootstrap import ROOT, bare_python
 
 FIRST_PORT = 18080
 CALLS = "dormouse_kube_requests"
@@ -51,7 +50,7 @@ class Operator:
         self.log = cluster.paths.logs / f"{self.name}.log"
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "dormouse_operator"],
+                [bare_python(), "-m", "dormouse_operator"],
                 env={**environment(cluster, self.name, self.port), **(more_env or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from bench.fleet.cluster import Cluster
 from bench.fleet.operators import parse_resident
 from bench.fleet.tracker import FleetError
 from localkube.host import search_path
-from tools.bootstrap import ROOT
+from tools.bootstrap import ROOT, bare_python
 
 HOST, PORT, CONTROL_PORT, METRICS_PORT = "127.0.0.1", 15051, 15052, 15080
 START_TIMEOUT_S = 30.0
@@ -52,7 +51,7 @@ class GatewayProcess:
         self.log = cluster.paths.logs / "gateway.log"
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "dormouse_gateway"],
+                [bare_python(), "-m", "dormouse_gateway"],
                 env=environment(cluster),
                 stdin=subprocess.DEVNULL,
                 stdout=output,

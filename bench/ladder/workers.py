@@ -18,10 +18,10 @@ from bench.fleet.follow import follow
 from bench.ladder.journal import JournalWriter
 from bench.ladder.stand_in import StandIn, pace_of
 from dormouse_api.names import LABEL_DEPLOYMENT, LABEL_REVISION
-from dormouse_gateway.testing_slices import SliceController
+from dormouse_gateway.testing.slices import SliceController
 from dormouse_kube.api import PODS, Resource
 from dormouse_kube.client import KubeClient
-from dormouse_operator.testing_workers import FakeWorker
+from dormouse_operator.testing.workers import FakeWorker
 
 JOURNAL = "journal.jsonl"
 

@@ -159,8 +159,10 @@ def capacity(views: Iterable[tuple[DeploymentView, Raw]], nodes: Iterable[Raw]) 
     for view, raw in views:
         spec = raw.get("spec") or {}
         is_cpu = (spec.get("engine") or {}).get("device") == "cpu"
-        wanted = str((spec.get("gpu") or {}).get("resourceName") or "nvidia.com/gpu")
-        if not is_cpu and wanted not in offered and view.replicas > 0:
+        gpu = spec.get("gpu") or {}
+        wanted = str(gpu.get("resourceName") or "nvidia.com/gpu")
+        has_no_need = is_cpu or gpu.get("claims") or view.replicas == 0  # of claims the scheduler says what is missing
+        if wanted not in offered and not has_no_need:
             remedy = "add a node with it, install its device plugin, or set spec.engine.device to cpu"
             yield Finding(Level.BAD, view.full_name, f"no node offers {wanted}", remedy)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from dormouse_cli.view import DeploymentView, RankView, ReplicaView
+from dormouse_cli.view import CrashView, DeploymentView, RankView, ReplicaView
 
 _COLOURS = {
     "Active": "green",
@@ -26,7 +26,7 @@ _COLOURS = {
 class Line:
     """One line of the tree."""
 
-    depth: int  # 0 = deployment, 1 = replica or problem, 2 = rank
+    depth: int  # 0 = deployment, 1 = replica or problem, 2 = rank, or what ended in the replica
     text: str
     style: str = ""  # of the whole line
     word: str = ""  # this word of it gets the colour of its state
@@ -49,8 +49,12 @@ def tree(view: DeploymentView, now: datetime) -> Iterator[Line]:
         yield Line(1, "the status is older than the spec: the operator has not looked yet", style="yellow")
     for pod in view.pods:
         yield Line(1, _replica(pod), word=pod.state)
+        yield from (Line(2, _crash(one, now), style="yellow") for one in view.crashes if one.pod == pod.pod)
         for rank in pod.ranks:
             yield Line(2, _rank(rank))
+    shown = {pod.pod for pod in view.pods}
+    others = (one for one in view.crashes if one.pod not in shown)
+    yield from (Line(1, f"{one.pod}: {_crash(one, now)}", style="yellow") for one in others)
 
 
 def _deployment(view: DeploymentView, now: datetime) -> str:
@@ -82,6 +86,12 @@ def _replica(pod: ReplicaView) -> str:
         f"{pod.restarts} restarts" if pod.restarts else "",
     ]
     return ", ".join(part for part in parts if part)
+
+
+def _crash(crash: CrashView, now: datetime) -> str:
+    when = f" {ago(crash.time, now)}" if crash.time else ""
+    times = "once" if crash.count == 1 else f"{crash.count} times, last"
+    return f"ended {times}{when}: {crash.reason}: {crash.message}"
 
 
 def _rank(rank: RankView) -> str:

@@ -62,6 +62,17 @@ class ReplicaView:
 
 
 @dataclass(frozen=True, slots=True)
+class CrashView:
+    """Engines, or the worker's container, that ended in one pod though nobody asked."""
+
+    pod: str
+    count: int  # over the pod's life
+    reason: str  # of the last end, as message and time
+    message: str
+    time: str  # RFC 3339, "" = not known
+
+
+@dataclass(frozen=True, slots=True)
 class WakeView:
     """How the deployment last came to serve."""
 
@@ -91,6 +102,7 @@ class DeploymentView:
     last_wake: WakeView | None
     conditions: tuple[ConditionView, ...]
     pods: tuple[ReplicaView, ...]
+    crashes: tuple[CrashView, ...]
 
     @property
     def full_name(self) -> str:
@@ -140,6 +152,7 @@ def read(raw: Raw, pods: Iterable[Raw] = ()) -> DeploymentView:
         last_wake=_read_wake(status.get("lastActuation")),
         conditions=tuple(_read_condition(one) for one in status.get("conditions") or ()),
         pods=tuple(_read_pod(pod, cache.get("ranks") or ()) for pod in sorted(own, key=_order)),
+        crashes=tuple(_read_crash(one) for one in status.get("crashes") or () if one.get("count")),
     )
 
 
@@ -158,6 +171,11 @@ def _order(pod: Raw) -> tuple[int, str, str]:
 def _read_condition(raw: Raw) -> ConditionView:
     names = ("type", "status", "reason", "message", "lastTransitionTime")
     return ConditionView(*(str(raw.get(name) or "") for name in names))
+
+
+def _read_crash(raw: Raw) -> CrashView:
+    words = {name: str(raw.get(name) or "") for name in ("pod", "reason", "message", "time")}
+    return CrashView(count=int(raw["count"]), **words)
 
 
 def _read_wake(raw: Raw | None) -> WakeView | None:

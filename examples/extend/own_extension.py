@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dormouse_worker.executor.worker_base import WorkerBase
+    from dormouse_worker.executor.worker.base import WorkerBase
 
 
 class MemoryWords:

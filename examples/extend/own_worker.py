@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 import time
 
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.batch import Batch, ModelOutput
-from dormouse_worker.executor.cpu_worker import CpuWorker
-from dormouse_worker.settings import EngineSettings
+from dormouse_worker.executor.worker.cpu_worker import CpuWorker
 
 logger = logging.getLogger(__name__)
 

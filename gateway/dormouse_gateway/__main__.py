@@ -17,7 +17,7 @@ from dormouse_gateway.descriptors import raise_limit
 from dormouse_gateway.seeds import Seeds, read_seeds
 from dormouse_gateway.server import Gateway
 from dormouse_gateway.settings import BadSetting, Settings
-from dormouse_gateway.tracing import UNTRACED, Traces
+from dormouse_gateway.telemetry.tracing import UNTRACED, Traces
 from dormouse_kube.client import KubeClient
 from dormouse_kube.errors import KubeError
 
@@ -71,7 +71,7 @@ def _traces(tracing: Tracing | None) -> Traces:
     """Return who makes spans. OpenTelemetry is imported where tracing is on, only."""
     if tracing is None:
         return UNTRACED
-    from dormouse_gateway.spans import OtelTraces
+    from dormouse_gateway.telemetry.spans import OtelTraces
 
     return OtelTraces(tracing.tracer)
 

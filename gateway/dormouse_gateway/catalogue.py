@@ -41,8 +41,7 @@ class Catalogue:
     def put(self, deployment: Deployment) -> None:
         """Add the deployment, or replace the one with the same key."""
         self._deployments[deployment.key] = deployment
-        name, is_waiting = deployment.model_name, deployment.waits_for_name
-        self.short.put(deployment.key, name, deployment.created, is_waiting=is_waiting)
+        self.short.put(deployment.key, deployment.model_name, deployment.created, said=deployment.name_said)
 
     def remove(self, key: ObjectKey) -> None:
         """Forget the deployment; no error if it is not known."""

@@ -13,7 +13,7 @@ from typing import Any
 from dormouse_api.names import (
     INFERENCE_PORT,
 )
-from dormouse_api.short_names import says_waiting
+from dormouse_api.short_names import Said, said_of
 from dormouse_kube.api import Resource
 from dormouse_kube.reflector import ObjectKey
 
@@ -38,7 +38,7 @@ class Deployment:
     max_num_seqs: int = 64  # spec.engine.maxNumSeqs: what one worker computes at a time
     hold_timeout_s: float = 300.0  # spec.lifecycle.holdTimeoutSeconds; 0 = requests are not held
     max_held: int = 1000  # spec.lifecycle.maxHeldRequests, per gateway
-    waits_for_name: bool = False  # somebody else has its model name, or had it lately, as the operator says
+    name_said: Said = Said.NOTHING  # what the operator says of its model name
     pods: Mapping[str, str] | None = field(default_factory=dict, hash=False)  # what the operator made: UID → revision
     sleep_level: int = 0  # while it is asleep: how deep; 0 = not known, or not asleep
 
@@ -81,6 +81,7 @@ class Endpoint:
 def parse_deployment(obj: Resource) -> Deployment:
     """Read an InferenceDeployment. Raises KeyError, TypeError or ValueError if it is not one."""
     metadata, spec = obj["metadata"], obj["spec"]
+    model_name = spec["model"].get("name") or metadata["name"]
     status = obj.get("status") or {}
     culprit = _culprit(status.get("conditions") or ())
     asleep = _condition(status.get("conditions") or (), "Asleep")
@@ -91,7 +92,7 @@ def parse_deployment(obj: Resource) -> Deployment:
         key=ObjectKey(metadata["namespace"], metadata["name"]),
         uid=metadata["uid"],
         created=metadata["creationTimestamp"],
-        model_name=spec["model"].get("name") or metadata["name"],
+        model_name=model_name,
         desired_state=lifecycle.get("desiredState") or "Auto",
         replicas=int(spec.get("replicas", 1)),
         phase=status.get("phase") or "",
@@ -100,7 +101,7 @@ def parse_deployment(obj: Resource) -> Deployment:
         max_num_seqs=int((spec.get("engine") or {}).get("maxNumSeqs", Deployment.max_num_seqs)),
         hold_timeout_s=float(lifecycle.get("holdTimeoutSeconds", Deployment.hold_timeout_s)),
         max_held=int(lifecycle.get("maxHeldRequests", Deployment.max_held)),
-        waits_for_name=says_waiting(status.get("conditions") or ()),
+        name_said=said_of(status, model_name),
         pods=_own_pods(status),
         sleep_level=int(level[1]) if level else 0,
     )

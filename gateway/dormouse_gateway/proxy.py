@@ -21,23 +21,24 @@ from grpc import aio
 from dormouse_api.mutual_tls import TlsError
 from dormouse_api.names import INFERENCE_SERVICE
 from dormouse_api.status import CallError, to_grpc_status
-from dormouse_gateway import announce, requests
-from dormouse_gateway.call import Call, Where, Write
-from dormouse_gateway.channels import Channels
-from dormouse_gateway.departures import Stay
+from dormouse_gateway.call import Call, Constraints, Write
+from dormouse_gateway.clients import requests
+from dormouse_gateway.clients.keys import Caller, Keyring
+from dormouse_gateway.clients.requests import METHODS, Method
+from dormouse_gateway.clients.salts import Salts
 from dormouse_gateway.errors import WorkerFailure, WorkerStopped, read_failure, status_of, stopped, verdict_on
-from dormouse_gateway.holder import Holder
-from dormouse_gateway.keys import Caller, Keyring
-from dormouse_gateway.metrics import UNKNOWN_MODEL, Metrics
-from dormouse_gateway.migrate import Mover
+from dormouse_gateway.hold import announce
+from dormouse_gateway.hold.holder import Holder
+from dormouse_gateway.hold.wait import HoldTicket
+from dormouse_gateway.migrate.evictions import StreamLease
+from dormouse_gateway.migrate.migrator import Migrator
+from dormouse_gateway.migrate.progress import may_be_last
 from dormouse_gateway.model import Endpoint
-from dormouse_gateway.progress import may_be_last
-from dormouse_gateway.requests import METHODS, Method
 from dormouse_gateway.router import Lease, Router
 from dormouse_gateway.routing.demand import read_demand
-from dormouse_gateway.salts import Salts
-from dormouse_gateway.tracing import UNTRACED, RequestTrace, Traces
-from dormouse_gateway.wait import Wait
+from dormouse_gateway.telemetry.metrics import UNKNOWN_MODEL, Metrics
+from dormouse_gateway.telemetry.tracing import UNTRACED, RequestTrace, Traces
+from dormouse_gateway.workers.channels import Channels
 
 _LOG = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class InferenceProxy:
         metrics: Metrics,
         holder: Holder,
         *,
-        mover: Mover,
+        migrator: Migrator,
         has_role: bool = False,
         keys: Keyring | None = None,
         salts: Salts | None = None,
@@ -79,14 +80,14 @@ class InferenceProxy:
         self._router = router
         self._channels = channels
         self._metrics = metrics
-        self._mover = mover
+        self._mover = migrator
         self._holder = holder
         self._has_role = has_role
         self._keys = keys or Keyring()
         self._salts = salts or Salts()
         self._default_deadline_s = default_deadline_s
         self._rng = rng or random.SystemRandom()
-        self._clock = mover.clock
+        self._clock = migrator.clock
         self._traces = traces
         self.num_taken = 0  # requests so far
 
@@ -164,13 +165,14 @@ class InferenceProxy:
         record.model = deployment.full_name
         body = requests.prepare(request, model_name=deployment.model_name, rng=self._rng)
         given = context.invocation_metadata()
-        metadata = requests.forwarded_metadata(given, has_role=self._has_role, salts=self._salts)
-        wait = Wait(len(body), deadline, partial(announce.tell_held, context))
+        name = caller.name(context.peer())
+        metadata = requests.forwarded_metadata(given, caller=name, has_role=self._has_role, salts=self._salts)
+        wait = HoldTicket(len(body), deadline, partial(announce.tell_held, context))
         demand = read_demand(request, num_bytes=len(body), salt=requests.sent_salt(metadata))
         call = Call(method, deployment, body, metadata, deadline, wait, demand)
         return record.trace.routed(call, request)
 
-    async def _try(self, call: Call, write: Write, where: Where) -> WorkerFailure | None:
+    async def _try(self, call: Call, write: Write, where: Constraints) -> WorkerFailure | None:
         """See `call.Attempt`."""
         with await self._lease(call, where) as lease:
             call.trace.sent(lease.endpoint, was_held=call.wait.is_held)
@@ -179,7 +181,7 @@ class InferenceProxy:
                 lease.report(verdict_on(failure))
         return failure
 
-    async def _lease(self, call: Call, where: Where) -> Lease:
+    async def _lease(self, call: Call, where: Constraints) -> Lease:
         """Choose a worker; a call that may go to any waits in line for one. Raises CallError.
 
         What sleeping workers answer too is not held. A stream that was begun waits for one that runs the same.
@@ -200,12 +202,12 @@ class InferenceProxy:
         except TlsError as error:
             raise CallError(grpc.StatusCode.UNAVAILABLE, f"the gateway is not known to workers: {error}") from error
 
-    async def _send(self, call: Call, lease: Lease, write: Write, where: Where) -> WorkerFailure | None:
+    async def _send(self, call: Call, lease: Lease, write: Write, where: Constraints) -> WorkerFailure | None:
         """Send the call to this worker and pass its messages on, each when the client took the one before."""
         endpoint, messages = lease.endpoint, 0
         ahead: asyncio.Task[Any] | None = None
         stream = self._begin(call, endpoint)
-        with self._mover.departures.stay(endpoint, Stay(where.may_leave, stream.cancel)) as stay:
+        with self._mover.evictions.stay(endpoint, StreamLease(where.may_leave, stream.cancel)) as stay:
             try:
                 message = await stream.read()
                 while message is not _END:

@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from dormouse_api.short_names import NameRules, ShortNames
-from dormouse_gateway import refusals
 from dormouse_gateway.activity import ActivityLog, WorkerLoad
 from dormouse_gateway.catalogue import Catalogue
-from dormouse_gateway.keys import ANYBODY, Caller
+from dormouse_gateway.clients.keys import ANYBODY, Caller
+from dormouse_gateway.hold import refusals
 from dormouse_gateway.model import Deployment, Endpoint, EndpointId, parse_deployment, parse_slice
-from dormouse_gateway.pool import NOBODY, EndpointPool
-from dormouse_gateway.room import Batch
 from dormouse_gateway.routing.breaker import Verdict
 from dormouse_gateway.routing.built_in import PrefixAffinity
 from dormouse_gateway.routing.policy import NOTHING, Affinity, Demand, RouterPolicy
-from dormouse_gateway.slot import Ticket
+from dormouse_gateway.workers.pool import NOBODY, EndpointPool
+from dormouse_gateway.workers.room import WorkerCapacity
+from dormouse_gateway.workers.slot import Ticket
 from dormouse_kube.api import Resource
 from dormouse_kube.reflector import ObjectKey
 
@@ -183,7 +183,7 @@ class Router:
     def try_lease(
         self,
         key: ObjectKey,
-        batch: Batch | None,
+        batch: WorkerCapacity | None,
         *,
         tried: Mapping[EndpointId, int] = NOBODY,
         like: Endpoint | None = None,

@@ -23,24 +23,21 @@ from dormouse_api.peers import RequirePeer
 from dormouse_api.threads import patient_threads
 from dormouse_api.v1 import gateway_control_pb2_grpc as control_rpc
 from dormouse_api.v1 import inference_pb2
-from dormouse_gateway.channels import Channels
+from dormouse_gateway.clients.salts import Salts
 from dormouse_gateway.control import GatewayControl
-from dormouse_gateway.departures import Departures
 from dormouse_gateway.descriptors import limit, share
 from dormouse_gateway.files import watch_files
-from dormouse_gateway.holder import Holder
+from dormouse_gateway.hold.holder import Holder
 from dormouse_gateway.http import HttpDoor, Pulse
 from dormouse_gateway.leaving import LATEST_S, connection_options, until_quiet
-from dormouse_gateway.loads import LoadWatch
-from dormouse_gateway.metrics import Metrics
-from dormouse_gateway.migrate import Mover
+from dormouse_gateway.migrate.evictions import Evictions
+from dormouse_gateway.migrate.migrator import Migrator
 from dormouse_gateway.model import Endpoint
 from dormouse_gateway.openai.app import make_app
 from dormouse_gateway.openai.door import OpenAIDoor
 from dormouse_gateway.openai.generating import Generating
 from dormouse_gateway.proxy import InferenceProxy
 from dormouse_gateway.router import Router
-from dormouse_gateway.salts import Salts
 from dormouse_gateway.seeds import Seeds
 from dormouse_gateway.settings import (
     Settings,
@@ -50,7 +47,10 @@ from dormouse_gateway.settings import (
     read_mutual_tls,
     read_policy,
 )
-from dormouse_gateway.tracing import UNTRACED, Traces
+from dormouse_gateway.telemetry.metrics import Metrics
+from dormouse_gateway.telemetry.tracing import UNTRACED, Traces
+from dormouse_gateway.workers.channels import Channels
+from dormouse_gateway.workers.loads import LoadWatch
 from dormouse_kube.api import ENDPOINT_SLICES, INFERENCE_DEPLOYMENTS, KubeApi, Resource
 from dormouse_kube.reflector import ObjectKey, Reflector
 
@@ -103,9 +103,9 @@ class Gateway:
             policy=read_policy(settings),
             names=settings.names,
         )
-        self.departures = Departures(self.router.pool.has_peer, after_s=settings.migrate_after_s)
-        self.loads = LoadWatch(self.router, self.channels, on_draining=self.departures.note_draining)
-        self.mover = Mover(settings.moving, self.departures, count=self.metrics.migrated)
+        self.evictions = Evictions(self.router.pool.has_peer, after_s=settings.migrate_after_s)
+        self.loads = LoadWatch(self.router, self.channels, on_draining=self.evictions.note_draining)
+        self.migrator = Migrator(settings.moving, self.evictions, count=self.metrics.migrated)
         self.holder = Holder(
             self.router,
             hold_settings(settings),
@@ -122,7 +122,7 @@ class Gateway:
             self.channels,
             self.metrics,
             self.holder,
-            mover=self.mover,
+            migrator=self.migrator,
             has_role=bool(seeds.gateway),
             keys=self._keys,
             salts=Salts(seeds.gateway[0] if seeds.gateway else ""),
@@ -199,7 +199,7 @@ class Gateway:
         await self._control.stop(_CONTROL_GRACE_S)
         watching.cancel()
         (outcome,) = await asyncio.gather(watching, return_exceptions=True)
-        self.departures.close()
+        self.evictions.close()
         self.holder.hand_back()
         await self.loads.aclose()
         await self.channels.aclose()
@@ -280,6 +280,6 @@ class Gateway:
         self.loads.on_deployment(key)
 
     def _on_endpoint(self, was: Endpoint | None, now: Endpoint | None) -> None:
-        self.departures.note(was, now)
+        self.evictions.note(was, now)
         for endpoint in filter(None, (was, now)):
             self.loads.on_pod(endpoint.pod)

@@ -10,10 +10,10 @@ from dormouse_api.mutual_tls import MutualTls, TlsError, read_bundle
 from dormouse_api.names import CONTROL_PORT, HTTP_PORT, INFERENCE_PORT, METRICS_PORT
 from dormouse_api.short_names import GRACE_S, NameRules, Scope
 from dormouse_api.tracing import BadTracing, TracingSettings, read_tracing
-from dormouse_gateway.hold import HoldLimits, HoldSettings
-from dormouse_gateway.key_files import BadKeyFile
-from dormouse_gateway.keys import Keyring
-from dormouse_gateway.migrate import MovingLimits
+from dormouse_gateway.clients.key_files import BadKeyFile
+from dormouse_gateway.clients.keys import Keyring
+from dormouse_gateway.hold.line import HoldLimits, HoldSettings
+from dormouse_gateway.migrate.migrator import MovingLimits
 from dormouse_gateway.routing.built_in import DEFAULT_BOUND
 from dormouse_gateway.routing.policy import PolicyOptions, RouterPolicy
 from dormouse_gateway.routing.registry import DEFAULT_POLICY, BadPolicy, make_policy

@@ -25,14 +25,11 @@ import uvloop
 from dormouse_api.status import CallError
 from dormouse_api.threads import patient_threads
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_gateway.channels import Channels
-from dormouse_gateway.departures import Departures
+from dormouse_gateway.clients.keys import ANYBODY, Keyring
 from dormouse_gateway.descriptors import limit, share
-from dormouse_gateway.holder import Holder
-from dormouse_gateway.keys import ANYBODY, Keyring
-from dormouse_gateway.loads import LoadWatch
-from dormouse_gateway.metrics import Metrics
-from dormouse_gateway.migrate import Mover
+from dormouse_gateway.hold.holder import Holder
+from dormouse_gateway.migrate.evictions import Evictions
+from dormouse_gateway.migrate.migrator import Migrator
 from dormouse_gateway.model import LABEL_SERVICE
 from dormouse_gateway.openai.app import make_app
 from dormouse_gateway.openai.calls import ask
@@ -41,6 +38,9 @@ from dormouse_gateway.openai.generating import Generating
 from dormouse_gateway.proxy import InferenceProxy
 from dormouse_gateway.router import Router
 from dormouse_gateway.settings import Settings, hold_settings
+from dormouse_gateway.telemetry.metrics import Metrics
+from dormouse_gateway.workers.channels import Channels
+from dormouse_gateway.workers.loads import LoadWatch
 from dormouse_kube.reflector import ObjectKey
 
 NAMESPACE = "local"  # what /v1/models calls the owner
@@ -62,9 +62,9 @@ class Door:
         self.router = Router(on_close=self._channels.discard)
         self._loads = LoadWatch(self.router, self._channels)
         self._holder = Holder(self.router, hold_settings(settings))
-        self._departures = Departures(self.router.pool.has_peer, after_s=settings.migrate_after_s)
-        mover = Mover(settings.moving, self._departures)
-        self._proxy = InferenceProxy(self.router, self._channels, Metrics(), self._holder, mover=mover)
+        self._departures = Evictions(self.router.pool.has_peer, after_s=settings.migrate_after_s)
+        migrator = Migrator(settings.moving, self._departures)
+        self._proxy = InferenceProxy(self.router, self._channels, Metrics(), self._holder, migrator=migrator)
         keys = Keyring()
         generating = Generating(self._proxy.serve, keys, settings.http_timeout_s, waiting_s=_WAITING_S)
         most = share(limit(), settings.http_max_connections).http

@@ -29,6 +29,8 @@ EVENTS = Kind("v1", "Event", "events")
 SECRETS = Kind("v1", "Secret", "secrets")
 CLAIMS = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 DISRUPTION_BUDGETS = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
+NETWORK_POLICIES = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
+RESOURCE_CLAIMS = Kind("resource.k8s.io/v1", "ResourceClaim", "resourceclaims")
 LEASES = Kind("coordination.k8s.io/v1", "Lease", "leases")
 INFERENCE_DEPLOYMENTS = Kind("inference.dormouse.dev/v1alpha1", "InferenceDeployment", "inferencedeployments")
 

@@ -58,6 +58,7 @@ class FakeKube:
     calls: list[Call] = field(default_factory=list)
     _store: Store = field(init=False)
     _failures: list[_Failure] = field(default_factory=list)
+    _unknown: dict[str, frozenset[str]] = field(default_factory=dict)  # by plural: fields of the status
     _breaks: int = 0  # raised by `end_watches`
     _break_error: KubeError | None = None
     _wake: list[asyncio.Event] = field(default_factory=list)
@@ -79,6 +80,10 @@ class FakeKube:
     def fail(self, verb: str, kind: Kind, error: KubeError, *, times: int = 1) -> None:
         """Make the next calls of this verb on this kind raise; the verbs are the methods' names."""
         self._failures.append(_Failure(verb, kind.plural, error, times))
+
+    def know_no(self, kind: Kind, *fields: str) -> None:
+        """Have a schema that lacks these fields of the status: what is written of them is dropped, without a word."""
+        self._unknown[kind.plural] = frozenset(fields)
 
     def end_watches(self, error: KubeError | None = None) -> None:
         """End every running watch, as the server does now and then, or break it with an error."""
@@ -214,7 +219,8 @@ class FakeKube:
         key = (kind.plural, namespace, name)
         fresh = self._stored(key)
         check_version(key, {"metadata": {"resourceVersion": resource_version}}, fresh)
-        fresh["status"] = merge_patch(fresh.get("status") or {}, status)
+        after = merge_patch(fresh.get("status") or {}, status)
+        fresh["status"] = {name: value for name, value in after.items() if name not in self._unknown.get(key[0], ())}
         return self._store.put(kind, key, fresh)
 
     async def patch_scale(

@@ -17,32 +17,32 @@ from dormouse_api.mutual_tls import MutualTls
 from dormouse_kube.api import KubeApi
 from dormouse_kube.client import KubeClient
 from dormouse_operator import logs, memory
-from dormouse_operator.activity import ActivityBook, ActivityWatch
-from dormouse_operator.cache import Cache
-from dormouse_operator.claims import Claims
-from dormouse_operator.election import Leadership
+from dormouse_operator.act.execute import Executor
+from dormouse_operator.act.host_memory import HostMemoryBook
+from dormouse_operator.act.scaler import Scaler
+from dormouse_operator.act.workers import GrpcWorkerControl, WorkerControl
+from dormouse_operator.act.writes import Writer
+from dormouse_operator.certificates.identities import CertificateSettings, Identities
 from dormouse_operator.errors import NotLeading
-from dormouse_operator.execute import Executor
-from dormouse_operator.feed import Feed
-from dormouse_operator.gateways import Gateways, GrpcGateways
-from dormouse_operator.host_memory import HostMemoryBook
 from dormouse_operator.http import serve_http
-from dormouse_operator.identities import CertificateSettings, Identities
-from dormouse_operator.lease_thread import LeaseThread, Pulse
+from dormouse_operator.lead.election import Leadership
+from dormouse_operator.lead.lease_thread import LeaseThread, Pulse
 from dormouse_operator.manifests import WorkerDefaults
 from dormouse_operator.metrics import Metrics
 from dormouse_operator.model import Key
-from dormouse_operator.observe import Observer
+from dormouse_operator.observe.activity import ActivityBook, ActivityWatch
+from dormouse_operator.observe.gateways import Gateways, GrpcGateways
+from dormouse_operator.observe.observer import Observer
+from dormouse_operator.observe.worker_statuses import FollowedStatuses
 from dormouse_operator.reconcile import Leader, Reconciler
-from dormouse_operator.resync import find_unseen
-from dormouse_operator.scaler import Scaler
 from dormouse_operator.seeds import Seeds
 from dormouse_operator.settings import Settings
-from dormouse_operator.statuses import FollowedStatuses
-from dormouse_operator.watch import Watch, watch
-from dormouse_operator.workers import GrpcWorkerControl, WorkerControl
+from dormouse_operator.watch.cache import Cache
+from dormouse_operator.watch.feed import Feed
+from dormouse_operator.watch.kopf_watch import Watch, watch
+from dormouse_operator.watch.model_names import Claims
+from dormouse_operator.watch.resync import find_unseen
 from dormouse_operator.worklist import Worklist
-from dormouse_operator.writes import Writer
 
 _LOG = logging.getLogger(__name__)
 
@@ -124,6 +124,8 @@ class App:
             mutual_tls=tls is not None,
             epoch=lambda: candidate.epoch,
             operator_keys=seeds.operator_keys,
+            arrows=settings.arrows,
+            seals=seeds.seals,
         )
         self.identities = Identities(kube, tls, _certificates(settings), authority=candidate) if tls else None
         writer = Writer(kube, self.cache, candidate)
@@ -140,7 +142,7 @@ class App:
         self.reconciler = Reconciler(
             writer,
             observer,
-            Executor(writer, workers, authority=candidate, defaults=defaults),
+            Executor(writer, workers, authority=candidate, defaults=defaults, seals=seeds.seals),
             leader=candidate,
             metrics=metrics,
             url=settings.gateway_address,

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+from dormouse_operator.decide.phases import REPLICA_PHASES, Phase, replica_phase
 from dormouse_operator.model import Key, Observed
-from dormouse_operator.phases import REPLICA_PHASES, Phase, replica_phase
 
 Family = Literal[
     "dormouse_deployment_ready",

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from dormouse_operator.deployment_metrics import DeploymentMetrics
 from dormouse_operator.logs import log_step
-from dormouse_operator.manifests import Occurrence
+from dormouse_operator.manifests import EventRecord
 from dormouse_operator.model import Key, Observed, RecordedStatus
 
 _FAST_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -108,9 +108,9 @@ class Metrics:
         if actuation and actuation != known:
             self._actuation.labels(actuation["path"]).observe(actuation["seconds"])
 
-    def count_occurrence(self, observed: Observed, occurrence: Occurrence) -> None:
+    def count_occurrence(self, observed: Observed, event: EventRecord) -> None:
         """Count a sleep."""
-        if occurrence.reason == "Slept":
+        if event.reason == "Slept":
             self._sleep.observe(max(worker.last_sleep_s for worker in observed.workers.values()))
 
 

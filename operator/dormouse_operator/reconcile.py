@@ -12,27 +12,31 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
+from dormouse_api import short_names
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS
 from dormouse_kube.errors import Conflict, Forbidden, NotFound, Unavailable
-from dormouse_operator import pace, planner
-from dormouse_operator.actions import POLL_S, Plan
-from dormouse_operator.cache import Snapshot
-from dormouse_operator.conditions.steps import evaluate_all
-from dormouse_operator.execute import Executor, Outcome
+from dormouse_operator.act.event_recorder import record_event
+from dormouse_operator.act.execute import Executor, Outcome
+from dormouse_operator.act.writes import Authority, Writer
+from dormouse_operator.decide import planner, status_throttle
+from dormouse_operator.decide.actions import POLL_S, Plan
+from dormouse_operator.decide.conditions.all import evaluate_all
+from dormouse_operator.decide.events import events
+from dormouse_operator.decide.status import build_status, rejected_status, status_patch
+from dormouse_operator.dropped import dropped_fields
 from dormouse_operator.metrics import Metrics
 from dormouse_operator.model import Key, Observed
-from dormouse_operator.observe import Observer, Sighting
-from dormouse_operator.occurrences import occurrences
+from dormouse_operator.observe.observer import Observation, Observer
+from dormouse_operator.observe.refusals import Refusals, hear
 from dormouse_operator.parse import SpecError, parse_status
-from dormouse_operator.refusals import Refusals, hear
-from dormouse_operator.status import build_status, rejected_status, status_patch
-from dormouse_operator.tell import tell
-from dormouse_operator.writes import Authority, Writer
+from dormouse_operator.watch.cache import Snapshot
+from dormouse_operator.watch.model_names import model_name_of
 
 _LOG = logging.getLogger(__name__)
 
 _TOLD_POLL_S = 15.0  # in place of polling where workers tell by themselves: in case they do not
 _STRANGER_S = 30.0  # until a name that is somebody else's is tried again
+_OUTDATED_S = 60.0  # until a status of which something was lost is written again: nobody tells of another definition
 _STALE_S = 0.5  # what was written to is newer than what was observed: look again then, if the watch told nothing
 
 
@@ -44,7 +48,7 @@ class Leader(Authority, Protocol):
         ...
 
 
-class Follower(Protocol):
+class PassListener(Protocol):
     """Who wants to know every deployment as it was last observed."""
 
     def saw(self, observed: Observed) -> None:
@@ -52,7 +56,11 @@ class Follower(Protocol):
         ...
 
     def forget(self, key: Key) -> None:
-        """Know that it is gone, or that its spec can not be read."""
+        """Know that it is gone."""
+        ...
+
+    def rejected(self, key: Key, uid: str) -> None:
+        """Know that its spec can not be read: nothing is decided for it, and what it has serves on."""
         ...
 
 
@@ -68,7 +76,7 @@ class PassFailed(Exception):
 class _Published(NamedTuple):
     """What became of the status."""
 
-    put_off_s: float = 0.0
+    again_s: float = 0.0  # it has to be written in so many seconds; 0: it stands
     must_wait: bool = False  # nothing may be done before it is written
 
 
@@ -85,7 +93,7 @@ class Reconciler:
         metrics: Metrics,
         url: str = "",
         reporter: str = "",
-        followers: Sequence[Follower] = (),
+        followers: Sequence[PassListener] = (),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take the stages; `url` goes to the status, `reporter` to Events."""
@@ -123,25 +131,25 @@ class Reconciler:
                 return None
             self._seen[key] = snapshot.version
             try:
-                sighting = await self._observer.observe(snapshot, self._refusals.get(key, Refusals()))
+                observation = await self._observer.observe(snapshot, self._refusals.get(key, Refusals()))
             except SpecError as error:
                 await self._reject(key, snapshot, error)
                 return None
         for follower in self._followers:
-            follower.saw(sighting.observed)
-        return await self._proceed(sighting)
+            follower.saw(observation.observed)
+        return await self._proceed(observation)
 
-    async def _proceed(self, sighting: Sighting) -> float | None:
+    async def _proceed(self, observation: Observation) -> float | None:
         """Plan, publish and execute."""
-        observed = sighting.observed
+        observed = observation.observed
         key = observed.deployment.key
         await self._outrank(observed)
         with self._metrics.step("plan"):
             plan = planner.plan(observed)
         with self._metrics.step("publish"):
-            published = await self._publish(sighting, plan)
+            published = await self._publish(observation, plan)
         if published.must_wait:
-            return published.put_off_s
+            return published.again_s
         with self._metrics.step("execute"):
             outcome = await self._executor.execute(observed, plan.actions)
         self._note(key, outcome)
@@ -150,15 +158,29 @@ class Reconciler:
         if plan.actions:
             self._observer.refresh(key)
             return outcome.again_after_s
-        return _soonest(published.put_off_s or None, _requeue_after_s(plan, sighting))
+        return _soonest(published.again_s or None, _requeue_after_s(plan, observation))
 
     def _note(self, key: Key, outcome: Outcome) -> None:
         """Remember what was refused, for the conditions of the next pass."""
-        heard = hear(self._refusals.get(key, Refusals()), outcome.rejections)
-        if outcome.refusals or outcome.forbidden or heard:
-            self._refusals[key] = Refusals(outcome.refusals, outcome.forbidden, heard)
-        else:
+        known = self._refusals.get(key, Refusals())
+        heard = hear(known, outcome.rejections)
+        self._remember(key, Refusals(outcome.refusals, outcome.forbidden, heard, known.dropped))
+
+    def _note_dropped(self, key: Key, dropped: tuple[str, ...]) -> bool:
+        """Remember what was lost of the last status, for the next one; tell whether that is news."""
+        known = self._refusals.get(key, Refusals())
+        if known.dropped == dropped:
+            return False
+        if dropped and all(refusals.dropped != dropped for refusals in self._refusals.values()):
+            _LOG.warning("%s and maybe others: the API server does not keep of the status: %s", key, ", ".join(dropped))
+        self._remember(key, known._replace(dropped=dropped))
+        return True
+
+    def _remember(self, key: Key, refusals: Refusals) -> None:
+        if refusals == Refusals():
             self._refusals.pop(key, None)
+        else:
+            self._refusals[key] = refusals
 
     async def _outrank(self, observed: Observed) -> None:
         """Make sure that no worker has seen a higher epoch than ours."""
@@ -166,9 +188,12 @@ class Reconciler:
         if highest > self._leader.epoch:
             await self._leader.raise_above(highest)
 
-    async def _publish(self, sighting: Sighting, plan: Plan) -> _Published:
-        """Write the status if it changed and its time has come, then tell what happened."""
-        observed = sighting.observed
+    async def _publish(self, observation: Observation, plan: Plan) -> _Published:
+        """Write the status if it changed and its time has come, then tell what happened.
+
+        Before a pod goes because the status does not know it, a write has to prove that this is the present status.
+        """
+        observed = observation.observed
         deployment = observed.deployment
         if deployment.is_deleting:
             return _Published()
@@ -176,32 +201,36 @@ class Reconciler:
         status = build_status(observed, evaluated, url=self._url)
         self._metrics.show(observed, status)
         patch = status_patch(deployment.recorded.raw, status)
-        if not patch:
-            return _Published()
+        if not patch and not observed.unmade:
+            return _Published(_STALE_S if self._note_dropped(deployment.key, ()) else 0.0)
         now, writes = self._monotonic(), self._written.get(deployment.key, ())
-        put_off_s = pace.put_off_s(deployment.recorded, status, plan.actions, writes=writes, now=now)
+        put_off_s = status_throttle.put_off_s(deployment.recorded, status, plan.actions, writes=writes, now=now)
         if put_off_s > 0.0:
-            return _Published(put_off_s, must_wait=any(pace.is_command(action) for action in plan.actions))
-        if not await self._patch(deployment.key, patch, sighting.resource_version):
+            must_wait = bool(observed.unmade) or any(status_throttle.is_command(action) for action in plan.actions)
+            return _Published(put_off_s, must_wait=must_wait)
+        if not await self._patch(deployment.key, patch, observation.resource_version):
             return _Published(_STALE_S, must_wait=True)
-        self._written[deployment.key] = (*writes, now)[-pace.BURST :]
+        self._written[deployment.key] = (*writes, now)[-status_throttle.BURST :]
         self._metrics.count_actuation(deployment.recorded, status)
-        for occurrence in occurrences(observed, {condition.type: condition for condition in evaluated}):
-            self._metrics.count_occurrence(observed, occurrence)
-            await tell(
+        for event in events(observed, {condition.type: condition for condition in evaluated}):
+            self._metrics.count_occurrence(observed, event)
+            await record_event(
                 self._writer,
-                occurrence,
+                event,
                 key=deployment.key,
                 uid=deployment.uid,
                 now=observed.now,
                 reporter=self._reporter,
             )
-        return _Published()
+        is_told = self._refusals.get(deployment.key, Refusals()).dropped == observed.dropped
+        return _Published(0.0 if is_told else _STALE_S)
 
     async def _patch(self, key: Key, patch: Mapping[str, object], resource_version: str) -> bool:
         """Write the status of the version that was observed; tell whether it was still that one."""
         try:
-            await self._writer.patch_status(INFERENCE_DEPLOYMENTS, *key, patch, resource_version=resource_version)
+            answer = await self._writer.patch_status(
+                INFERENCE_DEPLOYMENTS, *key, patch, resource_version=resource_version
+            )
         except (Conflict, NotFound) as error:
             _LOG.info("%s: changed since it was observed: %s", key, error)
             return False
@@ -210,19 +239,25 @@ class Reconciler:
                 known = self._refusals.get(key, Refusals())
                 self._refusals[key] = known._replace(forbidden=str(error))
             raise
+        if patch:
+            self._note_dropped(key, dropped_fields(patch, answer.get("status") or {}))
         return True
 
     async def _reject(self, key: Key, snapshot: Snapshot, error: SpecError) -> None:
         """Say in the status what no schema can refuse: a bad cron line, or anything in a cluster without our schema."""
-        recorded = parse_status(snapshot.deployment.get("status") or {}).conditions.get("Accepted")
-        if recorded and (recorded.condition.reason, recorded.condition.message) == ("InvalidSpec", str(error)):
+        metadata = snapshot.deployment["metadata"]
+        for follower in self._followers:
+            follower.rejected(key, metadata["uid"])
+        status = snapshot.deployment.get("status") or {}
+        name = short_names.to_status(model_name_of(snapshot.deployment), snapshot.rival)
+        recorded = parse_status(status).conditions.get("Accepted")
+        said = (recorded.condition.reason, recorded.condition.message) if recorded else None
+        if (said, status.get(short_names.FIELD)) == (("InvalidSpec", str(error)), name):
             return
         _LOG.warning("%s: %s", key, error)
-        for follower in self._followers:
-            follower.forget(key)
-        metadata = snapshot.deployment["metadata"]
-        status = rejected_status(str(error), generation=metadata.get("generation", 1), now=datetime.now(UTC))
-        await self._patch(key, status, metadata["resourceVersion"])
+        generation, now = metadata.get("generation", 1), datetime.now(UTC)
+        rejected = rejected_status(str(error), generation=generation, now=now, model_name=name)
+        await self._patch(key, status_patch(status, {**status, **rejected}), metadata["resourceVersion"])
 
     def _forget(self, key: Key) -> None:
         """Drop what is kept of an object that is gone."""
@@ -235,11 +270,12 @@ class Reconciler:
             follower.forget(key)
 
 
-def _requeue_after_s(plan: Plan, sighting: Sighting) -> float | None:
+def _requeue_after_s(plan: Plan, observation: Observation) -> float | None:
     """Return when to look again: a poll is not needed where those who are polled tell by themselves."""
     is_poll = plan.requeue_after_s == POLL_S
-    after_s = _TOLD_POLL_S if is_poll and sighting.is_told else plan.requeue_after_s
-    return _soonest(after_s, _STRANGER_S if sighting.meets_stranger else None)
+    after_s = _TOLD_POLL_S if is_poll and observation.is_told else plan.requeue_after_s
+    is_outdated = bool(observation.observed.dropped)
+    return _soonest(after_s, _STRANGER_S if observation.meets_stranger else None, _OUTDATED_S if is_outdated else None)
 
 
 def _soonest(*times_s: float | None) -> float | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dormouse_api.names import Role
 from dormouse_api.tickets import OPERATOR_TO_GATEWAY, BadKey, SharedKey, SigningKey, TicketBook, seeds_of
+from dormouse_operator.decide.seals import Seals
 from dormouse_operator.settings import SettingsError
 
 
@@ -33,6 +34,11 @@ class Seeds:
     def gateway_key(self) -> str:
         """Return the public key by which new workers know gateways."""
         return SigningKey(self.gateway[0], Role.GATEWAY).public
+
+    @property
+    def seals(self) -> Seals:
+        """Return by what pods are known that an operator made."""
+        return Seals(self.operator)
 
     def tickets_to_workers(self) -> TicketBook:
         """Return what proves to workers that this is the operator."""

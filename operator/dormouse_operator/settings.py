@@ -10,8 +10,10 @@ from typing import cast
 
 from dormouse_api import __version__, tracing
 from dormouse_api.short_names import GRACE_S, NameRules, Scope
+from dormouse_operator.decide.renewal import LEAST_LIFETIME_S
 from dormouse_operator.logs import LogFormat
-from dormouse_operator.renewal import LEAST_LIFETIME_S
+from dormouse_operator.model import Arrows
+from dormouse_operator.parse import SpecError, parse_arrows
 
 _MAX_BYTES = 2**50
 _YEAR_S = 365 * 86400
@@ -57,6 +59,9 @@ class Settings:
     # DORMOUSE_SHORT_NAMES, DORMOUSE_SHORT_NAME_GRACE: who may be called by spec.model.name alone (docs/routing.md), and
     # for how many seconds a name stays with its namespace once its holder is gone. The gateways have the same.
     names: NameRules
+    # DORMOUSE_NETWORK_POLICY, JSON: the rules of each deployment's NetworkPolicy, workers.ingress and .egress, and
+    # those for pods of a group, ranks.ports (among them) and ranks.egress; empty = deployments have none
+    arrows: Arrows | None
     max_concurrent_reconciles: int  # DORMOUSE_MAX_CONCURRENT_RECONCILES: of different objects, at the same time
 
     @property
@@ -94,6 +99,7 @@ def parse_settings(env: Mapping[str, str]) -> Settings:
         names=NameRules(
             Scope(_choice(env, "SHORT_NAMES", tuple(Scope))), _number(env, "SHORT_NAME_GRACE", GRACE_S, 0.0, 86400.0)
         ),
+        arrows=_arrows(env),
         max_concurrent_reconciles=int(_number(env, "MAX_CONCURRENT_RECONCILES", 32, 1, 1000)),
     )
 
@@ -114,6 +120,14 @@ def _tracing(env: Mapping[str, str]) -> Mapping[str, str]:
     except tracing.BadTracing as error:
         raise SettingsError(str(error)) from error
     return {tracing.ENDPOINT: endpoint, **sampler}
+
+
+def _arrows(env: Mapping[str, str]) -> Arrows | None:
+    """Return the rules of network policies, None for none."""
+    try:
+        return parse_arrows(_text(env, "NETWORK_POLICY", ""))
+    except SpecError as error:
+        raise SettingsError(f"DORMOUSE_NETWORK_POLICY: {error}; see docs/install.md, networkPolicy") from error
 
 
 def _choice(env: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:

@@ -14,7 +14,7 @@ from dormouse_api.mutual_tls import MutualTls, TlsError, follow_directory, open_
 from dormouse_api.names import CONTROL_SERVICE, INFERENCE_SERVICE, Role
 from dormouse_api.peers import RequirePeer, peer_identity
 from dormouse_api.testing_tickets import knows, proof
-from dormouse_operator.testing_certificates import DAY, a_bundle, an_authority, tls_of, write_bundle
+from dormouse_operator.testing.certificates import DAY, a_bundle, an_authority, tls_of, write_bundle
 
 PROOFS = knows(Role.OPERATOR, Role.GATEWAY)
 AUTHORITY = an_authority()

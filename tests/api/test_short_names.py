@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dormouse_api.short_names import NameRules, Scope, ShortNames, says_waiting
+from dormouse_api.short_names import NameRules, Said, Scope, ShortNames, said_of, to_status
 
 OLD, YOUNG, YOUNGEST = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z", "2026-01-03T00:00:00Z"
 GRACE_S = 600.0
@@ -102,26 +102,26 @@ def test_a_name_that_was_handed_over_is_its_new_holders_as_it_was_the_old_ones(w
 @pytest.mark.parametrize("order", [(A, B), (B, A)])
 def test_after_a_restart_who_waited_for_the_name_goes_on_to_wait(world, order):
     for key in order:
-        world.put(key, {A: YOUNG, B: OLD}[key], is_waiting=key == B)
+        world.put(key, {A: YOUNG, B: OLD}[key], said=Said.WAITING if key == B else Said.NOTHING)
     assert (world.holder(), world.names.is_waiting(B)) == (A, True)
 
 
 def test_after_a_restart_who_waits_alone_gets_it_after_the_grace_or_when_the_operator_says_so(world):
-    world.put(B, is_waiting=True)
+    world.put(B, said=Said.WAITING)
     assert (world.holder(), world.names.is_waiting(B), world.names.keeper(B)) == (None, True, None)
-    world.put(B, is_waiting=True)
+    world.put(B, said=Said.WAITING)
     assert world.holder() is None
     world.put(B)
     assert world.holder() == B
     other = World()
-    other.put(B, is_waiting=True)
+    other.put(B, said=Said.WAITING)
     other.now_s += GRACE_S
     assert other.holder() == B
 
 
 def test_what_the_operator_says_late_takes_nobody_the_name_that_he_has(world):
     world.put(A)
-    world.put(A, is_waiting=True)
+    world.put(A, said=Said.WAITING)
     assert world.holder() == A
 
 
@@ -197,10 +197,54 @@ def test_names_that_nobody_wants_any_more_are_forgotten(world):
     assert world.names._names == {}
 
 
-def test_only_the_condition_itself_says_that_somebody_waits():
-    taken = {"type": "Degraded", "status": "True", "reason": "NameTaken"}
-    assert says_waiting([{"type": "Ready"}, taken])
-    assert not says_waiting([taken | {"status": "False"}, taken | {"reason": "Forbidden"}, taken | {"type": "Ready"}])
+ELSE = [Said.NOTHING, Said.OTHER, Said.WAITING]
+
+
+@pytest.mark.parametrize("order", [(A, B), (B, A)])
+@pytest.mark.parametrize("said", ELSE)
+def test_after_a_restart_who_had_the_name_has_it_however_old_another_is_and_whatever_its_status_says(
+    world, order, said
+):
+    for key in order:
+        world.put(key, {A: YOUNG, B: OLD}[key], said={A: Said.HELD, B: said}[key])
+    assert (world.holder(), world.names.is_waiting(B)) == (A, True)
+
+
+def test_a_waiting_one_is_not_let_in_by_what_was_said_of_another_name(world):
+    world.put(B, said=Said.WAITING)
+    world.put(B, said=Said.OTHER)
+    assert world.holder() is None
+    world.put(B, said=Said.HELD)
+    assert world.holder() == B
+
+
+TAKEN = {"type": "Degraded", "status": "True", "reason": "NameTaken"}
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        ({}, Said.NOTHING),
+        ({"modelName": {"name": "m"}}, Said.HELD),
+        ({"modelName": {"name": "m"}, "conditions": [TAKEN]}, Said.HELD),
+        ({"modelName": {"name": "m", "takenBy": "a/x"}}, Said.WAITING),
+        ({"modelName": {"name": "n"}}, Said.OTHER),
+        ({"modelName": {"name": "n", "takenBy": "a/x"}, "conditions": [TAKEN]}, Said.OTHER),
+        ({"conditions": [{"type": "Ready"}, TAKEN]}, Said.WAITING),
+        ({"conditions": [TAKEN | {"status": "False"}]}, Said.NOTHING),
+        ({"conditions": [TAKEN | {"reason": "Forbidden"}]}, Said.NOTHING),
+        ({"conditions": [TAKEN | {"type": "Ready"}]}, Said.NOTHING),
+    ],
+)
+def test_what_a_status_says_of_the_name_that_is_wanted_now(status, expected):
+    assert said_of(status, "m") is expected
+
+
+def test_what_the_operator_writes_is_read_as_it_was_meant():
+    assert [said_of({"modelName": to_status("m", taken_by)}, "m") for taken_by in ("", "a/x")] == [
+        Said.HELD,
+        Said.WAITING,
+    ]
 
 
 CHANGES = st.lists(
@@ -224,7 +268,7 @@ def test_a_name_never_goes_to_another_namespace_sooner_than_the_grace(changes):
             case "put m" | "put n":
                 world.put(key, OLD, name=what[-1])
             case "waiting":
-                world.put(key, OLD, is_waiting=True)
+                world.put(key, OLD, said=Said.WAITING)
             case "remove":
                 world.names.remove(key)
             case _:

@@ -8,8 +8,8 @@ from bench.groups_figures import Pair, Tally, decode_rows, recovery_rows, tokens
 from bench.groups_probe import CIRCUMSTANCES, Probe, Said, Say, started
 from bench.groups_recovery import Recovery, count_lost
 from bench.groups_traffic import measure_step_bytes
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.model.testing import MAX_POSITIONS, reference_generate, write_tiny_model
-from dormouse_worker.settings import EngineSettings
 
 
 def make_recovery(**changes):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench import peer_env
-from bench.peer_env import ALLOCATOR, NEEDED_BYTES, OPENMP, NoPeer, check_free_space, peer_dir, peer_python
+from bench.peer_env import ALLOCATOR, OPENMP, NoPeer, peer_dir, peer_python
 from tools.bootstrap import COMPLETE
 from tools.locks import ADDRESS, parse, unpinned
 
@@ -25,7 +25,7 @@ def touch(path):
 
 
 def test_the_lock_pins_every_package_by_hash_and_names_no_registry():
-    text = peer_env.LOCK.read_text("utf-8")
+    text = peer_env.PEER.locks[0].read_text("utf-8")
     assert ADDRESS.search(text) is None
     pins = parse(text)
     assert list(unpinned("peers", pins)) == []
@@ -45,20 +45,6 @@ def test_an_environment_that_was_not_finished_does_not_count():
         peer_python()
     touch(peer_dir() / COMPLETE)
     assert peer_python() == peer_dir() / "bin" / "python"
-
-
-@pytest.mark.usefixtures("cache")
-def test_a_second_call_does_nothing(monkeypatch, capsys):
-    touch(peer_dir() / COMPLETE)
-    monkeypatch.setattr(peer_env, "NEEDED_BYTES", 1 << 62)  # whoever looked for space would stop
-    assert peer_env.make() == peer_dir()
-    assert capsys.readouterr().out == ""
-
-
-def test_too_little_space_is_told_with_both_numbers():
-    with pytest.raises(SystemExit, match=r"/somewhere has 8\.0 GiB free and vLLM's environment needs 9 GiB"):
-        check_free_space(Path("/somewhere"), lambda _: 8 << 30)
-    check_free_space(Path("/somewhere"), lambda _: NEEDED_BYTES)
 
 
 def test_the_fast_libraries_are_those_that_are_there(tmp_path):

@@ -34,6 +34,20 @@ def test_kustomize_takes_all_of_it(cluster: Cluster, built: list[Manifest]):
     assert names(built) == names(rendered(cluster)) | more
 
 
+def test_people_with_view_or_edit_in_a_namespace_reach_its_deployments_as_with_the_chart(built: list[Manifest]):
+    aggregate = "rbac.authorization.k8s.io/aggregate-to-"
+    roles = {manifest["metadata"]["name"]: manifest for manifest in built if manifest["kind"] == "ClusterRole"}
+    labels = {name: roles[name]["metadata"]["labels"] for name in ("dormouse-view", "dormouse-edit")}
+    found = {
+        name: {key.removeprefix(aggregate) for key in of if key.startswith(aggregate)} for name, of in labels.items()
+    }
+    assert found == {"dormouse-view": {"view", "edit", "admin"}, "dormouse-edit": {"edit", "admin"}}
+
+
+def test_the_definition_of_the_resource_is_in_it_once(built: list[Manifest]):
+    assert [manifest["kind"] for manifest in built].count("CustomResourceDefinition") == 1
+
+
 def test_nothing_in_it_claims_to_be_helms(built: list[Manifest]):
     text = yaml.safe_dump_all(built)
     assert "helm.sh" not in text

@@ -1,4 +1,4 @@
-"""The NetworkPolicies: which arrows they leave, and that these are the ones that the parts need."""
+"""The NetworkPolicies, also those that the operator makes: which arrows they leave, and that the parts need these."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from dormouse_api.names import COMPONENT_FOLLOWER, COMPONENT_WORKER, GROUP_PORT
+from dormouse_api.names import COMPONENT_FOLLOWER, COMPONENT_WORKER, GROUP_PORT, LABEL_DEPLOYMENT
+from dormouse_operator.manifests import policy_manifest
 from dormouse_operator.manifests.common import labels_of
+from dormouse_operator.model import Deployment
 from dormouse_operator.parse import parse_deployment
+from dormouse_operator.settings import parse_settings
 
 pytestmark = pytest.mark.cluster  # helm comes with it
 
@@ -17,24 +20,42 @@ Manifest = dict[str, Any]
 Render = Callable[..., list[Manifest]]
 Policies = dict[str, Manifest]
 NAMESPACE = "dormouse-system"
-WORKER_LABELS = labels_of(
-    parse_deployment({"metadata": {"namespace": "a", "name": "b", "uid": "u"}, "spec": {"model": {"uri": "pvc://a"}}})
-)
+
+
+def a_deployment(**spec: Any) -> Deployment:
+    metadata = {"namespace": "a", "name": "b", "uid": "u"}
+    return parse_deployment({"metadata": metadata, "spec": {"model": {"uri": "pvc://a"}, **spec}})
+
+
+WORKER_LABELS = labels_of(a_deployment())
 EVERYBODY = "everybody"
 NAME = "app.kubernetes.io/component"
 PARTS = ("gateway", "operator", "ranks", "workers")
 
 
 def policies(manifests: list[Manifest]) -> Policies:
-    """Return the spec of each part's policy; of the workers' the last."""
+    """Return the spec of each part's policy; those of workers and of a group's pods as the operator makes them."""
     found = [manifest for manifest in manifests if manifest["kind"] == "NetworkPolicy"]
-    return {policy["metadata"]["name"].rpartition("-")[2]: policy["spec"] for policy in found}
+    parts = {policy["metadata"]["name"].rpartition("-")[2]: policy["spec"] for policy in found}
+    arrows = parse_settings(operator_environment(manifests)).arrows
+    if arrows:
+        parts["workers"] = policy_manifest(a_deployment(), arrows)["spec"]
+        parts["ranks"] = policy_manifest(a_deployment(parallelism={"pipeline": 2}), arrows)["spec"]
+    return parts
+
+
+def operator_environment(manifests: list[Manifest]) -> dict[str, str]:
+    pods = {m["metadata"]["name"]: m["spec"]["template"]["spec"] for m in manifests if m["kind"] == "Deployment"}
+    [container] = next(pod for name, pod in pods.items() if name.endswith("-operator"))["containers"]
+    return {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
 
 
 def name_of(peer: Manifest) -> str:
     """Return whom a peer means, by component and namespace."""
     component = peer.get("podSelector", {}).get("matchLabels", {}).get(NAME, "")
     place = peer.get("namespaceSelector")
+    if "matchExpressions" in peer.get("podSelector", {}):
+        return "ranks"
     if place is None:
         return component or peer["ipBlock"]["cidr"]
     names = place.get("matchLabels", {})
@@ -74,19 +95,37 @@ def test_connections_come_only_from_where_they_are_needed(default: list[Manifest
     metrics = {(EVERYBODY, 8080)}
     assert into(of["operator"]) == metrics
     assert into(of["gateway"]) == metrics | {(EVERYBODY, 50051), (EVERYBODY, 8000), ("operator", 50052)}
-    ours = {(f"gateway of {NAMESPACE}", 50051), (f"gateway of {NAMESPACE}", 50052), (f"operator of {NAMESPACE}", 50052)}
+    ours = {(f"gateway of {NAMESPACE}", 50051), (f"operator of {NAMESPACE}", 50052)}
     assert into(of["workers"]) == metrics | ours
 
 
 def test_connections_go_only_to_where_they_are_needed(default: list[Manifest]):
     of, workers = policies(default), "worker of any namespace"
     assert out_of(of["operator"]) == DNS | API_SERVER | {("gateway", 50052), (workers, 50052)}
-    assert out_of(of["gateway"]) == DNS | API_SERVER | {(workers, 50051), (workers, 50052)}
+    assert out_of(of["gateway"]) == DNS | API_SERVER | {(workers, 50051)}
     assert out_of(of["workers"]) == DNS | {(EVERYBODY, 443)}
 
 
 def test_workers_of_models_on_volumes_open_no_connection_at_all(render: Render):
     assert policies(render("networkPolicy.modelHub=false"))["workers"]["egress"] == []
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "port"),
+    [
+        ("http://otel-collector.observability:4317", 4317),
+        ("https://collector:14317/", 14317),
+        ("http://[fd00::1]:4317", 4317),
+        ("https://collector", 443),
+    ],
+)
+def test_where_spans_are_sent_gateways_and_workers_reach_the_collectors_port_and_names(
+    render: Render, endpoint: str, port: int
+):
+    of = policies(render(f"tracing.endpoint={endpoint}", "networkPolicy.modelHub=false"))
+    assert out_of(of["workers"]) == DNS | {(EVERYBODY, port)}
+    assert (EVERYBODY, port) in out_of(of["gateway"])
+    assert (EVERYBODY, 4317) not in out_of(of["operator"]), "it sends none"
 
 
 def test_each_arrow_can_be_narrowed(everything: list[Manifest]):
@@ -100,18 +139,24 @@ def test_each_arrow_can_be_narrowed(everything: list[Manifest]):
     assert ("10.9.9.9/32", 4317) in out_of(of["workers"])
 
 
+@pytest.mark.parametrize("settings", [(), ("watch.namespaces={a,b}",)])
+def test_workers_are_guarded_by_the_operator_wherever_it_watches(render: Render, settings: tuple[str, ...]):
+    manifests = render(*settings)
+    found = [manifest["metadata"] for manifest in manifests if manifest["kind"] == "NetworkPolicy"]
+    assert {metadata["namespace"] for metadata in found} == {NAMESPACE}, "the chart's own are those of its own pods"
+    assert policies(manifests)["workers"]["podSelector"]["matchLabels"].items() <= WORKER_LABELS.items()
+
+
 @pytest.mark.parametrize(
-    ("settings", "places"),
-    [
-        ((), ["dormouse-system"]),
-        (("watch.namespaces={a,b}",), ["a", "b"]),
-        (("watch.namespaces={a,b}", "networkPolicy.workerNamespaces={c}"), ["c"]),
-    ],
+    ("is_enabled", "verbs"),
+    [("true", {"get", "list", "watch", "create", "patch"}), ("false", {"list", "watch", "delete"})],
 )
-def test_the_workers_of_each_namespace_are_guarded(render: Render, settings: Any, places: list[str]):
-    found = [manifest for manifest in render(*settings) if manifest["kind"] == "NetworkPolicy"]
-    workers = [policy for policy in found if policy["metadata"]["name"].endswith("-workers")]
-    assert [policy["metadata"]["namespace"] for policy in workers] == places
+def test_the_operator_may_make_policies_where_they_are_wanted_and_remove_them_elsewhere(
+    render: Render, is_enabled: str, verbs: set[str]
+):
+    roles = [m for m in render(f"networkPolicy.enabled={is_enabled}") if m["kind"] == "ClusterRole"]
+    rules = [rule for role in roles for rule in role["rules"] if "networkpolicies" in rule["resources"]]
+    assert [set(rule["verbs"]) for rule in rules] == [verbs]
 
 
 def test_policies_select_the_pods_that_there_are_and_name_the_ports_they_are_called_at(default: list[Manifest]):
@@ -139,14 +184,15 @@ def test_policies_can_be_left_to_others(render: Render):
     assert policies(render("networkPolicy.enabled=false")) == {}
 
 
-def test_ranks_reach_each_other_and_the_dns_and_no_door_of_a_worker(default: list[Manifest]):
-    ranks = policies(default)["ranks"]
+def test_ranks_reach_each_other_and_the_dns_and_no_door_of_a_worker(render: Render):
+    parts = policies(render("networkPolicy.modelHub=false"))
+    ranks, workers = parts["ranks"], parts["workers"]
     inside = {"podSelector": ranks["podSelector"]}
     (components,) = ranks["podSelector"]["matchExpressions"]
     assert components["values"] == [COMPONENT_WORKER, COMPONENT_FOLLOWER]
-    among, scraped = ranks["ingress"]
+    assert ranks["podSelector"]["matchLabels"] == {LABEL_DEPLOYMENT: "b"}, "of the same deployment"
+    (among,) = [rule for rule in ranks["ingress"] if rule not in workers["ingress"]]
     assert among["from"] == [inside], "of the same namespace"
-    assert [port["port"] for port in scraped["ports"]] == [8080]
     to_others, dns = ranks["egress"]
     assert to_others == {"to": [inside], "ports": among["ports"]}
     assert {port["port"] for port in dns["ports"]} == {53}

@@ -50,9 +50,9 @@ def test_the_operator_understands_its_environment(render: Render, level: str):
 
 
 def test_the_operator_understands_what_certificates_it_should_issue(render: Render):
-    plain = parse_settings(environment(container(render(), "operator")))
+    plain = parse_settings(environment(container(render("mtls.enabled=false"), "operator")))
     assert not plain.mutual_tls
-    given = ("mtls.enabled=true", "mtls.certificateSeconds=3600", "mtls.authoritySecretName=corp")
+    given = ("mtls.certificateSeconds=3600", "mtls.authoritySecretName=corp")
     settings = parse_settings(environment(container(render(*given), "operator")))
     assert settings.mutual_tls
     assert (settings.certificate_seconds, settings.authority_secret) == (3600, "corp")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -27,6 +29,24 @@ def objects(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[
 def test_the_defaults_meet_the_schema():
     jsonschema.Draft7Validator.check_schema(SCHEMA)
     jsonschema.validate(VALUES, SCHEMA)
+
+
+def test_a_value_whose_default_is_null_may_be_given_as_null():
+    """Older helm removes what a user sets to null before it asks the schema, whatever the default is."""
+
+    def nulls(values: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+        for name, value in values.items():
+            if value is None:
+                yield (*path, name)
+            elif isinstance(value, dict):
+                yield from nulls(value, (*path, name))
+
+    found = list(nulls(VALUES))
+    assert ("mtls", "enabled") in found
+    for *path, name in found:
+        values = copy.deepcopy(VALUES)
+        del functools.reduce(dict.__getitem__, path, values)[name]
+        jsonschema.validate(values, SCHEMA)
 
 
 def test_every_value_is_described():

@@ -180,6 +180,7 @@ def test_a_pod_that_restarts_again_and_again_is_a_warning():
     [
         ({"engine": {"device": "cuda"}}, True),
         ({"engine": {"device": "cuda"}, "gpu": {"resourceName": "amd.com/gpu"}}, False),
+        ({"engine": {"device": "cuda"}, "gpu": {"claims": [{"name": "gpu", "resourceClaimName": "a"}]}}, False),
         ({"engine": {"device": "cpu"}}, False),
         ({"engine": {"device": "cuda"}, "replicas": 0}, False),
     ],

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from dormouse_cli.errors import CommandFailed
 from dormouse_cli.main import app
 from dormouse_cli.serve import Place, open_listener, prepare, read_flags, shown_address, worker_command
-from dormouse_worker.front.settings import parse_settings
+from dormouse_worker.front.flags.settings import parse_settings
 
 
 def command(*args):

@@ -83,6 +83,29 @@ def test_the_state_of_a_replica_is_what_the_cluster_says_of_its_pod(change, stat
     assert f"replica 0  tiny-fa477b28-0  {state}, on node-a" in lines_of(kit.deployment(), pod)[-2]
 
 
+def test_what_ended_in_a_pod_is_told_below_it_with_the_last_reason_and_when():
+    raw, pod = kit.deployment(), kit.pod()
+    name = pod["metadata"]["name"]
+    killed = {"reason": "EngineDied", "message": "the engine was killed by signal 9", "time": "2026-11-21T21:37:12Z"}
+    raw["status"]["crashes"] = [
+        {"pod": name, "podUID": "u", "count": 3, **killed},
+        {"pod": "follower", "count": 1, "reason": "WorkerCrashed", "message": "the container ended: exit code 1"},
+        {"pod": "asked-to-end", "count": 0, "containerRestarts": 2},
+    ]
+    lines = lines_of(raw, pod)
+    first = next(number for number, line in enumerate(lines) if name in line)
+    assert lines[first + 1] == "    ended 3 times, last 5 min ago: EngineDied: the engine was killed by signal 9"
+    assert lines[-1] == "  follower: ended once: WorkerCrashed: the container ended: exit code 1"
+    assert not any("asked-to-end" in line for line in lines)
+
+
+def test_programs_get_what_ended_as_it_stands(dormouse):
+    raw = kit.deployment()
+    raw["status"]["crashes"] = [{"pod": "p", "count": 2, "reason": "EngineDied", "message": "m", "time": "t"}]
+    (view,) = json.loads(dormouse(kit.cluster(raw), "status", "-o", "json").stdout)
+    assert view["crashes"] == [{"pod": "p", "count": 2, "reason": "EngineDied", "message": "m", "time": "t"}]
+
+
 def test_a_resource_that_nobody_looked_at_yet_is_shown_too():
     raw = {"metadata": {"name": "new", "namespace": "default", "generation": 1}}
     assert lines_of(raw)[0] == "default/new  Unknown  0/1 ready"

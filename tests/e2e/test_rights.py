@@ -49,6 +49,10 @@ def test_the_operator_uses_every_right_to_write_that_it_has_and_no_other(deploym
     deployments.wait(name, "condition=Ready")
     deployments.patch(name, {"replicas": 2, "scaling": {"maxReplicas": 1}})
     eventually(lambda: cluster.get("infd", name, deployments.namespace)["spec"]["replicas"] == 1)
+    before = deployments.status(name)["rollout"]["revision"]
+    deployments.patch(name, {"rollout": {"strategy": "SleepSwap"}, "engine": {"maxNumSeqs": 4}})  # in the same pod
+    eventually(lambda: deployments.status(name)["rollout"]["revision"] != before)
+    deployments.wait(name, 'jsonpath={.status.conditions[?(@.type=="Progressing")].reason}=Complete')
     eventually(lambda: deployments.pods(cached))  # it never serves: its claim is what counts here
     cluster.kubectl("scale", f"infd/{name}", "-n", deployments.namespace, "--replicas=0")
     eventually(lambda: not deployments.pods(name))

@@ -6,13 +6,13 @@ import time
 
 import pytest
 
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.ipc import Command, State, StepOutputs
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.controller import Controller
 from dormouse_worker.engine.testing import make_add
 from dormouse_worker.executor.single_process import SingleProcessExecutor
-from dormouse_worker.host import Host
-from dormouse_worker.ipc import Command, State, StepOutputs
 from dormouse_worker.model.testing import reference_generate, write_tiny_model
-from dormouse_worker.settings import EngineSettings
 from tools.bootstrap import ROOT
 
 EXAMPLES = ROOT / "examples" / "extend"

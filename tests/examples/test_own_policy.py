@@ -8,8 +8,8 @@ import pytest
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.routing.policy import Demand, PolicyOptions, Worker
 from dormouse_gateway.routing.registry import make_policy
-from dormouse_gateway.testing import running_workers
-from dormouse_gateway.testing_slices import ControlledKube
+from dormouse_gateway.testing.slices import ControlledKube
+from dormouse_gateway.testing.workers import running_workers
 from tests.gateway.conftest import running_house
 from tests.gateway.kit import tokens_of
 from tools.bootstrap import ROOT

@@ -8,7 +8,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from localkube.config import audit_policy
 from localkube.spec import Paths
 from tests.faults.programs import Program, clean_environment, free_port
 
-USERS = ("operator-a", "operator-b", "gateway", "controller-manager")
+USERS = ("operator-a", "operator-b", "operator-of-one", "operator-of-all", "gateway", "controller-manager")
 ADMIN = "admin"
 _START_S = 60.0
 _SERVICE_CIDR = "10.199.0.0/16"
@@ -185,8 +185,11 @@ class ControlPlane:
             return False
 
 
-def render_rights(helm: Path, chart: Path, namespace: str, *, component: str = "operator") -> str:
-    """Return what the chart gives an operator, or another component, that serves one namespace, as YAML."""
-    place = ["--namespace", namespace, "--kube-version", "1.36.0", "--set", f"watch.namespaces={{{namespace}}}"]
+def render_rights(
+    helm: Path, chart: Path, namespace: str, *, component: str = "operator", watched: Sequence[str] | None = None
+) -> str:
+    """Return what the chart gives an operator, or another component, as YAML; it serves its namespace, or `watched`."""
+    names = json.dumps([namespace] if watched is None else list(watched))
+    place = ["--namespace", namespace, "--kube-version", "1.36.0", "--set-json", f"watch.namespaces={names}"]
     command = [str(helm), "template", "dormouse", str(chart), *place, "--show-only", f"templates/rbac-{component}.yaml"]
     return subprocess.run(command, capture_output=True, text=True, check=True, env=clean_environment()).stdout

@@ -20,8 +20,8 @@ from dormouse_kube.api import PODS, Kind, KubeApi, Resource
 from dormouse_kube.errors import Conflict, Forbidden, Invalid, NotFound
 from dormouse_kube.reflector import ObjectKey, Reflector
 from dormouse_operator.model import WorkerState
-from dormouse_operator.testing_grpc import serve
-from dormouse_operator.testing_workers import FakeWorker
+from dormouse_operator.testing.grpc import serve
+from dormouse_operator.testing.workers import FakeWorker
 
 _BINDINGS = Kind("v1", "Binding", "bindings")
 _PROBE_S = 0.1

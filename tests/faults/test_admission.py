@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 
-from dormouse_kube.api import INFERENCE_DEPLOYMENTS, Kind
+from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS, SECRETS, Kind
 from dormouse_kube.client import KubeClient
 from dormouse_kube.errors import KubeError
+from dormouse_operator.manifests.identity import SHARED_SECRETS
+from tests.faults.connections import end_connections
+from tests.faults.control_plane import ControlPlane, render_rights
 from tests.faults.programs import clean_environment
 from tests.faults.world import World, install
 from tools.release import CHART
@@ -23,6 +26,7 @@ _NAMES = itertools.count(1)
 _HOST = {"name": "host", "hostPath": {"path": "/"}}
 _TOKEN = {"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
 _WORKER = {"name": "worker"}
+_OPERATOR, _ELSEWHERE = "operator-of-all", "elsewhere"  # where no kubelet starts what it makes
 
 FORBIDDEN = {
     "a service account": ({"serviceAccountName": "admin"}, "serviceAccountName"),
@@ -66,7 +70,10 @@ def render(helm: Path, namespace: str) -> str:
     settings = [part for value in values for part in ("--set", value)]
     place = ["--namespace", namespace, "--kube-version", "1.36.0", "--show-only", "templates/admissionpolicies.yaml"]
     command = [str(helm), "template", "dormouse", str(CHART), *place, *settings]
-    return subprocess.run(command, capture_output=True, text=True, check=True, env=clean_environment()).stdout
+    text = subprocess.run(command, capture_output=True, text=True, check=True, env=clean_environment()).stdout
+    account = f"system:serviceaccount:{namespace}:dormouse-operator"
+    assert account in text
+    return text.replace(account, _OPERATOR)  # there are no service accounts here
 
 
 @pytest.fixture
@@ -121,3 +128,65 @@ async def test_a_field_that_is_not_to_change_can_not_and_others_can(create: Crea
         place | {"spec": {"model": {"uri": "pvc://models/tiny", "name": "m"}}},
         field_manager=manager,
     )
+
+
+TEMPLATE_OF_A_POD = {"containers": [{"name": "worker", "image": "x"}], "automountServiceAccountToken": False}
+FORBIDDEN_TO_THE_OPERATOR = {
+    "a pod of a service account": (PODS, {"spec": TEMPLATE_OF_A_POD | {"serviceAccountName": "admin"}}),
+    "a pod with a token": (PODS, {"spec": TEMPLATE_OF_A_POD | {"automountServiceAccountToken": True}}),
+    "a pod that does not say so": (PODS, {"spec": {"containers": TEMPLATE_OF_A_POD["containers"]}}),
+    "a pod with a token in a volume": (
+        PODS,
+        {"spec": TEMPLATE_OF_A_POD | {"serviceAccountName": "default", "volumes": [_TOKEN]}},
+    ),
+    "a Secret that Kubernetes fills": (
+        SECRETS,
+        {
+            "metadata": {"annotations": {"kubernetes.io/service-account.name": "admin"}},
+            "type": "kubernetes.io/service-account-token",
+        },
+    ),
+}
+ALLOWED_TO_THE_OPERATOR: list[tuple[Kind, Mapping[str, Any]]] = [
+    (PODS, {"spec": TEMPLATE_OF_A_POD}),
+    (PODS, {"spec": TEMPLATE_OF_A_POD | {"serviceAccountName": "default", "volumes": [{"name": "e", "emptyDir": {}}]}}),
+    (SECRETS, {"type": "Opaque"}),
+    (SECRETS, {"type": "kubernetes.io/tls", "data": {"tls.crt": "", "tls.key": ""}}),
+]
+
+
+@pytest.fixture
+async def operators(plane: ControlPlane, kube: KubeClient, binaries: Path) -> AsyncIterator[KubeClient]:
+    """The client of an operator that watches all namespaces."""
+    place = Kind("v1", "Namespace", "namespaces", namespaced=False)
+    await kube.apply(place, {"metadata": {"name": _ELSEWHERE}}, field_manager="tests")
+    rights = await asyncio.to_thread(render_rights, binaries / "helm", CHART, _ELSEWHERE, watched=())
+    await install(kube, rights, (_OPERATOR,))
+    async with await KubeClient.connect(kubeconfig=str(plane.kubeconfig(_OPERATOR))) as client:
+        yield client
+        await end_connections(client._api_client.rest_client.pool_manager)
+
+
+async def made(operators: KubeClient, kind: Kind, manifest: Mapping[str, Any]) -> str:
+    """Have the operator make it under one of its names; return what it is told, "" if it is made."""
+    name = SHARED_SECRETS[next(_NAMES) % len(SHARED_SECRETS)] if kind is SECRETS else f"p{next(_NAMES)}"
+    metadata = {**manifest.get("metadata", {}), "name": name, "namespace": _ELSEWHERE}
+    identity = {"apiVersion": kind.api_version, "kind": kind.kind}
+    try:
+        await operators.apply(kind, {**identity, **manifest, "metadata": metadata}, field_manager="dormouse-operator")
+    except KubeError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.usefixtures("create")  # the policies hold
+async def test_whoever_has_the_operators_token_gets_no_other_accounts(operators: KubeClient, world: World) -> None:
+    async def is_held() -> bool:
+        kind, manifest = FORBIDDEN_TO_THE_OPERATOR["a pod of a service account"]
+        return "the operator makes" in await made(operators, kind, manifest)
+
+    await world.eventually(is_held)
+    for what, (kind, manifest) in FORBIDDEN_TO_THE_OPERATOR.items():
+        assert "the operator makes" in await made(operators, kind, manifest), what
+    for kind, manifest in ALLOWED_TO_THE_OPERATOR:
+        assert await made(operators, kind, manifest) == ""

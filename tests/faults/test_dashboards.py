@@ -24,7 +24,7 @@ from grpc import aio
 
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
-from dormouse_gateway.testing_slices import SliceController
+from dormouse_gateway.testing.slices import SliceController
 from localkube.packages import PROMETHEUS, ensure_package
 from localkube.progress import Progress
 from tests.faults.conftest import _NAMES, _NAMESPACES, _PATHS

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from dormouse_api.status import retry_after_s
-from dormouse_gateway.testing import FakeWorker
+from dormouse_gateway.testing.workers import FakeWorker
 from tests.faults.gateway_process import ANSWER, Client
 from tests.faults.raw_http2 import cut
 from tests.faults.town import Town

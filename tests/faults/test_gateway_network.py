@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dormouse_gateway.testing import FakeWorker
+from dormouse_gateway.testing.workers import FakeWorker
 from tests.faults.gateway_process import ANSWER, Client, GatewayProcess
 from tests.faults.loss import Loss
 from tests.faults.town import Town

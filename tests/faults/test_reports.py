@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dormouse_operator.testing_workers import FakeWorker
+from dormouse_operator.testing.workers import FakeWorker
 from tests.faults.world import World
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dormouse_gateway.openai.testing import TalkingWorker
-from dormouse_gateway.testing import FakeWorker, pod
-from dormouse_gateway.testing_slices import own_pod, slice_of
+from dormouse_gateway.testing.slices import own_pod, slice_of
+from dormouse_gateway.testing.workers import FakeWorker, pod
 from dormouse_kube.api import ENDPOINT_SLICES, INFERENCE_DEPLOYMENTS, PODS
 from dormouse_kube.client import KubeClient
 from tests.faults.control_plane import ControlPlane

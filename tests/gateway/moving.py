@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from grpc import aio
 
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_gateway.testing_moves import NUM_PROMPT_LOGPROBS, STORIES, Narrator
+from dormouse_gateway.testing.moves import NUM_PROMPT_LOGPROBS, STORIES, Narrator
 
 ONE = pb.SamplingParams(seed=5)
 ALL = pb.SamplingParams(n=len(STORIES), seed=5)

@@ -1,7 +1,7 @@
 """Pools of endpoints of one deployment, as tests fill and ask them."""
 
 from dormouse_gateway.activity import WorkerLoad
-from dormouse_gateway.pool import EndpointPool
+from dormouse_gateway.workers.pool import EndpointPool
 from dormouse_kube.reflector import ObjectKey
 
 TINY = ObjectKey("default", "tiny")

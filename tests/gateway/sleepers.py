@@ -1,6 +1,6 @@
 """A model whose only worker sleeps, and what becomes of requests for it."""
 
-from dormouse_gateway.testing import NAMESPACE, infd, pod
+from dormouse_gateway.testing.workers import NAMESPACE, infd, pod
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
 from dormouse_kube.reflector import ObjectKey
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dormouse_gateway.catalogue import Catalogue
-from dormouse_gateway.testing import deployment
+from dormouse_gateway.testing.workers import deployment
 from dormouse_kube.reflector import ObjectKey
 
 

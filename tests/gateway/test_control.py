@@ -13,7 +13,7 @@ from dormouse_api.v1 import gateway_control_pb2_grpc as rpc
 from dormouse_api.v1 import inference_pb2
 from dormouse_gateway.activity import ActivityLog
 from dormouse_gateway.control import INTERVAL_S, MAX_STREAMS, GatewayControl
-from dormouse_gateway.testing import NAMESPACE
+from dormouse_gateway.testing.workers import NAMESPACE
 from dormouse_kube.api import ENDPOINT_SLICES, INFERENCE_DEPLOYMENTS
 from dormouse_kube.errors import Unavailable
 from dormouse_kube.reflector import ObjectKey

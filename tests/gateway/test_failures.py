@@ -5,7 +5,7 @@ import asyncio
 import grpc
 
 from dormouse_api.status import CallError, retry_after_s
-from dormouse_gateway.testing import set_ready, unavailable
+from dormouse_gateway.testing.workers import set_ready, unavailable
 from tests.gateway.kit import ask, refusal_of, tokens_of
 
 

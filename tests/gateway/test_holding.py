@@ -3,7 +3,7 @@
 import grpc
 
 from dormouse_api.status import retry_after_s
-from dormouse_gateway.testing import infd, pod, unavailable
+from dormouse_gateway.testing.workers import infd, pod, unavailable
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
 from tests.gateway.kit import ask, refusal_of, tokens_of
 from tests.gateway.sleepers import TINY, add_asleep, held, is_wanted, metadata_of, rejected, set_status, writes

@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from dormouse_api.status import retry_after_s
-from dormouse_gateway.testing import NAMESPACE
+from dormouse_gateway.testing.workers import NAMESPACE
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS
 from tests.gateway.kit import ask, refusal_of, tokens_of
 from tests.gateway.sleepers import TINY, add_asleep, held, is_wanted, rejected, set_status

@@ -6,8 +6,8 @@ import pytest
 
 from dormouse_gateway.model import LABEL_SERVICE, parse_deployment, parse_slice
 from dormouse_gateway.router import Router
-from dormouse_gateway.testing import deployment, endpoint, infd, pod
-from dormouse_gateway.testing_slices import slice_of
+from dormouse_gateway.testing.slices import slice_of
+from dormouse_gateway.testing.workers import deployment, endpoint, infd, pod
 from dormouse_kube.reflector import ObjectKey
 
 STORED = {"uid": "uid-a", "creationTimestamp": "2026-01-01T00:00:00Z"}

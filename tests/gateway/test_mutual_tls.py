@@ -13,13 +13,13 @@ from dormouse_api.names import Role
 from dormouse_api.peers import RequirePeer
 from dormouse_api.testing_tickets import GATEWAY_SEED, STRANGE_SEED, book_to_gateways, knows
 from dormouse_api.v1 import inference_pb2_grpc as rpc
-from dormouse_gateway.channels import Channels
 from dormouse_gateway.model import EndpointId
 from dormouse_gateway.settings import BadSetting, Settings, read_mutual_tls
-from dormouse_gateway.testing import FakeWorker
+from dormouse_gateway.testing.workers import FakeWorker
+from dormouse_gateway.workers.channels import Channels
 from dormouse_operator.errors import GatewayLost
-from dormouse_operator.gateways import GrpcGateways
-from dormouse_operator.testing_certificates import DAY, a_bundle, an_authority, tls_of, write_bundle
+from dormouse_operator.observe.gateways import GrpcGateways
+from dormouse_operator.testing.certificates import DAY, a_bundle, an_authority, tls_of, write_bundle
 from tests.gateway.kit import ask, refusal_of, tokens_of
 from tests.waiting import until
 

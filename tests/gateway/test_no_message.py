@@ -3,7 +3,7 @@
 import grpc
 import pytest
 
-from dormouse_gateway.requests import METHODS
+from dormouse_gateway.clients.requests import METHODS
 
 
 async def nothing():

@@ -8,7 +8,7 @@ import pytest
 
 from dormouse_api.status import CallError, retry_after_s
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_gateway.testing import NAMESPACE, FakeWorker, pod, set_ready
+from dormouse_gateway.testing.workers import NAMESPACE, FakeWorker, pod, set_ready
 from dormouse_kube.api import ENDPOINT_SLICES, INFERENCE_DEPLOYMENTS, PODS
 from dormouse_kube.errors import Unavailable
 from dormouse_kube.reflector import ObjectKey

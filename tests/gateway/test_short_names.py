@@ -5,10 +5,10 @@ import pytest
 
 from dormouse_api.short_names import NameRules, Scope
 from dormouse_api.status import CallError
-from dormouse_gateway.key_files import ApiKey
-from dormouse_gateway.keys import ANYBODY, Caller
+from dormouse_gateway.clients.key_files import ApiKey
+from dormouse_gateway.clients.keys import ANYBODY, Caller
 from dormouse_gateway.router import Router
-from dormouse_gateway.testing import infd
+from dormouse_gateway.testing.workers import infd
 from dormouse_kube.reflector import ObjectKey
 
 TAKEN = {"conditions": [{"type": "Degraded", "status": "True", "reason": "NameTaken"}]}
@@ -107,6 +107,26 @@ def test_a_gateway_that_starts_believes_the_operator_who_waits():
     assert fresh.meant() is NOT_FOUND
     fresh.put("a", "2026-01-01T00:00:00Z")
     assert fresh.meant() == "a/x" == world.meant()
+
+
+ILL = {"conditions": [{"type": "Degraded", "status": "True", "reason": "Forbidden"}]}  # hides NameTaken
+
+
+def named(model, taken_by=""):
+    return {"modelName": {"name": model} | ({"takenBy": taken_by} if taken_by else {})}
+
+
+@pytest.mark.parametrize("told", [named("m", "a/x"), named("former"), {}])
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_a_gateway_that_starts_gives_a_live_name_to_no_older_decoy_whatever_else_ails_that(told, order):
+    world = World()
+    for namespace in "ab":
+        world.delete(namespace)
+    world.now_s = 1e6
+    status = {"a": ("2026-01-03T00:00:00Z", named("m")), "b": ("2025-01-01T00:00:00Z", {**ILL, **told})}
+    for namespace in order:
+        world.put(namespace, *status[namespace])
+    assert world.meant() == "a/x"
 
 
 @pytest.mark.parametrize(

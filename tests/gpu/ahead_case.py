@@ -11,8 +11,8 @@ from typing import Any
 from bench.results import AtLeast, Row
 from dormouse_worker.engine.batch import Batch, NewSequence
 from dormouse_worker.engine.testing import make_sampling
-from dormouse_worker.executor.rank_worker import RankWorker
 from dormouse_worker.executor.testing import start
+from dormouse_worker.executor.worker.rank_worker import RankWorker
 from dormouse_worker.model.testing import write_tiny_model
 from tests.gpu.answers import make_steps, run_ahead, tokens_of
 from tests.gpu.device_kit import Kit

@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 
 from bench.results import AtMost, RatioAtLeast, Row
-from dormouse_worker.executor.rank_worker import RankWorker
-from dormouse_worker.executor.recording import Recording
-from dormouse_worker.ipc import TAGS, WEIGHTS
+from dormouse_worker.common.ipc import TAGS, WEIGHTS
+from dormouse_worker.executor.worker.rank_worker import RankWorker
+from dormouse_worker.executor.worker.recording import Recording
 from dormouse_worker.model.stopwatch import Stopwatch
 from tests.gpu.bench_steps import decode_ahead_step_s, decode_step_s, prefill_s, short_prompt_s
 from tests.gpu.device_kit import GIB, MIB, Kit

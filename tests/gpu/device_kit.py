@@ -17,14 +17,14 @@ from typing import Any, Protocol
 
 import torch
 
-from dormouse_worker.executor.rank_worker import RankWorker
-from dormouse_worker.executor.worker_class import resolve_worker_class
-from dormouse_worker.executor.worker_wrapper import WORKER_CLASSES
-from dormouse_worker.host import Host
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.executor.worker.classes import resolve_worker_class
+from dormouse_worker.executor.worker.rank_worker import RankWorker
+from dormouse_worker.executor.worker.wrapper import WORKER_CLASSES
 from dormouse_worker.model.device.cuda import CudaDevice, open_cuda_device
 from dormouse_worker.model.device.testing import FakeCudaDriver, FakeDevice
 from dormouse_worker.model.graphs import CudaGraphMaker, GraphMaker
-from dormouse_worker.settings import EngineSettings
 from tests.gpu.fake_worker import FakeGpuWorker, RerunMaker
 
 MIB, GIB = 1 << 20, 1 << 30

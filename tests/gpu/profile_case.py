@@ -12,9 +12,9 @@ import tempfile
 from pathlib import Path
 
 from bench.results import AtMost, Row
-from dormouse_worker.executor.rank_worker import RankWorker
-from dormouse_worker.ipc import MemoryReport
-from dormouse_worker.model.profile import profile_batches
+from dormouse_worker.common.ipc import MemoryReport
+from dormouse_worker.executor.worker.rank_worker import RankWorker
+from dormouse_worker.model.memory.profile import profile_batches
 from dormouse_worker.model.testing import write_tiny_model
 from tests.gpu.device_kit import GIB, GpuKit, Kit
 

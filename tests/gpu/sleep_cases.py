@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.results import AtLeast, AtMost, Row
+from dormouse_worker.common.errors import InsufficientMemory
+from dormouse_worker.common.ipc import TAGS
 from dormouse_worker.engine.batch import ModelOutput
-from dormouse_worker.errors import InsufficientMemory
-from dormouse_worker.executor.rank_worker import RankWorker
 from dormouse_worker.executor.testing import start
-from dormouse_worker.ipc import TAGS
+from dormouse_worker.executor.worker.rank_worker import RankWorker
 from dormouse_worker.model.testing import write_tiny_model
 from tests.gpu.answers import answer
 from tests.gpu.device_kit import MIB, Kit

@@ -8,8 +8,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
 import pytest
 
+from dormouse_api.v1 import inference_pb2_grpc as rpc
 from tools.bootstrap import ROOT
 from tools.kubectl import Cluster, CommandFailed
 from tools.release import CHART, Release, fill_model_claim, install
@@ -92,3 +94,14 @@ def a_release(cluster: Cluster, model: Path, settings: Mapping[str, str] | None 
         with suppress(CommandFailed):
             cluster.helm("uninstall", name, "--namespace", release.namespace, "--wait")
         cluster.kubectl("delete", "namespace", release.namespace, "--ignore-not-found", "--wait=false")
+
+
+@contextmanager
+def gateway(installed: Installed) -> Iterator[rpc.InferenceStub]:
+    """The release's gateway, through a port-forward."""
+    release = installed.release
+    with (
+        installed.cluster.port_forward(release.gateway, 50051, release.namespace) as port,
+        grpc.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        yield rpc.InferenceStub(channel)

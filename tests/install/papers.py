@@ -12,8 +12,8 @@ from typing import Any
 
 import grpc
 
-from dormouse_api.identity import Identity, server_name
-from dormouse_api.mutual_tls import CA_FILE, CERT_FILE, KEY_FILE, Bundle
+from dormouse_api.identity import CA_FILE, CERT_FILE, KEY_FILE, Identity, server_name
+from dormouse_api.mutual_tls import Bundle
 from dormouse_api.names import CONTROL_PORT, INFERENCE_PORT, LABEL_DEPLOYMENT, Role
 from dormouse_api.testing_tickets import proof
 from dormouse_api.tickets import OPERATOR_TO_GATEWAY, Proof, SharedKey, TicketBook
@@ -23,8 +23,9 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as inference_rpc
 from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_api.v1 import worker_control_pb2_grpc as control_rpc
-from dormouse_operator.certificates import CertificateAuthority
-from dormouse_operator.testing_certificates import DAY, a_bundle, an_authority
+from dormouse_operator.certificates.authority import CertificateAuthority
+from dormouse_operator.manifests.identity import identity_secret_name, shared_file
+from dormouse_operator.testing.certificates import DAY, a_bundle, an_authority
 from tests.install.conftest import Installed
 from tools.release import fullname
 
@@ -104,12 +105,20 @@ class Papers:
         """Return namespace and name of the Secrets with the gateways' and the workers' certificate."""
         return {
             Role.GATEWAY: (self.system, f"{self.release}-gateway-identity"),
-            Role.WORKER: (self.installed.namespace, f"{self.deployment}-identity"),
+            Role.WORKER: (self.installed.namespace, identity_secret_name(self.deployment)),
         }
+
+    def files(self, role: Role) -> dict[str, bytes]:
+        """Return the files that the gateways or the workers find mounted; none where the operator has issued none."""
+        found = self.secret(*self.secrets[role])
+        if role is Role.GATEWAY:
+            return found
+        names = {shared_file(self.deployment, name): name for name in (CERT_FILE, KEY_FILE, CA_FILE)}
+        return {names[key]: content for key, content in found.items() if key in names}
 
     def issued(self, role: Role) -> Bundle:
         """Return what the operator has issued to the gateways or to the workers."""
-        files = self.secret(*self.secrets[role])
+        files = self.files(role)
         namespace, name = {
             Role.GATEWAY: (self.system, self.release),
             Role.WORKER: (self.installed.namespace, self.deployment),
@@ -163,7 +172,8 @@ class Papers:
             Role.GATEWAY: (self.system, "app.kubernetes.io/component=gateway"),
             Role.WORKER: (self.installed.namespace, f"{LABEL_DEPLOYMENT}={self.deployment}"),
         }[role]
-        return self.installed.cluster.list("pods", place, label)[0]
+        pods = self.installed.cluster.list("pods", place, label)
+        return next(pod for pod in pods if "ownerReferences" in pod["metadata"])  # others only look like one
 
     def answer(self, caller: Caller, port: Port, *, is_plain: bool = False) -> str:
         """Return what the pod of the port's role says to a call: OK, or code and words."""

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from dormouse_api.mutual_tls import CERT_FILE
+from dormouse_api.identity import CERT_FILE, KEY_FILE
 from dormouse_api.names import CONTROL_PORT, Role
-from dormouse_operator.testing_certificates import serial_shown, write_bundle
-from tests.e2e.kit import Deployments, wait_until, wait_until_none
-from tests.install.conftest import MODEL, RESOURCES, a_release
+from dormouse_operator.manifests.identity import identity_secret_name, shared_file
+from dormouse_operator.testing.certificates import serial_shown, write_bundle
+from tests.e2e.kit import Deployments, Model, wait_until, wait_until_none
+from tests.install.conftest import MODEL, RESOURCES, a_release, gateway
 from tests.install.papers import PORTS, Caller, Papers
 from tests.install.traffic import asked_all_the_time, failures
 from tests.prober import references
@@ -69,8 +70,8 @@ with grpc.secure_channel("{target}", credentials, options=options) as channel:
 
 @pytest.fixture(scope="module")
 def papers(cluster: Cluster, tiny_model: Path) -> Iterator[Papers]:
-    """A release with mutual TLS that serves the small model."""
-    with a_release(cluster, tiny_model, {"mtls.enabled": "true"}) as mine:
+    """A release that says nothing of mutual TLS, and serves. No network policy does what certificates are to do."""
+    with a_release(cluster, tiny_model, {"networkPolicy.enabled": "false"}) as mine:
         deployments = Deployments(cluster, mine.namespace)
         deployments.apply(MODEL, engine=ENGINE, resources=RESOURCES)
         deployments.wait(MODEL, "condition=Ready", timeout_s=240)
@@ -127,7 +128,7 @@ def test_a_pod_that_was_taken_over_and_a_stolen_ticket_are_of_no_use(
 
 def serials(papers: Papers) -> dict[Role, int]:
     """Return the serial numbers of the certificates in the Secrets; 0 where there is none."""
-    found = {role: papers.secret(*place).get(CERT_FILE) for role, place in papers.secrets.items()}
+    found = {role: papers.files(role).get(CERT_FILE) for role in papers.secrets}
     return {role: x509.load_pem_x509_certificate(pem).serial_number if pem else 0 for role, pem in found.items()}
 
 
@@ -183,7 +184,97 @@ async def test_renewed_certificates_reach_running_pods_and_no_request_is_lost(
 def test_a_deployment_takes_its_certificate_with_it(papers: Papers):
     deployments = Deployments(papers.installed.cluster, papers.installed.namespace)
     name = deployments.apply("brief", resources=RESOURCES)
-    place = (papers.installed.namespace, f"{name}-identity")
-    wait_until(lambda: papers.secret(*place))
+    place = (papers.installed.namespace, identity_secret_name(name))
+    wait_until(lambda: shared_file(name, KEY_FILE) in papers.secret(*place))
     deployments.delete(name)
-    wait_until_none(lambda: papers.secret(*place))
+    wait_until_none(lambda: shared_file(name, KEY_FILE) in papers.secret(*place))
+    assert papers.files(Role.WORKER)
+
+
+class Impostor:
+    """A pod that looks like a worker of the deployment, in its namespace, and says who connects to its ports."""
+
+    NAME = "impostor"
+    LISTENS = """
+import selectors, socket
+listening = selectors.DefaultSelector()
+for port in (50051, 50052):
+    listening.register(socket.create_server(("", port)), selectors.EVENT_READ)
+print("listens", flush=True)
+while True:
+    for key, _ in listening.select():
+        connection, caller = key.fileobj.accept()
+        print("heard", caller, key.fileobj.getsockname(), flush=True)
+"""
+
+    def __init__(self, papers: Papers) -> None:
+        self.papers = papers
+        self._cluster, self._namespace = papers.installed.cluster, papers.installed.namespace
+
+    def start(self) -> None:
+        """Start it, as somebody may who may create pods in the namespace. It mounts the workers' certificate, too."""
+        worker = self.papers.pod(Role.WORKER)
+        like = next(each for each in worker["spec"]["containers"] if each["name"] == "worker")
+        mounts = [mount for mount in like["volumeMounts"] if mount["name"] == "certificates"]
+        container = {"name": "worker", "image": like["image"], "imagePullPolicy": like["imagePullPolicy"]}
+        container |= {"command": ["python", "-c", self.LISTENS], "volumeMounts": mounts}
+        spec = {
+            "containers": [{**container, "securityContext": like["securityContext"]}],
+            "volumes": [volume for volume in worker["spec"]["volumes"] if volume["name"] == "certificates"],
+            "securityContext": worker["spec"]["securityContext"],
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": 0,
+        }
+        metadata = {"name": self.NAME, "labels": worker["metadata"]["labels"]}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        self._cluster.apply(pod, self._namespace)
+        self._cluster.wait(f"pod/{self.NAME}", "condition=Ready", self._namespace)
+        wait_until(lambda: "listens" in self.log())
+
+    def log(self) -> str:
+        """Return what it said."""
+        return self._cluster.kubectl("logs", self.NAME, "-n", self._namespace)
+
+    def says(self, program: str) -> str:
+        """Return what a program in it prints."""
+        return self._cluster.kubectl("exec", "-n", self._namespace, self.NAME, "--", "python", "-c", program)
+
+    def end(self) -> None:
+        """Remove it."""
+        self._cluster.kubectl("delete", "pod", self.NAME, "-n", self._namespace, "--ignore-not-found")
+
+
+@pytest.fixture
+def impostor(papers: Papers) -> Iterator[Impostor]:
+    """It runs while the test does."""
+    made = Impostor(papers)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.end()
+
+
+def test_a_pod_that_looks_like_a_worker_gets_no_call_and_commands_nobody(papers: Papers, impostor: Impostor):
+    """No order, no ticket, no request comes to it; with what it can mount it is a worker, who may call no worker."""
+    mine = papers.installed
+    deployments = Deployments(mine.cluster, mine.namespace)
+    address = papers.pod(Role.WORKER)["status"]["podIP"]
+
+    def is_told() -> bool:
+        conditions = mine.cluster.get("infd", MODEL, mine.namespace)["status"]["conditions"]
+        return any(Impostor.NAME in condition["message"] for condition in conditions)
+
+    wait_until(is_told)
+    for state in ("Asleep", "Active"):
+        deployments.patch(MODEL, {"lifecycle": {"desiredState": state}})
+        mine.cluster.wait(f"infd/{MODEL}", f"jsonpath={{.status.phase}}={state}", mine.namespace)
+    with gateway(mine) as stub:
+        for _ in range(20):
+            assert Model(stub, MODEL).greedy([5, 6, 7], 2)
+    assert impostor.log().split() == ["listens"]
+    method = "/dormouse.v1.WorkerControl/GetStatus"
+    call = FROM_A_POD.format(role=Role.WORKER, target=f"{address}:{CONTROL_PORT}", method=method, metadata=[])
+    assert impostor.says(call).startswith("PERMISSION_DENIED dormouse.v1.WorkerControl needs the role operator")
+    bare = call.replace("(ca, key, cert)", "(ca)")
+    assert impostor.says(bare).startswith("UNAVAILABLE")

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
-import grpc
 import pytest
 
-from dormouse_api.v1 import inference_pb2_grpc as rpc
 from tests.e2e.kit import Deployments, Model, Models, wait_until_none
-from tests.install.conftest import MODEL, RESOURCES, Installed
+from tests.install.conftest import MODEL, RESOURCES, Installed, gateway
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 
 CRD = "crd/inferencedeployments.inference.dormouse.dev"
 GREEDY = [5, 6, 7]
-
-
-@contextmanager
-def gateway(installed: Installed) -> Iterator[rpc.InferenceStub]:
-    """The release's gateway, through a port-forward."""
-    release = installed.release
-    with (
-        installed.cluster.port_forward(release.gateway, 50051, release.namespace) as port,
-        grpc.insecure_channel(f"127.0.0.1:{port}") as channel,
-    ):
-        yield rpc.InferenceStub(channel)
 
 
 def test_an_uninstalled_release_leaves_the_crd_the_users_models_and_the_lease(installed: Callable[[], Installed]):
@@ -37,8 +23,10 @@ def test_an_uninstalled_release_leaves_the_crd_the_users_models_and_the_lease(in
     workers = mine.pods("worker")
     mine.uninstall()
     wait_until_none(lambda: mine.left(mine.namespace))
-    lease = f"{mine.release.name}-dormouse-operator"
-    wait_until_none(lambda: mine.left(mine.release.namespace) - {f"lease.coordination.k8s.io/{lease}"})
+    prefix = f"{mine.release.name}-dormouse"
+    kept = {f"lease.coordination.k8s.io/{prefix}-operator"}  # what the operator made itself
+    kept |= {f"secret/{prefix}-authority", f"secret/{prefix}-gateway-identity"}
+    wait_until_none(lambda: mine.left(mine.release.namespace) - kept)
     assert mine.cluster.kubectl("get", CRD, "-o", "name").strip()
     assert mine.cluster.get("infd", MODEL, mine.namespace)["spec"]["replicas"] == 1
     assert mine.pods("worker") == workers, "who serves goes on serving"

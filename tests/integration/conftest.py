@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as inference_rpc
 from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_api.v1 import worker_control_pb2_grpc as control_rpc
-from tools.bootstrap import ROOT
+from tools.bootstrap import ROOT, bare_python
 
 EPOCH = 1
 
@@ -47,7 +46,7 @@ class Worker:
     ) -> None:
         self.port, self.control_port, self.metrics_port = port or free_port(), free_port(), free_port()
         self._pod_uid = pod_uid
-        command = [sys.executable, "-m", "dormouse_worker", "--model", str(model), "--served-model-name", "tiny"]
+        command = [bare_python(), "-m", "dormouse_worker", "--model", str(model), "--served-model-name", "tiny"]
         command += ["--device", "cpu", "--dtype", "float32", "--max-model-len", "512", "--memory-limit", "2Gi"]
         command += ["--max-num-seqs", "8", "--max-num-batched-tokens", "128", "--port", str(self.port)]
         command += ["--control-port", str(self.control_port), "--metrics-port", str(self.metrics_port), *flags]

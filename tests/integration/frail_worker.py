@@ -12,10 +12,10 @@ from pathlib import Path
 
 import torch
 
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.executor.testing import FakeDeviceWorker
-from dormouse_worker.host import Host
 from dormouse_worker.model.device.testing import FakeCudaDriver, FakeDevice
-from dormouse_worker.settings import EngineSettings
 
 DEVICE_BYTES = 1 << 30
 DIE, NEIGHBOUR = "die", "neighbour"

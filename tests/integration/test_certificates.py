@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,9 +19,9 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as inference_rpc
 from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_api.v1 import worker_control_pb2_grpc as control_rpc
-from dormouse_operator.testing_certificates import DAY, a_bundle, an_authority, serial_shown, write_bundle
+from dormouse_operator.testing.certificates import DAY, a_bundle, an_authority, serial_shown, write_bundle
 from tests.integration.conftest import Worker
-from tools.bootstrap import ROOT
+from tools.bootstrap import ROOT, bare_python
 
 AUTHORITY = an_authority()
 ROTATIONS = 3
@@ -139,7 +138,7 @@ def test_a_worker_with_an_expired_certificate_ends_at_start_and_says_why(tiny_mo
     write_bundle(tmp_path, a_bundle(AUTHORITY, Role.WORKER, lifetime=-DAY))
     paths = os.pathsep.join(str(ROOT / part) for part in ("api", "worker_image", "."))
     env = {**os.environ, "PYTHONPATH": paths, "DORMOUSE_MUTUAL_TLS_DIR": str(tmp_path)}
-    command = [sys.executable, "-m", "dormouse_worker", "--model", str(tiny_model), "--device", "cpu"]
+    command = [bare_python(), "-m", "dormouse_worker", "--model", str(tiny_model), "--device", "cpu"]
     ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100, check=False)
     assert ended.returncode == 2
     assert "tls.crt can not be used: certificate has expired" in ended.stderr

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
-from dormouse_worker.model_files import check_model_files
+from dormouse_worker.files.model_files import check_model_files
 from tools import demo_model, reference
 from tools.demo import RANKS_IN_A_POD
 

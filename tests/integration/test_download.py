@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from dormouse_worker.model_files import check_model_files
+from dormouse_worker.files.model_files import check_model_files
 from tests.worker.hub_server import HubServer
 
 

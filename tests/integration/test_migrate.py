@@ -22,8 +22,8 @@ from dormouse_gateway.routing import policy
 from dormouse_gateway.seeds import Seeds
 from dormouse_gateway.server import Gateway
 from dormouse_gateway.settings import Settings
-from dormouse_gateway.testing import infd, pod
-from dormouse_gateway.testing_slices import ControlledKube
+from dormouse_gateway.testing.slices import ControlledKube
+from dormouse_gateway.testing.workers import infd, pod
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
 from tests.integration.conftest import EPOCH
 from tests.integration.test_processes import engine_of
@@ -226,7 +226,7 @@ async def test_streams_go_on_when_their_workers_engine_or_the_whole_worker_is_ki
         doomed.process.kill()
         check_all(await end_all(readers), wholes)
         assert house.gateway.metrics.value("dormouse_migrated_total", outcome="done") == 2 * len(asked)
-        assert house.gateway.mover.room.used_bytes == 0
+        assert house.gateway.migrator.room.used_bytes == 0
 
 
 async def test_streams_of_the_only_worker_go_on_in_its_next_engine(pair):
@@ -245,7 +245,7 @@ async def test_streams_of_the_only_worker_go_on_in_its_next_engine(pair):
         await asyncio.to_thread(worker.start)
         check_all(await ending, wholes)
         assert house.gateway.metrics.value("dormouse_migrated_total", outcome="done") == len(asked)
-        assert len(house.gateway.holder) == house.gateway.mover.room.used_bytes == 0
+        assert len(house.gateway.holder) == house.gateway.migrator.room.used_bytes == 0
 
 
 async def test_streams_go_on_when_worker_after_worker_gives_up_what_it_has(pair, byte_tokens):

@@ -7,7 +7,6 @@ import re
 import select
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
 from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_worker.model.testing import write_tiny_model
-from tools.bootstrap import ROOT
+from tools.bootstrap import ROOT, bare_python
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -86,7 +85,7 @@ def test_a_killed_engine_is_replaced_and_says_the_same_after_the_next_agreement(
 
 def test_dormouse_serve_answers_and_ends_with_zero_on_ctrl_c(random_model):
     env = os.environ | {"PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("api", "cli", "worker_image"))}
-    command = [sys.executable, "-m", "dormouse_cli", "serve", str(random_model), "--port", "0", "--no-http"]
+    command = [bare_python(), "-m", "dormouse_cli", "serve", str(random_model), "--port", "0", "--no-http"]
     with subprocess.Popen(
         [*command, *SHORT_FLAGS, "--served-model-name", "tiny"],
         env=env,

@@ -61,9 +61,12 @@ def test_escaped_mount_points_are_read(escaped, path):
     assert leftovers.unescape_mount(escaped) == path
 
 
-def test_only_kube_proxys_tables_are_ours():
-    listing = "table ip nat\ntable ip kube-proxy\ntable ip6 kube-proxy\ntable inet firewalld\n"
-    assert leftovers.parse_nft_tables(listing) == [("ip", "kube-proxy"), ("ip6", "kube-proxy")]
+def test_only_kube_proxys_tables_and_that_of_the_policies_are_ours():
+    listing = (
+        "table ip nat\ntable ip kube-proxy\ntable ip6 kube-proxy\ntable inet firewalld\ntable inet localkube-policies\n"
+    )
+    ours = [("ip", "kube-proxy"), ("ip6", "kube-proxy"), ("inet", "localkube-policies")]
+    assert leftovers.parse_nft_tables(listing) == ours
 
 
 def test_nothing_left_is_false():

@@ -11,22 +11,23 @@ from dormouse_api.names import READINESS_GATE
 from dormouse_kube.api import EVENTS, INFERENCE_DEPLOYMENTS, PODS
 from dormouse_kube.errors import KubeError
 from dormouse_kube.testing import FakeKube
-from dormouse_operator.activity import ActivityBook
-from dormouse_operator.cache import Cache
+from dormouse_operator.act.execute import Executor
+from dormouse_operator.act.host_memory import HostMemoryBook
+from dormouse_operator.act.scaler import Scaler
+from dormouse_operator.act.writes import Writer
+from dormouse_operator.decide.seals import Seals
 from dormouse_operator.errors import NotLeading
-from dormouse_operator.execute import Executor
-from dormouse_operator.host_memory import HostMemoryBook
 from dormouse_operator.manifests import WorkerDefaults
 from dormouse_operator.metrics import Metrics
-from dormouse_operator.model import Key, WorkerState
-from dormouse_operator.observe import Observer
+from dormouse_operator.model import Arrows, Key, Observed, WorkerState
+from dormouse_operator.observe.activity import ActivityBook
+from dormouse_operator.observe.observer import Observer
+from dormouse_operator.observe.worker_statuses import AskedStatuses
 from dormouse_operator.reconcile import PassFailed, Reconciler
-from dormouse_operator.scaler import Scaler
-from dormouse_operator.statuses import AskedStatuses
-from dormouse_operator.testing import FakeNode, SteppedClock
-from dormouse_operator.testing_feed import CachePump
-from dormouse_operator.testing_workers import FakeWorker, FakeWorkers
-from dormouse_operator.writes import Writer
+from dormouse_operator.testing.feed import CachePump
+from dormouse_operator.testing.kube import FakeNode, SteppedClock
+from dormouse_operator.testing.workers import FakeWorker, FakeWorkers
+from dormouse_operator.watch.cache import Cache
 
 
 @dataclass
@@ -44,6 +45,23 @@ class FakeLeader:
         self.epoch = epoch + 1
 
 
+class Told:
+    """A listener that remembers whose spec could not be read."""
+
+    def __init__(self) -> None:
+        self.rejections: set[tuple[Key, str]] = set()
+
+    def saw(self, observed: Observed) -> None:
+        """Take it as any other."""
+
+    def forget(self, key: Key) -> None:
+        """Take it as any other."""
+
+    def rejected(self, key: Key, uid: str) -> None:
+        """Remember it."""
+        self.rejections.add((key, uid))
+
+
 @dataclass
 class Rig:
     """The operator's pass over fakes. `settle` lets cluster and operator act in turn until nothing changes."""
@@ -51,12 +69,14 @@ class Rig:
     clock: SteppedClock = field(default_factory=SteppedClock)
     default_image: str = "worker:1"
     operator_keys: tuple[str, ...] = ("aa",)  # public
+    seeds: tuple[str, ...] = ("seed",)
     leader: FakeLeader = field(default_factory=FakeLeader)
     errors: list[Exception] = field(default_factory=list)
     key: Key = field(default_factory=lambda: Key("team", "tiny"))
     seconds: float = 0.0  # of the clock by which writes are paced
     pause_s: float = 3.0  # between passes: nothing is put off
     host_limit_bytes: int = 2**50  # of copies of sleeping models, per node
+    arrows: Arrows | None = None  # what the release lets workers connect to
     marked: list[Key] = field(default_factory=list)  # who is to be looked at for lack of host memory
 
     def __post_init__(self) -> None:
@@ -83,6 +103,8 @@ class Rig:
             host_memory=self.host_memory,
             epoch=lambda: self.leader.epoch,
             operator_keys=self.operator_keys,
+            arrows=self.arrows,
+            seals=Seals(self.seeds),
         )
         writer = Writer(self.kube, self.cache, self.leader)
         executor = Executor(
@@ -90,7 +112,9 @@ class Rig:
             self.workers,
             authority=self.leader,
             defaults=WorkerDefaults("IfNotPresent", self.operator_keys[0], "bb"),
+            seals=Seals(self.seeds),
         )
+        self.told = Told()
         self.scaler = Scaler(
             self.kube,
             self.activities,
@@ -106,7 +130,7 @@ class Rig:
             leader=self.leader,
             metrics=self.metrics,
             url="gateway:50051",
-            followers=(self.scaler, self.host_memory),
+            followers=(self.scaler, self.host_memory, self.told),
             monotonic=lambda: self.seconds,
         )
 

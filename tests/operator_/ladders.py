@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dormouse_api.names import ANNOTATION_WAKE
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS
-from dormouse_operator.gateways import Told
 from dormouse_operator.model import Activity, WorkerState
-from dormouse_operator.testing_gateways import FakeGateways
+from dormouse_operator.observe.gateways import Told
+from dormouse_operator.testing.gateways import FakeGateways
 
 LADDER = {"level1AfterSeconds": 600, "level2AfterSeconds": 1800, "zeroAfterSeconds": 7200, "drainTimeoutSeconds": 60}
 

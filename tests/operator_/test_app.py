@@ -16,17 +16,18 @@ from dormouse_kube.api import INFERENCE_DEPLOYMENTS, LEASES, PODS, SECRETS
 from dormouse_kube.errors import Unavailable
 from dormouse_kube.testing import FakeKube
 from dormouse_operator.app import App
-from dormouse_operator.election import Leadership
 from dormouse_operator.errors import NotLeading
 from dormouse_operator.http import serve_http
+from dormouse_operator.lead.election import Leadership
+from dormouse_operator.manifests.identity import identity_secret_name
 from dormouse_operator.metrics import Metrics
 from dormouse_operator.model import Key, Ladder, Rung, WorkerState
 from dormouse_operator.seeds import Seeds
 from dormouse_operator.settings import parse_settings
-from dormouse_operator.testing_feed import FakeWatch
-from dormouse_operator.testing_gateways import FakeGateways
-from dormouse_operator.testing_nouns import a_worker, observed
-from dormouse_operator.testing_workers import FakeWorkers
+from dormouse_operator.testing.feed import FakeWatch
+from dormouse_operator.testing.gateways import FakeGateways
+from dormouse_operator.testing.nouns import a_worker, observed
+from dormouse_operator.testing.workers import FakeWorkers
 from tests.waiting import until
 
 SETTINGS = parse_settings({"DORMOUSE_NAMESPACE": "system", "DORMOUSE_RELEASE": "r", "DORMOUSE_TOKENS_DIR": "/none"})
@@ -66,9 +67,9 @@ async def test_with_mutual_tls_a_leader_issues_certificates_that_pods_mount_and_
     running = asyncio.create_task(app_over(kube, metrics, tls=tls).run(stop))
     await until(lambda: kube.everything(PODS) and len(kube.everything(SECRETS)) == 3)
     names = {secret["metadata"]["name"] for secret in kube.everything(SECRETS)}
-    assert names == {"r-authority", "r-gateway-identity", "tiny-identity"}
+    assert names == {"r-authority", "r-gateway-identity", identity_secret_name("tiny")}
     (pod,) = kube.everything(PODS)
-    assert "tiny-identity" in str(pod["spec"]["volumes"])
+    assert identity_secret_name("tiny") in str(pod["spec"]["volumes"])
     text = metrics.render().decode()
     assert 'dormouse_certificate_expiry_seconds{holder="operator"} 86' in text
     assert 'dormouse_certificate_expiry_seconds{holder="authority"} 3.15' in text
@@ -173,7 +174,7 @@ async def test_a_change_is_acted_on_without_another_list():
     kube.calls.clear()
     kube.put(INFERENCE_DEPLOYMENTS, deployment())
     await until(lambda: kube.everything(PODS))
-    assert {call.verb for call in kube.calls} <= {"get", "apply", "patch_status"}
+    assert {call.verb for call in kube.calls} <= {"get", "apply", "create", "patch_status"}
     assert [call.plural for call in kube.calls if call.verb == "get"] == ["services"], "is the name free?"
     stop.set()
     await running

@@ -110,6 +110,8 @@ def manifest(kind: Kind, name: str = "thing", **spec: Any) -> dict[str, Any]:
     return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": body}
 
 
+CUDA = {"device": "cuda"}
+OWN = {"name": "gpu", "resourceClaimTemplateName": "one-gpu"}
 REFUSED = [
     ({"replicas": -1}, ["spec.replicas", "-1", "0"]),
     ({"engine": {"maxModelLen": 0}}, ["spec.engine.maxModelLen", "0", "1"]),
@@ -155,6 +157,14 @@ REFUSED = [
     ({"template": {"metadata": {"name": "x"}}}, ["unknown field", "spec.template.metadata.name"]),
     ({"template": {"metadata": {"labels": {"a": 1}}}}, ["spec.template.metadata.labels", "string"]),
     ({"gpu": {"resourceName": "nvidia.com/gpu"}}, ["spec.gpu", "cpu", "cuda"]),
+    ({"engine": CUDA, "gpu": {"claims": []}}, ["spec.gpu.claims", "at least 1"]),
+    ({"engine": CUDA, "gpu": {"claims": [{"name": "gpu"}]}}, ["spec.gpu.claims[0]", "exactly one of"]),
+    (
+        {"engine": CUDA, "gpu": {"claims": [{**OWN, "resourceClaimName": "b"}]}},
+        ["spec.gpu.claims[0]", "exactly one of"],
+    ),
+    ({"engine": CUDA, "gpu": {"claims": [OWN, OWN]}}, ["spec.gpu.claims[1]", "Duplicate"]),
+    ({"engine": CUDA, "gpu": {"claims": [OWN], "resourceName": "a.b/c"}}, ["spec.gpu.claims", "both set"]),
     ({"engine": {"maxModelLength": 12}}, ["unknown field", "spec.engine.maxModelLength"]),
     ({"replica": 2}, ["unknown field", "spec.replica"]),
     ({"resources": {"limits": {"memory": "lots"}}}, ["spec.resources.limits.memory", "lots"]),

@@ -11,10 +11,12 @@ from dormouse_operator.manifests import (
     WorkerDefaults,
     budget_manifest,
     claim_manifest,
+    parse_policy,
     pod_manifest,
+    policy_manifest,
     service_manifest,
 )
-from dormouse_operator.parse import parse_deployment
+from dormouse_operator.parse import parse_arrows, parse_deployment
 from tools.kubectl import CommandFailed
 
 pytestmark = pytest.mark.cluster
@@ -95,6 +97,31 @@ def test_the_server_takes_the_other_children(cluster, namespace):
     wanted = deployment(namespace, model=HUB, cache={"size": "40Gi", "storageClassName": "fast"})
     for manifest in (service_manifest(wanted), budget_manifest(wanted), claim_manifest(wanted)):
         create(cluster, manifest)
+
+
+PEERS = [
+    {"podSelector": {"matchLabels": {"app": "a"}}, "namespaceSelector": {"matchLabels": {}}},
+    {"podSelector": {"matchLabels": {}, "matchExpressions": [{"key": "a", "operator": "Exists", "values": []}]}},
+    {"podSelector": None, "ipBlock": {"cidr": "10.0.0.0/8", "except": []}},
+    {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}},
+]
+PORTS = [{"port": 443}, {"port": "grpc"}, {}, {"protocol": "UDP", "port": 1000, "endPort": 2000}]
+ODD_ARROWS = {
+    "workers": {"ingress": [{"from": PEERS, "ports": PORTS}, {}], "egress": [{"to": [], "ports": []}, {"to": PEERS}]},
+    "ranks": {"ports": PORTS, "egress": []},
+}
+NO_ARROWS = {"workers": {"ingress": [], "egress": []}, "ranks": {"ports": [], "egress": []}}
+
+
+@pytest.mark.parametrize("pipeline", [1, 2])
+@pytest.mark.parametrize("given", [ODD_ARROWS, NO_ARROWS], ids=["odd", "none"])
+def test_a_policy_as_the_server_stores_it_is_the_one_that_was_written(cluster, namespace, given, pipeline):
+    arrows = parse_arrows(json.dumps(given))
+    wanted = deployment(namespace, parallelism={"pipeline": pipeline})
+    manifest = json.dumps(policy_manifest(wanted, arrows))
+    flags = ("--server-side", "--dry-run=server", "--validate=strict", "--force-conflicts", "-o", "json")
+    stored = json.loads(cluster.kubectl("apply", *flags, "-f", "-", stdin=manifest))
+    assert parse_policy(stored, wanted, arrows).is_current
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,13 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from dormouse_worker.common.errors import Internal, WorkerError
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.testing import make_add
-from dormouse_worker.errors import Internal, WorkerError
 from dormouse_worker.executor.single_process import SingleProcessExecutor
-from dormouse_worker.host import Host
-from dormouse_worker.settings import EngineSettings
+from tests.outside.own_sizes import OWN, with_own
 
 NAMES = tuple(sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES))
 VOCAB_SIZE, MAX_TOKENS, NUM_BLOCKS = 260, 6, 64
@@ -163,7 +164,7 @@ def _shrink(name: str, without: tuple[str, ...]) -> Any:
                 **_small(value, without),
                 **({"model_type": value["model_type"]} if "model_type" in value else {}),
             }
-    return kind(**fields, **_TOKENS)
+    return kind(**with_own({**fields, **_TOKENS}, OWN.get(name, {})))
 
 
 def _small(default: dict[str, Any], without: tuple[str, ...]) -> dict[str, Any]:

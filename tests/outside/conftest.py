@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.conftest import binaries, kube, plane, toxiproxy, world
+from tests.faults.conftest import binaries, kube, plane, town, toxiproxy, world
 from tests.integration.conftest import start_worker
+from tests.outside.visited import gateway, worker
 
-__all__ = ["binaries", "kube", "plane", "start_worker", "toxiproxy", "world"]
+__all__ = ["binaries", "gateway", "kube", "plane", "start_worker", "town", "toxiproxy", "worker", "world"]
 
 
 @pytest.fixture

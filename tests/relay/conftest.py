@@ -17,9 +17,9 @@ from dormouse_api.status import CallError, to_grpc_status
 from dormouse_api.testing_tickets import GATEWAY_SEED, knows, proof
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import relay_pb2_grpc as rpc
-from dormouse_gateway.relay import Relay
-from dormouse_worker.front.parsing import readable
-from dormouse_worker.front.relay import RelayService
+from dormouse_gateway.workers.relay import Relay
+from dormouse_worker.front.api.relay import RelayService
+from dormouse_worker.front.requests.parsing import readable
 from tests.waiting import until
 
 

@@ -14,11 +14,11 @@ from dormouse_api.status import STATUS_DETAILS, CallError
 from dormouse_api.testing_tickets import POD_UID, STRANGE_SEED, book, proof
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import relay_pb2 as wire
-from dormouse_gateway.channels import Channels
+from dormouse_gateway.clients.requests import GENERATE, METHODS
 from dormouse_gateway.model import EndpointId
-from dormouse_gateway.relay import MAX_BATCH_BYTES, PAUSE_AT, Relay
-from dormouse_gateway.requests import GENERATE, METHODS
-from dormouse_worker.front.relay import Carrier, Room
+from dormouse_gateway.workers.channels import Channels
+from dormouse_gateway.workers.relay import MAX_BATCH_BYTES, PAUSE_AT, Relay
+from dormouse_worker.front.api.relay import Carrier, Room
 from tests.relay.conftest import Speaker, read_all, running_line
 from tests.waiting import until
 

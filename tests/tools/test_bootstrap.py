@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import dormouse_worker
 from tools import bootstrap
 
 
@@ -61,3 +64,28 @@ def test_a_second_run_waits_and_says_for_whom(monkeypatch, tmp_path):
         assert f"waiting for pid {bootstrap.os.getpid()} in" in second.stdout.readline()
     said, _ = second.communicate(timeout=30)
     assert said == "got it\n"
+
+
+def test_a_clone_has_the_shared_commands_with_its_own_interpreter(tmp_path):
+    theirs, ours = tmp_path / "shared" / "bin", tmp_path / "clone" / "bin"
+    theirs.mkdir(parents=True)
+    ours.mkdir(parents=True)
+    (theirs / "pytest").write_text(f"#!{theirs}/python3\nimport pytest\n")
+    (theirs / "ruff").write_bytes(b"\x7fELF program")
+    for name in ("activate", "pip3", "python"):
+        (theirs / name).write_text(f"#!{theirs}/python\n")
+    (ours / "python").write_text("its own")
+    bootstrap.adopt_commands(theirs, ours)
+    assert (ours / "pytest").read_text() == f"#!{ours}/python3\nimport pytest\n"
+    assert os.access(ours / "pytest", os.X_OK)
+    assert (ours / "ruff").resolve() == theirs / "ruff"
+    assert (ours / "python").read_text() == "its own"
+    assert sorted(file.name for file in ours.iterdir()) == ["pytest", "python", "ruff"]
+
+
+def test_tests_run_the_packages_of_their_own_clone_and_a_bare_interpreter_sees_none_of_it():
+    assert bootstrap.ROOT in Path(dormouse_worker.__file__).parents
+    look = "import importlib.util; print(importlib.util.find_spec('dormouse_worker'))"
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    said = subprocess.run([bootstrap.bare_python(), "-c", look], env=env, cwd="/", capture_output=True, check=True)
+    assert said.stdout == b"None\n"

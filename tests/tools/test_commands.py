@@ -21,7 +21,7 @@ import yaml
 from dormouse_cli.main import app
 from dormouse_gateway.__main__ import command_line as gateway_flags
 from dormouse_operator.parse import parse_deployment
-from dormouse_worker.front.settings import command_line as worker_flags
+from dormouse_worker.front.flags.settings import command_line as worker_flags
 from tests.tools.documents import Block, Command, blocks, commands
 from tools.bootstrap import ROOT
 from tools.pages import resource

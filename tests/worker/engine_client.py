@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from dormouse_worker.ipc import (
+from dormouse_worker.common.ipc import (
     Command,
     CommandResult,
     EngineMessage,
@@ -23,7 +23,7 @@ from dormouse_worker.ipc import (
     decode_engine,
     encode_frame,
 )
-from dormouse_worker.settings import EngineSettings
+from dormouse_worker.common.settings import EngineSettings
 
 WAIT_S = 90.0
 

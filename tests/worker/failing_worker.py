@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dormouse_worker.engine.batch import Batch, ModelOutput
-from dormouse_worker.executor.cpu_worker import CpuWorker
+from dormouse_worker.executor.worker.cpu_worker import CpuWorker
 
 QUALIFIED_NAME = f"{__name__}.FailingWorker"
 

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import close_session
 
-from dormouse_worker.download import choose_files, download, main
-from dormouse_worker.errors import (
+from dormouse_worker.common.errors import (
     HubUnreachable,
     ModelNotFound,
     NoSafetensors,
@@ -24,7 +23,8 @@ from dormouse_worker.errors import (
     Truncated,
     Unauthorized,
 )
-from dormouse_worker.hub import Hub, HubFile, Snapshot
+from dormouse_worker.download import choose_files, download, main
+from dormouse_worker.files.hub import Hub, HubFile, Snapshot
 from tests.worker.hub_server import COMMIT, HubServer
 
 WEIGHTS = bytes(range(256)) * 4096
@@ -196,7 +196,7 @@ def test_a_disk_that_fills_up_on_the_way_is_told(hub, tmp_path, monkeypatch):
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("dormouse_worker.hub.http_get", full)  # the library's, not ours
+    monkeypatch.setattr("dormouse_worker.files.hub.http_get", full)  # the library's, not ours
     with pytest.raises(StorageFull, match="No space left on device"):
         get(hub, tmp_path)
 

@@ -10,10 +10,10 @@ import time
 import msgspec
 import pytest
 
-from dormouse_worker.exit_codes import EXIT_BROKEN, EXIT_GPU_UNHEALTHY
-from dormouse_worker.ipc import AbortRequests, AddRequest, Heartbeat, State, StepOutputs
+from dormouse_worker.common.exit_codes import EXIT_BROKEN, EXIT_GPU_UNHEALTHY
+from dormouse_worker.common.ipc import AbortRequests, AddRequest, Heartbeat, State, StepOutputs
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.model.testing import reference_generate, write_tiny_model
-from dormouse_worker.settings import EngineSettings
 from tests.worker.engine_client import WAIT_S, EngineClient, greedy, make_ready
 from tests.worker.failing_worker import QUALIFIED_NAME
 
@@ -148,7 +148,7 @@ def test_an_unfinished_profile_is_written_when_the_front_hangs_up(model, tmp_pat
 SICK_GPU = """
 import signal, sys
 from dormouse_worker.engine_process import main
-from dormouse_worker.model.testing_nvml import FakeNvml
+from dormouse_worker.model.memory.testing_nvml import FakeNvml
 
 nvml = FakeNvml()
 signal.signal(signal.SIGUSR1, lambda *_: nvml.xids.append(79))
@@ -157,7 +157,7 @@ sys.exit(main(sys.argv[1:], open_gpu=lambda settings: nvml))
 GPU_SICK_TO_THE_ENGINE = """
 import sys, threading
 from dormouse_worker.engine_process import main
-from dormouse_worker.model.testing_nvml import FakeNvml
+from dormouse_worker.model.memory.testing_nvml import FakeNvml
 
 class Nvml(FakeNvml):
     def next_xid(self):
@@ -168,7 +168,7 @@ sys.exit(main(sys.argv[1:], open_gpu=lambda settings: Nvml()))
 SICKER_GPU = """
 import sys
 from dormouse_worker.engine_process import main
-from dormouse_worker.model.gpu_health import GpuLost
+from dormouse_worker.model.memory.gpu_health import GpuLost
 
 def open_gpu(settings):
     raise GpuLost("the driver has lost the GPU")

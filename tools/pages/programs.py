@@ -15,7 +15,7 @@ from typing import Any
 import dormouse_gateway.settings as gateway
 import dormouse_operator.settings as operator
 from dormouse_gateway.__main__ import command_line as gateway_flags
-from dormouse_worker.front.settings import command_line as worker_flags
+from dormouse_worker.front.flags.settings import command_line as worker_flags
 from tools.pages.tables import code, escaped, page, table
 
 _VARIABLE = r"(?:DORMOUSE|OTEL)_[A-Z0-9_]+"

@@ -13,15 +13,15 @@ import uvloop
 
 from dormouse_api.threads import patient_threads
 from dormouse_api.tracing import BadTracing, Tracing, start_tracing
+from dormouse_worker.common.group import identity_of
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.front.app import Front
-from dormouse_worker.front.engine_spawn import ENGINE_ARGV, subprocess_spawner
-from dormouse_worker.front.follower import FollowerFront
-from dormouse_worker.front.logs import set_up_logging
-from dormouse_worker.front.rank_keeper import RankKeeper
-from dormouse_worker.front.rank_spawn import RANK_ARGV, rank_spawner
-from dormouse_worker.front.settings import FrontSettings, parse_settings
-from dormouse_worker.group import identity_of
-from dormouse_worker.settings import EngineSettings
+from dormouse_worker.front.engine.spawn import ENGINE_ARGV, subprocess_spawner
+from dormouse_worker.front.flags.settings import FrontSettings, parse_settings
+from dormouse_worker.front.follower.follower import FollowerFront
+from dormouse_worker.front.follower.rank_spawn import RANK_ARGV, rank_spawner
+from dormouse_worker.front.follower.rank_supervisor import RankKeeper
+from dormouse_worker.front.telemetry.logs import set_up_logging
 
 EXIT_CAN_NOT_START = 2
 

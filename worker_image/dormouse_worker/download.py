@@ -19,8 +19,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Protocol
 
-from dormouse_worker.errors import NoSafetensors, StorageFull, WorkerError
-from dormouse_worker.hub import IN_A_CLUSTER, ON_A_MACHINE, Hub, HubFile, Remedies, Snapshot
+from dormouse_worker.common.errors import NoSafetensors, StorageFull, WorkerError
+from dormouse_worker.files.hub import IN_A_CLUSTER, ON_A_MACHINE, Hub, HubFile, Remedies, Snapshot
 
 TERMINATION_LOG = Path("/dev/termination-log")  # the kubelet shows what stands there
 EXIT_FAILED = 1

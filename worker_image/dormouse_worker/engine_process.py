@@ -18,22 +18,22 @@ from collections.abc import Callable
 
 import msgspec
 
+from dormouse_worker.common.errors import GroupBroken
+from dormouse_worker.common.exit_codes import EXIT_BROKEN, EXIT_GPU_UNHEALTHY, GROUP_EXITS
+from dormouse_worker.common.group import GroupPlace, add_group_arguments, place_of
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.ipc import EngineMessage, FrameSplitter, FrontMessage, decode_front, encode_frame
+from dormouse_worker.common.processes import die_with_parent, end_unhealthy
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.controller import Controller
 from dormouse_worker.engine.executor import Executor
 from dormouse_worker.engine.loop import EngineBroken, EngineLoop
-from dormouse_worker.errors import GroupBroken
 from dormouse_worker.executor.gpu_watch import GpuWatch, explain_failure
-from dormouse_worker.executor.multi_process import MultiProcessExecutor
-from dormouse_worker.executor.rank_spawn import GpuRankUnhealthy
+from dormouse_worker.executor.ranks.multi_process import MultiProcessExecutor
+from dormouse_worker.executor.ranks.spawn import GpuRankUnhealthy
 from dormouse_worker.executor.single_process import SingleProcessExecutor
-from dormouse_worker.exit_codes import EXIT_BROKEN, EXIT_GPU_UNHEALTHY, GROUP_EXITS
-from dormouse_worker.group import GroupPlace, add_group_arguments, place_of
-from dormouse_worker.host import Host
-from dormouse_worker.ipc import EngineMessage, FrameSplitter, FrontMessage, decode_front, encode_frame
-from dormouse_worker.model.gpu_health import GpuFault, GpuLost, HealthCheck, Nvml
-from dormouse_worker.model.nvml import open_nvml
-from dormouse_worker.processes import die_with_parent, end_unhealthy
-from dormouse_worker.settings import EngineSettings
+from dormouse_worker.model.memory.gpu_health import GpuFault, GpuLost, HealthCheck, Nvml
+from dormouse_worker.model.memory.nvml import open_nvml
 
 logger = logging.getLogger(__name__)
 

@@ -114,6 +114,34 @@ among the values, because every template that asks must get the same ones.
 {{- .Values.roleTokens.existingSecret | default (printf "%s-role-tokens" (include "dormouse.fullname" .)) -}}
 {{- end -}}
 
+{{/*
+"true" where operator, gateways and workers prove themselves by certificates, else nothing. Unless a value says so, an
+upgrade keeps what the release has: workers of the other kind could not be reached. Without a release to look at they do.
+*/}}
+{{- define "dormouse.mutualTls" -}}
+{{- if kindIs "bool" .Values.mtls.enabled -}}
+{{- if .Values.mtls.enabled -}}true{{- end -}}
+{{- else -}}
+{{- $operator := lookup "apps/v1" "Deployment" .Release.Namespace (printf "%s-operator" (include "dormouse.fullname" .)) -}}
+{{- $has := not $operator -}}
+{{- if $operator -}}
+{{- range $operator.spec.template.spec.containers -}}
+{{- range .env -}}
+{{- if eq .name "DORMOUSE_MUTUAL_TLS" -}}{{- $has = true -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if $has -}}true{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The names of the Secrets with the certificates of a namespace's workers: no other is ever one of them. */}}
+{{- define "dormouse.sharedSecrets" -}}
+{{- $names := list -}}
+{{- range splitList "" "0123456789abcdef" -}}{{- $names = append $names (printf "dormouse-identities-%s" .) -}}{{- end -}}
+{{- toJson $names -}}
+{{- end -}}
+
 {{/* The volumes of a pod: a writable /tmp, and the seeds: all, or those that the pod may know. Takes (list context keys). */}}
 {{- define "dormouse.volumes" -}}
 - name: tmp
@@ -216,6 +244,50 @@ app.kubernetes.io/managed-by: dormouse-operator
 app.kubernetes.io/component: worker
 {{- end -}}
 
+{{/* The operator's or the gateways' pods as peers of a policy in any namespace. Takes (list context component). */}}
+{{- define "dormouse.peer" -}}
+{{- $context := index . 0 -}}
+podSelector:
+  matchLabels:
+    {{- include "dormouse.selectorLabels" . | nindent 4 }}
+namespaceSelector:
+  matchLabels: {kubernetes.io/metadata.name: {{ $context.Release.Namespace }}}
+{{- end -}}
+
+{{/*
+The rules of which the operator makes each deployment's policy: those of its workers, and, for groups, the ports on which
+their pods reach each other (all but the doors of a worker) and what they need to find each other.
+*/}}
+{{- define "dormouse.workerArrows" -}}
+{{- $policy := .Values.networkPolicy -}}
+{{- $operators := include "dormouse.peer" (list . "operator") | fromYaml -}}
+{{- $gateways := include "dormouse.peer" (list . "gateway") | fromYaml -}}
+workers:
+  ingress:
+  {{- include "dormouse.arrow" (dict "from" (prepend $policy.workerClients $gateways) "ports" (list 50051)) | nindent 2 }}
+  {{- include "dormouse.arrow" (dict "from" $policy.scrapers "ports" (list 8080)) | nindent 2 }}
+  {{- include "dormouse.arrow" (dict "from" (list $operators) "ports" (list 50052)) | nindent 2 }}
+  egress: {{- if not (or $policy.modelHub $policy.extraEgress.worker .Values.tracing.endpoint) }} []{{ end }}
+  {{- if or $policy.modelHub .Values.tracing.endpoint }}
+  {{- include "dormouse.dnsArrow" . | nindent 2 }}
+  {{- end }}
+  {{- if $policy.modelHub }}
+  {{- include "dormouse.arrow" (dict "to" list "ports" (list 443)) | nindent 2 }}
+  {{- end }}
+  {{- with include "dormouse.collectorArrow" . }}
+  {{- . | nindent 2 }}
+  {{- end }}
+  {{- with $policy.extraEgress.worker }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+ranks:
+  ports:
+  - {protocol: TCP, port: 1024, endPort: 50050}
+  - {protocol: TCP, port: 50053, endPort: 65535}
+  egress:
+  {{- include "dormouse.dnsArrow" . | nindent 2 }}
+{{- end -}}
+
 {{/* One rule of a NetworkPolicy. Takes (dict ports, and the peers as from or as to; no peers = anybody). */}}
 {{- define "dormouse.arrow" -}}
 {{- $ports := list -}}
@@ -231,6 +303,17 @@ app.kubernetes.io/component: worker
 - ports:
   - {protocol: UDP, port: 53}
   - {protocol: TCP, port: 53}
+{{- end -}}
+
+{{/*
+The way to the collector of traces, "" without one: its port at any address, as policies know no names. The programs take
+443 where the endpoint names no port.
+*/}}
+{{- define "dormouse.collectorArrow" -}}
+{{- with .Values.tracing.endpoint -}}
+{{- $port := regexFind ":[0-9]+/?$" . | trimAll ":/" | default "443" -}}
+{{- include "dormouse.arrow" (dict "to" list "ports" (list $port)) -}}
+{{- end -}}
 {{- end -}}
 
 {{/* The way to the API server, which is no pod: by address, where it is told. */}}

@@ -17,8 +17,8 @@ from google.rpc import error_details_pb2, status_pb2
 
 from dormouse_api.status import STATUS_DETAILS, CallError
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_gateway.keys import Caller
-from dormouse_gateway.requests import METHODS, Metadata, Method, Request
+from dormouse_gateway.clients.keys import Caller
+from dormouse_gateway.clients.requests import HTTP_PEER, METHODS, Metadata, Method, Request
 
 _BY_REQUEST = {method.request: method for method in METHODS}
 _Admit = Callable[[Any], AbstractContextManager[Caller]]
@@ -37,14 +37,17 @@ class LocalCall:
     A message waits until the one before is read, so that a slow reader slows the worker and fills no memory.
     """
 
-    def __init__(self, serve: Serve, request: Request, metadata: Metadata, admit: _Admit | None = None) -> None:
-        """Take the core and what to ask it."""
+    def __init__(
+        self, serve: Serve, request: Request, metadata: Metadata, admit: _Admit | None = None, *, peer: str = ""
+    ) -> None:
+        """Take the core, what to ask it, and the address of who asks, host:port."""
         self.said: dict[str, str] = {}  # initial and trailing metadata of the gateway's own
         self.progressed = asyncio.Event()  # the core has something to tell before the first message: it is held
         self._serve = serve
         self._request = request
         self._metadata = metadata
         self._admit = admit
+        self._peer = f"{HTTP_PEER}{peer}"
         self._messages: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=1)  # None = the end
         self._error: Exception | None = None
         self._task: asyncio.Task[None] | None = None
@@ -88,8 +91,8 @@ class LocalCall:
         return None
 
     def peer(self) -> str:
-        """Return whose call it is, for logs."""
-        return "http"
+        """Return where the call came from."""
+        return self._peer
 
     async def write(self, message: bytes | pb.GenerateResponse) -> None:
         """Take a message; returns when the one before was read."""
@@ -122,9 +125,9 @@ class LocalCall:
         self.said |= {key: value for key, value in metadata or () if isinstance(value, str)}
 
 
-async def ask(serve: Serve, request: Request, metadata: Metadata, caller: Caller) -> bytes:
+async def ask(serve: Serve, request: Request, metadata: Metadata, caller: Caller, *, peer: str = "") -> bytes:
     """Return the one message of an answer of one, within a call that was admitted. Raises CallError."""
-    async with LocalCall(serve, request, metadata, lambda _: nullcontext(caller)) as call:
+    async with LocalCall(serve, request, metadata, lambda _: nullcontext(caller), peer=peer) as call:
         message = await call.read()
     if message is None:
         raise CallError(grpc.StatusCode.INTERNAL, "a worker ended without an answer")

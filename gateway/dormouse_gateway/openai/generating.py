@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from dormouse_gateway.keys import Keyring
+from dormouse_gateway.clients.keys import Keyring
 from dormouse_gateway.openai.answers import OURS, Answer, Prompt, as_events, in_one_piece
 from dormouse_gateway.openai.bodies import read_bytes, unless_gone
 from dormouse_gateway.openai.calls import LocalCall, Serve
@@ -55,9 +55,10 @@ class Generating:
         caller = self.keys.identify(metadata)  # before anything is read
         body = read_body(await read_bytes(request, self.timeout_s), kind.schema)
         wish = kind.to_wish(body, request_id)
-        texts = WorkerTexts(self.serve, wish.request.model, metadata, caller)
+        peer = peer_of(request)
+        texts = WorkerTexts(self.serve, wish.request.model, metadata, caller, peer)
         head = Head(kind.shape, request_id, wish.request.model, int(self.now()))
-        call = LocalCall(self.serve, wish.request, metadata)
+        call = LocalCall(self.serve, wish.request, metadata, peer=peer)
         answer = Answer(wish, texts)
         if wish.is_stream:
             return await self._stream(request, call, answer, head)
@@ -76,6 +77,11 @@ class Generating:
             media_type=_EVENTS,
             headers=_said(call) | _NOT_KEPT,
         )
+
+
+def peer_of(request: Request) -> str:
+    """Return where the connection came from, host:port; "" where it has no address. Headers tell nothing of that."""
+    return f"{request.client.host}:{request.client.port}" if request.client else ""
 
 
 async def _whole(call: LocalCall, answer: Answer, head: Head, texts: WorkerTexts) -> Response:

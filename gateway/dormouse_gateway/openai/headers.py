@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 
 from dormouse_api.limits import MAX_REQUEST_ID_CHARS
+from dormouse_gateway.clients.requests import Metadata
 from dormouse_gateway.openai.errors import ApiError
-from dormouse_gateway.requests import Metadata
 
 MAX_HEADER_BYTES = 16 << 10
 REQUEST_ID = "x-request-id"

@@ -26,7 +26,7 @@ from dormouse_api.limits import (
     MAX_STOP_TOKEN_IDS,
     MAX_TOOLS,
 )
-from dormouse_gateway.requests import MAX_MODEL_CHARS
+from dormouse_gateway.clients.requests import MAX_MODEL_CHARS
 
 MAX_TOKENS = (1 << 31) - 1  # the model's length is the real limit, and the worker's to say
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, of /v1/completions only

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_gateway.testing import FakeWorker
+from dormouse_gateway.testing.workers import FakeWorker
 
 PROMPT_TOKENS = 5
 WORDS = {1: "Hello", 2: " dor", 3: "mouse", 7: "\N{REPLACEMENT CHARACTER}", 8: 4096 * "z"}

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_gateway.keys import Caller
+from dormouse_gateway.clients.keys import Caller
+from dormouse_gateway.clients.requests import Metadata, Request
 from dormouse_gateway.openai.calls import Serve, ask
-from dormouse_gateway.requests import Metadata
 
 
 @dataclass(slots=True)
@@ -19,6 +19,7 @@ class WorkerTexts:
     model: str
     metadata: Metadata
     caller: Caller
+    peer: str  # who asks, host:port
     _known: dict[int, str] = field(default_factory=dict)
 
     async def of(self, token_ids: Iterable[int]) -> dict[int, str]:
@@ -26,17 +27,20 @@ class WorkerTexts:
         new = sorted(set(token_ids) - self._known.keys())
         if new:
             asked = pb.DetokenizeRequest(model=self.model, token_ids=new, separately=True)
-            told = pb.DetokenizeResponse.FromString(await ask(self.serve, asked, self.metadata, self.caller))
+            told = pb.DetokenizeResponse.FromString(await self._ask(asked))
             self._known |= zip(new, told.token_texts, strict=True)
         return self._known
 
     async def joined(self, token_ids: Iterable[int]) -> str:
         """Return the text of all of them together. Raises CallError."""
         asked = pb.DetokenizeRequest(model=self.model, token_ids=token_ids)
-        return pb.DetokenizeResponse.FromString(await ask(self.serve, asked, self.metadata, self.caller)).text
+        return pb.DetokenizeResponse.FromString(await self._ask(asked)).text
 
     async def token_ids(self, text: str) -> list[int]:
         """Return the text as the model reads it. Raises CallError."""
         asked = pb.TokenizeRequest(model=self.model, text=text)
-        told = pb.TokenizeResponse.FromString(await ask(self.serve, asked, self.metadata, self.caller))
+        told = pb.TokenizeResponse.FromString(await self._ask(asked))
         return list(told.token_ids)
+
+    async def _ask(self, asked: Request) -> bytes:
+        return await ask(self.serve, asked, self.metadata, self.caller, peer=self.peer)

@@ -9,8 +9,9 @@ from dormouse_operator.manifests.common import (
 )
 from dormouse_operator.manifests.disruption import budget_manifest, parse_budget
 from dormouse_operator.manifests.download import claim_manifest, claim_name
-from dormouse_operator.manifests.event import Occurrence, event_manifest
+from dormouse_operator.manifests.event import EventRecord, event_manifest
 from dormouse_operator.manifests.group import ranks_complaint, ranks_service_manifest, ranks_service_name
+from dormouse_operator.manifests.network import parse_policy, policy_manifest
 from dormouse_operator.manifests.pod import (
     WorkerDefaults,
     gate_manifest,
@@ -18,6 +19,7 @@ from dormouse_operator.manifests.pod import (
     revision_manifest,
     worker_arguments,
 )
+from dormouse_operator.manifests.resources import claims_complaint
 from dormouse_operator.manifests.revision import choose_image, pod_digest_of, pod_name, revision_of
 from dormouse_operator.manifests.service import parse_ranks_service, parse_service, service_manifest
 from dormouse_operator.manifests.template import template_complaint
@@ -25,21 +27,24 @@ from dormouse_operator.manifests.template import template_complaint
 __all__ = [
     "FIELD_MANAGER",
     "GRACE_AFTER_DRAIN_S",
+    "EventRecord",
     "Manifest",
-    "Occurrence",
     "WorkerDefaults",
     "budget_manifest",
     "choose_image",
     "claim_manifest",
     "claim_name",
+    "claims_complaint",
     "event_manifest",
     "gate_manifest",
     "parse_budget",
+    "parse_policy",
     "parse_ranks_service",
     "parse_service",
     "pod_digest_of",
     "pod_manifest",
     "pod_name",
+    "policy_manifest",
     "ranks_complaint",
     "ranks_service_manifest",
     "ranks_service_name",

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dormouse_api.names import API_VERSION, COMPONENT_WORKER, KIND, LABEL_COMPONENT, LABEL_DEPLOYMENT
+from dormouse_api.names import (
+    API_VERSION,
+    COMPONENT_FOLLOWER,
+    COMPONENT_WORKER,
+    KIND,
+    LABEL_COMPONENT,
+    LABEL_DEPLOYMENT,
+)
 from dormouse_operator.model import Deployment
 
 FIELD_MANAGER = "dormouse-operator"
@@ -17,6 +24,12 @@ Manifest = dict[str, Any]
 def selector_labels(deployment: str) -> dict[str, str]:
     """Return the labels that all worker pods of a deployment, and nothing else, carry."""
     return {LABEL_DEPLOYMENT: deployment, LABEL_COMPONENT: COMPONENT_WORKER}
+
+
+def group_pods_selector(name: str) -> Manifest:
+    """Return the label selector that takes all pods of a deployment, also those that follow in its groups."""
+    components = {"key": LABEL_COMPONENT, "operator": "In", "values": [COMPONENT_WORKER, COMPONENT_FOLLOWER]}
+    return {"matchLabels": {LABEL_DEPLOYMENT: name}, "matchExpressions": [components]}
 
 
 def selector_text(deployment: str) -> str:
@@ -37,16 +50,24 @@ def labels_of(deployment: Deployment) -> dict[str, str]:
 
 def metadata_of(deployment: Deployment, name: str, labels: Mapping[str, str]) -> Manifest:
     """Return the metadata of a child: it goes with its deployment."""
-    owner = {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "name": deployment.key.name,
-        "uid": deployment.uid,
-        "controller": True,
-    }
     return {
         "name": name,
         "namespace": deployment.key.namespace,
         "labels": dict(labels),
-        "ownerReferences": [owner],
+        "ownerReferences": [{**owner_of(deployment), "controller": True}],
     }
+
+
+def is_owned(metadata: Mapping[str, Any], deployment: Deployment) -> bool:
+    """Return whether an object names this very deployment among its owners."""
+    return any(owner["uid"] == deployment.uid for owner in metadata.get("ownerReferences") or ())
+
+
+def owner_of(deployment: Deployment) -> Manifest:
+    """Return the deployment as an owner reference: what has owners goes with the last of them."""
+    return owner_reference(deployment.key.name, deployment.uid)
+
+
+def owner_reference(name: str, uid: str) -> Manifest:
+    """Return an owner reference to the InferenceDeployment of this name and UID."""
+    return {"apiVersion": API_VERSION, "kind": KIND, "name": name, "uid": uid}

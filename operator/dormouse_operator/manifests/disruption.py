@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dormouse_api.names import COMPONENT_FOLLOWER, COMPONENT_WORKER, LABEL_COMPONENT, LABEL_DEPLOYMENT
-from dormouse_operator.manifests.common import Manifest, labels_of, metadata_of, selector_labels
-from dormouse_operator.model import BudgetState, Deployment
+from dormouse_operator.manifests.common import (
+    Manifest,
+    group_pods_selector,
+    is_owned,
+    labels_of,
+    metadata_of,
+    selector_labels,
+)
+from dormouse_operator.model import ChildState, Deployment
 
 
 def budget_manifest(deployment: Deployment, num_spares: int = 0) -> Manifest:
@@ -29,21 +35,20 @@ def _limit(deployment: Deployment, num_spares: int) -> Manifest:
     name = deployment.key.name
     if not deployment.parallelism.is_grouped:
         return {"maxUnavailable": 1 + num_spares, "selector": {"matchLabels": selector_labels(name)}}
-    components = {"key": LABEL_COMPONENT, "operator": "In", "values": [COMPONENT_WORKER, COMPONENT_FOLLOWER]}
     return {
         "minAvailable": (deployment.replicas - num_spares) * deployment.parallelism.pipeline - 1,
-        "selector": {"matchLabels": {LABEL_DEPLOYMENT: name}, "matchExpressions": [components]},
+        "selector": group_pods_selector(name),
     }
 
 
-def parse_budget(raw: Mapping[str, Any] | None, deployment: Deployment, num_spares: int = 0) -> BudgetState | None:
+def parse_budget(raw: Mapping[str, Any] | None, deployment: Deployment, num_spares: int = 0) -> ChildState | None:
     """Compare the budget of the deployment's name with what we would apply."""
     if raw is None:
         return None
     wanted, metadata, spec = budget_manifest(deployment, num_spares), raw["metadata"], raw.get("spec") or {}
-    return BudgetState(
+    return ChildState(
         uid=metadata["uid"],
-        is_ours=any(owner["uid"] == deployment.uid for owner in metadata.get("ownerReferences") or ()),
+        is_ours=is_owned(metadata, deployment),
         is_current=all(spec.get(field) == value for field, value in wanted["spec"].items())
         and wanted["metadata"]["labels"].items() <= (metadata.get("labels") or {}).items(),
     )

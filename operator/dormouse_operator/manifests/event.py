@@ -14,7 +14,7 @@ from dormouse_operator.parse import format_time
 
 
 @dataclass(frozen=True, slots=True)
-class Occurrence:
+class EventRecord:
     """Something worth telling the user once."""
 
     type: Literal["Normal", "Warning"]
@@ -22,9 +22,9 @@ class Occurrence:
     message: str
 
 
-def event_manifest(occurrence: Occurrence, *, key: Key, uid: str, now: datetime, reporter: str) -> Manifest:
+def event_manifest(event: EventRecord, *, key: Key, uid: str, now: datetime, reporter: str) -> Manifest:
     """Return the Event about a deployment. Its name tells when and what, so that a repetition is no second one."""
-    mark = hashlib.sha256(f"{now.isoformat()}{occurrence.reason}{occurrence.message}".encode()).hexdigest()[:16]
+    mark = hashlib.sha256(f"{now.isoformat()}{event.reason}{event.message}".encode()).hexdigest()[:16]
     time = format_time(now)
     return {
         "apiVersion": "v1",
@@ -37,9 +37,9 @@ def event_manifest(occurrence: Occurrence, *, key: Key, uid: str, now: datetime,
             "name": key.name,
             "uid": uid,
         },
-        "type": occurrence.type,
-        "reason": occurrence.reason,
-        "message": occurrence.message[:1024],
+        "type": event.type,
+        "reason": event.reason,
+        "message": event.message[:1024],
         "count": 1,
         "firstTimestamp": time,
         "lastTimestamp": time,

@@ -23,7 +23,7 @@ from dormouse_operator.manifests.identity import CERTIFICATES_DIR, identity_moun
 from dormouse_operator.manifests.resources import resources_of
 from dormouse_operator.manifests.revision import pod_digest_of, pod_name, revision_of
 from dormouse_operator.manifests.template import merge_template
-from dormouse_operator.model import Deployment, Pod
+from dormouse_operator.model import Deployment, DeviceClaim, Pod
 from dormouse_operator.parse import CONTAINER, MODELS_ROOT, OPERATOR_KEY, format_time
 
 _USER = 65532  # nobody's, as in the images
@@ -92,6 +92,8 @@ def pod_manifest(
             "volumes": _volumes(deployment),
         },
     }
+    if claims := deployment.placement.claims:
+        pod["spec"]["resourceClaims"] = [_resource_claim(claim) for claim in claims]
     if defaults.image_pull_secrets:
         pod["spec"]["imagePullSecrets"] = [{"name": name} for name in defaults.image_pull_secrets]
     if hub := deployment.model.hub:
@@ -111,6 +113,13 @@ def _with_node_loss(pod: Manifest, seconds: int) -> Manifest:
         if not said & {key, None}
     ]
     return {**pod, "spec": {**pod["spec"], "tolerations": [*own, *added]}} if added else pod
+
+
+def _resource_claim(claim: DeviceClaim) -> Manifest:
+    """Return the pod's claim: one that exists, or one that is made of a template and goes with the pod."""
+    if claim.template:
+        return {"name": claim.name, "resourceClaimTemplateName": claim.template}
+    return {"name": claim.name, "resourceClaimName": claim.claim}
 
 
 def _volume_group(deployment: Deployment) -> Manifest:

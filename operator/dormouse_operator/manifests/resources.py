@@ -1,4 +1,4 @@
-"""Which compute resources a worker asks for: the user's, a GPU for each rank, memory by the model's size. Pure.
+"""Which compute resources a worker asks for: the user's, a GPU for each rank or claims, memory. Pure.
 
 What the worker keeps in memory (decision 0010):
 
@@ -31,8 +31,32 @@ def resources_of(deployment: Deployment) -> Manifest:
         limits[gpu] = requests.get(gpu, deployment.parallelism.tensor)  # nosec B113  # a mapping
     if "memory" not in limits and "memory" not in requests and (memory := memory_bytes(deployment)):
         limits["memory"] = requests["memory"] = f"{math.ceil(memory / _MIB)}Mi"
-    named = {"limits": limits, "requests": requests}
+    named = {"limits": limits, "requests": requests, "claims": _claims(deployment)}
     return {**given, **{name: values for name, values in named.items() if values}}
+
+
+def _claims(deployment: Deployment) -> list[Manifest]:
+    """Return of which of the pod's claims the container has devices."""
+    claims = deployment.placement.claims
+    return [{"name": claim.name, **({"request": claim.request} if claim.request else {})} for claim in claims]
+
+
+def claims_complaint(deployment: Deployment) -> str:
+    """Return why these claims cannot be; "" where nothing speaks against them. Devices of one claim are one pod's."""
+    shared = next((claim for claim in deployment.placement.claims if claim.claim), None)
+    if shared is None:
+        return ""
+    words = f"spec.gpu.claims[{shared.name}].resourceClaimName {shared.claim} is one pod's devices"
+    cure = "use resourceClaimTemplateName, with which each pod has its own"
+    most = max(deployment.replicas, deployment.scaling.max_replicas if deployment.scaling else 0)
+    if most > 1:
+        return f"{words}, and there may be {most} replicas; {cure}"
+    if deployment.parallelism.pipeline > 1:
+        return f"{words}, and spec.parallelism.pipeline is {deployment.parallelism.pipeline}; {cure}"
+    if deployment.rollout.strategy == "Surge" and deployment.rollout.max_surge not in {0, "0%"}:
+        order = "set spec.rollout.maxSurge to 0 and spec.rollout.maxUnavailable to 1"
+        return f"{words}, and a roll-out would put a second pod beside it; {order}, or {cure}"
+    return ""
 
 
 def memory_bytes(deployment: Deployment) -> int | None:

@@ -18,7 +18,7 @@ from dataclasses import asdict, fields
 from itertools import count
 from typing import Any
 
-from dormouse_operator.model import Deployment, Engine, Pod
+from dormouse_operator.model import Deployment, Engine, Placement, Pod
 
 _DIGEST_CHARS = 8
 _LATER_FIELDS = {"prefault_kv_cache", "compile_sizes", "async_scheduling"}  # unknown to an earlier release
@@ -46,17 +46,23 @@ def _pod_part(deployment: Deployment, image: str) -> Mapping[str, Any]:
     """Return what decides a pod. Ranks are named only where there are several: pods of before keep their digests."""
     shared = deployment.parallelism
     ranks = {"parallelism": [shared.tensor, shared.pipeline, shared.topology_key]} if shared.num_ranks > 1 else {}
-    secured = {"mutual_tls": True} if deployment.mutual_tls else {}  # without it the digest is as it always was
+    secured = {"mutual_tls": "shared"} if deployment.mutual_tls else {}  # True was a Secret of each deployment's own
     return {
         **secured,
         "image": image,
         "claim": deployment.model.claim,
         "device": deployment.engine.device,
         "resources": deployment.resources,
-        "placement": asdict(deployment.placement),
+        "placement": _placement_part(deployment.placement),
         "hub": asdict(deployment.model.hub) if deployment.model.hub else None,
         **ranks,
     }
+
+
+def _placement_part(placement: Placement) -> Mapping[str, Any]:
+    """Return what is asked of a node, claims only where there are some: pods of before keep their digests."""
+    asked = asdict(placement)
+    return asked if placement.claims else {name: value for name, value in asked.items() if name != "claims"}
 
 
 def _digest(decisive: Mapping[str, Any]) -> str:

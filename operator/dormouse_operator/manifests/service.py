@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dormouse_api.names import INFERENCE_PORT
-from dormouse_operator.manifests.common import Manifest, labels_of, metadata_of, selector_labels
+from dormouse_operator.manifests.common import Manifest, is_owned, labels_of, metadata_of, selector_labels
 from dormouse_operator.manifests.group import ranks_service_manifest
 from dormouse_operator.model import Deployment, ServiceState
 
@@ -48,9 +48,8 @@ def parse_ranks_service(raw: Mapping[str, Any] | None, deployment: Deployment) -
 def _compare(raw: Mapping[str, Any] | None, wanted: Manifest, deployment: Deployment) -> ServiceState | None:
     if raw is None:
         return None
-    owners = raw["metadata"].get("ownerReferences") or ()
     return ServiceState(
-        is_ours=any(owner["uid"] == deployment.uid for owner in owners),
+        is_ours=is_owned(raw["metadata"], deployment),
         is_current=bool(raw["spec"].get(_EARLY)) == bool(wanted["spec"].get(_EARLY))
         and raw["spec"].get("selector") == wanted["spec"]["selector"]
         and [_port(port) for port in raw["spec"].get("ports") or ()] == [_port(p) for p in wanted["spec"]["ports"]]

@@ -1,9 +1,10 @@
 """The operator's nouns: what was read from the cluster and from workers, frozen. Pure; parsing stands in `parse`."""
 
 from dormouse_operator.model.activity import Activity
+from dormouse_operator.model.arrows import Arrows
 from dormouse_operator.model.groups import Group, follower_name, leader_name
 from dormouse_operator.model.ladder import Ladder, Rung
-from dormouse_operator.model.observed import STUCK_AFTER, BudgetState, Observed, ServiceState
+from dormouse_operator.model.observed import STUCK_AFTER, ChildState, Observed, ServiceState
 from dormouse_operator.model.recorded import (
     Actuation,
     Condition,
@@ -18,6 +19,7 @@ from dormouse_operator.model.running import (
     AWAKE,
     CRASH_LOOP,
     FORMED,
+    UNMADE,
     WAKEABLE,
     Condemnation,
     Container,
@@ -30,6 +32,7 @@ from dormouse_operator.model.running import (
 from dormouse_operator.model.wanted import (
     Deployment,
     DesiredState,
+    DeviceClaim,
     Engine,
     Hub,
     Key,
@@ -50,16 +53,19 @@ __all__ = [
     "CRASH_LOOP",
     "FORMED",
     "STUCK_AFTER",
+    "UNMADE",
     "WAKEABLE",
     "Activity",
     "Actuation",
-    "BudgetState",
+    "Arrows",
+    "ChildState",
     "Condemnation",
     "Condition",
     "Container",
     "Crash",
     "Deployment",
     "DesiredState",
+    "DeviceClaim",
     "Engine",
     "Failure",
     "Group",

@@ -40,7 +40,7 @@ class Group:
         return tuple(ordinal for ordinal in range(1, self.leader.group_size) if ordinal not in there)
 
     @property
-    def breach(self) -> str:
+    def broken_reason(self) -> str:
         """Return why the group can not live on, "" if it can. What becomes of the leader itself is no breach."""
         if self.leader.group_size == 1:  # nearly all: nothing to look through
             return ""

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from dormouse_operator.model.arrows import Arrows
 from dormouse_operator.model.groups import Group
 from dormouse_operator.model.ladder import Ladder, Rung
-from dormouse_operator.model.running import AWAKE, Condemnation, Pod, Worker, WorkerState
+from dormouse_operator.model.running import AWAKE, UNMADE, Condemnation, Pod, Worker, WorkerState
 from dormouse_operator.model.wanted import Deployment, SleepLevel
 
 STUCK_AFTER = timedelta(seconds=60)  # beyond the time that a pod is given to end: a kubelet that lives needs less
@@ -23,8 +24,8 @@ class ServiceState:
 
 
 @dataclass(frozen=True, slots=True)
-class BudgetState:
-    """The PodDisruptionBudget of the deployment's name."""
+class ChildState:
+    """The PodDisruptionBudget or the NetworkPolicy of the deployment's name: not every deployment has one."""
 
     uid: str
     is_ours: bool
@@ -48,19 +49,23 @@ class Observed:
     refusals: Mapping[str, str] = field(default_factory=dict)  # by pod name: why its worker did not do the last action
     refusing: Mapping[str, str] = field(default_factory=dict)  # by pod name: why its worker takes us for no operator
     rejections: Mapping[str, str] = field(default_factory=dict)  # by "Kind name": the API server's words about a write
+    dropped: tuple[str, ...] = ()  # fields of the last status that the API server did not keep
     forbidden: str = ""  # the API server's words about the right that the last pass lacked, verb and resource in them
     service: ServiceState | None = None
     ranks_service: ServiceState | None = None  # under which the pods of groups find each other
-    budget: BudgetState | None = None
+    budget: ChildState | None = None
+    policy: ChildState | None = None
+    arrows: Arrows | None = None  # what the release lets workers connect to; None = no deployment has a policy
     name_owner: str = ""  # who has its model name, as NAMESPACE/NAME, or had it lately; "" = itself
     pod_digest: str = ""  # of the pods that are wanted: what only another pod can change
     strangers: Mapping[str, Worker] = field(
         default_factory=dict
     )  # by pod name: engines of other settings than labelled
+    devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by pod name: what its claims hold
     agreement_timeout_s: float = 10.0
     ladder: Ladder | None = None  # where it should be, as decided from the evidence of now; None = awake
     ladder_due: datetime | None = None  # when time alone may change that
-    spares: frozenset[str] = frozenset()  # names of pods that sleep on while others serve: see `spare`
+    spares: frozenset[str] = frozenset()  # names of pods that sleep on while others serve: see `spare_replicas`
     num_away: int = 0  # replicas of the spec that have no pod for now: nobody calls, or the load asks for fewer
     pressure: str = ""  # why its copies in host memory have to go; "" = they may stay
 
@@ -99,7 +104,18 @@ class Observed:
     def replicas(self) -> tuple[Pod, ...]:
         """Return the pods that are wanted and there, by index. A group that lost a pod ends: it is not there."""
         wanted = [pod for pod in self.pods if self.is_wanted(pod) and not pod.is_deleting]
-        return tuple(sorted((pod for pod in wanted if not self.group(pod).breach), key=lambda pod: pod.index))
+        return tuple(sorted((pod for pod in wanted if not self.group(pod).broken_reason), key=lambda pod: pod.index))
+
+    @property
+    def unmade(self) -> tuple[str, ...]:
+        """Return the names of pods that say they are this object's, and that no operator made."""
+        return tuple(pod.name for pod in self.pods if pod.owner_uid == UNMADE)
+
+    @property
+    def waits_for_volumes(self) -> bool:
+        """Tell whether an own pod, leader or follower, waits for what it mounts."""
+        pods = (*self.pods, *(pod for pods in self.followers.values() for pod in pods))
+        return any(pod.waits_for_volumes and pod.owner_uid == self.deployment.uid for pod in pods)
 
     @property
     def orphans(self) -> tuple[Pod, ...]:

@@ -44,6 +44,7 @@ class Rank:
     num_cpu_blocks: int
     allocated_gpu_blocks: int
     gpu_uuid: str = ""
+    devices: tuple[str, ...] = ()  # of its pod, DRIVER/POOL/DEVICE; () where it has none by claim
     residual_bytes: int = 0
     limited_by: str = ""
     sleep_level: int = 0  # 0 = awake
@@ -106,6 +107,7 @@ class RecordedStatus:
     last_actuation: Actuation | None = None
     rollout: RecordedRollout | None = None
     ladder: Ladder | None = None
+    pods: frozenset[str] | None = None  # UIDs of those that the operator made; None = an older one did not write it
     raw: Mapping[str, Any] = field(default_factory=dict)
 
     def is_true(self, condition: str) -> bool:

@@ -27,6 +27,7 @@ WAKEABLE = AWAKE | {WorkerState.ASLEEP}  # or can have it back
 
 FORMED = "GroupFormed"  # reason of the gate of a leader whose pods were all there once; it never opened yet
 CRASH_LOOP = "CrashLoopBackOff"
+UNMADE = "nobody"  # in place of the owner's UID: the pod says it is ours, and no operator made it
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class Pod:
     pod_digest: str = ""  # of what only another pod can change
     image: str = ""
     operator_key: str = ""  # public, by which its worker knows the operator; "" = made before there were any
+    seal: str = ""  # by which an operator knows that one made it; whatever the annotation says
     created: datetime | None = None
     ip: str = ""
     is_scheduled: bool = False
@@ -78,11 +80,17 @@ class Pod:
     group_size: int = 1  # pods of the replica
     ordinal: int = 0  # within the group; 0 leads
     leader_uid: str = ""  # of a follower: the very pod that it was made for
+    claims: tuple[str, ...] = ()  # names of the ResourceClaims that it has devices of
 
     @property
     def can_be_asked(self) -> bool:
         """Tell whether a worker may answer there."""
         return bool(self.ip) and self.container.is_running and not self.is_deleting
+
+    @property
+    def waits_for_volumes(self) -> bool:
+        """Tell whether it has a node and no address there: the kubelet brings what it mounts, or its network."""
+        return self.is_scheduled and not (self.ip or self.is_deleting or self.has_ended)
 
     @property
     def has_opened(self) -> bool:

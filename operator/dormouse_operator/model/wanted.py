@@ -55,10 +55,21 @@ class ModelSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceClaim:
+    """A ResourceClaim through which a worker's pod gets devices: one that exists, or each pod's own of a template."""
+
+    name: str  # within the pod
+    claim: str = ""  # name of the ResourceClaim, "" where there is a template
+    template: str = ""  # name of the ResourceClaimTemplate, "" where there is a claim
+    request: str = ""  # of the claim's requests the one that the worker uses; "" = all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """What a worker's pod asks of a node beside its resources."""
 
-    gpu_resource: str | None = None  # extended resource of which each worker gets one; None on cpu
+    gpu_resource: str | None = None  # extended resource of which each rank gets one; None on cpu, or with claims
+    claims: tuple[DeviceClaim, ...] = ()  # on cuda, in place of an extended resource
     template: Mapping[str, Any] = field(default_factory=dict)  # the user's PodTemplateSpec, merged over ours
 
 

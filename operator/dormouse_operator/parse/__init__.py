@@ -1,5 +1,7 @@
 """Turns Kubernetes' mappings into the operator's nouns, once, at the edge. Pure. Raises only SpecError."""
 
+from dormouse_operator.parse.arrows import as_stored, parse_arrows
+from dormouse_operator.parse.claims import parse_devices
 from dormouse_operator.parse.pods import CONTAINER, DOWNLOADER, OPERATOR_KEY, Pods, parse_pod, parse_pods
 from dormouse_operator.parse.recorded import parse_status
 from dormouse_operator.parse.spec import CACHE_ROOT, MODELS_ROOT, parse_deployment
@@ -14,9 +16,12 @@ __all__ = [
     "Pods",
     "Raw",
     "SpecError",
+    "as_stored",
     "format_time",
+    "parse_arrows",
     "parse_bytes",
     "parse_deployment",
+    "parse_devices",
     "parse_pod",
     "parse_pods",
     "parse_status",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from dormouse_api.names import (
+    ANNOTATION_SEAL,
     COMPONENT_FOLLOWER,
     COMPONENT_WORKER,
     GROUP,
@@ -103,6 +104,7 @@ def parse_pod(raw: Raw) -> Pod:
         pod_digest=labels.get(LABEL_POD_DIGEST, ""),
         image=str(_container_of(raw).get("image", "")),
         operator_key=_variable(_container_of(raw), OPERATOR_KEY),
+        seal=str((metadata.get("annotations") or {}).get(ANNOTATION_SEAL, "")),
         created=parse_time(metadata.get("creationTimestamp")),
         ip=status.get("podIP", ""),
         is_scheduled=is_scheduled,
@@ -124,7 +126,17 @@ def parse_pod(raw: Raw) -> Pod:
         group_size=place.group_size,
         ordinal=place.ordinal,
         leader_uid=labels.get(LABEL_LEADER_UID, ""),
+        claims=tuple(_claims_of(raw)),
     )
+
+
+def _claims_of(raw: Raw) -> Iterator[str]:
+    """Return the ResourceClaims of a pod by name. Those of templates are named in its status, once they were made."""
+    told = (raw.get("status") or {}).get("resourceClaimStatuses") or ()
+    made = {item["name"]: item.get("resourceClaimName") for item in told}
+    for claim in (raw.get("spec") or {}).get("resourceClaims") or ():
+        if name := claim.get("resourceClaimName") or made.get(claim["name"]):
+            yield str(name)
 
 
 def _place_of(labels: Mapping[str, str]) -> _Place:

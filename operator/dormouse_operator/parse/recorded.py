@@ -31,8 +31,15 @@ def parse_status(raw: Raw) -> RecordedStatus:
         last_actuation=Actuation(**{"reason": "", "time": "", **actuation}) if actuation else None,
         rollout=RecordedRollout(rollout["revision"], parse_time(rollout.get("startTime"))) if rollout else None,
         ladder=_parse_ladder(raw.get("lifecycle")),
+        pods=_parse_pods(raw),
         raw=raw,
     )
+
+
+def _parse_pods(raw: Raw) -> frozenset[str] | None:
+    """Return the UIDs; None where an operator of before wrote the status, which all but a rejected spec's have."""
+    is_older = "pods" not in raw and "replicas" in raw
+    return None if is_older else frozenset(pod["uid"] for pod in raw.get("pods") or ())
 
 
 def _parse_ladder(lifecycle: Raw | None) -> Ladder | None:
@@ -82,6 +89,7 @@ def _parse_kv_cache(cache: Raw) -> KvCache:
                 num_cpu_blocks=rank.get("numCpuBlocks", 0),
                 allocated_gpu_blocks=rank.get("allocatedGpuBlocks", 0),
                 gpu_uuid=rank.get("gpuUUID", ""),
+                devices=tuple(rank.get("devices") or ()),
                 residual_bytes=rank.get("residualBytes", 0),
                 limited_by=rank.get("limitedBy", ""),
                 sleep_level=rank.get("sleepLevel", 0),

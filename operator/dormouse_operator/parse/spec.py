@@ -5,6 +5,7 @@ from __future__ import annotations
 from dormouse_api.names import ANNOTATION_WAKE
 from dormouse_operator.model import (
     Deployment,
+    DeviceClaim,
     Engine,
     Hub,
     Key,
@@ -89,9 +90,29 @@ def _hub_path(hub: Hub) -> str:
 
 
 def _parse_placement(spec: Raw) -> Placement:
-    device = (spec.get("engine") or {}).get("device", "cuda")
-    resource = (spec.get("gpu") or {}).get("resourceName", _DEFAULT_GPU)
-    return Placement(gpu_resource=resource if device == "cuda" else None, template=spec.get("template") or {})
+    device, gpu = (spec.get("engine") or {}).get("device", "cuda"), spec.get("gpu") or {}
+    claims = tuple(_parse_claim(claim) for claim in gpu.get("claims") or ())
+    if claims and "resourceName" in gpu:
+        raise SpecError("spec.gpu.resourceName and spec.gpu.claims are both set; remove one of them")
+    has_resource = device == "cuda" and not claims
+    return Placement(
+        gpu_resource=gpu.get("resourceName", _DEFAULT_GPU) if has_resource else None,
+        claims=claims if device == "cuda" else (),
+        template=spec.get("template") or {},
+    )
+
+
+def _parse_claim(claim: Raw) -> DeviceClaim:
+    parsed = DeviceClaim(
+        name=claim["name"],
+        claim=claim.get("resourceClaimName", ""),
+        template=claim.get("resourceClaimTemplateName", ""),
+        request=claim.get("request", ""),
+    )
+    if bool(parsed.claim) == bool(parsed.template):
+        words = "exactly one of resourceClaimName and resourceClaimTemplateName is needed"
+        raise SpecError(f"spec.gpu.claims[{parsed.name}]: {words}")
+    return parsed
 
 
 def _parse_parallelism(parallelism: Raw) -> Parallelism:

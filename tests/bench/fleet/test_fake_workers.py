@@ -11,10 +11,10 @@ from bench.fleet.cluster import OPERATOR_SEED
 from bench.fleet.fake_workers import Workers, called_address
 from dormouse_api.names import LABEL_REVISION, Role
 from dormouse_api.testing_tickets import book
+from dormouse_operator.act.workers import GrpcWorkerControl
 from dormouse_operator.model import WorkerState
-from dormouse_operator.testing_grpc import serve_found
-from dormouse_operator.testing_nouns import a_pod
-from dormouse_operator.workers import GrpcWorkerControl
+from dormouse_operator.testing.grpc import serve_found
+from dormouse_operator.testing.nouns import a_pod
 
 
 @dataclass

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dormouse_gateway.openai.testing import TalkingWorker
-from dormouse_gateway.testing_slices import ControlledKube
+from dormouse_gateway.testing.slices import ControlledKube
 from tests.gateway.conftest import running_house
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from dormouse_api.status import CallError, to_grpc_status
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_gateway.keys import ANYBODY
+from dormouse_gateway.clients.keys import ANYBODY
 from dormouse_gateway.openai.calls import LocalCall, ask
 
 METADATA = (("authorization", "Bearer k"),)

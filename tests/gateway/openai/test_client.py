@@ -7,9 +7,9 @@ import pytest
 
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.openai.reading import parse_arguments
-from dormouse_gateway.testing import set_ready
+from dormouse_gateway.testing.workers import set_ready
+from tests.gateway.clients.test_keys import write_key
 from tests.gateway.openai.conftest import HI
-from tests.gateway.test_keys import write_key
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -218,6 +218,23 @@ async def test_request_id_and_trace_go_to_the_worker_and_the_id_comes_back(clien
     assert (seen.values("traceparent"), seen.values("tracestate")) == ([TRACE], ["a=b"])
     assert {key for key, _ in seen.metadata if key.startswith(("x-", "cookie", "auth"))} == set()
     assert len(seen.values("dormouse-cache-salt")) == 1, "as over gRPC, the key decides who shares prefixes"
+
+
+async def test_over_http_a_caller_is_the_same_as_over_grpc_whatever_its_headers_say(house, client, worker):
+    await client.completions.create(
+        model="tiny", prompt="a", extra_headers={"x-forwarded-for": "10.1.1.1", "dormouse-caller": "somebody"}
+    )
+    call = house.stub.Generate(pb.GenerateRequest(model="tiny", text="a"))
+    assert [message async for message in call]
+    over_http, over_grpc = (seen.values("dormouse-caller") for seen in worker.seen)
+    assert len(over_http) == 1
+    assert over_http == over_grpc
+
+
+async def test_who_asks_for_a_tokens_text_is_the_same_caller(client, worker):
+    await client.completions.create(model="tiny", prompt="a", logprobs=1, echo=True, max_tokens=1)
+    assert len(worker.seen) > 1
+    assert len({tuple(seen.values("dormouse-caller")) for seen in worker.seen}) == 1
 
 
 async def test_a_client_that_goes_away_frees_the_worker(client, worker):

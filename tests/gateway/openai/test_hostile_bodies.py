@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_gateway.keys import ANYBODY, Keyring
+from dormouse_gateway.clients.keys import ANYBODY, Keyring
+from dormouse_gateway.clients.requests import parse
 from dormouse_gateway.openai.app import make_app
 from dormouse_gateway.openai.generating import Generating
 from dormouse_gateway.openai.reading import MAX_DEPTH
 from dormouse_gateway.openai.schemas import CHAT_REQUEST, COMPLETION_REQUEST
-from dormouse_gateway.requests import parse
 from dormouse_gateway.router import Router
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"

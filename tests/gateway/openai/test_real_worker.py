@@ -3,8 +3,8 @@
 import openai
 import pytest
 
+from tests.gateway.clients.test_salts import engine  # noqa: F401  # a fixture
 from tests.gateway.openai.conftest import HI
-from tests.gateway.test_salts import engine  # noqa: F401  # a fixture
 
 
 @pytest.fixture

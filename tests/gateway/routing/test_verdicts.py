@@ -5,7 +5,7 @@ import pytest
 
 from dormouse_gateway.errors import WorkerFailure, stopped, verdict_on
 from dormouse_gateway.routing.breaker import Verdict
-from dormouse_gateway.testing import endpoint
+from dormouse_gateway.testing.workers import endpoint
 
 ON_PURPOSE = (("grpc-status-details-bin", b"x"),)
 OWN_FAULT = [

@@ -2,11 +2,11 @@
 
 import pytest
 
+from dormouse_worker.common.ipc import Command, CommandResult, EngineStatus
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.controller import Controller
 from dormouse_worker.engine.testing import FakeExecutor, ManualClock
 from dormouse_worker.engine.testing_stages import StagedFakeExecutor
-from dormouse_worker.ipc import Command, CommandResult, EngineStatus
-from dormouse_worker.settings import EngineSettings
 
 
 class Rank:

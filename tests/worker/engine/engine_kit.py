@@ -1,8 +1,8 @@
 """Engines over fakes that take several batches, what they must say, and how an engine is run to its end."""
 
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.testing import ManualClock, make_add, make_report, next_token
-from dormouse_worker.settings import EngineSettings
 
 
 def expected(prompt, count):

@@ -2,14 +2,14 @@
 
 import pytest
 
+from dormouse_worker.common.errors import GoldenTokensDiffer, InsufficientMemory
+from dormouse_worker.common.ipc import KV_CACHE, TAGS, WEIGHTS, RankStatus, State
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.actuation import Actuation
 from dormouse_worker.engine.assembly import build_engine
-from dormouse_worker.engine.slumber import SleepOrder
+from dormouse_worker.engine.sleep_state import SleepOrder
 from dormouse_worker.engine.status import StatusTeller
 from dormouse_worker.engine.testing import FakeExecutor, ManualClock, make_add, make_report
-from dormouse_worker.errors import GoldenTokensDiffer, InsufficientMemory
-from dormouse_worker.ipc import KV_CACHE, TAGS, WEIGHTS, RankStatus, State
-from dormouse_worker.settings import EngineSettings
 
 AGREED = (10, 2)
 
@@ -199,5 +199,5 @@ def test_wrong_golden_tokens_are_not_asleep_again(rank):
 
 def test_it_says_what_sleeps(rank):
     rank.sleep(2, (KV_CACHE,))
-    assert repr(rank.actuation) == "Actuation(Slumber(levels={'kv_cache': 2}))"
+    assert repr(rank.actuation) == "Actuation(SleepState(levels={'kv_cache': 2}))"
     assert repr(rank.teller) == "StatusTeller(ASLEEP)"

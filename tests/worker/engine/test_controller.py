@@ -2,9 +2,9 @@
 
 import pytest
 
+from dormouse_worker.common.errors import InsufficientMemory, ModelNotFound
+from dormouse_worker.common.ipc import AbortRequests, ModelInfo, State, StepOutputs
 from dormouse_worker.engine.testing import make_add, make_report
-from dormouse_worker.errors import InsufficientMemory, ModelNotFound
-from dormouse_worker.ipc import AbortRequests, ModelInfo, State, StepOutputs
 
 
 class TestStart:

@@ -2,9 +2,9 @@
 
 import pytest
 
+from dormouse_worker.common.errors import GoldenTokensDiffer, InsufficientMemory
+from dormouse_worker.common.ipc import State, StepOutputs
 from dormouse_worker.engine.testing import make_add
-from dormouse_worker.errors import GoldenTokensDiffer, InsufficientMemory
-from dormouse_worker.ipc import State, StepOutputs
 
 
 class TestSleep:

@@ -2,9 +2,9 @@
 
 import pytest
 
+from dormouse_worker.common.errors import RankLost
+from dormouse_worker.common.ipc import AbortRequests, Command, State, StepOutputs
 from dormouse_worker.engine.testing import make_add
-from dormouse_worker.errors import RankLost
-from dormouse_worker.ipc import AbortRequests, Command, State, StepOutputs
 
 
 def outputs(pipeline):

@@ -4,11 +4,11 @@ import re
 
 import pytest
 
+from dormouse_worker.common.ipc import TokenLogprobs, TokenOutput
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.batch import ModelOutput, SampledToken
 from dormouse_worker.engine.testing import FakeExecutor, ManualClock, make_add, make_report, next_token, visible_tokens
-from dormouse_worker.ipc import TokenLogprobs, TokenOutput
-from dormouse_worker.settings import EngineSettings
 
 
 class Setup:

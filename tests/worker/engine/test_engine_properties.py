@@ -16,6 +16,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from dormouse_worker.common.ipc import AddRequest
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.testing import (
     ManualClock,
@@ -25,8 +27,6 @@ from dormouse_worker.engine.testing import (
     visible_tokens,
 )
 from dormouse_worker.engine.testing_stages import AheadFakeExecutor, StagedFakeExecutor
-from dormouse_worker.ipc import AddRequest
-from dormouse_worker.settings import EngineSettings
 
 MAX_MODEL_LEN, MAX_SEQS, MAX_TOKENS = 24, 4, 9
 WINDOWS = [(None,), (5,), (None, 5), (5, None, 3)]
@@ -148,7 +148,7 @@ class EngineMachine(RuleBasedStateMachine):
         tables, swap = self.scheduler.tables, self.scheduler.swap
         if request.request_id in swap:
             return tables.restore("probe", swap.shape(request.request_id), request.num_tokens, 0) is not None
-        return tables.admit("probe", self.scheduler._find_prefix(request), request.num_tokens, 0)
+        return tables.admit("probe", self.scheduler._placement.find_prefix(request), request.num_tokens, 0)
 
     def count_logit_rows(self, batch):
         rows = sum(sequence.samples for sequence in batch.sequences)

@@ -2,14 +2,14 @@
 
 import pytest
 
+from dormouse_worker.common.errors import RankLost
+from dormouse_worker.common.ipc import TokenOutput
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.look_ahead import LookAhead
 from dormouse_worker.engine.request import Request
 from dormouse_worker.engine.testing import ManualClock, make_add, make_report, make_sampling
 from dormouse_worker.engine.testing_stages import AheadFakeExecutor, StagedFakeExecutor
-from dormouse_worker.errors import RankLost
-from dormouse_worker.ipc import TokenOutput
-from dormouse_worker.settings import EngineSettings
 from tests.worker.engine.engine_kit import StagedEngine, expected
 
 

@@ -2,12 +2,12 @@
 
 import pytest
 
+from dormouse_worker.common.errors import RankHung, RankLost, RankMissing, RanksDisagree
+from dormouse_worker.common.ipc import Command, EngineStatus, Heartbeat, RankStatus, StepOutputs
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.controller import Controller
 from dormouse_worker.engine.loop import HEARTBEAT_S, EngineBroken, EngineLoop
 from dormouse_worker.engine.testing import FakeExecutor, ListTransport, ManualClock, make_add
-from dormouse_worker.errors import RankHung, RankLost, RankMissing, RanksDisagree
-from dormouse_worker.ipc import Command, EngineStatus, Heartbeat, RankStatus, StepOutputs
-from dormouse_worker.settings import EngineSettings
 
 INITIALIZE = Command(1, "initialize_cache", {"num_gpu_blocks": 10})
 

@@ -2,11 +2,11 @@
 
 import pytest
 
+from dormouse_worker.common.errors import GoldenTokensDiffer, LogitsNotFinite, RankLost
+from dormouse_worker.common.ipc import State, StepOutputs
 from dormouse_worker.engine.engine import NOT_FINITE
 from dormouse_worker.engine.testing import make_add
 from dormouse_worker.engine.testing_stages import AheadFakeExecutor
-from dormouse_worker.errors import GoldenTokensDiffer, LogitsNotFinite, RankLost
-from dormouse_worker.ipc import State, StepOutputs
 from tests.worker.engine.engine_kit import StagedEngine, expected
 
 

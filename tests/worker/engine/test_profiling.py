@@ -2,10 +2,10 @@
 
 import pytest
 
+from dormouse_worker.common.errors import InvalidArgument, WrongState
+from dormouse_worker.common.ipc import Command, State
 from dormouse_worker.engine.profiling import ProfileCommands
 from dormouse_worker.engine.testing import FakeExecutor
-from dormouse_worker.errors import InvalidArgument, WrongState
-from dormouse_worker.ipc import Command, State
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@
 
 import pytest
 
+from dormouse_worker.common.errors import RankLost
+from dormouse_worker.common.ipc import TokenLogprobs, TokenOutput
 from dormouse_worker.engine.testing import make_add
 from dormouse_worker.engine.testing_stages import StagedFakeExecutor
-from dormouse_worker.errors import RankLost
-from dormouse_worker.ipc import TokenLogprobs, TokenOutput
 from tests.worker.engine.engine_kit import StagedEngine, expected
 
 

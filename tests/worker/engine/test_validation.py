@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
+from dormouse_worker.common.errors import InvalidSettings
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.testing import make_add
 from dormouse_worker.engine.validation import check_settings, unknown_token
-from dormouse_worker.errors import InvalidSettings
-from dormouse_worker.settings import EngineSettings
 
 
 def test_the_defaults_pass():

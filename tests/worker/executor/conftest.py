@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from dormouse_worker.executor import rank_worker
+from dormouse_worker.common.host import freeze_garbage_collector
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.executor.testing import make_fake_worker, make_worker
-from dormouse_worker.host import freeze_garbage_collector
+from dormouse_worker.executor.worker import rank_worker
 from dormouse_worker.model.testing import write_tiny_model
-from dormouse_worker.settings import EngineSettings
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.ipc import TAGS, AddRequest, Command, CommandResult, EngineStatus, State, StepOutputs
 from dormouse_worker.engine.controller import Controller
 from dormouse_worker.engine.testing import make_sampling
 from dormouse_worker.executor.single_process import SingleProcessExecutor
 from dormouse_worker.executor.testing import make_settings
-from dormouse_worker.host import Host
-from dormouse_worker.ipc import TAGS, AddRequest, Command, CommandResult, EngineStatus, State, StepOutputs
 
 WORKERS = {
-    "cpu": "dormouse_worker.executor.cpu_worker.CpuWorker",
+    "cpu": "dormouse_worker.executor.worker.cpu_worker.CpuWorker",
     "own memory": "dormouse_worker.executor.testing.FakeDeviceWorker",
 }
 PROMPTS = ([*range(10, 35)], [*range(90, 131)])  # six blocks and a token, ten and one: what the golden pass writes to

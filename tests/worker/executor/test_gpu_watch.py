@@ -3,8 +3,8 @@
 import threading
 
 from dormouse_worker.executor.gpu_watch import CONFIRM_LOOKS, GpuWatch, explain_failure
-from dormouse_worker.model.gpu_health import HealthCheck
-from dormouse_worker.model.testing_nvml import FakeNvml
+from dormouse_worker.model.memory.gpu_health import HealthCheck
+from dormouse_worker.model.memory.testing_nvml import FakeNvml
 
 
 def test_a_fault_is_told_once_from_another_thread():

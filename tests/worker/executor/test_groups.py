@@ -4,13 +4,13 @@ import functools
 
 import pytest
 
+from dormouse_worker.common.errors import Damaged, InvalidArgument, RankLost, WorkerError
+from dormouse_worker.common.ipc import TAGS
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.testing import ManualClock, make_add, make_report
-from dormouse_worker.errors import Damaged, InvalidArgument, RankLost, WorkerError
 from dormouse_worker.executor.testing_groups import FakeGroupExecutor
-from dormouse_worker.ipc import TAGS
 from dormouse_worker.model.testing import MAX_POSITIONS, VOCAB_SIZE, reference_generate, write_tiny_model
-from dormouse_worker.settings import EngineSettings
 from tests.worker.engine.engine_kit import finish
 
 BLOCK_SIZE = 4

@@ -2,10 +2,10 @@
 
 import pytest
 
-from dormouse_worker.errors import RankLost, RanksDisagree
-from dormouse_worker.executor.rank_agreement import group_model
+from dormouse_worker.common.errors import RankLost, RanksDisagree
+from dormouse_worker.common.ipc import ModelInfo
+from dormouse_worker.executor.ranks.agreement import group_model
 from dormouse_worker.executor.testing_groups import FakeGroupExecutor
-from dormouse_worker.ipc import ModelInfo
 from dormouse_worker.model.stopwatch import Stopwatch
 from dormouse_worker.model.testing import write_tiny_model
 from tests.worker.executor.test_groups import PROMPTS, make_engine, run

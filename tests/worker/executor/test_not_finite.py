@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dormouse_worker.ipc import State
+from dormouse_worker.common.ipc import State
 from tests.worker.executor.sleeping_rank import PROMPTS, SleepingRank
 
 NAN, INFINITY = float("nan"), float("inf")

@@ -5,9 +5,9 @@ from itertools import count
 
 import pytest
 
-from dormouse_worker.errors import ModelChanged
+from dormouse_worker.common.errors import ModelChanged
+from dormouse_worker.common.ipc import TAGS, WEIGHTS
 from dormouse_worker.executor.testing import generate, make_fake_worker
-from dormouse_worker.ipc import TAGS, WEIGHTS
 from dormouse_worker.model.device.testing import FakeDevice
 from dormouse_worker.model.testing import write_tiny_model
 

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from dormouse_worker.errors import InvalidSettings, ModelNotFound
+from dormouse_worker.common.errors import InvalidSettings, ModelNotFound
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.ipc import TAGS
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.executor.single_process import SingleProcessExecutor
-from dormouse_worker.host import Host
-from dormouse_worker.ipc import TAGS
 from dormouse_worker.model.testing import write_tiny_model
-from dormouse_worker.settings import EngineSettings
 
 
 def make_executor(environ=None, **settings):
@@ -84,18 +84,18 @@ def test_the_ranks_environment_stands_before_a_worker_class_of_ones_own_is_impor
         "import os, sys\n"
         "assert 'torch' not in sys.modules\n"
         "print(os.environ['OMP_NUM_THREADS'], os.environ['HF_HUB_OFFLINE'])\n"
-        "from dormouse_worker.executor.cpu_worker import CpuWorker as Worker\n"
+        "from dormouse_worker.executor.worker.cpu_worker import CpuWorker as Worker\n"
     )
     model = write_tiny_model(tmp_path / "model")
     code = (
         "import os\n"
         "from dormouse_worker.executor.single_process import SingleProcessExecutor\n"
-        "from dormouse_worker.host import Host\n"
-        "from dormouse_worker.settings import EngineSettings\n"
+        "from dormouse_worker.common.host import Host\n"
+        "from dormouse_worker.common.settings import EngineSettings\n"
         f"settings = EngineSettings(model={str(model)!r}, threads=3, worker_cls='own_early.Worker')\n"
         "SingleProcessExecutor(settings, os.environ, Host()).init_device()\n"
     )
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), os.environ["PYTHONPATH"]))}
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], check=True, env=environ, capture_output=True, text=True)
     assert done.stdout == "3 1\n"
 
@@ -117,7 +117,7 @@ def test_methods_of_an_extension_are_called_by_name_and_answer_by_rank(tmp_path,
 def test_nothing_imports_torch_before_the_device_is_initialized():
     """A worker that can not start must say so in a tenth of a second."""
     code = (
-        "import sys, dormouse_worker.engine_process, dormouse_worker.model_files\n"
+        "import sys, dormouse_worker.engine_process, dormouse_worker.files.model_files\n"
         "import dormouse_worker.executor.single_process\n"
         "sys.exit(' '.join({'torch', 'transformers', 'numpy'} & set(sys.modules)) or None)"
     )

@@ -18,12 +18,12 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as inference_rpc
 from dormouse_api.v1 import worker_control_pb2 as control_pb
 from dormouse_api.v1 import worker_control_pb2_grpc as control_rpc
+from dormouse_worker.common.ipc import AddRequest, State
 from dormouse_worker.front.app import Front, Ports, Seams
-from dormouse_worker.front.board import Changes
+from dormouse_worker.front.engine.status_board import Changes
 from dormouse_worker.front.testing import engine_settings, front_settings, write_model
-from dormouse_worker.ipc import AddRequest, State
-from dormouse_worker.testing import Script
-from dormouse_worker.testing_in_process import InProcessEngine
+from dormouse_worker.testing.fake_engine import Script
+from dormouse_worker.testing.in_process import InProcessEngine
 
 OWN_FIELDS = ("model", "request_id", "resume", "priority", "stream_interval")
 OTHER_TOKENS, OTHER_VOCAB_SIZE = (11, 12), 100  # of the model to swap to

@@ -11,12 +11,12 @@ from dormouse_api.names import Role
 from dormouse_api.testing_tickets import GATEWAY_SEED, OPERATOR_SEED, POD_UID, STRANGE_SEED, book, proof
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
+from dormouse_operator.act.workers import GrpcWorkerControl
 from dormouse_operator.errors import WorkerRefused, WorkerUnreachable
 from dormouse_operator.model import WorkerState
-from dormouse_operator.testing_certificates import DAY, a_bundle, an_authority, tls_of, write_bundle
-from dormouse_operator.testing_nouns import a_pod
-from dormouse_operator.workers import GrpcWorkerControl
-from dormouse_worker.front.settings import parse_settings
+from dormouse_operator.testing.certificates import DAY, a_bundle, an_authority, tls_of, write_bundle
+from dormouse_operator.testing.nouns import a_pod
+from dormouse_worker.front.flags.settings import parse_settings
 
 AUTHORITY = an_authority()
 

@@ -7,8 +7,8 @@ import pytest
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from dormouse_worker.ipc import State
-from dormouse_worker.testing import Script
+from dormouse_worker.common.ipc import State
+from dormouse_worker.testing.fake_engine import Script
 
 Code = grpc.StatusCode
 

@@ -10,8 +10,8 @@ from grpc import aio
 
 from dormouse_api.status import retry_after_s
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_worker.ipc import AbortRequests, AddRequest, State, StepOutputs
-from dormouse_worker.testing import Script
+from dormouse_worker.common.ipc import AbortRequests, AddRequest, State, StepOutputs
+from dormouse_worker.testing.fake_engine import Script
 
 Code = grpc.StatusCode
 EOS = 257

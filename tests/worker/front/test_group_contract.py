@@ -8,11 +8,11 @@ from dormouse_api.names import Role
 from dormouse_api.testing_tickets import public_key
 from dormouse_operator.manifests import WorkerDefaults, pod_manifest
 from dormouse_operator.parse import parse_deployment, parse_pod
-from dormouse_worker.executor.rank_admission import Expected, refusal_of
-from dormouse_worker.executor.rank_hello import make_hello
-from dormouse_worker.front.settings import parse_settings
-from dormouse_worker.group import identity_of
-from dormouse_worker.layout import Layout
+from dormouse_worker.common.group import identity_of
+from dormouse_worker.common.layout import Layout
+from dormouse_worker.executor.ranks.admission import Expected, refusal_of
+from dormouse_worker.executor.ranks.handshake import make_hello
+from dormouse_worker.front.flags.settings import parse_settings
 
 DEFAULTS = WorkerDefaults("IfNotPresent", public_key(Role.OPERATOR), public_key(Role.GATEWAY))
 LEADER_UID = "uid-of-the-leader"

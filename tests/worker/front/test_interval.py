@@ -10,8 +10,8 @@ from dormouse_api.limits import MAX_STREAM_INTERVAL
 from dormouse_api.names import Role
 from dormouse_api.testing_tickets import proof
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_worker.ipc import AddRequest
-from dormouse_worker.testing import Script
+from dormouse_worker.common.ipc import AddRequest
+from dormouse_worker.testing.fake_engine import Script
 
 INTERVALS = (0, 1, 2, 3, 7, MAX_STREAM_INTERVAL)
 

@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_worker.front.text_work import LONG_BYTES
+from dormouse_worker.front.text.turns import LONG_BYTES
 
 
 def chat(content):

@@ -9,9 +9,9 @@ import sys
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dormouse_worker.front.http import TIMEOUT_S, Answer, HttpDoor
-from dormouse_worker.front.logs import KeyValueFormatter
-from dormouse_worker.ipc import StepOutputs
+from dormouse_worker.common.ipc import StepOutputs
+from dormouse_worker.front.api.http import TIMEOUT_S, Answer, HttpDoor
+from dormouse_worker.front.telemetry.logs import KeyValueFormatter
 
 
 async def samples(house):

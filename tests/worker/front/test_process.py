@@ -20,7 +20,7 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as inference_rpc
 from dormouse_api.v1 import worker_control_pb2 as control_pb
 from dormouse_api.v1 import worker_control_pb2_grpc as control_rpc
-from dormouse_worker.testing import Script, fake_engine_argv
+from dormouse_worker.testing.fake_engine import Script, fake_engine_argv
 
 WAIT_S = 30
 PROGRAM = """
@@ -160,7 +160,7 @@ def test_an_engine_that_is_killed_is_started_again_in_the_same_worker(model_path
 LOST_GPU = """
 import sys
 from dormouse_worker.engine_process import main
-from dormouse_worker.model.gpu_health import GpuLost
+from dormouse_worker.model.memory.gpu_health import GpuLost
 
 def open_gpu(settings):
     raise GpuLost("the driver has lost the GPU")

@@ -8,8 +8,8 @@ import pytest
 from dormouse_api.names import Role
 from dormouse_api.testing_tickets import proof
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_worker.ipc import AddRequest
-from dormouse_worker.testing import Script
+from dormouse_worker.common.ipc import AddRequest
+from dormouse_worker.testing.fake_engine import Script
 
 Code = grpc.StatusCode
 EOS = 257

@@ -16,13 +16,13 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
 from dormouse_api.v1 import worker_control_pb2 as control_pb
 from dormouse_api.v1 import worker_control_pb2_grpc as control_rpc
-from dormouse_gateway.channels import Channels
+from dormouse_gateway.clients.requests import GENERATE
 from dormouse_gateway.model import EndpointId
-from dormouse_gateway.relay import Relay
-from dormouse_gateway.requests import GENERATE
 from dormouse_gateway.seeds import Seeds
-from dormouse_operator.testing_nouns import a_pod
-from dormouse_operator.workers import GrpcWorkerControl
+from dormouse_gateway.workers.channels import Channels
+from dormouse_gateway.workers.relay import Relay
+from dormouse_operator.act.workers import GrpcWorkerControl
+from dormouse_operator.testing.nouns import a_pod
 
 THIEF = "uid-of-the-thief"
 COMMANDS = {

@@ -9,9 +9,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_worker.common.ipc import ModelInfo
 from dormouse_worker.front.testing import VOCAB_SIZE, write_model
-from dormouse_worker.ipc import ModelInfo
-from dormouse_worker.testing import Script
+from dormouse_worker.testing.fake_engine import Script
 
 PAD = "[PAD]"
 

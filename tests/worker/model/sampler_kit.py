@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import torch
 
+from dormouse_worker.common.ipc import Sampling
 from dormouse_worker.engine.testing import make_sampling
-from dormouse_worker.ipc import Sampling
-from dormouse_worker.model.filters import least_weights
-from dormouse_worker.model.masses import masses_of, weigh
-from dormouse_worker.model.sampler import _edit, sample
+from dormouse_worker.model.sampling.exact_softmax import masses_of, weigh
+from dormouse_worker.model.sampling.filters import least_weights
+from dormouse_worker.model.sampling.sampler import _edit, sample
 
 OUTSIDE = 10**6  # a token that no test's vocabulary has
 

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from dormouse_worker.host import Host
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.model.context import forward_context
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.lean.arriving import arriving, find_tensors
 from dormouse_worker.model.loader import load
 from dormouse_worker.model.testing import write_tiny_model
-from dormouse_worker.settings import EngineSettings
 
 NUM_LAYERS = 3
 TOKENS = torch.arange(12)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from dormouse_worker.errors import InsufficientMemory, InvalidArgument
-from dormouse_worker.host import Host
+from dormouse_worker.common.errors import InsufficientMemory, InvalidArgument
+from dormouse_worker.common.host import Host
 from dormouse_worker.model.cache_store import MANY_PAGES, CacheStore
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.device.driver import DeviceOutOfMemory

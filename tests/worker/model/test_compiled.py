@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from dormouse_worker.errors import InvalidSettings
-from dormouse_worker.host import Host
+from dormouse_worker.common.errors import InvalidSettings
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.lean.compiled import CACHE_VARIABLE, compile_layers
 from dormouse_worker.model.loader import load
 from dormouse_worker.model.parallel.communicator import Alone
 from dormouse_worker.model.testing import reference_generate
-from dormouse_worker.settings import EngineSettings
 from tests.worker.model.test_parity import MAX_TOKENS, PROMPTS, make_engine, run
 
 pytestmark = pytest.mark.timeout(600)  # a C++ compiler works here, and shares the machine with others

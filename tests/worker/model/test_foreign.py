@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dormouse_worker.errors import InsufficientMemory, ModelInvalid, ModelNotFound
+from dormouse_worker.common.errors import InsufficientMemory, ModelInvalid, ModelNotFound
 from dormouse_worker.model.attention.hook import ATTENTION_NAME
 from dormouse_worker.model.foreign import foreign_errors
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from dormouse_worker.model.attention.interface import AttentionMetadata, GraphSupport
+from dormouse_worker.model.batch_rows import BatchRows
 from dormouse_worker.model.graphs import DecodeGraphs, graph_sizes
 from dormouse_worker.model.input_batch import PackedInput
-from dormouse_worker.model.lineup import Lineup
 
 CPU = torch.device("cpu")
 BLOCK_SIZE = 4
@@ -78,7 +78,7 @@ def decoding(*lengths, num_groups=1):
     starts = np.arange(len(lengths) + 1)
     tables = np.zeros((len(lengths), -(-max(lengths) // BLOCK_SIZE)), dtype=np.int64)
     metadata = AttentionMetadata(starts, contexts, tables, contexts - 1, contexts - 1, BLOCK_SIZE)
-    return PackedInput(Lineup(()), 100 + np.arange(len(lengths)), contexts - 1, starts, (metadata,) * num_groups)
+    return PackedInput(BatchRows(()), 100 + np.arange(len(lengths)), contexts - 1, starts, (metadata,) * num_groups)
 
 
 def run(graphs, packed):
@@ -148,7 +148,7 @@ def test_only_a_step_of_decoding_alone_fits(graphs):
     decode = decoding(4, 5, 6)
     assert graphs.fits(decode, np.arange(3))
     assert not graphs.fits(decode, np.arange(2)), "not all rows are wanted"
-    prefill = PackedInput(Lineup(()), np.arange(4), np.arange(4), np.array([0, 3, 4]), decode.groups)
+    prefill = PackedInput(BatchRows(()), np.arange(4), np.arange(4), np.array([0, 3, 4]), decode.groups)
     assert not graphs.fits(prefill, np.array([2, 3]))
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dormouse_worker.errors import ModelInvalid
+from dormouse_worker.common.errors import ModelInvalid
 from dormouse_worker.model.attention.hook import DiscoveryContext, paged_attention
 from dormouse_worker.model.attention.interface import AttentionShape
 from dormouse_worker.model.context import AttentionCall, current_context, forward_context

@@ -5,8 +5,8 @@ import pytest
 
 from dormouse_worker.engine.batch import Batch, NewSequence, ScheduledSequence
 from dormouse_worker.engine.testing import make_sampling
+from dormouse_worker.model.batch_rows import BatchRows
 from dormouse_worker.model.input_batch import InputBatch
-from dormouse_worker.model.lineup import Lineup
 from tests.worker.model.resident import resident_share
 
 
@@ -136,7 +136,7 @@ def test_sequences_that_come_again_in_each_other_s_rows_are_not_mistaken_for_tho
     )
     known.update(again)
     packed = known.pack(again)
-    assert [sequence.row for sequence in packed.lineup.sequences] == [1, 0]
+    assert [sequence.row for sequence in packed.batch_rows.sequences] == [1, 0]
     assert packed.token_ids.tolist() == [3, 4, 5, 9]
     (of_a, of_b) = packed.groups[0].block_tables.tolist()
     assert (of_a, of_b[:1]) == ([5, 1], [0])  # what stands behind its blocks is not read
@@ -145,9 +145,9 @@ def test_sequences_that_come_again_in_each_other_s_rows_are_not_mistaken_for_tho
 def test_a_token_is_noted_for_each_sequence_of_a_lineup_and_for_no_other():
     known = make_input()
     known.update(BOTH)
-    lineup = known.pack(BOTH).lineup
-    known.append_each(lineup, [70, 80])
-    known.append_each(Lineup(lineup.sequences[1:]), [81])
+    batch_rows = known.pack(BOTH).batch_rows
+    known.append_each(batch_rows, [70, 80])
+    known.append_each(BatchRows(batch_rows.sequences[1:]), [81])
     assert [known.sequence(name).output_token_ids.tolist() for name in "ab"] == [[5, 70], [80, 81]]
     known.append("x", 3)  # released meanwhile
 

@@ -5,15 +5,15 @@ import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from dormouse_worker.errors import InvalidSettings
-from dormouse_worker.host import Host
+from dormouse_worker.common.errors import InvalidSettings
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.model.attention.hook import DiscoveryContext
 from dormouse_worker.model.context import forward_context
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.lean.build import FAMILY, Unfit, build_lean
 from dormouse_worker.model.loader import load
 from dormouse_worker.model.testing import ARCHITECTURES, VOCAB_SIZE, write_tiny_model
-from dormouse_worker.settings import EngineSettings
 
 CPU = CpuDevice(Host())
 LEAN = ["cwm", "llama", "ministral", "mistral", "qwen2", "qwen3"]

@@ -8,12 +8,18 @@ import pytest
 import torch
 from transformers import LlamaConfig, Phi3Config, PhimoeConfig
 
-from dormouse_worker.errors import CustomCodeRefused, InsufficientMemory, InvalidSettings, ModelInvalid, ModelNotFound
-from dormouse_worker.host import Host
+from dormouse_worker.common.errors import (
+    CustomCodeRefused,
+    InsufficientMemory,
+    InvalidSettings,
+    ModelInvalid,
+    ModelNotFound,
+)
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.loader import load, resolve_max_model_len
 from dormouse_worker.model.testing import MAX_POSITIONS, VOCAB_SIZE, write_tiny_model
-from dormouse_worker.settings import EngineSettings
 
 CPU = CpuDevice(Host())
 SMALL = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 48}

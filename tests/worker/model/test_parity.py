@@ -8,16 +8,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.testing import ManualClock, make_add, make_report
-from dormouse_worker.host import Host
 from dormouse_worker.model.attention.sdpa import SdpaBackend
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.loader import load
 from dormouse_worker.model.runner import ModelRunner
 from dormouse_worker.model.testing import ARCHITECTURES, MAX_POSITIONS, reference_generate
-from dormouse_worker.settings import EngineSettings
 from tests.worker.engine.engine_kit import finish
 
 EXPERTS = ["mixtral", "qwen3_moe", "gpt_oss", "deepseek_v3"]

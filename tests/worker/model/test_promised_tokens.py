@@ -9,20 +9,20 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine import batch
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.batch import NewSequence
 from dormouse_worker.engine.testing import ManualClock, make_add, make_report, make_sampling
-from dormouse_worker.host import Host
 from dormouse_worker.model.attention.sdpa import SdpaBackend
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.device.testing import FakeTokenCopy
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.loader import load
 from dormouse_worker.model.runner import ModelRunner
-from dormouse_worker.model.sampler import choose
+from dormouse_worker.model.sampling.sampler import choose
 from dormouse_worker.model.testing import MAX_POSITIONS, reference_generate
-from dormouse_worker.settings import EngineSettings
 from tests.gpu.answers import make_batch
 from tests.worker.engine.engine_kit import finish
 from tests.worker.model.sampler_kit import row

@@ -18,8 +18,8 @@ LEFT_OUT = (
 SERVE = """
 import os, sys
 from dormouse_worker.executor.single_process import SingleProcessExecutor
-from dormouse_worker.host import Host
-from dormouse_worker.settings import EngineSettings
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.settings import EngineSettings
 
 settings = EngineSettings(model=sys.argv[1], kv_cache_memory_bytes=1 << 20, block_size=4, threads=1)
 executor = SingleProcessExecutor(settings, os.environ, Host())
@@ -70,10 +70,10 @@ def test_whoever_needs_the_compiler_itself_gets_it():
 
 QUANTIZED = """
 import sys
-from dormouse_worker.executor.worker_wrapper import WorkerWrapper
-from dormouse_worker.settings import EngineSettings
+from dormouse_worker.executor.worker.wrapper import WorkerWrapper
+from dormouse_worker.common.settings import EngineSettings
 
-wrapper = WorkerWrapper(EngineSettings(model="/nowhere"), 0, "dormouse_worker.executor.cpu_worker.CpuWorker")
+wrapper = WorkerWrapper(EngineSettings(model="/nowhere"), 0, "dormouse_worker.executor.worker.cpu_worker.CpuWorker")
 wrapper.init_worker(is_quantized=sys.argv[1] == "quantized")
 from transformers.utils import is_torchao_available
 print(is_torchao_available())

@@ -8,12 +8,12 @@ import os
 import pytest
 from tokenizers import Tokenizer, pre_tokenizers
 
-from dormouse_worker.errors import ModelInvalid
+from dormouse_worker.common.errors import ModelInvalid
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.ipc import MadeTokenizer
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.executor.single_process import SingleProcessExecutor
-from dormouse_worker.host import Host
-from dormouse_worker.ipc import MadeTokenizer
 from dormouse_worker.model.tokenizer import convert
-from dormouse_worker.settings import EngineSettings
 
 GPT2 = {"model_type": "gpt2", "vocab_size": 258, "bos_token_id": 257, "eos_token_id": 257}
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dormouse_worker.errors import InvalidSettings
+from dormouse_worker.common.errors import InvalidSettings
 from dormouse_worker.model.attention.interface import AttentionShape
 from dormouse_worker.model.attention.machine import Machine
 from dormouse_worker.model.attention.native import TYPES, NativeBackend

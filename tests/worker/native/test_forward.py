@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dormouse_worker.host import Host
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.model.attention.native import NativeBackend
 from dormouse_worker.model.attention.sdpa import SdpaBackend
 from dormouse_worker.model.device.cpu import CpuDevice
@@ -17,7 +18,6 @@ from dormouse_worker.model.loader import load
 from dormouse_worker.model.runner import ForwardPass
 from dormouse_worker.model.testing import VOCAB_SIZE, reference_generate, write_tiny_model
 from dormouse_worker.native.library import Missing
-from dormouse_worker.settings import EngineSettings
 from tests.worker.model.test_lean import LEAN, VARIANTS
 from tests.worker.model.test_parity import MAX_TOKENS, PROMPTS, make_engine, run
 from tests.worker.native.sequences import BLOCK_SIZE, metadata_of, metadata_of_several

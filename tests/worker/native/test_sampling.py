@@ -9,14 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dormouse_worker.engine.testing import make_sampling
-from dormouse_worker.model.filters import least_weights
-from dormouse_worker.model.masses import masses_of, weigh
-from dormouse_worker.model.native_sampler import NativeSampler, describe_draws
-from dormouse_worker.model.philox import uniforms
-from dormouse_worker.model.sampler import sample
+from dormouse_worker.model.sampling.exact_softmax import masses_of, weigh
+from dormouse_worker.model.sampling.filters import least_weights
+from dormouse_worker.model.sampling.native_sampler import NativeSampler, describe_draws
+from dormouse_worker.model.sampling.philox import uniforms
+from dormouse_worker.model.sampling.sampler import sample
 from dormouse_worker.model.scratch import address_of
 from tests.worker.model.sampler_kit import random_logits, row, tokens_of
-from tests.worker.model.test_sampler_reference import EDITS, FILTERS, rows_with
+from tests.worker.model.sampling.test_sampler_reference import EDITS, FILTERS, rows_with
 
 INF, NAN = float("inf"), float("nan")
 MIXES = {

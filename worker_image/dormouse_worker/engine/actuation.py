@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dormouse_worker.common.errors import Damaged, WorkerError
+from dormouse_worker.common.ipc import KV_CACHE, State
 from dormouse_worker.engine.engine import Engine
 from dormouse_worker.engine.executor import Executor
-from dormouse_worker.engine.slumber import DEEPEST, SleepOrder, Slumber
+from dormouse_worker.engine.sleep_state import DEEPEST, SleepOrder, SleepState
 from dormouse_worker.engine.status import StatusTeller
-from dormouse_worker.errors import Damaged, WorkerError
-from dormouse_worker.ipc import KV_CACHE, State
 
 
 class Actuation:
@@ -22,7 +22,7 @@ class Actuation:
         self._teller = teller
         self._clock = clock
         self._keep_prefix_cache = keep_prefix_cache
-        self._slumber = Slumber()
+        self._slumber = SleepState()
 
     def __repr__(self) -> str:
         return f"Actuation({self._slumber})"

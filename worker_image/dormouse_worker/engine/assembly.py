@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dormouse_worker.common.ipc import MemoryReport
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.block_pool import BlockPool
 from dormouse_worker.engine.block_tables import BlockTables, CacheLayout
 from dormouse_worker.engine.engine import Engine
@@ -11,8 +13,6 @@ from dormouse_worker.engine.executor import ModelExecutor, StagedExecutor
 from dormouse_worker.engine.forward_pass import Limits
 from dormouse_worker.engine.scheduler import Scheduler
 from dormouse_worker.engine.swap import SwapSpace
-from dormouse_worker.ipc import MemoryReport
-from dormouse_worker.settings import EngineSettings
 
 MOST_WHERE_IT_RUNS_AHEAD = 2  # batches: one that the device computes, one that waits behind it
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dormouse_worker.ipc import Sampling, TokenLogprobs
+from dormouse_worker.common.ipc import Sampling, TokenLogprobs
 
 BlockIds = tuple[list[int], ...]  # for each layer group a list, in token order
 Moves = tuple[tuple[int, int], ...]  # pairs (from, to) of blocks

@@ -10,15 +10,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from dormouse_worker.engine.actuation import Actuation
-from dormouse_worker.engine.assembly import build_engine
-from dormouse_worker.engine.engine import NOT_FINITE, Engine
-from dormouse_worker.engine.executor import Executor
-from dormouse_worker.engine.profiling import ProfileCommands
-from dormouse_worker.engine.slumber import SleepOrder, integer, tags_of
-from dormouse_worker.engine.status import StatusTeller
-from dormouse_worker.engine.validation import check_block_counts, unknown_token
-from dormouse_worker.errors import (
+from dormouse_worker.common.errors import (
     Damaged,
     GroupBroken,
     Internal,
@@ -27,7 +19,7 @@ from dormouse_worker.errors import (
     WorkerError,
     WrongState,
 )
-from dormouse_worker.ipc import (
+from dormouse_worker.common.ipc import (
     AbortRequests,
     AddRequest,
     Command,
@@ -38,7 +30,15 @@ from dormouse_worker.ipc import (
     State,
     StepOutputs,
 )
-from dormouse_worker.settings import EngineSettings
+from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.engine.actuation import Actuation
+from dormouse_worker.engine.assembly import build_engine
+from dormouse_worker.engine.engine import NOT_FINITE, Engine
+from dormouse_worker.engine.executor import Executor
+from dormouse_worker.engine.profiling import ProfileCommands
+from dormouse_worker.engine.sleep_state import SleepOrder, integer, tags_of
+from dormouse_worker.engine.status import StatusTeller
+from dormouse_worker.engine.validation import check_block_counts, unknown_token
 
 logger = logging.getLogger(__name__)
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from functools import partial
 
+from dormouse_worker.common.errors import GroupBroken
+from dormouse_worker.common.ipc import AddRequest, StepOutputs, TokenLogprobs, TokenOutput
 from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.engine.executor import Executor, ModelExecutor, StagedExecutor
 from dormouse_worker.engine.forward_pass import Counters, Progress
 from dormouse_worker.engine.request import Request
 from dormouse_worker.engine.scheduler import Scheduler
-from dormouse_worker.errors import GroupBroken
-from dormouse_worker.ipc import AddRequest, StepOutputs, TokenLogprobs, TokenOutput
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from dormouse_worker.common.ipc import MadeTokenizer, MemoryReport, ModelInfo, RankStatus
 from dormouse_worker.engine.batch import Batch, ModelOutput
-from dormouse_worker.ipc import MadeTokenizer, MemoryReport, ModelInfo, RankStatus
 
 
 class ModelExecutor(Protocol):

@@ -18,7 +18,7 @@ from dormouse_worker.engine.request import Request
 
 
 class LookAhead:
-    """Owns who is under way: a request may be in each batch. Answers as `MicroBatches` does."""
+    """Implements `InFlight`: a request may be in each batch."""
 
     def __init__(self, max_model_len: int) -> None:
         self._max_model_len = max_model_len
@@ -29,23 +29,23 @@ class LookAhead:
         return f"LookAhead([{counts}] requests under way)"
 
     def __contains__(self, request_id: str) -> bool:
-        """Return whether a batch with this request is under way."""
+        """See `InFlight`."""
         return any(request_id in request_ids for request_ids in self._under_way)
 
     def share(self, num_requests: int) -> int:
-        """Return how many of so many requests the next batch takes at most: all."""
+        """See `InFlight`: all."""
         return num_requests
 
     def choose(self, running: Sequence[Request]) -> list[Request]:
-        """Return who goes into the next batch, in line order: all that may get a token beyond what is promised."""
+        """See `InFlight`: all that may get a token beyond what is promised."""
         limit = self._max_model_len
         return [request for request in running if not request.is_leaving and request.gets_more(limit)]
 
     def depart(self, batch: Batch) -> None:
-        """A batch goes to the ranks."""
+        """See `InFlight`."""
         self._under_way.append(set(batch.request_ids))
 
     def arrive(self, batch: Batch) -> None:
-        """The output of the oldest one is here, or never comes."""
+        """See `InFlight`."""
         request_ids = self._under_way.popleft()
         assert request_ids == set(batch.request_ids), "outputs come in the order of their batches"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from dormouse_worker.common.ipc import EngineMessage, FrontMessage, Heartbeat
 from dormouse_worker.engine.controller import MAX_FAILURES_IN_A_ROW, Controller
-from dormouse_worker.ipc import EngineMessage, FrontMessage, Heartbeat
 
 HEARTBEAT_S = 1.0  # how long an idle engine waits for messages, hence the period of its heartbeats
 

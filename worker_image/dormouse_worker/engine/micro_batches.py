@@ -17,7 +17,7 @@ from dormouse_worker.engine.request import Request
 
 
 class MicroBatches:
-    """Owns who is under way: a request is in one batch at most."""
+    """Implements `InFlight`: a request is in one batch at most."""
 
     def __init__(self, most: int) -> None:
         """`most` = how many batches may be under way."""
@@ -30,11 +30,11 @@ class MicroBatches:
         return f"MicroBatches({len(self._under_way)} requests under way, {self._num_batches}/{self._most} batches)"
 
     def __contains__(self, request_id: str) -> bool:
-        """Return whether a batch with this request is under way."""
+        """See `InFlight`."""
         return request_id in self._under_way
 
     def share(self, num_requests: int) -> int:
-        """Return how many of so many requests, those under way included, the next batch takes at most.
+        """See `InFlight`.
 
         An even part of all, and no more than leaves some for the batches that may follow at once.
         """
@@ -42,18 +42,18 @@ class MicroBatches:
         return min(-(-num_requests // self._most), -(-num_left // num_batches_left))
 
     def choose(self, running: Sequence[Request]) -> list[Request]:
-        """Return who goes into the next batch, in line order: the first of those that are not under way."""
+        """See `InFlight`: the first of those that are not in flight."""
         share = self.share(len(running))
         if not self._under_way:
             return list(running[:share])
         return [request for request in running if request.request_id not in self._under_way][:share]
 
     def depart(self, batch: Batch) -> None:
-        """A batch goes to the ranks."""
+        """See `InFlight`."""
         self._num_batches += 1
         self._under_way.update(batch.request_ids)
 
     def arrive(self, batch: Batch) -> None:
-        """Its output is here, or never comes."""
+        """See `InFlight`."""
         self._num_batches -= 1
         self._under_way.difference_update(batch.request_ids)

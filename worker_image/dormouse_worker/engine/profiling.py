@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dormouse_worker.common.errors import InvalidArgument, WrongState
+from dormouse_worker.common.ipc import Command, State
 from dormouse_worker.engine.executor import Executor
-from dormouse_worker.errors import InvalidArgument, WrongState
-from dormouse_worker.ipc import Command, State
 
 STARTABLE = (State.PROFILED, State.READY)  # asleep there is nothing to record, and a sleep ends what runs
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from dormouse_worker.common.ipc import Sampling
 from dormouse_worker.engine.block_tables import Shortage
 from dormouse_worker.engine.prefix import BlockHash, hash_block, root_hash
-from dormouse_worker.ipc import Sampling
 
 
 @dataclass(slots=True, eq=False)

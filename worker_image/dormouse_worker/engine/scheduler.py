@@ -7,7 +7,7 @@ is preempted: its blocks go to host memory if there is room, else they are freed
 its old place in line. The first in line is never preempted, and one sequence always fits: so there is always progress.
 There is no aging: a steady stream of requests that go first starves those of a lower priority, as in vLLM.
 
-With several batches under way a request keeps its blocks until the last output it is in has come: an abort waits for
+With several batches in flight a request keeps its blocks until the last output it is in has come: an abort waits for
 that, and so does whoever would preempt it. Ranks compute batches in their order.
 """
 
@@ -18,11 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 
 from dormouse_worker.engine.batch import Batch, SampledToken
-from dormouse_worker.engine.block_tables import BlockTables, Prefix, Shortage
+from dormouse_worker.engine.block_tables import BlockTables
 from dormouse_worker.engine.forward_pass import Counters, Limits, Pass, Progress
-from dormouse_worker.engine.look_ahead import LookAhead
-from dormouse_worker.engine.micro_batches import MicroBatches
-from dormouse_worker.engine.prefix import BlockHash
+from dormouse_worker.engine.in_flight import make_in_flight
+from dormouse_worker.engine.placement import Placement
 from dormouse_worker.engine.prompt_turns import PromptTurns
 from dormouse_worker.engine.rank_view import RankView
 from dormouse_worker.engine.request import Request
@@ -32,7 +31,7 @@ _in_line = attrgetter("order")
 
 
 class Scheduler:
-    """Owns the two queues, `waiting` and `running`, both in line order, and who lies in host memory."""
+    """Owns the two queues, `waiting` and `running`, both in line order."""
 
     def __init__(self, tables: BlockTables, swap: SwapSpace, limits: Limits, clock: Callable[[], float]) -> None:
         most = tables.layout.most_blocks(limits.max_model_len, limits.max_num_batched_tokens)
@@ -41,18 +40,18 @@ class Scheduler:
         self.swap = swap
         self.limits = limits
         self.counters = Counters()
+        self._placement = Placement(tables, swap, self.counters, caches_prefixes=limits.caches_prefixes)
         self._clock = clock
         self._requests: dict[str, Request] = {}
         self._waiting: list[Request] = []
         self._running: list[Request] = []
         self._ranks = RankView(tables.layout.block_size, len(tables.layout.windows))
         self._turns = PromptTurns(limits.max_num_seqs)
-        most_under_way = limits.max_batches_under_way
-        self._batches = LookAhead(limits.max_model_len) if limits.looks_ahead else MicroBatches(most_under_way)
+        self._in_flight = make_in_flight(limits)
         self._num_arrived = 0
 
     def __repr__(self) -> str:
-        return f"Scheduler(running={self.num_running}, waiting={self.num_waiting}, {self.tables!r}, {self.swap!r})"
+        return f"Scheduler(running={self.num_running}, waiting={self.num_waiting}, {self._placement!r})"
 
     @property
     def num_running(self) -> int:
@@ -84,7 +83,7 @@ class Scheduler:
         insort(self._waiting, request, key=_in_line)
 
     def remove(self, request_id: str) -> bool:
-        """Forget a request and free its blocks, once it is not under way; False if it is not known."""
+        """Forget a request and free its blocks, once it is not in flight; False if it is not known."""
         request = self._requests.get(request_id)
         if request is None or request.is_leaving:
             return False
@@ -99,9 +98,9 @@ class Scheduler:
     def schedule(self) -> Batch | None:
         """Choose the next forward pass; None if nothing is to be done before an output has come.
 
-        Must be followed by `commit` or `fail`, in order where several are under way.
+        Must be followed by `commit` or `fail`, in order where several are in flight.
         """
-        chosen = self._batches.choose(self._running)
+        chosen = self._in_flight.choose(self._running)
         sharing = self._turns.take(chosen)
         chosen = sharing or chosen
         current = Pass(self.limits.max_num_batched_tokens, self.limits.max_num_seqs - len(chosen), not sharing)
@@ -114,36 +113,34 @@ class Scheduler:
 
     def commit(self, batch: Batch, sampled: list[SampledToken]) -> list[Progress]:
         """Record what a forward pass computed; lets go the requests that are complete, and those removed meanwhile."""
-        self._batches.arrive(batch)
+        self._in_flight.arrive(batch)
         by_id, fills_block = self._requests, self.tables.layout.fills_block
         for sequence in batch.sequences:
             request = by_id[sequence.request_id]
             if request.is_leaving:
                 self._let_go(request)
             elif fills_block(sequence.start, sequence.end):
-                self.tables.commit(request.request_id, self._hashes(request, sequence.end), sequence.end)
-        told = [token for token in sampled if (known := by_id.get(token.request_id)) and not known.is_leaving]
-        return [self._record(by_id[token.request_id], token) for token in told]
+                self._placement.commit(request, sequence.end)
+        return [
+            self._record(known, token)
+            for token in sampled
+            if (known := by_id.get(token.request_id)) is not None and not known.is_leaving
+        ]
 
     def fail(self, batch: Batch, later: Sequence[Batch] = ()) -> list[str]:
         """A forward pass raised: remove its requests and return their ids. What the ranks hold is unknown now.
 
-        `later` were under way behind it: what they computed counts for nothing, and is computed anew.
+        `later` were in flight behind it: what they computed counts for nothing, and is computed anew.
         """
         for each in (batch, *later):
-            self._batches.arrive(each)
+            self._in_flight.arrive(each)
         failed = [request_id for request_id in batch.request_ids if not self.is_leaving(request_id)]
         for request_id in batch.request_ids:
             self._drop(self._requests[request_id])
         for request_id in dict.fromkeys(request_id for each in later for request_id in each.request_ids):
             if request_id in self._requests:
                 self._take_back(self._requests[request_id])
-        self.tables.pool.forget_prefixes()  # some are of blocks that were to be computed
-        for request in self._waiting:
-            if request.request_id in self.swap:  # perhaps never copied
-                self.swap.drop(request.request_id)
-                request.start_over()
-        self.swap.moves_out()  # are not made
+        self._placement.forget(self._waiting)
         self._ranks.reset()
         return failed
 
@@ -157,22 +154,18 @@ class Scheduler:
 
     def check_integrity(self) -> None:
         """Recount all blocks; when no request is left none may be held. Raises RuntimeError with the numbers."""
-        self.tables.check_integrity()
-        self.swap.check_integrity()
-        num_held = self.tables.pool.num_used + self.swap.num_blocks - self.swap.num_free
-        if not self.has_work and num_held:
-            raise RuntimeError(f"{num_held} blocks are held though no request is left: {self!r}")
+        self._placement.check_integrity(is_idle=not self.has_work)
 
     def _batch(self, current: Pass) -> Batch:
         is_fresh, released = self._ranks.take_released()
         moves = self.swap.moves_out(), current.swap_in
         batch = Batch(is_fresh, released, *moves, tuple(current.new), tuple(current.sequences))
-        self._batches.depart(batch)
+        self._in_flight.depart(batch)
         return batch
 
     def _let_go(self, request: Request) -> None:
-        """Drop a request that gets no further token, now or once no batch with it is under way."""
-        if request.request_id in self._batches:
+        """Drop a request that gets no further token, now or once no batch with it is in flight."""
+        if request.request_id in self._in_flight:
             request.is_leaving = True
         else:
             self._drop(request)
@@ -181,8 +174,7 @@ class Scheduler:
         del self._requests[request.request_id]
         queue = self._running if request in self._running else self._waiting
         queue.remove(request)
-        self.tables.free(request.request_id)
-        self.swap.drop(request.request_id)
+        self._placement.free(request.request_id)
         self._ranks.release(request.request_id)
 
     def _take_back(self, request: Request) -> None:
@@ -215,13 +207,12 @@ class Scheduler:
             if (scheduled := schedule_decode(request)) is not None:
                 current.sequences.append(scheduled)
                 current.tokens_left -= 1
-                request.num_computed_tokens = scheduled.end
-                request.num_promised_tokens += 1
+                request.advance(scheduled.end, samples=True)
                 continue
             end = current.end_of(request)
             while not self.tables.grow(request.request_id, request.num_tokens, end):
                 current.may_admit = False
-                if self._running[-1].request_id in self._batches:  # wait for it
+                if self._running[-1].request_id in self._in_flight:  # wait for it
                     return
                 last = self._preempt_last()
                 if last is chosen[-1]:
@@ -232,14 +223,7 @@ class Scheduler:
 
     def _preempt_last(self) -> Request:
         request = self._running.pop()
-        table = self.tables.table(request.request_id)
-        self.counters.preemptions += 1
-        if request.num_computed_tokens and self.swap.has_room(table):
-            self.swap.take(request.request_id, table)
-            self.counters.swaps += 1
-        else:
-            request.start_over()
-        self.tables.free(request.request_id)
+        self._placement.preempt(request)
         self._ranks.release(request.request_id)
         insort(self._waiting, request, key=_in_line)
         return request
@@ -247,7 +231,7 @@ class Scheduler:
     def _admissible(self, current: Pass) -> Iterator[tuple[Request, int]]:
         """Move waiting sequences to running while a place and their blocks are free; the head is never overtaken."""
         num_places = min(self.limits.max_num_seqs, len(self._running) + len(self._waiting))
-        most = self._batches.share(num_places)
+        most = self._in_flight.share(num_places)
         while self._waiting and current.tokens_left and current.spare_logit_rows:
             if len(self._running) == self.limits.max_num_seqs or len(current.sequences) >= most:
                 return
@@ -255,44 +239,13 @@ class Scheduler:
             if request.shortage is not None and not self.tables.has_eased(request.shortage):
                 return
             current.spare_logit_rows -= 1
-            request.shortage = self._admit(request, current)
+            request.shortage = self._placement.admit(request, current)
             if request.shortage is not None:
                 return
             insort(self._running, self._waiting.pop(0), key=_in_line)
             if request.first_scheduled_s is None:
                 request.first_scheduled_s = self._clock()
             yield request, current.end_of(request)
-
-    def _admit(self, request: Request, current: Pass) -> Shortage | None:
-        """Give a waiting sequence its blocks, or say why not: from host memory, or beginning with a known prefix."""
-        if request.request_id in self.swap:
-            shape = self.swap.shape(request.request_id)
-            table = self.tables.restore(request.request_id, shape, request.num_tokens, current.end_of(request))
-            if table is None:
-                return self.tables.shortage()
-            current.swap_in += self.swap.give(request.request_id, table)
-            return None
-        prefix = self._find_prefix(request)
-        request.num_computed_tokens = prefix.num_tokens
-        end = current.end_of(request)
-        if not self.tables.admit(request.request_id, prefix, request.num_tokens, end):
-            request.num_computed_tokens = 0
-            return self.tables.shortage(prefix)
-        if request.first_scheduled_s is None:
-            request.num_cached_tokens = min(prefix.num_tokens, request.num_prompt_tokens)
-            self.counters.prefix_queries += request.num_tokens
-            self.counters.prefix_hits += prefix.num_tokens
-        return None
-
-    def _find_prefix(self, request: Request) -> Prefix:
-        """Return what of the sequence is known; its last token is always computed, for its logits."""
-        hashes = () if request.wants_prompt_logprobs else self._hashes(request, request.num_tokens - 1)
-        return self.tables.find_prefix(hashes, request.num_tokens - 1)
-
-    def _hashes(self, request: Request, num_tokens: int) -> Sequence[BlockHash]:
-        if not self.limits.caches_prefixes:
-            return ()
-        return request.block_hashes(num_tokens, self.tables.layout.block_size)
 
     def _append(self, current: Pass, request: Request, end: int) -> None:
         """Put the request's next tokens into the pass."""
@@ -302,6 +255,5 @@ class Scheduler:
         scheduled = self._ranks.schedule(request, self.tables.table(request.request_id), end)
         current.take(request, scheduled)
         # Others may share it in this very pass: a layer stores all of the pass before any of it attends.
-        num_named = min(end, request.num_known_tokens)
-        self.tables.name(request.request_id, self._hashes(request, num_named), num_named)
+        self._placement.name(request, end)
         request.advance(end, samples=scheduled.samples)

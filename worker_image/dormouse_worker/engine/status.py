@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from dormouse_worker.errors import Internal, WorkerError
-from dormouse_worker.ipc import EngineStatus, MemoryReport, State
+from dormouse_worker.common.errors import Internal, WorkerError
+from dormouse_worker.common.ipc import EngineStatus, MemoryReport, State
 
 logger = logging.getLogger(__name__)
 

@@ -6,9 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dormouse_worker.engine.batch import Batch, ModelOutput, NewSequence, SampledToken, ScheduledSequence
-from dormouse_worker.engine.executor import SleepReport, WakeReport
-from dormouse_worker.ipc import (
+from dormouse_worker.common.ipc import (
     KV_CACHE,
     AddRequest,
     EngineMessage,
@@ -20,6 +18,8 @@ from dormouse_worker.ipc import (
     Sampling,
     TokenLogprobs,
 )
+from dormouse_worker.engine.batch import Batch, ModelOutput, NewSequence, SampledToken, ScheduledSequence
+from dormouse_worker.engine.executor import SleepReport, WakeReport
 
 VOCAB_SIZE = 1000
 

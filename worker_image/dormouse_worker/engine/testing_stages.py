@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from dormouse_worker.common.ipc import MemoryReport
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.engine.testing import VOCAB_SIZE, FakeExecutor, ManualClock
-from dormouse_worker.ipc import MemoryReport
 
 
 class StagedFakeExecutor(FakeExecutor):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from dormouse_worker.errors import InvalidArgument, InvalidSettings
-from dormouse_worker.ipc import AddRequest, MemoryReport
-from dormouse_worker.settings import EngineSettings
+from dormouse_worker.common.errors import InvalidArgument, InvalidSettings
+from dormouse_worker.common.ipc import AddRequest, MemoryReport
+from dormouse_worker.common.settings import EngineSettings
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 LOAD_FORMATS = ("auto", "dummy", "sharded_state")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from dormouse_worker.model.gpu_health import GpuFault, HealthCheck
+from dormouse_worker.model.memory.gpu_health import GpuFault, HealthCheck
 
 LOOK_PERIOD_S = 2.0  # between two looks
 STOP_WAIT_S = 1.0

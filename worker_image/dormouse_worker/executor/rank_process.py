@@ -21,9 +21,14 @@ from typing import Any
 
 import msgspec
 
-from dormouse_worker.errors import InvalidArgument
+from dormouse_worker.common.errors import InvalidArgument
+from dormouse_worker.common.exit_codes import EXIT_LEADER_GONE, EXIT_REFUSED
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.layout import Layout
+from dormouse_worker.common.processes import die_with_parent, end_unhealthy
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.executor.gpu_watch import GpuWatch
-from dormouse_worker.executor.rank_environment import (
+from dormouse_worker.executor.ranks.environment import (
     interface_of,
     library_variables,
     meeting_variables,
@@ -31,18 +36,19 @@ from dormouse_worker.executor.rank_environment import (
     rank_variables,
     visible_device,
 )
-from dormouse_worker.executor.rank_hello import make_hello
-from dormouse_worker.executor.rank_line import BEAT_PERIOD_S, LeaderGone, LeaderLine, connect_tcp, connect_unix
-from dormouse_worker.executor.rank_messages import Answer, Call, Hello, Refusal, Step, Welcome, encode_value
-from dormouse_worker.executor.rank_tls import Stream, tls_of
-from dormouse_worker.executor.worker_wrapper import WorkerWrapper, worker_class_of
-from dormouse_worker.exit_codes import EXIT_LEADER_GONE, EXIT_REFUSED
-from dormouse_worker.host import Host
-from dormouse_worker.layout import Layout
-from dormouse_worker.model.gpu_health import HealthCheck
-from dormouse_worker.model.nvml import open_nvml
-from dormouse_worker.processes import die_with_parent, end_unhealthy
-from dormouse_worker.settings import EngineSettings
+from dormouse_worker.executor.ranks.handshake import make_hello
+from dormouse_worker.executor.ranks.leader_connection import (
+    BEAT_PERIOD_S,
+    LeaderGone,
+    LeaderLine,
+    connect_tcp,
+    connect_unix,
+)
+from dormouse_worker.executor.ranks.messages import Answer, Call, Hello, Refusal, Step, Welcome, encode_value
+from dormouse_worker.executor.ranks.tls import Stream, tls_of
+from dormouse_worker.executor.worker.wrapper import WorkerWrapper, worker_class_of
+from dormouse_worker.model.memory.gpu_health import HealthCheck
+from dormouse_worker.model.memory.nvml import open_nvml
 
 logger = logging.getLogger(__name__)
 

@@ -9,17 +9,17 @@ from collections.abc import Callable, Collection, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dormouse_worker.common.errors import WorkerError
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.ipc import MadeTokenizer, MemoryReport, ModelInfo, RankStatus
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.engine.executor import SleepReport, WakeReport
 from dormouse_worker.engine.validation import check_settings
-from dormouse_worker.errors import WorkerError
-from dormouse_worker.executor.rank_environment import library_variables
-from dormouse_worker.executor.worker_wrapper import WorkerWrapper, worker_class_of
-from dormouse_worker.host import Host
-from dormouse_worker.ipc import MadeTokenizer, MemoryReport, ModelInfo, RankStatus
+from dormouse_worker.executor.ranks.environment import library_variables
+from dormouse_worker.executor.worker.wrapper import WorkerWrapper, worker_class_of
+from dormouse_worker.files.model_files import check_model_files
 from dormouse_worker.model.device.check import find_quantizer
-from dormouse_worker.model_files import check_model_files
-from dormouse_worker.settings import EngineSettings
 
 logger = logging.getLogger(__name__)
 

@@ -13,17 +13,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.ipc import TAGS
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.batch import NewSequence, single
 from dormouse_worker.engine.testing import make_sampling
-from dormouse_worker.executor.cpu_worker import CpuWorker
-from dormouse_worker.executor.rank_worker import RankWorker
-from dormouse_worker.host import Host
-from dormouse_worker.ipc import TAGS
+from dormouse_worker.executor.worker.cpu_worker import CpuWorker
+from dormouse_worker.executor.worker.rank_worker import RankWorker
 from dormouse_worker.model.device.testing import FakeDevice, FakeTokenCopy
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.parallel.communicator import Communicator
 from dormouse_worker.model.promised_tokens import TokenCopier
-from dormouse_worker.settings import EngineSettings
 
 CACHE_BYTES = 16 << 20
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.engine.executor import SleepReport, WakeReport
-from dormouse_worker.executor.cpu_worker import CpuWorker
-from dormouse_worker.executor.rank_worker import RankWorker
 from dormouse_worker.executor.testing import make_settings
+from dormouse_worker.executor.worker.cpu_worker import CpuWorker
+from dormouse_worker.executor.worker.rank_worker import RankWorker
 from dormouse_worker.model.parallel.testing import FakeGroup
 
 

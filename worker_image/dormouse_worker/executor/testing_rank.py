@@ -15,13 +15,13 @@ from pathlib import Path
 
 import torch
 
+from dormouse_worker.common.errors import RankLost
+from dormouse_worker.common.ipc import TAGS
+from dormouse_worker.common.layout import Layout
 from dormouse_worker.engine.batch import NewSequence, SampledToken, single
 from dormouse_worker.engine.testing import make_sampling
-from dormouse_worker.errors import RankLost
-from dormouse_worker.executor.cpu_worker import CpuWorker
 from dormouse_worker.executor.testing import make_settings
-from dormouse_worker.ipc import TAGS
-from dormouse_worker.layout import Layout
+from dormouse_worker.executor.worker.cpu_worker import CpuWorker
 from dormouse_worker.model.parallel.start import connect_from_environment
 
 EXIT_CODE = 9

@@ -16,14 +16,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from dormouse_worker.common.errors import InsufficientMemory
+from dormouse_worker.common.ipc import MemoryReport, ModelInfo
+from dormouse_worker.common.layout import Layout
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.engine.executor import SleepReport, WakeReport
 from dormouse_worker.engine.testing import FakeExecutor, make_report
-from dormouse_worker.errors import InsufficientMemory
-from dormouse_worker.executor.worker_base import WorkerBase
-from dormouse_worker.ipc import MemoryReport, ModelInfo
-from dormouse_worker.layout import Layout
-from dormouse_worker.settings import EngineSettings
+from dormouse_worker.executor.worker.base import WorkerBase
 
 FAKE_RANK = f"{__name__}.FakeRankWorker"
 ORDERS = "ranks.json"

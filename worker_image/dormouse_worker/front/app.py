@@ -25,30 +25,30 @@ from dormouse_api.auth import RequireRole
 from dormouse_api.limits import MAX_MESSAGE_BYTES, server_options
 from dormouse_api.names import CONTROL_SERVICE, INFERENCE_SERVICE, RELAY_SERVICE, Role
 from dormouse_api.v1 import relay_pb2_grpc, worker_control_pb2_grpc
-from dormouse_worker.errors import ModelUnreadable, WorkerError
-from dormouse_worker.front.actuation import Actuation
+from dormouse_worker.common.errors import ModelUnreadable, WorkerError
+from dormouse_worker.common.ipc import State
+from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.front.api.control import ControlService
+from dormouse_worker.front.api.http import METRICS_TYPE, Answer, HttpDoor
+from dormouse_worker.front.api.inference import InferenceService
+from dormouse_worker.front.api.listening import listen, plain_host, port_error
+from dormouse_worker.front.api.relay import RelayService
 from dormouse_worker.front.certificate import Certificate
-from dormouse_worker.front.control import ControlService
-from dormouse_worker.front.edition import Edition, Served
-from dormouse_worker.front.engine_link import SpawnFor
-from dormouse_worker.front.first_reading import FirstReading, Patience
-from dormouse_worker.front.http import METRICS_TYPE, Answer, HttpDoor
-from dormouse_worker.front.inference import InferenceService
-from dormouse_worker.front.keeper import EngineKeeper
-from dormouse_worker.front.listening import listen, plain_host, port_error
-from dormouse_worker.front.model import load_model
-from dormouse_worker.front.parsing import add_inference
-from dormouse_worker.front.relay import RelayService
-from dormouse_worker.front.restarts import RestartLimits
-from dormouse_worker.front.settings import FrontSettings
-from dormouse_worker.front.standalone import agree_with_itself, invitation
-from dormouse_worker.front.swap import EngineSwap, Workshop
-from dormouse_worker.front.text_work import NUM_THREADS, TextWork
-from dormouse_worker.front.tracing import UNTRACED, Traces
-from dormouse_worker.front.turns import Turns
+from dormouse_worker.front.engine.actuation import Actuation
+from dormouse_worker.front.engine.command_queue import CommandQueue
+from dormouse_worker.front.engine.config import EngineConfig, Served
+from dormouse_worker.front.engine.first_reading import FirstReading, Patience
+from dormouse_worker.front.engine.link import SpawnFor
+from dormouse_worker.front.engine.restarts import RestartLimits
+from dormouse_worker.front.engine.standalone import agree_with_itself, invitation
+from dormouse_worker.front.engine.supervisor import EngineKeeper
+from dormouse_worker.front.engine.swap import EngineSwap, Workshop
+from dormouse_worker.front.flags.settings import FrontSettings
+from dormouse_worker.front.requests.parsing import add_inference
+from dormouse_worker.front.telemetry.tracing import UNTRACED, Traces
+from dormouse_worker.front.text.served_model import load_model
+from dormouse_worker.front.text.turns import NUM_THREADS, TextWork
 from dormouse_worker.front.worker import Worker
-from dormouse_worker.ipc import State
-from dormouse_worker.settings import EngineSettings
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -105,14 +105,14 @@ class Front:
         self._text_work = TextWork(self._threads)
         self._now = seams.now
         self._warms_templates = seams.warms_templates
-        read, without = (partial(how, settings, engine) for how in (self._read_edition, Edition))
+        read, without = (partial(how, settings, engine) for how in (self._read_edition, EngineConfig))
         self._reading = FirstReading(read, without, engine.model_path, seams.patience)
         self._tasks: list[asyncio.Task[None]] = []
         self.worker = Worker(spawn_for(engine), Served(self._reading.soon()), clock=seams.clock, now=seams.now)
         self._traces = _traces(tracer, self.worker)
         self._health = health.HealthServicer()
         self._socket_dir = Path(tempfile.mkdtemp(prefix="dormouse-"))  # only we may enter
-        turns = Turns()
+        turns = CommandQueue()
         actuation = Actuation(self.worker, turns)
         self._swap = EngineSwap(
             self.worker, turns, actuation, Workshop(spawn_for, self._read_edition, self._socket_dir)
@@ -271,16 +271,16 @@ class Front:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         return server
 
-    def _read_edition(self, settings: FrontSettings, engine: EngineSettings) -> Edition:
+    def _read_edition(self, settings: FrontSettings, engine: EngineSettings) -> EngineConfig:
         """Read the model's files; slow. Raises nothing."""
         try:
             model = load_model(engine, settings.served_model_names, work=self._text_work, now=self._now)
         except WorkerError as error:
-            return Edition(settings, engine, error)
+            return EngineConfig(settings, engine, error)
         except OSError as error:  # the volume's: access denied, stale handle, timed out
             words = f"{engine.model_path}: a file there can not be read: {error}; is its volume mounted, and readable?"
-            return Edition(settings, engine, ModelUnreadable(words))
-        return Edition(settings, engine, model)
+            return EngineConfig(settings, engine, ModelUnreadable(words))
+        return EngineConfig(settings, engine, model)
 
     def _metrics(self) -> Answer:
         return Answer(200, self.worker.metrics.text() + self._certificate.text(), METRICS_TYPE)
@@ -307,6 +307,6 @@ def _traces(tracer: Tracer | None, worker: Worker) -> Traces:
     """Return who makes spans. OpenTelemetry is imported where tracing is on, only."""
     if tracer is None:
         return UNTRACED
-    from dormouse_worker.front.spans import OtelTraces
+    from dormouse_worker.front.telemetry.spans import OtelTraces
 
     return OtelTraces(tracer, clock=worker.clock)

@@ -10,10 +10,10 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from dormouse_worker.front.board import Changes
-from dormouse_worker.front.settings import FrontSettings
-from dormouse_worker.settings import EngineSettings
-from dormouse_worker.testing import MODEL_LEN
+from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.front.engine.status_board import Changes
+from dormouse_worker.front.flags.settings import FrontSettings
+from dormouse_worker.testing.fake_engine import MODEL_LEN
 
 VOCAB_SIZE = 260  # 256 bytes and 4 special tokens
 BOS, EOS = 256, 257

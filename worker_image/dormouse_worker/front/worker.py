@@ -15,18 +15,18 @@ import grpc
 from dormouse_api.limits import MAX_EPOCH
 from dormouse_api.status import CallError
 from dormouse_api.v1 import worker_control_pb2 as control
-from dormouse_worker.errors import WorkerError
-from dormouse_worker.exit_codes import EXIT_GPU_UNHEALTHY, GROUP_EXITS, end_words
-from dormouse_worker.front.board import Changes, Failure, StatusBoard
-from dormouse_worker.front.edition import Edition, Served
-from dormouse_worker.front.engine_link import EngineLink, EngineLost, Spawn
-from dormouse_worker.front.metrics import WorkerMetrics
-from dormouse_worker.front.overdue import Pursuit, overdue
-from dormouse_worker.front.requests import RequestTable
-from dormouse_worker.front.settings import FrontSettings
-from dormouse_worker.front.wire import Counts, to_error, to_failure, to_status
-from dormouse_worker.ipc import EngineStatus, FrontMessage, State, StepOutputs
-from dormouse_worker.lifecycle import RETRY_AFTER_S, describe
+from dormouse_worker.common.errors import WorkerError
+from dormouse_worker.common.exit_codes import EXIT_GPU_UNHEALTHY, GROUP_EXITS, end_words
+from dormouse_worker.common.ipc import EngineStatus, FrontMessage, State, StepOutputs
+from dormouse_worker.common.lifecycle import RETRY_AFTER_S, describe
+from dormouse_worker.front.api.wire import Counts, to_error, to_failure, to_status
+from dormouse_worker.front.engine.config import EngineConfig, Served
+from dormouse_worker.front.engine.link import EngineLink, EngineLost, Spawn
+from dormouse_worker.front.engine.status_board import Changes, Failure, StatusBoard
+from dormouse_worker.front.engine.watchdog import Watchdog, overdue
+from dormouse_worker.front.flags.settings import FrontSettings
+from dormouse_worker.front.requests.in_flight import RequestTable
+from dormouse_worker.front.telemetry.metrics import WorkerMetrics
 
 logger = logging.getLogger(__name__)
 # of an engine's end, by its exit code
@@ -89,7 +89,7 @@ class Worker:
         """Return what the engine takes too long for, "" while it does not; a dead one is not late."""
         if not self.link.is_alive:
             return ""
-        pursuit = Pursuit(self.board.state, self.link.age_s, self.link.silence_s, self.link.running_command)
+        pursuit = Watchdog(self.board.state, self.link.age_s, self.link.silence_s, self.link.running_command)
         return overdue(pursuit, self.served.edition.engine_limits)
 
     @property
@@ -181,7 +181,7 @@ class Worker:
         self.swapping_to = ""
         self.changes.notify()
 
-    def adopt(self, edition: Edition, link: EngineLink, status: EngineStatus) -> None:
+    def adopt(self, edition: EngineConfig, link: EngineLink, status: EngineStatus) -> None:
         """Follow another engine and its settings from now on. Nothing runs, and the old engine has ended."""
         assert len(self.requests) == 0, "closed and drained before"
         if edition.model_name != self.served.edition.model_name:  # it labels every series

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING
 
-from dormouse_worker.errors import CustomCodeRefused, ModelInvalid
+from dormouse_worker.common.errors import CustomCodeRefused, ModelInvalid
 
 SUPPORTED_LAYER_TYPES = {"full_attention", "sliding_attention"}
 ALIBI_MODELS = {"bloom", "mpt"}  # without a switch, or with one in a place of their own

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import torch
 
-from dormouse_worker.errors import InsufficientMemory, InvalidArgument
-from dormouse_worker.ipc import KV_CACHE
+from dormouse_worker.common.errors import InsufficientMemory, InvalidArgument
+from dormouse_worker.common.ipc import KV_CACHE
 from dormouse_worker.model.device.arena import Arena
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
 from dormouse_worker.model.kept_blocks import KeptBlocks
 from dormouse_worker.model.kv_cache import CacheSpec, KVCache, arena_bytes, smallest_pool_bytes
-from dormouse_worker.model.memory import gib
+from dormouse_worker.model.memory.arithmetic import gib
 
 MANY_PAGES = 16  # of a pool: a block touches one of each pool's, and huge ones shall not waste more than one in 16
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from dormouse_worker.errors import InsufficientMemory, ModelInvalid, WorkerError
+from dormouse_worker.common.errors import InsufficientMemory, ModelInvalid, WorkerError
 from dormouse_worker.model.attention.hook import ATTENTION_NAME
 
 QUANTIZATION_PACKAGES = ("torchao",)  # those that the extra `quantization` installs

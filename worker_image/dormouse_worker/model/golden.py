@@ -14,9 +14,9 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from dormouse_worker.common.errors import GoldenTokensDiffer, LogitsNotFinite
+from dormouse_worker.common.ipc import Sampling, TokenLogprobs
 from dormouse_worker.engine.batch import Batch, BlockIds, ModelOutput, NewSequence, single
-from dormouse_worker.errors import GoldenTokensDiffer, LogitsNotFinite
-from dormouse_worker.ipc import Sampling, TokenLogprobs
 
 NUM_PROMPT_TOKENS = 8
 NUM_TOKENS = 16

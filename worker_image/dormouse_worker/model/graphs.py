@@ -20,7 +20,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from dormouse_worker.errors import Internal
+from dormouse_worker.common.errors import Internal
 from dormouse_worker.model.attention.interface import AttentionPlan, GraphBackend, GraphPlan, Ints
 from dormouse_worker.model.input_batch import PackedInput
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from dormouse_worker.engine.batch import Batch, NewSequence, ScheduledSequence
 from dormouse_worker.model.attention.interface import AttentionMetadata, Ints
-from dormouse_worker.model.lineup import Lineup, RankSequence
+from dormouse_worker.model.batch_rows import BatchRows, RankSequence
 
 PROMISED = -1  # a token that was sampled on the device and has not come yet
 
@@ -21,7 +21,7 @@ PROMISED = -1  # a token that was sampled on the device and has not come yet
 class PackedInput:
     """One forward pass over N sequences and T tokens, on the host. Holds until the next `update`: some are views."""
 
-    lineup: Lineup  # N sequences
+    batch_rows: BatchRows  # N sequences
     token_ids: Ints  # [T]; the last one of a sequence may be PROMISED
     positions: Ints  # [T]
     query_starts: Ints  # [N + 1]
@@ -54,7 +54,7 @@ class InputBatch:
         self._counting = np.arange(max_num_seqs + 1)
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
         self._sequences: dict[str, RankSequence] = {}
-        self._lineup = Lineup(())  # of the last pass
+        self._lineup = BatchRows(())  # of the last pass
 
     def __repr__(self) -> str:
         return f"InputBatch({len(self._sequences)} sequences, {len(self._free_rows)} free rows)"
@@ -66,7 +66,7 @@ class InputBatch:
     def update(self, batch: Batch) -> None:
         """Take what the batch brings. After an exception only a fresh batch may follow."""
         if batch.is_fresh or batch.released or batch.new:  # an id may come again, in another row
-            self._lineup = Lineup(())
+            self._lineup = BatchRows(())
         for request_id in tuple(self._sequences) if batch.is_fresh else batch.released:
             self._remove(request_id)
         for new in batch.new:
@@ -83,36 +83,36 @@ class InputBatch:
             self._token_ids[row, self._num_tokens[row]] = token_id
             self._num_tokens[row] += 1
 
-    def append_each(self, lineup: Lineup, token_ids: list[int] | int) -> None:
+    def append_each(self, batch_rows: BatchRows, token_ids: list[int] | int) -> None:
         """Note a token for each of these sequences."""
-        self._token_ids[lineup.rows, self._num_tokens[lineup.index]] = token_ids
-        self._num_tokens[lineup.index] += 1
+        self._token_ids[batch_rows.rows, self._num_tokens[batch_rows.index]] = token_ids
+        self._num_tokens[batch_rows.index] += 1
 
-    def promise_each(self, lineup: Lineup) -> Ints:
+    def promise_each(self, batch_rows: BatchRows) -> Ints:
         """Keep a place for a token of each of these sequences; return the places in their rows, for `note`."""
-        places: Ints = self._num_tokens[lineup.rows]
-        self.append_each(lineup, PROMISED)
+        places: Ints = self._num_tokens[batch_rows.rows]
+        self.append_each(batch_rows, PROMISED)
         return places
 
-    def note(self, lineup: Lineup, places: Ints, token_ids: Ints) -> None:
+    def note(self, batch_rows: BatchRows, places: Ints, token_ids: Ints) -> None:
         """Write tokens [N] into places that were kept for them."""
-        self._token_ids[lineup.rows, places] = token_ids
+        self._token_ids[batch_rows.rows, places] = token_ids
 
-    def positions_of(self, lineup: Lineup) -> Ints:
+    def positions_of(self, batch_rows: BatchRows) -> Ints:
         """Return how long the outputs of these sequences are."""
-        positions: Ints = self._num_tokens[lineup.index] - lineup.num_prompt_tokens
+        positions: Ints = self._num_tokens[batch_rows.index] - batch_rows.num_prompt_tokens
         return positions
 
     def pack(self, batch: Batch) -> PackedInput:
         """Return the arrays of this batch's forward pass."""
-        size, lineup = self._block_size, self._line_up(batch.request_ids)
+        size, batch_rows = self._block_size, self._line_up(batch.request_ids)
         starts = [scheduled.start for scheduled in batch.sequences]
         ends = [scheduled.end for scheduled in batch.sequences]
         context_lens = np.fromiter(ends, np.int64, len(ends))
         if sum(ends) - sum(starts) == len(ends):  # all decode
-            spans = _Rows(self._counting[: len(ends) + 1], lineup.rows, context_lens - 1)
+            spans = _Rows(self._counting[: len(ends) + 1], batch_rows.rows, context_lens - 1)
         else:
-            spans = _locate(lineup.rows, np.array(starts), context_lens)
+            spans = _locate(batch_rows.rows, np.array(starts), context_lens)
         row_of, positions = spans.row_of, spans.positions
         num_columns = -(-max(ends) // size)
         columns = positions // size
@@ -121,7 +121,7 @@ class InputBatch:
             AttentionMetadata(
                 query_starts=spans.query_starts,
                 context_lens=context_lens,
-                block_tables=lineup.take(table, num_columns),
+                block_tables=batch_rows.take(table, num_columns),
                 slot_mapping=table[row_of, columns] * size + offsets,
                 positions=positions,
                 block_size=size,
@@ -129,11 +129,11 @@ class InputBatch:
             )
             for table, window in zip(self._tables, self._windows, strict=True)
         )
-        return PackedInput(lineup, self._token_ids[row_of, positions], positions, spans.query_starts, groups)
+        return PackedInput(batch_rows, self._token_ids[row_of, positions], positions, spans.query_starts, groups)
 
-    def _line_up(self, request_ids: list[str]) -> Lineup:
+    def _line_up(self, request_ids: list[str]) -> BatchRows:
         if request_ids != self._lineup.request_ids:
-            self._lineup = Lineup([self._sequences[request_id] for request_id in request_ids])
+            self._lineup = BatchRows([self._sequences[request_id] for request_id in request_ids])
         return self._lineup
 
     def _add(self, new: NewSequence) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from dormouse_worker.errors import InsufficientMemory
+from dormouse_worker.common.errors import InsufficientMemory
 from dormouse_worker.model.device.arena import Arena
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
 from dormouse_worker.model.kv_cache import KVCache, arena_bytes
-from dormouse_worker.model.memory import gib
+from dormouse_worker.model.memory.arithmetic import gib
 
 SLICE_BYTES = 32 << 20  # gathered on the device at once
 

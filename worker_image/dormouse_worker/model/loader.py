@@ -10,9 +10,11 @@ import torch
 from transformers import AutoConfig
 from transformers.utils import logging as transformers_logging
 
-from dormouse_worker.errors import InvalidSettings, ModelInvalid, WorkerError
-from dormouse_worker.ipc import NATIVE, ModelInfo
-from dormouse_worker.layout import Layout
+from dormouse_worker.common.errors import InvalidSettings, ModelInvalid, WorkerError
+from dormouse_worker.common.ipc import NATIVE, ModelInfo
+from dormouse_worker.common.layout import Layout
+from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.files.model_files import check_model_files
 from dormouse_worker.model.architecture import check_architecture, check_forward, check_known, find_position_limit
 from dormouse_worker.model.attention.choose import AUTO
 from dormouse_worker.model.attention.hook import DiscoveryContext
@@ -34,9 +36,7 @@ from dormouse_worker.model.parallel.stages import own_layers, send_stage
 from dormouse_worker.model.weights.loading import LoadedWeights, load_weights
 from dormouse_worker.model.weights.source import LoadReport
 from dormouse_worker.model.weights.store import WeightStore
-from dormouse_worker.model_files import check_model_files
 from dormouse_worker.native.library import load_kernels
-from dormouse_worker.settings import EngineSettings
 
 logger = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ import torch
 
 from dormouse_worker.engine.batch import ModelOutput, SampledToken
 from dormouse_worker.model.attention.interface import Ints
-from dormouse_worker.model.gather import to_device
+from dormouse_worker.model.batch_rows import BatchRows
 from dormouse_worker.model.input_batch import PROMISED, InputBatch, PackedInput
-from dormouse_worker.model.lineup import Lineup
+from dormouse_worker.model.sampling.gather import to_device
 
 
 class TokenCopy(Protocol):
@@ -57,7 +57,7 @@ class CudaTokenCopy:
 class _Promise:
     """The tokens of one pass, and their places in the rows."""
 
-    lineup: Lineup
+    batch_rows: BatchRows
     places: Ints
     copy: TokenCopy
 
@@ -71,21 +71,23 @@ class PromisedTokens:
         self._copier = copier
         self._newest = torch.zeros(input_batch.num_rows, dtype=torch.long, device=device)
         self._open: list[_Promise] = []
-        self._rows = Lineup(()), torch.empty(0, dtype=torch.long, device=device)
+        self._rows = BatchRows(()), torch.empty(0, dtype=torch.long, device=device)
 
     def __repr__(self) -> str:
         return f"PromisedTokens({len(self._open)} passes)"
 
     @torch.inference_mode()
-    def promise(self, lineup: Lineup, tokens: torch.Tensor, are_finite: torch.Tensor) -> Callable[[], ModelOutput]:
+    def promise(
+        self, batch_rows: BatchRows, tokens: torch.Tensor, are_finite: torch.Tensor
+    ) -> Callable[[], ModelOutput]:
         """Keep a place for a token of each sequence; return who waits for them. tokens int64 [N] on the device.
 
         Where they are not finite, bool [N], their logits were not, and the host is told so. The device goes on from
         them until then: it knows no place that is none.
         """
         copy = self._copier(tokens.where(are_finite, ODD))  # first: if it fails nothing is promised
-        self._newest.index_copy_(0, self._rows_of(lineup), tokens)
-        promise = _Promise(lineup, self._input.promise_each(lineup), copy)
+        self._newest.index_copy_(0, self._rows_of(batch_rows), tokens)
+        promise = _Promise(batch_rows, self._input.promise_each(batch_rows), copy)
         self._open.append(promise)
         return partial(self._keep, promise)
 
@@ -93,23 +95,23 @@ class PromisedTokens:
     def put_into(self, token_ids: torch.Tensor, packed: PackedInput) -> None:
         """Put what was promised into the pass's token ids [T] on the device."""
         where = np.flatnonzero(packed.token_ids == PROMISED)
-        if len(where) == len(packed.lineup) == len(token_ids):  # all decode
-            token_ids.copy_(self._newest[self._rows_of(packed.lineup)])
+        if len(where) == len(packed.batch_rows) == len(token_ids):  # all decode
+            token_ids.copy_(self._newest[self._rows_of(packed.batch_rows)])
         elif len(where):
             sequences = np.searchsorted(packed.query_starts, where, side="right") - 1
-            target, rows = to_device(np.stack([where, packed.lineup.rows[sequences]]), self._device)
+            target, rows = to_device(np.stack([where, packed.batch_rows.rows[sequences]]), self._device)
             token_ids.index_copy_(0, target, self._newest[rows])
 
     def forget(self) -> None:
         """The rows are other sequences' from now on; whoever waits still gets his tokens."""
         self._open.clear()
 
-    def _rows_of(self, lineup: Lineup) -> torch.Tensor:
+    def _rows_of(self, batch_rows: BatchRows) -> torch.Tensor:
         """Return the rows on the device. Nearly every pass has the lineup of the pass before."""
         last, rows = self._rows
-        if lineup is not last:
-            rows = to_device(lineup.rows, self._device)
-            self._rows = lineup, rows
+        if batch_rows is not last:
+            rows = to_device(batch_rows.rows, self._device)
+            self._rows = batch_rows, rows
         return rows
 
     def _keep(self, promise: _Promise) -> ModelOutput:
@@ -117,7 +119,7 @@ class PromisedTokens:
         tokens = told.clip(min=0)
         if promise in self._open:
             self._open.remove(promise)
-            self._input.note(promise.lineup, promise.places, tokens)
-        request_ids = promise.lineup.request_ids
+            self._input.note(promise.batch_rows, promise.places, tokens)
+        request_ids = promise.batch_rows.request_ids
         odd = tuple(request_ids[row] for row in np.flatnonzero(told == ODD))
         return ModelOutput([*map(SampledToken, request_ids, tokens.tolist())], not_finite=odd)

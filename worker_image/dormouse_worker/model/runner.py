@@ -14,18 +14,18 @@ from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.model.attention.hook import PagedContext
 from dormouse_worker.model.attention.interface import AttentionBackend, AttentionPlan, Ints
 from dormouse_worker.model.attention.native import NativeBackend
+from dormouse_worker.model.batch_rows import BatchRows
 from dormouse_worker.model.context import forward_context
-from dormouse_worker.model.gather import to_device
 from dormouse_worker.model.graphs import DecodeGraphs
 from dormouse_worker.model.input_batch import InputBatch, PackedInput
 from dormouse_worker.model.kv_cache import KVCache
-from dormouse_worker.model.lineup import Lineup
 from dormouse_worker.model.loader import LoadedModel
-from dormouse_worker.model.logit_rows import LogitRows, choose_logit_rows
-from dormouse_worker.model.native_sampler import NativeSampler
 from dormouse_worker.model.parallel.communicator import ALONE, Communicator
 from dormouse_worker.model.promised_tokens import PromisedTokens, TokenCopier
-from dormouse_worker.model.sampler import Choice, are_chosen_finite, choose, prompt_logprobs, sample
+from dormouse_worker.model.sampling.gather import to_device
+from dormouse_worker.model.sampling.logit_rows import LogitRows, choose_logit_rows
+from dormouse_worker.model.sampling.native_sampler import NativeSampler
+from dormouse_worker.model.sampling.sampler import Choice, are_chosen_finite, choose, prompt_logprobs, sample
 from dormouse_worker.model.scratch import Floats, Scratch
 
 
@@ -136,7 +136,7 @@ class ModelRunner:
             output = self._conclude(wanted, logits)
             return lambda: output
         if isinstance(logits, torch.Tensor) and wanted.only_logits_count:
-            return self._promised.promise(wanted.lineup, *_choose(logits, wanted.lineup))
+            return self._promised.promise(wanted.batch_rows, *_choose(logits, wanted.batch_rows))
         self._late = LateAnswer(partial(self._conclude, wanted, logits))
         return self._late
 
@@ -151,7 +151,7 @@ class ModelRunner:
     def _conclude(self, wanted: LogitRows, logits: torch.Tensor | Floats) -> ModelOutput:
         output = self._answer(wanted, logits)
         if self._model.layout.world_size == 1:
-            self._input.append_each(wanted.lineup, [token.token_id for token in output.sampled])
+            self._input.append_each(wanted.batch_rows, [token.token_id for token in output.sampled])
         return output
 
     def append_sampled(self, tokens: Sequence[SampledToken]) -> None:
@@ -188,32 +188,32 @@ class ModelRunner:
 
     def _answer(self, wanted: LogitRows, logits: torch.Tensor | Floats) -> ModelOutput:
         """Return what is said to these logits. Without torch where it can be: cold, its calls take some 20 µs each."""
-        lineup, native = wanted.lineup, self._native_sampler
+        batch_rows, native = wanted.batch_rows, self._native_sampler
         if isinstance(logits, torch.Tensor):
             return _answer_in_torch(wanted, logits, native)
-        if wanted.prompt_parts or native is None or not lineup.are_plain:
+        if wanted.prompt_parts or native is None or not batch_rows.are_plain:
             return _answer_in_torch(wanted, torch.from_numpy(logits), native)
-        if lineup.take_likeliest:
+        if batch_rows.take_likeliest:
             tokens = logits.argmax(-1)
         else:
-            tokens = native.choose(logits, lineup.draws, self._input.positions_of(lineup))
-        sampled = list(map(SampledToken, lineup.request_ids, tokens.tolist()))
-        return ModelOutput(sampled, not_finite=_find_odd(logits, tokens, lineup))
+            tokens = native.choose(logits, batch_rows.draws, self._input.positions_of(batch_rows))
+        sampled = list(map(SampledToken, batch_rows.request_ids, tokens.tolist()))
+        return ModelOutput(sampled, not_finite=_find_odd(logits, tokens, batch_rows))
 
 
-def _find_odd(logits: Floats, tokens: Ints, lineup: Lineup) -> tuple[str, ...]:
+def _find_odd(logits: Floats, tokens: Ints, batch_rows: BatchRows) -> tuple[str, ...]:
     """Return whose chosen tokens have logits that are not finite; the chosen one's tells of the row, see `sampler`."""
     are_finite = np.isfinite(logits[np.arange(len(tokens)), tokens])
     if are_finite.all():
         return ()
-    return tuple(lineup.request_ids[row] for row in np.flatnonzero(~are_finite))
+    return tuple(batch_rows.request_ids[row] for row in np.flatnonzero(~are_finite))
 
 
 @torch.inference_mode()
-def _choose(logits: torch.Tensor, lineup: Lineup) -> tuple[torch.Tensor, torch.Tensor]:
+def _choose(logits: torch.Tensor, batch_rows: BatchRows) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the tokens, and whether their logits are finite."""
     scores = logits.float()
-    tokens = choose(scores, lineup.sequences)
+    tokens = choose(scores, batch_rows.sequences)
     return tokens, are_chosen_finite(scores, tokens)
 
 
@@ -224,15 +224,15 @@ def _answer_in_torch(wanted: LogitRows, logits: torch.Tensor, native: NativeSamp
         for part in wanted.prompt_parts
     }
     is_all = len(wanted.sampled) == len(logits)  # rows keep their order: nothing to choose, nothing to copy
-    choices = _sample(wanted.lineup, logits if is_all else logits[wanted.sampled], native)
+    choices = _sample(wanted.batch_rows, logits if is_all else logits[wanted.sampled], native)
     odd = {request_id: None for request_id, choice in choices if not choice.is_finite}
     odd |= dict.fromkeys(request_id for request_id, rows in prompt.items() if any(isnan(row.sampled) for row in rows))
     sampled = [SampledToken(request_id, choice.token_id, choice.logprobs) for request_id, choice in choices]
     return ModelOutput(sampled, prompt, tuple(odd))
 
 
-def _sample(lineup: Lineup, logits: torch.Tensor, native: NativeSampler | None) -> list[tuple[str, Choice]]:
+def _sample(batch_rows: BatchRows, logits: torch.Tensor, native: NativeSampler | None) -> list[tuple[str, Choice]]:
     """Return one choice for each sequence, which has that row of the logits."""
-    if not len(lineup):
+    if not len(batch_rows):
         return []
-    return list(zip(lineup.request_ids, sample(logits, lineup.sequences, native), strict=True))
+    return list(zip(batch_rows.request_ids, sample(logits, batch_rows.sequences, native), strict=True))

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
-from dormouse_worker.errors import InsufficientMemory
+from dormouse_worker.common.errors import InsufficientMemory
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
 from dormouse_worker.model.stopwatch import Stopwatch
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
-from dormouse_worker.errors import ModelInvalid
+from dormouse_worker.common.errors import ModelInvalid
 
 logger = logging.getLogger(__name__)
 

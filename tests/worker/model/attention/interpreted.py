@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from dormouse_worker.host import Host
+from dormouse_worker.common.host import Host
 from dormouse_worker.model.attention.interface import AttentionShape, BackendSizes
 from dormouse_worker.model.attention.triton_backend import TritonBackend
 from dormouse_worker.model.attention.triton_launch import Splitting
@@ -39,10 +39,10 @@ def _run(name: str) -> str | None:
 
 def _model_error(architecture: str) -> str | None:
     """Compare the tokens of a tiny model, its prompts cut into chunks beside decoding, with transformers' own."""
+    from dormouse_worker.common.settings import EngineSettings
     from dormouse_worker.model.device.cpu import CpuDevice
     from dormouse_worker.model.loader import load
     from dormouse_worker.model.testing import MAX_POSITIONS, reference_generate, write_tiny_model
-    from dormouse_worker.settings import EngineSettings
     from tests.worker.model.test_parity import make_engine, run
 
     prompts = {"short": [3, 1, 4, 1, 5], "long": [i * i % 250 for i in range(30)]}

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dormouse_worker.errors import Internal
+from dormouse_worker.common.errors import Internal
 from dormouse_worker.model.attention.machine import describe_machine, find_varlen, parse_version
 from dormouse_worker.model.attention.varlen import PARAMETERS
 

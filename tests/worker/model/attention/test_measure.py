@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dormouse_worker.errors import Internal
+from dormouse_worker.common.errors import Internal
 from dormouse_worker.model.attention.interface import AttentionShape, BackendSizes
 from dormouse_worker.model.attention.measure import Measurement, make_run, measure, trial_passes
 from dormouse_worker.model.attention.sdpa import SdpaBackend

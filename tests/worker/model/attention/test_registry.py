@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from dormouse_worker.errors import InsufficientMemory, InvalidSettings
+from dormouse_worker.common.errors import InsufficientMemory, InvalidSettings
 from dormouse_worker.model.attention.interface import AttentionShape, BackendSizes, GraphSupport
 from dormouse_worker.model.attention.machine import describe_machine
 from dormouse_worker.model.attention.registry import GROUP, backend_factories
@@ -106,7 +106,7 @@ def test_a_package_that_does_not_work_is_named_and_others_go_on(install, entry, 
 
 def test_a_backend_that_refuses_says_so_in_its_own_words(install):
     refusal = "    def __init__(self, sizes): raise InsufficientMemory('no room')"
-    code = "from dormouse_worker.errors import InsufficientMemory" + BACKEND + refusal
+    code = "from dormouse_worker.common.errors import InsufficientMemory" + BACKEND + refusal
     install("fast-attention", "fast_refusing:Backend", code=code)
     with pytest.raises(InsufficientMemory, match="no room"):
         make_backend("flash")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dormouse_worker.errors import Internal
+from dormouse_worker.common.errors import Internal
 from dormouse_worker.model.attention.interface import AttentionShape, BackendSizes, EagerBackend
 from dormouse_worker.model.attention.sdpa import SdpaBackend
 from dormouse_worker.model.attention.select import fastest

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dormouse_worker.errors import InvalidSettings
+from dormouse_worker.common.errors import InvalidSettings
 from dormouse_worker.model.device.check import (
     ANY,
     DTYPE_CAPABILITY,

@@ -6,7 +6,7 @@ import threading
 import pytest
 import torch
 
-from dormouse_worker.errors import InvalidSettings
+from dormouse_worker.common.errors import InvalidSettings
 from dormouse_worker.model.device.arena import Arena
 from dormouse_worker.model.device.cuda_calls import (
     CudaCalls,

@@ -2,13 +2,13 @@
 
 import pytest
 
-from dormouse_worker.errors import InvalidSettings
-from dormouse_worker.host import Host
-from dormouse_worker.layout import Layout
+from dormouse_worker.common.errors import InvalidSettings
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.layout import Layout
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.loader import load
 from dormouse_worker.model.testing import write_tiny_model
-from dormouse_worker.settings import EngineSettings
 
 
 @pytest.mark.parametrize(

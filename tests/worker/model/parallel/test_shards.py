@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dormouse_worker.layout import Layout
+from dormouse_worker.common.layout import Layout
 from dormouse_worker.model.parallel.shards import Share, Vocabulary, even, heads, num_indices, packed
 
 

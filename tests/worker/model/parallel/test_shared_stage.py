@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from dormouse_worker.layout import Layout
+from dormouse_worker.common.layout import Layout
 from dormouse_worker.model.parallel import shared_stage
 from dormouse_worker.model.parallel.shared_stage import share
 from dormouse_worker.native.library import Missing

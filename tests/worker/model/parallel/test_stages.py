@@ -2,14 +2,14 @@
 
 import pytest
 
-from dormouse_worker.host import Host
-from dormouse_worker.layout import Layout
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.layout import Layout
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.loader import load
 from dormouse_worker.model.parallel.plans import stage_plan
 from dormouse_worker.model.parallel.stages import SAMPLER_WEIGHTS, count_costs
 from dormouse_worker.model.testing import write_tiny_model
-from dormouse_worker.settings import EngineSettings
 
 
 def load_part(directory, layout):

@@ -9,9 +9,9 @@ import sys
 import pytest
 import torch
 
-from dormouse_worker.errors import InvalidSettings, RankLost
+from dormouse_worker.common.errors import InvalidSettings, RankLost
+from dormouse_worker.common.layout import Layout
 from dormouse_worker.executor.testing import make_settings
-from dormouse_worker.layout import Layout
 from dormouse_worker.model.parallel.communicator import ALONE
 from dormouse_worker.model.parallel.start import connect, connect_from_environment
 from dormouse_worker.model.testing import reference_generate, write_tiny_model
@@ -117,7 +117,7 @@ def test_a_bad_environment_is_named(environ, message):
 
 
 def test_a_rank_outside_of_its_group_is_named(tmp_path):
-    from dormouse_worker.executor.cpu_worker import CpuWorker
+    from dormouse_worker.executor.worker.cpu_worker import CpuWorker
 
     settings = make_settings(tmp_path, tensor_parallel_size=2, pipeline_parallel_size=2)
     with pytest.raises(InvalidSettings, match="rank is 4; a group of 4 has 0 to 3"):

@@ -8,15 +8,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from dormouse_worker.errors import InsufficientMemory, ModelChanged, ModelInvalid, ModelNotFound
-from dormouse_worker.host import Host
+from dormouse_worker.common.errors import InsufficientMemory, ModelChanged, ModelInvalid, ModelNotFound
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.model.attention.hook import register
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.device.testing import FakeCudaDriver, FakeDevice
 from dormouse_worker.model.loader import load
 from dormouse_worker.model.testing import ARCHITECTURES, write_tiny_model
 from dormouse_worker.model.weights.skeleton import build_skeleton, iter_tensors
-from dormouse_worker.settings import EngineSettings
 
 CONVERTED = {"deepseek_v3", "gpt_neox", "mixtral", "qwen3_moe"}  # joined or renamed experts, another name of the head
 GIB = 1 << 30

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from dormouse_worker.errors import InsufficientMemory, ModelChanged
+from dormouse_worker.common.errors import InsufficientMemory, ModelChanged
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.device.testing import FakeDevice
 from dormouse_worker.model.loader import load
 from dormouse_worker.model.weights.layout import plan_layout
 from dormouse_worker.model.weights.pretrained import PretrainedSource
 from dormouse_worker.model.weights.skeleton import iter_tensors
-from dormouse_worker.settings import EngineSettings
 
 
 class Small(nn.Module):

@@ -5,10 +5,11 @@ import torch
 from torchao.quantization import Int8Tensor, Int8WeightOnlyConfig
 from transformers import AutoModelForCausalLM, TorchAoConfig
 
+from dormouse_worker.common.errors import InvalidArgument
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.batch import NewSequence, single
 from dormouse_worker.engine.testing import make_sampling
-from dormouse_worker.errors import InvalidArgument
-from dormouse_worker.host import Host
 from dormouse_worker.model.attention.sdpa import SdpaBackend
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.device.testing import FakeDevice
@@ -19,7 +20,6 @@ from dormouse_worker.model.runner import ModelRunner
 from dormouse_worker.model.testing import reference_generate, write_tiny_tokenizer
 from dormouse_worker.model.weights.sharded import save_sharded_state
 from dormouse_worker.model.weights.skeleton import iter_tensors
-from dormouse_worker.settings import EngineSettings
 
 PROMPT = [5, 6, 7, 8]
 

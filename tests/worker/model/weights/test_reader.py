@@ -4,10 +4,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from dormouse_worker.errors import ModelChanged, ModelInvalid
+from dormouse_worker.common.errors import ModelChanged, ModelInvalid
+from dormouse_worker.files.safetensors_files import read_safetensors
 from dormouse_worker.model.weights.layout import plan_layout
 from dormouse_worker.model.weights.reader import CheckpointSource, can_convert
-from dormouse_worker.safetensors_files import read_safetensors
 
 ROWS = torch.randn(300, 257)
 

@@ -9,16 +9,16 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from dormouse_worker.common.errors import InvalidArgument, ModelInvalid, StorageFull, WrongState
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.validation import check_settings
-from dormouse_worker.errors import InvalidArgument, ModelInvalid, StorageFull, WrongState
-from dormouse_worker.host import Host
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.device.testing import FakeDevice
 from dormouse_worker.model.loader import load
 from dormouse_worker.model.testing import ARCHITECTURES, write_tiny_model
 from dormouse_worker.model.weights.sharded import save_sharded_state
 from dormouse_worker.model.weights.skeleton import iter_tensors
-from dormouse_worker.settings import EngineSettings
 
 NAME = "dormouse-rank-0-of-1.safetensors"
 

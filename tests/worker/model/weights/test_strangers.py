@@ -8,13 +8,13 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from dormouse_worker.errors import ModelInvalid
-from dormouse_worker.layout import Layout
+from dormouse_worker.common.errors import ModelInvalid
+from dormouse_worker.common.layout import Layout
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.model.device.testing import FakeDevice
 from dormouse_worker.model.loader import load
 from dormouse_worker.model.testing import write_tiny_model
 from dormouse_worker.model.weights.sharded import save_sharded_state
-from dormouse_worker.settings import EngineSettings
 
 Q_PROJ = "model.layers.0.self_attn.q_proj"
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from dormouse_worker.errors import InvalidSettings
+from dormouse_worker.common.errors import InvalidSettings
 from dormouse_worker.model.attention.interface import AttentionShape, BackendFactory, GraphSupport
 from dormouse_worker.model.attention.machine import Machine
 from dormouse_worker.model.attention.native import NativeBackend

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import AttentionInterface
 
-from dormouse_worker.errors import ModelInvalid
+from dormouse_worker.common.errors import ModelInvalid
 from dormouse_worker.model.attention.interface import AttentionPlan, AttentionShape
 from dormouse_worker.model.context import AttentionCall, current_context
 from dormouse_worker.model.kv_cache import KVCache, LayerSpec

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from dormouse_worker.errors import Internal
+from dormouse_worker.common.errors import Internal
 from dormouse_worker.native.library import Missing, load_kernels
 
 Version = tuple[int, int]

@@ -13,7 +13,7 @@ from statistics import median
 import numpy as np
 import torch
 
-from dormouse_worker.errors import Internal
+from dormouse_worker.common.errors import Internal
 from dormouse_worker.model.attention.interface import (
     AttentionBackend,
     AttentionMetadata,

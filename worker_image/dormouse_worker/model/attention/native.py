@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 import torch
 
-from dormouse_worker.errors import InvalidSettings
+from dormouse_worker.common.errors import InvalidSettings
 from dormouse_worker.model.attention.interface import (
     AttentionMetadata,
     AttentionShape,

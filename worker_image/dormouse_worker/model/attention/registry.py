@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from dormouse_worker.errors import InvalidSettings, WorkerError
+from dormouse_worker.common.errors import InvalidSettings, WorkerError
 from dormouse_worker.model.attention.choose import BUILT_IN
 from dormouse_worker.model.attention.interface import (
     AttentionBackend,

@@ -20,8 +20,8 @@ from dormouse_worker.model.attention.interface import (
     Ints,
 )
 from dormouse_worker.model.context import AttentionCall
-from dormouse_worker.model.gather import to_device
 from dormouse_worker.model.kv_cache import LayerCache
+from dormouse_worker.model.sampling.gather import to_device
 
 GATHER_TOKENS = 1 << 14
 SCORE_ELEMENTS = 1 << 24

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 
 import torch
 
-from dormouse_worker.host import Host
+from dormouse_worker.common.host import Host
 from dormouse_worker.model.device.host_driver import HostDriver
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dormouse_worker.errors import InvalidSettings
+from dormouse_worker.common.errors import InvalidSettings
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
 
 KNOB = "the machine's NVIDIA driver must be visible here; or set device to cpu"

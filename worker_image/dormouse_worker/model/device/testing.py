@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dormouse_worker.host import Host
+from dormouse_worker.common.host import Host
 from dormouse_worker.model.device.driver import CHUNK_BYTES, Chunk, DeviceOutOfMemory, MemoryDriver
 from dormouse_worker.model.device.host_driver import HostDriver
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from dormouse_worker.errors import InvalidSettings
+from dormouse_worker.common.errors import InvalidSettings
 from dormouse_worker.model.lean.decoder import EAGER, Angles, Heads, Layer, LayerParts, LeanDecoder
 from dormouse_worker.model.parallel.communicator import ALONE, Communicator
 from dormouse_worker.native.triton_stub import offer

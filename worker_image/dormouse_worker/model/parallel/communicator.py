@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 
-from dormouse_worker.layout import Layout
+from dormouse_worker.common.layout import Layout
 
 
 class Communicator(Protocol):

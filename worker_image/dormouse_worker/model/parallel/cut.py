@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dormouse_worker.layout import Layout
+from dormouse_worker.common.layout import Layout
 from dormouse_worker.model.parallel.shards import Share
 from dormouse_worker.model.parallel.split import Splitter
 from dormouse_worker.model.parallel.stages import keep_stage

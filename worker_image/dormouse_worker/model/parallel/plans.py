@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from dormouse_worker.errors import InvalidSettings
+from dormouse_worker.common.errors import InvalidSettings
 
 REPLICATED = "replicated_with_grad_allreduce"  # of what every rank has whole; the rest of the name is for training
 STYLES = frozenset({"colwise", "rowwise", "colwise_gather_output", "rowwise_split_input", "packed_colwise", REPLICATED})

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from dormouse_worker.layout import Layout
+from dormouse_worker.common.layout import Layout
 
 Spans = tuple[tuple[int, int], ...]
 

@@ -20,7 +20,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from dormouse_worker.layout import Layout
+from dormouse_worker.common.layout import Layout
 from dormouse_worker.model.scratch import Floats
 from dormouse_worker.native import abi
 from dormouse_worker.native.library import Kernels, Missing

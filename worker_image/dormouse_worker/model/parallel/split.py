@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn import functional
 from transformers.pytorch_utils import Conv1D
 
-from dormouse_worker.errors import InvalidSettings
-from dormouse_worker.layout import Layout
+from dormouse_worker.common.errors import InvalidSettings
+from dormouse_worker.common.layout import Layout
 from dormouse_worker.model.context import current_communicator
 from dormouse_worker.model.parallel.layers import gather_logits, locate_tokens, merge_embedded, row_linear
 from dormouse_worker.model.parallel.plans import OWN_PLANS, planned_modules

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from dormouse_worker.errors import InvalidSettings
-from dormouse_worker.layout import Layout
+from dormouse_worker.common.errors import InvalidSettings
+from dormouse_worker.common.layout import Layout
+from dormouse_worker.common.stage_split import ModelCosts, split_layers
 from dormouse_worker.model.context import current_communicator
 from dormouse_worker.model.parallel.plans import StagePlan, stage_plan
-from dormouse_worker.stage_split import ModelCosts, split_layers
 
 LAYER_COST, END_COST = 9, 8  # of a weight: attention, norms and gates come with a layer's, see docs/parallelism.md
 SAMPLER_WEIGHTS = 50  # in the sampler a logit takes as long as so many weights of the head: see docs/parallelism.md

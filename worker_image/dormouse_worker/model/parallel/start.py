@@ -10,8 +10,8 @@ from datetime import timedelta
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch exports it by a star
 
-from dormouse_worker.errors import InvalidSettings, RankLost
-from dormouse_worker.layout import Layout
+from dormouse_worker.common.errors import InvalidSettings, RankLost
+from dormouse_worker.common.layout import Layout
 from dormouse_worker.model.parallel.communicator import ALONE, Communicator
 from dormouse_worker.model.parallel.torch_communicator import TorchCommunicator
 

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 import torch
 
-from dormouse_worker.errors import RankLost
-from dormouse_worker.layout import Layout
+from dormouse_worker.common.errors import RankLost
+from dormouse_worker.common.layout import Layout
 
 Result = TypeVar("Result")
 

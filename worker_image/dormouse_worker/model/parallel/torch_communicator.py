@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import distributed
 
-from dormouse_worker.errors import RankLost
-from dormouse_worker.layout import Layout
+from dormouse_worker.common.errors import RankLost
+from dormouse_worker.common.layout import Layout
 from dormouse_worker.model.parallel.shared_stage import SharedStage, share
 from dormouse_worker.native.library import load_kernels
 

@@ -10,11 +10,11 @@ from contextlib import closing
 
 import torch
 
-from dormouse_worker.errors import InsufficientMemory, ModelChanged
+from dormouse_worker.common.errors import InsufficientMemory, ModelChanged
 from dormouse_worker.model.device.arena import Arena
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.device.driver import DeviceOutOfMemory, MemoryDriver
-from dormouse_worker.model.memory import gib
+from dormouse_worker.model.memory.arithmetic import gib
 from dormouse_worker.model.weights.arrival import Tell
 from dormouse_worker.model.weights.source import Contents, refusing_odd, with_extras
 from dormouse_worker.model.weights.streaming import num_threads, stream

@@ -9,8 +9,11 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from dormouse_worker.errors import InsufficientMemory, InvalidSettings
-from dormouse_worker.layout import Layout
+from dormouse_worker.common.errors import InsufficientMemory, InvalidSettings
+from dormouse_worker.common.layout import Layout
+from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.files.model_files import ModelFiles, check_model_files
+from dormouse_worker.files.safetensors_files import StoredTensor
 from dormouse_worker.model.attention.hook import register
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.foreign import foreign_errors
@@ -27,9 +30,6 @@ from dormouse_worker.model.weights.slices import SlicedSource
 from dormouse_worker.model.weights.source import Contents, LoadReport, WeightSource
 from dormouse_worker.model.weights.store import WeightStore
 from dormouse_worker.model.weights.strangers import Places
-from dormouse_worker.model_files import ModelFiles, check_model_files
-from dormouse_worker.safetensors_files import StoredTensor
-from dormouse_worker.settings import EngineSettings
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

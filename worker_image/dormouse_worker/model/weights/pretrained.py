@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 import torch
 
-from dormouse_worker.errors import ModelChanged
-from dormouse_worker.host import trim_heap
+from dormouse_worker.common.errors import ModelChanged
+from dormouse_worker.common.host import trim_heap
 from dormouse_worker.model.weights.layout import Slot, identity
 from dormouse_worker.model.weights.skeleton import iter_tensors
 from dormouse_worker.model.weights.source import Read, as_bytes

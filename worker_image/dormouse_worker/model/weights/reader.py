@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 import torch
 
-from dormouse_worker.errors import ModelChanged, ModelInvalid
+from dormouse_worker.common.errors import ModelChanged, ModelInvalid
+from dormouse_worker.files.safetensors_files import StoredTensor
 from dormouse_worker.model.weights.layout import Slot
 from dormouse_worker.model.weights.source import Read
-from dormouse_worker.safetensors_files import StoredTensor
 
 Tensors = Mapping[str, StoredTensor]
 STORED_DTYPES: Mapping[str, torch.dtype] = MappingProxyType(

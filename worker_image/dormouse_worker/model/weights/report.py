@@ -11,10 +11,10 @@ from typing import Any
 
 from transformers import modeling_utils
 
-from dormouse_worker.errors import ModelInvalid
+from dormouse_worker.common.errors import ModelInvalid
+from dormouse_worker.files.safetensors_files import StoredTensor
 from dormouse_worker.model.slim_imports import replaced
 from dormouse_worker.model.weights.strangers import Places
-from dormouse_worker.safetensors_files import StoredTensor
 
 Stored = Mapping[str, StoredTensor]
 

@@ -9,15 +9,15 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from dormouse_worker.errors import InvalidArgument, ModelInvalid, StorageFull, WorkerError, WrongState
-from dormouse_worker.layout import Layout
+from dormouse_worker.common.errors import InvalidArgument, ModelInvalid, StorageFull, WorkerError, WrongState
+from dormouse_worker.common.layout import Layout
+from dormouse_worker.files.model_files import ModelFiles
+from dormouse_worker.files.sharded_files import make_metadata, shard_name
 from dormouse_worker.model.parallel.communicator import ALONE, Communicator
 from dormouse_worker.model.weights.layout import Slot
 from dormouse_worker.model.weights.reader import STORED_DTYPES
 from dormouse_worker.model.weights.skeleton import PART
 from dormouse_worker.model.weights.store import WeightStore
-from dormouse_worker.model_files import ModelFiles
-from dormouse_worker.sharded_files import make_metadata, shard_name
 
 COMPANIONS = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")  # what a worker reads beside the weights
 _INDEX_SUFFIX = ".safetensors.index.json"

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 import torch
 
-from dormouse_worker.errors import ModelInvalid
+from dormouse_worker.common.errors import ModelInvalid
 from dormouse_worker.model.finite import are_finite
 from dormouse_worker.model.weights.layout import Slot, WeightLayout
 

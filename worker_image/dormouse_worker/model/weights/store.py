@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
-from dormouse_worker.errors import InsufficientMemory, WeightsDamaged
-from dormouse_worker.ipc import WEIGHTS
+from dormouse_worker.common.errors import InsufficientMemory, WeightsDamaged
+from dormouse_worker.common.ipc import WEIGHTS
 from dormouse_worker.model.checksum import checksum
 from dormouse_worker.model.device.arena import Arena
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
-from dormouse_worker.model.memory import gib
+from dormouse_worker.model.memory.arithmetic import gib
 from dormouse_worker.model.weights.arrival import Arrival, Tell
 from dormouse_worker.model.weights.filling import Filling, bytes_of
 from dormouse_worker.model.weights.layout import Slot

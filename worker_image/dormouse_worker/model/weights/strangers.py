@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from dormouse_worker.errors import ModelInvalid
-from dormouse_worker.safetensors_files import StoredTensor
+from dormouse_worker.common.errors import ModelInvalid
+from dormouse_worker.files.safetensors_files import StoredTensor
 
 logger = logging.getLogger(__name__)
 

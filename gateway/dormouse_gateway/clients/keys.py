@@ -1,0 +1,176 @@
+"""Who may call, what, and how much: the API keys. Owns the known keys and what each is using now; knows no wire.
+
+Keys lie in a directory (a mounted Secret), one file for each; the file's name is the key's name in logs and messages:
+
+    {"sha256": "<64 hexadecimal digits>", "models": ["tiny", "a/*"], "requests_per_minute": 60, "max_concurrent": 4}
+
+Only the digest is needed; what is left out is not limited. A model is named as clients name it, as namespace/name, or
+with all others of its namespace as namespace/*. The key itself is a long random text (`openssl rand -hex 32`): of such
+ones a plain SHA-256 can not be undone. Limits hold in each gateway by itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import grpc
+
+from dormouse_api.status import CallError
+from dormouse_gateway.clients.key_files import ApiKey, BadKeyFile, read_key
+from dormouse_gateway.clients.salts import presented_key
+from dormouse_gateway.hold.refusals import Refusal
+from dormouse_gateway.model import Deployment
+
+_LOG = logging.getLogger(__name__)
+_BUSY_RETRY_S = 1.0  # some request of the key ends, nobody knows when
+
+
+@dataclass(slots=True)
+class _Use:
+    """What a key is using: requests that run, and what is left of its rate."""
+
+    running: int = 0
+    tokens: float = 0.0
+    counted_at: float | None = None  # None = never: the bucket is full
+
+    def refill(self, per_minute: int, now: float) -> None:
+        """Count up to now; a bucket holds a minute's requests."""
+        grown = per_minute if self.counted_at is None else (now - self.counted_at) * per_minute / 60
+        self.tokens = min(float(per_minute), self.tokens + grown)
+        self.counted_at = now
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Somebody whose key was found, or anybody where no keys are asked for."""
+
+    key: ApiKey | None = None
+
+    def name(self, peer: str) -> str:
+        """Return what tells callers apart: the name of the key; where none are asked for, the address of the peer.
+
+        What a client says of itself, a key that nobody checks or X-Forwarded-For, counts for nothing.
+        """
+        return f"key {self.key.name}" if self.key else f"at {_host(peer)}"
+
+    def may_use(self, deployment: Deployment, name: str) -> bool:
+        """Tell whether the model is for this caller; `name` is the shortest under which it answers."""
+        if self.key is None or self.key.models is None:
+            return True
+        return name in self.key.models or self.owns(deployment)
+
+    def owns(self, deployment: Deployment) -> bool:
+        """Tell whether the key is bound to the model's namespace, or to the model itself by its full name."""
+        if self.key is None or self.key.models is None:
+            return False
+        return not self.key.models.isdisjoint({deployment.full_name, f"{deployment.key.namespace}/*"})
+
+
+ANYBODY = Caller()
+
+
+@dataclass(slots=True)
+class Keyring:
+    """The keys of a directory; without a directory everybody may do everything."""
+
+    directory: Path | None = None
+    clock: Callable[[], float] = time.monotonic
+    _keys: dict[str, ApiKey] = field(default_factory=dict)
+    _uses: dict[str, _Use] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Read all of them. Raises BadKeyFile or OSError."""
+        self._keys = {path.name: read_key(path) for path in self._files()}
+
+    def __repr__(self) -> str:
+        """Show the names and what runs."""
+        running = [f"{name}: {self._uses[name].running if name in self._uses else 0}" for name in sorted(self._keys)]
+        return f"Keyring({', '.join(running) if self.directory else 'open'})"
+
+    def reload(self) -> None:
+        """Read the directory again. A file that became unreadable leaves its key as it was, and is logged."""
+        try:
+            self._keys = {key.name: key for key in map(self._reread, self._files()) if key}
+        except OSError:
+            _LOG.exception("the API keys stay as they were")
+        self._uses = {name: use for name, use in self._uses.items() if name in self._keys or use.running}
+
+    def identify(self, metadata: Any) -> Caller:
+        """Return who presents the metadata's key. Raises CallError UNAUTHENTICATED."""
+        presented = presented_key(metadata)
+        if self.directory is None:
+            return ANYBODY
+        if not presented:
+            raise _unknown("no API key is given; send it as authorization: Bearer KEY")
+        digest = hashlib.sha256(presented).digest()
+        found = [key for key in self._keys.values() if hmac.compare_digest(digest, key.digest)]  # always all of them
+        if not found:
+            raise _unknown("the API key is not known")
+        return Caller(found[0])
+
+    @contextmanager
+    def admit(self, metadata: Any) -> Iterator[Caller]:
+        """Let one request in, which runs as long as the context. Raises CallError."""
+        caller = self.identify(metadata)
+        if caller.key is None:
+            yield caller
+            return
+        use = self._uses.setdefault(caller.key.name, _Use())
+        self._check(caller.key, use)
+        use.running += 1
+        try:
+            yield caller
+        finally:
+            use.running -= 1
+
+    def _check(self, key: ApiKey, use: _Use) -> None:
+        if key.max_concurrent is not None and use.running >= key.max_concurrent:
+            limit = f"{key.max_concurrent} requests at the same time"
+            raise _exhausted(f"the API key {key.name} may run {limit}", _BUSY_RETRY_S)
+        if key.requests_per_minute is None:
+            return
+        use.refill(key.requests_per_minute, self.clock())
+        if use.tokens < 1:
+            wait_s = (1 - use.tokens) * 60 / key.requests_per_minute
+            raise _exhausted(f"the API key {key.name} may send {key.requests_per_minute} requests per minute", wait_s)
+        use.tokens -= 1
+
+    def _files(self) -> list[Path]:
+        """Return one path for each key; what begins with a dot is how Kubernetes swaps a Secret's content."""
+        found = self.directory.iterdir() if self.directory else ()
+        return sorted(path for path in found if not path.name.startswith("."))
+
+    def _reread(self, path: Path) -> ApiKey | None:
+        try:
+            return read_key(path)
+        except (BadKeyFile, OSError) as error:
+            _LOG.error("the API key %s stays as it was: %s", path.name, error)  # the sentence says all
+            return self._keys.get(path.name)
+
+
+def _unknown(message: str) -> CallError:
+    return CallError(grpc.StatusCode.UNAUTHENTICATED, message)
+
+
+def _exhausted(message: str, retry_after_s: float) -> CallError:
+    return Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, message, retry_after_s, reason="key_limit")
+
+
+def _host(peer: str) -> str:
+    """Return the address without scheme and port, written in one way: `ipv4:10.0.0.1:5000` is 10.0.0.1."""
+    host = unquote(peer.partition(":")[2].rpartition(":")[0]).strip("[]").partition("%")[0]
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host or peer
+    return str(getattr(address, "ipv4_mapped", None) or address)

@@ -1,0 +1,125 @@
+"""What the gateway reads, refuses and changes in a request. Pure: bytes in, bytes or a CallError out."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from dormouse_api.limits import MAX_MESSAGE_BYTES, MAX_REQUEST_ID_CHARS
+from dormouse_api.names import METADATA_CACHE_SALT, METADATA_CALLER
+from dormouse_api.status import CallError
+from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_gateway.clients.salts import Salts
+
+HTTP_PEER = "http:"  # how the address of a peer begins that came over HTTP; gRPC's begin with ipv4: and the like
+MAX_MODEL_CHARS = 256  # longer than any name that the custom resource allows
+
+Request = pb.GenerateRequest | pb.TokenizeRequest | pb.DetokenizeRequest | pb.GetModelRequest
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+_FORWARDED = frozenset({"traceparent", "tracestate"})  # all that a client says to workers beside its message
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One method that is routed."""
+
+    name: str
+    request: type[Request]
+    need_ready: bool  # False: workers answer it while asleep, too
+
+    @property
+    def path(self) -> str:
+        """Return the method's path on the wire."""
+        return f"/dormouse.v1.Inference/{self.name}"
+
+
+GENERATE = Method("Generate", pb.GenerateRequest, need_ready=True)
+METHODS = (
+    GENERATE,
+    Method("Tokenize", pb.TokenizeRequest, need_ready=False),
+    Method("Detokenize", pb.DetokenizeRequest, need_ready=False),
+    Method("GetModel", pb.GetModelRequest, need_ready=False),
+)
+
+
+def parse(method: Method, raw: bytes | None) -> Request:
+    """Parse the request and check what the gateway itself relies on. Raises CallError INVALID_ARGUMENT.
+
+    Fields that this gateway does not know are dropped: what nobody has looked at here must not reach a newer worker.
+    """
+    if raw is None:
+        words = f"{method.name} takes one dormouse.v1.{method.request.DESCRIPTOR.name}"
+        raise _invalid(f"the call ended without a message; {words}")
+    if len(raw) > MAX_MESSAGE_BYTES:
+        raise _invalid(f"the message has {len(raw)} bytes; the limit is {MAX_MESSAGE_BYTES}")
+    try:
+        request: Request = method.request.FromString(raw)
+    except DecodeError as error:
+        raise _invalid(f"the message is no dormouse.v1.{method.request.DESCRIPTOR.name}") from error
+    request.DiscardUnknownFields()
+    _check_model(request.model)
+    if isinstance(request, pb.GenerateRequest):
+        _check_generate(request)
+    return request
+
+
+def prepare(request: Request, *, model_name: str, rng: random.Random) -> bytes:
+    """Return the bytes for the worker: its own name for the model, and what the client left to be drawn.
+
+    Seed and request id are drawn here, once, so that a second try on another worker says the same. The rest of the
+    message stays as it was parsed.
+    """
+    request.model = model_name
+    if isinstance(request, pb.GenerateRequest):
+        if not request.sampling_params.HasField("seed"):
+            request.sampling_params.seed = rng.getrandbits(64)
+        if not request.request_id:
+            request.request_id = str(uuid.UUID(int=rng.getrandbits(128), version=4))
+    return bytes(request.SerializeToString())
+
+
+def forwarded_metadata(given: Any, *, caller: str, has_role: bool, salts: Salts) -> Metadata:
+    """Return the client's trace context, the caller's name and the salt: workers get no other metadata of a call.
+
+    The ticket that proves the gateway's role is made out to one worker, and comes when that one is known. Who can prove
+    no role sends no name and no salt: workers take them from gateways only. Raises CallError INVALID_ARGUMENT if the
+    client presents more than one API key.
+    """
+    kept = tuple((key, value) for key, value in given or () if key in _FORWARDED)
+    salt = salts.salt(given)
+    if not has_role:
+        return kept
+    named = (*kept, (METADATA_CALLER, salts.alias(caller)))
+    return (*named, (METADATA_CACHE_SALT, salt)) if salt else named
+
+
+def sent_salt(metadata: Metadata) -> str:
+    """Return the cache salt that workers get with this forwarded metadata, "" if none."""
+    return next((str(value) for key, value in metadata if key == METADATA_CACHE_SALT), "")
+
+
+def _check_model(model: str) -> None:
+    if not model:
+        raise _invalid("model is empty; it must be the name of a model, or namespace/name")
+    if len(model) > MAX_MODEL_CHARS:
+        raise _invalid(f"model has {len(model)} characters; the limit is {MAX_MODEL_CHARS}")
+
+
+def _check_generate(request: pb.GenerateRequest) -> None:
+    if request.HasField("resume"):
+        raise _invalid("resume is set; only a gateway may set it towards a worker")
+    request_id = request.request_id
+    if len(request_id) > MAX_REQUEST_ID_CHARS:
+        raise _invalid(f"request_id has {len(request_id)} characters; the limit is {MAX_REQUEST_ID_CHARS}")
+    if request_id and not (request_id.isascii() and request_id.isprintable()):
+        raise _invalid(f"request_id is {request_id!r}; allowed are printable ASCII characters")
+
+
+def _invalid(message: str) -> CallError:
+    return CallError(grpc.StatusCode.INVALID_ARGUMENT, message)

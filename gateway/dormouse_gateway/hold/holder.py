@@ -1,0 +1,288 @@
+"""Finds a worker for a request: at once where one has room, else after it waited in line. Owns line and timers.
+
+All doors (gRPC, HTTP) call `lease`; nothing here knows how they speak. The decisions stand in `line`, `room` and
+`pool`; here they are made whenever something changed (`review`), and carried out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from dormouse_api.status import CallError
+from dormouse_gateway.hold import refusals
+from dormouse_gateway.hold.line import Held, HoldFull, HoldQueue, HoldSettings, WaitPolicy, WaitReason
+from dormouse_gateway.hold.slept import Slept
+from dormouse_gateway.hold.wait import HoldTicket, Start
+from dormouse_gateway.model import Deployment, Endpoint, EndpointId
+from dormouse_gateway.router import Lease, Router
+from dormouse_gateway.routing.policy import NOTHING, Demand
+from dormouse_gateway.workers.pool import NOBODY
+from dormouse_gateway.workers.room import WorkerCapacity
+from dormouse_kube.reflector import ObjectKey
+
+FAILING_LIMIT_S = 10.0  # the kubelet starts a crashed worker again: if it comes up then, nobody needs to be refused
+TRUST_AGAIN_S = 1.0  # a worker that lost a stream and goes on saying that it takes requests has it offered then
+_TICK_S = 1.0  # everything is told; should something not be, the line moves on all the same
+
+
+@dataclass(eq=False, slots=True)
+class _Request(Held):
+    """A request in line. `granted` gets a lease, which whoever waits takes, or the refusal."""
+
+    wait: HoldTicket
+    demand: Demand
+    like: Endpoint | None = None  # only one that runs the same will do: it goes on with what that began
+    tried: Mapping[EndpointId, int] = field(default_factory=dict)  # not these for a while, unless they began anew
+    granted: asyncio.Future[Lease] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class Holder:
+    """Leads requests to workers."""
+
+    def __init__(
+        self,
+        router: Router,
+        settings: HoldSettings,
+        *,
+        on_first: Callable[[ObjectKey], None] = lambda _: None,
+        on_unwanted: Callable[[ObjectKey], None] = lambda _: None,
+        on_end: Callable[[str, float], None] = lambda _name, _seconds: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take who hears that a line begins or ends, that nobody waits for a wake, and how long a request was held."""
+        self._router = router
+        self._settings = settings
+        self._on_first = on_first
+        self._on_unwanted = on_unwanted
+        self._on_end = on_end
+        self.clock = clock
+        self._queue: HoldQueue[_Request] = HoldQueue(settings.limits)
+        self._slept = Slept(router.pool)
+        self._timers: dict[ObjectKey, asyncio.TimerHandle] = {}
+        self._is_closed = False
+        router.on_change = self.review
+
+    def __repr__(self) -> str:
+        """Show who waits."""
+        return f"Holder({self._queue!r})"
+
+    def __len__(self) -> int:
+        """Return how many requests wait."""
+        return len(self._queue)
+
+    def check_integrity(self) -> None:
+        """Recount everything. Raises AssertionError."""
+        self._queue.check_integrity()
+        assert self._timers.keys() == set(self._queue.lines()), f"timers for {sorted(self._timers)}, {self!r}"
+
+    async def lease(
+        self,
+        deployment: Deployment,
+        wait: HoldTicket,
+        *,
+        demand: Demand = NOTHING,
+        tried: Mapping[EndpointId, int] = NOBODY,
+    ) -> Lease:
+        """Return a worker for one request, as soon as there is one; the lease must be entered.
+
+        `tried` are left out if another has room now. Raises CallError: UNAVAILABLE by order or after the time for a
+        cold start, RESOURCE_EXHAUSTED when the line is full or the workers stay busy, DEADLINE_EXCEEDED.
+        """
+        wait.is_held = False
+        if not self._queue.count(deployment.key):
+            lease = self._router.try_lease(deployment.key, self._batch(deployment), tried=tried, demand=demand)
+            if lease:
+                return lease
+        return await self._wait(deployment, self._request(deployment, wait, demand))
+
+    async def lease_heir(
+        self,
+        deployment: Deployment,
+        wait: HoldTicket,
+        *,
+        like: Endpoint,
+        demand: Demand = NOTHING,
+        tried: Mapping[EndpointId, int] = NOBODY,
+    ) -> Lease:
+        """Return a worker that runs the same as another, for the rest of what that one began, as soon as there is one.
+
+        A full one will do now, where nobody has to wait. One of `tried` will do once it has begun anew, or went on
+        taking requests for a while. Raises CallError as `lease` does, and UNAVAILABLE at once where the pods that are
+        there run something else.
+        """
+        wait.is_held = False
+        if lease := self._router.try_lease(deployment.key, None, tried=tried, like=like, demand=demand):
+            return lease
+        request = self._request(deployment, wait, demand)
+        request.like, request.tried = like, tried
+        request.want = (like.revision, like.model_digest, frozenset(tried.items()))
+        return await self._wait(deployment, request)
+
+    async def _wait(self, deployment: Deployment, request: _Request) -> Lease:
+        """Have the request wait in line for its worker."""
+        self._enter(deployment.key, request)
+        wait, is_taken = request.wait, False
+        try:
+            async with asyncio.timeout(max(0.0, wait.deadline_s - self.clock())):
+                terms = self._queue.terms(deployment.key)
+                if terms and not request.granted.done():
+                    wait.is_held = True
+                    await wait.on_held(terms.limit_s)
+                lease = await request.granted
+                is_taken = True
+        except TimeoutError:
+            raise refusals.held_past_deadline(deployment) from None
+        else:
+            return lease
+        finally:
+            self._end(request, deployment, is_taken=is_taken)
+
+    def review(self, key: ObjectKey) -> None:
+        """Let go whom a change of the deployment, of its workers or of the time lets go."""
+        deployment = self._router.catalogue.get(key)
+        is_awake = self._router.pool.is_ready(key)
+        self._slept.note(key, deployment, is_awake=is_awake)
+        if not self._queue.count(key):
+            return
+        refusal = _refusal(key, deployment, is_awake=is_awake)
+        if refusal or deployment is None:
+            self._refuse(self._queue.take_all(key), refusal)
+        else:
+            terms = self._terms(deployment, is_awake=is_awake)
+            self._queue.turn(key, terms, self.clock())
+            self._let_go(deployment, terms, self._queue.in_turn(key))
+        self._settle(key)
+
+    def hand_back(self) -> None:
+        """Refuse everyone who waits, and from now on everyone who would have to."""
+        self._is_closed = True
+        for key in self._queue.lines():
+            self._refuse(self._queue.take_all(key), refusals.ending())
+            self._settle(key)
+
+    def _request(self, deployment: Deployment, wait: HoldTicket, demand: Demand) -> _Request:
+        return _Request(deployment.key, wait.num_bytes, self.clock(), wait, demand)
+
+    def _enter(self, key: ObjectKey, request: _Request) -> None:
+        """Put the request in line. Raises CallError if it may not wait."""
+        deployment = self._router.catalogue.get(key)
+        is_awake = self._router.pool.is_ready(key)
+        refusal = refusals.ending() if self._is_closed else _refusal(key, deployment, is_awake=is_awake)
+        if refusal or deployment is None:
+            raise refusal or refusals.deleted(key.name)
+        if request.like is None:
+            request.wait.start = Start.WARM if is_awake else self._slept.start(deployment)
+        terms = self._terms(deployment, is_awake=is_awake)
+        try:
+            self._queue.enter(request, terms, max_requests=deployment.max_held)
+        except HoldFull as error:
+            raise refusals.hold_full(deployment, str(error)) from error
+        # Nothing changed for those who were there; of who wants any worker the first is asked for again.
+        self._let_go(deployment, terms, (request,) if request.like else self._queue.in_turn(key, {None}))
+        self._settle(key)
+
+    def _end(self, request: _Request, deployment: Deployment, *, is_taken: bool) -> None:
+        """Forget the request, whichever way it went; a lease that nobody took goes back."""
+        request.wait.over_s = self.clock()
+        request.wait.hold_s = request.wait.over_s - request.arrived_s
+        self._on_end(deployment.full_name, request.wait.hold_s)
+        if self._queue.leave(request):
+            self._settle(request.key)
+        granted = request.granted
+        if granted.cancel() or granted.cancelled() or is_taken:
+            return
+        if granted.exception() is None:  # asked in any case: asyncio logs what nobody asked for
+            granted.result().give_back()
+
+    def _let_go(self, deployment: Deployment, terms: WaitPolicy, requests: Iterable[_Request]) -> None:
+        """Give these a worker, in this order, as long as one has room; refuse who waited long enough."""
+        now_s = self.clock()
+        self._grant(requests, self._batch(deployment), now_s)
+        self._refuse(self._queue.take_overdue(deployment.key, now_s), refusals.held_too_long(deployment, terms))
+
+    def _grant(self, requests: Iterable[_Request], batch: WorkerCapacity, now_s: float) -> None:
+        """Give the first a worker, and the next, as long as one has room; what is not to be had is asked for once."""
+        hopeless: dict[Hashable, CallError] = {}  # what heirs want and nobody ever offers, with why
+        for request in requests:
+            if request.granted.cancelled():  # its client has just gone
+                self._queue.leave(request)
+                continue
+            if request.want not in hopeless:
+                if self._grant_one(request, batch, now_s):
+                    continue
+                if request.like is None:
+                    return
+                if not (refusal := self._heirless(request.like)):
+                    continue  # it waits, and whoever needs no particular worker does not wait for it
+                hopeless[request.want] = refusal
+            self._queue.leave(request)
+            self._refuse([request], hopeless[request.want])
+
+    def _grant_one(self, request: _Request, batch: WorkerCapacity, now_s: float) -> bool:
+        """Give the request a worker if there is one for it."""
+        key, tried = request.key, request.tried
+        if tried and now_s >= request.arrived_s + TRUST_AGAIN_S:
+            tried = self._router.pool.silent(key, tried)
+        lease = self._router.try_lease(key, batch, tried=tried, like=request.like, demand=request.demand)
+        if lease is None:
+            return False
+        if request.wait.start is not Start.WARM:
+            request.wait.wake_s = max(0.0, self._queue.since_s(key) - request.arrived_s)
+        request.wait.hold_s = now_s - request.arrived_s
+        self._queue.leave(request)
+        request.granted.set_result(lease)
+        return True
+
+    def _heirless(self, like: Endpoint) -> CallError | None:
+        """Return why not to wait for a worker that will not come: those that are there run something else."""
+        return None if self._router.pool.may_get_heir(like) else refusals.nobody_the_same(like)
+
+    def _refuse(self, requests: Iterable[_Request], error: CallError | None) -> None:
+        for request in requests:
+            if not request.granted.cancelled():
+                request.granted.set_exception(error or refusals.deleted(request.key.name))
+
+    def _settle(self, key: ObjectKey) -> None:
+        """Bring what others see and what runs in line with the line."""
+        held, deployment = self._queue.count(key), self._router.catalogue.get(key)
+        activity = self._router.activity.activity(key)
+        was_held = activity.held if activity else 0
+        terms = self._queue.terms(key)
+        is_cold = terms is not None and terms.regime is not WaitReason.SATURATED
+        is_wanted = is_cold and deployment is not None and deployment.desired_state == "Auto"
+        self._router.activity.note_held(key, held, is_wanted=is_wanted)
+        self._set_timer(key)
+        if not is_wanted:
+            self._on_unwanted(key)
+        if bool(was_held) != bool(held):
+            self._on_first(key)
+
+    def _set_timer(self, key: ObjectKey) -> None:
+        """Look at the line again when its first is due, when a breaker lets one in, and once a second."""
+        due_s, handle = self._queue.due_s(key), self._timers.pop(key, None)
+        if handle:
+            handle.cancel()
+        if due_s is not None:
+            probe_in_s = self._router.pool.probe_in_s(key)
+            delay_s = min(_TICK_S, max(0.0, due_s - self.clock()), _TICK_S if probe_in_s is None else probe_in_s)
+            self._timers[key] = asyncio.get_running_loop().call_later(delay_s, self.review, key)
+
+    def _terms(self, deployment: Deployment, *, is_awake: bool) -> WaitPolicy:
+        if is_awake:
+            return WaitPolicy(WaitReason.SATURATED, self._settings.saturated_timeout_s)
+        if deployment.phase == "Failed":
+            return WaitPolicy(WaitReason.FAILING, min(FAILING_LIMIT_S, deployment.hold_timeout_s))
+        return WaitPolicy(WaitReason.COLD, deployment.hold_timeout_s)
+
+    def _batch(self, deployment: Deployment) -> WorkerCapacity:
+        return WorkerCapacity(deployment.max_num_seqs, self._settings.worker_queue)
+
+
+def _refusal(key: ObjectKey, deployment: Deployment | None, *, is_awake: bool) -> CallError | None:
+    """Return why nobody waits for the deployment, None if they do."""
+    if deployment is None:
+        return refusals.deleted(f"{key.namespace}/{key.name}")
+    return None if is_awake else refusals.not_held(deployment)

@@ -1,0 +1,1 @@
+"""A call's way from worker to worker, without a token twice or lost."""

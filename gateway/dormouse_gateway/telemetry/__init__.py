@@ -1,0 +1,1 @@
+"""What is measured and traced. The rest knows the seam `tracing` only."""

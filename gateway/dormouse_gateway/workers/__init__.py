@@ -1,0 +1,1 @@
+"""The workers as the gateway knows them: connections, places, loads."""

@@ -1,0 +1,1 @@
+"""Carries decisions out: at the API server, at workers. It decides nothing."""

@@ -1,0 +1,1 @@
+"""Mutual TLS: the authority, and a certificate for everybody who calls or is called."""

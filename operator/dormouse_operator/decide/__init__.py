@@ -1,0 +1,1 @@
+"""Pure decisions over observed facts: no clock, no clients, no asyncio. Every branch is tested."""

@@ -1,0 +1,178 @@
+"""What the operator can do: each action is one idempotent effect. Nouns only; `execute` carries them out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dormouse_operator.model import Pod, SleepLevel
+
+POLL_S = 0.5  # while a worker changes by itself
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyService:
+    """Make the Service what it should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyRanksService:
+    """Make the Service under which the pods of groups find each other what it should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyDisruptionBudget:
+    """Make the PodDisruptionBudget what it should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteDisruptionBudget:
+    """Delete exactly this PodDisruptionBudget."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyNetworkPolicy:
+    """Make the NetworkPolicy what it should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteNetworkPolicy:
+    """Delete exactly this NetworkPolicy."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePod:
+    """Create the pod of a replica, and before it the claim that keeps its hub's model, if that is ours to make."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreateFollower:
+    """Create a pod of the group of this leader."""
+
+    leader: Pod
+    ordinal: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePod:
+    """Delete exactly this pod."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class RemovePod:
+    """Drain a worker and, once it is idle or must not wait any longer, delete its pod."""
+
+    pod: Pod
+    must_end: bool  # the time for draining is over
+
+
+@dataclass(frozen=True, slots=True)
+class SwapEngine:
+    """Drain a worker and, once it is idle or must not wait any longer, have it start the wanted engine instead."""
+
+    pod: Pod
+    must_end: bool  # the time for draining is over: end what still runs
+
+
+@dataclass(frozen=True, slots=True)
+class Relabel:
+    """Have the pod's label say of which revision its engine is."""
+
+    pod: Pod
+    revision: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetGate:
+    """Open or close the readiness gate of a pod."""
+
+    pod: Pod
+    is_open: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class InitializeCache:
+    """Have a worker allocate the agreed counts."""
+
+    pod: Pod
+    num_gpu_blocks: int
+    num_cpu_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Have a worker refuse new requests, and wait a moment for the running ones."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class EndRequests:
+    """Have a worker refuse new requests and end the running ones."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class PutToSleep:
+    """Put workers to sleep in two phases: if one of them refuses the first, all stay awake."""
+
+    pods: tuple[Pod, ...]
+    level: SleepLevel
+    must_abort: bool  # the time for draining is over: end what still runs
+    request_counters: Mapping[str, int] = field(default_factory=dict)  # by pod name: one more request, and none sleeps
+
+
+@dataclass(frozen=True, slots=True)
+class WakeUp:
+    """Wake the workers of one replica in two phases, or end their draining."""
+
+    pods: tuple[Pod, ...]
+
+
+ReplicaAction = SetGate | InitializeCache | Drain | EndRequests | PutToSleep | WakeUp
+ClusterAction = (
+    ApplyService
+    | ApplyRanksService
+    | ApplyDisruptionBudget
+    | DeleteDisruptionBudget
+    | ApplyNetworkPolicy
+    | DeleteNetworkPolicy
+    | CreatePod
+    | CreateFollower
+    | DeletePod
+    | Relabel
+    | SetGate
+)
+WorkerAction = InitializeCache | Drain | EndRequests | PutToSleep | WakeUp | SwapEngine
+Action = ClusterAction | WorkerAction | RemovePod
+
+
+def pods_of(action: Action) -> tuple[Pod, ...]:
+    """Return the pods that an action is about; one that is still to be created is none."""
+    match action:
+        case ApplyService() | ApplyRanksService() | ApplyDisruptionBudget() | DeleteDisruptionBudget():
+            return ()
+        case ApplyNetworkPolicy() | DeleteNetworkPolicy() | CreatePod() | CreateFollower():
+            return ()
+        case PutToSleep(pods) | WakeUp(pods):
+            return pods
+        case _:
+            return (action.pod,)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The actions of this pass, and after how many seconds to look again even if nothing changes (None: never)."""
+
+    actions: tuple[Action, ...] = ()
+    requeue_after_s: float | None = None

@@ -1,0 +1,145 @@
+"""How many KV-cache blocks every replica holds: the minimum of all reports, and when a report counts. Pure.
+
+    first:   the minimum of the reports that count
+    then:    lowered at once by a smaller report; raised only if every replica could follow and it is worth a tenth
+
+A replica of several ranks reports as one (`ranks`). A report counts when the worker has not failed, its numbers are
+possible, and its blocks have the size of the others'. (That it is of this pod and of these settings is checked where
+workers are asked.) Raising interrupts workers that serve, one after the other, so it must be worth it. At the first
+start everybody who has a node is waited for, but only so long: a replica without a node, or a late one, joins later.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from dormouse_operator.decide import ranks
+from dormouse_operator.model import Observed, Pod, Report, Worker, WorkerState
+
+BLOCKS_AGREED = "BlocksAgreed"
+WAITING_FOR_REPORTS = "WaitingForReports"
+WORTH_RAISING = 1.1  # a larger count is taken from this multiple of the present one on
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What every replica must hold, and why."""
+
+    num_gpu_blocks: int
+    num_cpu_blocks: int
+    block_size: int
+    reported: tuple[int, ...]  # by replica
+    limiting_pod: str
+    limiting_rank: int
+    limiter: str  # who that is, for people
+
+    def __str__(self) -> str:
+        """Return the sentence that users read."""
+        least = min(self.reported)
+        if self.num_gpu_blocks < least:
+            return f"{self.num_gpu_blocks}, as allocated already; reported are {list(self.reported)}"
+        if len(self.reported) == 1:
+            return f"{self.num_gpu_blocks}, as {self.limiter} reported"
+        return f"{self.num_gpu_blocks}, the minimum of {list(self.reported)}, limited by {self.limiter}"
+
+
+def possible_report(observed: Observed, pod: Pod) -> Report | None:
+    """Return what the replica reports unless it failed or something in it can not be; of several ranks the least."""
+    worker = observed.worker(pod)
+    report = ranks.whole(worker) if worker and worker.state is not WorkerState.FAILED else None
+    if worker is None or report is None:
+        return None
+    return None if ranks.flaw_of(observed.group(pod), worker) or report.num_gpu_blocks == 0 else report
+
+
+def block_size_of(observed: Observed) -> int | None:
+    """Return the tokens per block that counts: of those that hold a cache, else of most; the lowest index decides."""
+    known = [(pod, report) for pod in observed.replicas if (report := possible_report(observed, pod))]
+    holding = [report.block_size for pod, report in known if observed.allocated_gpu_blocks(pod)]
+    sizes = Counter(holding or [report.block_size for _, report in known])
+    return sizes.most_common(1)[0][0] if sizes else None
+
+
+def counting_report(observed: Observed, pod: Pod, block_size: int | None) -> Report | None:
+    """Return the pod's report if it counts, where this size of blocks does."""
+    report = possible_report(observed, pod)
+    return report if report and report.block_size == block_size else None
+
+
+def reports(observed: Observed) -> list[tuple[Pod, Report]]:
+    """Return the reports that count, by replica."""
+    size = block_size_of(observed)
+    found = ((pod, counting_report(observed, pod, size)) for pod in observed.replicas)
+    return [(pod, report) for pod, report in found if report]
+
+
+def missing(observed: Observed) -> list[Pod]:
+    """Return the pods that have a node and may still report."""
+    scheduled = (pod for pod in observed.replicas if observed.group(pod).is_scheduled)
+    return [pod for pod in scheduled if _may_report(observed.worker(pod))]
+
+
+def _may_report(worker: Worker | None) -> bool:
+    return worker is None or (not ranks.reports_of(worker) and worker.state is not WorkerState.FAILED)
+
+
+def agree(observed: Observed) -> Agreement | None:
+    """Return the agreement, None while there is nothing to agree on or somebody is still waited for."""
+    counting = reports(observed)
+    if not counting or _must_wait(observed):
+        return None
+    limiting_pod, least = min(counting, key=lambda entry: (entry[1].num_gpu_blocks, entry[0].index))
+    group = observed.group(limiting_pod)
+    return Agreement(
+        num_gpu_blocks=_agreed(
+            observed, least.num_gpu_blocks, is_complete=len(counting) == observed.deployment.replicas
+        ),
+        num_cpu_blocks=min(report.num_cpu_blocks for _, report in counting),
+        block_size=least.block_size,
+        reported=tuple(report.num_gpu_blocks for _, report in counting),
+        limiting_pod=group.pod_name(least.rank),
+        limiting_rank=least.rank,
+        limiter=f"pod {limiting_pod.name}" if limiting_pod.num_ranks == 1 else ranks.where(group, least.rank),
+    )
+
+
+def waiting_ends(observed: Observed) -> datetime | None:
+    """Return until when reports are waited for, None if no wait was recorded."""
+    recorded = observed.deployment.recorded.conditions.get(BLOCKS_AGREED)
+    if recorded is None or recorded.condition.reason != WAITING_FOR_REPORTS or recorded.since is None:
+        return None
+    return recorded.since + timedelta(seconds=observed.agreement_timeout_s)
+
+
+def _agreed(observed: Observed, least: int, *, is_complete: bool) -> int:
+    """Return the count, given the least report that counts and whether every replica has one."""
+    held = _present(observed)
+    if held is None or least < held:
+        return least
+    return least if is_complete and least >= held * WORTH_RAISING else held
+
+
+def _present(observed: Observed) -> int | None:
+    """Return the count of now: the recorded one, as long as anybody holds a cache; None = none."""
+    allocated = list(_allocated(observed))
+    recorded = observed.deployment.recorded.kv_cache
+    if not allocated:
+        return None
+    return recorded.num_gpu_blocks if recorded and recorded.num_gpu_blocks else min(allocated)
+
+
+def _must_wait(observed: Observed) -> bool:
+    """Tell whether a report may still come that the first agreement should hold."""
+    if not missing(observed) or any(_allocated(observed)):
+        return False
+    ends = waiting_ends(observed)
+    return ends is None or observed.now < ends
+
+
+def _allocated(observed: Observed) -> Iterator[int]:
+    """Yield the counts that are allocated."""
+    counts = (observed.allocated_gpu_blocks(pod) for pod in observed.replicas)
+    return (count for count in counts if count > 0)

@@ -1,0 +1,1 @@
+"""One condition = one step = one file, each a guard ladder. `all` holds their order. Pure."""

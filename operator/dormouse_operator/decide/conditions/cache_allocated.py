@@ -1,0 +1,37 @@
+"""CacheAllocated: every replica holds the agreed number of blocks. Pure."""
+
+from __future__ import annotations
+
+from dormouse_operator.decide import block_agreement
+from dormouse_operator.decide.conditions.verdicts import failed, first_failed, holds, no_replicas, not_yet, unknown
+from dormouse_operator.model import AWAKE, Condition, Observed, WorkerState
+
+TYPE = "CacheAllocated"
+
+
+def evaluate(observed: Observed) -> Condition:
+    """See the module."""
+    there = observed.replicas
+    if off := no_replicas(TYPE, observed):
+        return off
+    if found := first_failed(observed, "later"):
+        pod, failure = found
+        return failed(TYPE, failure.reason, f"pod {pod.name}: {failure.message}")
+    agreement = block_agreement.agree(observed)
+    if agreement is None:
+        return unknown(TYPE, "WaitingForAgreement", "no number of blocks is agreed")
+    profiled = (pod for pod in there if observed.state(pod) is WorkerState.PROFILED)
+    if refused := next((pod for pod in profiled if pod.name in observed.refusals), None):
+        return failed(TYPE, "AllocationRefused", f"pod {refused.name}: {observed.refusals[refused.name]}")
+    sleeping = [pod for pod in there if observed.state(pod) is WorkerState.ASLEEP]
+    if asleep := next((pod for pod in sleeping if not observed.is_spare(pod)), None):
+        return not_yet(TYPE, "Asleep", f"pod {asleep.name} is asleep and has given its cache back")
+    holding = [
+        pod
+        for pod in there
+        if observed.state(pod) in AWAKE and observed.allocated_gpu_blocks(pod) == agreement.num_gpu_blocks
+    ]
+    words = f"{len(holding)} of {observed.deployment.replicas} workers hold {agreement.num_gpu_blocks} blocks"
+    if len(holding) + observed.spare_replicas < observed.deployment.replicas:
+        return not_yet(TYPE, "Allocating", words)
+    return holds(TYPE, "Allocated", words)

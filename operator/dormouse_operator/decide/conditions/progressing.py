@@ -1,0 +1,55 @@
+"""Progressing: the pods are as the spec wants them, or on the way there. Pure."""
+
+from __future__ import annotations
+
+from dormouse_operator.decide.conditions.accepted import rejection
+from dormouse_operator.decide.conditions.verdicts import failed, holds, not_yet, unknown
+from dormouse_operator.decide.rollout.change import Change, change_of
+from dormouse_operator.decide.rollout.inventory import Standing, classify_pods, is_available, is_exchanging
+from dormouse_operator.decide.rollout.stall import (
+    COMPLETE,
+    CONDITION,
+    DEADLINE_EXCEEDED,
+    is_complete,
+    is_late,
+    stall_of,
+)
+from dormouse_operator.model import Condition, Observed
+
+TYPE = CONDITION
+RECREATING = "Recreating"
+_REMEDY = "the old pods serve on; change the spec, or apply the old one again to return to it"
+
+
+def evaluate(observed: Observed) -> Condition:
+    """See the module."""
+    standing = classify_pods(observed)
+    if rejection(observed):
+        return unknown(TYPE, "NotAccepted", "the spec is not accepted")
+    if stop := stall_of(observed, standing):
+        is_told = stop.message.endswith(_REMEDY)  # taken from the recorded condition
+        words = stop.message if is_told else f"revision {observed.revision} stopped: {stop.message}; {_REMEDY}"
+        return failed(TYPE, stop.reason, words)
+    if is_complete(observed, standing):
+        return holds(TYPE, COMPLETE, f"all pods are of revision {observed.revision}")
+    available = sum(is_available(observed, pod) for pod in standing.new)
+    words = f"{available} of {observed.deployment.replicas} replicas of revision {observed.revision} are there"
+    if is_late(observed, standing):
+        limit_s = observed.deployment.rollout.progress_deadline_s
+        return not_yet(TYPE, DEADLINE_EXCEEDED, f"no progress for {limit_s} s: {words}")
+    if not is_exchanging(observed, standing):
+        return holds(TYPE, "Starting", words)
+    return _moving(observed, standing, words)
+
+
+def _moving(observed: Observed, standing: Standing, words: str) -> Condition:
+    """Tell how the exchange is done, and why not otherwise."""
+    if observed.deployment.rollout.strategy == "Surge":
+        return holds(TYPE, "Surging", words)
+    if group := next((pod for pod in standing.old if pod.group_size > 1), None):
+        why = f"SleepSwap can not exchange the engine of a group of {group.group_size} pods"
+        return holds(TYPE, RECREATING, f"{why}: each group is deleted first, then created; {words}")
+    if any(change_of(observed, pod) is Change.POD for pod in standing.old):
+        why = "SleepSwap can not change image, device, resources or volumes of a pod"
+        return holds(TYPE, RECREATING, f"{why}: each pod is deleted first, then created; {words}")
+    return holds(TYPE, "Swapping", words)

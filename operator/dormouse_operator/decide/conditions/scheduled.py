@@ -1,0 +1,101 @@
+"""Scheduled: every replica has a pod, and every pod a node. Pure."""
+
+from __future__ import annotations
+
+from dormouse_operator.decide.children import free_name
+from dormouse_operator.decide.conditions.accepted import rejection
+from dormouse_operator.decide.conditions.verdicts import failed, holds, no_replicas, not_yet, unknown
+from dormouse_operator.decide.groups import scheduling_ends
+from dormouse_operator.model import Condition, Group, Observed, Pod, follower_name
+
+TYPE = "Scheduled"
+GROUP_BROKEN = "GroupBroken"
+
+
+def evaluate(observed: Observed) -> Condition:
+    """See the module."""
+    wanted, there = observed.deployment.replicas, observed.replicas
+    if rejection(observed):
+        return unknown(TYPE, "NotAccepted", "the spec is not accepted")
+    if refused := _refused_pod(observed):
+        return failed(TYPE, "PodRejected", refused)
+    if refused := _refused_child(observed):
+        return failed(TYPE, "ChildRejected", refused)
+    if off := no_replicas(TYPE, observed):
+        return off
+    if ended := next((pod for pod in there if pod.has_ended), None):
+        return not_yet(TYPE, "PodEnded", f"pod {ended.name} ended: {ended.end_message or 'no reason given'}")
+    if broken := next(
+        (why for pod in observed.pods if observed.is_wanted(pod) and (why := _breach(observed, pod))), ""
+    ):
+        return not_yet(TYPE, GROUP_BROKEN, broken)
+    if len(there) < wanted:
+        return not_yet(TYPE, "PodsMissing", f"{len(there)} of {wanted} pods exist{_still_ending(observed)}")
+    return _groups(observed) if observed.deployment.parallelism.is_grouped else _pods(observed)
+
+
+def _pods(observed: Observed) -> Condition:
+    """Tell of replicas that are one pod each."""
+    there = observed.replicas
+    if stuck := next((pod for pod in there if pod.unscheduled_message), None):
+        return failed(TYPE, "Unschedulable", f"pod {stuck.name}: {stuck.unscheduled_message}")
+    if waiting := next((pod for pod in there if not pod.is_scheduled), None):
+        return not_yet(TYPE, "WaitingForNode", f"pod {waiting.name} has no node yet")
+    return holds(TYPE, "Scheduled", f"{len(there)} of {observed.deployment.replicas} pods have a node")
+
+
+def _groups(observed: Observed) -> Condition:
+    """Tell of groups that are not whole: the one whose time is over first, else the first."""
+    groups = [observed.group(pod) for pod in observed.replicas]
+    wanted = observed.deployment.replicas * observed.deployment.parallelism.pipeline
+    there = sum(len(group.members) for group in groups)
+    if there < wanted:
+        return not_yet(TYPE, "PodsMissing", f"{there} of {wanted} pods exist")
+    waiting = [group for group in groups if not group.is_scheduled]
+    if late := next((group for group in waiting if observed.now >= scheduling_ends(observed, group.leader)), None):
+        limit_s = observed.deployment.parallelism.scheduling_deadline_s
+        words = (
+            f"{_without_node(late)} after {limit_s} s; the youngest group that waits begins anew, other groups go on"
+        )
+        return failed(TYPE, "Unschedulable", words)
+    if waiting:
+        return not_yet(TYPE, "WaitingForNode", f"{_without_node(waiting[0])} yet")
+    return holds(TYPE, "Scheduled", f"{there} of {wanted} pods have a node")
+
+
+def _without_node(group: Group) -> str:
+    """Name the pods of a group without a node, and what the scheduler says of the first that it speaks of."""
+    pods = [pod for pod in group.members if not pod.is_scheduled]
+    told = next((f" ({pod.name}: {pod.unscheduled_message})" for pod in pods if pod.unscheduled_message), "")
+    names = ", ".join(pod.name for pod in pods)
+    return f"group {group.leader.index}: no node for {len(pods)} of {len(group.members)} pods, {names}{told}"
+
+
+def _breach(observed: Observed, leader: Pod) -> str:
+    """Return why a group begins anew, "" if it does not."""
+    broken_reason = observed.group(leader).broken_reason
+    return f"group {leader.index} ends and begins anew: {broken_reason}" if broken_reason else ""
+
+
+def _refused_pod(observed: Observed) -> str:
+    """Return the API server's words about a pod that it did not take."""
+    present = {pod.name for pod in observed.pods}
+    for index in range(observed.deployment.replicas):
+        pod = free_name(observed, index)
+        if pod not in present and (words := observed.rejections.get(f"Pod {pod}")):
+            return f"pod {pod}: {words}"
+    forming = (observed.group(leader) for leader in observed.replicas)
+    absent = (follower_name(group.leader.name, ordinal) for group in forming for ordinal in group.missing)
+    told = ((pod, observed.rejections.get(f"Pod {pod}")) for pod in absent)
+    return next((f"pod {pod}: {words}" for pod, words in told if words), "")
+
+
+def _refused_child(observed: Observed) -> str:
+    """Name an object whose write the API server refused, and repeat its words."""
+    return next((f"{about}: {words}" for about, words in sorted(observed.rejections.items())), "")
+
+
+def _still_ending(observed: Observed) -> str:
+    """Name the pod whose name is not free yet."""
+    ending: Pod | None = next((pod for pod in observed.pods if observed.is_wanted(pod) and pod.is_deleting), None)
+    return f"; pod {ending.name} is still ending" if ending else ""

@@ -1,0 +1,120 @@
+"""What is worth an Event: the difference between the recorded status and the one that is about to be written. Pure.
+
+Few, with numbers. Each is told on a flip, so that no repetition tells it twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dormouse_operator.decide import block_agreement, crashes
+from dormouse_operator.decide.conditions import asleep, blocks_agreed, model_loaded, ready, scheduled
+from dormouse_operator.decide.conditions.verdicts import spare_words
+from dormouse_operator.decide.status import (
+    Conditions,
+    actuation_of,
+    is_brought_back,
+    is_woken,
+    wake_seconds,
+    woken_from,
+)
+from dormouse_operator.manifests import EventRecord
+from dormouse_operator.model import Observed, Rung
+from dormouse_operator.model.ladder import PRESSURE
+
+
+def events(observed: Observed, conditions: Conditions) -> list[EventRecord]:
+    """Return what happened since the recorded status was written."""
+    tellers: list[Callable[[Observed, Conditions], EventRecord | None]] = [
+        _downloading,
+        _regrouped,
+        _agreed,
+        _serving,
+        _slept,
+        _emptied,
+        _evicted,
+        _woke,
+        _brought_back,
+    ]
+    told = [tell(observed, conditions) for tell in tellers]
+    failures = _failures(observed, conditions)
+    crashed = [crash for crash in crashes.news(observed) if not any(_repeats(failure, crash) for failure in failures)]
+    return [event for event in told if event] + crashed + failures
+
+
+def _downloading(observed: Observed, conditions: Conditions) -> EventRecord | None:
+    condition, before = conditions[model_loaded.TYPE], observed.deployment.recorded.reason(model_loaded.TYPE)
+    is_news = condition.reason == model_loaded.DOWNLOADING != before
+    return EventRecord("Normal", condition.reason, condition.message) if is_news else None
+
+
+def _regrouped(observed: Observed, conditions: Conditions) -> EventRecord | None:
+    """Tell that a group ends because it lost a pod: time cures it, so it is no failure, but somebody lost requests."""
+    condition, before = conditions[scheduled.TYPE], observed.deployment.recorded.reason(scheduled.TYPE)
+    is_news = condition.reason == scheduled.GROUP_BROKEN != before
+    return EventRecord("Warning", condition.reason, condition.message) if is_news else None
+
+
+def _agreed(observed: Observed, _conditions: Conditions) -> EventRecord | None:
+    recorded, agreement = observed.deployment.recorded, block_agreement.agree(observed)
+    known = recorded.kv_cache.num_gpu_blocks if recorded.kv_cache else 0
+    is_news = agreement and not (recorded.is_true(blocks_agreed.TYPE) and known == agreement.num_gpu_blocks)
+    return EventRecord("Normal", blocks_agreed.TYPE, f"blocks agreed: {agreement}") if is_news else None
+
+
+def _serving(observed: Observed, conditions: Conditions) -> EventRecord | None:
+    condition = conditions[ready.TYPE]
+    is_news = condition.reason == "Serving" and not observed.deployment.recorded.is_true(ready.TYPE)
+    return EventRecord("Normal", ready.TYPE, condition.message) if is_news else None
+
+
+def _slept(observed: Observed, conditions: Conditions) -> EventRecord | None:
+    condition = conditions[asleep.TYPE]
+    is_news = condition.is_true and not observed.deployment.recorded.is_true(asleep.TYPE)
+    return EventRecord("Normal", "Slept", condition.message) if is_news else None
+
+
+def _emptied(observed: Observed, conditions: Conditions) -> EventRecord | None:
+    """Tell that there is no pod because nobody calls; that of an order is no news to who gave it."""
+    condition = conditions[ready.TYPE]
+    is_news = observed.rung is Rung.ZERO and observed.deployment.recorded.reason(ready.TYPE) != condition.reason
+    return EventRecord("Normal", "Slept", condition.message) if is_news else None
+
+
+def _evicted(observed: Observed, _conditions: Conditions) -> EventRecord | None:
+    """Tell that copies in host memory have to go, when it is decided; of replicas that sleep on, when it is done."""
+    ladder, recorded = observed.ladder, observed.deployment.recorded
+    if observed.pressure and ladder and ladder.reason == PRESSURE and ladder != recorded.ladder:
+        return EventRecord("Normal", "Evicted", f"goes to sleep level 2: {observed.pressure}")
+    levels = [(recorded.rank_of(pod.name), observed.worker(pod)) for pod in observed.replicas if observed.is_spare(pod)]
+    emptied = [worker for rank, worker in levels if rank and worker and rank.sleep_level == 1 < worker.sleep_level]
+    words = f"{len(emptied)} replicas that sleep went to level 2: copies of sleeping models took too much host memory"
+    return EventRecord("Normal", "Evicted", words) if emptied else None
+
+
+def _brought_back(observed: Observed, conditions: Conditions) -> EventRecord | None:
+    actuation = actuation_of(observed, conditions)
+    if actuation is None or actuation.path != "cold" or not is_brought_back(observed):
+        return None
+    return EventRecord("Normal", "Woke", f"serves after no pod in {actuation.seconds:.2f} s: {actuation.reason}")
+
+
+def _woke(observed: Observed, conditions: Conditions) -> EventRecord | None:
+    if not is_woken(observed, conditions):
+        return None
+    words = f"awake from level {woken_from(observed)} in {wake_seconds(observed):.2f} s{spare_words(observed)}"
+    return EventRecord("Normal", "Woke", words)
+
+
+def _failures(observed: Observed, conditions: Conditions) -> list[EventRecord]:
+    """Return one warning per condition that fails for a new reason, and that does not repeat an earlier one."""
+    recorded = observed.deployment.recorded
+    first = {condition.reason: condition for condition in reversed(list(conditions.values())) if condition.is_failure}
+    news = [condition for condition in first.values() if recorded.reason(condition.type) != condition.reason]
+    return [EventRecord("Warning", condition.reason, condition.message) for condition in reversed(news)]
+
+
+def _repeats(failure: EventRecord, crash: EventRecord) -> bool:
+    """Tell whether a condition tells of the same end in the same pod."""
+    pod = crash.message.removeprefix("pod ").split(maxsplit=1)[0].rstrip(":")
+    return failure.reason == crash.reason and f"pod {pod}:" in failure.message

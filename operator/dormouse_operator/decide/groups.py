@@ -1,0 +1,90 @@
+"""What groups of pods need beside what their leaders do: all pods made, marked as begun, ended as one. Pure, no memory.
+
+    leader there, never marked     make the followers that are missing; when all are there, mark the leader
+    marked                         a follower that is gone, ended or being deleted ends the leader (`rollout.standing`)
+    leader gone                    its followers are deleted; a new group begins when the last of them is gone
+    not all have a node in time    one such group ends and begins anew: two that hold half of what both need would wait
+                                   for ever
+
+The gates of followers are what their leader's is: so a disruption budget sees a group serve, or not, with all its pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from dormouse_operator.decide.actions import Action, CreateFollower, DeletePod, SetGate
+from dormouse_operator.model import FORMED, Observed, Pod
+
+
+def steps(observed: Observed, leaders: Iterable[Pod]) -> list[Action]:
+    """Return what to do now; `leaders` are the pods that are wanted and stay."""
+    ends = [DeletePod(pod) for pod in observed.orphans if not pod.is_deleting]
+    return [*_begin(observed, leaders), *_follow(observed), *_release(observed), *ends]
+
+
+def _begin(observed: Observed, leaders: Iterable[Pod]) -> list[Action]:
+    """Return what brings groups about whose pods were never all there."""
+    actions: list[Action] = []
+    for leader in leaders:
+        if leader.group_size == 1 or leader.gate_reason:
+            continue
+        missing = observed.group(leader).missing
+        actions += [CreateFollower(leader, ordinal) for ordinal in missing]
+        actions += [] if missing else [SetGate(leader, is_open=False, reason=FORMED)]
+    return actions
+
+
+def _follow(observed: Observed) -> list[SetGate]:
+    """Return what makes the gates of followers those of their leaders."""
+    pairs = ((leader, pod) for leader in observed.pods for pod in observed.group(leader).followers)
+    return [
+        SetGate(pod, is_open=leader.gate_open, reason=leader.gate_reason)
+        for leader, pod in pairs
+        if pod.gate_open != leader.gate_open and not (pod.is_deleting or pod.has_ended)
+    ]
+
+
+def _release(observed: Observed) -> list[Action]:
+    """Return the end of a group that waits too long for nodes: of those that hold some, else of all, the youngest."""
+    ends = _release_due(observed)
+    if ends is None or observed.now < ends:
+        return []
+    return [DeletePod(max(_waiting(observed), key=lambda pod: (_holds_node(observed, pod), _begun(observed, pod))))]
+
+
+def _release_due(observed: Observed) -> datetime | None:
+    """Return when a group gives back what it holds; None if none waits, or pods are still to come or go.
+
+    The time runs anew with each group that begins: so the others can take what the last one gave back.
+    """
+    is_moving = observed.orphans or any(pod.is_deleting for pod in observed.pods)
+    if is_moving or len(observed.replicas) < observed.deployment.replicas:
+        return None
+    return max((scheduling_ends(observed, leader) for leader in _waiting(observed)), default=None)
+
+
+def _waiting(observed: Observed) -> list[Pod]:
+    """Return the leaders of groups of which pods have no node."""
+    return [pod for pod in observed.replicas if pod.group_size > 1 and not observed.group(pod).is_scheduled]
+
+
+def _holds_node(observed: Observed, leader: Pod) -> bool:
+    return any(pod.is_scheduled for pod in observed.group(leader).members)
+
+
+def _begun(observed: Observed, leader: Pod) -> tuple[datetime, int]:
+    return leader.created or observed.now, leader.index
+
+
+def scheduling_ends(observed: Observed, leader: Pod) -> datetime:
+    """Return until when all pods of a group should have a node."""
+    limit = timedelta(seconds=observed.deployment.parallelism.scheduling_deadline_s)
+    return (leader.created or observed.now) + limit
+
+
+def next_deadline(observed: Observed) -> datetime | None:
+    """Return when the next group is late that has pods without a node, the last of which ends one; None if none is."""
+    ends = [scheduling_ends(observed, leader) for leader in _waiting(observed)]
+    return min((end for end in ends if end > observed.now), default=None)

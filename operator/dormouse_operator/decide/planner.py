@@ -1,0 +1,95 @@
+"""What to do next: Observed → actions. Pure, stores nothing; after a crash it gives the same answer.
+
+Each pass plans at most one step per replica, and every step can be repeated without harm:
+
+    no pod:          create → (it loads and profiles) → the count is agreed → initialise the cache → open the gate
+    to sleep:        close the gate → drain → all replicas sleep together     (by order, or as `sleep_ladder` decides)
+    to wake:         wake up → open the gate
+    not wanted:      close the gate → endpoints gone → drain → delete        (`rollout`, which decides how many at once)
+    of several pods: make the followers, end all when one is gone            (`groups`; all else is the leader's)
+
+What makes it hard: (1) a worker that serves must not lose its requests because a newcomer reported less: such workers
+are taken out of the Service one at a time, and re-initialised when idle. (2) names of pods are deterministic, so a new
+pod has to wait until its predecessor is gone. (3) whoever sleeps holds no cache, yet its count still binds the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from dormouse_operator.decide import block_agreement, children, groups, sleep
+from dormouse_operator.decide.actions import POLL_S, Action, Plan, pods_of
+from dormouse_operator.decide.conditions.accepted import rejection
+from dormouse_operator.decide.replica import next_step
+from dormouse_operator.decide.rollout import plan as rollout
+from dormouse_operator.decide.rollout.inventory import Standing, classify_pods
+from dormouse_operator.decide.rollout.stall import is_complete, progress_ends, stall_of
+from dormouse_operator.model import STUCK_AFTER, Observed, Pod, WorkerState
+
+_CHANGING = {
+    WorkerState.STARTING,
+    WorkerState.LOADING,
+    WorkerState.INITIALIZING,
+    WorkerState.DRAINING,
+    WorkerState.WAKING,
+}
+
+
+def plan(observed: Observed) -> Plan:
+    """Return what to do now. A deployment that is not accepted, or is being deleted, is left as it is."""
+    if observed.deployment.is_deleting or rejection(observed):
+        return Plan()
+    standing = classify_pods(observed)
+    stop = stall_of(observed, standing)
+    exchange = [*rollout.plan(observed, standing, stop), *groups.steps(observed, standing.new)]
+    busy = {pod.name for action in exchange for pod in pods_of(action)}
+    guards = (*children.disruption_budget(observed), *children.network_policy(observed))
+    actions: list[Action] = [*children.services(observed), *guards, *exchange]
+    for view, pods in [(observed, standing.new), *rollout.older(observed, standing, stop)]:
+        actions += _steps(view, [pod for pod in pods if pod.name not in busy])
+    actions += sleep.steps(observed)
+    return Plan(tuple(actions), _requeue_after_s(observed, standing))
+
+
+def _steps(view: Observed, pods: Sequence[Pod]) -> list[Action]:
+    """Return the next step of each replica of one revision."""
+    agreement = block_agreement.agree(view)
+    steps = (next_step(view, pod, agreement) for pod in pods)
+    return [step for step in steps if step]
+
+
+def _requeue_after_s(observed: Observed, standing: Standing) -> float | None:
+    """Return when to look again. Changes of pods are told by the watch; what a worker does by itself is not."""
+    asked = [pod for pod in observed.pods if pod.can_be_asked and pod.owner_uid == observed.deployment.uid]
+    if any(observed.state(pod) in _CHANGING or observed.state(pod) is None for pod in asked):
+        return POLL_S
+    times = (
+        _waiting_ends(observed),
+        _progress_ends(observed, standing),
+        groups.next_deadline(observed),
+        observed.ladder_due,
+        _next_stuck(observed),
+    )
+    ends = [end for end in times if end]
+    return max(0.0, (min(ends) - observed.now).total_seconds()) if ends else None
+
+
+def _waiting_ends(observed: Observed) -> datetime | None:
+    """Return until when reports are waited for, None if they are not."""
+    is_waiting = block_agreement.agree(observed) is None and block_agreement.reports(observed)
+    return block_agreement.waiting_ends(observed) if is_waiting else None
+
+
+def _progress_ends(observed: Observed, standing: Standing) -> datetime | None:
+    """Return when a roll-out that does not move has failed, None if there is none or it is over."""
+    if is_complete(observed, standing):
+        return None
+    ends = progress_ends(observed, standing)
+    return ends if ends > observed.now else None
+
+
+def _next_stuck(observed: Observed) -> datetime | None:
+    """Return when the next pod that is being deleted is to be called stuck."""
+    times = [pod.ends_by + STUCK_AFTER for pod in observed.pods if pod.ends_by and not observed.is_stuck(pod)]
+    return min(times, default=None)

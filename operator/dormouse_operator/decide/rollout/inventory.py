@@ -1,0 +1,116 @@
+"""Which pods are new, old, about to get another engine, on their way out. Pure, stores nothing.
+
+What makes it hard: (1) an old pod that never served has nothing to keep it; one that served goes on until others do.
+(2) an order to sleep makes a sleeping pod as good as a serving one. (3) the marks are in the pods, as
+reasons of the closed gate, so that a new operator goes on where the last one stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dormouse_operator.decide.rollout.change import Change, change_of
+from dormouse_operator.model import WAKEABLE, Observed, Pod, WorkerState
+
+LEAVING = "Leaving"  # reason of the gate of a pod that is drained to be deleted
+SWAPPING = "Swapping"  # reason of the gate of a pod that is drained to get another engine
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The pods of a deployment by what becomes of them. Pods that are being deleted are in none.
+
+    Of groups the leaders stand here for all their pods; one that lost a pod is ending.
+    """
+
+    new: tuple[Pod, ...]  # as wanted
+    swappable: tuple[Pod, ...]  # get another engine where they are
+    old: tuple[Pod, ...]  # nobody wants them, but they serve or may serve again
+    ending: tuple[Pod, ...]  # on their way out, or never to serve again
+    num_deleting: int  # ours that are gone soon
+
+
+def is_available(observed: Observed, pod: Pod) -> bool:
+    """Tell whether the pod is as it is ordered to be: serves, or sleeps or is about to."""
+    state = observed.state(pod)
+    if pod.name in observed.condemned:  # what it says does not count; the kubelet asks it, too
+        return pod.is_ready and pod.gate_open
+    if observed.is_spare(pod):
+        return True
+    if observed.wants_sleep:
+        return state in WAKEABLE
+    return pod.is_ready and pod.gate_open and state is WorkerState.READY
+
+
+def is_rolling_out(observed: Observed, standing: Standing) -> bool:
+    """Tell whether pods that another is to take the place of still serve, or may serve again."""
+    return any(not observed.is_current(pod) for pod in (*standing.swappable, *standing.old))
+
+
+def is_swapping(observed: Observed, pod: Pod) -> bool:
+    """Tell whether the pod is out of the Service for another engine, or gets it now."""
+    worker = observed.worker(pod)
+    can_be_swapped = _is_marked(pod) and observed.state(pod) in WAKEABLE
+    return can_be_swapped or bool(worker and worker.swapping_to)
+
+
+def is_exchanging(observed: Observed, standing: Standing) -> bool:
+    """Tell whether anything is left that another takes the place of."""
+    others = [pod for pod in standing.ending if not observed.is_current(pod)]
+    return bool(others) or is_rolling_out(observed, standing)
+
+
+def classify_pods(observed: Observed) -> Standing:
+    """Return who is where."""
+    ours = [pod for pod in observed.pods if pod.owner_uid == observed.deployment.uid]
+    alive = [pod for pod in ours if not (pod.is_deleting or pod.has_ended or observed.group(pod).broken_reason)]
+    new = _one_per_index(pod for pod in alive if observed.is_wanted(pod))
+    swappable = _one_per_index(pod for pod in alive if _is_swappable(observed, pod, {pod.index for pod in new}))
+    kept = {pod.name for pod in (*new, *swappable)}
+    rest = [pod for pod in alive if pod.name not in kept]
+    old = tuple(pod for pod in rest if not _is_lost(observed, pod))
+    staying = kept | {pod.name for pod in old}
+    return Standing(
+        new=new,
+        swappable=swappable,
+        old=old,
+        ending=tuple(pod for pod in observed.pods if not pod.is_deleting and pod.name not in staying),
+        num_deleting=_num_waited_for(observed, ours),
+    )
+
+
+def _num_waited_for(observed: Observed, ours: Iterable[Pod]) -> int:
+    """Return how many replicas are gone soon and hold their devices until then."""
+    return sum(pod.is_deleting and not observed.is_given_up(pod) for pod in ours) + len(
+        {pod.leader_uid for pod in observed.orphans}
+    )
+
+
+def _one_per_index(pods: Iterable[Pod]) -> tuple[Pod, ...]:
+    """Return the first pod of each index: a swap that ends late may find its place taken."""
+    by_index: dict[int, Pod] = {}
+    for pod in pods:
+        by_index.setdefault(pod.index, pod)
+    return tuple(by_index[index] for index in sorted(by_index))
+
+
+def _is_swappable(observed: Observed, pod: Pod, filled: set[int]) -> bool:
+    """Tell whether the pod's engine can be swapped: one serves, sleeps, or comes up; the place is free."""
+    if observed.deployment.rollout.strategy != "SleepSwap" or change_of(observed, pod) is not Change.ENGINE:
+        return False
+    is_in_place = 0 <= pod.index < observed.deployment.replicas and pod.index not in filled
+    is_alive = is_available(observed, pod) or is_swapping(observed, pod) or pod.name in observed.strangers
+    is_new_engine = _is_marked(pod) and observed.state(pod) not in {None, WorkerState.FAILED}
+    return is_in_place and (is_alive or is_new_engine)
+
+
+def _is_marked(pod: Pod) -> bool:
+    return not pod.gate_open and pod.gate_reason == SWAPPING
+
+
+def _is_lost(observed: Observed, pod: Pod) -> bool:
+    """Tell whether the pod of another revision leaves already, or never served and never will."""
+    has_failed = observed.state(pod) is WorkerState.FAILED
+    never_served = not pod.has_opened and not is_available(observed, pod)
+    return has_failed or never_served or (pod.gate_reason == LEAVING and not pod.gate_open)

@@ -1,0 +1,48 @@
+"""The next steps towards a sleep, over all replicas at once. Pure, stores nothing.
+
+    gate shut → every worker drained, or its time is over → all are put to sleep together, or none
+
+Who serves no requests yet (loads, profiles, starts) holds the others up no more than it would hold up a start: it
+joins when its cache is there. A worker that sleeps less deep than it should is put to sleep again with the others.
+
+An order ends requests that do not end in time. A deployment that sleeps because nobody calls ends none: a request that
+came in since the decision cancels the sleep, and each worker refuses it if its request counter moved.
+"""
+
+from __future__ import annotations
+
+from dormouse_operator.decide.actions import Drain, PutToSleep, ReplicaAction
+from dormouse_operator.decide.draining import is_drained, is_late
+from dormouse_operator.model import AWAKE, Observed, Pod, SleepLevel
+
+_WITHOUT_COPY: SleepLevel = 2
+
+
+def steps(observed: Observed) -> list[ReplicaAction]:
+    """Return what to do now towards a sleep."""
+    if not observed.wants_sleep:
+        return _give_copies_up(observed) if observed.pressure else []
+    concerned = [pod for pod in observed.replicas if _must_fall_asleep(observed, pod)]
+    if any(pod.gate_open for pod in concerned):
+        return []
+    must_abort = not observed.is_idle and any(is_late(observed, pod) for pod in concerned)
+    busy = [pod for pod in concerned if not is_drained(observed, pod)]
+    if busy and not must_abort:
+        return [Drain(pod) for pod in busy]
+    if not concerned:
+        return []
+    known = {pod.name: observed.counter_when_decided(pod) for pod in concerned}
+    counters = {name: counter for name, counter in known.items() if counter is not None}
+    return [PutToSleep(tuple(concerned), observed.sleep_level, must_abort, counters)]
+
+
+def _give_copies_up(observed: Observed) -> list[ReplicaAction]:
+    """Return what makes replicas that sleep while others serve keep no copy in host memory."""
+    workers = ((pod, observed.worker(pod)) for pod in observed.replicas if observed.is_spare(pod))
+    light = tuple(pod for pod, worker in workers if worker and worker.sleep_level < _WITHOUT_COPY)
+    return [PutToSleep(light, _WITHOUT_COPY, must_abort=False)] if light else []
+
+
+def _must_fall_asleep(observed: Observed, pod: Pod) -> bool:
+    """Tell whether the pod's worker is awake, or not as deep asleep as ordered."""
+    return not pod.has_ended and (observed.state(pod) in AWAKE or observed.is_light(pod))

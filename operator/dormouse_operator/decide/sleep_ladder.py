@@ -1,0 +1,273 @@
+"""How deep a deployment should sleep now, and when to look again: evidence → rung. Pure, stores nothing.
+
+    Active ──level1After──▶ Level1 ──level2After──▶ Level2 ──zeroAfter──▶ Zero        all counted from the last request
+       ◀─────────────── a request, a wake intent, a prewarm ───────────────┘
+
+What makes it hard: (1) silence is no evidence: while one gateway is not heard of, nothing goes deeper. (2) a request
+may arrive at the instant of the decision: what is in flight, what is held, what a worker has taken in since, and any
+wake intent that was not there when the rung began, wake. (3) an operator that starts anew knows the status and nothing
+else: the rung, since when it holds and since when nothing was asked stand there, and change only with the rung.
+
+What wakes wakes in part: one replica, and more as the load asks for (`awake_replicas`). From Zero only so many get a
+pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from dormouse_operator.decide.awake_replicas import measures_of, wanted_awake
+from dormouse_operator.decide.prewarm import last_firing, next_firing
+from dormouse_operator.model import (
+    AWAKE,
+    Activity,
+    Deployment,
+    Ladder,
+    Lifecycle,
+    Pod,
+    RecordedStatus,
+    Rung,
+    Scaling,
+    Worker,
+)
+from dormouse_operator.model.ladder import IDLE, LOAD, PRESSURE, PREWARM, REQUEST
+
+_FOLLOW = timedelta(seconds=5)  # how often the load is looked at while it may ask for more replicas
+_CLOCKS_DIFFER = timedelta(seconds=60)  # an intent from further ahead tells nothing of when it was written
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What speaks for a rung."""
+
+    now: datetime
+    lifecycle: Lifecycle
+    ladder: Ladder | None  # as recorded; None = it was never woken and never slept
+    serving_since: datetime | None  # None = it does not serve, or never was Ready
+    activity: Activity | None  # None = not known
+    wanted_ago_s: float | None = None  # since a request last waited for it to wake at any gateway; None = none did
+    is_stirred: bool = False  # a worker runs a request, or took one in since it was to sleep
+    wake_intent: str = ""  # the annotation, as it is
+    replicas: int = 1  # of the spec
+    num_places: int = 0  # up to the highest replica that has a pod
+    measures: Scaling = field(default_factory=lambda: Scaling(max_replicas=1))  # what asks for more of them
+    is_pressed: bool = False  # its copy in host memory has to go
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Where the deployment should be (None: awake, and nothing to remember), and when time alone may change that."""
+
+    ladder: Ladder | None = None
+    due: datetime | None = None
+
+    @property
+    def rung(self) -> Rung:
+        """Return the rung."""
+        return self.ladder.rung if self.ladder else Rung.ACTIVE
+
+    def num_present(self, replicas: int) -> int:
+        """Return how many of so many replicas should have a pod."""
+        if self.ladder is None or self.ladder.present is None:
+            return 0 if self.rung is Rung.ZERO else replicas
+        return min(replicas, self.ladder.present)
+
+
+def gather(
+    deployment: Deployment,
+    activity: Activity | None,
+    now: datetime,
+    *,
+    pods: Sequence[Pod] = (),
+    is_pressed: bool = False,
+    wanted_ago_s: float | None = None,
+) -> Evidence:
+    """Return what the object and the gateways tell; what workers tell comes later, as they are asked on demand."""
+    there = [pod for pod in pods if pod.owner_uid == deployment.uid and not (pod.is_deleting or pod.has_ended)]
+    return Evidence(
+        now=now,
+        lifecycle=deployment.lifecycle,
+        ladder=deployment.recorded.ladder,
+        serving_since=_serving_since(deployment.recorded),
+        activity=activity,
+        wanted_ago_s=wanted_ago_s,
+        wake_intent=deployment.wake_intent,
+        replicas=deployment.replicas,
+        num_places=max((pod.index + 1 for pod in there), default=0),
+        measures=measures_of(deployment),
+        is_pressed=is_pressed,
+    )
+
+
+def has_new_requests(recorded: RecordedStatus, workers: Mapping[str, Worker]) -> bool:
+    """Tell whether an awake worker, by pod name, runs a request or took one in since it was to fall asleep."""
+    return any(
+        worker.running_requests > 0 or _has_moved(recorded, name, worker)
+        for name, worker in workers.items()
+        if worker.state in AWAKE
+    )
+
+
+def _has_moved(recorded: RecordedStatus, pod: str, worker: Worker) -> bool:
+    rank = recorded.rank_of(pod)
+    known = rank.request_counter if rank else None
+    return known is not None and worker.request_counter != known
+
+
+def _serving_since(recorded: RecordedStatus) -> datetime | None:
+    """Return since when a replica serves. One that was never on the ladder has to be Ready, too: a start is no rest."""
+    needed = ["Available"] if recorded.ladder else ["Available", "Ready"]
+    times = [found.since for name in needed if (found := recorded.conditions.get(name)) and found.condition.is_true]
+    known = [time for time in times if time is not None]
+    return max(known) if len(known) == len(needed) else None
+
+
+def decide(evidence: Evidence) -> Decision:
+    """Return where the deployment should be now. Only Auto has a ladder: orders stand over it."""
+    if evidence.lifecycle.desired_state != "Auto":
+        return Decision()
+    if evidence.ladder is None or evidence.ladder.rung is Rung.ACTIVE:
+        return _awake(evidence, evidence.ladder)
+    if reason := _reason_to_wake(evidence, evidence.ladder):
+        woken = _woken(evidence, evidence.ladder, reason)
+        return _awake(replace(evidence, ladder=woken, serving_since=None), woken)
+    return _asleep(evidence, evidence.ladder)
+
+
+def _reason_to_wake(evidence: Evidence, ladder: Ladder) -> str:
+    """Return why a deployment that sleeps should be awake, "" if it should not."""
+    activity = evidence.activity
+    is_called = activity is not None and (activity.in_flight > 0 or activity.held > 0)
+    is_asked = evidence.wake_intent not in {"", ladder.wake_intent}
+    if is_called or is_asked or evidence.is_stirred or _was_wanted(evidence, ladder):
+        return REQUEST
+    fired = last_firing(evidence.lifecycle.prewarm, evidence.now)
+    return PREWARM if fired and fired >= ladder.since else ""
+
+
+def _was_wanted(evidence: Evidence, ladder: Ladder) -> bool:
+    """Tell whether a request waits, or has waited since the rung began, also where one gateway is not heard of."""
+    ago_s = evidence.wanted_ago_s
+    return ago_s is not None and (ago_s == 0.0 or evidence.now - timedelta(seconds=ago_s) > ladder.since)
+
+
+def _woken(evidence: Evidence, ladder: Ladder, reason: str) -> Ladder:
+    """Return where a deployment is that was just woken. Pods that are still there stay."""
+    is_empty = ladder.rung is Rung.ZERO
+    least = max(1, evidence.num_places) if is_empty else 1
+    awake = wanted_awake(least, evidence.replicas, evidence.measures, evidence.activity)
+    return Ladder(
+        rung=Rung.ACTIVE,
+        since=evidence.now,
+        reason=reason,
+        wake_intent=evidence.wake_intent,
+        awake=awake,
+        present=_present(least if is_empty else ladder.present, awake),
+    )
+
+
+def _present(known: int | None, awake: int | None) -> int | None:
+    """Return how many replicas have a pod, given how many had one; None is all."""
+    return None if known is None or awake is None else max(known, awake)
+
+
+def _awake(evidence: Evidence, ladder: Ladder | None) -> Decision:
+    """Stay awake, with as many replicas as the load asks for, or leave for the ladder."""
+    if ladder is None or ladder.awake is None:
+        return _stay_or_leave(evidence, ladder)
+    followed = _follow(evidence, ladder, ladder.awake)
+    decision = _stay_or_leave(evidence, followed)
+    if decision.rung is not Rung.ACTIVE or followed.awake is None or evidence.activity is None:
+        return decision
+    return replace(decision, due=_earliest(decision.due, evidence.now + _FOLLOW))
+
+
+def _follow(evidence: Evidence, ladder: Ladder, least: int) -> Ladder:
+    """Return the same rung with as many replicas awake as the load asks for; `least` are."""
+    awake = wanted_awake(least, evidence.replicas, evidence.measures, evidence.activity)
+    if awake == least:
+        return ladder
+    reason = LOAD if least < evidence.replicas else ladder.reason  # there may just be fewer replicas
+    return replace(ladder, awake=awake, present=_present(ladder.present, awake), reason=reason)
+
+
+def _stay_or_leave(evidence: Evidence, ladder: Ladder | None) -> Decision:
+    """Stay awake, or leave for the deepest rung whose time has come."""
+    activity, delays = evidence.activity, _delays(evidence.lifecycle)
+    if activity is None or not delays:
+        return Decision(ladder)
+    least = min(delays.values())
+    serving_since = evidence.serving_since
+    if serving_since is None or activity.outstanding or activity.held or evidence.is_stirred:
+        return Decision(ladder, evidence.now + least)
+    since = max(serving_since, ladder.since) if ladder else serving_since
+    idle_since = _whole_second(max(since, evidence.now - timedelta(seconds=activity.quiet_s), *_asked(evidence)))
+    may_leave = since + timedelta(seconds=evidence.lifecycle.min_active_s)
+    due = max(may_leave, idle_since + least)
+    if evidence.now < due:
+        return Decision(ladder, due)
+    return _settle(evidence, idle_since, ladder)
+
+
+def _asleep(evidence: Evidence, ladder: Ladder) -> Decision:
+    """Stay on the rung, or go deeper once the time has come. Time never makes it shallower."""
+    if evidence.is_pressed and ladder.rung is Rung.LEVEL1:
+        return _asleep(evidence, replace(ladder, rung=Rung.LEVEL2, since=evidence.now, reason=PRESSURE))
+    delays = _delays(evidence.lifecycle)
+    deeper = [
+        ladder.idle_since + delays[rung] for rung in delays if rung.depth > ladder.rung.depth and ladder.idle_since
+    ]
+    if evidence.activity is None or not deeper or ladder.idle_since is None:
+        return Decision(ladder, next_firing(evidence.lifecycle.prewarm, evidence.now))
+    if evidence.now >= min(deeper):
+        return _settle(evidence, ladder.idle_since, ladder)
+    return Decision(ladder, _earliest(min(deeper), next_firing(evidence.lifecycle.prewarm, evidence.now)))
+
+
+def _settle(evidence: Evidence, idle_since: datetime, before: Ladder | None) -> Decision:
+    """Go to the deepest rung whose time has come."""
+    delays = _delays(evidence.lifecycle)
+    reached = max((rung for rung in delays if idle_since + delays[rung] <= evidence.now), key=lambda rung: rung.depth)
+    ladder = Ladder(
+        rung=reached, since=evidence.now, reason=IDLE, idle_since=idle_since, wake_intent=evidence.wake_intent
+    )
+    if before and reached is not Rung.ZERO:
+        ladder = replace(ladder, present=before.present)
+    later = [idle_since + delays[rung] for rung in delays if rung.depth > reached.depth]
+    return Decision(ladder, _earliest(*later, next_firing(evidence.lifecycle.prewarm, evidence.now)))
+
+
+def _delays(lifecycle: Lifecycle) -> dict[Rung, timedelta]:
+    """Return after which silence each rung is due; those that never are, are missing."""
+    wanted = {
+        Rung.LEVEL1: lifecycle.level1_after_s,
+        Rung.LEVEL2: lifecycle.level2_after_s,
+        Rung.ZERO: lifecycle.zero_after_s,
+    }
+    return {rung: timedelta(seconds=delay_s) for rung, delay_s in wanted.items() if delay_s is not None}
+
+
+def _asked(evidence: Evidence) -> list[datetime]:
+    """Return when somebody who is no request last wanted it awake: an intent, a prewarm."""
+    times = [last_firing(evidence.lifecycle.prewarm, evidence.now), _time_of(evidence.wake_intent)]
+    return [min(time, evidence.now) for time in times if time and time <= evidence.now + _CLOCKS_DIFFER]
+
+
+def _time_of(intent: str) -> datetime | None:
+    """Return when an intent was written, None if it does not tell."""
+    try:
+        time = datetime.fromisoformat(intent)
+    except ValueError:
+        return None
+    return time.astimezone(UTC) if time.tzinfo else None
+
+
+def _whole_second(time: datetime) -> datetime:
+    """Return the time as the status can hold it, never earlier than it is."""
+    return time if time.microsecond == 0 else time.replace(microsecond=0) + timedelta(seconds=1)
+
+
+def _earliest(*times: datetime | None) -> datetime | None:
+    return min((time for time in times if time is not None), default=None)

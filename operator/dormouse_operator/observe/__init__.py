@@ -1,0 +1,1 @@
+"""One deployment as it is now: its pods, its workers' own words, who asks for it. It decides nothing."""

@@ -1,0 +1,1 @@
+"""Fakes, builders and servers for tests, shared with other packages' tests."""

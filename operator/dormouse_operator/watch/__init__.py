@@ -1,0 +1,1 @@
+"""What the API server tells: kopf's watches, the cache that holds it, whose model name is whose."""

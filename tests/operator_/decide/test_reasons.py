@@ -1,0 +1,63 @@
+"""Every reason that a condition can have stands in the one list, with its remedy, and in the docs."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import dormouse_operator.decide.conditions
+from dormouse_api.remedies import REMEDIES
+from dormouse_worker.common import errors
+
+FOLDER = Path(dormouse_operator.decide.conditions.__file__).parent
+ROOT = Path(__file__).resolve().parents[3]
+RUNGS = {"holds", "not_yet", "failed", "unknown", "make"}
+
+
+def reasons_in(path: Path) -> set[str]:
+    """Return the literal reasons that a condition's file gives, those behind its own names too."""
+    tree = ast.parse(path.read_text())
+    names = {
+        target.id: node.value.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in RUNGS:
+            found |= set(words(node.args[1], names))
+    return found
+
+
+def words(node: ast.expr, names: dict[str, str]) -> list[str]:
+    """Return the words that an argument may be."""
+    if isinstance(node, ast.IfExp):
+        return words(node.body, names) + words(node.orelse, names)
+    if isinstance(node, ast.Constant):
+        return [node.value]
+    return [names[node.id]] if isinstance(node, ast.Name) and node.id in names else []
+
+
+FILES = sorted(path for path in FOLDER.glob("*.py") if path.stem not in {"__init__", "verdicts", "reasons", "all"})
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_each_reason_of_a_condition_has_a_remedy(path):
+    assert reasons_in(path), "the scan finds what the file says"
+    assert reasons_in(path) <= REMEDIES.keys()
+
+
+def test_each_failure_of_a_worker_has_a_remedy():
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and kind.__subclasses__() == []]
+    failures = {kind.__name__ for kind in kinds if issubclass(kind, errors.WorkerError)}
+    assert failures <= REMEDIES.keys()
+
+
+def test_the_docs_list_each_reason_with_its_remedy():
+    text = (ROOT / "docs/lifecycle.md").read_text()
+    missing = [reason for reason, remedy in REMEDIES.items() if f"| `{reason}` | {remedy} |" not in text]
+    assert missing == []

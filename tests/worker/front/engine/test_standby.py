@@ -1,0 +1,106 @@
+"""A new engine until somebody is served by it: what became of its start, and what it did before it was handed over."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from dormouse_worker.common.ipc import State
+from dormouse_worker.front.engine.standby import StandbyEngine
+from dormouse_worker.testing.fake_engine import Script
+from dormouse_worker.testing.in_process import InProcessEngine
+
+
+class Heir:
+    """Hears what the engine says afterwards."""
+
+    def __init__(self):
+        self.heard = []
+        self.died = asyncio.Event()
+
+    def on_status(self, status):
+        self.heard.append(status.state)
+
+    def on_outputs(self, outputs):
+        self.heard.append(outputs)
+
+    def on_lost(self):
+        self.heard.append("lost")
+
+    def on_death(self, exit_code, last_words):
+        self.heard.append((exit_code, last_words))
+        self.died.set()
+
+
+def make(script=None):
+    engine = InProcessEngine(script)
+    return engine, StandbyEngine(engine.spawn, time.monotonic)
+
+
+async def test_one_that_profiles_is_handed_over_alive(tmp_path):
+    engine, standby = make()
+    assert await standby.start(tmp_path / "socket", 10) is None
+    assert standby.status.state is State.PROFILED
+    heir = Heir()
+    standby.hand_over(heir)
+    await standby.link.command("initialize_cache", num_gpu_blocks=4, num_cpu_blocks=0)
+    assert heir.heard == [State.INITIALIZING, State.READY]
+    await standby.end()
+    assert await engine.wait() == -9
+
+
+async def test_a_death_before_the_hand_over_is_told_at_the_hand_over(tmp_path):
+    engine, standby = make()
+    await standby.start(tmp_path / "socket", 10)
+    engine.die(-11, "Segmentation fault")
+    await standby.link.until_ended()
+    heir = Heir()
+    standby.hand_over(heir)
+    assert heir.heard == ["lost", (-11, "Segmentation fault")]
+
+
+async def test_a_death_after_the_hand_over_is_the_heir_s(tmp_path):
+    engine, standby = make()
+    await standby.start(tmp_path / "socket", 10)
+    heir = Heir()
+    standby.hand_over(heir)
+    engine.die(3, "oops")
+    await heir.died.wait()
+    assert heir.heard == ["lost", (3, "oops")]
+
+
+async def test_one_that_can_not_be_started_says_so(tmp_path):
+    async def spawn(_):
+        raise FileNotFoundError("no such program")
+
+    standby = StandbyEngine(spawn, time.monotonic)
+    failure = await standby.start(tmp_path / "socket", 10)
+    assert (failure.reason, "no such program" in failure.message) == ("EngineDied", True)
+    await standby.end()
+
+
+async def test_one_given_up_before_it_starts_is_never_started(tmp_path):
+    engine, standby = make(Script(hangs_at="load"))
+    standby.give_up("Recalled", "not wanted")
+    standby.give_up("Other", "the first reason stays")
+    failure = await standby.start(tmp_path / "socket", 10)
+    assert (failure.reason, failure.message) == ("Recalled", "not wanted")
+    await standby.end()
+    assert not engine.is_spawned
+
+
+async def test_one_whose_time_ends_while_its_process_is_being_started_leaves_no_process(tmp_path):
+    engine, may_start = InProcessEngine(), asyncio.Event()
+
+    async def spawn(socket_path):
+        await may_start.wait()
+        return await engine.spawn(socket_path)
+
+    standby = StandbyEngine(spawn, time.monotonic)
+    failure = await standby.start(tmp_path / "socket", 0.01)
+    assert failure.reason == "ProgressDeadlineExceeded"
+    ending = asyncio.create_task(standby.end())
+    may_start.set()
+    await ending
+    assert await engine.wait() in {0, -9}
+    assert not standby.link.is_alive

@@ -1,0 +1,59 @@
+"""The life of a worker as a table of allowed transitions, and what each state means for a caller. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from dormouse_worker.common.ipc import State
+
+# FAILED is reachable from everywhere and left by nothing but a new engine process. An engine that died takes the worker
+# back to STARTING from wherever it was; that is the front's word, the engine itself never says it.
+TRANSITIONS: Mapping[State, frozenset[State]] = MappingProxyType(
+    {
+        State.STARTING: frozenset({State.LOADING, State.FAILED}),
+        State.LOADING: frozenset({State.PROFILED, State.FAILED}),
+        State.PROFILED: frozenset({State.INITIALIZING, State.FAILED}),
+        State.INITIALIZING: frozenset({State.READY, State.PROFILED, State.FAILED}),  # PROFILED: counts were refused
+        State.READY: frozenset({State.DRAINING, State.INITIALIZING, State.FAILED}),  # INITIALIZING: another count
+        State.DRAINING: frozenset({State.READY, State.INITIALIZING, State.ASLEEP, State.FAILED}),
+        State.ASLEEP: frozenset({State.WAKING, State.FAILED}),
+        State.WAKING: frozenset({State.READY, State.ASLEEP, State.FAILED}),  # ASLEEP: the wake was refused
+        State.FAILED: frozenset(),
+    }
+)
+
+# How long a caller should wait before it asks again; states that end by themselves end in about this time.
+RETRY_AFTER_S: Mapping[State, float] = MappingProxyType(
+    {
+        State.STARTING: 2.0,
+        State.LOADING: 2.0,
+        State.PROFILED: 1.0,
+        State.INITIALIZING: 1.0,
+        State.READY: 0.5,
+        State.DRAINING: 1.0,
+        State.ASLEEP: 5.0,
+        State.WAKING: 1.0,
+        State.FAILED: 10.0,
+    }
+)
+
+# States in which the engine loop comes round; in the others it is inside one long piece of work.
+STEPPING: frozenset[State] = frozenset({State.PROFILED, State.READY, State.DRAINING, State.ASLEEP})
+
+
+def is_allowed(old: State, new: State) -> bool:
+    """Return whether a worker may go from one state to the other; staying is always allowed."""
+    return old is new or new in TRANSITIONS[old]
+
+
+def combine(engine: State, *, draining: bool) -> State:
+    """Return the worker's state: draining is the front's alone and means something only while the engine is READY."""
+    return State.DRAINING if draining and engine is State.READY else engine
+
+
+def describe(state: State, sleep_level: int) -> str:
+    """Return the state in words, as they end the sentence 'the worker is …'."""
+    if state is State.ASLEEP:
+        return f"asleep at level {sleep_level}"
+    return state.lower()

@@ -1,0 +1,1 @@
+"""A group of ranks: how they come together, are ordered, and end together."""

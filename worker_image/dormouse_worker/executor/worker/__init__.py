@@ -1,0 +1,1 @@
+"""One rank's worker on its device: load, allocate, compute, sleep and wake."""

@@ -1,0 +1,145 @@
+"""A model and a cache of the agreed size, together: what can compute, sleep and wake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
+
+import torch
+
+from dormouse_worker.common.ipc import KV_CACHE
+from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
+from dormouse_worker.model.cache_store import CacheStore
+from dormouse_worker.model.device.device import Device
+from dormouse_worker.model.kv_cache import CacheSpec, KVCache
+from dormouse_worker.model.runner import ModelRunner
+from dormouse_worker.model.sleep import SleepCycle, SleepPart
+from dormouse_worker.model.stopwatch import Stopwatch
+
+
+class Allocation:
+    """Owns the caches and, while nothing sleeps, the runner over them."""
+
+    def __init__(
+        self,
+        device: Device,
+        spec: CacheSpec,
+        block_counts: tuple[int, int],
+        weights: SleepPart,
+        make_runner: Callable[[KVCache, KVCache], ModelRunner],
+        *,
+        prefaults: bool = False,
+    ) -> None:
+        """Allocate the agreed (device, host) blocks. Raises what `CacheStore` and `make_runner` raise; nothing is held.
+
+        The weights sleep and wake with the rest, but stay their owner's.
+        """
+        num_gpu_blocks, num_cpu_blocks = block_counts
+        self._make_runner = make_runner
+        self._runner: ModelRunner | None = None
+        with ExitStack() as undo:
+            self._cache = CacheStore(device, spec, num_gpu_blocks, prefaults=prefaults)
+            undo.callback(self._cache.close)
+            self._stores = [self._cache]
+            self._host_cache = KVCache(spec, 0, torch.device("cpu"))
+            if num_cpu_blocks:
+                swap = CacheStore(device, spec, num_cpu_blocks, is_beside=True, prefaults=prefaults)
+                undo.callback(swap.close)
+                self._stores.append(swap)
+                self._host_cache = swap.cache
+            self._start_runner()
+            undo.pop_all()
+        self._has_slept = False  # the cache's memory went, and what a wake brought back is not complete yet
+        self._cycle = SleepCycle([weights, *self._stores])
+
+    def __repr__(self) -> str:
+        return f"Allocation({self._runner!r}, {self._cycle!r})"
+
+    @property
+    def cache(self) -> KVCache:
+        """Return the cache on the device; the same over every sleep."""
+        return self._cache.cache
+
+    @property
+    def live_cache(self) -> KVCache | None:
+        """Return the cache if blocks of it may hold what somebody will ask for; None while they are yet to come back.
+
+        A sleep of the weights alone leaves it as it is.
+        """
+        return None if self._has_slept else self.cache
+
+    def restart(self) -> None:
+        """Make the runner anew; only while nothing runs or sleeps."""
+        self._start_runner()
+
+    @property
+    def sleeping_tags(self) -> tuple[str, ...]:
+        """Return what sleeps."""
+        return self._cycle.sleeping_tags
+
+    @property
+    def host_copy_bytes(self) -> int:
+        """Return the host memory that kept blocks take."""
+        return self._cache.host_copy_bytes
+
+    def submit(self, batch: Batch) -> Callable[[], ModelOutput]:
+        """See `ModelRunner.submit`; only while nothing sleeps."""
+        assert self._runner is not None, f"{self.sleeping_tags} sleep"
+        return self._runner.submit(batch)
+
+    def append_sampled(self, tokens: Sequence[SampledToken]) -> None:
+        """See `ModelRunner.append_sampled`; after a sleep began there is nobody to know them."""
+        if self._runner is not None:
+            self._runner.append_sampled(tokens)
+
+    def sleep(self, level: int, tags: Collection[str], kept_blocks: Sequence[int], watch: Stopwatch) -> None:
+        """See `SleepCycle.sleep`. The device has finished with everything. Raises InvalidArgument on a wrong block."""
+        if KV_CACHE in tags:
+            self._cache.keep(kept_blocks)
+        self._cycle.sleep(level, tags, watch)
+        self._has_slept = self._has_slept or KV_CACHE in tags
+        if self.sleeping_tags:
+            self._runner = None
+
+    def prepare(self, tags: Collection[str]) -> int:
+        """See `SleepCycle.prepare`."""
+        return self._cycle.prepare(tags)
+
+    def wake(
+        self, tags: Collection[str], agree: Callable[[], None], verify: Callable[[], None], watch: Stopwatch
+    ) -> None:
+        """See `SleepCycle.wake`. Once nothing sleeps any more, `verify` may compute.
+
+        It may write to any block, but must leave a `live_cache` as it is, also where it raises. Before that `agree`
+        returns if the wake shall go on; what it raises takes the wake back.
+
+        Weights may still be arriving then; `verify` counts its time itself.
+        """
+
+        def finish() -> None:
+            agree()
+            if self.sleeping_tags:
+                return
+            with watch.phase("verify"):
+                self._start_runner()
+            verify()
+            with watch.phase(KV_CACHE):
+                self._cache.put_back()
+
+        try:
+            self._cycle.wake(tags, finish, watch)
+        except BaseException:
+            self._runner = None
+            raise
+        if not self.sleeping_tags:
+            self._has_slept = False
+
+    def close(self) -> None:
+        """Give everything back that is not the weights', reservations too."""
+        self._runner = None
+        self._cycle.cancel()
+        for store in self._stores:
+            store.close()
+
+    def _start_runner(self) -> None:
+        self._runner = self._make_runner(self._cache.cache, self._host_cache)

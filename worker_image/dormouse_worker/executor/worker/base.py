@@ -1,0 +1,134 @@
+"""What every worker can do, on any hardware. The verbs and their order are those of vLLM's workers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+from dormouse_worker.common.errors import Damaged
+from dormouse_worker.common.ipc import MemoryReport, ModelInfo
+from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
+from dormouse_worker.engine.executor import SleepReport, WakeReport
+from dormouse_worker.executor.worker.trace_profiler import TraceProfiler
+
+
+class WorkerBase(ABC):
+    """One rank's share of the model.
+
+    Order: `init_device`, `load_model`, `determine_num_available_blocks`, `initialize_cache`, then `execute_model` any
+    number of times, with `sleep` and `wake_up` in pairs between. Methods raise `WorkerError` for what a user can mend.
+    """
+
+    settings: EngineSettings
+    rank: int
+
+    def __init__(self, settings: EngineSettings, rank: int) -> None:
+        self.settings = settings
+        self.rank = rank
+        self._profiler = TraceProfiler(rank, settings.device)
+
+    @abstractmethod
+    def init_device(self) -> None:
+        """Choose the device and take the memory baseline, before anything is loaded."""
+
+    @abstractmethod
+    def load_model(self) -> None:
+        """Load the weights. Raises ModelNotFound, ModelInvalid, CustomCodeRefused, PickleRefused, InvalidSettings."""
+
+    @abstractmethod
+    def get_model_info(self) -> ModelInfo:
+        """Describe the loaded model."""
+
+    @abstractmethod
+    def determine_num_available_blocks(self) -> tuple[int, int]:
+        """Profile the largest batch; return the blocks that fit on the device and in host memory.
+
+        Raises InsufficientMemory or MaxModelLenTooLarge; the report is there even then.
+        """
+
+    @abstractmethod
+    def get_memory_report(self) -> MemoryReport | None:
+        """Return what the last profile measured; None before the first."""
+
+    @abstractmethod
+    def layer_windows(self) -> tuple[int | None, ...]:
+        """Return the sliding window of each layer group; None = its layers see everything."""
+
+    @abstractmethod
+    def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
+        """Allocate the cache, in place of a present one, and warm up. Raises InsufficientMemory with nothing held."""
+
+    @abstractmethod
+    def execute_model(self, batch: Batch) -> ModelOutput:
+        """Compute one batch; return one token per sequence that samples, in order.
+
+        In a group all ranks compute the same batch, and those that do not sample return nothing.
+        """
+
+    def submit(self, batch: Batch) -> Callable[[], ModelOutput]:
+        """Begin with a batch; return who waits for its output. Batches are begun, and waited for, in their order.
+
+        Called in place of `execute_model` where the worker `runs_ahead`.
+        """
+        output = self.execute_model(batch)
+        return lambda: output
+
+    def runs_ahead(self) -> bool:
+        """Return whether `submit` returns while the device computes, and may be called again before the output."""
+        return False
+
+    @abstractmethod
+    def append_sampled(self, tokens: Sequence[SampledToken]) -> None:
+        """Note tokens of an earlier batch; called on every rank of a group, before a batch that goes on from them.
+
+        A rank that is alone knows what it sampled. Tokens of sequences that were released since are ignored.
+        """
+
+    @abstractmethod
+    def sleep(self, level: int, tags: Collection[str], kept_blocks: Sequence[int] = ()) -> SleepReport:
+        """See `Executor.sleep`."""
+
+    @abstractmethod
+    def prepare_wake_up(self, tags: Collection[str]) -> int:
+        """See `Executor.prepare_wake_up`."""
+
+    @abstractmethod
+    def wake_up(self, tags: Collection[str]) -> WakeReport:
+        """See `Executor.wake_up`; awake already = nothing happens."""
+
+    def undo_sleep(self, tags: Collection[str]) -> None:
+        """Wake what has just been put to sleep, because another rank of the group could not.
+
+        One that verifies by computing together with the other ranks must not do so here: not all of them take part.
+        """
+        self.wake_up(tags)
+
+    @abstractmethod
+    def save_sharded_state(self, directory: str) -> None:
+        """See `Executor.save_sharded_state`."""
+
+    def verify(self) -> None:
+        """See `Executor.verify`. Who recorded no golden tokens can not prove that it computes."""
+        raise Damaged(f"{type(self).__name__} has no golden tokens to repeat")
+
+    @abstractmethod
+    def check_health(self) -> None:
+        """Raise if this worker can not compute."""
+
+    @abstractmethod
+    def shutdown(self) -> None:
+        """Free everything."""
+
+    def start_profile(self, directory: str) -> None:
+        """Record every operation from now on. Raises WrongState if that is so already, InvalidArgument."""
+        self._profiler.start(Path(directory))
+
+    def stop_profile(self) -> str:
+        """Write the trace; return its path. Raises WrongState if no profile runs, ProfileNotWritten."""
+        return str(self._profiler.stop())
+
+    def end_profile(self) -> None:
+        """Write an unfinished profile's trace, if there is one; raises nothing."""
+        self._profiler.end()

@@ -1,0 +1,340 @@
+"""One rank's worker, on whatever device: the device, its memory account and the model; the rest is its `Allocation`."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+import msgspec
+import torch
+
+from dormouse_worker.common.errors import Damaged, Internal, InvalidSettings
+from dormouse_worker.common.host import Host, freeze_garbage_collector, thaw_garbage_collector
+from dormouse_worker.common.ipc import MemoryReport, ModelInfo
+from dormouse_worker.common.layout import Layout
+from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
+from dormouse_worker.engine.executor import SleepReport, WakeReport
+from dormouse_worker.executor.worker.allocation import Allocation
+from dormouse_worker.executor.worker.barrier import RankBarrier
+from dormouse_worker.executor.worker.base import WorkerBase
+from dormouse_worker.executor.worker.decode_recorder import DecodeRecorder
+from dormouse_worker.executor.worker.golden_check import GoldenCheck
+from dormouse_worker.executor.worker.memory_errors import memory_errors
+from dormouse_worker.executor.worker.recording import Recording
+from dormouse_worker.executor.worker.sleeper import Sleeper
+from dormouse_worker.model.attention.interface import AttentionBackend, BackendSizes
+from dormouse_worker.model.attention.select import check_setting, select_backend
+from dormouse_worker.model.device.device import Device
+from dormouse_worker.model.graphs import GraphMaker
+from dormouse_worker.model.kv_cache import KVCache
+from dormouse_worker.model.loader import LoadedModel, load
+from dormouse_worker.model.memory.arithmetic import require_fit
+from dormouse_worker.model.memory.meters import Meter, make_meter
+from dormouse_worker.model.memory.profile_run import ProfiledModel, ProfiledRank, profile_memory
+from dormouse_worker.model.parallel.communicator import ALONE, Alone, Communicator
+from dormouse_worker.model.parallel.start import connect_from_environment
+from dormouse_worker.model.promised_tokens import TokenCopier
+from dormouse_worker.model.runner import ModelRunner
+from dormouse_worker.model.stopwatch import Stopwatch
+from dormouse_worker.model.weights.sharded import save_sharded_state
+
+
+class RankWorker(WorkerBase):
+    """Implements `WorkerBase`; a subclass says which device it is and how that one's memory is measured."""
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        rank: int,
+        host: Host | None = None,
+        *,
+        communicator: Communicator | None = None,
+    ) -> None:
+        """`communicator` is the way to the other ranks; None = there are none, or `init_device` connects to them."""
+        super().__init__(settings, rank)
+        self.layout = _make_layout(settings, rank)
+        self.communicator = communicator
+        self.host = host or Host()
+        self._device: Device | None = None
+        self._meter: Meter | None = None
+        self._backend: AttentionBackend | None = None
+        self._model: LoadedModel | None = None
+        self._report: MemoryReport | None = None
+        self._allocation: Allocation | None = None
+        self._golden: GoldenCheck | None = None
+        self._recorder = DecodeRecorder(settings, self.layout, self.make_graph_maker)
+
+    def __repr__(self) -> str:
+        model = "loaded" if self._model else "none"
+        return f"{type(self).__name__}(rank={self.rank}, model={model}, {self._allocation!r})"
+
+    @abstractmethod
+    def make_device(self) -> Device:
+        """Return the device; the first thing that may touch it. Raises InvalidSettings if it can not be used."""
+
+    def make_graph_maker(self) -> GraphMaker | None:
+        """Return who records decode steps; None where nothing can."""
+        return None
+
+    def make_token_copier(self) -> TokenCopier | None:
+        """Return who copies sampled tokens from the device while it goes on; None where nothing can."""
+        return None
+
+    def nvml_own_bytes(self) -> int | None:
+        """Return what the device's driver counts as this process's; None where it does not tell."""
+        return None
+
+    @property
+    def recording(self) -> Recording | None:
+        """Return what recording the graphs took; None while there are none."""
+        return self._recorder.recording
+
+    @property
+    def device(self) -> Device:
+        """Return the device; there is one after `init_device`."""
+        assert self._device is not None, "init_device comes first"
+        return self._device
+
+    @property
+    def meter(self) -> Meter:
+        """Return who measures the memory; there is one after `init_device`."""
+        assert self._meter is not None, "init_device comes first"
+        return self._meter
+
+    def init_device(self) -> None:
+        """See `WorkerBase`."""
+        check_setting(self.settings.attention_backend)
+        torch.set_num_threads(self._num_threads())
+        self._device = self.make_device()
+        self._meter = make_meter(self._device, self.host, self.settings, self.nvml_own_bytes)
+        self._meter.measure_part("communicators", self._connect)
+        self._meter.open()
+
+    def load_model(self) -> None:
+        """See `WorkerBase`."""
+        self._model = load(self.settings, self.device, self.layout)
+        self._backend = self._select_backend(self._model)
+        self._golden = GoldenCheck(self._model, self.device, self.settings.block_size)
+
+    def get_model_info(self) -> ModelInfo:
+        """See `WorkerBase`."""
+        model = self._loaded()
+        assert self._backend is not None, "it came with the model"
+        return msgspec.structs.replace(model.info, compute_path=model.compute_path(self._backend.name))
+
+    def determine_num_available_blocks(self) -> tuple[int, int]:
+        """See `WorkerBase`."""
+        model = self._loaded()
+        self._report = profile_memory(
+            self.settings,
+            ProfiledRank(self.rank, self.device.name, torch.get_num_threads(), self.layout),
+            ProfiledModel(
+                weights_bytes=model.weights_bytes,
+                block_bytes=model.cache_spec.block_bytes,
+                max_model_len=model.max_model_len,
+                num_groups=len(model.cache_spec.groups),
+                graph_bytes=self._recorder.estimate_bytes(model),
+            ),
+            self.meter,
+            self._run_profile,
+        )
+        require_fit(self._report)
+        return self._report.num_gpu_blocks, self._report.num_cpu_blocks
+
+    def get_memory_report(self) -> MemoryReport | None:
+        """See `WorkerBase`."""
+        return self._report
+
+    def layer_windows(self) -> tuple[int | None, ...]:
+        """See `WorkerBase`."""
+        return self._loaded().cache_spec.windows
+
+    def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
+        """See `WorkerBase`. The first call records the golden tokens, later ones verify them."""
+        model = self._loaded()
+        self._free_cache()
+        spec, counts, prefaults = model.cache_spec, (num_gpu_blocks, num_cpu_blocks), self.settings.prefault_kv_cache
+        what = f"{num_gpu_blocks} + {num_cpu_blocks} blocks of {spec.block_bytes} bytes can not be allocated"
+        try:
+            with RankBarrier(self._group(), "initialize_cache") as meeting, memory_errors(what):
+                self._allocation = Allocation(
+                    self.device, spec, counts, model.weights, self._make_runner, prefaults=prefaults
+                )
+                cache, backend = self._allocation.cache, self._attention()
+                if self._recorder.record(model, cache, backend, meter=self.meter, communicator=self._group()):
+                    self._allocation.restart()
+                meeting.meet()
+                self._check_golden(Stopwatch())
+        except BaseException:
+            self._free_cache()
+            raise
+        freeze_garbage_collector()
+
+    def execute_model(self, batch: Batch) -> ModelOutput:
+        """See `WorkerBase`."""
+        return self.submit(batch)()
+
+    def submit(self, batch: Batch) -> Callable[[], ModelOutput]:
+        """See `WorkerBase`."""
+        return self._allocated().submit(batch)
+
+    def runs_ahead(self) -> bool:
+        """See `WorkerBase`. One that computes batches in a way of its own is asked for one after the other."""
+        return self._token_copier() is not None and type(self).execute_model is RankWorker.execute_model
+
+    def append_sampled(self, tokens: Sequence[SampledToken]) -> None:
+        """See `WorkerBase`."""
+        if self.layout.world_size > 1:
+            self._allocated().append_sampled(tokens)
+
+    def sleep(self, level: int, tags: Collection[str], kept_blocks: Sequence[int] = ()) -> SleepReport:
+        """See `WorkerBase`."""
+        return self._sleeper().sleep(level, tags, kept_blocks)
+
+    def prepare_wake_up(self, tags: Collection[str]) -> int:
+        """See `WorkerBase`."""
+        return self._sleeper().prepare(tags)
+
+    def wake_up(self, tags: Collection[str]) -> WakeReport:
+        """See `WorkerBase`."""
+        return self._wake(tags, RankBarrier(self._group(), "wake_up"), self._check_golden)
+
+    def undo_sleep(self, tags: Collection[str]) -> None:
+        """See `WorkerBase`. Neither meets the others nor computes with them: not all of them take part."""
+        self._wake(tags, None, lambda _: self._loaded().weights.arrive())
+
+    def _wake(
+        self, tags: Collection[str], meeting: RankBarrier | None, verify: Callable[[Stopwatch], None]
+    ) -> WakeReport:
+        try:
+            return self._sleeper().wake(tags, meeting, verify)
+        except Damaged:  # for good: hold nothing
+            self.shutdown()
+            raise
+
+    def save_sharded_state(self, directory: str) -> None:
+        """See `WorkerBase`."""
+        weights, model_path = self._loaded().weights, self.settings.model_path
+        save_sharded_state(weights, model_path, Path(directory), communicator=self._group())
+
+    def verify(self) -> None:
+        """See `WorkerBase`."""
+        self._check_golden(Stopwatch())
+
+    def check_health(self) -> None:
+        """See `WorkerBase`. Computes one small sum, which fails if torch does."""
+        total = float(torch.ones(8, device=self.device.torch_device).sum())
+        if total != 8:
+            raise Internal(f"the device adds eight ones to {total}")
+
+    def shutdown(self) -> None:
+        """See `WorkerBase`."""
+        if self.communicator is not None:
+            self.communicator.close()
+        self._free_cache()
+        if self._model is not None:
+            self._model.weights.close()
+        self._model = self._golden = None
+        thaw_garbage_collector()
+        if self._meter is not None:
+            self._meter.release_unused()
+
+    def _connect(self) -> None:
+        """Connect to the other ranks, unless that is done; what it takes of the device's memory stays taken."""
+        if self.communicator is None:
+            is_alone = self.layout.world_size == 1
+            self.communicator = ALONE if is_alone else connect_from_environment(self.layout, self.device.torch_device)
+
+    def _loaded(self) -> LoadedModel:
+        assert self._model is not None, "load_model comes first"
+        return self._model
+
+    def _group(self) -> Communicator:
+        assert self.communicator is not None, "init_device comes first"
+        return self.communicator
+
+    def _attention(self) -> AttentionBackend:
+        assert self._backend is not None, "load_model comes first"
+        return self._backend
+
+    def _sleeper(self) -> Sleeper:
+        return Sleeper(self.device, self.meter, self._loaded().weights, self._allocated())
+
+    def _allocated(self) -> Allocation:
+        assert self._allocation is not None, "initialize_cache comes first"
+        return self._allocation
+
+    def _free_cache(self) -> None:
+        self._recorder.forget()
+        if self._allocation is not None:
+            self._allocation.close()
+            self._allocation = None
+
+    def _token_copier(self) -> TokenCopier | None:
+        """Return the device's where this rank is alone: to those of a group tokens come with the next batch."""
+        return self.make_token_copier() if self.layout.world_size == 1 else None
+
+    def _num_threads(self) -> int:
+        """Return how many this rank computes with: the ranks of a stage share a pod's cores."""
+        threads = self.host.num_threads(self.settings.threads)
+        return threads if self.settings.threads else max(1, threads // self.layout.tensor)
+
+    def _make_runner(
+        self,
+        cache: KVCache,
+        host_cache: KVCache,
+        communicator: Communicator | None = None,
+        model: LoadedModel | None = None,
+    ) -> ModelRunner:
+        runner = ModelRunner(
+            model or self._loaded(),
+            cache,
+            host_cache,
+            self._attention(),
+            max_num_seqs=self.settings.max_num_seqs,
+            graphs=self._recorder.graphs,
+            communicator=communicator or self._group(),
+        )
+        if copier := self._token_copier():
+            runner.run_ahead(copier)
+        return runner
+
+    def _select_backend(self, model: LoadedModel) -> AttentionBackend:
+        settings = self.settings
+        return select_backend(
+            settings.attention_backend,
+            BackendSizes(
+                shapes=model.attention_shapes,
+                max_num_seqs=settings.max_num_seqs,
+                max_model_len=model.max_model_len,
+                num_groups=len(model.cache_spec.groups),
+            ),
+            self.device.torch_device,
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+            wants_graphs=bool(self._recorder.sizes),
+            is_alone=self.layout.world_size == 1,
+        )
+
+    def _check_golden(self, watch: Stopwatch) -> None:
+        assert self._golden is not None, "load_model comes first"
+        self._golden.check(self.execute_model, watch, self._allocated().live_cache)
+
+    def _run_profile(self, batches: Sequence[Batch]) -> None:
+        """Run batches on a cache of one block, so that nothing but activations is added.
+
+        As if alone: what was measured at an earlier start may save one rank the run, and not another.
+        """
+        model = self._loaded().for_profile()
+        cache, host_cache = (KVCache(model.cache_spec, count, self.device.torch_device) for count in (1, 0))
+        runner = self._make_runner(cache, host_cache, Alone(self.layout), model)
+        for batch in batches:
+            runner.execute(batch)
+
+
+def _make_layout(settings: EngineSettings, rank: int) -> Layout:
+    try:
+        return Layout(settings.tensor_parallel_size, settings.pipeline_parallel_size, rank)
+    except ValueError as error:
+        raise InvalidSettings(str(error)) from error

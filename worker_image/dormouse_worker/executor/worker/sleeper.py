@@ -1,0 +1,67 @@
+"""One rank's sleep and wake: orders checked, memory counted, the other ranks met, and what was begun taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+from dormouse_worker.engine.executor import SleepReport, WakeReport
+from dormouse_worker.executor.worker.allocation import Allocation
+from dormouse_worker.executor.worker.barrier import RankBarrier
+from dormouse_worker.executor.worker.memory_errors import memory_errors
+from dormouse_worker.executor.worker.sleep_orders import check_sleep, check_tags
+from dormouse_worker.model.device.device import Device
+from dormouse_worker.model.memory.meters import Meter
+from dormouse_worker.model.stopwatch import Stopwatch
+from dormouse_worker.model.weights.store import WeightStore
+
+
+@dataclass(frozen=True, slots=True)
+class Sleeper:
+    """What of a rank sleeps, and who counts its memory; owns nothing."""
+
+    device: Device
+    meter: Meter
+    weights: WeightStore
+    allocation: Allocation
+
+    def sleep(self, level: int, tags: Collection[str], kept_blocks: Sequence[int]) -> SleepReport:
+        """See `WorkerBase`. Blocks are kept at level 1 only. Raises InvalidArgument or InsufficientMemory."""
+        check_sleep(level, tags, kept_blocks)
+        watch, before_bytes = Stopwatch(), self.meter.own_bytes()
+        self.device.synchronize()
+        with memory_errors("the copies that a sleep needs can not be made"):
+            self.allocation.sleep(level, tags, kept_blocks, watch)
+        with watch.phase("drop"):
+            self.meter.release_unused()
+        residual_bytes = self.meter.own_bytes()
+        host_copy_bytes = self.weights.host_copy_bytes + self.allocation.host_copy_bytes
+        return SleepReport(max(0, before_bytes - residual_bytes), residual_bytes, host_copy_bytes, watch.phases)
+
+    def prepare(self, tags: Collection[str]) -> int:
+        """See `WorkerBase.prepare_wake_up`."""
+        check_tags(tags)
+        with memory_errors("the wake can not be prepared"):
+            return self.allocation.prepare(tags)
+
+    def wake(
+        self, tags: Collection[str], meeting: RankBarrier | None, verify: Callable[[Stopwatch], None]
+    ) -> WakeReport:
+        """See `WorkerBase.wake_up`. Without a meeting no other rank takes part."""
+        check_tags(tags)
+        watch = Stopwatch()
+        if not set(tags) & set(self.allocation.sleeping_tags):
+            return WakeReport({})
+        agree = meeting.meet if meeting is not None else _nobody_to_meet
+        try:
+            with meeting or nullcontext(), memory_errors("the wake is taken back"):
+                self.allocation.wake(tags, agree, lambda: verify(watch), watch)
+        except BaseException:
+            self.meter.release_unused()
+            raise
+        return WakeReport(watch.phases)
+
+
+def _nobody_to_meet() -> None:
+    """Go on at once."""

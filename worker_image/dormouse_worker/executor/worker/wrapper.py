@@ -1,0 +1,86 @@
+"""Builds one rank's worker late and calls it by method name.
+
+Late: the environment of the rank must stand before torch is imported for the first time, and the worker's class, given
+by its qualified name, imports torch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+from dormouse_worker.common.errors import InvalidArgument, InvalidSettings, WorkerError
+from dormouse_worker.common.host import lasting_objects
+from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.executor.worker.base import WorkerBase
+from dormouse_worker.executor.worker.classes import resolve_worker_class
+from dormouse_worker.model.slim_imports import import_slim
+
+logger = logging.getLogger(__name__)
+
+WORKER_CLASSES = {
+    "cpu": "dormouse_worker.executor.worker.cpu_worker.CpuWorker",
+    "cuda": "dormouse_worker.executor.worker.gpu_worker.GpuWorker",
+}
+
+
+def worker_class_of(settings: EngineSettings) -> str:
+    """Return the qualified name of the worker's class. Raises InvalidSettings for a device that has none."""
+    if settings.worker_cls != "auto":
+        return settings.worker_cls
+    worker_class = WORKER_CLASSES.get(settings.device)
+    if worker_class is None:
+        raise InvalidSettings(f"device is {settings.device!r}; this version has {', '.join(WORKER_CLASSES)}")
+    return worker_class
+
+
+class WorkerWrapper:
+    """One rank: nothing but names until `init_worker`."""
+
+    def __init__(self, settings: EngineSettings, rank: int, worker_class: str) -> None:
+        self._settings = settings
+        self._rank = rank
+        self._worker_class = worker_class
+        self._worker: WorkerBase | None = None
+
+    def __repr__(self) -> str:
+        state = "built" if self._worker else "not built"
+        return f"WorkerWrapper(rank={self._rank}, {self._worker_class}, {state})"
+
+    def update_environment(self, environ: MutableMapping[str, str], variables: Mapping[str, str]) -> None:
+        """Set the rank's variables; only before `init_worker`, for later they would be ignored silently."""
+        assert self._worker is None, "the environment must stand before the worker is built"
+        environ.update(variables)
+
+    def init_worker(self, *, is_quantized: bool = False) -> None:
+        """Import the worker's class and build it. Raises InvalidSettings with its name, or its own WorkerError.
+
+        A quantized model needs all of transformers; and a class of one's own finds nothing imported.
+        """
+        with lasting_objects():
+            if self._settings.worker_cls == "auto" and not is_quantized:
+                import_slim()
+            worker_class = resolve_worker_class(self._worker_class, self._settings.worker_extension_cls)
+        try:
+            self._worker = worker_class(self._settings, self._rank)
+        except WorkerError:
+            raise
+        except Exception as error:
+            logger.exception("rank %d: %s can not be built", self._rank, self._worker_class)
+            raise InvalidSettings(
+                f"worker_cls is {self._worker_class!r}, which can not be built with (settings, rank): "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def execute_method(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call the worker's method of this name; whatever it raises is passed on, with rank and method in the log."""
+        assert self._worker is not None, f"init_worker comes before {method}"
+        bound = getattr(self._worker, method, None)
+        if not callable(bound):
+            raise InvalidArgument(f"method is {method!r}, which {type(self._worker).__qualname__} does not have")
+        try:
+            return bound(*args, **kwargs)
+        except Exception:
+            logger.warning("rank %d: %s raised", self._rank, method)
+            raise

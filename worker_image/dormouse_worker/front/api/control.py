@@ -1,0 +1,217 @@
+"""`dormouse.v1.WorkerControl`: what the operator does to a worker. Decides by the state, acts through the engine."""
+
+# ruff: noqa: N802  the method names are those of the .proto file
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from dormouse_api.status import CallError
+from dormouse_api.v1 import worker_control_pb2 as pb
+from dormouse_api.v1 import worker_control_pb2_grpc as rpc
+from dormouse_worker.common.ipc import LEVELS, TAGS, State
+from dormouse_worker.front.api.answers import answered
+from dormouse_worker.front.api.wire import to_report
+from dormouse_worker.front.engine.actuation import Actuation, Order, precondition, require
+from dormouse_worker.front.engine.command_queue import CommandQueue
+from dormouse_worker.front.engine.health import check_health
+from dormouse_worker.front.engine.swap import EngineSwap, SwapOrder
+from dormouse_worker.front.telemetry.profiling import trace_directory
+from dormouse_worker.front.worker import Worker
+
+Context = aio.ServicerContext[Any, Any]
+
+WATCH_INTERVAL_S = 0.02  # at most so often a watcher hears something
+
+
+class ControlService(rpc.WorkerControlServicer):
+    """One worker's control calls: reads the request, checks the epoch, leaves the rest to those who own it."""
+
+    def __init__(self, worker: Worker, turns: CommandQueue, actuation: Actuation, swap: EngineSwap) -> None:
+        self._worker = worker
+        self._turns = turns
+        self._actuation = actuation
+        self._swap = swap
+
+    @answered
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.WorkerStatus:
+        """Return everything that holds now."""
+        del request, context  # the status depends on neither
+        return self._worker.status()
+
+    async def WatchStatus(self, request: pb.GetStatusRequest, context: Context) -> AsyncIterator[pb.WorkerStatus]:
+        """Stream the status; ends when the worker does. Request counts are those at the time of a change."""
+        del request, context  # the status depends on neither
+        worker = self._worker
+        async for _ in worker.changes.stream(lambda: _without_counts(worker.status()), min_interval_s=WATCH_INTERVAL_S):
+            yield worker.status()
+
+    @answered
+    async def DetermineNumAvailableBlocks(
+        self, request: pb.DetermineNumAvailableBlocksRequest, context: Context
+    ) -> pb.MemoryReport:
+        """Return the report, waiting for it while the model loads."""
+        del context  # the deadline cancels us
+        self._worker.take_epoch(request.epoch)
+        board = self._worker.board
+        await self._worker.changes.until(lambda: board.engine.report is not None or board.state is State.FAILED)
+        if board.failure is not None:
+            raise precondition(f"{board.failure.reason}: {board.failure.message}")
+        assert board.engine.report is not None, "waited for it"
+        return to_report(board.engine.report)
+
+    @answered
+    async def InitializeCache(self, request: pb.InitializeCacheRequest, context: Context) -> pb.WorkerStatus:
+        """Allocate the agreed counts and open."""
+        del context  # the command runs to its end, whoever hangs up
+        self._worker.take_epoch(request.epoch)
+        require(self._worker, "InitializeCache", State.PROFILED, State.READY, State.DRAINING)
+        counts = {"num_gpu_blocks": request.num_gpu_blocks, "num_cpu_blocks": request.num_cpu_blocks}
+        await self._turns.run(partial(self._worker.command, "initialize_cache", **counts))
+        self._worker.reopen()
+        return self._worker.status()
+
+    @answered
+    async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainResponse:
+        """Refuse new requests and wait for the running ones; stays draining until WakeUp or Sleep."""
+        del context  # hanging up leaves the worker draining
+        self._worker.take_epoch(request.epoch)
+        return pb.DrainResponse(remaining_requests=await self._actuation.drain(request.timeout_seconds))
+
+    @answered
+    async def PrepareSleep(self, request: pb.PrepareSleepRequest, context: Context) -> pb.PrepareSleepResponse:
+        """Let nobody in any more and end what runs; Sleep has to follow."""
+        del context  # hanging up while it drains opens the worker again
+        self._worker.take_epoch(request.epoch)
+        counter = request.request_counter if request.HasField("request_counter") else None
+        return pb.PrepareSleepResponse(request_counter=await self._actuation.prepare_sleep(_order(request), counter))
+
+    @answered
+    async def Sleep(self, request: pb.SleepRequest, context: Context) -> pb.WorkerStatus:
+        """Give the memory back, after what PrepareSleep does if nobody called it."""
+        del context  # hanging up while it drains cancels the sleep; afterwards it goes on
+        self._worker.take_epoch(request.epoch)
+        await self._actuation.sleep(_order(request))
+        return self._worker.status()
+
+    @answered
+    async def PrepareWakeUp(self, request: pb.PrepareWakeUpRequest, context: Context) -> pb.PrepareWakeUpResponse:
+        """Reserve the memory; WakeUp has to follow."""
+        del context  # the command runs to its end, whoever hangs up
+        self._worker.take_epoch(request.epoch)
+        return pb.PrepareWakeUpResponse(missing_bytes=await self._actuation.prepare_wake_up(_tags(request.tags)))
+
+    @answered
+    async def WakeUp(self, request: pb.WakeUpRequest, context: Context) -> pb.WorkerStatus:
+        """Wake, or end a draining."""
+        del context  # the command runs to its end, whoever hangs up
+        self._worker.take_epoch(request.epoch)
+        await self._actuation.wake_up(_tags(request.tags))
+        return self._worker.status()
+
+    @answered
+    async def SwapEngine(self, request: pb.SwapEngineRequest, context: Context) -> pb.WorkerStatus:
+        """Put an engine with other settings in the place of this one, or leave everything as it was."""
+        del context  # the swap runs to its end, whoever hangs up
+        self._worker.take_epoch(request.epoch)
+        await self._swap.run(_swap_order(request))
+        return self._worker.status()
+
+    @answered
+    async def SaveShardedState(
+        self, request: pb.SaveShardedStateRequest, context: Context
+    ) -> pb.SaveShardedStateResponse:
+        """Write this rank's weights where `--load-format sharded_state` finds them."""
+        del context  # the command runs to its end, whoever hangs up
+        self._worker.take_epoch(request.epoch)
+        require(self._worker, "SaveShardedState", State.READY)
+        await self._turns.run(partial(self._worker.command, "save_sharded_state", directory=request.directory))
+        return pb.SaveShardedStateResponse()
+
+    @answered
+    async def ResetPrefixCache(
+        self, request: pb.ResetPrefixCacheRequest, context: Context
+    ) -> pb.ResetPrefixCacheResponse:
+        """Forget every cached prefix; running requests keep what they hold."""
+        del context  # the command runs to its end, whoever hangs up
+        self._worker.take_epoch(request.epoch)
+        await self._turns.run(partial(self._worker.command, "reset_prefix_cache"))
+        return pb.ResetPrefixCacheResponse()
+
+    @answered
+    async def StartProfile(self, request: pb.StartProfileRequest, context: Context) -> pb.StartProfileResponse:
+        """Record every operation of the engine from now on."""
+        del context  # the command runs to its end, whoever hangs up
+        self._worker.take_epoch(request.epoch)
+        directory = trace_directory(self._worker.settings.profiler_dir, request.directory)
+        require(self._worker, "StartProfile", State.PROFILED, State.READY, State.DRAINING)
+        await self._turns.run(partial(self._worker.command, "start_profile", directory=directory))
+        return pb.StartProfileResponse()
+
+    @answered
+    async def StopProfile(self, request: pb.StopProfileRequest, context: Context) -> pb.StopProfileResponse:
+        """Write the trace."""
+        del context  # the command runs to its end, whoever hangs up
+        self._worker.take_epoch(request.epoch)
+        require(self._worker, "StopProfile", State.PROFILED, State.READY, State.DRAINING, State.ASLEEP)
+        path = await self._turns.run(partial(self._worker.command, "stop_profile"))
+        return pb.StopProfileResponse(path=str(path))
+
+    @answered
+    async def CheckHealth(self, request: pb.CheckHealthRequest, context: Context) -> pb.CheckHealthResponse:
+        """Answer if the engine is alive, its loop comes round and its device computes."""
+        del request, context  # the health depends on neither
+        return pb.CheckHealthResponse(seconds_since_step=await check_health(self._worker))
+
+    @answered
+    async def Shutdown(self, request: pb.ShutdownRequest, context: Context) -> pb.ShutdownResponse:
+        """Begin the worker's end and drain; the process ends after the answer."""
+        del context  # hanging up does not stop the end
+        self._worker.take_epoch(request.epoch)
+        self._worker.begin_end()
+        try:
+            await self._actuation.drain(request.drain_timeout_seconds)
+        finally:
+            self._worker.end_wanted.set()
+        return pb.ShutdownResponse()
+
+
+def _order(request: pb.PrepareSleepRequest | pb.SleepRequest) -> Order:
+    """Return what is asked for. Raises CallError INVALID_ARGUMENT."""
+    if request.level not in LEVELS:
+        raise CallError(
+            grpc.StatusCode.INVALID_ARGUMENT,
+            f"level is {request.level}; allowed: 1 (weights stay in host memory) and 2 (they are dropped)",
+        )
+    return Order(request.level, _tags(request.tags), must_abort=request.mode == pb.DRAIN_MODE_ABORT)
+
+
+def _swap_order(request: pb.SwapEngineRequest) -> SwapOrder:
+    """Return what is asked for. Raises CallError INVALID_ARGUMENT."""
+    timeout_s = request.timeout_seconds
+    if not (math.isfinite(timeout_s) and timeout_s >= 0):
+        raise CallError(
+            grpc.StatusCode.INVALID_ARGUMENT,
+            f"timeout_seconds is {timeout_s:g}; allowed: seconds above 0, or 0 for the new --engine-load-timeout",
+        )
+    return SwapOrder(tuple(request.arguments), request.settings_digest, timeout_s)
+
+
+def _tags(tags: Sequence[str]) -> tuple[str, ...]:
+    """Return the tags, none = all. Raises CallError INVALID_ARGUMENT."""
+    if not set(tags) <= set(TAGS):
+        raise CallError(
+            grpc.StatusCode.INVALID_ARGUMENT, f"tags is {sorted(tags)}; allowed: none, or some of {', '.join(TAGS)}"
+        )
+    return tuple(tags)
+
+
+def _without_counts(status: pb.WorkerStatus) -> pb.WorkerStatus:
+    for name in ("request_counter", "running_requests", "waiting_requests"):
+        status.ClearField(name)
+    return status

@@ -1,0 +1,129 @@
+"""Between the engine's messages and protobuf's. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import grpc
+
+from dormouse_api.status import CallError
+from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_api.v1 import worker_control_pb2 as control
+from dormouse_worker.common.ipc import CommandResult, MemoryReport, RankStatus, TokenLogprobs
+from dormouse_worker.front.engine.status_board import Failure, StatusBoard
+from dormouse_worker.front.requests.streams import Piece, Times
+
+FINISH_REASONS = {
+    "stop": pb.FINISH_REASON_STOP,
+    "length": pb.FINISH_REASON_LENGTH,
+    "abort": pb.FINISH_REASON_ABORT,
+}
+COMMAND_CODES = {
+    "InvalidArgument": grpc.StatusCode.INVALID_ARGUMENT,
+    "WrongState": grpc.StatusCode.FAILED_PRECONDITION,
+    "InsufficientMemory": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "StorageFull": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "ModelChanged": grpc.StatusCode.FAILED_PRECONDITION,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a worker says of itself that never changes."""
+
+    pod_uid: str
+    settings_digest: str
+    model_digest: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What moves with every request."""
+
+    epoch: int
+    accepted: int
+    running: int
+    waiting: int
+
+
+def to_response(piece: Piece) -> pb.GenerateResponse:
+    """Return the message for a piece, without what only the call as a whole knows."""
+    response = pb.GenerateResponse(
+        text=piece.text, token_ids=piece.token_ids, completion_tokens=piece.completion_tokens
+    )
+    if piece.logprobs:
+        response.logprobs.extend(to_position_logprobs(piece.token_ids, piece.logprobs))
+    if piece.finish_reason is not None:
+        response.finish_reason = FINISH_REASONS[piece.finish_reason]
+        if piece.matched_stop is not None:
+            response.matched_stop = piece.matched_stop
+    return response
+
+
+def to_position_logprobs(token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> Iterator[pb.PositionLogprobs]:
+    """Yield the log-probabilities of each position, whose tokens these are."""
+    for token_id, position in zip(token_ids, logprobs, strict=False):
+        top = zip(position.top_ids, position.top_logprobs, strict=True)
+        yield pb.PositionLogprobs(
+            sampled=pb.TokenLogprob(token_id=token_id, logprob=position.sampled),
+            top=[pb.TokenLogprob(token_id=top_id, logprob=logprob) for top_id, logprob in top],
+        )
+
+
+def to_timings(times: Times) -> pb.Timings:
+    """Return the durations of an ended request."""
+    return pb.Timings(queue_seconds=times.queue_s, prefill_seconds=times.prefill_s, decode_seconds=times.decode_s)
+
+
+def to_report(report: MemoryReport) -> control.MemoryReport:
+    """Return the report; the fields have the same names."""
+    return control.MemoryReport(**{name: getattr(report, name) for name in report.__struct_fields__})
+
+
+def to_rank(rank: RankStatus) -> control.RankStatus:
+    """Return what is known of one rank of a group."""
+    return control.RankStatus(rank=rank.rank, pod=rank.pod, report=to_report(rank.report) if rank.report else None)
+
+
+def to_failure(failure: Failure) -> control.Failure:
+    """Return the failure."""
+    return control.Failure(reason=failure.reason, message=failure.message)
+
+
+def to_status(board: StatusBoard, identity: Identity, counts: Counts) -> control.WorkerStatus:
+    """Return everything that holds now."""
+    engine, failure = board.engine, board.failure
+    return control.WorkerStatus(
+        state=control.WorkerState.Value(f"WORKER_STATE_{board.state}"),
+        pod_uid=identity.pod_uid,
+        settings_digest=identity.settings_digest,
+        epoch=counts.epoch,
+        request_counter=counts.accepted,
+        running_requests=counts.running,
+        waiting_requests=counts.waiting,
+        report=to_report(engine.report) if engine.report is not None else None,
+        num_gpu_blocks=engine.num_gpu_blocks,
+        num_cpu_blocks=engine.num_cpu_blocks,
+        sleep_level=engine.sleep_level,
+        residual_bytes=engine.residual_bytes,
+        freed_bytes=engine.freed_bytes,
+        failure=to_failure(failure) if failure else None,
+        last_sleep_seconds=engine.last_sleep_seconds,
+        last_wake_seconds=engine.last_wake_seconds,
+        model_digest=identity.model_digest,
+        version=identity.version,
+        sleeping_tags=engine.sleeping_tags,
+        last_sleep_phases=engine.sleep_phases,
+        last_wake_phases=engine.wake_phases,
+        host_copy_bytes=engine.host_copy_bytes,
+        ranks=[to_rank(rank) for rank in engine.ranks],
+        compute_path=engine.model.compute_path if engine.model is not None else "",
+    )
+
+
+def to_error(method: str, result: CommandResult) -> CallError:
+    """Return the status for a command that the engine refused."""
+    code = COMMAND_CODES.get(result.error_reason, grpc.StatusCode.INTERNAL)
+    return CallError(code, f"{method}: {result.error_message} ({result.error_reason})")

@@ -1,0 +1,1 @@
+"""The engine process as the front sees it: its start, state, commands, replacement and end."""

@@ -1,0 +1,81 @@
+"""How the engine process is started: argument list, settings on standard input, its standard error passed through."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.front.engine.link import Spawn, SpawnFor
+
+ENGINE_ARGV: tuple[str, ...] = (sys.executable, "-m", "dormouse_worker.engine_process")
+LAST_WORDS_S = 1.0  # how long to read on after the end: a grandchild may hold the pipe open
+MAX_LINE_BYTES = 1 << 16
+
+
+class SubprocessEngine:
+    """A child process; implements `EngineProcess`. Its standard error goes to ours, and the last line is kept."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._last_line = ""
+        self._copying = asyncio.create_task(self._copy_stderr())
+
+    def __repr__(self) -> str:
+        return f"SubprocessEngine(pid={self._process.pid}, exit_code={self._process.returncode})"
+
+    async def wait(self) -> int:
+        """See `EngineProcess`; the last words are complete when this returns."""
+        exit_code = await self._process.wait()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._copying, LAST_WORDS_S)
+        return exit_code
+
+    def kill(self) -> None:
+        """See `EngineProcess`."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
+    def last_words(self) -> str:
+        """See `EngineProcess`."""
+        return self._last_line
+
+    async def _copy_stderr(self) -> None:
+        assert self._process.stderr is not None, "started with a pipe"
+        rest = b""
+        while data := await self._process.stderr.read(MAX_LINE_BYTES):
+            sys.stderr.buffer.write(data)
+            sys.stderr.buffer.flush()
+            lines = (rest + data)[-MAX_LINE_BYTES:].split(b"\n")
+            rest = lines[-1]
+            words = [line for line in lines if line.strip()]
+            if words:
+                self._last_line = words[-1].decode(errors="replace").strip()
+
+
+def subprocess_spawner(argv: Sequence[str], environ: Mapping[str, str]) -> SpawnFor:
+    """Return what starts `argv --socket PATH` with the settings as JSON on standard input."""
+
+    def spawn_for(settings: EngineSettings) -> Spawn:
+        return lambda socket_path: spawn(settings, socket_path)
+
+    async def spawn(settings: EngineSettings, socket_path: Path) -> SubprocessEngine:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            "--socket",
+            str(socket_path),
+            stdin=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=dict(environ),
+        )
+        assert process.stdin is not None, "started with a pipe"
+        process.stdin.write(msgspec.json.encode(settings))
+        process.stdin.close()
+        return SubprocessEngine(process)
+
+    return spawn_for

@@ -1,0 +1,86 @@
+"""Keeps the engine running: ends one that takes too long, starts a new one after a death, and gives up at the limit."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from dormouse_worker.front.engine.restarts import RestartBudget, RestartLimits
+from dormouse_worker.front.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+WATCH_PERIOD_S = 0.5  # between two looks at what the engine does
+
+
+class EngineKeeper:
+    """Owns the two tasks that look after the engine. What the engine says goes to the worker, not through here."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        socket_path: Path,
+        limits: RestartLimits,
+        *,
+        sleep: Callable[[float], Awaitable[None]],
+    ) -> None:
+        self._worker = worker
+        self._socket_path = socket_path
+        self._limits = limits
+        self._budget = RestartBudget(limits, worker.clock)
+        self._sleep = sleep
+        self._tasks: tuple[asyncio.Task[None], ...] = ()
+
+    def __repr__(self) -> str:
+        return f"EngineKeeper({self._budget!r})"
+
+    async def start(self) -> None:
+        """Start the engine and look after it. Raises OSError if it can not be started for the first time."""
+        await self._worker.link.start(self._socket_path)
+        self._tasks = asyncio.create_task(self._keep()), asyncio.create_task(self._watch())
+
+    async def stop(self) -> None:
+        """Restart nothing from now on; the engine itself is ended by its link. Safe when it was never started."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _keep(self) -> None:
+        worker = self._worker
+        while True:
+            link = worker.link
+            await link.until_ended()
+            await worker.changes.until(lambda: not worker.swapping_to)  # else the old model would load beside the new
+            if worker.link is not link:
+                continue
+            if worker.is_ending or worker.is_gpu_unhealthy:
+                return
+            delay_s = self._budget.take()
+            if delay_s is None:
+                worker.give_up(str(self._limits))
+                return
+            logger.warning("engine restarts", extra={"fields": {"delay_s": delay_s, "because": worker.last_death}})
+            await self._sleep(delay_s)
+            await self._start_again()
+
+    async def _start_again(self) -> None:
+        """Start a new engine; not being able to counts as one more death."""
+        self._worker.metrics.on_engine_restart()
+        try:
+            # shielded: a process that was half started when we are cancelled must be known to the link, which ends it
+            await asyncio.shield(self._worker.link.start(self._socket_path))
+        except OSError as error:
+            self._worker.note_death(f"the engine process can not be started: {error}")
+
+    async def _watch(self) -> None:
+        """End an engine found late at two looks in a row: once may be a front that was held up itself."""
+        was_late = False
+        while True:
+            await self._sleep(WATCH_PERIOD_S)
+            why = self._worker.engine_overdue
+            if was_late and why:
+                logger.error("engine is killed", extra={"fields": {"because": why}})
+                self._worker.link.kill(why)
+            was_late = bool(why)

@@ -1,0 +1,49 @@
+"""The flags by which the front looks after its engine: how long it may take, how often it may be started again."""
+
+from __future__ import annotations
+
+import argparse
+
+from dormouse_worker.front.flags import flag_types
+
+
+def add_engine_care_flags(group: argparse._ArgumentGroup) -> None:
+    """Add them; `settings` reads them."""
+    add = group.add_argument
+    add(
+        "--engine-timeout",
+        default=120.0,
+        type=flag_types.engine_timeout,
+        metavar="SECONDS",
+        help="an engine silent for longer is stuck and restarted; above the longest forward pass (default 120)",
+    )
+    add(
+        "--engine-load-timeout",
+        default=1800.0,
+        type=flag_types.positive_seconds,
+        metavar="SECONDS",
+        help="an engine that takes longer to start (load and profile) or to wake is restarted; above what the largest "
+        "model needs from the slowest volume (default 1800)",
+    )
+    add(
+        "--engine-command-timeout",
+        default=300.0,
+        type=flag_types.positive_seconds,
+        metavar="SECONDS",
+        help="an engine that takes longer for any other command, such as sleep, is restarted (default 300)",
+    )
+    add(
+        "--max-engine-restarts",
+        default=5,
+        type=flag_types.at_least(0),
+        metavar="N",
+        help="how often an engine that died is started again within the window, after 1, 2, 4 s and so on; "
+        "then the worker ends with code 1 and whoever started it decides (default 5)",
+    )
+    add(
+        "--engine-restart-window",
+        default=600.0,
+        type=flag_types.seconds,
+        metavar="SECONDS",
+        help="how long a restart counts (default 600)",
+    )

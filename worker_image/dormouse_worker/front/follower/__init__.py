@@ -1,0 +1,1 @@
+"""The front of a pod that follows in a group of pods."""

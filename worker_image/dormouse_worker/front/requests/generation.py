@@ -1,0 +1,169 @@
+"""One Generate call, from its message to the end of its answers. Knows no gRPC context; raises CallError."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import uuid
+from collections.abc import Sequence
+
+import grpc
+
+from dormouse_api.status import CallError
+from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_worker.common.ipc import Sampling
+from dormouse_worker.front.requests import validation
+from dormouse_worker.front.requests.caller import Caller, TimeLimit
+from dormouse_worker.front.requests.choices import Choices
+from dormouse_worker.front.requests.in_flight import Order
+from dormouse_worker.front.requests.reply import Facts, Reply
+from dormouse_worker.front.requests.sampling import Prepared, choices, resumed_choice, to_sampling
+from dormouse_worker.front.requests.streams import OutputStream, Times
+from dormouse_worker.front.requests.wake_event import WakeEvent
+from dormouse_worker.front.text.assembly import Resumed, TextAssembly, TextRules
+from dormouse_worker.front.text.served_model import Model
+from dormouse_worker.front.worker import Worker
+
+logger = logging.getLogger(__name__)
+SEED_BITS = 64
+
+
+class Generation:
+    """Owns what a running call holds: its streams, the ids under which the engine runs them, the worker's deadline."""
+
+    def __init__(self, worker: Worker, facts: Facts, streams: Sequence[OutputStream], bell: WakeEvent) -> None:
+        self._worker = worker
+        self._streams = streams
+        self._choices = Choices(streams)
+        self._bell = bell  # rung by each of them
+        self._reply = Reply(facts, streams)
+        self.facts = facts
+        self._keys: tuple[str, ...] = ()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"Generation({self._reply!r}, keys={self._keys})"
+
+    @property
+    def streams(self) -> Sequence[OutputStream]:
+        """Return its choices, in order."""
+        return self._streams
+
+    def open(self, order: Order, samplings: Sequence[Sampling], time_limit: TimeLimit | None) -> None:
+        """Hand the choices to the engine; from now on `close` is due."""
+        self._keys = self._worker.requests.open(order, list(zip(self._streams, samplings, strict=True)))
+        self._worker.metrics.on_prompt(len(order.prompt_token_ids))
+        if time_limit is not None:
+            elapsed_s = self._worker.clock() - self._streams[0].times.arrival_s
+            error = CallError(grpc.StatusCode.DEADLINE_EXCEEDED, time_limit.why)
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(time_limit.seconds - elapsed_s, self._worker.requests.end, self._keys, error)
+
+    async def next(self) -> pb.GenerateResponse | None:
+        """Return the next message, None after the last. Raises CallError if the call ends otherwise."""
+        if self._reply.is_complete:
+            return None
+        while (taken := self._choices.pop()) is None:
+            await self._bell.heard()
+        return self._reply.message(*taken)
+
+    def abandon(self) -> None:
+        """The caller left, or got everything: free what still runs."""
+        self._worker.requests.abandon(self._keys)
+
+    def close(self) -> None:
+        """End it, however it went, and write its line into the log."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.abandon()
+        logger.info("request ended", extra={"fields": self._reply.log_fields()})
+
+
+async def begin(worker: Worker, model: Model, request: pb.GenerateRequest, caller: Caller) -> Generation:
+    """Check everything, tokenize, hand the choices to the engine. Raises CallError."""
+    arrival_s = worker.clock()
+    validation.check_request(request, model.card.vocab_size, from_gateway=caller.is_gateway)
+    num_choices = request.sampling_params.n or 1
+    worker.check_admission()
+    model.check_stops(request.sampling_params.stop)
+    with worker.requests.preparing(num_choices):
+        max_model_len = _max_model_len(worker, model)
+        prompt = await model.prompt_token_ids(request, caller.name, max_model_len)
+        validation.check_made_of(f"prompt.{request.WhichOneof('prompt')}", prompt, model.card.vocab_size)
+        max_tokens = validation.check_lengths(prompt, request.sampling_params, max_model_len)
+        bad_words = await model.bad_words_token_ids(request.sampling_params.bad_words, caller.name)
+        first = _first_sampling(model, request, Prepared(max_tokens, secrets.randbits(SEED_BITS), bad_words))
+        assemblies = [TextAssembly(_text_rules(request, model, prompt)) for _ in range(num_choices)]
+        resumed = await _resume(model, request, first, assemblies[0]) if request.HasField("resume") else None
+    _check_admission(worker, num_choices)  # it may have changed while we tokenized
+    samplings, bell = choices(first, num_choices), WakeEvent()
+    streams = [
+        OutputStream(
+            assembly,
+            Times(arrival_s),
+            clock=worker.clock,
+            on_due=bell.ring,
+            choice_index=sampling.choice_index,
+            interval=request.stream_interval or 1,
+        )
+        for assembly, sampling in zip(assemblies, samplings, strict=True)
+    ]
+    facts = Facts(request.request_id or uuid.uuid4().hex, first.seed, prompt)
+    generation = Generation(worker, facts, streams, bell)
+    if resumed is not None:
+        streams[0].begin_with(resumed)
+    if streams[0].is_finished:
+        worker.metrics.on_end(streams[0], streams[0].finish_reason or "stop")
+    else:
+        order = Order(prompt, list(request.resume.output_token_ids), request.priority, caller.cache_salt)
+        generation.open(order, samplings, caller.time_limit)
+    return generation
+
+
+def _check_admission(worker: Worker, num_requests: int) -> None:
+    worker.check_admission()
+    worker.requests.check_room(num_requests)
+
+
+def _max_model_len(worker: Worker, model: Model) -> int:
+    report = worker.board.engine.report
+    return report.max_model_len if report is not None else model.card.max_model_len
+
+
+def _first_sampling(model: Model, request: pb.GenerateRequest, prepared: Prepared) -> Sampling:
+    """Return the parameters of the first choice, checked with everything that holds for it. Raises CallError."""
+    sampling = to_sampling(request.sampling_params, model.card, prepared)
+    validation.check_effective(sampling)
+    validation.check_choosable(sampling, model.card.vocab_size)
+    if not request.HasField("resume"):
+        return sampling
+    validation.check_continuable(request, sampling)
+    return resumed_choice(sampling, request.resume)
+
+
+async def _resume(model: Model, request: pb.GenerateRequest, sampling: Sampling, assembly: TextAssembly) -> Resumed:
+    """Feed the resumed tokens to the text. Raises CallError if the caller can not have so many bytes of it."""
+    resume, ends = request.resume, frozenset(sampling.stop_token_ids)
+    try:
+        resumed = await model.work.run(
+            lambda: assembly.resume(resume.output_token_ids, ends, emitted_utf8_bytes=resume.emitted_utf8_bytes)
+        )
+    except ValueError as error:
+        validation.refuse("resume.emitted_utf8_bytes", str(resume.emitted_utf8_bytes), str(error))
+    if resumed.finish_reason is None and len(resume.output_token_ids) == sampling.max_tokens:
+        # the first worker died between the last token and the message that ends a full piece
+        text = resumed.text + assembly.flush()
+        return Resumed(text, "stop" if assembly.matched_stop else "length", assembly.matched_stop)
+    return resumed
+
+
+def _text_rules(request: pb.GenerateRequest, model: Model, prompt: list[int]) -> TextRules:
+    params = request.sampling_params
+    skip = params.skip_special_tokens if params.HasField("skip_special_tokens") else True
+    return TextRules(
+        decoder=model.codec.stream(prompt, skip_special_tokens=skip),
+        stops=tuple(params.stop),
+        include_stop=params.include_stop_str_in_output,
+        min_tokens=params.min_tokens,
+    )

@@ -1,0 +1,181 @@
+"""What a request may say, each refusal naming field, value and limit. Pure; nothing is allocated before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NoReturn
+
+import grpc
+
+from dormouse_api.limits import (
+    MAX_CHAT_MESSAGES,
+    MAX_CHOICES,
+    MAX_MESSAGE_BYTES,
+    MAX_PRIORITY,
+    MAX_REPETITION_PENALTY,
+    MAX_REQUEST_ID_CHARS,
+    MAX_STREAM_INTERVAL,
+    MAX_TOOLS,
+)
+from dormouse_api.status import CallError
+from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_worker.common.ipc import Sampling
+from dormouse_worker.front.requests.sampling_rules import RULES
+from dormouse_worker.front.text.chat import OWN_VARIABLES
+
+
+def check_request(request: pb.GenerateRequest, vocab_size: int, *, from_gateway: bool) -> None:
+    """Check everything that needs no tokenizing. Raises CallError INVALID_ARGUMENT."""
+    size = request.ByteSize()
+    if size > MAX_MESSAGE_BYTES:
+        refuse("message", f"{size} bytes", f"at most {MAX_MESSAGE_BYTES} bytes")
+    check_request_id(request.request_id)
+    if abs(request.priority) > MAX_PRIORITY:
+        refuse("priority", str(request.priority), f"from -{MAX_PRIORITY} to {MAX_PRIORITY}")
+    if request.stream_interval > MAX_STREAM_INTERVAL:
+        refuse("stream_interval", str(request.stream_interval), f"at most {MAX_STREAM_INTERVAL} tokens; 0 is 1")
+    check_sampling(request.sampling_params, vocab_size)
+    check_prompt(request, vocab_size)
+    if request.HasField("resume"):
+        check_resume(request, vocab_size, from_gateway=from_gateway)
+
+
+def check_sampling(params: pb.SamplingParams, vocab_size: int) -> None:
+    """Go through the table. Raises CallError INVALID_ARGUMENT for the first bad field."""
+    for rule in RULES:
+        value = rule.bad(params, vocab_size)
+        if value is not None:
+            refuse(
+                f"sampling_params.{rule.field}",
+                value,
+                f"{rule.limit} (vocabulary size {vocab_size})" if "vocabulary" in rule.limit else rule.limit,
+            )
+
+
+def check_request_id(request_id: str) -> None:
+    """Ids stand in logs: short, printable ASCII. Raises CallError INVALID_ARGUMENT."""
+    check_plain("request_id", request_id, MAX_REQUEST_ID_CHARS)
+
+
+def check_plain(field: str, text: str, max_chars: int) -> None:
+    """At most so many printable ASCII characters. Raises CallError INVALID_ARGUMENT."""
+    if len(text) > max_chars:
+        refuse(field, f"{len(text)} characters", f"at most {max_chars}")
+    if not (text.isascii() and text.isprintable()):
+        refuse(field, ascii(text), "printable ASCII characters")
+
+
+def check_prompt(request: pb.GenerateRequest, vocab_size: int) -> None:
+    """A prompt is there, and what it is made of is in range. Raises CallError INVALID_ARGUMENT."""
+    kind = request.WhichOneof("prompt")
+    if kind is None:
+        refuse("prompt", "missing", "one of text, token_ids or chat is needed")
+    if kind == "text" and not request.text:
+        refuse("prompt.text", "empty", "at least 1 character")
+    if kind == "token_ids":
+        check_token_ids("prompt.token_ids", request.token_ids.ids, vocab_size)
+        if not request.token_ids.ids:
+            refuse("prompt.token_ids", "empty", "at least 1 token")
+    if kind == "chat":
+        check_chat(request.chat)
+
+
+def check_resume(request: pb.GenerateRequest, vocab_size: int, *, from_gateway: bool) -> None:
+    """Only the gateway knows what another worker generated, and each choice is resumed alone. Raises CallError."""
+    if not from_gateway:
+        refuse("resume", "set", "only by the gateway")
+    if request.sampling_params.n > 1:
+        refuse("sampling_params.n", str(request.sampling_params.n), "1 where resume is set")
+    if request.resume.choice_index >= MAX_CHOICES:
+        refuse("resume.choice_index", str(request.resume.choice_index), f"below {MAX_CHOICES}")
+    check_token_ids("resume.output_token_ids", request.resume.output_token_ids, vocab_size)
+
+
+def check_token_ids(field: str, token_ids: Sequence[int], vocab_size: int) -> None:
+    """Every id is a row of the embedding. Raises CallError INVALID_ARGUMENT naming the first that is not."""
+    if max(token_ids, default=0) < vocab_size:  # a million of them: no loop of ours while all other streams wait
+        return
+    for position, token_id in enumerate(token_ids):
+        if token_id >= vocab_size:
+            refuse(f"{field}[{position}]", str(token_id), f"below the vocabulary size {vocab_size}")
+
+
+def check_made_of(field: str, token_ids: Sequence[int], vocab_size: int) -> None:
+    """A text's tokens are rows of the embedding: a tokenizer may know more of them. Raises CallError."""
+    if max(token_ids, default=0) >= vocab_size:
+        bad = next(token_id for token_id in token_ids if token_id >= vocab_size)
+        limit = f"text of tokens below the vocabulary size {vocab_size}; the tokenizer knows more than the model"
+        refuse(field, f"made of token {bad}, among others", limit)
+
+
+def check_chat(chat: pb.Chat) -> None:
+    """Counts are bounded and template_args leave the template's own variables alone. Raises CallError."""
+    if not chat.messages:
+        refuse("chat.messages", "empty", "at least 1 message")
+    if len(chat.messages) > MAX_CHAT_MESSAGES:
+        refuse("chat.messages", f"{len(chat.messages)} messages", f"at most {MAX_CHAT_MESSAGES}")
+    if len(chat.tools) > MAX_TOOLS:
+        refuse("chat.tools", f"{len(chat.tools)} tools", f"at most {MAX_TOOLS}")
+    for name in _taken(chat.template_args.fields):
+        refuse("chat.template_args", name, f"names other than {', '.join(OWN_VARIABLES)}")
+
+
+def check_lengths(prompt_token_ids: Sequence[int], params: pb.SamplingParams, max_model_len: int) -> int:
+    """Return the effective max_tokens: the wish, else the room that is left. Raises CallError INVALID_ARGUMENT."""
+    num_prompt = len(prompt_token_ids)
+    if num_prompt == 0:
+        refuse("prompt", "0 tokens", "at least 1 token")
+    if num_prompt >= max_model_len:
+        refuse("prompt", f"{num_prompt} tokens", f"below the model length {max_model_len}, so that a token can follow")
+    room = max_model_len - num_prompt
+    if params.HasField("max_tokens") and params.max_tokens > room:
+        wish = f"{params.max_tokens} beside a prompt of {num_prompt} tokens"
+        refuse("sampling_params.max_tokens", wish, f"at most {room}: together the model length {max_model_len}")
+    if params.min_tokens > room:
+        refuse("sampling_params.min_tokens", str(params.min_tokens), f"at most {room}, the room that is left")
+    return params.max_tokens if params.HasField("max_tokens") else room
+
+
+def check_effective(sampling: Sampling) -> None:
+    """Check what came from the model's defaults too: a broken generation_config.json must not reach the engine."""
+    defaults_hold = math.isfinite(sampling.temperature) and sampling.temperature >= 0 and 0 < sampling.top_p <= 1
+    penalty_holds = 0 < sampling.repetition_penalty <= MAX_REPETITION_PENALTY
+    if not (defaults_hold and penalty_holds and 0 <= sampling.min_p <= 1 and sampling.top_k >= 0):
+        shown = (
+            f"temperature {sampling.temperature}, top_p {sampling.top_p}, min_p {sampling.min_p}, "
+            f"repetition_penalty {sampling.repetition_penalty}"
+        )
+        refuse("sampling_params", shown, "set these fields: the model's generation_config.json has bad defaults")
+
+
+def check_choosable(sampling: Sampling, vocab_size: int) -> None:
+    """A token can be sampled at every step: the sampler has no answer where all are forbidden. Raises CallError."""
+    forbidden = {word[-1] for word in sampling.bad_words_token_ids}
+    if sampling.min_tokens > 0:
+        forbidden.update(sampling.stop_token_ids)
+    allowed = set(sampling.allowed_token_ids)
+    if not (allowed - forbidden if allowed else len(forbidden) < vocab_size):
+        refuse(
+            "sampling_params.allowed_token_ids" if allowed else "sampling_params.bad_words",
+            f"{len(allowed) or vocab_size} ids that may all be forbidden at once",
+            "at least one id that ends no bad word and, with min_tokens, no text",
+        )
+
+
+def check_continuable(request: pb.GenerateRequest, sampling: Sampling) -> None:
+    """A resumed sequence fits, and its random numbers are known. Raises CallError INVALID_ARGUMENT."""
+    num_resumed = len(request.resume.output_token_ids)
+    if num_resumed > sampling.max_tokens:
+        refuse("resume.output_token_ids", f"{num_resumed} tokens", f"at most max_tokens, {sampling.max_tokens}")
+    if sampling.temperature > 0 and not request.sampling_params.HasField("seed"):
+        refuse("sampling_params.seed", "missing", "the seed that the first message told, as resume is set")
+
+
+def refuse(field: str, value: str, limit: str) -> NoReturn:
+    """Raise the CallError that names all three."""
+    raise CallError(grpc.StatusCode.INVALID_ARGUMENT, f"{field} is {value}; allowed: {limit}")
+
+
+def _taken(names: Iterable[str]) -> Iterator[str]:
+    return (name for name in names if name in OWN_VARIABLES)

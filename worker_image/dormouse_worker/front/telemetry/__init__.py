@@ -1,0 +1,1 @@
+"""Metrics, spans and log lines. Nothing here is done per token but plain counting."""

@@ -1,0 +1,32 @@
+"""The seam between the front and tracing. Knows nothing of OpenTelemetry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from dormouse_api.status import CallError
+    from dormouse_api.tickets import MetadataPairs
+    from dormouse_worker.front.requests.generation import Generation
+
+
+class Traces(Protocol):
+    """Who hears of Generate calls, once each."""
+
+    def ended(
+        self, metadata: MetadataPairs | None, arrival_s: float, generation: Generation | None, error: CallError | None
+    ) -> None:
+        """A call ended. Without a generation it was refused; without an error it is complete, or its caller left."""
+        ...
+
+
+class Untraced:
+    """Where tracing is off."""
+
+    def ended(
+        self, metadata: MetadataPairs | None, arrival_s: float, generation: Generation | None, error: CallError | None
+    ) -> None:
+        """See `Traces`."""
+
+
+UNTRACED = Untraced()

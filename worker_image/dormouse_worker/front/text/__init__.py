@@ -1,0 +1,1 @@
+"""Text and tokens: tokenizer, chat templates, streamed text, stop strings. No gRPC."""

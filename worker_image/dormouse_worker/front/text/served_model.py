@@ -1,0 +1,185 @@
+"""One model as the front serves it: names, card, tokenizer and chat templates together. Slow work runs in threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_worker.common.errors import ModelInvalid
+from dormouse_worker.common.ipc import EngineStatus
+from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.front.requests import validation
+from dormouse_worker.front.text.chat import TemplateRefused, check_templates, read_template_sources
+from dormouse_worker.front.text.deferred_tokenizer import Codec, LateCodec, load_codec
+from dormouse_worker.front.text.model_card import ModelCard, read_model_card, read_object
+from dormouse_worker.front.text.plain import plain_dict
+from dormouse_worker.front.text.renderer import Renderer
+from dormouse_worker.front.text.special_tokens import special_tokens
+from dormouse_worker.front.text.turns import LONG_BYTES, TextWork
+
+BYTES_PER_ID = 4  # of text, about: what decoding costs beside encoding
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Everything of a model but its weights."""
+
+    names: tuple[str, ...]  # the first stands in answers and metrics
+    card: ModelCard
+    codec: Codec
+    templates: Renderer
+    work: TextWork
+
+    async def prompt_token_ids(self, request: pb.GenerateRequest, caller: str, max_model_len: int) -> list[int]:
+        """Return the prompt's ids. Raises CallError INVALID_ARGUMENT if a chat can not be rendered, or text not fit."""
+        kind = request.WhichOneof("prompt")
+        if kind == "token_ids":
+            return list(request.token_ids.ids)
+
+        def encode(text: str) -> list[int]:
+            self._check_fits(f"prompt.{kind}", text, max_model_len)
+            return self.codec.encode(text, add_special_tokens=kind == "text")
+
+        if kind == "chat":
+            return (await self._render(request.chat, caller, encode))[1]
+        return await self.work.run(partial(encode, request.text), caller=caller, num_bytes=len(request.text))
+
+    def check_stops(self, stops: Sequence[str]) -> None:
+        """Refuse stop strings where tokens are no text: they would never match. Raises CallError INVALID_ARGUMENT."""
+        if stops and (why := self.codec.why_textless):
+            limit = f"none where tokens have no text (stop_token_ids end a sequence, too); {why}"
+            validation.refuse("sampling_params.stop", f"{len(stops)} strings", limit)
+
+    async def bad_words_token_ids(self, words: Sequence[str], caller: str) -> tuple[tuple[int, ...], ...]:
+        """Return the token sequences that must not be sampled; what the model can not say anyway is left out."""
+        if not words:
+            return ()
+        found = await self.work.run(
+            lambda: [ids for word in words for ids in self.codec.bad_word_token_ids(word)], caller=caller
+        )
+        return tuple(dict.fromkeys(ids for ids in found if max(ids) < self.card.vocab_size))
+
+    async def tokenize(self, request: pb.TokenizeRequest, caller: str) -> pb.TokenizeResponse:
+        """Return ids, and for a chat the rendered text. Raises CallError INVALID_ARGUMENT."""
+        chosen = request.add_special_tokens if request.HasField("add_special_tokens") else None
+        if request.WhichOneof("input") == "chat":
+            validation.check_chat(request.chat)
+            encode_chat = partial(self.codec.encode, add_special_tokens=bool(chosen))
+            text, ids = await self._render(request.chat, caller, encode_chat)
+            return pb.TokenizeResponse(token_ids=ids, rendered_text=text)
+        encode = partial(self.codec.encode, request.text, add_special_tokens=True if chosen is None else chosen)
+        return pb.TokenizeResponse(token_ids=await self.work.run(encode, caller=caller, num_bytes=len(request.text)))
+
+    async def detokenize(self, request: pb.DetokenizeRequest, caller: str) -> pb.DetokenizeResponse:
+        """Return the text of these ids, or of each by itself."""
+        ids = list(request.token_ids)
+        size = len(ids) * BYTES_PER_ID
+        if request.separately:
+            texts = await self.work.run(lambda: self._decode_each(ids), caller=caller, num_bytes=size)
+            return pb.DetokenizeResponse(token_texts=texts)
+        skip = request.skip_special_tokens if request.HasField("skip_special_tokens") else True
+        decode = partial(self.codec.decode, ids, skip_special_tokens=skip)
+        return pb.DetokenizeResponse(text=await self.work.run(decode, caller=caller, num_bytes=size))
+
+    async def take_tokenizer(self, engine: EngineStatus) -> None:
+        """Load what the engine made for a model without tokenizer.json. Raises ModelInvalid if it is broken."""
+        codec = self.codec
+        if isinstance(codec, LateCodec):
+            await self.work.run(lambda: codec.take(engine))
+
+    def as_told(self, engine: EngineStatus) -> Model:
+        """Return the model with the vocabulary that the engine has loaded: files need not tell its size."""
+        known = engine.model.vocab_size if engine.model is not None else 0
+        return self if known in {0, self.card.vocab_size} else replace(self, card=replace(self.card, vocab_size=known))
+
+    def describe(self, engine: EngineStatus) -> pb.GetModelResponse:
+        """Return the model's description; what only the engine knows is 0 until it told it."""
+        card, loaded, report = self.card, engine.model, engine.report
+        return pb.GetModelResponse(
+            name=self.names[0],
+            architecture=card.architecture,
+            vocab_size=card.vocab_size,
+            max_model_len=report.max_model_len if report is not None else card.max_model_len,
+            dtype=loaded.dtype if loaded is not None else card.dtype,
+            num_layers=card.num_layers,
+            num_attention_heads=card.num_attention_heads,
+            num_kv_heads=card.num_kv_heads,
+            num_parameters=loaded.num_parameters if loaded is not None else 0,
+            model_digest=card.digest,
+            has_chat_template=bool(self.templates),
+            eos_token_ids=card.eos_token_ids,
+        )
+
+    def close(self) -> None:
+        """End the processes that render its chats."""
+        self.templates.close()
+
+    def _decode_each(self, token_ids: Sequence[int]) -> list[str]:
+        return [self.codec.decode([token_id], skip_special_tokens=False) for token_id in token_ids]
+
+    async def _render(self, chat: pb.Chat, caller: str, encode: Callable[[str], list[int]]) -> tuple[str, list[int]]:
+        """Return the chat as the model wants it, and its ids. Raises CallError INVALID_ARGUMENT."""
+
+        def then(text: str) -> tuple[str, list[int] | None]:
+            return text, None if len(text) > LONG_BYTES else encode(text)  # a long one waits for its turn
+
+        try:
+            text, ids = await self.templates.render(chat_arguments(chat), caller, then)
+        except TemplateRefused as error:
+            validation.refuse("prompt.chat", "not renderable", str(error))
+        if ids is None:
+            ids = await self.work.run(partial(encode, text), caller=caller, num_bytes=len(text))
+        return text, ids
+
+    def _check_fits(self, field: str, text: str, max_model_len: int) -> None:
+        """Refuse text that is too long however it is tokenized; 0 = no limit. Raises CallError INVALID_ARGUMENT."""
+        is_worth_it = (
+            max_model_len and len(text) > LONG_BYTES
+        )  # to tokenize less is done sooner than the bound is known
+        if is_worth_it and (bound := self.codec.bound) and (least := bound.min_tokens(text)) >= max_model_len:
+            limit = f"below the model length {max_model_len}; no token has more than {bound.bytes_per_token} bytes"
+            validation.refuse(field, f"at least {least} tokens", limit)
+
+
+def load_model(
+    settings: EngineSettings, names: tuple[str, ...], *, work: TextWork, now: Callable[[], datetime]
+) -> Model:
+    """Read everything from the model's directory. Raises a WorkerError naming the file and what to do."""
+    card = read_model_card(settings)
+    path = settings.model_path
+    codec = load_codec(path)
+    card = replace(card, vocab_size=card.vocab_size or codec.vocab_size)
+    config = read_object(path / "tokenizer_config.json")
+    named = special_tokens(config, read_object(path / "special_tokens_map.json"))
+    try:
+        sources = read_template_sources(path, config)
+        check_templates(sources)
+    except (TemplateRefused, KeyError, TypeError, OSError, ValueError) as error:
+        raise ModelInvalid(f"{path}: {error}; mend the chat template") from error
+    return Model(names, card, codec, Renderer(sources, named, now=now), work)
+
+
+def chat_arguments(chat: pb.Chat) -> dict[str, Any]:
+    """Return what `ChatTemplates.render` takes."""
+    return {
+        "messages": [message_dict(message) for message in chat.messages],
+        "tools": [plain_dict(tool) for tool in chat.tools] or None,
+        "add_generation_prompt": chat.add_generation_prompt if chat.HasField("add_generation_prompt") else True,
+        "template_args": plain_dict(chat.template_args),
+    }
+
+
+def message_dict(message: pb.ChatMessage) -> Mapping[str, Any]:
+    """Return a turn in the form that templates know; fields that are not set are not there."""
+    turn: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.HasField("name"):
+        turn["name"] = message.name
+    if message.tool_calls:
+        turn["tool_calls"] = [plain_dict(call) for call in message.tool_calls]
+    if message.HasField("tool_call_id"):
+        turn["tool_call_id"] = message.tool_call_id
+    return turn

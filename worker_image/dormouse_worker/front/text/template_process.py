@@ -1,0 +1,115 @@
+"""The program that renders chat templates: a process of its own, with little memory and no time to waste.
+
+A template comes with a model, its variables come from callers: neither is trusted. The front writes orders to standard
+input and reads answers from standard output: JSON behind its length. It kills this process when an answer is late; what
+is limited here is what it can not limit: memory, and the processor's time if the front should be gone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import resource
+import signal
+import struct
+import sys
+import time
+from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from dormouse_worker.front.text.chat import ChatTemplates, TemplateRefused
+
+LENGTH = struct.Struct(">I")
+MAX_REFUSAL_CHARS = 2000  # a template's own words can be as long as it likes
+TEXT, REFUSED = "text", "refused"  # the fields of an answer; one of them is there
+
+
+class Clock:
+    """The time as the front tells it, with every order."""
+
+    def __init__(self) -> None:
+        self.now = datetime.now().astimezone()
+
+    def __call__(self) -> datetime:
+        """Return it."""
+        return self.now
+
+    def set(self, told: tuple[float, float, str]) -> None:
+        """Take seconds since 1970, the zone's offset in seconds, and its name."""
+        seconds, offset_s, name = told
+        self.now = datetime.fromtimestamp(seconds, timezone(timedelta(seconds=offset_s), name))
+
+
+def told_time(now: datetime) -> tuple[float, float, str]:
+    """Return a time that knows its zone as `Clock.set` takes it."""
+    return now.timestamp(), (now.utcoffset() or timedelta()).total_seconds(), now.tzname() or "UTC"
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    """Return one message, ready to be written."""
+    raw = json.dumps(message).encode()
+    return LENGTH.pack(len(raw)) + raw
+
+
+def read(source: BinaryIO) -> dict[str, Any] | None:
+    """Return the next message, None when the front is gone."""
+    head = source.read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        return None
+    message: dict[str, Any] = json.loads(source.read(LENGTH.unpack(head)[0]))
+    return message
+
+
+def limit_memory(num_bytes: int) -> None:
+    """Allow so much more than there is now, no files, and no picture of the memory when it ends."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    most = pages * resource.getpagesize() + num_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def limit_time(seconds: float) -> None:
+    """Let the system end this process after so many more seconds of a processor, in whole ones."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(time.process_time() + seconds) + 1, hard))
+
+
+def render(templates: ChatTemplates, clock: Clock, order: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the answer to an order."""
+    clock.set(order["now"])
+    try:
+        return {TEXT: templates.render(**order["chat"])}
+    except TemplateRefused as error:
+        return {REFUSED: str(error)[:MAX_REFUSAL_CHARS]}
+
+
+def main() -> None:
+    """Compile what the first message brings, say so, then render until the front is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the front ends this process when it ends itself
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    setup, clock = read(source), Clock()
+    if setup is None:
+        return
+    limit_memory(setup["memory_bytes"])
+    limit_time(setup["seconds"])
+    try:
+        sources, special_tokens = setup["sources"], setup["special_tokens"]
+        templates = ChatTemplates(sources, special_tokens, now=clock, max_chars=setup["max_chars"])
+    except Exception as error:  # noqa: BLE001  what it computes can fail in any way
+        why = f"the model's chat template can not be compiled: {type(error).__name__}: {error}"
+        sink.write(encode({REFUSED: why}))
+        return
+    sink.write(encode({TEXT: ""}))
+    while True:
+        sink.flush()
+        if (order := read(source)) is None:
+            return
+        limit_time(setup["seconds"])
+        sink.write(encode(render(templates, clock, order)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""A sequence as its rank knows it, and the sequences of a pass: nearly every pass has those of the pass before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from operator import attrgetter
+
+import numpy as np
+
+from dormouse_worker.engine.batch import NewSequence
+from dormouse_worker.model.attention.interface import Ints
+from dormouse_worker.model.sampling.native_sampler import Draws, describe_draws
+from dormouse_worker.model.sampling.sampling_row import is_plain, needs_logits_only, takes_likeliest
+from dormouse_worker.model.scratch import address_of
+
+
+class RankSequence:
+    """Implements `SamplingRow` over the buffers of all sequences, without a copy of any token."""
+
+    __slots__ = (
+        "_counts",
+        "_tokens",
+        "asks_for_prompt",
+        "is_plain",
+        "needs_logits_only",
+        "num_blocks",
+        "num_prompt_tokens",
+        "request_id",
+        "row",
+        "sampling",
+        "takes_likeliest",
+    )
+
+    def __init__(self, new: NewSequence, row: int, token_ids: Ints, counts: Ints, num_groups: int) -> None:
+        """Write its tokens into the row's place: token_ids [rows, longest], counts [rows] of those that are known."""
+        self.request_id = new.request_id
+        self.row = row
+        self.sampling = new.sampling
+        self.takes_likeliest = takes_likeliest(new.sampling)
+        self.is_plain = is_plain(new.sampling)
+        self.needs_logits_only = needs_logits_only(new.sampling)
+        self.asks_for_prompt = new.sampling.prompt_logprobs is not None
+        self.num_prompt_tokens = len(new.prompt_token_ids)
+        self.num_blocks = [0] * num_groups
+        self._tokens, self._counts = token_ids[row], counts
+        self._tokens[: new.num_tokens] = new.prompt_token_ids + new.output_token_ids
+        counts[row] = new.num_tokens
+
+    def __repr__(self) -> str:
+        return f"RankSequence({self.request_id}, row {self.row}, {self.num_prompt_tokens} + {self.position} tokens)"
+
+    @property
+    def prompt_token_ids(self) -> Ints:
+        """Return the prompt."""
+        prompt: Ints = self._tokens[: self.num_prompt_tokens]
+        return prompt
+
+    @property
+    def output_token_ids(self) -> Ints:
+        """Return the output so far."""
+        output: Ints = self._tokens[self.num_prompt_tokens : self._counts[self.row]]
+        return output
+
+    @property
+    def token_address(self) -> int:
+        """Return where its tokens lie, prompt and output, int64."""
+        return address_of(self._tokens)
+
+    @property
+    def position(self) -> int:
+        """Return how long the output is."""
+        return int(self._counts[self.row]) - self.num_prompt_tokens
+
+
+_row, _num_prompt_tokens, _token_address, _sampling = (
+    attrgetter(name) for name in ("row", "num_prompt_tokens", "token_address", "sampling")
+)
+_takes_likeliest, _is_plain, _needs_logits_only, _asks = (
+    attrgetter(name) for name in ("takes_likeliest", "is_plain", "needs_logits_only", "asks_for_prompt")
+)
+
+
+class BatchRows:
+    """Some sequences in their order, and what follows from them alone."""
+
+    def __init__(self, sequences: Sequence[RankSequence]) -> None:
+        self.sequences = sequences
+        self.request_ids = [sequence.request_id for sequence in sequences]
+        self.rows = np.fromiter(map(_row, sequences), np.int64, len(sequences))
+        self.take_likeliest = all(map(_takes_likeliest, sequences))
+        self.are_plain = all(map(_is_plain, sequences))
+        self.need_logits_only = all(map(_needs_logits_only, sequences))
+        self.ask_for_prompts = any(map(_asks, sequences))
+        # the rows once more, as what reads them fastest
+        self.index: slice | Ints = self.rows if (run := _run_of(self.rows)) is None else run
+
+    def __repr__(self) -> str:
+        return f"BatchRows({', '.join(self.request_ids)})"
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    @cached_property
+    def num_prompt_tokens(self) -> Ints:
+        """Return how long the prompts are."""
+        return np.fromiter(map(_num_prompt_tokens, self.sequences), np.int64, len(self))
+
+    @cached_property
+    def draws(self) -> Draws:
+        """Return how the sequences choose their tokens, for our kernels; right if they are plain."""
+        sequences = self.sequences
+        return describe_draws(
+            [*map(_sampling, sequences)], [*map(_token_address, sequences)], [*map(_num_prompt_tokens, sequences)]
+        )
+
+    def take(self, table: Ints, num_columns: int) -> Ints:
+        """Return the first columns of the sequences' rows: a view where they follow each other."""
+        return table[self.index, :num_columns]
+
+
+def _run_of(rows: Ints) -> slice | None:
+    """Return the rows if each follows the one before, as they do until somebody leaves between them."""
+    if not len(rows) or (np.diff(rows) != 1).any():
+        return None
+    return slice(int(rows[0]), int(rows[-1]) + 1)

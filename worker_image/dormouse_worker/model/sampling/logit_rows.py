@@ -1,0 +1,70 @@
+"""Chooses the rows of a forward pass whose logits are needed: where a token is sampled, and prompts asked about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from operator import attrgetter
+
+import numpy as np
+
+from dormouse_worker.engine.batch import Batch
+from dormouse_worker.model.attention.interface import Ints
+from dormouse_worker.model.batch_rows import BatchRows, RankSequence
+from dormouse_worker.model.input_batch import PackedInput
+
+_samples = attrgetter("samples")
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPart:
+    """A stretch of a prompt whose log-probabilities are wanted."""
+
+    request_id: str
+    rows: slice  # of the logits
+    token_ids: list[int]  # that followed these rows
+    num_top: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogitRows:
+    """Rows of the packed input, in their order; the logits have one row for each."""
+
+    rows: Ints  # [R]
+    sampled: Ints  # which of them are sampled from
+    batch_rows: BatchRows  # whose those are
+    prompt_parts: tuple[PromptPart, ...]
+
+    @property
+    def only_logits_count(self) -> bool:
+        """Return whether these rows decide all that is wanted: no token before is looked at, nothing else is told."""
+        return not self.prompt_parts and self.batch_rows.need_logits_only
+
+
+def choose_logit_rows(batch: Batch, packed: PackedInput) -> LogitRows:
+    """Return the rows. The last prompt token's row is sampled from, all before it tell about the token after."""
+    if all(map(_samples, batch.sequences)) and not packed.batch_rows.ask_for_prompts:  # the last row of each
+        return LogitRows(packed.query_starts[1:] - 1, np.arange(len(packed.batch_rows)), packed.batch_rows, ())
+    return _choose(batch, packed)
+
+
+def _choose(batch: Batch, packed: PackedInput) -> LogitRows:
+    rows: list[int] = []
+    sampled: list[int] = []
+    sampling: list[RankSequence] = []
+    parts: list[PromptPart] = []
+    spans = zip(batch.sequences, packed.batch_rows.sequences, packed.query_starts.tolist(), strict=False)
+    for scheduled, sequence, first_row in spans:
+        end = min(scheduled.end, sequence.num_prompt_tokens - 1)
+        num_top = sequence.sampling.prompt_logprobs
+        if num_top is not None and scheduled.start < end:
+            span = slice(len(rows), len(rows) + end - scheduled.start)
+            followers = sequence.prompt_token_ids[scheduled.start + 1 : end + 1].tolist()
+            parts.append(PromptPart(sequence.request_id, span, followers, num_top))
+            rows.extend(range(first_row, first_row + end - scheduled.start))
+        if scheduled.samples:
+            sampled.append(len(rows))
+            sampling.append(sequence)
+            rows.append(first_row + scheduled.num_tokens - 1)
+    return LogitRows(
+        np.array(rows, dtype=np.int64), np.array(sampled, dtype=np.int64), BatchRows(sampling), tuple(parts)
+    )

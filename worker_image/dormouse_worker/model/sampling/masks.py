@@ -1,0 +1,96 @@
+"""What a row must not say: allowed tokens, bad words, stop tokens before min_tokens; and the logit bias.
+
+All functions change scores [N, V] (float32, contiguous) in place. Every mask follows one rule: where it would leave a
+row without any token it is not applied to that row. As they come in this order, a later promise yields to an earlier
+one: with only stop tokens allowed, min_tokens yields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from dormouse_worker.model.sampling.gather import flat_cells, take_rows, tensor_beside
+from dormouse_worker.model.sampling.sampling_row import SamplingRow, TokenIds
+
+FORBIDDEN = float("-inf")
+_RowIds = tuple[int, Sequence[int]]  # a row's number and token ids
+
+
+def allow_only(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
+    """Forbid all tokens but `allowed_token_ids`, where there are any."""
+    allowed: list[_RowIds] = [
+        (i, row.sampling.allowed_token_ids) for i, row in enumerate(rows) if row.sampling.allowed_token_ids
+    ]
+    if not allowed:
+        return
+    numbers = [i for i, _ in allowed]
+    before = take_rows(scores, numbers)
+    after = torch.full_like(before, FORBIDDEN)
+    cells = flat_cells(((n, ids) for n, (_, ids) in enumerate(allowed)), scores.shape[-1])
+    within = tensor_beside(cells, scores)
+    after.view(-1)[within] = before.reshape(-1)[within]
+    scores[numbers] = torch.where(_has_token(after), after, before)
+
+
+def forbid_bad_words(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
+    """Forbid the tokens that would complete a bad word."""
+    _forbid(
+        scores,
+        [
+            (i, bad_word_endings(row.sampling.bad_words_token_ids, row.output_token_ids))
+            for i, row in enumerate(rows)
+            if row.sampling.bad_words_token_ids
+        ],
+    )
+
+
+def forbid_early_stops(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
+    """Forbid the stop tokens of rows that have not reached min_tokens."""
+    _forbid(
+        scores,
+        [(i, row.sampling.stop_token_ids) for i, row in enumerate(rows) if row.position < row.sampling.min_tokens],
+    )
+
+
+def add_bias(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
+    """Add `logit_bias`; what is forbidden stays so."""
+    vocab_size = scores.shape[-1]
+    biases = [
+        (i, token_id, bias)
+        for i, row in enumerate(rows)
+        for token_id, bias in row.sampling.logit_bias.items()
+        if 0 <= token_id < vocab_size
+    ]
+    if biases:
+        cells = torch.tensor([i * vocab_size + token_id for i, token_id, _ in biases], device=scores.device)
+        scores.view(-1)[cells] += scores.new_tensor([bias for _, _, bias in biases])
+
+
+def bad_word_endings(bad_words: Sequence[Sequence[int]], output_token_ids: TokenIds) -> list[int]:
+    """Return the last token of every word whose other tokens are the end of the output.
+
+    As in vLLM the prompt does not count: a word that it began may be completed.
+    """
+    longest = max(len(word) for word in bad_words)
+    tail = tuple(output_token_ids[max(0, len(output_token_ids) - longest + 1) :])
+    return [word[-1] for word in bad_words if word and tuple(word[:-1]) == tail[max(0, len(tail) - len(word) + 1) :]]
+
+
+def _forbid(scores: torch.Tensor, forbidden: Sequence[_RowIds]) -> None:
+    numbers = [i for i, ids in forbidden if ids]
+    if not numbers:
+        return
+    flat = scores.view(-1)
+    cells = tensor_beside(flat_cells(forbidden, scores.shape[-1]), scores)
+    before = flat[cells]
+    flat[cells] = FORBIDDEN
+    has_token = torch.ones(len(scores), dtype=torch.bool, device=scores.device)
+    has_token[numbers] = _has_token(take_rows(scores, numbers)).squeeze(-1)
+    flat[cells] = before.masked_fill(has_token[cells // scores.shape[-1]], FORBIDDEN)
+
+
+def _has_token(scores: torch.Tensor) -> torch.Tensor:
+    """Return whether a row has a token that is not forbidden, [N, 1]."""
+    return scores.amax(-1, keepdim=True) > FORBIDDEN

@@ -1,0 +1,80 @@
+"""Chooses tokens with our kernels for processors: those that `sampler` chooses in torch, the very same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ctypes import Array
+
+import numpy as np
+
+from dormouse_worker.common.ipc import Sampling
+from dormouse_worker.model.attention.interface import Ints
+from dormouse_worker.model.sampling.exact_softmax import factors_of
+from dormouse_worker.model.sampling.gather import float32_factors
+from dormouse_worker.model.sampling.sampling_row import has_penalties
+from dormouse_worker.model.scratch import ALIGNMENT_BYTES, Floats, address_of
+from dormouse_worker.native import abi
+from dormouse_worker.native.library import Kernels
+
+Draws = Array[abi.Draw]
+
+
+class NativeSampler:
+    """Owns where rows are worked on, at most one for each thread. Not for two threads at once."""
+
+    def __init__(self, kernels: Kernels) -> None:
+        self._kernels = kernels
+        self._size = (0, 0)  # desks and the vocabulary for which the workspace is made
+        self._workspace = np.empty(0, dtype=np.uint8)
+        self._batch = abi.Sample()
+
+    def __repr__(self) -> str:
+        return f"NativeSampler({self._kernels!r}, {self._workspace.nbytes} bytes)"
+
+    def choose(self, scores: Floats, draws: Draws, positions: Ints) -> Ints:
+        """Return a token for each row of scores [N, V] at these output positions [N].
+
+        Penalties change the scores, but only as long as the call lasts.
+        """
+        (num_rows, vocab_size), batch = scores.shape, self._batch
+        tokens = np.empty(num_rows, dtype=np.int64)
+        batch.num_rows, batch.vocab_size = num_rows, vocab_size
+        batch.num_desks = min(self._kernels.num_threads, num_rows)
+        self._fit(batch.num_desks, vocab_size)
+        batch.scores, batch.tokens, batch.positions = address_of(scores), address_of(tokens), address_of(positions)
+        batch.draws = draws
+        self._kernels.sample(batch)
+        return tokens
+
+    def _fit(self, num_desks: int, vocab_size: int) -> None:
+        most, made_for = self._size
+        if num_desks > most or vocab_size != made_for:
+            num_bytes = num_desks * self._kernels.desk_bytes(vocab_size)
+            self._workspace = np.zeros(num_bytes + ALIGNMENT_BYTES, dtype=np.uint8)
+            self._batch.workspace = -(-address_of(self._workspace) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+            self._size = num_desks, vocab_size
+
+
+def describe_draws(samplings: Sequence[Sampling], token_addresses: Sequence[int], num_prompt: Sequence[int]) -> Draws:
+    """Return how rows choose, without masks and biases.
+
+    Penalties look at a row's tokens, int64: the prompt's, then the output's. Address 0 = there are no penalties.
+    """
+    return (abi.Draw * len(samplings))(*map(_describe, samplings, token_addresses, num_prompt))
+
+
+def _describe(sampling: Sampling, token_address: int, num_prompt: int) -> abi.Draw:
+    (factor,) = factors_of([sampling.temperature]) if sampling.temperature > 0 else (0.0,)
+    return abi.Draw(
+        factor=factor,
+        min_p=sampling.min_p,
+        repetition=float32_factors([sampling.repetition_penalty])[0],
+        top_p=sampling.top_p,
+        presence=sampling.presence_penalty,
+        frequency=sampling.frequency_penalty,
+        top_k=sampling.top_k,
+        seed=sampling.seed,
+        choice_index=sampling.choice_index,
+        tokens=token_address if has_penalties(sampling) else None,
+        num_prompt=num_prompt,
+    )

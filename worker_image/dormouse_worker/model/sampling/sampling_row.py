@@ -1,0 +1,74 @@
+"""What the sampler is asked and what it answers, for one row of logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dormouse_worker.common.ipc import Sampling, TokenLogprobs
+
+TokenIds = Sequence[int] | npt.NDArray[np.int64]  # lists are copied to be read, arrays are not
+
+
+class SamplingRow(Protocol):
+    """How to choose the next token of one sequence, and the tokens before it.
+
+    The tokens are only read, and only where a parameter looks at them.
+    """
+
+    @property
+    def sampling(self) -> Sampling:
+        """Return the parameters."""
+
+    @property
+    def prompt_token_ids(self) -> TokenIds:
+        """Return the prompt."""
+
+    @property
+    def output_token_ids(self) -> TokenIds:
+        """Return what was generated, by another worker before a resume included."""
+
+    @property
+    def position(self) -> int:
+        """Return how many output tokens come before this one; keys its random number."""
+
+
+class Choice(msgspec.Struct, frozen=True, gc=False):
+    """The chosen token of one row."""
+
+    token_id: int
+    logprobs: TokenLogprobs | None
+    is_finite: bool = True  # whether the row of logits has a finite largest one, and no NaN
+
+
+def has_edits(sampling: Sampling, position: int) -> bool:
+    """Return whether anything but the logits themselves says how likely a token is at this output position."""
+    return _has_masks(sampling) or has_penalties(sampling) or position < sampling.min_tokens
+
+
+def is_plain(sampling: Sampling) -> bool:
+    """Return whether nothing but temperature, filters and penalties is asked for, at any position."""
+    return sampling.logprobs is None and not _has_masks(sampling) and sampling.min_tokens == 0
+
+
+def has_penalties(sampling: Sampling) -> bool:
+    """Return whether tokens that a sequence has already become less or more likely."""
+    return (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty) != (1, 0, 0)
+
+
+def takes_likeliest(sampling: Sampling) -> bool:
+    """Return whether every token is the likeliest one by the logits as they are, and that is all that is asked."""
+    return sampling.temperature == 0 and needs_logits_only(sampling)
+
+
+def needs_logits_only(sampling: Sampling) -> bool:
+    """Return whether the logits as they are decide, by temperature and filters, whatever the tokens before are."""
+    return is_plain(sampling) and not has_penalties(sampling)
+
+
+def _has_masks(sampling: Sampling) -> bool:
+    return bool(sampling.allowed_token_ids or sampling.bad_words_token_ids or sampling.logit_bias)

@@ -1,0 +1,1 @@
+"""A fake engine without torch, as a program and within a test."""
