@@ -18,9 +18,9 @@ import msgspec
 
 from bench.helpers import answer_questions
 from bench.worker import free_port_pair
+from dormouse_worker.common.commands import TAGS
 from dormouse_worker.common.group import LOOPBACK, GroupPlace
 from dormouse_worker.common.host import Host
-from dormouse_worker.common.ipc import TAGS
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.engine import Engine

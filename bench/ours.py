@@ -14,9 +14,10 @@ from bench.helpers import Job, answer_lines
 from bench.peer_env import KV_CACHE_GIB
 from bench.replies import Reply
 from bench.traces import Trace
+from dormouse_worker.common.commands import InitializeCache
 from dormouse_worker.common.host import Host
 from dormouse_worker.common.ipc import (
-    Command,
+    CommandRequest,
     CommandResult,
     EngineMessage,
     EngineStatus,
@@ -113,8 +114,7 @@ class Engine:
         status = self._desk.status
         if status.report is None:
             raise RuntimeError(f"the engine did not load: {status.failure_reason}: {status.failure_message}")
-        blocks: dict[str, int | float | str | list[str]] = {"num_gpu_blocks": status.report.num_gpu_blocks}
-        self._desk.post(Command(1, "initialize_cache", blocks))
+        self._desk.post(CommandRequest(1, InitializeCache(status.report.num_gpu_blocks)))
         self._loop.turn()
 
 

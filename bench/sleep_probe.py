@@ -18,8 +18,8 @@ import msgspec
 import torch
 
 from bench.sleep_figures import Cycle, Held
+from dormouse_worker.common.commands import TAGS
 from dormouse_worker.common.host import Host, release_free_memory
-from dormouse_worker.common.ipc import TAGS
 from dormouse_worker.executor.testing import (
     FakeDeviceWorker,
     generate,

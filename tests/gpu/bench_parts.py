@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from bench.results import AtMost, RatioAtLeast, Row
-from dormouse_worker.common.ipc import TAGS, WEIGHTS
+from dormouse_worker.common.commands import TAGS, WEIGHTS
 from dormouse_worker.executor.worker.rank_worker import RankWorker
 from dormouse_worker.executor.worker.recording import Recording
 from dormouse_worker.model.stopwatch import Stopwatch

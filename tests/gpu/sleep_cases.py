@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.results import AtLeast, AtMost, Row
+from dormouse_worker.common.commands import TAGS
 from dormouse_worker.common.errors import InsufficientMemory
-from dormouse_worker.common.ipc import TAGS
 from dormouse_worker.engine.batch import ModelOutput
 from dormouse_worker.executor.testing import start
 from dormouse_worker.executor.worker.rank_worker import RankWorker

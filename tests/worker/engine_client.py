@@ -11,8 +11,9 @@ from pathlib import Path
 
 import msgspec
 
+from dormouse_worker.common.commands import Command, InitializeCache, WakeUp
 from dormouse_worker.common.ipc import (
-    Command,
+    CommandRequest,
     CommandResult,
     EngineMessage,
     EngineStatus,
@@ -74,9 +75,9 @@ class EngineClient:
             if isinstance(message, EngineStatus) and message.state in states:
                 return message
 
-    def command(self, method: str, **args) -> CommandResult:
+    def command(self, command: Command) -> CommandResult:
         self._command_id += 1
-        self.send(Command(self._command_id, method, args))
+        self.send(CommandRequest(self._command_id, command))
         while True:
             message = self.receive()
             if isinstance(message, CommandResult):
@@ -114,5 +115,5 @@ def greedy(max_tokens: int, **overrides) -> Sampling:
 
 
 def make_ready(engine) -> None:
-    assert engine.command("wake_up").error_reason in {"", "WrongState"}
-    assert engine.command("initialize_cache", num_gpu_blocks=64, num_cpu_blocks=0) == CommandResult(engine._command_id)
+    assert engine.command(WakeUp()).error_reason in {"", "WrongState"}
+    assert engine.command(InitializeCache(64, 0)) == CommandResult(engine._command_id)

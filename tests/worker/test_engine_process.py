@@ -10,6 +10,7 @@ import time
 import msgspec
 import pytest
 
+from dormouse_worker.common.commands import CheckHealth, Shutdown, Sleep, StartProfile, WakeUp
 from dormouse_worker.common.exit_codes import EXIT_BROKEN, EXIT_GPU_UNHEALTHY
 from dormouse_worker.common.ipc import AbortRequests, AddRequest, Heartbeat, State, StepOutputs
 from dormouse_worker.common.settings import EngineSettings
@@ -71,9 +72,9 @@ def test_a_request_can_be_aborted_between_steps(engine):
 def test_it_sleeps_and_says_the_same_after_waking(engine, model):
     """Level 2 by hand: weights and cache are dropped and come back."""
     make_ready(engine)
-    assert engine.command("sleep", level=2).error_reason == ""
-    assert engine.command("sleep", level=2).error_reason == ""
-    assert engine.command("wake_up").error_reason == ""
+    assert engine.command(Sleep(2)).error_reason == ""
+    assert engine.command(Sleep(2)).error_reason == ""
+    assert engine.command(WakeUp()).error_reason == ""
     engine.send(AddRequest("again", [9, 8, 7], greedy(10)))
     assert engine.collect({"again"})["again"] == reference_generate(model, [9, 8, 7], 10)
 
@@ -90,7 +91,7 @@ def test_a_missing_model_is_told_and_the_process_stays(tmp_path):
     client = EngineClient(EngineSettings(model=str(tmp_path / "nowhere")), tmp_path / "engine.sock")
     status = client.wait_for(State.FAILED)
     assert (status.failure_reason, str(tmp_path / "nowhere") in status.failure_message) == ("ModelNotFound", True)
-    assert client.command("check_health").error_reason == ""
+    assert client.command(CheckHealth()).error_reason == ""
     assert client.close() == 0
     assert time.monotonic() - started_s < WAIT_S
 
@@ -137,7 +138,7 @@ def test_an_unfinished_profile_is_written_when_the_front_hangs_up(model, tmp_pat
     settings = EngineSettings(model=str(model), kv_cache_memory_bytes=1 << 20, block_size=4, threads=1)
     client = EngineClient(settings, tmp_path / "engine.sock")
     client.wait_for(State.PROFILED)
-    assert client.command("start_profile", directory=str(tmp_path / "traces")).error_reason == ""
+    assert client.command(StartProfile(str(tmp_path / "traces"))).error_reason == ""
     make_ready(client)
     assert client.close() == 0
     [trace] = (tmp_path / "traces").iterdir()
@@ -227,6 +228,6 @@ def test_shutdown_is_answered_and_then_the_process_ends(tmp_path):
     """The polite way."""
     client = EngineClient(EngineSettings(model=str(tmp_path)), tmp_path / "engine.sock")
     client.wait_for(State.FAILED)
-    assert client.command("shutdown").error_reason == ""
+    assert client.command(Shutdown()).error_reason == ""
     assert client.process.wait(WAIT_S) == 0
     client.close()

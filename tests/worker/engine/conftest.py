@@ -2,7 +2,9 @@
 
 import pytest
 
-from dormouse_worker.common.ipc import Command, CommandResult, EngineStatus
+from dormouse_worker.common.commands import InitializeCache, Sleep
+from dormouse_worker.common.errors import ModelNotFound
+from dormouse_worker.common.ipc import CommandRequest, CommandResult, EngineStatus
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.controller import Controller
 from dormouse_worker.engine.testing import FakeExecutor, ManualClock
@@ -33,9 +35,9 @@ class Rank:
     def status(self):
         return next(message for message in reversed(self.sent) if isinstance(message, EngineStatus))
 
-    def command(self, method, **args):
+    def command(self, command):
         """Run a command; return (reason, message)."""
-        self.controller.handle(Command(7, method, args))
+        self.controller.handle(CommandRequest(7, command))
         result = self.sent[-1]
         assert isinstance(result, CommandResult)
         assert result.command_id == 7
@@ -58,14 +60,21 @@ def profiled(rank):
 
 @pytest.fixture
 def ready(profiled):
-    assert profiled.command("initialize_cache", num_gpu_blocks=10, num_cpu_blocks=2) == ("", "")
+    assert profiled.command(InitializeCache(10, 2)) == ("", "")
     return profiled
 
 
 @pytest.fixture
 def asleep(ready):
-    assert ready.command("sleep") == ("", "")
+    assert ready.command(Sleep()) == ("", "")
     return ready
+
+
+@pytest.fixture
+def failed(rank):
+    rank.fail_next("load_model", ModelNotFound("/models/m: no such directory"))
+    rank.controller.start()
+    return rank
 
 
 @pytest.fixture
@@ -73,5 +82,5 @@ def pipeline():
     """Return a controller in READY over two stages."""
     rank = Rank(StagedFakeExecutor, stages=2)
     rank.controller.start()
-    assert rank.command("initialize_cache", num_gpu_blocks=10, num_cpu_blocks=2) == ("", "")
+    assert rank.command(InitializeCache(10, 2)) == ("", "")
     return rank

@@ -2,12 +2,12 @@
 
 import pytest
 
+from dormouse_worker.common.commands import KV_CACHE, TAGS, WEIGHTS, Sleep
 from dormouse_worker.common.errors import GoldenTokensDiffer, InsufficientMemory
-from dormouse_worker.common.ipc import KV_CACHE, TAGS, WEIGHTS, RankStatus, State
+from dormouse_worker.common.ipc import RankStatus, State
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.actuation import Actuation
 from dormouse_worker.engine.assembly import build_engine
-from dormouse_worker.engine.sleep_state import SleepOrder
 from dormouse_worker.engine.status import StatusTeller
 from dormouse_worker.engine.testing import FakeExecutor, ManualClock, make_add, make_report
 
@@ -26,7 +26,7 @@ class Rank:
         self.actuation = Actuation(self.executor, self.teller, self.clock, keep_prefix_cache=keeps)
 
     def sleep(self, level=1, tags=TAGS):
-        self.actuation.sleep(SleepOrder(level, tags), self.engine)
+        self.actuation.sleep(Sleep(level, tags), self.engine)
         return self.teller.status
 
     def wake_up(self, tags=TAGS):

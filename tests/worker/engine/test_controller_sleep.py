@@ -2,6 +2,7 @@
 
 import pytest
 
+from dormouse_worker.common.commands import AbortAll, PrepareWakeUp, Sleep, WakeUp
 from dormouse_worker.common.errors import GoldenTokensDiffer, InsufficientMemory
 from dormouse_worker.common.ipc import State, StepOutputs
 from dormouse_worker.engine.testing import make_add
@@ -16,17 +17,17 @@ class TestSleep:
         assert (status.freed_bytes, status.residual_bytes, status.num_gpu_blocks) == (800, 100, 0)
 
     def test_before_the_cache_is_there_it_is_refused(self, profiled):
-        assert profiled.command("sleep")[0] == "WrongState"
+        assert profiled.command(Sleep())[0] == "WrongState"
 
     def test_running_requests_refuse_it(self, ready):
         ready.controller.handle(make_add())
-        assert ready.command("sleep")[0] == "WrongState"
+        assert ready.command(Sleep())[0] == "WrongState"
         assert ready.status.state is State.READY
 
     def test_they_can_be_ended_first(self, ready):
         ready.controller.handle(make_add("a"))
-        assert ready.command("abort_all") == ("", "")
-        assert ready.command("sleep") == ("", "")
+        assert ready.command(AbortAll()) == ("", "")
+        assert ready.command(Sleep()) == ("", "")
         (aborted,) = [
             output for message in ready.sent if isinstance(message, StepOutputs) for output in message.outputs
         ]
@@ -34,14 +35,14 @@ class TestSleep:
 
     def test_a_refusal_of_the_worker_leaves_it_awake(self, ready):
         ready.fail_next("sleep", InsufficientMemory("no host memory"))
-        assert ready.command("sleep", level=1) == ("InsufficientMemory", "no host memory")
+        assert ready.command(Sleep(1)) == ("InsufficientMemory", "no host memory")
         assert ready.status.state is State.READY
         ready.controller.handle(make_add())
         assert ready.controller.has_work
 
     def test_an_error_inside_fails_the_worker(self, ready):
         ready.fail_next("sleep", RuntimeError("boom"))
-        assert ready.command("sleep") == ("Internal", "RuntimeError: boom")
+        assert ready.command(Sleep()) == ("Internal", "RuntimeError: boom")
         assert ready.status.state is State.FAILED
 
 
@@ -50,21 +51,21 @@ class TestWakeUp:
 
     def test_what_a_prepared_wake_lacks_stands_in_the_answer(self, asleep):
         asleep.executor.missing_bytes = 512
-        assert asleep.command("prepare_wake_up") == ("", "")
+        assert asleep.command(PrepareWakeUp()) == ("", "")
         assert asleep.sent[-1].value == 512
         assert asleep.status.state is State.ASLEEP
 
     def test_a_part_alone_does_not_open(self, asleep):
-        assert asleep.command("wake_up", tags=["weights"]) == ("", "")
+        assert asleep.command(WakeUp(("weights",))) == ("", "")
         assert asleep.status.state is State.ASLEEP
-        assert asleep.command("wake_up") == ("", "")
+        assert asleep.command(WakeUp()) == ("", "")
         assert asleep.status.state is State.READY
 
     def test_a_prepared_wake_of_one_that_loads_is_refused(self, profiled):
-        assert profiled.command("prepare_wake_up")[0] == "WrongState"
+        assert profiled.command(PrepareWakeUp())[0] == "WrongState"
 
     def test_it_opens_with_the_agreed_count_and_says_how_long_it_took(self, asleep):
-        assert asleep.command("wake_up") == ("", "")
+        assert asleep.command(WakeUp()) == ("", "")
         status = asleep.status
         assert asleep.states[-2:] == ["WAKING", "READY"]
         assert (status.num_gpu_blocks, status.num_cpu_blocks, status.sleep_level) == (10, 2, 0)
@@ -73,24 +74,24 @@ class TestWakeUp:
         assert asleep.controller.has_work
 
     def test_awake_already_is_done(self, ready):
-        assert ready.command("wake_up") == ("", "")
+        assert ready.command(WakeUp()) == ("", "")
         assert "wake_up" not in ready.executor.calls
 
     def test_before_any_sleep_it_is_refused(self, profiled):
-        assert profiled.command("wake_up")[0] == "WrongState"
+        assert profiled.command(WakeUp())[0] == "WrongState"
 
     def test_a_wake_that_does_not_fit_leaves_it_asleep_and_can_be_tried_again(self, asleep):
         asleep.fail_next("wake_up", InsufficientMemory("no memory"))
-        assert asleep.command("wake_up") == ("InsufficientMemory", "no memory")
+        assert asleep.command(WakeUp()) == ("InsufficientMemory", "no memory")
         assert asleep.status.state is State.ASLEEP
-        assert asleep.command("wake_up") == ("", "")
+        assert asleep.command(WakeUp()) == ("", "")
 
     @pytest.mark.parametrize(
         ("error", "reason"), [(GoldenTokensDiffer("other"), "GoldenTokensDiffer"), (OSError("disk"), "Internal")]
     )
     def test_wrong_tokens_or_a_surprise_fail_the_worker_and_no_request_is_served(self, asleep, error, reason):
         asleep.fail_next("wake_up", error)
-        assert asleep.command("wake_up")[0] == reason
+        assert asleep.command(WakeUp())[0] == reason
         assert (asleep.status.state, asleep.status.failure_reason) == (State.FAILED, reason)
         asleep.controller.handle(make_add("a"))
         assert "a" in asleep.sent[-1].failed

@@ -2,8 +2,9 @@
 
 import pytest
 
+from dormouse_worker.common.commands import AbortAll, CheckHealth, Sleep
 from dormouse_worker.common.errors import RankLost
-from dormouse_worker.common.ipc import AbortRequests, Command, State, StepOutputs
+from dormouse_worker.common.ipc import AbortRequests, CommandRequest, State, StepOutputs
 from dormouse_worker.engine.testing import make_add
 
 
@@ -24,15 +25,15 @@ def busy(pipeline):
 
 
 def test_a_command_waits_for_the_batches_under_way_and_their_outputs_are_sent_first(busy):
-    assert busy.command("check_health") == ("", "")
+    assert busy.command(CheckHealth()) == ("", "")
     assert busy.executor.under_way == []
     assert outputs(busy) == ["a", "b"]
 
 
 def test_after_everything_was_aborted_it_may_sleep_at_once(busy):
-    assert busy.command("abort_all") == ("", "")
+    assert busy.command(AbortAll()) == ("", "")
     assert outputs(busy) == ["a", "b", "ab"]
-    assert busy.command("sleep") == ("", "")
+    assert busy.command(Sleep()) == ("", "")
     assert busy.status.state is State.ASLEEP
 
 
@@ -53,7 +54,7 @@ def test_a_group_that_breaks_before_a_command_is_told_to_who_asked_and_ends_the_
         raise RankLost("rank 1: its process ended")
 
     busy.controller._engine._under_way.append((busy.executor.under_way[0], lost))
-    busy.controller.handle(Command(7, "check_health", {}))
+    busy.controller.handle(CommandRequest(7, CheckHealth()))
     assert busy.sent[-1].error_reason == "RankLost"
     with pytest.raises(RankLost, match="rank 1"):
         busy.controller.check_group()

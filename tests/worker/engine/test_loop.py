@@ -2,14 +2,15 @@
 
 import pytest
 
+from dormouse_worker.common.commands import CheckHealth, InitializeCache, Shutdown, Sleep
 from dormouse_worker.common.errors import RankHung, RankLost, RankMissing, RanksDisagree
-from dormouse_worker.common.ipc import Command, EngineStatus, Heartbeat, RankStatus, StepOutputs
+from dormouse_worker.common.ipc import CommandRequest, EngineStatus, Heartbeat, RankStatus, StepOutputs
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.controller import Controller
 from dormouse_worker.engine.loop import HEARTBEAT_S, EngineBroken, EngineLoop
 from dormouse_worker.engine.testing import FakeExecutor, ListTransport, ManualClock, make_add
 
-INITIALIZE = Command(1, "initialize_cache", {"num_gpu_blocks": 10})
+INITIALIZE = CommandRequest(1, InitializeCache(10))
 
 
 def run(*deliveries):
@@ -47,7 +48,7 @@ def test_a_working_round_is_no_heartbeat():
 
 
 def test_it_ends_after_shutdown_without_another_step():
-    transport = run([INITIALIZE], [make_add(), Command(2, "shutdown")], [make_add("late")])
+    transport = run([INITIALIZE], [make_add(), CommandRequest(2, Shutdown())], [make_add("late")])
     assert transport.sent[-1].command_id == 2
     assert len(transport.timeouts_s) == 2
 
@@ -105,15 +106,15 @@ def test_an_idle_group_that_breaks_ends_the_process():
         loop.turn()
 
 
-@pytest.mark.parametrize("method", ["sleep", "check_health"])
-def test_a_command_that_breaks_the_group_is_answered_by_the_reason_before_the_end(method):
-    transport, clock = ListTransport([[INITIALIZE], [Command(2, method)]]), ManualClock()
+@pytest.mark.parametrize("command", [Sleep(), CheckHealth()])
+def test_a_command_that_breaks_the_group_is_answered_by_the_reason_before_the_end(command):
+    transport, clock = ListTransport([[INITIALIZE], [CommandRequest(2, command)]]), ManualClock()
     executor = FakeExecutor(clock=clock)
     controller = Controller(EngineSettings(model="m", block_size=4), executor, send=transport.send, clock=clock)
     loop = EngineLoop(transport, controller)
     controller.start()
     assert loop.turn()
-    executor.fail_once[method] = RanksDisagree("rank 1: no")
+    executor.fail_once[command.method] = RanksDisagree("rank 1: no")
     with pytest.raises(RanksDisagree):
         loop.turn()
     assert (transport.sent[-1].error_reason, transport.sent[-1].error_message) == ("RanksDisagree", "rank 1: no")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from dormouse_worker.common.commands import InitializeCache
 from dormouse_worker.common.errors import GoldenTokensDiffer, LogitsNotFinite, RankLost
 from dormouse_worker.common.ipc import State, StepOutputs
 from dormouse_worker.engine.engine import NOT_FINITE
@@ -128,7 +129,7 @@ def test_a_pass_that_samples_nothing_shows_nothing(ready):
 
 def test_a_model_that_has_no_numbers_from_the_start_fails(profiled):
     profiled.fail_next("initialize_cache", LogitsNotFinite("not finite"))
-    assert profiled.command("initialize_cache", num_gpu_blocks=10, num_cpu_blocks=2)[0] == "LogitsNotFinite"
+    assert profiled.command(InitializeCache(10, 2))[0] == "LogitsNotFinite"
     assert (profiled.status.state, profiled.status.failure_reason) == (State.FAILED, "LogitsNotFinite")
 
 

@@ -1,10 +1,8 @@
-"""What sleeps, and what a command asks of it."""
+"""What sleeps, and how deep."""
 
 import pytest
 
-from dormouse_worker.common.errors import InvalidArgument
-from dormouse_worker.common.ipc import Command
-from dormouse_worker.engine.sleep_state import SleepOrder, SleepState, integer, tags_of
+from dormouse_worker.engine.sleep_state import SleepState
 
 BOTH = ("weights", "kv_cache")
 
@@ -42,29 +40,3 @@ def test_a_part_that_sleeps_deeply_does_not_cover_one_that_sleeps_lightly():
     sleep_state = SleepState({"weights": 2, "kv_cache": 1})
     assert sleep_state.covers(1, BOTH)
     assert not sleep_state.covers(2, BOTH)
-
-
-def test_an_order_without_arguments_is_the_deepest_of_everything():
-    assert SleepOrder.of(Command(1, "sleep")) == SleepOrder(2, BOTH)
-
-
-def test_tags_come_in_the_order_in_which_they_wake():
-    assert tags_of(Command(1, "wake_up", {"tags": ["kv_cache", "weights"]})) == BOTH
-
-
-@pytest.mark.parametrize("tags", ["weights", ["graphs"], ["weights", "graphs"], 7])
-def test_unknown_tags_are_refused_with_the_known_ones(tags):
-    with pytest.raises(InvalidArgument, match=r"^tags is .*; allowed are weights and kv_cache$"):
-        tags_of(Command(1, "wake_up", {"tags": tags}))
-
-
-@pytest.mark.parametrize("level", [0, 3, -1])
-def test_other_levels_are_refused_with_the_limits(level):
-    with pytest.raises(InvalidArgument, match=rf"^level is {level}; allowed are 1 and 2$"):
-        SleepOrder.of(Command(1, "sleep", {"level": level}))
-
-
-@pytest.mark.parametrize("value", ["2", 2.0, True, None])
-def test_an_integer_is_nothing_else(value):
-    with pytest.raises(InvalidArgument, match=r"level is .*; sleep needs an integer"):
-        integer(Command(1, "sleep", {"level": value}), "level", 2)

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import itertools
 
+from dormouse_worker.common.commands import (
+    TAGS,
+    InitializeCache,
+    PrepareWakeUp,
+    ResetPrefixCache,
+    Shutdown,
+    Sleep,
+    WakeUp,
+)
 from dormouse_worker.common.host import Host
-from dormouse_worker.common.ipc import TAGS, AddRequest, Command, CommandResult, EngineStatus, State, StepOutputs
+from dormouse_worker.common.ipc import AddRequest, CommandRequest, CommandResult, EngineStatus, State, StepOutputs
 from dormouse_worker.engine.controller import Controller
 from dormouse_worker.engine.testing import make_sampling
 from dormouse_worker.executor.single_process import SingleProcessExecutor
@@ -50,7 +59,7 @@ class SleepingRank:
             self.begin()
 
     def begin(self):
-        assert self.command("initialize_cache", num_gpu_blocks=40) == ""
+        assert self.command(InitializeCache(40)) == ""
         self.truths = [{cached: said for said, cached in (self.ask(prompt), self.ask(prompt))} for prompt in PROMPTS]
         self.forget()
 
@@ -67,26 +76,26 @@ class SleepingRank:
     def is_ready(self):
         return self.controller.state is State.READY
 
-    def command(self, method, **args):
+    def command(self, command):
         """Run a command; return the reason of its refusal."""
-        self.controller.handle(Command(7, method, args))
+        self.controller.handle(CommandRequest(7, command))
         result = self._sent[-1]
         assert isinstance(result, CommandResult)
         return result.error_reason
 
     def sleep(self, level, tags=TAGS):
-        assert self.command("sleep", level=level, tags=list(tags)) == ""
+        assert self.command(Sleep(level, tuple(tags))) == ""
 
     def wake(self, tags=TAGS):
-        assert self.command("wake_up", tags=list(tags)) == ""
+        assert self.command(WakeUp(tuple(tags))) == ""
 
     def prepare_and_take_back(self, tags=TAGS):
         """Reserve, and give back as the front does when nobody wakes."""
-        assert self.command("prepare_wake_up", tags=list(tags)) == ""
+        assert self.command(PrepareWakeUp(tuple(tags))) == ""
         self.sleep(1, self.status.sleeping_tags)
 
     def forget(self):
-        assert self.command("reset_prefix_cache") == ""
+        assert self.command(ResetPrefixCache()) == ""
 
     def ask(self, prompt):
         """Return the tokens that follow with their log-probabilities, and how many of the prompt were known."""
@@ -119,4 +128,4 @@ class SleepingRank:
         return num_cached
 
     def close(self):
-        assert self.command("shutdown") == ""
+        assert self.command(Shutdown()) == ""

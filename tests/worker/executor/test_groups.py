@@ -4,8 +4,8 @@ import functools
 
 import pytest
 
+from dormouse_worker.common.commands import TAGS
 from dormouse_worker.common.errors import Damaged, InvalidArgument, RankLost, WorkerError
-from dormouse_worker.common.ipc import TAGS
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.testing import ManualClock, make_add, make_report

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from dormouse_worker.common.commands import InitializeCache
 from dormouse_worker.common.ipc import State
 from tests.worker.executor.sleeping_rank import PROMPTS, SleepingRank
 
@@ -130,6 +131,6 @@ def test_what_it_computed_is_no_known_prefix(rank):
 def test_a_model_that_says_no_numbers_from_the_start_never_serves(tiny_model, worker):
     rank = SleepingRank(tiny_model, worker, keeps=False, starts=False)
     damage(rank, "down_proj")
-    assert rank.command("initialize_cache", num_gpu_blocks=40) == "LogitsNotFinite"
+    assert rank.command(InitializeCache(40)) == "LogitsNotFinite"
     assert (rank.status.state, rank.status.failure_reason) == (State.FAILED, "LogitsNotFinite")
     rank.close()

@@ -5,8 +5,8 @@ from itertools import count
 
 import pytest
 
+from dormouse_worker.common.commands import TAGS, WEIGHTS
 from dormouse_worker.common.errors import ModelChanged
-from dormouse_worker.common.ipc import TAGS, WEIGHTS
 from dormouse_worker.executor.testing import generate, make_fake_worker
 from dormouse_worker.model.device.testing import FakeDevice
 from dormouse_worker.model.testing import write_tiny_model

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from dormouse_worker.common.commands import TAGS
 from dormouse_worker.common.errors import ModelInvalid
 from dormouse_worker.common.host import Host
-from dormouse_worker.common.ipc import TAGS
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.executor.single_process import SingleProcessExecutor
 from dormouse_worker.model.testing import write_tiny_model

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from dormouse_worker.common.ipc import KV_CACHE, TAGS, WEIGHTS
+from dormouse_worker.common.commands import KV_CACHE, TAGS, WEIGHTS
 from tests.worker.executor.sleeping_rank import PROMPTS, WORKERS, SleepingRank
 
 SHARES = ((WEIGHTS,), (KV_CACHE,), TAGS)

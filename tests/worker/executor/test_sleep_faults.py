@@ -8,8 +8,8 @@ from itertools import count
 import pytest
 import torch
 
+from dormouse_worker.common.commands import TAGS
 from dormouse_worker.common.errors import InsufficientMemory
-from dormouse_worker.common.ipc import TAGS
 from dormouse_worker.executor.testing import cache_of, generate, make_fake_worker
 from dormouse_worker.model.device.testing import FakeCudaDriver, FakeDevice
 from dormouse_worker.model.testing import write_tiny_model

@@ -2,8 +2,8 @@
 
 import pytest
 
+from dormouse_worker.common.commands import KV_CACHE, TAGS, WEIGHTS
 from dormouse_worker.common.errors import InsufficientMemory
-from dormouse_worker.common.ipc import KV_CACHE, TAGS, WEIGHTS
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
 from dormouse_worker.model.sleep import SleepCycle
 from dormouse_worker.model.stopwatch import Stopwatch

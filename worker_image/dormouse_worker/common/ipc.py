@@ -11,6 +11,8 @@ from enum import StrEnum
 
 import msgspec
 
+from dormouse_worker.common.commands import Command
+
 MAX_FRAME_BYTES = 64 << 20  # far above any honest frame; a larger length means a broken stream
 
 
@@ -26,10 +28,6 @@ class State(StrEnum):
     ASLEEP = "ASLEEP"
     WAKING = "WAKING"
     FAILED = "FAILED"
-
-
-WEIGHTS, KV_CACHE = TAGS = ("weights", "kv_cache")  # what can sleep apart, in the order in which it wakes
-LEVELS = (1, 2)  # of sleep: 1: weights stay in host memory; 2: they are dropped
 
 
 class Sampling(msgspec.Struct, frozen=True):
@@ -71,14 +69,11 @@ class AbortRequests(msgspec.Struct, frozen=True, tag=True):
     request_ids: list[str]
 
 
-class Command(msgspec.Struct, frozen=True, tag=True):
-    """One control call for the rank's worker; answered by one `CommandResult` with the same id."""
+class CommandRequest(msgspec.Struct, frozen=True, tag=True):
+    """One command for the rank's worker; answered by one `CommandResult` with the same id."""
 
     command_id: int
-    # initialize_cache | abort_all | sleep | prepare_wake_up | wake_up | reset_prefix_cache | save_sharded_state |
-    # start_profile | stop_profile | check_health | shutdown
-    method: str
-    args: dict[str, int | float | str | list[str]] = {}
+    command: Command
 
 
 class MemoryReport(msgspec.Struct, frozen=True):
@@ -196,7 +191,7 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True):
 
 
 class CommandResult(msgspec.Struct, frozen=True, tag=True):
-    """The answer to a `Command`. `error_reason` "" = done; else CamelCase, with the sentence for the caller."""
+    """The answer to a `CommandRequest`. `error_reason` "" = done; else CamelCase, with the sentence for the caller."""
 
     command_id: int
     error_reason: str = ""  # InvalidArgument | WrongState | InsufficientMemory | GoldenTokensDiffer | Internal | …
@@ -204,7 +199,7 @@ class CommandResult(msgspec.Struct, frozen=True, tag=True):
     value: int | str = ""  # what it returns: prepare_wake_up the missing bytes, stop_profile the trace's path
 
 
-FrontMessage = AddRequest | AbortRequests | Command
+FrontMessage = AddRequest | AbortRequests | CommandRequest
 EngineMessage = EngineStatus | StepOutputs | Heartbeat | CommandResult
 
 _LENGTH = struct.Struct(">I")

@@ -1,4 +1,4 @@
-"""The life of a worker as a table of allowed transitions, and what each state means for a caller. Pure."""
+"""The life of a worker as tables: allowed transitions, and what each state allows and means for a caller. Pure."""
 
 from __future__ import annotations
 
@@ -20,6 +20,29 @@ TRANSITIONS: Mapping[State, frozenset[State]] = MappingProxyType(
         State.ASLEEP: frozenset({State.WAKING, State.FAILED}),
         State.WAKING: frozenset({State.READY, State.ASLEEP, State.FAILED}),  # ASLEEP: the wake was refused
         State.FAILED: frozenset(),
+    }
+)
+
+# States in which the device computes; asleep it is left as it is. The engine knows no DRAINING: it is READY then.
+COMPUTING = (State.PROFILED, State.READY, State.DRAINING)
+_ANY = tuple(State)
+
+# The states of a worker that allow each call of `WorkerControl` and each command to the engine.
+ALLOWED_IN: Mapping[str, tuple[State, ...]] = MappingProxyType(
+    {
+        "InitializeCache": (State.PROFILED, State.READY, State.DRAINING),
+        "AbortAll": _ANY,
+        "PrepareSleep": (State.READY, State.DRAINING, State.ASLEEP),
+        "Sleep": (State.READY, State.DRAINING, State.ASLEEP),
+        "PrepareWakeUp": (State.ASLEEP, State.READY),
+        "WakeUp": (State.ASLEEP, State.READY, State.WAKING),  # WAKING: comes after the wake under way
+        "SwapEngine": (State.READY, State.DRAINING, State.ASLEEP),
+        "ResetPrefixCache": _ANY,  # where there is no cache, nothing happens
+        "SaveShardedState": (State.READY,),
+        "StartProfile": COMPUTING,
+        "StopProfile": (*COMPUTING, State.ASLEEP),  # a sleep has written what ran; the refusal says where
+        "CheckHealth": _ANY,
+        "Shutdown": _ANY,
     }
 )
 
@@ -50,6 +73,14 @@ def is_allowed(old: State, new: State) -> bool:
 def combine(engine: State, *, draining: bool) -> State:
     """Return the worker's state: draining is the front's alone and means something only while the engine is READY."""
     return State.DRAINING if draining and engine is State.READY else engine
+
+
+def why_not(call: str, state: State, sleep_level: int) -> str:
+    """Return why a worker in this state refuses a call, one of `ALLOWED_IN`; "" = it does not."""
+    allowed = ALLOWED_IN[call]
+    if state in allowed:
+        return ""
+    return f"{call} needs the state {' or '.join(allowed)}; the worker is {describe(state, sleep_level)}"
 
 
 def describe(state: State, sleep_level: int) -> str:

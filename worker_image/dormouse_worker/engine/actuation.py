@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dormouse_worker.common.commands import DEEPEST, KV_CACHE, Sleep
 from dormouse_worker.common.errors import Damaged, WorkerError
-from dormouse_worker.common.ipc import KV_CACHE, State
+from dormouse_worker.common.ipc import State
 from dormouse_worker.engine.engine import Engine
 from dormouse_worker.engine.executor import Executor
-from dormouse_worker.engine.sleep_state import DEEPEST, SleepOrder, SleepState
+from dormouse_worker.engine.sleep_state import SleepState
 from dormouse_worker.engine.status import StatusTeller
 
 
@@ -27,27 +28,27 @@ class Actuation:
     def __repr__(self) -> str:
         return f"Actuation({self._slumber})"
 
-    def sleep(self, order: SleepOrder, engine: Engine) -> None:
+    def sleep(self, command: Sleep, engine: Engine) -> None:
         """Sleep, or sleep deeper, with an idle engine, which stays. Ends in ASLEEP.
 
         What sleeps so deep already stays as it is, but for a prepared wake, which gives back what it has reserved.
         """
-        if self._slumber.covers(order.level, order.tags):
-            self._executor.sleep(order.level, order.tags)
+        if self._slumber.covers(command.level, command.tags):
+            self._executor.sleep(command.level, command.tags)
             return
         started_s = self._clock()
-        keeps_prefixes = self._keep_prefix_cache and order.level < DEEPEST
-        loses_prefixes = KV_CACHE in order.tags and not keeps_prefixes
+        keeps_prefixes = self._keep_prefix_cache and command.level < DEEPEST
+        loses_prefixes = KV_CACHE in command.tags and not keeps_prefixes
         kept_blocks = engine.cached_blocks if keeps_prefixes and KV_CACHE not in self._slumber.tags else ()
         try:
-            report = self._executor.sleep(order.level, order.tags, kept_blocks)
+            report = self._executor.sleep(command.level, command.tags, kept_blocks)
         except WorkerError:
             if loses_prefixes:
                 self._forget_in_a_group(engine)
             raise
         if loses_prefixes:
             engine.forget_prefixes()
-        self._slumber = self._slumber.deepen(order.level, order.tags)
+        self._slumber = self._slumber.deepen(command.level, command.tags)
         self._teller.change(
             State.ASLEEP,
             num_gpu_blocks=0,

@@ -9,12 +9,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
+from dormouse_worker.common.commands import (
+    AbortAll,
+    CheckHealth,
+    Command,
+    InitializeCache,
+    PrepareWakeUp,
+    ResetPrefixCache,
+    SaveShardedState,
+    Shutdown,
+    Sleep,
+    StartProfile,
+    StopProfile,
+    WakeUp,
+)
 from dormouse_worker.common.errors import (
     Damaged,
     GroupBroken,
     Internal,
-    InvalidArgument,
     LogitsNotFinite,
     WorkerError,
     WrongState,
@@ -22,7 +36,7 @@ from dormouse_worker.common.errors import (
 from dormouse_worker.common.ipc import (
     AbortRequests,
     AddRequest,
-    Command,
+    CommandRequest,
     CommandResult,
     EngineMessage,
     FrontMessage,
@@ -30,13 +44,12 @@ from dormouse_worker.common.ipc import (
     State,
     StepOutputs,
 )
+from dormouse_worker.common.lifecycle import why_not
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.actuation import Actuation
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.engine import NOT_FINITE, Engine
 from dormouse_worker.engine.executor import Executor
-from dormouse_worker.engine.profiling import ProfileCommands
-from dormouse_worker.engine.sleep_state import SleepOrder, integer, tags_of
 from dormouse_worker.engine.status import StatusTeller
 from dormouse_worker.engine.validation import check_block_counts, unknown_token
 
@@ -66,19 +79,18 @@ class Controller:
         self._agreed = (0, 0)  # block counts on the device and in host memory; kept over a sleep
         self.is_shut_down = False
         self._broken: GroupBroken | None = None
-        profile = ProfileCommands(executor, lambda: self.state)
-        self._commands: dict[str, Callable[[Command], int | str | None]] = {
-            "initialize_cache": self._initialize_cache,
-            "abort_all": self._abort_all,
-            "sleep": self._sleep,
-            "prepare_wake_up": self._prepare_wake_up,
-            "wake_up": self._wake_up,
-            "reset_prefix_cache": self._reset_prefix_cache,
-            "save_sharded_state": self._save_sharded_state,
-            "start_profile": profile.start,
-            "stop_profile": profile.stop,
-            "check_health": self._check_health,
-            "shutdown": self._shutdown,
+        self._handlers: dict[type[Command], Callable[[Any], int | str | None]] = {
+            InitializeCache: self._initialize_cache,
+            AbortAll: self._abort_all,
+            Sleep: self._sleep,
+            PrepareWakeUp: self._prepare_wake_up,
+            WakeUp: self._wake_up,
+            ResetPrefixCache: self._reset_prefix_cache,
+            SaveShardedState: lambda command: executor.save_sharded_state(command.directory),
+            StartProfile: lambda command: executor.start_profile(command.directory),
+            StopProfile: lambda _: executor.stop_profile(),
+            CheckHealth: lambda _: executor.check_health(),
+            Shutdown: self._shutdown,
         }
 
     def __repr__(self) -> str:
@@ -173,101 +185,82 @@ class Controller:
         for outputs in self._engine.settle() if self._engine is not None else ():
             self._send(outputs)
 
-    def _run_command(self, command: Command) -> CommandResult:
+    def _run_command(self, request: CommandRequest) -> CommandResult:
+        command_id, command = request.command_id, request.command
         try:
             self._settle()
-            value = self._commands.get(command.method, self._refuse_unknown)(command)
+            self._require_state(command)
+            value = self._handlers[type(command)](command)
         except WorkerError as error:
             self._note_broken(error)
             logger.warning("%s refused: %s", command.method, error)
-            return CommandResult(command.command_id, error.reason, str(error))
+            return CommandResult(command_id, error.reason, str(error))
         except Exception as error:
             logger.exception("%s failed", command.method)
-            return CommandResult(command.command_id, Internal.__name__, f"{type(error).__name__}: {error}")
-        return CommandResult(command.command_id, value=value or "")
+            return CommandResult(command_id, Internal.__name__, f"{type(error).__name__}: {error}")
+        return CommandResult(command_id, value=value or "")
 
-    def _refuse_unknown(self, command: Command) -> None:
-        raise InvalidArgument(f"method {command.method!r} is unknown; known are {', '.join(self._commands)}")
+    def _require_state(self, command: Command) -> None:
+        if why := why_not(type(command).__name__, self.state, self._teller.status.sleep_level):
+            raise WrongState(why)
 
-    def _initialize_cache(self, command: Command) -> None:
-        num_gpu_blocks, num_cpu_blocks = integer(command, "num_gpu_blocks"), integer(command, "num_cpu_blocks", 0)
-        if self.state not in {State.PROFILED, State.READY}:
-            raise WrongState(f"initialize_cache needs PROFILED or READY; the worker is {self.state}")
-        if (num_gpu_blocks, num_cpu_blocks) == self._agreed and self.state is State.READY:
+    def _initialize_cache(self, command: InitializeCache) -> None:
+        counts = (command.num_gpu_blocks, command.num_cpu_blocks)
+        if counts == self._agreed and self.state is State.READY:
             return
         self._require_idle("initialize_cache with another count")
         report = self._report()
-        check_block_counts(report, num_gpu_blocks, num_cpu_blocks)
+        check_block_counts(report, *counts)
         self._engine = None
         self._teller.change(State.INITIALIZING, num_gpu_blocks=0, num_cpu_blocks=0)
         with self._failing(Damaged):
             try:
-                self._executor.initialize_cache(num_gpu_blocks, num_cpu_blocks)
+                self._executor.initialize_cache(*counts)
             except Damaged:
                 raise
             except WorkerError:
                 self._teller.change(State.PROFILED)
                 raise
-        self._agreed = (num_gpu_blocks, num_cpu_blocks)
+        self._agreed = counts
         self._engine = build_engine(self._settings, report, self._agreed, self._executor, clock=self._clock)
         self._open()
 
-    def _abort_all(self, command: Command) -> None:
-        del command  # abort_all has no arguments
+    def _abort_all(self, _: AbortAll | Shutdown) -> None:
         if self._engine is not None and self._engine.has_work:
             self._send(self._engine.outputs(self._engine.abort_all()))
 
-    def _sleep(self, command: Command) -> None:
-        order = SleepOrder.of(command)
-        if self._engine is None or self.state not in {State.READY, State.ASLEEP}:
-            raise WrongState(f"sleep needs READY or ASLEEP; the worker is {self.state}")
+    def _sleep(self, command: Sleep) -> None:
         self._require_idle("sleep")
         with self._failing():
-            self._actuation.sleep(order, self._engine)
+            self._actuation.sleep(command, self._built())
 
-    def _prepare_wake_up(self, command: Command) -> int:
+    def _prepare_wake_up(self, command: PrepareWakeUp) -> int:
         """Reserve; the bytes that are missing stand in the answer."""
-        tags = tags_of(command)
-        self._require_wakeable(command)
-        return self._actuation.prepare_wake_up(tags)
+        return self._actuation.prepare_wake_up(command.tags)
 
-    def _wake_up(self, command: Command) -> None:
-        tags = tags_of(command)
-        self._require_wakeable(command)
-        assert self._engine is not None, "in both states there is one"
+    def _wake_up(self, command: WakeUp) -> None:
         with self._failing(Damaged):
-            if self._actuation.wake_up(tags, self._engine):
+            if self._actuation.wake_up(command.tags, self._built()):
                 self._open()
 
-    def _require_wakeable(self, command: Command) -> None:
-        if self.state not in {State.READY, State.ASLEEP}:
-            raise WrongState(f"{command.method} needs ASLEEP; the worker is {self.state}")
-
-    def _reset_prefix_cache(self, command: Command) -> None:
-        del command  # reset_prefix_cache has no arguments
+    def _reset_prefix_cache(self, _: ResetPrefixCache) -> None:
         if self._engine is not None:  # else there is no cache
             self._engine.forget_prefixes()
 
-    def _save_sharded_state(self, command: Command) -> None:
-        if self._engine is None or self.state is not State.READY:
-            raise WrongState(f"save_sharded_state needs READY; the worker is {self.state}")
-        self._executor.save_sharded_state(str(command.args.get("directory", "")))
-
-    def _check_health(self, command: Command) -> None:
-        del command  # check_health has no arguments
-        self._executor.check_health()
-
-    def _shutdown(self, command: Command) -> None:
+    def _shutdown(self, command: Shutdown) -> None:
         self._abort_all(command)
         self.is_shut_down = True
         self._executor.shutdown()
 
     def _open(self) -> None:
         """Enter READY; the ranks know nothing of any sequence yet, or any more."""
-        assert self._engine is not None, "built before"
-        self._engine.forget_ranks()
+        self._built().forget_ranks()
         num_gpu_blocks, num_cpu_blocks = self._agreed
         self._teller.change(State.READY, num_gpu_blocks=num_gpu_blocks, num_cpu_blocks=num_cpu_blocks)
+
+    def _built(self) -> Engine:
+        assert self._engine is not None, "READY and ASLEEP have one"
+        return self._engine
 
     def _report(self) -> MemoryReport:
         report = self._teller.status.report

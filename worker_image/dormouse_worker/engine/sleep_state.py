@@ -1,14 +1,11 @@
-"""Which parts of a worker's memory sleep and how deep, and what a command asks of that. Pure."""
+"""Which parts of a worker's memory sleep, and how deep. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from dormouse_worker.common.errors import InvalidArgument
-from dormouse_worker.common.ipc import LEVELS, TAGS, Command
-
-DEEPEST = LEVELS[-1]
+from dormouse_worker.common.commands import TAGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,39 +35,3 @@ class SleepState:
     def wake(self, tags: Collection[str]) -> SleepState:
         """Return what still sleeps once these are awake."""
         return SleepState({tag: level for tag, level in self.levels.items() if tag not in tags})
-
-
-@dataclass(frozen=True, slots=True)
-class SleepOrder:
-    """The arguments of a sleep."""
-
-    level: int
-    tags: tuple[str, ...]
-
-    @classmethod
-    def of(cls, command: Command) -> SleepOrder:
-        """Read a command. Raises InvalidArgument."""
-        level = integer(command, "level", DEEPEST)
-        if level not in LEVELS:
-            raise InvalidArgument(f"level is {level}; allowed are {_listed(LEVELS)}")
-        return cls(level, tags_of(command))
-
-
-def tags_of(command: Command) -> tuple[str, ...]:
-    """Return the tags that a command names, in their order; none named = all. Raises InvalidArgument."""
-    named = command.args.get("tags") or TAGS
-    if isinstance(named, str) or not isinstance(named, Collection) or not set(named) <= set(TAGS):
-        raise InvalidArgument(f"tags is {named!r}; allowed are {_listed(TAGS)}")
-    return tuple(tag for tag in TAGS if tag in named)
-
-
-def integer(command: Command, name: str, default: int | None = None) -> int:
-    """Return an argument. Raises InvalidArgument if it is missing or of another type."""
-    value = command.args.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidArgument(f"{name} is {value!r}; {command.method} needs an integer")
-    return value
-
-
-def _listed(values: Collection[object]) -> str:
-    return " and ".join(str(value) for value in values)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dormouse_worker.common.commands import KV_CACHE
 from dormouse_worker.common.ipc import (
-    KV_CACHE,
     AddRequest,
     EngineMessage,
     FrontMessage,

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dormouse_worker.common.commands import TAGS
 from dormouse_worker.common.host import Host
-from dormouse_worker.common.ipc import TAGS
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.batch import NewSequence, single
 from dormouse_worker.engine.testing import make_sampling

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
+from dormouse_worker.common.commands import TAGS
 from dormouse_worker.common.errors import RankLost
-from dormouse_worker.common.ipc import TAGS
 from dormouse_worker.common.layout import Layout
 from dormouse_worker.engine.batch import NewSequence, SampledToken, single
 from dormouse_worker.engine.testing import make_sampling

@@ -15,6 +15,7 @@ import grpc
 from dormouse_api.limits import MAX_EPOCH
 from dormouse_api.status import CallError
 from dormouse_api.v1 import worker_control_pb2 as control
+from dormouse_worker.common.commands import Command
 from dormouse_worker.common.errors import WorkerError
 from dormouse_worker.common.exit_codes import EXIT_GPU_UNHEALTHY, GROUP_EXITS, end_words
 from dormouse_worker.common.ipc import EngineStatus, FrontMessage, State, StepOutputs
@@ -141,14 +142,16 @@ class Worker:
             self.epoch = epoch
             self.changes.notify()
 
-    async def command(self, method: str, **args: int | str | list[str]) -> int | str:
+    async def command(self, command: Command) -> int | str:
         """Have the engine carry out a command; return its value. Raises CallError with the engine's refusal."""
         try:
-            result = await self.link.command(method, **args)
+            result = await self.link.command(command)
         except EngineLost as error:
-            raise CallError(grpc.StatusCode.UNAVAILABLE, f"{method}: {error}", RETRY_AFTER_S[State.FAILED]) from error
+            raise CallError(
+                grpc.StatusCode.UNAVAILABLE, f"{command.method}: {error}", RETRY_AFTER_S[State.FAILED]
+            ) from error
         if result.error_reason:
-            raise to_error(method, result)
+            raise to_error(command.method, result)
         return result.value
 
     async def until_idle(self) -> None:

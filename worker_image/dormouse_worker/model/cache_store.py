@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+from dormouse_worker.common.commands import KV_CACHE
 from dormouse_worker.common.errors import InsufficientMemory, InvalidArgument
-from dormouse_worker.common.ipc import KV_CACHE
 from dormouse_worker.model.device.arena import Arena
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.device.driver import DeviceOutOfMemory

@@ -13,10 +13,11 @@ from typing import Any
 
 import msgspec
 
+from dormouse_worker.common.commands import AbortAll, Command, InitializeCache, PrepareWakeUp, Sleep, WakeUp
 from dormouse_worker.common.ipc import (
     AbortRequests,
     AddRequest,
-    Command,
+    CommandRequest,
     CommandResult,
     EngineMessage,
     EngineStatus,
@@ -31,7 +32,7 @@ from dormouse_worker.common.ipc import (
     encode_frame,
 )
 from dormouse_worker.common.settings import EngineSettings
-from dormouse_worker.engine.sleep_state import SleepOrder, SleepState
+from dormouse_worker.engine.sleep_state import SleepState
 from dormouse_worker.engine.testing import make_report
 
 MODEL_LEN = 64  # tokens
@@ -72,6 +73,11 @@ class FakeEngine:
         return f"FakeEngine({self.status.state}, {len(self._requests)} requests)"
 
     @property
+    def commands(self) -> list[Command]:
+        """Return the commands that it received."""
+        return [message.command for message in self.received if isinstance(message, CommandRequest)]
+
+    @property
     def has_work(self) -> bool:
         """Return whether a step would give tokens."""
         return bool(self._requests)
@@ -92,9 +98,9 @@ class FakeEngine:
     def handle(self, message: FrontMessage) -> list[EngineMessage]:
         """Take one message and return the answers. Raises FakeDeath where the script says so."""
         self.received.append(message)
-        if isinstance(message, Command):
-            self._die_at(message.method)
-            return self._run(message)
+        if isinstance(message, CommandRequest):
+            self._die_at(message.command.method)
+            return self._run(message.command, message.command_id)
         if isinstance(message, AddRequest):
             self._die_at("request")
             self._requests[message.request_id] = message
@@ -127,37 +133,35 @@ class FakeEngine:
         logprobs = None if sampling.logprobs is None else [_fake_logprobs(-0.5, sampling.logprobs)]
         return TokenOutput(key, [token], reason, logprobs, 0.25, 0.5, self.script.cached_tokens)
 
-    def _run(self, command: Command) -> list[EngineMessage]:
+    def _run(self, command: Command, command_id: int) -> list[EngineMessage]:
         if command.method in self.script.refusals:
-            return [CommandResult(command.command_id, *self.script.refusals[command.method])]
+            return [CommandResult(command_id, *self.script.refusals[command.method])]
         if command.method == self.script.hangs_at:
             return []
-        done = CommandResult(command.command_id, value=self.script.values.get(command.method, ""))
-        if command.method == "initialize_cache":
-            self._change(State.INITIALIZING)
-            blocks = {name: int(str(value)) for name, value in command.args.items()}
-            return [msgspec.structs.replace(self.status), self._change(State.READY, **blocks), done]
-        if command.method == "abort_all":
-            return [*self.handle(AbortRequests(list(self._requests))), done]
-        if command.method == "sleep":
-            fields = {"residual_bytes": 7, "freed_bytes": 993, "last_sleep_seconds": 0.5}
-            sleep_state = self._slumber_after(SleepOrder.of(command))
-            depth = {"sleep_level": sleep_state.level, "sleeping_tags": sleep_state.tags}
-            return [self._change(State.ASLEEP, num_gpu_blocks=0, **depth, **fields), done]
-        if command.method == "prepare_wake_up":
-            return [CommandResult(command.command_id, value=self.script.missing_bytes)]
-        if command.method == "wake_up":
-            waking = self._change(State.WAKING)
-            return [
-                waking,
-                self._change(State.READY, sleep_level=0, sleeping_tags=(), num_gpu_blocks=50, last_wake_seconds=1.5),
-                done,
-            ]
-        return [done]
+        done = CommandResult(command_id, value=self.script.values.get(command.method, ""))
+        if isinstance(command, PrepareWakeUp):
+            done = CommandResult(command_id, value=self.script.missing_bytes)
+        return [*self._carry_out(command), done]
 
-    def _slumber_after(self, order: SleepOrder) -> SleepState:
+    def _carry_out(self, command: Command) -> list[EngineMessage]:
+        if isinstance(command, InitializeCache):
+            initializing = self._change(State.INITIALIZING)
+            return [initializing, self._change(State.READY, **msgspec.structs.asdict(command))]
+        if isinstance(command, AbortAll):
+            return self.handle(AbortRequests(list(self._requests)))
+        if isinstance(command, Sleep):
+            fields = {"residual_bytes": 7, "freed_bytes": 993, "last_sleep_seconds": 0.5}
+            sleep_state = self._slumber_after(command)
+            depth = {"sleep_level": sleep_state.level, "sleeping_tags": sleep_state.tags}
+            return [self._change(State.ASLEEP, num_gpu_blocks=0, **depth, **fields)]
+        if isinstance(command, WakeUp):
+            awake = {"sleep_level": 0, "sleeping_tags": (), "num_gpu_blocks": 50, "last_wake_seconds": 1.5}
+            return [self._change(State.WAKING), self._change(State.READY, **awake)]
+        return []
+
+    def _slumber_after(self, command: Sleep) -> SleepState:
         before = SleepState(dict.fromkeys(self.status.sleeping_tags, self.status.sleep_level))
-        return before.deepen(order.level, order.tags)
+        return before.deepen(command.level, command.tags)
 
     def _die_at(self, what: str) -> None:
         if self.script.dies_at == what:

@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from dormouse_worker.common.commands import TAGS
 from dormouse_worker.common.errors import (
     InsufficientMemory,
     InvalidArgument,
@@ -15,7 +16,6 @@ from dormouse_worker.common.errors import (
     RanksDisagree,
 )
 from dormouse_worker.common.group import GroupPlace
-from dormouse_worker.common.ipc import TAGS
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.batch import NewSequence, single
 from dormouse_worker.engine.testing import FakeExecutor, make_add, make_sampling

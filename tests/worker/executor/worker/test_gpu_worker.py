@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from dormouse_worker.common.commands import TAGS
 from dormouse_worker.common.errors import InsufficientMemory, InvalidSettings
 from dormouse_worker.common.host import Host
-from dormouse_worker.common.ipc import TAGS
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.executor.testing_groups import FakeGroupExecutor
 from dormouse_worker.executor.worker.gpu_worker import GpuWorker

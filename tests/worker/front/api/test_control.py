@@ -13,7 +13,8 @@ from dormouse_api.names import Role
 from dormouse_api.testing_tickets import STRANGE_SEED, proof
 from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2_grpc as rpc
-from dormouse_worker.common.ipc import Command, State
+from dormouse_worker.common.commands import ResetPrefixCache
+from dormouse_worker.common.ipc import State
 from dormouse_worker.testing.fake_engine import Script
 
 Code = grpc.StatusCode
@@ -22,7 +23,7 @@ ASLEEP, READY, DRAINING = pb.WORKER_STATE_ASLEEP, pb.WORKER_STATE_READY, pb.WORK
 
 def methods(house):
     """Return the commands that reached the engine."""
-    return [m.method for m in house.engine.engine.received if isinstance(m, Command)]
+    return [command.method for command in house.engine.engine.commands]
 
 
 async def test_the_report_is_awaited_while_the_model_loads(open_house):
@@ -252,7 +253,7 @@ async def test_only_the_operator_may_command_on_either_port(house, method):
 
 async def test_cached_prefixes_are_forgotten_by_order(house):
     await house.operate("ResetPrefixCache", epoch=3)
-    assert house.engine.engine.received[-1].method == "reset_prefix_cache"
+    assert house.engine.engine.commands[-1] == ResetPrefixCache()
     assert (await house.refusal(house.operate("ResetPrefixCache", epoch=2))).code() is Code.FAILED_PRECONDITION
 
 

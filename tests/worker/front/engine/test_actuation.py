@@ -8,7 +8,8 @@ import grpc
 import pytest
 
 from dormouse_api.v1 import worker_control_pb2 as pb
-from dormouse_worker.common.ipc import Command, State
+from dormouse_worker.common.commands import InitializeCache, PrepareWakeUp, SaveShardedState, Sleep, WakeUp
+from dormouse_worker.common.ipc import State
 from dormouse_worker.testing.fake_engine import Script
 
 Code = grpc.StatusCode
@@ -17,8 +18,7 @@ ASLEEP, READY, DRAINING = pb.WORKER_STATE_ASLEEP, pb.WORKER_STATE_READY, pb.WORK
 
 def commands(house):
     """Return what the engine was told, without the cache's allocation."""
-    told = [m for m in house.engine.engine.received if isinstance(m, Command)]
-    return [(m.method, m.args) for m in told if m.method != "initialize_cache"]
+    return [command for command in house.engine.engine.commands if not isinstance(command, InitializeCache)]
 
 
 async def state(house):
@@ -32,7 +32,7 @@ async def test_a_prepared_worker_lets_nobody_in_and_then_sleeps(house):
     assert "draining" in (await house.refusal(house.generate().read())).details()
     asleep = await house.operate("Sleep", level=1)
     assert (asleep.state, asleep.sleep_level, list(asleep.sleeping_tags)) == (ASLEEP, 1, ["weights", "kv_cache"])
-    assert commands(house) == [("sleep", {"level": 1, "tags": []})]
+    assert commands(house) == [Sleep(1, ("weights", "kv_cache"))]
 
 
 async def test_a_request_in_the_meantime_refuses_the_sleep_with_both_counts(house):
@@ -116,24 +116,23 @@ async def test_a_wake_that_lacks_memory_says_how_much_and_reserves_nothing(open_
         await house.operate("Sleep", level=1)
         assert (await house.operate("PrepareWakeUp")).missing_bytes == 4096
         assert (await house.operate("WakeUp")).state == READY
-        assert [name for name, _ in commands(house)] == ["sleep", "prepare_wake_up", "wake_up"]
+        assert commands(house) == [Sleep(1), PrepareWakeUp(), WakeUp()]
 
 
 async def test_parts_are_prepared_and_woken_by_their_names(house):
     await house.operate("Sleep", level=1, tags=["kv_cache"])
     assert (await house.operate("PrepareWakeUp", tags=["kv_cache"])).missing_bytes == 0
     await house.operate("WakeUp", tags=["kv_cache"])
-    tags = {"tags": ["kv_cache"]}
-    assert commands(house) == [("sleep", {"level": 1, **tags}), ("prepare_wake_up", tags), ("wake_up", tags)]
+    tags = ("kv_cache",)
+    assert commands(house) == [Sleep(1, tags), PrepareWakeUp(tags), WakeUp(tags)]
 
 
 async def test_a_prepared_wake_that_never_comes_gives_its_memory_back(open_house):
     async with open_house(prepared_timeout_s=0.05) as house:
         await house.operate("Sleep", level=1)
         await house.operate("PrepareWakeUp")
-        again = ("sleep", {"level": 1, "tags": ["weights", "kv_cache"]})
         async with asyncio.timeout(10):
-            await house.engine.until_received(lambda _: commands(house)[2:] == [again])
+            await house.engine.until_received(lambda _: commands(house)[2:] == [Sleep(1)])
         assert await state(house) == ASLEEP
 
 
@@ -142,9 +141,8 @@ async def test_a_prepared_wake_that_is_taken_back_makes_no_part_sleep_deeper(ope
         await house.operate("Sleep", level=1)
         await house.operate("Sleep", level=2, tags=["weights"])
         await house.operate("PrepareWakeUp")
-        again = ("sleep", {"level": 1, "tags": ["weights", "kv_cache"]})
         async with asyncio.timeout(10):
-            await house.engine.until_received(lambda _: commands(house)[3:] == [again])
+            await house.engine.until_received(lambda _: commands(house)[3:] == [Sleep(1)])
 
 
 async def test_awake_there_is_nothing_to_prepare(house):
@@ -163,7 +161,7 @@ async def test_while_it_loads_all_are_refused(open_house, method):
 
 async def test_weights_are_saved_where_the_operator_says(house):
     await house.operate("SaveShardedState", directory="/shards")
-    assert commands(house) == [("save_sharded_state", {"directory": "/shards"})]
+    assert commands(house) == [SaveShardedState("/shards")]
 
 
 async def test_a_worker_that_sleeps_answers_the_kubelets_probe_well_and_still_serves_nobody(house):

@@ -7,7 +7,8 @@ import asyncio
 import grpc
 import pytest
 
-from dormouse_worker.common.ipc import Command, State
+from dormouse_worker.common.commands import CheckHealth, ResetPrefixCache
+from dormouse_worker.common.ipc import CommandRequest, State
 from dormouse_worker.front.app import Seams
 from dormouse_worker.front.testing import VirtualTime
 from dormouse_worker.testing.fake_engine import Script
@@ -17,8 +18,7 @@ Code = grpc.StatusCode
 
 def checks(house):
     """Return how often the engine was asked to compute."""
-    received = house.engine.engine.received
-    return len([m for m in received if isinstance(m, Command) and m.method == "check_health"])
+    return house.engine.engine.commands.count(CheckHealth())
 
 
 @pytest.mark.parametrize("ready", [True, False])
@@ -45,7 +45,9 @@ async def test_a_sleeping_or_loading_one_is_left_alone(open_house):
 async def test_one_that_carries_out_a_command_is_left_alone(open_house):
     async with open_house(Script(hangs_at="reset_prefix_cache")) as house:
         resetting = asyncio.create_task(house.operate("ResetPrefixCache"))
-        await house.engine.until_received(lambda m: isinstance(m, Command) and m.method == "reset_prefix_cache")
+        await house.engine.until_received(
+            lambda m: isinstance(m, CommandRequest) and isinstance(m.command, ResetPrefixCache)
+        )
         await house.operate("CheckHealth")
         assert checks(house) == 0
         resetting.cancel()

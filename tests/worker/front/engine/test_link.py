@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from dormouse_worker.common.ipc import Command, CommandResult, State
+from dormouse_worker.common.commands import CheckHealth, InitializeCache, Sleep
+from dormouse_worker.common.ipc import CommandRequest, CommandResult, State
 from dormouse_worker.engine.testing import ManualClock
 from dormouse_worker.front.engine.link import EngineLink, EngineLost, EngineOverdue
 from dormouse_worker.front.engine.status_board import Changes
@@ -60,7 +61,7 @@ async def connect(tmp_path, engine, **options):
 
 async def test_a_command_gets_its_own_answer(tmp_path):
     link, _, _ = await connect(tmp_path, InProcessEngine(Script(refusals={"sleep": ("WrongState", "no")})))
-    results = await asyncio.gather(link.command("check_health"), link.command("sleep", level=2))
+    results = await asyncio.gather(link.command(CheckHealth()), link.command(Sleep(2)))
     assert results == [CommandResult(1), CommandResult(2, "WrongState", "no")]
     await link.stop()
 
@@ -69,11 +70,11 @@ async def test_a_lost_engine_fails_what_waits_and_what_comes(tmp_path):
     engine = InProcessEngine(Script(dies_at="sleep"))
     link, events, _ = await connect(tmp_path, engine)
     with pytest.raises(EngineLost):
-        await link.command("sleep")
+        await link.command(Sleep())
     await events.until((3, "fake engine ends at sleep"))
     assert events.said.index("lost") < events.said.index((3, "fake engine ends at sleep"))
     with pytest.raises(EngineLost):
-        await link.command("check_health")
+        await link.command(CheckHealth())
     assert (link.is_alive, link.is_connected) == (False, False)
     await link.stop()
 
@@ -115,7 +116,7 @@ async def test_an_error_in_whoever_listens_ends_the_engine_so_that_another_can_b
     await link.start(tmp_path / "s")
     await events.until(State.PROFILED)
     with pytest.raises(EngineLost):
-        await link.command("initialize_cache", num_gpu_blocks=1, num_cpu_blocks=0)
+        await link.command(InitializeCache(1, 0))
     await link.until_ended()
     assert "lost" in events.said
     assert isinstance(events.said[-1], tuple), "the death was told"
@@ -126,27 +127,27 @@ async def test_silence_is_measured_from_the_last_message(tmp_path):
     link, _, clock = await connect(tmp_path, InProcessEngine())
     clock.now_s += 7
     assert link.silence_s == 7
-    await link.command("check_health")
+    await link.command(CheckHealth())
     assert link.silence_s == 0
     await link.stop()
 
 
 def is_sleep(message):
-    return isinstance(message, Command) and message.method == "sleep"
+    return isinstance(message, CommandRequest) and isinstance(message.command, Sleep)
 
 
 async def test_a_command_lasts_until_its_answer_whoever_stopped_waiting(tmp_path):
     engine = InProcessEngine(Script(hangs_at="sleep"))
     link, _, clock = await connect(tmp_path, engine)
     assert link.running_command is None
-    waiting = asyncio.create_task(link.command("sleep"))
+    waiting = asyncio.create_task(link.command(Sleep()))
     command = await engine.until_received(is_sleep)
     clock.now_s += 7
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
-    assert link.running_command == RunningCommand("sleep", 7)
+    assert link.running_command == RunningCommand(Sleep(), 7)
     engine.say(CommandResult(command.command_id))
-    await link.command("check_health")
+    await link.command(CheckHealth())
     assert link.running_command is None
     await link.stop()
 
@@ -154,15 +155,15 @@ async def test_a_command_lasts_until_its_answer_whoever_stopped_waiting(tmp_path
 async def test_a_command_is_timed_from_the_end_of_the_one_before(tmp_path):
     engine = InProcessEngine(Script(hangs_at="sleep"))
     link, _, clock = await connect(tmp_path, engine)
-    first = asyncio.create_task(link.command("sleep"))
-    second = asyncio.create_task(link.command("sleep", level=1))
+    first = asyncio.create_task(link.command(Sleep()))
+    second = asyncio.create_task(link.command(Sleep(1)))
     sleeping = await engine.until_received(is_sleep)
     clock.now_s += 7
-    assert link.running_command == RunningCommand("sleep", 7)
+    assert link.running_command == RunningCommand(Sleep(), 7)
     engine.say(CommandResult(sleeping.command_id))
     await first
     clock.now_s += 2
-    assert link.running_command == RunningCommand("sleep", 2)
+    assert link.running_command == RunningCommand(Sleep(1), 2)
     link.kill("bored")
     with pytest.raises(EngineOverdue, match="bored"):
         await second
@@ -179,7 +180,7 @@ async def test_an_engine_killed_with_a_reason_tells_it_and_the_next_one_has_none
     link = EngineLink(spawn, events, ManualClock())
     await link.start(tmp_path / "s")
     await events.until(State.PROFILED)
-    waiting = asyncio.create_task(link.command("sleep"))
+    waiting = asyncio.create_task(link.command(Sleep()))
     await engines[0].until_received(is_sleep)
     link.kill("sleep took too long")
     with pytest.raises(EngineOverdue, match="the engine was killed: sleep took too long"):

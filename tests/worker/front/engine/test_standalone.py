@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dormouse_worker.common.ipc import Command, State
+from dormouse_worker.common.commands import InitializeCache
+from dormouse_worker.common.ipc import CommandRequest, State
 from dormouse_worker.front.app import Seams
 from dormouse_worker.front.engine.standalone import invitation
 from dormouse_worker.front.testing import VirtualTime
@@ -16,9 +17,7 @@ async def test_it_allocates_what_it_reported_and_serves_and_says_so_once(open_ho
     seams = Seams(clock=time, sleep=time.sleep)
     async with open_house(standalone=True, ready=False, seams=seams, max_engine_restarts=1) as house:
         await house.until_state(State.READY)
-        assert (
-            Command(1, "initialize_cache", {"num_gpu_blocks": 100, "num_cpu_blocks": 2}) in house.engine.engine.received
-        )
+        assert CommandRequest(1, InitializeCache(100, 2)) in house.engine.engine.received
         assert (await house.collect("hi"))[-1].finish_reason
         house.engine.die(-9)
         await time.until_nap(1.0)

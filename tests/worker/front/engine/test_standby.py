@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+from dormouse_worker.common.commands import InitializeCache
 from dormouse_worker.common.ipc import State
 from dormouse_worker.front.engine.standby import StandbyEngine
 from dormouse_worker.testing.fake_engine import Script
@@ -43,7 +44,7 @@ async def test_one_that_profiles_is_handed_over_alive(tmp_path):
     assert standby.status.state is State.PROFILED
     heir = Heir()
     standby.hand_over(heir)
-    await standby.link.command("initialize_cache", num_gpu_blocks=4, num_cpu_blocks=0)
+    await standby.link.command(InitializeCache(4, 0))
     assert heir.heard == [State.INITIALIZING, State.READY]
     await standby.end()
     assert await engine.wait() == -9

@@ -9,8 +9,9 @@ import grpc
 import pytest
 
 from dormouse_api.status import retry_after_s
+from dormouse_worker.common.commands import CheckHealth, Sleep, WakeUp
 from dormouse_worker.common.exit_codes import EXIT_GPU_UNHEALTHY
-from dormouse_worker.common.ipc import Command, Heartbeat, State
+from dormouse_worker.common.ipc import CommandRequest, Heartbeat, State
 from dormouse_worker.front.app import Seams
 from dormouse_worker.front.engine.supervisor import WATCH_PERIOD_S
 from dormouse_worker.front.testing import VirtualTime
@@ -166,7 +167,7 @@ async def test_one_look_too_late_kills_nobody(keep, time):
         time.advance(60)
         await time.until_naps(2)
         house.engine.say(Heartbeat())
-        await house.front.worker.command("check_health")  # comes round behind the heartbeat
+        await house.front.worker.command(CheckHealth())  # comes round behind the heartbeat
         for _ in range(5):
             await look(time)
         assert len(house.engines) == 1
@@ -176,7 +177,7 @@ async def test_one_look_too_late_kills_nobody(keep, time):
 async def test_a_long_command_and_long_loading_are_no_silence(keep, time):
     async with keep(Script(hangs_at="sleep")) as house:
         sleeping = asyncio.create_task(house.operate("Sleep", level=2))
-        await house.engine.until_received(lambda m: isinstance(m, Command) and m.method == "sleep")
+        await house.engine.until_received(lambda m: isinstance(m, CommandRequest) and isinstance(m.command, Sleep))
         for _ in range(30):
             await look(time)
         assert (await house.http("/healthz"))[0] == 200
@@ -194,8 +195,8 @@ async def test_a_long_command_and_long_loading_are_no_silence(keep, time):
 async def hang(house, method, **fields):
     """Return an order that the engine never answers."""
     order = asyncio.create_task(house.operate(method, timeout=60, **fields))
-    name = {"Sleep": "sleep", "WakeUp": "wake_up"}[method]
-    await house.engine.until_received(lambda m: isinstance(m, Command) and m.method == name)
+    kind = {"Sleep": Sleep, "WakeUp": WakeUp}[method]
+    await house.engine.until_received(lambda m: isinstance(m, CommandRequest) and isinstance(m.command, kind))
     return order
 
 

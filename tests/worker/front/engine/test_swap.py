@@ -10,7 +10,8 @@ import pytest
 
 from dormouse_api.v1 import inference_pb2
 from dormouse_api.v1 import worker_control_pb2 as pb
-from dormouse_worker.common.ipc import Command, State
+from dormouse_worker.common.commands import ResetPrefixCache, Sleep, WakeUp
+from dormouse_worker.common.ipc import CommandRequest, State
 from dormouse_worker.testing.fake_engine import Script
 
 Code = grpc.StatusCode
@@ -20,7 +21,7 @@ VOCAB_SIZE = 100  # of the other model
 
 def told(engine):
     """Return the commands that reached an engine."""
-    return [(m.method, m.args) for m in engine.engine.received if isinstance(m, Command)]
+    return engine.engine.commands
 
 
 async def test_the_other_engine_takes_over_and_the_front_follows_its_settings(open_with, other):
@@ -57,7 +58,7 @@ async def test_the_old_engine_sleeps_while_the_new_one_loads_and_no_other_comman
     async with open_with(Script(hangs_at="load")) as house:
         swapping = house.swap(other)
         await house.until_spawned(2)
-        assert told(house.engines[0])[-1] == ("sleep", {"level": 2, "tags": []})
+        assert told(house.engines[0])[-1] == Sleep(2)
         status = await house.operate("GetStatus")
         assert (status.state, status.settings_digest, status.swapping_to) == (ASLEEP, "digest", "other digest")
         assert await house.inference_health() == "NOT_SERVING"
@@ -94,7 +95,7 @@ async def test_if_the_new_engine_fails_the_old_one_serves_again_and_the_caller_l
         assert (status.state, status.settings_digest, status.swapping_to) == (READY, "digest", "")
         assert await house.engines[1].wait() == -9
         assert (await house.inference_health(), await house.tokens()) == ("SERVING", [1, 2, 3, 1])
-        assert [method for method, _ in told(house.engines[0])][-2:] == ["sleep", "wake_up"]
+        assert told(house.engines[0])[-2:] == [Sleep(2), WakeUp()]
 
 
 async def test_a_new_engine_that_dies_while_it_loads_takes_nobody_with_it(open_with, other):
@@ -125,7 +126,7 @@ async def test_what_was_asleep_before_is_asleep_after_a_swap_that_failed(open_wi
         error = await house.refused_swap(other)
         assert error.details().endswith("the engine before is asleep again")
         assert (await house.operate("GetStatus")).state == ASLEEP
-        assert "wake_up" not in [method for method, _ in told(house.engines[0])]
+        assert WakeUp() not in told(house.engines[0])
         assert (await house.operate("WakeUp")).state == READY
 
 
@@ -142,8 +143,7 @@ async def test_an_old_engine_that_can_not_sleep_serves_on(open_house, other):
     async with open_house(Script(refusals={"sleep": refusal}), engine={"device": "cuda"}) as house:
         error = await house.refused_swap(other)
         assert (error.code(), "the host is full" in error.details()) == (Code.RESOURCE_EXHAUSTED, True)
-        levels = [args["level"] for method, args in told(house.engines[0]) if method == "sleep"]
-        assert levels == [1, 2], "what does not fit into host memory is dropped"
+        assert told(house.engines[0])[1:] == [Sleep(1), Sleep(2)], "what does not fit into host memory is dropped"
         assert len(house.engines) == 1
         assert await house.tokens() == [1, 2, 3, 1]
         await house.operate("PrepareSleep", level=2)
@@ -154,7 +154,7 @@ async def test_an_old_engine_that_can_not_sleep_serves_on(open_house, other):
 async def test_a_device_with_memory_of_its_own_keeps_the_old_weights_in_host_memory(open_with, other):
     async with open_with(engine={"device": "cuda"}) as house:
         await house.swap(other)
-        assert [args["level"] for method, args in told(house.engines[0]) if method == "sleep"] == [1]
+        assert told(house.engines[0])[1:] == [Sleep(1)]
 
 
 async def test_running_requests_refuse_a_swap_and_go_on(open_with, other):
@@ -187,7 +187,7 @@ async def test_a_wrong_flag_and_one_of_the_process_are_refused_by_name_before_an
         error = await house.refused_swap(other, flag)
         assert (error.code(), words in error.details()) == (Code.INVALID_ARGUMENT, True), error.details()
         assert (await house.operate("GetStatus")).state == READY
-        assert [method for method, _ in told(house.engine)] == ["initialize_cache"]
+        assert [command.method for command in told(house.engine)] == ["initialize_cache"]
 
 
 async def test_other_bad_orders_are_refused_and_nothing_is_done(open_with, other, tmp_path):
@@ -202,7 +202,7 @@ async def test_other_bad_orders_are_refused_and_nothing_is_done(open_with, other
         await house.operate("Drain", epoch=5)
         error = await house.refused_swap(other, epoch=4)
         assert (error.code(), "epoch is 4" in error.details()) == (Code.FAILED_PRECONDITION, True)
-        assert [method for method, _ in told(house.engine)] == ["initialize_cache"]
+        assert [command.method for command in told(house.engine)] == ["initialize_cache"]
 
 
 async def test_only_what_serves_or_sleeps_can_be_swapped(open_with, other):
@@ -216,7 +216,9 @@ async def test_only_what_serves_or_sleeps_can_be_swapped(open_with, other):
 async def test_a_swap_does_not_begin_while_another_command_runs(open_house, other):
     async with open_house(Script(hangs_at="reset_prefix_cache")) as house:
         hanging = asyncio.create_task(house.operate("ResetPrefixCache"))
-        await house.engine.until_received(lambda m: isinstance(m, Command) and m.method == "reset_prefix_cache")
+        await house.engine.until_received(
+            lambda m: isinstance(m, CommandRequest) and isinstance(m.command, ResetPrefixCache)
+        )
         error = await house.refused_swap(other)
         assert error.code() is Code.FAILED_PRECONDITION
         assert "another command is under way" in error.details()
@@ -226,7 +228,7 @@ async def test_a_swap_does_not_begin_while_another_command_runs(open_house, othe
 async def test_the_settings_that_are_served_already_are_a_success_and_nothing_is_done(open_with, other, model_path):
     async with open_with() as house:
         assert (await house.swap(model_path, settings_digest="digest")).state == READY
-        assert [method for method, _ in told(house.engine)] == ["initialize_cache"]
+        assert [command.method for command in told(house.engine)] == ["initialize_cache"]
         await house.swap(other)
         await house.make_ready()
         assert (await house.swap(other)).state == READY

@@ -8,7 +8,7 @@ import pytest
 
 from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_worker.common.exit_codes import EXIT_GPU_UNHEALTHY
-from dormouse_worker.common.ipc import Command, State
+from dormouse_worker.common.ipc import State
 from dormouse_worker.front.app import Seams
 from dormouse_worker.front.testing import VirtualTime
 from dormouse_worker.testing.fake_engine import Script
@@ -39,7 +39,7 @@ async def test_the_end_of_the_worker_during_a_swap_ends_both_engines(open_with, 
         assert "shutting down (ShuttingDown); nothing is woken any more" in error.details()
         assert await house.running == 0
         assert [await engine.wait() for engine in house.engines] == [0, -9]
-        told = [m.method for m in house.engines[0].engine.received if isinstance(m, Command)]
+        told = [command.method for command in house.engines[0].engine.commands]
         assert told == ["initialize_cache", "sleep"]
 
 

@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from dormouse_api.status import CallError
-from dormouse_worker.common.ipc import Command
+from dormouse_worker.common.commands import StartProfile
 from dormouse_worker.front.telemetry.profiling import trace_directory
 from dormouse_worker.testing.fake_engine import Script
 
@@ -15,11 +15,7 @@ Code = grpc.StatusCode
 
 def directories(house):
     """Return where the engine was told to write."""
-    return [
-        message.args["directory"]
-        for message in house.engine.engine.received
-        if isinstance(message, Command) and message.method == "start_profile"
-    ]
+    return [command.directory for command in house.engine.engine.commands if isinstance(command, StartProfile)]
 
 
 class TestTraceDirectory:

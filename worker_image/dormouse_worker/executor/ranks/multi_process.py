@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from dormouse_worker.common.commands import LIGHTEST, TAGS
 from dormouse_worker.common.errors import Damaged, GroupBroken, InsufficientMemory, RanksDisagree
 from dormouse_worker.common.group import GroupPlace
-from dormouse_worker.common.ipc import LEVELS, TAGS, MadeTokenizer, MemoryReport, ModelInfo, RankStatus
+from dormouse_worker.common.ipc import MadeTokenizer, MemoryReport, ModelInfo, RankStatus
 from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
@@ -35,7 +36,6 @@ from dormouse_worker.files.model_files import check_model_files
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-_LIGHTEST = LEVELS[0]  # of what sleeps: it stays as deep as it is, and what it has reserved is given back
 
 
 class MultiProcessExecutor:
@@ -166,12 +166,12 @@ class MultiProcessExecutor:
         """See `Executor`. Reserved on every rank or on none; returns what the rank lacks that lacks most."""
         replies = self._ready().call("prepare_wake_up", list(tags))
         if replies.failed:
-            self._take_back(replies, "sleep", _LIGHTEST, list(tags))
+            self._take_back(replies, "sleep", LIGHTEST, list(tags))
         missing = {rank: self._value(answer, int) for rank, answer in replies.answers.items()}
         lacking = {rank: num_bytes for rank, num_bytes in missing.items() if num_bytes}
         if lacking:
             logger.warning("the wake lacks %s bytes by rank", lacking)
-            self._undo(tuple(missing.keys() - lacking.keys()), "sleep", _LIGHTEST, list(tags))
+            self._undo(tuple(missing.keys() - lacking.keys()), "sleep", LIGHTEST, list(tags))
         return max(missing.values())
 
     def wake_up(self, tags: Collection[str]) -> WakeReport:

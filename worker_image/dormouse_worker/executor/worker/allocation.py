@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import torch
 
-from dormouse_worker.common.ipc import KV_CACHE
+from dormouse_worker.common.commands import KV_CACHE
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.model.cache_store import CacheStore
 from dormouse_worker.model.device.device import Device

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dormouse_worker.common.ipc import WEIGHTS
+from dormouse_worker.common.commands import WEIGHTS
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.golden import Execute, GoldenTokens, compare_golden, record_golden, repeat_golden
 from dormouse_worker.model.kv_cache import KVCache, preserved

@@ -1,4 +1,4 @@
-"""One rank's sleep and wake: orders checked, memory counted, the other ranks met, and what was begun taken back."""
+"""One rank's sleep and wake: memory counted, the other ranks met, and what was begun taken back."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
+from dormouse_worker.common.commands import LEVELS, LIGHTEST, TAGS
 from dormouse_worker.engine.executor import SleepReport, WakeReport
 from dormouse_worker.executor.worker.allocation import Allocation
 from dormouse_worker.executor.worker.barrier import RankBarrier
 from dormouse_worker.executor.worker.memory_errors import memory_errors
-from dormouse_worker.executor.worker.sleep_orders import check_sleep, check_tags
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.memory.meters import Meter
 from dormouse_worker.model.stopwatch import Stopwatch
@@ -27,8 +27,10 @@ class Sleeper:
     allocation: Allocation
 
     def sleep(self, level: int, tags: Collection[str], kept_blocks: Sequence[int]) -> SleepReport:
-        """See `WorkerBase`. Blocks are kept at level 1 only. Raises InvalidArgument or InsufficientMemory."""
-        check_sleep(level, tags, kept_blocks)
+        """See `WorkerBase`. Raises InvalidArgument for blocks that the cache has not, InsufficientMemory."""
+        assert level in LEVELS, level
+        assert set(tags) <= set(TAGS), tags
+        assert level == LIGHTEST or not kept_blocks, "only the lightest level keeps blocks"
         watch, before_bytes = Stopwatch(), self.meter.own_bytes()
         self.device.synchronize()
         with memory_errors("the copies that a sleep needs can not be made"):
@@ -41,7 +43,7 @@ class Sleeper:
 
     def prepare(self, tags: Collection[str]) -> int:
         """See `WorkerBase.prepare_wake_up`."""
-        check_tags(tags)
+        assert set(tags) <= set(TAGS), tags
         with memory_errors("the wake can not be prepared"):
             return self.allocation.prepare(tags)
 
@@ -49,7 +51,7 @@ class Sleeper:
         self, tags: Collection[str], meeting: RankBarrier | None, verify: Callable[[Stopwatch], None]
     ) -> WakeReport:
         """See `WorkerBase.wake_up`. Without a meeting no other rank takes part."""
-        check_tags(tags)
+        assert set(tags) <= set(TAGS), tags
         watch = Stopwatch()
         if not set(tags) & set(self.allocation.sleeping_tags):
             return WakeReport({})

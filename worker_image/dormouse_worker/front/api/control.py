@@ -14,10 +14,12 @@ from grpc import aio
 from dormouse_api.status import CallError
 from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2_grpc as rpc
-from dormouse_worker.common.ipc import LEVELS, TAGS, State
+from dormouse_worker.common import commands
+from dormouse_worker.common.commands import LEVELS, TAGS, Command, Sleep
+from dormouse_worker.common.ipc import State
 from dormouse_worker.front.api.answers import answered
 from dormouse_worker.front.api.wire import to_report
-from dormouse_worker.front.engine.actuation import Actuation, Order, precondition, require
+from dormouse_worker.front.engine.actuation import Actuation, precondition, require
 from dormouse_worker.front.engine.command_queue import CommandQueue
 from dormouse_worker.front.engine.health import check_health
 from dormouse_worker.front.engine.swap import EngineSwap, SwapOrder
@@ -70,9 +72,7 @@ class ControlService(rpc.WorkerControlServicer):
         """Allocate the agreed counts and open."""
         del context  # the command runs to its end, whoever hangs up
         self._worker.take_epoch(request.epoch)
-        require(self._worker, "InitializeCache", State.PROFILED, State.READY, State.DRAINING)
-        counts = {"num_gpu_blocks": request.num_gpu_blocks, "num_cpu_blocks": request.num_cpu_blocks}
-        await self._turns.run(partial(self._worker.command, "initialize_cache", **counts))
+        await self._run(commands.InitializeCache(request.num_gpu_blocks, request.num_cpu_blocks))
         self._worker.reopen()
         return self._worker.status()
 
@@ -89,14 +89,16 @@ class ControlService(rpc.WorkerControlServicer):
         del context  # hanging up while it drains opens the worker again
         self._worker.take_epoch(request.epoch)
         counter = request.request_counter if request.HasField("request_counter") else None
-        return pb.PrepareSleepResponse(request_counter=await self._actuation.prepare_sleep(_order(request), counter))
+        _sleep(request)  # what Sleep would refuse is refused before anybody is turned away
+        accepted = await self._actuation.prepare_sleep(counter, must_abort=_must_abort(request))
+        return pb.PrepareSleepResponse(request_counter=accepted)
 
     @answered
     async def Sleep(self, request: pb.SleepRequest, context: Context) -> pb.WorkerStatus:
         """Give the memory back, after what PrepareSleep does if nobody called it."""
         del context  # hanging up while it drains cancels the sleep; afterwards it goes on
         self._worker.take_epoch(request.epoch)
-        await self._actuation.sleep(_order(request))
+        await self._actuation.sleep(_sleep(request), must_abort=_must_abort(request))
         return self._worker.status()
 
     @answered
@@ -104,14 +106,15 @@ class ControlService(rpc.WorkerControlServicer):
         """Reserve the memory; WakeUp has to follow."""
         del context  # the command runs to its end, whoever hangs up
         self._worker.take_epoch(request.epoch)
-        return pb.PrepareWakeUpResponse(missing_bytes=await self._actuation.prepare_wake_up(_tags(request.tags)))
+        command = commands.PrepareWakeUp(_tags(request.tags))
+        return pb.PrepareWakeUpResponse(missing_bytes=await self._actuation.prepare_wake_up(command))
 
     @answered
     async def WakeUp(self, request: pb.WakeUpRequest, context: Context) -> pb.WorkerStatus:
         """Wake, or end a draining."""
         del context  # the command runs to its end, whoever hangs up
         self._worker.take_epoch(request.epoch)
-        await self._actuation.wake_up(_tags(request.tags))
+        await self._actuation.wake_up(commands.WakeUp(_tags(request.tags)))
         return self._worker.status()
 
     @answered
@@ -129,8 +132,7 @@ class ControlService(rpc.WorkerControlServicer):
         """Write this rank's weights where `--load-format sharded_state` finds them."""
         del context  # the command runs to its end, whoever hangs up
         self._worker.take_epoch(request.epoch)
-        require(self._worker, "SaveShardedState", State.READY)
-        await self._turns.run(partial(self._worker.command, "save_sharded_state", directory=request.directory))
+        await self._run(commands.SaveShardedState(request.directory))
         return pb.SaveShardedStateResponse()
 
     @answered
@@ -140,7 +142,7 @@ class ControlService(rpc.WorkerControlServicer):
         """Forget every cached prefix; running requests keep what they hold."""
         del context  # the command runs to its end, whoever hangs up
         self._worker.take_epoch(request.epoch)
-        await self._turns.run(partial(self._worker.command, "reset_prefix_cache"))
+        await self._run(commands.ResetPrefixCache())
         return pb.ResetPrefixCacheResponse()
 
     @answered
@@ -149,8 +151,7 @@ class ControlService(rpc.WorkerControlServicer):
         del context  # the command runs to its end, whoever hangs up
         self._worker.take_epoch(request.epoch)
         directory = trace_directory(self._worker.settings.profiler_dir, request.directory)
-        require(self._worker, "StartProfile", State.PROFILED, State.READY, State.DRAINING)
-        await self._turns.run(partial(self._worker.command, "start_profile", directory=directory))
+        await self._run(commands.StartProfile(directory))
         return pb.StartProfileResponse()
 
     @answered
@@ -158,9 +159,7 @@ class ControlService(rpc.WorkerControlServicer):
         """Write the trace."""
         del context  # the command runs to its end, whoever hangs up
         self._worker.take_epoch(request.epoch)
-        require(self._worker, "StopProfile", State.PROFILED, State.READY, State.DRAINING, State.ASLEEP)
-        path = await self._turns.run(partial(self._worker.command, "stop_profile"))
-        return pb.StopProfileResponse(path=str(path))
+        return pb.StopProfileResponse(path=str(await self._run(commands.StopProfile())))
 
     @answered
     async def CheckHealth(self, request: pb.CheckHealthRequest, context: Context) -> pb.CheckHealthResponse:
@@ -180,15 +179,25 @@ class ControlService(rpc.WorkerControlServicer):
             self._worker.end_wanted.set()
         return pb.ShutdownResponse()
 
+    async def _run(self, command: Command) -> int | str:
+        """Have the engine carry out a command in its turn; return its value. Raises CallError."""
+        require(self._worker, type(command).__name__)
+        return await self._turns.run(partial(self._worker.command, command))
 
-def _order(request: pb.PrepareSleepRequest | pb.SleepRequest) -> Order:
+
+def _sleep(request: pb.PrepareSleepRequest | pb.SleepRequest) -> Sleep:
     """Return what is asked for. Raises CallError INVALID_ARGUMENT."""
     if request.level not in LEVELS:
         raise CallError(
             grpc.StatusCode.INVALID_ARGUMENT,
             f"level is {request.level}; allowed: 1 (weights stay in host memory) and 2 (they are dropped)",
         )
-    return Order(request.level, _tags(request.tags), must_abort=request.mode == pb.DRAIN_MODE_ABORT)
+    return Sleep(request.level, _tags(request.tags))
+
+
+def _must_abort(request: pb.PrepareSleepRequest | pb.SleepRequest) -> bool:
+    """Return whether what runs shall be ended, not waited for."""
+    return request.mode == pb.DRAIN_MODE_ABORT
 
 
 def _swap_order(request: pb.SwapEngineRequest) -> SwapOrder:
@@ -203,12 +212,12 @@ def _swap_order(request: pb.SwapEngineRequest) -> SwapOrder:
 
 
 def _tags(tags: Sequence[str]) -> tuple[str, ...]:
-    """Return the tags, none = all. Raises CallError INVALID_ARGUMENT."""
+    """Return the tags in the order in which they wake; none = all. Raises CallError INVALID_ARGUMENT."""
     if not set(tags) <= set(TAGS):
         raise CallError(
             grpc.StatusCode.INVALID_ARGUMENT, f"tags is {sorted(tags)}; allowed: none, or some of {', '.join(TAGS)}"
         )
-    return tuple(tags)
+    return tuple(tag for tag in TAGS if tag in tags) or TAGS
 
 
 def _without_counts(status: pb.WorkerStatus) -> pb.WorkerStatus:

@@ -13,30 +13,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 
 import grpc
 
 from dormouse_api.status import CallError
-from dormouse_worker.common.ipc import LEVELS, State
-from dormouse_worker.common.lifecycle import describe
+from dormouse_worker.common.commands import LIGHTEST, AbortAll, PrepareWakeUp, Sleep, WakeUp
+from dormouse_worker.common.ipc import State
+from dormouse_worker.common.lifecycle import why_not
 from dormouse_worker.front.engine.command_queue import CommandQueue
 from dormouse_worker.front.worker import Worker
 
 logger = logging.getLogger(__name__)
-
-LIGHTEST = LEVELS[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What a sleep was asked to do; no tags = all."""
-
-    level: int
-    tags: tuple[str, ...]
-    must_abort: bool  # end what runs instead of waiting for it
 
 
 class Actuation:
@@ -57,52 +46,51 @@ class Actuation:
             await self._wait_until_drained(timeout_s or self._worker.settings.drain_timeout_s)
         return len(self._worker.requests)
 
-    async def prepare_sleep(self, order: Order, request_counter: int | None) -> int:
+    async def prepare_sleep(self, request_counter: int | None, *, must_abort: bool) -> int:
         """Drain or abort, and stay closed; return the request counter. Raises CallError with everything as before."""
         self._turns.require_open()
+        require(self._worker, "PrepareSleep")
         if self._worker.board.state is not State.ASLEEP:
-            self._require("PrepareSleep", State.READY, State.DRAINING)
             self._check_counter(request_counter)
             was_prepared = self._forget_preparation()
-            await self._close(order, reopens=was_prepared)
+            await self._close(must_abort=must_abort, reopens=was_prepared)
             self._expect_second_phase("Sleep", self._worker.reopen)
         return self._worker.requests.num_accepted
 
-    async def sleep(self, order: Order) -> None:
+    async def sleep(self, command: Sleep, *, must_abort: bool) -> None:
         """Give the memory back. A sleep that fails leaves the worker as it was; hanging up while it drains, too."""
         self._turns.require_open()
         was_prepared = self._forget_preparation()
+        require(self._worker, "Sleep")
         if self._worker.board.state is State.ASLEEP:
-            await self._turns.run(partial(self._sleep, order))
+            await self._turns.run(partial(self._worker.command, command))
             return
-        self._require("Sleep", State.READY, State.DRAINING)
-        reopens = await self._close(order, reopens=was_prepared)
-        await self._turns.run(partial(self._sleep_or_reopen, order, reopens=reopens))
+        reopens = await self._close(must_abort=must_abort, reopens=was_prepared)
+        await self._turns.run(partial(self._sleep_or_reopen, command, reopens=reopens))
 
-    async def prepare_wake_up(self, tags: Sequence[str]) -> int:
+    async def prepare_wake_up(self, command: PrepareWakeUp) -> int:
         """Reserve; return the missing bytes, 0 = reserved until WakeUp, Sleep or the timeout."""
-        self._require("PrepareWakeUp", State.ASLEEP, State.READY)
-        command = partial(self._worker.command, "prepare_wake_up", tags=list(tags))
-        missing_bytes = int(await self._turns.run(command) or 0)
+        require(self._worker, "PrepareWakeUp")
+        missing_bytes = int(await self._turns.run(partial(self._worker.command, command)) or 0)
         if missing_bytes == 0 and self._worker.board.state is State.ASLEEP:
             self._expect_second_phase("WakeUp", self._give_back)
         return missing_bytes
 
-    async def wake_up(self, tags: Sequence[str]) -> None:
+    async def wake_up(self, command: WakeUp) -> None:
         """Wake, or end a draining, or a sleep that waits for it."""
         self._turns.require_open()
         self._forget_preparation()
         self._worker.reopen()
-        self._require("WakeUp", State.ASLEEP, State.READY, State.WAKING)
+        require(self._worker, "WakeUp")
         if self._worker.board.state is not State.READY:
-            await self._turns.run(partial(self._worker.command, "wake_up", tags=list(tags)))
+            await self._turns.run(partial(self._worker.command, command))
 
     def take_over(self) -> bool:
         """Let nobody in, for whoever goes on from here instead of us; return whether a failure of his reopens."""
         was_prepared = self._forget_preparation()
         return self._worker.start_draining() or was_prepared
 
-    async def _close(self, order: Order, *, reopens: bool) -> bool:
+    async def _close(self, *, must_abort: bool, reopens: bool) -> bool:
         """Let nobody in any more and wait until nothing runs; return whether a failure from now on reopens.
 
         It does if this call closed the worker, or (`reopens`) the preparation that it follows. Raises CallError.
@@ -110,8 +98,8 @@ class Actuation:
         worker = self._worker
         reopens = worker.start_draining() or reopens
         try:
-            if order.must_abort:
-                await self._turns.run(partial(worker.command, "abort_all"))
+            if must_abort:
+                await self._turns.run(partial(worker.command, AbortAll()))
             await self._wait_until_drained(self._worker.settings.drain_timeout_s)
             self._require_drained()
         except BaseException:  # hanging up is a cancellation
@@ -121,7 +109,8 @@ class Actuation:
         return reopens
 
     def _require_drained(self) -> None:
-        self._require("Sleep", State.DRAINING)  # somebody may have opened the worker again
+        if self._worker.board.state is not State.DRAINING:
+            raise precondition(f"Sleep needs the state DRAINING; {self._worker.words}")  # somebody opened it
         if left := len(self._worker.requests):
             raise precondition(
                 f"{left} requests still run after {self._worker.settings.drain_timeout_s:g} s (--drain-timeout); "
@@ -136,14 +125,11 @@ class Actuation:
                 "one came in the meantime; look again before you sleep"
             )
 
-    async def _sleep(self, order: Order) -> None:
-        await self._worker.command("sleep", level=order.level, tags=list(order.tags))
-
-    async def _sleep_or_reopen(self, order: Order, *, reopens: bool) -> None:
+    async def _sleep_or_reopen(self, command: Sleep, *, reopens: bool) -> None:
         if self._worker.board.state is State.ASLEEP:  # another Sleep was faster
             return
         try:
-            await self._sleep(order)
+            await self._worker.command(command)
         except CallError:
             if reopens:
                 self._worker.reopen()
@@ -184,19 +170,14 @@ class Actuation:
 
     async def _sleep_again(self) -> None:
         engine = self._worker.board.engine
-        if engine.state is State.ASLEEP:  # the lightest order: whatever sleeps stays as deep as it is
-            await self._sleep(Order(LIGHTEST, engine.sleeping_tags, must_abort=False))
-
-    def _require(self, what: str, *states: State) -> None:
-        require(self._worker, what, *states)
+        if engine.state is State.ASLEEP:
+            await self._worker.command(Sleep(LIGHTEST, engine.sleeping_tags))
 
 
-def require(worker: Worker, what: str, *states: State) -> None:
-    """Raise CallError FAILED_PRECONDITION unless the worker is in one of the states."""
-    board = worker.board
-    if board.state not in states:
-        words = describe(board.state, board.engine.sleep_level)
-        raise precondition(f"{what} needs the state {' or '.join(states)}; the worker is {words}")
+def require(worker: Worker, call: str) -> None:
+    """Raise CallError FAILED_PRECONDITION unless the worker is in a state that allows the call."""
+    if why := why_not(call, worker.board.state, worker.board.engine.sleep_level):
+        raise precondition(why)
 
 
 def precondition(message: str) -> CallError:

@@ -7,10 +7,9 @@ import asyncio
 import grpc
 
 from dormouse_api.status import CallError
-from dormouse_worker.common.ipc import State
+from dormouse_worker.common.commands import CheckHealth
+from dormouse_worker.common.lifecycle import COMPUTING
 from dormouse_worker.front.worker import Worker
-
-COMPUTING = frozenset({State.PROFILED, State.READY, State.DRAINING})  # asleep, the device is left as it is
 
 
 async def check_health(worker: Worker) -> float:
@@ -34,7 +33,7 @@ async def _try_device(worker: Worker, timeout_s: float) -> None:
     """
     try:
         async with asyncio.timeout(timeout_s):
-            await worker.command("check_health")
+            await worker.command(CheckHealth())
     except TimeoutError:
         raise _unhealthy(f"it did not answer within {timeout_s:.1f} s (--engine-timeout)") from None
     except CallError as error:

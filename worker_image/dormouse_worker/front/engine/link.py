@@ -15,8 +15,9 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from dormouse_worker.common.commands import Command
 from dormouse_worker.common.ipc import (
-    Command,
+    CommandRequest,
     CommandResult,
     EngineMessage,
     EngineStatus,
@@ -76,7 +77,7 @@ class EngineOverdue(EngineLost):
 class _Waiting(NamedTuple):
     """A command without an answer so far."""
 
-    method: str
+    command: Command
     answer: asyncio.Future[CommandResult]
 
 
@@ -124,8 +125,8 @@ class EngineLink:
 
         That nobody waits for the answer any more does not end a command.
         """
-        for command in self._pending.values():
-            return RunningCommand(command.method, self._clock() - self._command_began_s)
+        for waiting in self._pending.values():
+            return RunningCommand(waiting.command, self._clock() - self._command_began_s)
         return None
 
     @property
@@ -184,7 +185,7 @@ class EngineLink:
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(encode_frame(list(messages)))
 
-    async def command(self, method: str, **args: int | float | str | list[str]) -> CommandResult:
+    async def command(self, command: Command) -> CommandResult:
         """Send one command and return its result. Raises EngineLost, EngineOverdue if `kill` ended the engine."""
         if self._writer is None:
             raise EngineLost("the engine is not connected")
@@ -192,8 +193,8 @@ class EngineLink:
         answer: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()
         if not self._pending:
             self._command_began_s = self._clock()
-        self._pending[command_id] = _Waiting(method, answer)
-        self.send(Command(command_id, method, args))
+        self._pending[command_id] = _Waiting(command, answer)
+        self.send(CommandRequest(command_id, command))
         return await answer
 
     async def stop(self) -> None:
@@ -251,17 +252,17 @@ class EngineLink:
             self.events.on_status(message)
         elif isinstance(message, CommandResult):
             self._command_began_s = self._clock()  # of the next one, if there is one
-            command = self._pending.pop(message.command_id, None)
-            if command is not None and not command.answer.done():
-                command.answer.set_result(message)
+            waiting = self._pending.pop(message.command_id, None)
+            if waiting is not None and not waiting.answer.done():
+                waiting.answer.set_result(message)
 
     def _lose(self) -> None:
         self._started_s = None
         self._close_socket()
         self._writer = None
-        for command in self._pending.values():
-            if not command.answer.done():
-                command.answer.set_exception(self._why_lost())
+        for waiting in self._pending.values():
+            if not waiting.answer.done():
+                waiting.answer.set_exception(self._why_lost())
         self._pending.clear()
         self.events.on_lost()
 

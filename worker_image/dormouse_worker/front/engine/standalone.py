@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from dormouse_api.names import INFERENCE_SERVICE
 from dormouse_api.status import CallError
+from dormouse_worker.common.commands import InitializeCache
 from dormouse_worker.common.ipc import State
 from dormouse_worker.front.worker import Worker
 
@@ -36,9 +37,7 @@ async def _initialize(worker: Worker) -> None:
     assert report is not None, "PROFILED comes with a report"
     logger.info("agreeing with itself", extra={"fields": {"num_gpu_blocks": report.num_gpu_blocks}})
     try:
-        await worker.command(
-            "initialize_cache", num_gpu_blocks=report.num_gpu_blocks, num_cpu_blocks=report.num_cpu_blocks
-        )
+        await worker.command(InitializeCache(report.num_gpu_blocks, report.num_cpu_blocks))
     except CallError as error:
         if worker.board.state is State.PROFILED:  # refused, and nobody would ask again; a dead engine is another matter
             worker.board.fail("CacheNotAllocated", str(error))

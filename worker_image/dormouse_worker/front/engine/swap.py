@@ -21,8 +21,9 @@ from pathlib import Path
 import grpc
 
 from dormouse_api.status import CallError
+from dormouse_worker.common.commands import TAGS, Sleep, WakeUp
 from dormouse_worker.common.errors import WorkerError
-from dormouse_worker.common.ipc import TAGS, State
+from dormouse_worker.common.ipc import State
 from dormouse_worker.front.engine.actuation import Actuation, precondition, require
 from dormouse_worker.front.engine.command_queue import CommandQueue
 from dormouse_worker.front.engine.config import EngineConfig, ReadEdition, settings_of
@@ -124,7 +125,7 @@ class EngineSwap:
             raise _failed(Failure(edition.model.reason, str(edition.model)), "nothing was changed")
         if worker.is_ending:
             raise CallError(grpc.StatusCode.UNAVAILABLE, "the worker is shutting down")
-        require(worker, "SwapEngine", State.READY, State.DRAINING, State.ASLEEP)
+        require(worker, "SwapEngine")
         if left := len(worker.requests):
             raise precondition(f"SwapEngine needs a worker on which nothing runs; {left} requests do: Drain first")
         asleep = worker.board.engine.sleeping_tags if worker.board.state is State.ASLEEP else ()
@@ -150,7 +151,7 @@ class EngineSwap:
         levels = LEVELS[worker.served.edition.engine.device]
         for level in sorted({max(level, worker.board.engine.sleep_level) for level in levels}):
             try:
-                await worker.command("sleep", level=level, tags=[])
+                await worker.command(Sleep(level))
             except CallError as error:
                 is_deeper_left = error.code is grpc.StatusCode.RESOURCE_EXHAUSTED and level < levels[-1]
                 if is_deeper_left:
@@ -182,7 +183,7 @@ class EngineSwap:
             return "the engine before died meanwhile and is started again"
         try:
             if before.awake:
-                await worker.command("wake_up", tags=list(before.awake))
+                await worker.command(WakeUp(before.awake))
         except CallError as error:
             return f"the engine before could not be woken: {error}"
         return f"the engine before is {worker.board.state.lower()} again"

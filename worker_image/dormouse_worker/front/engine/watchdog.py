@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dormouse_worker.common.commands import CheckHealth, Command, SaveShardedState, WakeUp
 from dormouse_worker.common.ipc import State
 from dormouse_worker.common.lifecycle import STEPPING
 
 _STARTING = frozenset({State.STARTING, State.LOADING})
-_LOADING_COMMANDS = frozenset({"wake_up", "save_sharded_state"})  # they read or write all weights, as a start does
-
-_PROBES = frozenset({"check_health"})  # they take no longer than a turn, and must not hide that none comes
+_LOADING_COMMANDS = (WakeUp, SaveShardedState)  # they read or write all weights, as a start does
+_PROBES = (CheckHealth,)  # they take no longer than a turn, and must not hide that none comes
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class EngineLimits:
 class RunningCommand:
     """What the engine was told to do and has not answered yet."""
 
-    method: str
+    command: Command
     seconds: float  # since it was told, or since it was done with the command before
 
 
@@ -55,12 +55,12 @@ def overdue(pursuit: Watchdog, limits: EngineLimits) -> str:
     return ""
 
 
-def _late_command(command: RunningCommand, limits: EngineLimits) -> str:
+def _late_command(running: RunningCommand, limits: EngineLimits) -> str:
     limit_s, flag = limits.command_s, "--engine-command-timeout"
-    if command.method in _LOADING_COMMANDS:
+    if isinstance(running.command, _LOADING_COMMANDS):
         limit_s, flag = limits.load_s, "--engine-load-timeout"
-    elif command.method in _PROBES:
+    elif isinstance(running.command, _PROBES):
         limit_s, flag = limits.silence_s, "--engine-timeout"
-    if command.seconds <= limit_s:
+    if running.seconds <= limit_s:
         return ""
-    return f"{command.method} took longer than {limit_s:g} s ({flag})"
+    return f"{running.command.method} took longer than {limit_s:g} s ({flag})"

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
+from dormouse_worker.common.commands import WEIGHTS
 from dormouse_worker.common.errors import InsufficientMemory, WeightsDamaged
-from dormouse_worker.common.ipc import WEIGHTS
 from dormouse_worker.model.checksum import checksum
 from dormouse_worker.model.device.arena import Arena
 from dormouse_worker.model.device.device import Device

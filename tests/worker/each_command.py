@@ -1,0 +1,29 @@
+"""One of every command, in the order of their union."""
+
+from dormouse_worker.common.commands import (
+    AbortAll,
+    CheckHealth,
+    InitializeCache,
+    PrepareWakeUp,
+    ResetPrefixCache,
+    SaveShardedState,
+    Shutdown,
+    Sleep,
+    StartProfile,
+    StopProfile,
+    WakeUp,
+)
+
+EACH_COMMAND = (
+    InitializeCache(10, 2),
+    AbortAll(),
+    Sleep(1, ("kv_cache",)),
+    PrepareWakeUp(("kv_cache",)),
+    WakeUp(("weights",)),
+    ResetPrefixCache(),
+    SaveShardedState("/shards"),
+    StartProfile("/traces"),
+    StopProfile(),
+    CheckHealth(),
+    Shutdown(),
+)
