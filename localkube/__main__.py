@@ -8,11 +8,12 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from localkube import build, lock, registry, report
+from localkube import build, lock, pki, registry, report
 from localkube.cluster import Cluster
-from localkube.errors import LocalkubeError
+from localkube.errors import HostError, LocalkubeError
 from localkube.progress import Progress
 from localkube.spec import Paths
+from localkube.start import pid_file
 from tools.bootstrap import cache_root
 
 READER_LEFT = 141  # as a shell reports a program that SIGPIPE ended
@@ -23,6 +24,7 @@ typical use:
   export PATH=$(python -m localkube bin):$PATH       kubectl, helm, grpcurl
   kubectl get nodes
   python -m localkube load localhost/app:1           make a buildah image usable by pods under the same name
+  python -m localkube gpus --number 2                offer GPUs that are not there, until Ctrl-C
   python -m localkube down                           end it and remove its traces from the machine
 
 All state is under DORMOUSE_CACHE/localkube. It must run as root, and there is one cluster per machine: a second clone
@@ -47,6 +49,9 @@ def _parser() -> argparse.ArgumentParser:
     load.add_argument("image", help="name with tag, as pods will use it")
     commands.add_parser("build", help="build the binaries, if these sources were never built here")
     commands.add_parser("prune", help="remove old builds, outdated image tags and what nothing refers to")
+    gpus = commands.add_parser("gpus", help="offer stand-in GPUs by dynamic resource allocation, until Ctrl-C")
+    gpus.add_argument("--number", type=int, choices=range(1, 129), default=2, metavar="N", help="1 to 128; default 2")
+    gpus.add_argument("--memory", default="512Mi", help="what each is said to have; default 512Mi")
     commands.add_parser("provisioner", help="serve volumes (a component; started by `up`)")
     commands.add_parser("policies", help="enforce NetworkPolicies (a component; started by `up`)")
     return parser
@@ -102,6 +107,21 @@ def _prune(paths: Paths, _: argparse.Namespace) -> int:
     return 0
 
 
+def _gpus(paths: Paths, arguments: argparse.Namespace) -> int:
+    from localkube.gpus.objects import Gpus
+    from localkube.gpus.offer import Offer, Stop, alone
+    from localkube.kubeapi import KubeApi
+
+    if not (paths.pki / pki.COMPLETE).exists():
+        raise HostError("there is no cluster to offer GPUs to; start it with `python -m localkube up`")
+    stop = Stop()
+    stop.listen()
+    with alone(pid_file(paths, "gpus")):
+        api, gpus = KubeApi(paths.pki, "admin"), Gpus(arguments.number, arguments.memory)
+        Offer(api, paths.var / "kubelet", gpus, _log).run(stop)
+    return 0
+
+
 def _provisioner(paths: Paths, _: argparse.Namespace) -> int:
     from localkube import provisioner
     from localkube.kubeapi import KubeApi
@@ -131,6 +151,7 @@ COMMANDS: dict[str, Callable[[Paths, argparse.Namespace], int]] = {
     "load": _load,
     "build": _build,
     "prune": _prune,
+    "gpus": _gpus,
     "provisioner": _provisioner,
     "policies": _policies,
 }

@@ -95,9 +95,13 @@ def go_digest() -> str:
     return digest_of(iter([*sources, ("flags", link_flags().encode())]))
 
 
-def source_digest() -> str:
-    """Return the name of this localkube as a whole; two clones with the same one may share a cluster."""
-    return digest_of(_read(PACKAGE_DIR, ("*.py", "*.go", "go.mod", "go.sum")))
+def source_digest(package: Path = PACKAGE_DIR) -> str:
+    """Return the name of this localkube as a whole; two clones with the same one may share a cluster.
+
+    The stand-in GPUs are no part of a cluster: who changes them need not start another.
+    """
+    sources = _read(package, ("*.py", "*.go", "go.mod", "go.sum"))
+    return digest_of(source for source in sources if not source[0].startswith("gpus/"))
 
 
 def bin_dir(paths: Paths) -> Path:

@@ -18,11 +18,12 @@ check() { # NAME COMMAND…
   fi
 }
 
-protobuf_code() { # tools/proto.sh works beside itself, so a copy of the tree's corner is enough
-  mkdir "$scratch/tools" && cp tools/proto.sh "$scratch/tools" && cp -R api "$scratch/api" && ln -s "$PWD/.venv" "$scratch/.venv" || return 1
-  find "$scratch/api" -name '*_pb2*' -delete
+protobuf_code() { # tools/proto.sh works beside itself, so a copy of the tree's corners is enough
+  mkdir "$scratch/tools" && cp tools/proto.sh "$scratch/tools" && cp -R api "$scratch/api" && mkdir "$scratch/localkube" && cp -R localkube/gpus "$scratch/localkube/gpus" && ln -s "$PWD/.venv" "$scratch/.venv" || return 1
+  find "$scratch/api" "$scratch/localkube" -name '*_pb2*' -delete
   "$scratch/tools/proto.sh" || return 1
-  diff -r --brief --exclude=__pycache__ api "$scratch/api" || { echo "run: make proto"; return 1; }
+  diff -r --brief --exclude=__pycache__ api "$scratch/api" && diff -r --brief --exclude=__pycache__ localkube/gpus "$scratch/localkube/gpus" ||
+    { echo "run: make proto"; return 1; }
 }
 
 check "generated protobuf code" protobuf_code

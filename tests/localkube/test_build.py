@@ -47,6 +47,17 @@ def test_the_whole_localkube_has_another_digest_than_its_go_sources():
     assert build.source_digest() != build.go_digest()
 
 
+def test_who_changes_the_stand_in_gpus_may_keep_the_cluster_and_who_changes_anything_else_may_not(tmp_path):
+    for name in ("cluster.py", "gpus/driver.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("1")
+    before = build.source_digest(tmp_path)
+    (tmp_path / "gpus" / "driver.py").write_text("2")
+    assert build.source_digest(tmp_path) == before
+    (tmp_path / "cluster.py").write_text("2")
+    assert build.source_digest(tmp_path) != before
+
+
 def test_the_linker_stamps_the_version_into_both_packages_that_report_it():
     flags = build.link_flags("v1.36.3")
     assert "-X k8s.io/component-base/version.gitVersion=v1.36.3" in flags

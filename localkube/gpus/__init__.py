@@ -1,0 +1,1 @@
+"""Stand-in GPUs: a driver of dynamic resource allocation that offers devices which are not there."""
