@@ -14,6 +14,15 @@ SWAP = {"strategy": "SleepSwap"}
 PAIR = {"pipeline": 2}
 
 
+async def unheard(rig, times: int = 1) -> None:
+    """Let the operator make so many passes in which no worker answers."""
+    there = rig.workers.workers.copy()
+    rig.workers.workers.clear()
+    for _ in range(times):
+        await rig.reconcile()
+    rig.workers.workers.update(there)
+
+
 def serving(rig) -> list[str]:
     """Return the pods that the Service leads to and that answer."""
     return [

@@ -78,6 +78,11 @@ class FakeNode:
         self.workers.workers.pop(pod["status"]["podIP"])
         self._edit(pod["metadata"], lambda obj: _set_ready(obj, is_ready=False))
 
+    def miss_probe(self, name: str) -> None:
+        """Let the kubelet miss one probe of a pod: it is not ready until the next."""
+        pod = next(pod for pod in self.kube.everything(PODS) if pod["metadata"]["name"] == name)
+        self._edit(pod["metadata"], lambda obj: _set_ready(obj, is_ready=False))
+
     def crash(self, name: str, *, exit_code: int, message: str = "", restarts: bool = True) -> None:
         """End the container of a pod; it starts anew at once, or backs off."""
         end = {"terminated": {"exitCode": exit_code, "reason": "Error", "message": message}}

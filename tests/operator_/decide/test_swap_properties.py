@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dormouse_kube.api import PODS
 from dormouse_operator.model import WorkerState
-from tests.operator_.kit import SWAP, passes, revisions
+from tests.operator_.kit import SWAP, passes, revisions, unheard
 
 happenings = st.one_of(
     st.tuples(st.just("engine"), st.integers(1, 3)),
@@ -21,6 +21,8 @@ happenings = st.one_of(
     st.tuples(st.just("busy"), st.integers(0, 2)),
     st.tuples(st.just("break"), st.integers(0, 2)),
     st.tuples(st.just("restart"), st.just(0)),
+    st.tuples(st.just("silence"), st.just(0)),
+    st.tuples(st.just("probe"), st.integers(0, 2)),
     st.tuples(st.just("pass"), st.integers(1, 6)),
 )
 
@@ -55,6 +57,8 @@ def hit(rig, kind, value):
         worker.running_requests = 0
     elif kind == "break":
         worker.swap_failure = "no"
+    elif kind == "probe":
+        rig.node.miss_probe(name)
     elif worker.state is WorkerState.READY:
         worker.running_requests = 1
 
@@ -75,6 +79,8 @@ async def run_history(rig, history):
     for kind, value in history:
         if kind == "pass":
             await passes(rig, value)
+        elif kind == "silence":
+            await unheard(rig)
         else:
             happen(rig, kind, value)
     for worker in rig.workers.workers.values():

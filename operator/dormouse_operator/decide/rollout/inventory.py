@@ -96,13 +96,24 @@ def _one_per_index(pods: Iterable[Pod]) -> tuple[Pod, ...]:
 
 
 def _is_swappable(observed: Observed, pod: Pod, filled: set[int]) -> bool:
-    """Tell whether the pod's engine can be swapped: one serves, sleeps, or comes up; the place is free."""
+    """Tell whether the pod's engine can be swapped: one serves, sleeps, or comes up; the place is free.
+
+    A worker that is not heard for a moment, or whose probe was missed, keeps its pod: it owns the device.
+    """
     if observed.deployment.rollout.strategy != "SleepSwap" or change_of(observed, pod) is not Change.ENGINE:
         return False
     is_in_place = 0 <= pod.index < observed.deployment.replicas and pod.index not in filled
-    is_alive = is_available(observed, pod) or is_swapping(observed, pod) or pod.name in observed.strangers
+    serves = is_available(observed, pod) or _may_be_back(observed, pod)
+    is_alive = serves or is_swapping(observed, pod) or pod.name in observed.strangers
     is_new_engine = _is_marked(pod) and observed.state(pod) not in {None, WorkerState.FAILED}
     return is_in_place and (is_alive or is_new_engine)
+
+
+def _may_be_back(observed: Observed, pod: Pod) -> bool:
+    """Tell whether a pod that served has an engine, or a worker of which only the answer is missing."""
+    stays = pod.has_opened and pod.can_be_asked and not _is_leaving(pod)
+    state = observed.state(pod)
+    return stays and (state is None or state in WAKEABLE)
 
 
 def _is_marked(pod: Pod) -> bool:
@@ -113,4 +124,8 @@ def _is_lost(observed: Observed, pod: Pod) -> bool:
     """Tell whether the pod of another revision leaves already, or never served and never will."""
     has_failed = observed.state(pod) is WorkerState.FAILED
     never_served = not pod.has_opened and not is_available(observed, pod)
-    return has_failed or never_served or (pod.gate_reason == LEAVING and not pod.gate_open)
+    return has_failed or never_served or _is_leaving(pod)
+
+
+def _is_leaving(pod: Pod) -> bool:
+    return pod.gate_reason == LEAVING and not pod.gate_open

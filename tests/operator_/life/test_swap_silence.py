@@ -1,0 +1,56 @@
+"""SleepSwap while a worker is not heard, or the kubelet misses a probe: the pod that owns the device stays."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.operator_.kit import NEW, SWAP, passes, revisions, serving, uids, unheard
+
+
+async def test_a_worker_that_is_not_heard_as_the_spec_changes_keeps_its_pod(rig):
+    await rig.serving(rollout=SWAP)
+    before, first = uids(rig), revisions(rig)
+    rig.apply(engine=NEW)
+    await unheard(rig, times=3)
+    assert uids(rig) == before
+    await passes(rig, 20)
+    assert uids(rig) == before
+    assert revisions(rig) != first
+    assert len(serving(rig)) == 1
+
+
+@pytest.mark.parametrize("step", range(1, 10, 2))
+async def test_a_worker_that_is_not_heard_once_in_a_swap_keeps_its_pod(rig, step):
+    await rig.serving(rollout=SWAP)
+    before, first = uids(rig), revisions(rig)
+    rig.apply(engine=NEW)
+    await passes(rig, step)
+    await unheard(rig)
+    await passes(rig, 20)
+    assert uids(rig) == before
+    assert revisions(rig) != first
+    assert len(serving(rig)) == 1
+
+
+async def test_a_probe_that_is_missed_as_the_spec_changes_keeps_the_pod(rig):
+    await rig.serving(rollout=SWAP)
+    before = uids(rig)
+    [name] = rig.pods
+    rig.apply(engine=NEW)
+    rig.node.miss_probe(name)
+    await rig.reconcile()
+    assert uids(rig) == before
+    await passes(rig, 20)
+    assert uids(rig) == before
+    assert len(serving(rig)) == 1
+
+
+async def test_a_worker_that_crashes_again_and_again_is_recreated_with_what_is_wanted(rig):
+    await rig.serving(rollout=SWAP)
+    before = uids(rig)
+    [name] = rig.pods
+    rig.node.crash(name, exit_code=1, restarts=False)
+    rig.apply(engine=NEW)
+    await passes(rig, 20)
+    assert not before & uids(rig)
+    assert len(serving(rig)) == 1
