@@ -1,4 +1,4 @@
-// What Python and the kernels say to each other. `library.py` holds the same structures: change both, and VERSION.
+// What Python and the kernels say to each other. `abi.py` holds the same structures: change both, and VERSION.
 #pragma once
 
 #include <stdint.h>
