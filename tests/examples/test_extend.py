@@ -6,8 +6,9 @@ import time
 
 import pytest
 
+from dormouse_worker.common.commands import Command, InitializeCache, Shutdown
 from dormouse_worker.common.host import Host
-from dormouse_worker.common.ipc import Command, State, StepOutputs
+from dormouse_worker.common.ipc import CommandRequest, State, StepOutputs
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.controller import Controller
 from dormouse_worker.engine.testing import make_add
@@ -30,10 +31,10 @@ class SmallEngine:
         self._controller = Controller(engine_settings, self.executor, send=self.sent.append, clock=time.monotonic)
         self._controller.start()
         assert self._controller.state is State.PROFILED, self.sent[-1]
-        self.command("initialize_cache", num_gpu_blocks=40)
+        self.command(InitializeCache(40))
 
-    def command(self, method, **args):
-        self._controller.handle(Command(1, method, args))
+    def command(self, command: Command):
+        self._controller.handle(CommandRequest(1, command))
         assert self.sent[-1].error_reason == "", self.sent[-1]
 
     def generate(self, prompt, max_tokens):
@@ -60,7 +61,7 @@ def test_the_worker_class_computes_as_the_cpus_does_and_tells_how_fast(tmp_path,
     engine = SmallEngine(model, worker_cls="own_worker.TimedWorker")
     assert engine.generate(PROMPT, 9) == reference_generate(model, PROMPT, 9)
     with caplog.at_level("INFO"):
-        engine.command("shutdown")
+        engine.command(Shutdown())
     assert "rank 0 computed" in caplog.text
 
 

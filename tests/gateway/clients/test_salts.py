@@ -17,6 +17,7 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.clients.requests import forwarded_metadata
 from dormouse_gateway.clients.salts import NO_KEY, Salts
 from dormouse_gateway.testing.workers import FakeWorker
+from dormouse_worker.common.commands import InitializeCache
 from dormouse_worker.common.ipc import AddRequest, State
 from dormouse_worker.front.app import Front
 from dormouse_worker.front.testing import engine_settings, front_settings, write_model
@@ -122,7 +123,7 @@ async def engine(tmp_path: Path, house):
     ports = await front.start()
     try:
         await front.worker.changes.until(lambda: front.worker.board.state is State.PROFILED)
-        await front.worker.command("initialize_cache", num_gpu_blocks=10, num_cpu_blocks=0)
+        await front.worker.command(InitializeCache(10))
         await house.add("tiny", [FakeWorker(port=ports.inference)], uid=POD_UID)
         yield engine
     finally:
