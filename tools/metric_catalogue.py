@@ -19,7 +19,7 @@ from dormouse_gateway.router import Router
 from dormouse_gateway.telemetry.metrics import Metrics as GatewayMetrics
 from dormouse_operator.deployment_metrics import DeploymentMetrics
 from dormouse_operator.metrics import Metrics as OperatorMetrics
-from dormouse_operator.testing.nouns import a_worker, observed
+from dormouse_operator.testing.nouns import a_situation, a_worker
 from dormouse_worker.front.certificate import show_expiry
 from dormouse_worker.front.telemetry.metrics import WorkerMetrics
 from tools.bootstrap import ROOT
@@ -146,7 +146,7 @@ def _of_deployments() -> Iterator[Described]:
     """Yield what the operator writes line by line: the labels are those of real lines."""
     shown = DeploymentMetrics()
     rank = {"pod": "p", "rank": 0, "numGpuBlocks": 1, "residualBytes": 0}
-    shown.show(observed(a_worker()), {"kvCache": {"numGpuBlocks": 1, "ranks": [rank]}})
+    shown.show(a_situation(a_worker()), {"kvCache": {"numGpuBlocks": 1, "ranks": [rank]}})
     for family in text_string_to_metric_families(shown.render().decode()):
         yield _described("operator", family, tuple(family.samples[0].labels))
 

@@ -23,6 +23,7 @@ from dormouse_operator.act.scaler import Scaler
 from dormouse_operator.act.workers import GrpcWorkerControl, WorkerControl
 from dormouse_operator.act.writes import Writer
 from dormouse_operator.certificates.identities import CertificateSettings, Identities
+from dormouse_operator.decide.release import Release
 from dormouse_operator.errors import NotLeading
 from dormouse_operator.http import serve_http
 from dormouse_operator.lead.election import Leadership
@@ -112,20 +113,23 @@ class App:
         clock = asyncio.get_running_loop().time
         self.activities = ActivityBook(clock, self._mark_all)
         self.host_memory = self._watch_host_memory(settings.max_sleeping_host_bytes)
+        release = Release(
+            default_image=settings.worker_image,
+            agreement_timeout_s=settings.agreement_seconds,
+            operator_keys=seeds.operator_keys,
+            seals=seeds.seals,
+            arrows=settings.arrows,
+        )
         observer = Observer(
             kube,
             self.cache,
             self.statuses,
-            default_image=settings.worker_image,
-            agreement_timeout_s=settings.agreement_seconds,
+            release=release,
             clock=utc_now,
             activities=self.activities,
             host_memory=self.host_memory,
             mutual_tls=tls is not None,
             epoch=lambda: candidate.epoch,
-            operator_keys=seeds.operator_keys,
-            arrows=settings.arrows,
-            seals=seeds.seals,
         )
         self.identities = Identities(kube, tls, _certificates(settings), authority=candidate) if tls else None
         writer = Writer(kube, self.cache, candidate)
@@ -143,6 +147,7 @@ class App:
             writer,
             observer,
             Executor(writer, workers, authority=candidate, defaults=defaults, seals=seeds.seals),
+            release=release,
             leader=candidate,
             metrics=metrics,
             url=settings.gateway_address,

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from dormouse_operator.decide.phases import REPLICA_PHASES, Phase, replica_phase
-from dormouse_operator.model import Key, Observed
+from dormouse_operator.decide.situation import Situation
+from dormouse_operator.model import Key
 
 Family = Literal[
     "dormouse_deployment_ready",
@@ -37,12 +38,12 @@ class DeploymentMetrics:
         """Show of how many deployments it tells."""
         return f"DeploymentMetrics({len(self._lines)} deployments)"
 
-    def show(self, observed: Observed, status: Mapping[str, Any]) -> None:
+    def show(self, situation: Situation, status: Mapping[str, Any]) -> None:
         """Show the deployment as it is now; what it showed before and does not now, disappears."""
         lines: dict[Family, bytes] = {}
-        for family, labels, value in _values(observed, status):
+        for family, labels, value in _values(situation, status):
             lines[family] = lines.get(family, b"") + _line(family, labels, value)
-        self._lines[observed.deployment.key] = lines
+        self._lines[situation.deployment.key] = lines
 
     def forget(self, key: Key) -> None:
         """Show nothing of a deployment that is gone."""
@@ -63,13 +64,13 @@ def _line(family: Family, labels: Mapping[str, str], value: float) -> bytes:
     return f"{family}{{{text}}} {float(value)}\n".encode()
 
 
-def _values(observed: Observed, status: Mapping[str, Any]) -> Iterator[tuple[Family, Mapping[str, str], float]]:
+def _values(situation: Situation, status: Mapping[str, Any]) -> Iterator[tuple[Family, Mapping[str, str], float]]:
     """Yield each sample."""
-    key = observed.deployment.key
+    key = situation.deployment.key
     labels = {"namespace": key.namespace, "deployment": key.name}
     is_ready = any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions", ()))
     yield "dormouse_deployment_ready", labels, is_ready
-    for state, count in _count_states(observed).items():
+    for state, count in _count_states(situation).items():
         yield "dormouse_replicas", {**labels, "state": state}, count
     cache = status.get("kvCache", {})
     if "numGpuBlocks" in cache:
@@ -80,10 +81,10 @@ def _values(observed: Observed, status: Mapping[str, Any]) -> Iterator[tuple[Fam
         yield "dormouse_gpu_residual_bytes", of_rank, rank.get("residualBytes", 0)
 
 
-def _count_states(observed: Observed) -> Counter[str]:
+def _count_states(situation: Situation) -> Counter[str]:
     """Return how many replicas are in each phase; those without a pod are pending. Phases without replicas show 0."""
-    phases = [replica_phase(observed, pod) for pod in observed.replicas]
-    pending = [Phase.PENDING] * (observed.deployment.replicas - len(phases))
+    phases = [replica_phase(situation, pod) for pod in situation.replicas]
+    pending = [Phase.PENDING] * (situation.wanted_replicas - len(phases))
     counts = Counter({phase.lower(): 0 for phase in REPLICA_PHASES})
     counts.update(phase.lower() for phase in [*phases, *pending])
     return counts

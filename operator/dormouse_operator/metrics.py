@@ -12,10 +12,11 @@ from prometheus_client import Counter as CounterMetric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from dormouse_operator.decide.situation import Situation
 from dormouse_operator.deployment_metrics import DeploymentMetrics
 from dormouse_operator.logs import log_step
 from dormouse_operator.manifests import EventRecord
-from dormouse_operator.model import Key, Observed, RecordedStatus
+from dormouse_operator.model import Key, RecordedStatus
 
 _FAST_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _SLOW_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 120, 300, 600)
@@ -93,9 +94,9 @@ class Metrics:
         """Show how long ago each watch was last heard."""
         self._registry.register(_WatchAges(ages_s))
 
-    def show(self, observed: Observed, status: Mapping[str, Any]) -> None:
+    def show(self, situation: Situation, status: Mapping[str, Any]) -> None:
         """Show the deployment as it is now."""
-        self._deployments.show(observed, status)
+        self._deployments.show(situation, status)
 
     def forget(self, key: Key) -> None:
         """Show nothing of a deployment that is gone."""
@@ -108,10 +109,10 @@ class Metrics:
         if actuation and actuation != known:
             self._actuation.labels(actuation["path"]).observe(actuation["seconds"])
 
-    def count_occurrence(self, observed: Observed, event: EventRecord) -> None:
+    def count_occurrence(self, situation: Situation, event: EventRecord) -> None:
         """Count a sleep."""
         if event.reason == "Slept":
-            self._sleep.observe(max(worker.last_sleep_s for worker in observed.workers.values()))
+            self._sleep.observe(max(worker.last_sleep_s for worker in situation.workers.values()))
 
 
 class _WatchAges(Collector):

@@ -1,4 +1,4 @@
-"""The conductor of one pass over one object: observe → plan → publish → execute.
+"""The conductor of one pass over one object: observe → settle and plan → publish → execute.
 
 The status is published before anything is done: what is agreed stands in the status before a worker allocates it.
 After an action the object is looked at again at once, so the status that stays is always one that was observed.
@@ -22,10 +22,13 @@ from dormouse_operator.decide import planner, status_throttle
 from dormouse_operator.decide.actions import POLL_S, Plan
 from dormouse_operator.decide.conditions.all import evaluate_all
 from dormouse_operator.decide.events import events
+from dormouse_operator.decide.release import Release
+from dormouse_operator.decide.settle import settle
+from dormouse_operator.decide.situation import Situation
 from dormouse_operator.decide.status import build_status, rejected_status, status_patch
 from dormouse_operator.dropped import dropped_fields
 from dormouse_operator.metrics import Metrics
-from dormouse_operator.model import Key, Observed
+from dormouse_operator.model import Key
 from dormouse_operator.observe.observer import Observation, Observer
 from dormouse_operator.observe.refusals import Refusals, hear
 from dormouse_operator.parse import SpecError, parse_status
@@ -51,7 +54,7 @@ class Leader(Authority, Protocol):
 class PassListener(Protocol):
     """Who wants to know every deployment as it was last observed."""
 
-    def saw(self, observed: Observed) -> None:
+    def saw(self, situation: Situation) -> None:
         """Take a deployment."""
         ...
 
@@ -89,6 +92,7 @@ class Reconciler:
         observer: Observer,
         executor: Executor,
         *,
+        release: Release,
         leader: Leader,
         metrics: Metrics,
         url: str = "",
@@ -96,10 +100,11 @@ class Reconciler:
         followers: Sequence[PassListener] = (),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take the stages; `url` goes to the status, `reporter` to Events."""
+        """Take the stages and the release's settings; `url` goes to the status, `reporter` to Events."""
         self._writer = writer
         self._observer = observer
         self._executor = executor
+        self._release = release
         self._leader = leader
         self._metrics = metrics
         self._url = url
@@ -135,23 +140,23 @@ class Reconciler:
             except SpecError as error:
                 await self._reject(key, snapshot, error)
                 return None
-        for follower in self._followers:
-            follower.saw(observation.observed)
         return await self._proceed(observation)
 
     async def _proceed(self, observation: Observation) -> float | None:
-        """Plan, publish and execute."""
-        observed = observation.observed
-        key = observed.deployment.key
-        await self._outrank(observed)
+        """Settle, plan, publish and execute."""
         with self._metrics.step("plan"):
-            plan = planner.plan(observed)
+            situation = settle(observation.observed, observation.questions, self._release)
+            for follower in self._followers:
+                follower.saw(situation)
+            plan = planner.plan(situation)
+        key = situation.deployment.key
+        await self._outrank(situation)
         with self._metrics.step("publish"):
-            published = await self._publish(observation, plan)
+            published = await self._publish(situation, plan, observation.resource_version)
         if published.must_wait:
             return published.again_s
         with self._metrics.step("execute"):
-            outcome = await self._executor.execute(observed, plan.actions)
+            outcome = await self._executor.execute(situation, plan.actions)
         self._note(key, outcome)
         if outcome.failures:
             raise PassFailed("; ".join(str(it) for it in outcome.failures), retry_after_s=_retry_after_s(outcome))
@@ -182,47 +187,46 @@ class Reconciler:
         else:
             self._refusals[key] = refusals
 
-    async def _outrank(self, observed: Observed) -> None:
+    async def _outrank(self, situation: Situation) -> None:
         """Make sure that no worker has seen a higher epoch than ours."""
-        highest = max((worker.epoch for worker in observed.workers.values()), default=0)
+        highest = max((worker.epoch for worker in situation.workers.values()), default=0)
         if highest > self._leader.epoch:
             await self._leader.raise_above(highest)
 
-    async def _publish(self, observation: Observation, plan: Plan) -> _Published:
+    async def _publish(self, situation: Situation, plan: Plan, resource_version: str) -> _Published:
         """Write the status if it changed and its time has come, then tell what happened.
 
         Before a pod goes because the status does not know it, a write has to prove that this is the present status.
         """
-        observed = observation.observed
-        deployment = observed.deployment
+        deployment = situation.deployment
         if deployment.is_deleting:
             return _Published()
-        evaluated = evaluate_all(observed)
-        status = build_status(observed, evaluated, url=self._url)
-        self._metrics.show(observed, status)
+        evaluated = evaluate_all(situation)
+        status = build_status(situation, evaluated, url=self._url)
+        self._metrics.show(situation, status)
         patch = status_patch(deployment.recorded.raw, status)
-        if not patch and not observed.unmade:
+        if not patch and not situation.unmade:
             return _Published(_STALE_S if self._note_dropped(deployment.key, ()) else 0.0)
         now, writes = self._monotonic(), self._written.get(deployment.key, ())
         put_off_s = status_throttle.put_off_s(deployment.recorded, status, plan.actions, writes=writes, now=now)
         if put_off_s > 0.0:
-            must_wait = bool(observed.unmade) or any(status_throttle.is_command(action) for action in plan.actions)
+            must_wait = bool(situation.unmade) or any(status_throttle.is_command(action) for action in plan.actions)
             return _Published(put_off_s, must_wait=must_wait)
-        if not await self._patch(deployment.key, patch, observation.resource_version):
+        if not await self._patch(deployment.key, patch, resource_version):
             return _Published(_STALE_S, must_wait=True)
         self._written[deployment.key] = (*writes, now)[-status_throttle.BURST :]
         self._metrics.count_actuation(deployment.recorded, status)
-        for event in events(observed, {condition.type: condition for condition in evaluated}):
-            self._metrics.count_occurrence(observed, event)
+        for event in events(situation, {condition.type: condition for condition in evaluated}):
+            self._metrics.count_occurrence(situation, event)
             await record_event(
                 self._writer,
                 event,
                 key=deployment.key,
                 uid=deployment.uid,
-                now=observed.now,
+                now=situation.now,
                 reporter=self._reporter,
             )
-        is_told = self._refusals.get(deployment.key, Refusals()).dropped == observed.dropped
+        is_told = self._refusals.get(deployment.key, Refusals()).dropped == situation.observed.dropped
         return _Published(0.0 if is_told else _STALE_S)
 
     async def _patch(self, key: Key, patch: Mapping[str, object], resource_version: str) -> bool:

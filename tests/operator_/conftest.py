@@ -15,11 +15,13 @@ from dormouse_operator.act.execute import Executor
 from dormouse_operator.act.host_memory import HostMemoryBook
 from dormouse_operator.act.scaler import Scaler
 from dormouse_operator.act.writes import Writer
+from dormouse_operator.decide.release import Release
 from dormouse_operator.decide.seals import Seals
+from dormouse_operator.decide.situation import Situation
 from dormouse_operator.errors import NotLeading
 from dormouse_operator.manifests import WorkerDefaults
 from dormouse_operator.metrics import Metrics
-from dormouse_operator.model import Arrows, Key, Observed, WorkerState
+from dormouse_operator.model import Arrows, Key, WorkerState
 from dormouse_operator.observe.activity import ActivityBook
 from dormouse_operator.observe.observer import Observer
 from dormouse_operator.observe.worker_statuses import AskedStatuses
@@ -51,7 +53,7 @@ class Told:
     def __init__(self) -> None:
         self.rejections: set[tuple[Key, str]] = set()
 
-    def saw(self, observed: Observed) -> None:
+    def saw(self, situation: Situation) -> None:
         """Take it as any other."""
 
     def forget(self, key: Key) -> None:
@@ -92,19 +94,21 @@ class Rig:
         self.pump = CachePump(self.kube, self.cache)
         self.activities = ActivityBook(lambda: self.clock().timestamp())
         self.host_memory = HostMemoryBook(self.host_limit_bytes, clock=self.clock, mark=self.marked.append)
+        release = Release(
+            default_image=self.default_image,
+            operator_keys=self.operator_keys,
+            seals=Seals(self.seeds),
+            arrows=self.arrows,
+        )
         observer = Observer(
             self.kube,
             self.cache,
             AskedStatuses(self.workers),
-            default_image=self.default_image,
-            agreement_timeout_s=10.0,
+            release=release,
             clock=self.clock,
             activities=self.activities,
             host_memory=self.host_memory,
             epoch=lambda: self.leader.epoch,
-            operator_keys=self.operator_keys,
-            arrows=self.arrows,
-            seals=Seals(self.seeds),
         )
         writer = Writer(self.kube, self.cache, self.leader)
         executor = Executor(
@@ -127,6 +131,7 @@ class Rig:
             writer,
             observer,
             executor,
+            release=release,
             leader=self.leader,
             metrics=self.metrics,
             url="gateway:50051",

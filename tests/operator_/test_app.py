@@ -26,7 +26,7 @@ from dormouse_operator.seeds import Seeds
 from dormouse_operator.settings import parse_settings
 from dormouse_operator.testing.feed import FakeWatch
 from dormouse_operator.testing.gateways import FakeGateways
-from dormouse_operator.testing.nouns import a_worker, observed
+from dormouse_operator.testing.nouns import a_situation, a_worker
 from dormouse_operator.testing.workers import FakeWorkers
 from tests.waiting import until
 
@@ -128,7 +128,7 @@ async def test_who_has_to_give_up_a_copy_is_looked_at_and_without_a_limit_nobody
     await until(lambda: kube.everything(PODS))
     asleep = a_worker(WorkerState.ASLEEP, sleep_level=1, host_copy_bytes=2)
     ladder = Ladder(rung=Rung.LEVEL1, since=datetime(2026, 1, 1, tzinfo=UTC), reason="idle")
-    app.host_memory.saw(observed(asleep, ladder=ladder))
+    app.host_memory.saw(a_situation(asleep, ladder=ladder))
     assert repr(app.host_memory) == "HostMemoryBook(1 with copies, 1 to go)"
     await until(lambda: repr(app.host_memory) == "HostMemoryBook(0 with copies, 0 to go)")
     stop.set()

@@ -95,7 +95,7 @@ def test_the_server_takes_every_pod(cluster, namespace, spec):
 
 def test_the_server_takes_the_other_children(cluster, namespace):
     wanted = deployment(namespace, model=HUB, cache={"size": "40Gi", "storageClassName": "fast"})
-    for manifest in (service_manifest(wanted), budget_manifest(wanted), claim_manifest(wanted)):
+    for manifest in (service_manifest(wanted), budget_manifest(wanted, 2), claim_manifest(wanted)):
         create(cluster, manifest)
 
 

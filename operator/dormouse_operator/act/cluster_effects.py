@@ -25,6 +25,7 @@ from dormouse_operator.decide.actions import (
 )
 from dormouse_operator.decide.children import free_name
 from dormouse_operator.decide.seals import Seals
+from dormouse_operator.decide.situation import Situation
 from dormouse_operator.manifests import (
     FIELD_MANAGER,
     GRACE_AFTER_DRAIN_S,
@@ -40,7 +41,7 @@ from dormouse_operator.manifests import (
     revision_manifest,
     service_manifest,
 )
-from dormouse_operator.model import Observed, Pod
+from dormouse_operator.model import Pod
 
 _REVISION_MANAGER = f"{FIELD_MANAGER}-revision"
 
@@ -54,81 +55,83 @@ class ClusterEffects:
         self._seals = seals
         self._defaults = defaults
 
-    async def act(self, observed: Observed, action: ClusterAction) -> None:
+    async def act(self, situation: Situation, action: ClusterAction) -> None:
         """Carry out one action."""
-        deployment = observed.deployment
+        deployment = situation.deployment
         match action:
             case ApplyService() | ApplyRanksService() | ApplyDisruptionBudget() | ApplyNetworkPolicy():
-                kind, manifest = _child(observed, action)
+                kind, manifest = _child(situation, action)
                 await self._kube.apply(kind, manifest, field_manager=FIELD_MANAGER)
             case DeleteDisruptionBudget(uid):
                 await self._kube.delete(DISRUPTION_BUDGETS, *deployment.key, uid=uid)
             case DeleteNetworkPolicy(uid):
                 await self._kube.delete(NETWORK_POLICIES, *deployment.key, uid=uid)
             case CreatePod(index):
-                await self._create_pod(observed, index)
+                await self._create_pod(situation, index)
             case CreateFollower(leader, ordinal):
-                await self._create_follower(observed, leader, ordinal)
+                await self._create_follower(situation, leader, ordinal)
             case DeletePod(pod):
                 await self._kube.delete(PODS, deployment.key.namespace, pod.name, uid=pod.uid)
             case Relabel(pod, revision):
                 label = revision_manifest(deployment, pod, revision)
                 await self._kube.apply(PODS, label, field_manager=_REVISION_MANAGER)
             case SetGate(pod, is_open, reason):
-                gate = gate_manifest(deployment, pod, is_open=is_open, reason=reason, now=observed.now)
+                gate = gate_manifest(deployment, pod, is_open=is_open, reason=reason, now=situation.now)
                 await self._kube.apply(PODS, gate, field_manager=FIELD_MANAGER, subresource="status")
             case _:
                 assert_never(action)
 
-    async def delete_drained(self, observed: Observed, pod: Pod) -> None:
+    async def delete_drained(self, situation: Situation, pod: Pod) -> None:
         """Delete a pod whose requests have ended or had their time."""
-        namespace = observed.deployment.key.namespace
+        namespace = situation.deployment.key.namespace
         await self._kube.delete(PODS, namespace, pod.name, uid=pod.uid, grace_period_s=GRACE_AFTER_DRAIN_S)
 
-    async def _create_pod(self, observed: Observed, index: int) -> None:
+    async def _create_pod(self, situation: Situation, index: int) -> None:
         """Create what the pod mounts, then the pod: one without its claim would wait for it unseen.
 
         The claim is never looked for, so nothing is asked at rest; one that is there, whoever made it, stays as it is.
         """
-        deployment, name = observed.deployment, free_name(observed, index)
+        deployment, name = situation.deployment, free_name(situation, index)
         if claim_name(deployment):
             with suppress(Conflict):
                 await self._kube.create(CLAIMS, claim_manifest(deployment))
-        pod = pod_manifest(deployment, image=observed.image, index=index, defaults=self._defaults, name=name)
-        await self._create(observed, pod)
+        pod = pod_manifest(deployment, image=situation.image, index=index, defaults=self._defaults, name=name)
+        await self._create(situation, pod)
 
-    async def _create_follower(self, observed: Observed, leader: Pod, ordinal: int) -> None:
+    async def _create_follower(self, situation: Situation, leader: Pod, ordinal: int) -> None:
         pod = pod_manifest(
-            observed.deployment,
-            image=observed.image,
+            situation.deployment,
+            image=situation.image,
             index=leader.index,
             defaults=self._defaults,
             leader=leader,
             ordinal=ordinal,
         )
-        await self._create(observed, pod)
+        await self._create(situation, pod)
 
-    async def _create(self, observed: Observed, pod: Manifest) -> None:
+    async def _create(self, situation: Situation, pod: Manifest) -> None:
         """Create a pod with its seal. Never by an apply: that would make somebody else's pod of this name our own."""
         if self._seals:
-            seal = self._seals.make(observed.deployment.uid, pod["metadata"]["name"], observed.now)
+            seal = self._seals.make(situation.deployment.uid, pod["metadata"]["name"], situation.now)
             annotations = {**pod["metadata"].get("annotations", {}), ANNOTATION_SEAL: seal}
             pod = {**pod, "metadata": {**pod["metadata"], "annotations": annotations}}
         await self._kube.create(PODS, pod)
 
 
 def _child(
-    observed: Observed, action: ApplyService | ApplyRanksService | ApplyDisruptionBudget | ApplyNetworkPolicy
+    situation: Situation, action: ApplyService | ApplyRanksService | ApplyDisruptionBudget | ApplyNetworkPolicy
 ) -> tuple[Kind, Manifest]:
     """Return the object that has to be as it is written here, and its kind."""
-    deployment = observed.deployment
+    deployment = situation.deployment
     match action:
         case ApplyService():
             return SERVICES, service_manifest(deployment)
         case ApplyRanksService():
             return SERVICES, ranks_service_manifest(deployment)
         case ApplyDisruptionBudget():
-            return DISRUPTION_BUDGETS, budget_manifest(deployment, len(observed.spares))
+            return DISRUPTION_BUDGETS, budget_manifest(
+                deployment, situation.wanted_replicas, num_spares=len(situation.spares)
+            )
         case ApplyNetworkPolicy():
-            assert observed.arrows is not None, "planned only with arrows"
-            return NETWORK_POLICIES, policy_manifest(deployment, observed.arrows, observed.pods)
+            assert situation.release.arrows is not None, "planned only with arrows"
+            return NETWORK_POLICIES, policy_manifest(deployment, situation.release.arrows, situation.pods)

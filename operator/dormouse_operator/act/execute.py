@@ -14,9 +14,9 @@ from dormouse_operator.act.workers import WorkerControl
 from dormouse_operator.act.writes import Authority, Writer
 from dormouse_operator.decide.actions import POLL_S, Action, ClusterAction, RemovePod, pods_of
 from dormouse_operator.decide.seals import Seals
+from dormouse_operator.decide.situation import Situation
 from dormouse_operator.errors import GroupRefused, RequestCameIn, WorkerError, WorkerRefused
 from dormouse_operator.manifests import WorkerDefaults
-from dormouse_operator.model import Observed
 
 _LOG = logging.getLogger(__name__)
 
@@ -54,24 +54,24 @@ class Executor:
         self._workers = WorkerEffects(workers)
         self._authority = authority
 
-    async def execute(self, observed: Observed, actions: Sequence[Action]) -> Outcome:
+    async def execute(self, situation: Situation, actions: Sequence[Action]) -> Outcome:
         """Carry out all actions at the same time. Raises NotLeading before any of them."""
         outcome = Outcome()
         if actions:
             self._authority.check()
-        await asyncio.gather(*(self._guarded(observed, action, outcome) for action in actions))
+        await asyncio.gather(*(self._guarded(situation, action, outcome) for action in actions))
         return outcome
 
-    async def _guarded(self, observed: Observed, action: Action, outcome: Outcome) -> None:
+    async def _guarded(self, situation: Situation, action: Action, outcome: Outcome) -> None:
         """Carry out one action and sort what goes wrong: Conflict and NotFound mean that the next look will tell."""
         try:
-            outcome.is_waiting |= await self._act(observed, action)
+            outcome.is_waiting |= await self._act(situation, action)
         except (Conflict, NotFound) as error:
-            _LOG.info("%s: %s: %s", observed.deployment.key, type(action).__name__, error)
+            _LOG.info("%s: %s: %s", situation.deployment.key, type(action).__name__, error)
             outcome.rejections[error.about] = error
             outcome.is_waiting = True
         except RequestCameIn as error:  # the next look sees it, too, and wakes
-            _LOG.info("%s: the sleep is cancelled: %s", observed.deployment.key, error)
+            _LOG.info("%s: the sleep is cancelled: %s", situation.deployment.key, error)
         except GroupRefused as error:
             outcome.failures.append(error)
             outcome.refusals |= error.refusals
@@ -86,15 +86,15 @@ class Executor:
             if isinstance(error, Forbidden) and error.is_missing_right:
                 outcome.forbidden = str(error)
 
-    async def _act(self, observed: Observed, action: Action) -> bool:
+    async def _act(self, situation: Situation, action: Action) -> bool:
         """Carry out one action; return whether it needs more time."""
         epoch = self._authority.epoch
         if isinstance(action, RemovePod):
             if not action.must_end and not await self._workers.drain(action.pod, epoch):
                 return True
-            await self._cluster.delete_drained(observed, action.pod)
+            await self._cluster.delete_drained(situation, action.pod)
             return False
         if isinstance(action, ClusterAction):
-            await self._cluster.act(observed, action)
+            await self._cluster.act(situation, action)
             return False
-        return await self._workers.act(observed, action, epoch)
+        return await self._workers.act(situation, action, epoch)

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from datetime import datetime
 
 from dormouse_operator.decide.host_memory_eviction import Copies, copies_of, evictions
-from dormouse_operator.model import Key, Observed
+from dormouse_operator.decide.situation import Situation
+from dormouse_operator.model import Key
 
 
 class HostMemoryBook:
@@ -32,14 +33,14 @@ class HostMemoryBook:
         """Return why a deployment's copies have to go, "" if they may stay."""
         return self._evicted.get(key, "")
 
-    def saw(self, observed: Observed) -> None:
+    def saw(self, situation: Situation) -> None:
         """Take a deployment as it was just observed."""
-        copies = copies_of(observed)
+        copies = copies_of(situation)
         if copies:
             self._copies[copies.key] = copies
             self._decide()
         else:
-            self.forget(observed.deployment.key)
+            self.forget(situation.deployment.key)
 
     def forget(self, key: Key) -> None:
         """Know that a deployment keeps nothing (any more); safe if it never did."""

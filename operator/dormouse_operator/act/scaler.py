@@ -14,8 +14,9 @@ from dormouse_kube.errors import Conflict, KubeError, NotFound
 from dormouse_operator.act.event_recorder import record_event
 from dormouse_operator.act.writes import Authority
 from dormouse_operator.decide.scaling import Decision, History, decide
+from dormouse_operator.decide.situation import Situation
 from dormouse_operator.manifests import EventRecord
-from dormouse_operator.model import Activity, Deployment, Key, Observed, Scaling
+from dormouse_operator.model import Activity, Deployment, Key, Scaling
 
 _LOG = logging.getLogger(__name__)
 
@@ -59,12 +60,12 @@ class Scaler:
         """Show who is scaled, and how many there are."""
         return f"Scaler({', '.join(f'{key}={scaled.replicas}' for key, scaled in sorted(self._scaled.items()))})"
 
-    def saw(self, observed: Observed) -> None:
+    def saw(self, situation: Situation) -> None:
         """Take a deployment as it was just observed."""
-        deployment = observed.deployment
+        deployment = situation.deployment
         scaling = deployment.scaling
-        is_partial = observed.num_away > 0  # `replicas` are not those of the spec
-        if scaling is None or observed.is_idle or is_partial or not _may_scale(deployment):
+        is_partial = situation.num_away > 0  # `replicas` are not those of the spec
+        if scaling is None or situation.is_idle or is_partial or not _may_scale(deployment):
             self.forget(deployment.key)
             return
         known = self._scaled.get(deployment.key)

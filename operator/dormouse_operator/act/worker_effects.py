@@ -17,9 +17,10 @@ from dormouse_operator.decide.actions import (
     WakeUp,
     WorkerAction,
 )
+from dormouse_operator.decide.situation import Situation
 from dormouse_operator.errors import WorkerUnreachable
 from dormouse_operator.manifests import worker_arguments
-from dormouse_operator.model import AWAKE, Observed, Pod, WorkerState
+from dormouse_operator.model import AWAKE, Pod, WorkerState
 
 
 class WorkerEffects:
@@ -30,7 +31,7 @@ class WorkerEffects:
         self._workers = workers
         self._two_phase = TwoPhase(workers)
 
-    async def act(self, observed: Observed, action: WorkerAction, epoch: int) -> bool:
+    async def act(self, situation: Situation, action: WorkerAction, epoch: int) -> bool:
         """Carry out one action; return whether it needs more time."""
         match action:
             case InitializeCache(pod, num_gpu, num_cpu):
@@ -42,9 +43,9 @@ class WorkerEffects:
             case PutToSleep(pods, level, must_abort, counters):
                 await self._two_phase.put_to_sleep(pods, level, epoch=epoch, abort=must_abort, counters=counters)
             case WakeUp(pods):
-                await self._wake_up(observed, pods, epoch)
+                await self._wake_up(situation, pods, epoch)
             case SwapEngine(pod, must_end):
-                return not await self._swap(observed, pod, epoch, must_end=must_end)
+                return not await self._swap(situation, pod, epoch, must_end=must_end)
             case _:
                 assert_never(action)
         return False
@@ -57,27 +58,27 @@ class WorkerEffects:
         """End what runs: the first phase of a sleep does that, whatever follows it."""
         await self._workers.prepare_sleep(pod, epoch=epoch, level=1, abort=True)
 
-    async def _wake_up(self, observed: Observed, pods: Sequence[Pod], epoch: int) -> None:
+    async def _wake_up(self, situation: Situation, pods: Sequence[Pod], epoch: int) -> None:
         """Wake who sleeps; who only drains is opened again."""
-        asleep = [pod for pod in pods if observed.state(pod) is WorkerState.ASLEEP]
+        asleep = [pod for pod in pods if situation.state(pod) is WorkerState.ASLEEP]
         draining = [pod for pod in pods if pod not in asleep]
         await asyncio.gather(*(self._workers.wake_up(pod, epoch=epoch) for pod in draining))
         await self._two_phase.wake_up(asleep, epoch=epoch)
 
-    async def _swap(self, observed: Observed, pod: Pod, epoch: int, *, must_end: bool) -> bool:
+    async def _swap(self, situation: Situation, pod: Pod, epoch: int, *, must_end: bool) -> bool:
         """Give a worker another engine once its requests have ended or had their time; return whether it was done."""
-        deployment, worker = observed.deployment, observed.worker(pod)
+        deployment, worker = situation.deployment, situation.worker(pod)
         is_begun = worker is not None and bool(worker.swapping_to)
         if must_end:
             await self._end_requests(pod, epoch)
-        elif not is_begun and observed.state(pod) in AWAKE and not await self.drain(pod, epoch):
+        elif not is_begun and situation.state(pod) in AWAKE and not await self.drain(pod, epoch):
             return False
         try:
             await self._workers.swap_engine(
                 pod,
                 epoch=epoch,
                 arguments=worker_arguments(deployment),
-                settings_digest=observed.revision,
+                settings_digest=situation.revision,
                 timeout_s=float(deployment.rollout.progress_deadline_s),
             )
         except WorkerUnreachable:  # it takes longer than one call, and goes on without us

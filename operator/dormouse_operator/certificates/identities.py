@@ -32,6 +32,7 @@ from dormouse_operator.certificates.authority import BadCertificate, Certificate
 from dormouse_operator.certificates.shelves import Holder, Shelf
 from dormouse_operator.decide.renewal import is_due
 from dormouse_operator.decide.rotation import Held, Rotation
+from dormouse_operator.decide.situation import Situation
 from dormouse_operator.manifests import FIELD_MANAGER, Manifest
 from dormouse_operator.manifests.common import owner_of, owner_reference
 from dormouse_operator.manifests.identity import (
@@ -44,7 +45,7 @@ from dormouse_operator.manifests.identity import (
     secret_manifest,
     shared_metadata,
 )
-from dormouse_operator.model import Key, Observed
+from dormouse_operator.model import Key
 
 PERIOD_S = 60.0  # between two looks at what may be due, and at the authority, which somebody may have replaced
 RETRY_S = 2.0  # after a look at which something failed
@@ -112,11 +113,11 @@ class Identities:
         """Return for how many seconds the authority can still vouch, NaN while it is not known."""
         return (self._ca.validity.end - self._now()).total_seconds() if self._ca else math.nan
 
-    def saw(self, observed: Observed) -> None:
+    def saw(self, situation: Situation) -> None:
         """Take a deployment as it was just observed."""
-        if not observed.deployment.is_deleting:
-            shelf = self._hold(observed.deployment.key, owner_of(observed.deployment))
-            shelf.wait(observed.deployment.key.name, self._now(), is_waiting=observed.waits_for_volumes)
+        if not situation.deployment.is_deleting:
+            shelf = self._hold(situation.deployment.key, owner_of(situation.deployment))
+            shelf.wait(situation.deployment.key.name, self._now(), is_waiting=situation.waits_for_volumes)
 
     def rejected(self, key: Key, uid: str) -> None:
         """Keep the certificate of a deployment whose spec can not be read: its workers serve on."""

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from dormouse_operator.decide import ranks
-from dormouse_operator.model import Observed, Pod, Report, Worker, WorkerState
+from dormouse_operator.decide.situation import Situation
+from dormouse_operator.model import Pod, Report, Worker, WorkerState
 
 BLOCKS_AGREED = "BlocksAgreed"
 WAITING_FOR_REPORTS = "WaitingForReports"
@@ -46,57 +47,55 @@ class Agreement:
         return f"{self.num_gpu_blocks}, the minimum of {list(self.reported)}, limited by {self.limiter}"
 
 
-def possible_report(observed: Observed, pod: Pod) -> Report | None:
+def possible_report(situation: Situation, pod: Pod) -> Report | None:
     """Return what the replica reports unless it failed or something in it can not be; of several ranks the least."""
-    worker = observed.worker(pod)
+    worker = situation.worker(pod)
     report = ranks.whole(worker) if worker and worker.state is not WorkerState.FAILED else None
     if worker is None or report is None:
         return None
-    return None if ranks.flaw_of(observed.group(pod), worker) or report.num_gpu_blocks == 0 else report
+    return None if ranks.flaw_of(situation.group(pod), worker) or report.num_gpu_blocks == 0 else report
 
 
-def block_size_of(observed: Observed) -> int | None:
+def block_size_of(situation: Situation) -> int | None:
     """Return the tokens per block that counts: of those that hold a cache, else of most; the lowest index decides."""
-    known = [(pod, report) for pod in observed.replicas if (report := possible_report(observed, pod))]
-    holding = [report.block_size for pod, report in known if observed.allocated_gpu_blocks(pod)]
+    known = [(pod, report) for pod in situation.replicas if (report := possible_report(situation, pod))]
+    holding = [report.block_size for pod, report in known if situation.allocated_gpu_blocks(pod)]
     sizes = Counter(holding or [report.block_size for _, report in known])
     return sizes.most_common(1)[0][0] if sizes else None
 
 
-def counting_report(observed: Observed, pod: Pod, block_size: int | None) -> Report | None:
+def counting_report(situation: Situation, pod: Pod, block_size: int | None) -> Report | None:
     """Return the pod's report if it counts, where this size of blocks does."""
-    report = possible_report(observed, pod)
+    report = possible_report(situation, pod)
     return report if report and report.block_size == block_size else None
 
 
-def reports(observed: Observed) -> list[tuple[Pod, Report]]:
+def reports(situation: Situation) -> list[tuple[Pod, Report]]:
     """Return the reports that count, by replica."""
-    size = block_size_of(observed)
-    found = ((pod, counting_report(observed, pod, size)) for pod in observed.replicas)
+    size = block_size_of(situation)
+    found = ((pod, counting_report(situation, pod, size)) for pod in situation.replicas)
     return [(pod, report) for pod, report in found if report]
 
 
-def missing(observed: Observed) -> list[Pod]:
+def missing(situation: Situation) -> list[Pod]:
     """Return the pods that have a node and may still report."""
-    scheduled = (pod for pod in observed.replicas if observed.group(pod).is_scheduled)
-    return [pod for pod in scheduled if _may_report(observed.worker(pod))]
+    scheduled = (pod for pod in situation.replicas if situation.group(pod).is_scheduled)
+    return [pod for pod in scheduled if _may_report(situation.worker(pod))]
 
 
 def _may_report(worker: Worker | None) -> bool:
     return worker is None or (not ranks.reports_of(worker) and worker.state is not WorkerState.FAILED)
 
 
-def agree(observed: Observed) -> Agreement | None:
+def agree(situation: Situation) -> Agreement | None:
     """Return the agreement, None while there is nothing to agree on or somebody is still waited for."""
-    counting = reports(observed)
-    if not counting or _must_wait(observed):
+    counting = reports(situation)
+    if not counting or _must_wait(situation):
         return None
     limiting_pod, least = min(counting, key=lambda entry: (entry[1].num_gpu_blocks, entry[0].index))
-    group = observed.group(limiting_pod)
+    group = situation.group(limiting_pod)
     return Agreement(
-        num_gpu_blocks=_agreed(
-            observed, least.num_gpu_blocks, is_complete=len(counting) == observed.deployment.replicas
-        ),
+        num_gpu_blocks=_agreed(situation, least.num_gpu_blocks, is_complete=len(counting) == situation.wanted_replicas),
         num_cpu_blocks=min(report.num_cpu_blocks for _, report in counting),
         block_size=least.block_size,
         reported=tuple(report.num_gpu_blocks for _, report in counting),
@@ -106,40 +105,40 @@ def agree(observed: Observed) -> Agreement | None:
     )
 
 
-def waiting_ends(observed: Observed) -> datetime | None:
+def waiting_ends(situation: Situation) -> datetime | None:
     """Return until when reports are waited for, None if no wait was recorded."""
-    recorded = observed.deployment.recorded.conditions.get(BLOCKS_AGREED)
+    recorded = situation.deployment.recorded.conditions.get(BLOCKS_AGREED)
     if recorded is None or recorded.condition.reason != WAITING_FOR_REPORTS or recorded.since is None:
         return None
-    return recorded.since + timedelta(seconds=observed.agreement_timeout_s)
+    return recorded.since + timedelta(seconds=situation.release.agreement_timeout_s)
 
 
-def _agreed(observed: Observed, least: int, *, is_complete: bool) -> int:
+def _agreed(situation: Situation, least: int, *, is_complete: bool) -> int:
     """Return the count, given the least report that counts and whether every replica has one."""
-    held = _present(observed)
+    held = _present(situation)
     if held is None or least < held:
         return least
     return least if is_complete and least >= held * WORTH_RAISING else held
 
 
-def _present(observed: Observed) -> int | None:
+def _present(situation: Situation) -> int | None:
     """Return the count of now: the recorded one, as long as anybody holds a cache; None = none."""
-    allocated = list(_allocated(observed))
-    recorded = observed.deployment.recorded.kv_cache
+    allocated = list(_allocated(situation))
+    recorded = situation.deployment.recorded.kv_cache
     if not allocated:
         return None
     return recorded.num_gpu_blocks if recorded and recorded.num_gpu_blocks else min(allocated)
 
 
-def _must_wait(observed: Observed) -> bool:
+def _must_wait(situation: Situation) -> bool:
     """Tell whether a report may still come that the first agreement should hold."""
-    if not missing(observed) or any(_allocated(observed)):
+    if not missing(situation) or any(_allocated(situation)):
         return False
-    ends = waiting_ends(observed)
-    return ends is None or observed.now < ends
+    ends = waiting_ends(situation)
+    return ends is None or situation.now < ends
 
 
-def _allocated(observed: Observed) -> Iterator[int]:
+def _allocated(situation: Situation) -> Iterator[int]:
     """Yield the counts that are allocated."""
-    counts = (observed.allocated_gpu_blocks(pod) for pod in observed.replicas)
+    counts = (situation.allocated_gpu_blocks(pod) for pod in situation.replicas)
     return (count for count in counts if count > 0)

@@ -18,31 +18,32 @@ from dormouse_operator.decide.actions import (
     DeleteDisruptionBudget,
     DeleteNetworkPolicy,
 )
+from dormouse_operator.decide.situation import Situation
 from dormouse_operator.manifests import pod_name
-from dormouse_operator.model import ChildState, Observed, Pod, leader_name
+from dormouse_operator.model import ChildState, Pod, leader_name
 
 
-def services(observed: Observed) -> list[Action]:
+def services(situation: Situation) -> list[Action]:
     """Return what makes the Services what they should be. That of the ranks goes with the deployment."""
-    own: list[Action] = [] if observed.service and observed.service.is_current else [ApplyService()]
-    if not observed.deployment.parallelism.is_grouped or (observed.ranks_service and observed.ranks_service.is_current):
-        return own
-    return [*own, ApplyRanksService()]
+    own: list[Action] = [] if situation.service and situation.service.is_current else [ApplyService()]
+    ranks = situation.ranks_service
+    is_missing = situation.deployment.parallelism.is_grouped and not (ranks and ranks.is_current)
+    return [*own, ApplyRanksService()] if is_missing else own
 
 
-def disruption_budget(observed: Observed) -> list[Action]:
+def disruption_budget(situation: Situation) -> list[Action]:
     """Return what gives more than one replica a budget, and a single one none; somebody else's is left alone.
 
     A pod under two budgets can not be evicted at all.
     """
-    is_wanted = observed.deployment.replicas > 1
-    return _keep(observed.budget, is_wanted=is_wanted, apply=ApplyDisruptionBudget(), delete=DeleteDisruptionBudget)
+    is_wanted = situation.wanted_replicas > 1
+    return _keep(situation.budget, is_wanted=is_wanted, apply=ApplyDisruptionBudget(), delete=DeleteDisruptionBudget)
 
 
-def network_policy(observed: Observed) -> list[Action]:
+def network_policy(situation: Situation) -> list[Action]:
     """Return what gives a deployment its policy, or takes it where the release wants none; somebody else's is left."""
-    is_wanted = observed.arrows is not None
-    return _keep(observed.policy, is_wanted=is_wanted, apply=ApplyNetworkPolicy(), delete=DeleteNetworkPolicy)
+    is_wanted = situation.release.arrows is not None
+    return _keep(situation.policy, is_wanted=is_wanted, apply=ApplyNetworkPolicy(), delete=DeleteNetworkPolicy)
 
 
 def _keep(child: ChildState | None, *, is_wanted: bool, apply: Action, delete: Callable[[str], Action]) -> list[Action]:
@@ -56,28 +57,28 @@ def _keep(child: ChildState | None, *, is_wanted: bool, apply: Action, delete: C
     return [] if child.is_current else [apply]
 
 
-def creations(observed: Observed, filled: Collection[int]) -> list[CreatePod]:
+def creations(situation: Situation, filled: Collection[int]) -> list[CreatePod]:
     """Return the pods that are missing and whose names are free. `filled` are the places that have a pod.
 
     A group begins when nothing is left of the one before.
     """
-    taken = {pod.name for pod in observed.pods} | {leader_name(pod.name) for pod in observed.orphans}
-    missing = [(index, free_name(observed, index)) for index in range(observed.deployment.replicas)]
+    taken = {pod.name for pod in situation.pods} | {leader_name(pod.name) for pod in situation.orphans}
+    missing = [(index, free_name(situation, index)) for index in range(situation.wanted_replicas)]
     return [CreatePod(index) for index, name in missing if index not in filled and name not in taken]
 
 
-def free_name(observed: Observed, index: int) -> str:
+def free_name(situation: Situation, index: int) -> str:
     """Return the name of the pod to create at a place.
 
     Another one where the name is not to be had: its pod's engine was swapped, its pod takes no command, says no place
     or is on a node that is lost, or somebody else's pod has it. None that a follower has.
     """
-    kept = {pod.name for pod in observed.pods if _keeps_name(observed, pod)}
-    followers = {pod.name for pods in observed.followers.values() for pod in pods}
-    name, revision = observed.deployment.key.name, observed.revision
-    return pod_name(name, revision, index, kept | followers | set(observed.foreign))
+    kept = {pod.name for pod in situation.pods if _keeps_name(situation, pod)}
+    followers = {pod.name for pods in situation.observed.followers.values() for pod in pods}
+    name, revision = situation.deployment.key.name, situation.revision
+    return pod_name(name, revision, index, kept | followers | set(situation.observed.foreign))
 
 
-def _keeps_name(observed: Observed, pod: Pod) -> bool:
+def _keeps_name(situation: Situation, pod: Pod) -> bool:
     """Tell whether the pod may go only when another one serves, which then has another name."""
-    return not observed.is_current(pod) or observed.is_given_up(pod) or pod.index < 0
+    return not situation.is_current(pod) or situation.is_given_up(pod) or pod.index < 0

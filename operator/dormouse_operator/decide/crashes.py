@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from dormouse_operator.decide.situation import Situation
 from dormouse_operator.manifests import EventRecord
-from dormouse_operator.model import Container, Crash, Observed, Pod
+from dormouse_operator.model import Container, Crash, Pod
 from dormouse_operator.parse import format_time
 
 CONTAINER_REASON = "WorkerCrashed"
@@ -21,21 +22,21 @@ _MAX_WRITTEN = 200  # of one end, in the status
 _MOST = 1000  # pods, as the schema has it: with more the API server refuses every status
 
 
-def crashes_of(observed: Observed) -> tuple[Crash, ...]:
+def crashes_of(situation: Situation) -> tuple[Crash, ...]:
     """Return what is known of each pod that is there; those that nothing happened to are left out.
 
     Of too many the newest stay. What is news and what is written follow this one cut, so that nothing is told twice.
     """
-    known = {crash.pod_uid: crash for crash in observed.deployment.recorded.crashes}
-    told = (_ends(observed, pod, known.get(pod.uid)) for pod in _pods(observed))
+    known = {crash.pod_uid: crash for crash in situation.deployment.recorded.crashes}
+    told = (_ends(situation, pod, known.get(pod.uid)) for pod in _pods(situation))
     happened = (crash for crash in told if crash.count or crash.restarts)
     return tuple(sorted(sorted(happened, key=_age)[:_MOST], key=lambda crash: crash.pod))
 
 
-def news(observed: Observed) -> list[EventRecord]:
+def news(situation: Situation) -> list[EventRecord]:
     """Return a warning for each pod in which something ended since the recorded status was written."""
-    known = {crash.pod_uid: crash.count for crash in observed.deployment.recorded.crashes}
-    fresh = ((crash, crash.count - known.get(crash.pod_uid, 0)) for crash in crashes_of(observed))
+    known = {crash.pod_uid: crash.count for crash in situation.deployment.recorded.crashes}
+    fresh = ((crash, crash.count - known.get(crash.pod_uid, 0)) for crash in crashes_of(situation))
     return [EventRecord("Warning", crash.reason, _words(crash, times)) for crash, times in fresh if times > 0]
 
 
@@ -62,9 +63,9 @@ def end_of(container: Container) -> str:
     return f"exit code {container.exit_code}{reason}{when}, restarted {container.restart_count} times{words}"
 
 
-def _pods(observed: Observed) -> Iterable[Pod]:
-    followers = (pod for pods in observed.followers.values() for pod in pods)
-    ours = (pod for pod in (*observed.pods, *followers) if pod.owner_uid == observed.deployment.uid)
+def _pods(situation: Situation) -> Iterable[Pod]:
+    followers = (pod for pods in situation.observed.followers.values() for pod in pods)
+    ours = (pod for pod in (*situation.pods, *followers) if pod.owner_uid == situation.deployment.uid)
     return (pod for pod in ours if not pod.is_deleting)
 
 
@@ -72,14 +73,14 @@ def _age(crash: Crash) -> tuple[float, str]:
     return (-crash.time.timestamp() if crash.time else 0.0), crash.pod
 
 
-def _ends(observed: Observed, pod: Pod, known: Crash | None) -> Crash:
+def _ends(situation: Situation, pod: Pod, known: Crash | None) -> Crash:
     """Add what ended. The look that sees a new container leaves the engines out: the front before may still tell."""
     known = known or Crash(pod=pod.name, pod_uid=pod.uid, count=0)
-    counted = _container(observed, pod.container, known)
-    return counted if counted.restarts > known.restarts else _engine(observed, pod.container, known)
+    counted = _container(situation, pod.container, known)
+    return counted if counted.restarts > known.restarts else _engine(situation, pod.container, known)
 
 
-def _container(observed: Observed, container: Container, known: Crash) -> Crash:
+def _container(situation: Situation, container: Container, known: Crash) -> Crash:
     """Add the ends of the container. One that was asked to end, with code 0, is none."""
     times = container.restart_count - known.restarts
     if times <= 0:
@@ -92,13 +93,13 @@ def _container(observed: Observed, container: Container, known: Crash) -> Crash:
         count=known.count + times,
         reason=CONTAINER_REASON,
         message=f"the container ended: {end_of(container)}",
-        time=container.ended or observed.now,
+        time=container.ended or situation.now,
     )
 
 
-def _engine(observed: Observed, container: Container, known: Crash) -> Crash:
+def _engine(situation: Situation, container: Container, known: Crash) -> Crash:
     """Add the ends of engines, as far as the worker was asked; those before the container started have been added."""
-    worker = observed.workers.get(known.pod) or observed.strangers.get(known.pod)
+    worker = situation.workers.get(known.pod) or situation.strangers.get(known.pod)
     failure = worker.last_engine_failure if worker else None
     if worker is None or failure is None or worker.engine_failures <= known.engine_failures:
         return known

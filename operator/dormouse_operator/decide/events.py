@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dormouse_operator.decide import block_agreement, crashes
 from dormouse_operator.decide.conditions import asleep, blocks_agreed, model_loaded, ready, scheduled
 from dormouse_operator.decide.conditions.verdicts import spare_words
+from dormouse_operator.decide.situation import Situation
 from dormouse_operator.decide.status import (
     Conditions,
     actuation_of,
@@ -19,13 +20,13 @@ from dormouse_operator.decide.status import (
     woken_from,
 )
 from dormouse_operator.manifests import EventRecord
-from dormouse_operator.model import Observed, Rung
+from dormouse_operator.model import Rung
 from dormouse_operator.model.ladder import PRESSURE
 
 
-def events(observed: Observed, conditions: Conditions) -> list[EventRecord]:
+def events(situation: Situation, conditions: Conditions) -> list[EventRecord]:
     """Return what happened since the recorded status was written."""
-    tellers: list[Callable[[Observed, Conditions], EventRecord | None]] = [
+    tellers: list[Callable[[Situation, Conditions], EventRecord | None]] = [
         _downloading,
         _regrouped,
         _agreed,
@@ -36,79 +37,80 @@ def events(observed: Observed, conditions: Conditions) -> list[EventRecord]:
         _woke,
         _brought_back,
     ]
-    told = [tell(observed, conditions) for tell in tellers]
-    failures = _failures(observed, conditions)
-    crashed = [crash for crash in crashes.news(observed) if not any(_repeats(failure, crash) for failure in failures)]
+    told = [tell(situation, conditions) for tell in tellers]
+    failures = _failures(situation, conditions)
+    crashed = [crash for crash in crashes.news(situation) if not any(_repeats(failure, crash) for failure in failures)]
     return [event for event in told if event] + crashed + failures
 
 
-def _downloading(observed: Observed, conditions: Conditions) -> EventRecord | None:
-    condition, before = conditions[model_loaded.TYPE], observed.deployment.recorded.reason(model_loaded.TYPE)
+def _downloading(situation: Situation, conditions: Conditions) -> EventRecord | None:
+    condition, before = conditions[model_loaded.TYPE], situation.deployment.recorded.reason(model_loaded.TYPE)
     is_news = condition.reason == model_loaded.DOWNLOADING != before
     return EventRecord("Normal", condition.reason, condition.message) if is_news else None
 
 
-def _regrouped(observed: Observed, conditions: Conditions) -> EventRecord | None:
+def _regrouped(situation: Situation, conditions: Conditions) -> EventRecord | None:
     """Tell that a group ends because it lost a pod: time cures it, so it is no failure, but somebody lost requests."""
-    condition, before = conditions[scheduled.TYPE], observed.deployment.recorded.reason(scheduled.TYPE)
+    condition, before = conditions[scheduled.TYPE], situation.deployment.recorded.reason(scheduled.TYPE)
     is_news = condition.reason == scheduled.GROUP_BROKEN != before
     return EventRecord("Warning", condition.reason, condition.message) if is_news else None
 
 
-def _agreed(observed: Observed, _conditions: Conditions) -> EventRecord | None:
-    recorded, agreement = observed.deployment.recorded, block_agreement.agree(observed)
+def _agreed(situation: Situation, _conditions: Conditions) -> EventRecord | None:
+    recorded, agreement = situation.deployment.recorded, block_agreement.agree(situation)
     known = recorded.kv_cache.num_gpu_blocks if recorded.kv_cache else 0
     is_news = agreement and not (recorded.is_true(blocks_agreed.TYPE) and known == agreement.num_gpu_blocks)
     return EventRecord("Normal", blocks_agreed.TYPE, f"blocks agreed: {agreement}") if is_news else None
 
 
-def _serving(observed: Observed, conditions: Conditions) -> EventRecord | None:
+def _serving(situation: Situation, conditions: Conditions) -> EventRecord | None:
     condition = conditions[ready.TYPE]
-    is_news = condition.reason == "Serving" and not observed.deployment.recorded.is_true(ready.TYPE)
+    is_news = condition.reason == "Serving" and not situation.deployment.recorded.is_true(ready.TYPE)
     return EventRecord("Normal", ready.TYPE, condition.message) if is_news else None
 
 
-def _slept(observed: Observed, conditions: Conditions) -> EventRecord | None:
+def _slept(situation: Situation, conditions: Conditions) -> EventRecord | None:
     condition = conditions[asleep.TYPE]
-    is_news = condition.is_true and not observed.deployment.recorded.is_true(asleep.TYPE)
+    is_news = condition.is_true and not situation.deployment.recorded.is_true(asleep.TYPE)
     return EventRecord("Normal", "Slept", condition.message) if is_news else None
 
 
-def _emptied(observed: Observed, conditions: Conditions) -> EventRecord | None:
+def _emptied(situation: Situation, conditions: Conditions) -> EventRecord | None:
     """Tell that there is no pod because nobody calls; that of an order is no news to who gave it."""
     condition = conditions[ready.TYPE]
-    is_news = observed.rung is Rung.ZERO and observed.deployment.recorded.reason(ready.TYPE) != condition.reason
+    is_news = situation.rung is Rung.ZERO and situation.deployment.recorded.reason(ready.TYPE) != condition.reason
     return EventRecord("Normal", "Slept", condition.message) if is_news else None
 
 
-def _evicted(observed: Observed, _conditions: Conditions) -> EventRecord | None:
+def _evicted(situation: Situation, _conditions: Conditions) -> EventRecord | None:
     """Tell that copies in host memory have to go, when it is decided; of replicas that sleep on, when it is done."""
-    ladder, recorded = observed.ladder, observed.deployment.recorded
-    if observed.pressure and ladder and ladder.reason == PRESSURE and ladder != recorded.ladder:
-        return EventRecord("Normal", "Evicted", f"goes to sleep level 2: {observed.pressure}")
-    levels = [(recorded.rank_of(pod.name), observed.worker(pod)) for pod in observed.replicas if observed.is_spare(pod)]
+    ladder, recorded = situation.ladder, situation.deployment.recorded
+    if situation.observed.pressure and ladder and ladder.reason == PRESSURE and ladder != recorded.ladder:
+        return EventRecord("Normal", "Evicted", f"goes to sleep level 2: {situation.observed.pressure}")
+    spares = [pod for pod in situation.replicas if situation.is_spare(pod)]
+    levels = [(recorded.rank_of(pod.name), situation.worker(pod)) for pod in spares]
     emptied = [worker for rank, worker in levels if rank and worker and rank.sleep_level == 1 < worker.sleep_level]
     words = f"{len(emptied)} replicas that sleep went to level 2: copies of sleeping models took too much host memory"
     return EventRecord("Normal", "Evicted", words) if emptied else None
 
 
-def _brought_back(observed: Observed, conditions: Conditions) -> EventRecord | None:
-    actuation = actuation_of(observed, conditions)
-    if actuation is None or actuation.path != "cold" or not is_brought_back(observed):
+def _brought_back(situation: Situation, conditions: Conditions) -> EventRecord | None:
+    actuation = actuation_of(situation, conditions)
+    if actuation is None or actuation.path != "cold" or not is_brought_back(situation):
         return None
     return EventRecord("Normal", "Woke", f"serves after no pod in {actuation.seconds:.2f} s: {actuation.reason}")
 
 
-def _woke(observed: Observed, conditions: Conditions) -> EventRecord | None:
-    if not is_woken(observed, conditions):
+def _woke(situation: Situation, conditions: Conditions) -> EventRecord | None:
+    if not is_woken(situation, conditions):
         return None
-    words = f"awake from level {woken_from(observed)} in {wake_seconds(observed):.2f} s{spare_words(observed)}"
+    words = f"awake from level {woken_from(situation)} in {wake_seconds(situation):.2f} s{spare_words(situation)}"
     return EventRecord("Normal", "Woke", words)
 
 
-def _failures(observed: Observed, conditions: Conditions) -> list[EventRecord]:
+def _failures(situation: Situation, conditions: Conditions) -> list[EventRecord]:
     """Return one warning per condition that fails for a new reason, and that does not repeat an earlier one."""
-    recorded = observed.deployment.recorded
+    recorded = situation.deployment.recorded
     first = {condition.reason: condition for condition in reversed(list(conditions.values())) if condition.is_failure}
     news = [condition for condition in first.values() if recorded.reason(condition.type) != condition.reason]
     return [EventRecord("Warning", condition.reason, condition.message) for condition in reversed(news)]

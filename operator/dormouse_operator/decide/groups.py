@@ -15,30 +15,31 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from dormouse_operator.decide.actions import Action, CreateFollower, DeletePod, SetGate
-from dormouse_operator.model import FORMED, Observed, Pod
+from dormouse_operator.decide.situation import Situation
+from dormouse_operator.model import FORMED, Pod
 
 
-def steps(observed: Observed, leaders: Iterable[Pod]) -> list[Action]:
+def steps(situation: Situation, leaders: Iterable[Pod]) -> list[Action]:
     """Return what to do now; `leaders` are the pods that are wanted and stay."""
-    ends = [DeletePod(pod) for pod in observed.orphans if not pod.is_deleting]
-    return [*_begin(observed, leaders), *_follow(observed), *_release(observed), *ends]
+    ends = [DeletePod(pod) for pod in situation.orphans if not pod.is_deleting]
+    return [*_begin(situation, leaders), *_follow(situation), *_release(situation), *ends]
 
 
-def _begin(observed: Observed, leaders: Iterable[Pod]) -> list[Action]:
+def _begin(situation: Situation, leaders: Iterable[Pod]) -> list[Action]:
     """Return what brings groups about whose pods were never all there."""
     actions: list[Action] = []
     for leader in leaders:
         if leader.group_size == 1 or leader.gate_reason:
             continue
-        missing = observed.group(leader).missing
+        missing = situation.group(leader).missing
         actions += [CreateFollower(leader, ordinal) for ordinal in missing]
         actions += [] if missing else [SetGate(leader, is_open=False, reason=FORMED)]
     return actions
 
 
-def _follow(observed: Observed) -> list[SetGate]:
+def _follow(situation: Situation) -> list[SetGate]:
     """Return what makes the gates of followers those of their leaders."""
-    pairs = ((leader, pod) for leader in observed.pods for pod in observed.group(leader).followers)
+    pairs = ((leader, pod) for leader in situation.pods for pod in situation.group(leader).followers)
     return [
         SetGate(pod, is_open=leader.gate_open, reason=leader.gate_reason)
         for leader, pod in pairs
@@ -46,45 +47,45 @@ def _follow(observed: Observed) -> list[SetGate]:
     ]
 
 
-def _release(observed: Observed) -> list[Action]:
+def _release(situation: Situation) -> list[Action]:
     """Return the end of a group that waits too long for nodes: of those that hold some, else of all, the youngest."""
-    ends = _release_due(observed)
-    if ends is None or observed.now < ends:
+    ends = _release_due(situation)
+    if ends is None or situation.now < ends:
         return []
-    return [DeletePod(max(_waiting(observed), key=lambda pod: (_holds_node(observed, pod), _begun(observed, pod))))]
+    return [DeletePod(max(_waiting(situation), key=lambda pod: (_holds_node(situation, pod), _begun(situation, pod))))]
 
 
-def _release_due(observed: Observed) -> datetime | None:
+def _release_due(situation: Situation) -> datetime | None:
     """Return when a group gives back what it holds; None if none waits, or pods are still to come or go.
 
     The time runs anew with each group that begins: so the others can take what the last one gave back.
     """
-    is_moving = observed.orphans or any(pod.is_deleting for pod in observed.pods)
-    if is_moving or len(observed.replicas) < observed.deployment.replicas:
+    is_moving = situation.orphans or any(pod.is_deleting for pod in situation.pods)
+    if is_moving or len(situation.replicas) < situation.wanted_replicas:
         return None
-    return max((scheduling_ends(observed, leader) for leader in _waiting(observed)), default=None)
+    return max((scheduling_ends(situation, leader) for leader in _waiting(situation)), default=None)
 
 
-def _waiting(observed: Observed) -> list[Pod]:
+def _waiting(situation: Situation) -> list[Pod]:
     """Return the leaders of groups of which pods have no node."""
-    return [pod for pod in observed.replicas if pod.group_size > 1 and not observed.group(pod).is_scheduled]
+    return [pod for pod in situation.replicas if pod.group_size > 1 and not situation.group(pod).is_scheduled]
 
 
-def _holds_node(observed: Observed, leader: Pod) -> bool:
-    return any(pod.is_scheduled for pod in observed.group(leader).members)
+def _holds_node(situation: Situation, leader: Pod) -> bool:
+    return any(pod.is_scheduled for pod in situation.group(leader).members)
 
 
-def _begun(observed: Observed, leader: Pod) -> tuple[datetime, int]:
-    return leader.created or observed.now, leader.index
+def _begun(situation: Situation, leader: Pod) -> tuple[datetime, int]:
+    return leader.created or situation.now, leader.index
 
 
-def scheduling_ends(observed: Observed, leader: Pod) -> datetime:
+def scheduling_ends(situation: Situation, leader: Pod) -> datetime:
     """Return until when all pods of a group should have a node."""
-    limit = timedelta(seconds=observed.deployment.parallelism.scheduling_deadline_s)
-    return (leader.created or observed.now) + limit
+    limit = timedelta(seconds=situation.deployment.parallelism.scheduling_deadline_s)
+    return (leader.created or situation.now) + limit
 
 
-def next_deadline(observed: Observed) -> datetime | None:
+def next_deadline(situation: Situation) -> datetime | None:
     """Return when the next group is late that has pods without a node, the last of which ends one; None if none is."""
-    ends = [scheduling_ends(observed, leader) for leader in _waiting(observed)]
-    return min((end for end in ends if end > observed.now), default=None)
+    ends = [scheduling_ends(situation, leader) for leader in _waiting(situation)]
+    return min((end for end in ends if end > situation.now), default=None)

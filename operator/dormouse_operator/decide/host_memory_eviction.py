@@ -16,7 +16,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from dormouse_operator.model import Key, Observed, RecordedStatus, Rung, WorkerState
+from dormouse_operator.decide.situation import Situation
+from dormouse_operator.model import Key, RecordedStatus, Rung, WorkerState
 
 GIB = 2**30
 READ_BYTES_PER_S = GIB  # of a model's files, where no wake from level 2 was measured: a usual local disk
@@ -37,23 +38,23 @@ class Copies:
         return self.reload_s / max(1.0, (now - self.called).total_seconds())
 
 
-def copies_of(observed: Observed) -> Copies | None:
+def copies_of(situation: Situation) -> Copies | None:
     """Return what a deployment keeps, None if that is nothing, or it was decided already that it goes."""
-    ladder, recorded = observed.ladder, observed.deployment.recorded
+    ladder, recorded = situation.ladder, situation.deployment.recorded
     if recorded.ladder and recorded.ladder.rung.depth > Rung.LEVEL1.depth:
         return None
     bytes_by_node: Counter[str] = Counter()
-    for pod in observed.pods:
-        worker = observed.worker(pod)
+    for pod in situation.pods:
+        worker = situation.worker(pod)
         if worker and worker.state is WorkerState.ASLEEP and worker.sleep_level == 1:
             bytes_by_node[pod.node] += worker.host_copy_bytes
     if not bytes_by_node.total():
         return None
     return Copies(
-        key=observed.deployment.key,
+        key=situation.deployment.key,
         bytes_by_node=bytes_by_node,
-        reload_s=_reload_s(recorded, max(worker.host_copy_bytes for worker in observed.workers.values())),
-        called=(ladder.idle_since or ladder.since) if ladder else observed.now,
+        reload_s=_reload_s(recorded, max(worker.host_copy_bytes for worker in situation.workers.values())),
+        called=(ladder.idle_since or ladder.since) if ladder else situation.now,
         may_go=ladder is not None,
     )
 

@@ -11,7 +11,8 @@ from enum import StrEnum
 
 from dormouse_operator.decide import block_agreement
 from dormouse_operator.decide.conditions import accepted, degraded, ready
-from dormouse_operator.model import Condition, Observed, Pod, WorkerState
+from dormouse_operator.decide.situation import Situation
+from dormouse_operator.model import Condition, Pod, WorkerState
 
 
 class Phase(StrEnum):
@@ -57,45 +58,45 @@ REPLICA_PHASES = (
 )
 
 
-def replica_phase(observed: Observed, pod: Pod) -> Phase:
+def replica_phase(situation: Situation, pod: Pod) -> Phase:
     """Return where the replica of this pod is in its life."""
-    state = observed.state(pod)
-    if pod.has_ended or _has_crashed(pod) or observed.group(pod).looping:
+    state = situation.state(pod)
+    if pod.has_ended or _has_crashed(pod) or situation.group(pod).looping:
         return Phase.FAILED
-    if not observed.group(pod).is_scheduled:
+    if not situation.group(pod).is_scheduled:
         return Phase.PENDING
     if state is None:
         return Phase.STARTING
     if state is WorkerState.PROFILED:
-        return Phase.AGREEING if block_agreement.agree(observed) is None else Phase.ALLOCATING
+        return Phase.AGREEING if block_agreement.agree(situation) is None else Phase.ALLOCATING
     if state is WorkerState.ASLEEP:
-        return Phase.ASLEEP if observed.wants_sleep or observed.is_spare(pod) else Phase.WAKING
+        return Phase.ASLEEP if situation.wants_sleep or situation.is_spare(pod) else Phase.WAKING
     if state is WorkerState.READY:
-        return _phase_with_cache(observed, pod)
+        return _phase_with_cache(situation, pod)
     return _BY_STATE[state]
 
 
-def deployment_phase(observed: Observed, conditions: Mapping[str, Condition]) -> Phase:
+def deployment_phase(situation: Situation, conditions: Mapping[str, Condition]) -> Phase:
     """Return the deployment's state in one word: the first rung that fits."""
     if not conditions[accepted.TYPE].is_true:
         return Phase.REJECTED
-    if observed.wants_no_pod:
+    if situation.wants_no_pod:
         return Phase.ZERO
-    if not observed.has_replicas:
+    if not situation.has_replicas:
         return Phase.OFF
-    phases = [replica_phase(observed, pod) for pod in observed.replicas]
-    phases += [Phase.PENDING] * (observed.deployment.replicas - len(phases))
-    if ready.serving(observed):  # while a roll-out goes on, old pods count too
+    phases = [replica_phase(situation, pod) for pod in situation.replicas]
+    phases += [Phase.PENDING] * (situation.wanted_replicas - len(phases))
+    if ready.serving(situation):  # while a roll-out goes on, old pods count too
         return Phase.ACTIVE if conditions[ready.TYPE].is_true else Phase.DEGRADED
     if any(condition.is_failure for condition in conditions.values() if condition.type != degraded.TYPE):
         phases = [Phase.FAILED if phase in _STARTS else phase for phase in phases]
     return next(phase for phase in REPLICA_PHASES if phase in phases)
 
 
-def _phase_with_cache(observed: Observed, pod: Pod) -> Phase:
-    if observed.wants_sleep:
+def _phase_with_cache(situation: Situation, pod: Pod) -> Phase:
+    if situation.wants_sleep:
         return Phase.DRAINING
-    return Phase.ACTIVE if pod in ready.serving(observed) else Phase.ALLOCATING
+    return Phase.ACTIVE if pod in ready.serving(situation) else Phase.ALLOCATING
 
 
 def _has_crashed(pod: Pod) -> bool:

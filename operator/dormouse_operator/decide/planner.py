@@ -1,4 +1,4 @@
-"""What to do next: Observed → actions. Pure, stores nothing; after a crash it gives the same answer.
+"""What to do next: Situation → actions. Pure, stores nothing; after a crash it gives the same answer.
 
 Each pass plans at most one step per replica, and every step can be repeated without harm:
 
@@ -25,7 +25,8 @@ from dormouse_operator.decide.replica import next_step
 from dormouse_operator.decide.rollout import plan as rollout
 from dormouse_operator.decide.rollout.inventory import Standing, classify_pods
 from dormouse_operator.decide.rollout.stall import is_complete, progress_ends, stall_of
-from dormouse_operator.model import STUCK_AFTER, Observed, Pod, WorkerState
+from dormouse_operator.decide.situation import STUCK_AFTER, Situation
+from dormouse_operator.model import Pod, WorkerState
 
 _CHANGING = {
     WorkerState.STARTING,
@@ -36,60 +37,60 @@ _CHANGING = {
 }
 
 
-def plan(observed: Observed) -> Plan:
+def plan(situation: Situation) -> Plan:
     """Return what to do now. A deployment that is not accepted, or is being deleted, is left as it is."""
-    if observed.deployment.is_deleting or rejection(observed):
+    if situation.deployment.is_deleting or rejection(situation):
         return Plan()
-    standing = classify_pods(observed)
-    stop = stall_of(observed, standing)
-    exchange = [*rollout.plan(observed, standing, stop), *groups.steps(observed, standing.new)]
+    standing = classify_pods(situation)
+    stop = stall_of(situation, standing)
+    exchange = [*rollout.plan(situation, standing, stop), *groups.steps(situation, standing.new)]
     busy = {pod.name for action in exchange for pod in pods_of(action)}
-    guards = (*children.disruption_budget(observed), *children.network_policy(observed))
-    actions: list[Action] = [*children.services(observed), *guards, *exchange]
-    for view, pods in [(observed, standing.new), *rollout.older(observed, standing, stop)]:
+    guards = (*children.disruption_budget(situation), *children.network_policy(situation))
+    actions: list[Action] = [*children.services(situation), *guards, *exchange]
+    for view, pods in [(situation, standing.new), *rollout.older(situation, standing, stop)]:
         actions += _steps(view, [pod for pod in pods if pod.name not in busy])
-    actions += sleep.steps(observed)
-    return Plan(tuple(actions), _requeue_after_s(observed, standing))
+    actions += sleep.steps(situation)
+    return Plan(tuple(actions), _requeue_after_s(situation, standing))
 
 
-def _steps(view: Observed, pods: Sequence[Pod]) -> list[Action]:
+def _steps(view: Situation, pods: Sequence[Pod]) -> list[Action]:
     """Return the next step of each replica of one revision."""
     agreement = block_agreement.agree(view)
     steps = (next_step(view, pod, agreement) for pod in pods)
     return [step for step in steps if step]
 
 
-def _requeue_after_s(observed: Observed, standing: Standing) -> float | None:
+def _requeue_after_s(situation: Situation, standing: Standing) -> float | None:
     """Return when to look again. Changes of pods are told by the watch; what a worker does by itself is not."""
-    asked = [pod for pod in observed.pods if pod.can_be_asked and pod.owner_uid == observed.deployment.uid]
-    if any(observed.state(pod) in _CHANGING or observed.state(pod) is None for pod in asked):
+    asked = [pod for pod in situation.pods if pod.can_be_asked and pod.owner_uid == situation.deployment.uid]
+    if any(situation.state(pod) in _CHANGING or situation.state(pod) is None for pod in asked):
         return POLL_S
     times = (
-        _waiting_ends(observed),
-        _progress_ends(observed, standing),
-        groups.next_deadline(observed),
-        observed.ladder_due,
-        _next_stuck(observed),
+        _waiting_ends(situation),
+        _progress_ends(situation, standing),
+        groups.next_deadline(situation),
+        situation.ladder_due,
+        _next_stuck(situation),
     )
     ends = [end for end in times if end]
-    return max(0.0, (min(ends) - observed.now).total_seconds()) if ends else None
+    return max(0.0, (min(ends) - situation.now).total_seconds()) if ends else None
 
 
-def _waiting_ends(observed: Observed) -> datetime | None:
+def _waiting_ends(situation: Situation) -> datetime | None:
     """Return until when reports are waited for, None if they are not."""
-    is_waiting = block_agreement.agree(observed) is None and block_agreement.reports(observed)
-    return block_agreement.waiting_ends(observed) if is_waiting else None
+    is_waiting = block_agreement.agree(situation) is None and block_agreement.reports(situation)
+    return block_agreement.waiting_ends(situation) if is_waiting else None
 
 
-def _progress_ends(observed: Observed, standing: Standing) -> datetime | None:
+def _progress_ends(situation: Situation, standing: Standing) -> datetime | None:
     """Return when a roll-out that does not move has failed, None if there is none or it is over."""
-    if is_complete(observed, standing):
+    if is_complete(situation, standing):
         return None
-    ends = progress_ends(observed, standing)
-    return ends if ends > observed.now else None
+    ends = progress_ends(situation, standing)
+    return ends if ends > situation.now else None
 
 
-def _next_stuck(observed: Observed) -> datetime | None:
+def _next_stuck(situation: Situation) -> datetime | None:
     """Return when the next pod that is being deleted is to be called stuck."""
-    times = [pod.ends_by + STUCK_AFTER for pod in observed.pods if pod.ends_by and not observed.is_stuck(pod)]
+    times = [pod.ends_by + STUCK_AFTER for pod in situation.pods if pod.ends_by and not situation.is_stuck(pod)]
     return min(times, default=None)

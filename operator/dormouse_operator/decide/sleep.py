@@ -13,36 +13,37 @@ from __future__ import annotations
 
 from dormouse_operator.decide.actions import Drain, PutToSleep, ReplicaAction
 from dormouse_operator.decide.draining import is_drained, is_late
-from dormouse_operator.model import AWAKE, Observed, Pod, SleepLevel
+from dormouse_operator.decide.situation import Situation
+from dormouse_operator.model import AWAKE, Pod, SleepLevel
 
 _WITHOUT_COPY: SleepLevel = 2
 
 
-def steps(observed: Observed) -> list[ReplicaAction]:
+def steps(situation: Situation) -> list[ReplicaAction]:
     """Return what to do now towards a sleep."""
-    if not observed.wants_sleep:
-        return _give_copies_up(observed) if observed.pressure else []
-    concerned = [pod for pod in observed.replicas if _must_fall_asleep(observed, pod)]
+    if not situation.wants_sleep:
+        return _give_copies_up(situation) if situation.observed.pressure else []
+    concerned = [pod for pod in situation.replicas if _must_fall_asleep(situation, pod)]
     if any(pod.gate_open for pod in concerned):
         return []
-    must_abort = not observed.is_idle and any(is_late(observed, pod) for pod in concerned)
-    busy = [pod for pod in concerned if not is_drained(observed, pod)]
+    must_abort = not situation.is_idle and any(is_late(situation, pod) for pod in concerned)
+    busy = [pod for pod in concerned if not is_drained(situation, pod)]
     if busy and not must_abort:
         return [Drain(pod) for pod in busy]
     if not concerned:
         return []
-    known = {pod.name: observed.counter_when_decided(pod) for pod in concerned}
+    known = {pod.name: situation.counter_when_decided(pod) for pod in concerned}
     counters = {name: counter for name, counter in known.items() if counter is not None}
-    return [PutToSleep(tuple(concerned), observed.sleep_level, must_abort, counters)]
+    return [PutToSleep(tuple(concerned), situation.sleep_level, must_abort, counters)]
 
 
-def _give_copies_up(observed: Observed) -> list[ReplicaAction]:
+def _give_copies_up(situation: Situation) -> list[ReplicaAction]:
     """Return what makes replicas that sleep while others serve keep no copy in host memory."""
-    workers = ((pod, observed.worker(pod)) for pod in observed.replicas if observed.is_spare(pod))
+    workers = ((pod, situation.worker(pod)) for pod in situation.replicas if situation.is_spare(pod))
     light = tuple(pod for pod, worker in workers if worker and worker.sleep_level < _WITHOUT_COPY)
     return [PutToSleep(light, _WITHOUT_COPY, must_abort=False)] if light else []
 
 
-def _must_fall_asleep(observed: Observed, pod: Pod) -> bool:
+def _must_fall_asleep(situation: Situation, pod: Pod) -> bool:
     """Tell whether the pod's worker is awake, or not as deep asleep as ordered."""
-    return not pod.has_ended and (observed.state(pod) in AWAKE or observed.is_light(pod))
+    return not pod.has_ended and (situation.state(pod) in AWAKE or situation.is_light(pod))

@@ -12,119 +12,119 @@ from dormouse_operator.decide.conditions import asleep, ready
 from dormouse_operator.decide.conditions.ready import serving
 from dormouse_operator.decide.phases import deployment_phase
 from dormouse_operator.decide.ranks import reports_of
+from dormouse_operator.decide.situation import Situation
 from dormouse_operator.manifests import selector_text
-from dormouse_operator.model import Actuation, Condition, Ladder, Observed, Pod, Rank, Report, Rung, WorkerState
+from dormouse_operator.model import Actuation, Condition, Ladder, Pod, Rank, Report, Rung, WorkerState
 from dormouse_operator.parse import format_time, parse_time
 
 Conditions = Mapping[str, Condition]
 _MOST_PODS = 3000  # as the schema has it: a thousand replicas, as many of before, and as many on their way out
 
 
-def build_status(observed: Observed, evaluated: Sequence[Condition], *, url: str) -> dict[str, Any]:
+def build_status(situation: Situation, evaluated: Sequence[Condition], *, url: str) -> dict[str, Any]:
     """Return the whole status. Keys without a value are left out."""
-    recorded = observed.deployment.recorded
+    recorded = situation.deployment.recorded
     conditions: Conditions = {condition.type: condition for condition in evaluated}
-    actuation = actuation_of(observed, conditions) or recorded.last_actuation
-    sleeping = [pod for pod in observed.replicas if observed.state(pod) is WorkerState.ASLEEP]
+    actuation = actuation_of(situation, conditions) or recorded.last_actuation
+    sleeping = [pod for pod in situation.replicas if situation.state(pod) is WorkerState.ASLEEP]
     status = {
-        "observedGeneration": observed.deployment.generation,
-        "phase": str(deployment_phase(observed, conditions)),
-        "image": observed.image,
-        "replicas": len([pod for pod in observed.pods if not pod.is_deleting]),
-        "readyReplicas": len(serving(observed)),
+        "observedGeneration": situation.deployment.generation,
+        "phase": str(deployment_phase(situation, conditions)),
+        "image": situation.image,
+        "replicas": len([pod for pod in situation.pods if not pod.is_deleting]),
+        "readyReplicas": len(serving(situation)),
         "sleepingReplicas": len(sleeping),
-        "selector": selector_text(observed.deployment.key.name),
+        "selector": selector_text(situation.deployment.key.name),
         "url": url or None,
-        short_names.FIELD: short_names.to_status(observed.deployment.model.served_name, observed.name_owner),
-        "conditions": [_write_condition(observed, condition) for condition in evaluated],
-        "rollout": _rollout(observed),
-        "lifecycle": _ladder(observed.ladder),
-        "kvCache": _kv_cache(observed),
-        "pods": _own_pods(observed),
-        "crashes": [crashes.write(crash) for crash in crashes.crashes_of(observed)] or None,
+        short_names.FIELD: short_names.to_status(situation.deployment.model.served_name, situation.observed.name_owner),
+        "conditions": [_write_condition(situation, condition) for condition in evaluated],
+        "rollout": _rollout(situation),
+        "lifecycle": _ladder(situation.ladder),
+        "kvCache": _kv_cache(situation),
+        "pods": _own_pods(situation),
+        "crashes": [crashes.write(crash) for crash in crashes.crashes_of(situation)] or None,
         "lastActuation": _write_actuation(actuation),
     }
     return {key: value for key, value in status.items() if value is not None}
 
 
-def is_woken(observed: Observed, conditions: Conditions) -> bool:
+def is_woken(situation: Situation, conditions: Conditions) -> bool:
     """Tell whether a wake has just been completed."""
-    was_waking = observed.deployment.recorded.reason(asleep.TYPE) in {asleep.WAKING, asleep.WAKE_REFUSED}
+    was_waking = situation.deployment.recorded.reason(asleep.TYPE) in {asleep.WAKING, asleep.WAKE_REFUSED}
     return was_waking and conditions[asleep.TYPE].reason == asleep.AWAKE
 
 
-def woken_from(observed: Observed) -> int:
+def woken_from(situation: Situation) -> int:
     """Return the deepest level from which a worker was just woken, as the recorded status tells it."""
-    cache = observed.deployment.recorded.kv_cache
-    woken = [rank for rank in cache.ranks if rank.pod not in observed.spares] if cache else []
+    cache = situation.deployment.recorded.kv_cache
+    woken = [rank for rank in cache.ranks if rank.pod not in situation.spares] if cache else []
     return max((rank.sleep_level for rank in woken), default=0)
 
 
-def wake_seconds(observed: Observed) -> float:
+def wake_seconds(situation: Situation) -> float:
     """Return how long the slowest worker that is awake took for its last wake."""
-    awake = [worker for name, worker in observed.workers.items() if name not in observed.spares]
+    awake = [worker for name, worker in situation.workers.items() if name not in situation.spares]
     return max((worker.last_wake_s for worker in awake), default=0.0)
 
 
-def cold_start_seconds(observed: Observed) -> float | None:
+def cold_start_seconds(situation: Situation) -> float | None:
     """Return how long the youngest replica took from its start to now; None if none started since the last actuation.
 
     A pod's first start counts from its creation: scheduling and pulling the image are part of it.
     """
-    last = observed.deployment.recorded.last_actuation
+    last = situation.deployment.recorded.last_actuation
     told = parse_time(last.time) if last else None
-    started = [pod for pod in serving(observed) if pod.container.started and (not told or pod.container.started > told)]
-    begins = [
-        begin for pod in started if (begin := pod.container.started if pod.container.restart_count else pod.created)
-    ]
-    return max(0.0, (observed.now - max(begins)).total_seconds()) if begins else None
+    runs = [(pod, pod.container) for pod in serving(situation)]
+    started = [(pod, run) for pod, run in runs if run.started and (not told or run.started > told)]
+    begins = [begin for pod, run in started if (begin := run.started if run.restart_count else pod.created)]
+    return max(0.0, (situation.now - max(begins)).total_seconds()) if begins else None
 
 
-def actuation_of(observed: Observed, conditions: Conditions) -> Actuation | None:
+def actuation_of(situation: Situation, conditions: Conditions) -> Actuation | None:
     """Return what brought the deployment to serve, if that is what this pass saw."""
-    now = format_time(observed.now)
-    if is_woken(observed, conditions):
-        path: Literal["level1", "level2"] = "level1" if woken_from(observed) == 1 else "level2"
-        return Actuation(path, round(wake_seconds(observed), 3), _reason_of_wake(observed), now)
-    is_serving = conditions[ready.TYPE].is_true and not (observed.wants_sleep or observed.wants_no_pod)
-    has_started = is_serving and not observed.deployment.recorded.is_true(ready.TYPE)
-    seconds = cold_start_seconds(observed) if has_started else None
-    reason = _reason_of_wake(observed) if is_brought_back(observed) else "started"
+    now = format_time(situation.now)
+    if is_woken(situation, conditions):
+        path: Literal["level1", "level2"] = "level1" if woken_from(situation) == 1 else "level2"
+        return Actuation(path, round(wake_seconds(situation), 3), _reason_of_wake(situation), now)
+    is_serving = conditions[ready.TYPE].is_true and not (situation.wants_sleep or situation.wants_no_pod)
+    has_started = is_serving and not situation.deployment.recorded.is_true(ready.TYPE)
+    seconds = cold_start_seconds(situation) if has_started else None
+    reason = _reason_of_wake(situation) if is_brought_back(situation) else "started"
     return None if seconds is None else Actuation("cold", round(seconds, 3), reason, now)
 
 
-def is_brought_back(observed: Observed) -> bool:
+def is_brought_back(situation: Situation) -> bool:
     """Tell whether a request or a prewarm asked for it after it last came to serve."""
-    ladder, last = observed.ladder, observed.deployment.recorded.last_actuation
+    ladder, last = situation.ladder, situation.deployment.recorded.last_actuation
     told = parse_time(last.time) if last else None
     return bool(ladder and ladder.rung is Rung.ACTIVE and told and ladder.since > told)
 
 
-def _reason_of_wake(observed: Observed) -> str:
-    ladder = observed.ladder
-    return ladder.reason if ladder else f"desiredState is {observed.deployment.lifecycle.desired_state}"
+def _reason_of_wake(situation: Situation) -> str:
+    ladder = situation.ladder
+    return ladder.reason if ladder else f"desiredState is {situation.deployment.lifecycle.desired_state}"
 
 
-def _write_condition(observed: Observed, condition: Condition) -> dict[str, Any]:
+def _write_condition(situation: Situation, condition: Condition) -> dict[str, Any]:
     """Return the condition with its times: the old one unless the status flipped."""
-    before = observed.deployment.recorded.conditions.get(condition.type)
+    before = situation.deployment.recorded.conditions.get(condition.type)
     kept = before.since if before and before.condition.status == condition.status else None
     return {
         "type": condition.type,
         "status": condition.status,
         "reason": condition.reason,
         "message": condition.message[:4096],
-        "lastTransitionTime": format_time(kept or observed.now),
-        "observedGeneration": observed.deployment.generation,
+        "lastTransitionTime": format_time(kept or situation.now),
+        "observedGeneration": situation.deployment.generation,
     }
 
 
-def _rollout(observed: Observed) -> dict[str, Any]:
+def _rollout(situation: Situation) -> dict[str, Any]:
     """Return which revision is wanted, and since when: the deadline counts from there."""
-    known = observed.deployment.recorded.rollout
-    is_same = known is not None and known.revision == observed.revision
+    known = situation.deployment.recorded.rollout
+    is_same = known is not None and known.revision == situation.revision
     since = known.since if known and is_same else None
-    return {"revision": observed.revision, "startTime": format_time(since or observed.now)}
+    return {"revision": situation.revision, "startTime": format_time(since or situation.now)}
 
 
 def _ladder(ladder: Ladder | None) -> dict[str, Any] | None:
@@ -143,11 +143,11 @@ def _ladder(ladder: Ladder | None) -> dict[str, Any] | None:
     return {key: value for key, value in written.items() if value is not None}
 
 
-def _own_pods(observed: Observed) -> list[dict[str, Any]]:
+def _own_pods(situation: Situation) -> list[dict[str, Any]]:
     """Return whom gateways may give requests: what the operator made for this object. Also none is said."""
-    mine = (pod for pod in observed.pods if pod.owner_uid == observed.deployment.uid)
+    mine = (pod for pod in situation.pods if pod.owner_uid == situation.deployment.uid)
     own = sorted(mine, key=lambda pod: (pod.is_deleting, pod.name))[:_MOST_PODS]
-    return [_write_pod(pod, observed.devices.get(pod.name, ())) for pod in own]
+    return [_write_pod(pod, situation.observed.devices.get(pod.name, ())) for pod in own]
 
 
 def _write_pod(pod: Pod, devices: Sequence[str]) -> dict[str, Any]:
@@ -155,13 +155,13 @@ def _write_pod(pod: Pod, devices: Sequence[str]) -> dict[str, Any]:
     return {"name": pod.name, "uid": pod.uid, "revision": pod.revision} | held
 
 
-def _kv_cache(observed: Observed) -> dict[str, Any] | None:
+def _kv_cache(situation: Situation) -> dict[str, Any] | None:
     """Return every report that counts beside the agreed minimum; None while there is none."""
-    counting = block_agreement.reports(observed)
+    counting = block_agreement.reports(situation)
     if not counting:
         return None
-    agreement = block_agreement.agree(observed)
-    ranks = [_write_rank(rank) for rank in ranks_of(observed)]
+    agreement = block_agreement.agree(situation)
+    ranks = [_write_rank(rank) for rank in ranks_of(situation)]
     if agreement is None:
         return {"blockSize": counting[0][1].block_size, "ranks": ranks}
     return {
@@ -173,26 +173,26 @@ def _kv_cache(observed: Observed) -> dict[str, Any] | None:
     }
 
 
-def ranks_of(observed: Observed) -> list[Rank]:
+def ranks_of(situation: Situation) -> list[Rank]:
     """Return what each rank reported and holds. What a replica says as a whole stands at its first."""
-    replicas = ((pod, reports_of(observed.workers[pod.name])) for pod, _ in block_agreement.reports(observed))
-    return [_rank_of(observed, pod, report, is_first=report is told[0]) for pod, told in replicas for report in told]
+    replicas = ((pod, reports_of(situation.workers[pod.name])) for pod, _ in block_agreement.reports(situation))
+    return [_rank_of(situation, pod, report, is_first=report is told[0]) for pod, told in replicas for report in told]
 
 
-def _rank_of(observed: Observed, leader: Pod, report: Report, *, is_first: bool) -> Rank:
-    worker, pod = observed.workers[leader.name], observed.group(leader).pod_name(report.rank)
+def _rank_of(situation: Situation, leader: Pod, report: Report, *, is_first: bool) -> Rank:
+    worker, pod = situation.workers[leader.name], situation.group(leader).pod_name(report.rank)
     return Rank(
         rank=report.rank,
         pod=pod,
         num_gpu_blocks=report.num_gpu_blocks,
         num_cpu_blocks=report.num_cpu_blocks,
-        allocated_gpu_blocks=observed.allocated_gpu_blocks(leader),
+        allocated_gpu_blocks=situation.allocated_gpu_blocks(leader),
         gpu_uuid="" if report.device == "cpu" else report.device,
-        devices=tuple(observed.devices.get(pod, ())),
+        devices=tuple(situation.observed.devices.get(pod, ())),
         residual_bytes=worker.residual_bytes if worker.state is WorkerState.ASLEEP and is_first else 0,
         limited_by=report.limited_by,
         sleep_level=worker.sleep_level,
-        request_counter=observed.counter_when_decided(leader) if is_first else None,
+        request_counter=situation.counter_when_decided(leader) if is_first else None,
     )
 
 

@@ -16,7 +16,7 @@ from dormouse_operator.manifests.common import (
 from dormouse_operator.model import ChildState, Deployment
 
 
-def budget_manifest(deployment: Deployment, num_spares: int = 0) -> Manifest:
+def budget_manifest(deployment: Deployment, wanted_replicas: int, *, num_spares: int = 0) -> Manifest:
     """Return the budget. A pod that is asleep or loads is not ready: AlwaysAllow lets it go, whatever the others do.
 
     `num_spares` replicas sleep while others serve: they are no reason to keep those.
@@ -27,25 +27,28 @@ def budget_manifest(deployment: Deployment, num_spares: int = 0) -> Manifest:
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": metadata_of(deployment, deployment.key.name, labels_of(deployment)),
-        "spec": {"unhealthyPodEvictionPolicy": "AlwaysAllow", **_limit(deployment, num_spares)},
+        "spec": {"unhealthyPodEvictionPolicy": "AlwaysAllow", **_limit(deployment, wanted_replicas, num_spares)},
     }
 
 
-def _limit(deployment: Deployment, num_spares: int) -> Manifest:
+def _limit(deployment: Deployment, wanted_replicas: int, num_spares: int) -> Manifest:
     name = deployment.key.name
     if not deployment.parallelism.is_grouped:
         return {"maxUnavailable": 1 + num_spares, "selector": {"matchLabels": selector_labels(name)}}
     return {
-        "minAvailable": (deployment.replicas - num_spares) * deployment.parallelism.pipeline - 1,
+        "minAvailable": (wanted_replicas - num_spares) * deployment.parallelism.pipeline - 1,
         "selector": group_pods_selector(name),
     }
 
 
-def parse_budget(raw: Mapping[str, Any] | None, deployment: Deployment, num_spares: int = 0) -> ChildState | None:
+def parse_budget(
+    raw: Mapping[str, Any] | None, deployment: Deployment, wanted_replicas: int, *, num_spares: int = 0
+) -> ChildState | None:
     """Compare the budget of the deployment's name with what we would apply."""
     if raw is None:
         return None
-    wanted, metadata, spec = budget_manifest(deployment, num_spares), raw["metadata"], raw.get("spec") or {}
+    metadata, spec = raw["metadata"], raw.get("spec") or {}
+    wanted = budget_manifest(deployment, wanted_replicas, num_spares=num_spares)
     return ChildState(
         uid=metadata["uid"],
         is_ours=is_owned(metadata, deployment),

@@ -72,8 +72,8 @@ def join_group(pod: Manifest, deployment: Deployment, leader: Pod | None, ordina
     ]
 
 
-def ranks_complaint(deployment: Deployment) -> str:
-    """Return why a replica can not have these ranks, with the numbers; "" where nothing speaks against it."""
+def ranks_complaint(deployment: Deployment, wanted_replicas: int) -> str:
+    """Return why so many replicas can not have these ranks, with the numbers; "" where nothing speaks against it."""
     shared = deployment.parallelism
     if shared.num_ranks == 1:
         return ""
@@ -81,7 +81,7 @@ def ranks_complaint(deployment: Deployment) -> str:
     own = next((field for field in ("hostname", "subdomain") if field in spec), None)
     if shared.is_grouped and own:
         return f"spec.template.spec.{own} is set by the operator where spec.parallelism.pipeline is above 1; remove it"
-    most = max(deployment.replicas, deployment.scaling.max_replicas if deployment.scaling else 0)
+    most = max(wanted_replicas, deployment.scaling.max_replicas if deployment.scaling else 0)
     if most * shared.num_ranks > MOST_RANKS_LISTED:
         product = (
             f"{most} replicas x tensor {shared.tensor} x pipeline {shared.pipeline} = {most * shared.num_ranks} ranks"

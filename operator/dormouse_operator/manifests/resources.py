@@ -41,14 +41,14 @@ def _claims(deployment: Deployment) -> list[Manifest]:
     return [{"name": claim.name, **({"request": claim.request} if claim.request else {})} for claim in claims]
 
 
-def claims_complaint(deployment: Deployment) -> str:
+def claims_complaint(deployment: Deployment, wanted_replicas: int) -> str:
     """Return why these claims cannot be; "" where nothing speaks against them. Devices of one claim are one pod's."""
     shared = next((claim for claim in deployment.placement.claims if claim.claim), None)
     if shared is None:
         return ""
     words = f"spec.gpu.claims[{shared.name}].resourceClaimName {shared.claim} is one pod's devices"
     cure = "use resourceClaimTemplateName, with which each pod has its own"
-    most = max(deployment.replicas, deployment.scaling.max_replicas if deployment.scaling else 0)
+    most = max(wanted_replicas, deployment.scaling.max_replicas if deployment.scaling else 0)
     if most > 1:
         return f"{words}, and there may be {most} replicas; {cure}"
     if deployment.parallelism.pipeline > 1:

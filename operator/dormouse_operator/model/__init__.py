@@ -4,7 +4,7 @@ from dormouse_operator.model.activity import Activity
 from dormouse_operator.model.arrows import Arrows
 from dormouse_operator.model.groups import Group, follower_name, leader_name
 from dormouse_operator.model.ladder import Ladder, Rung
-from dormouse_operator.model.observed import STUCK_AFTER, ChildState, Observed, ServiceState
+from dormouse_operator.model.observed import Child, ChildState, Observed, ServiceState
 from dormouse_operator.model.recorded import (
     Actuation,
     Condition,
@@ -52,12 +52,12 @@ __all__ = [
     "AWAKE",
     "CRASH_LOOP",
     "FORMED",
-    "STUCK_AFTER",
     "UNMADE",
     "WAKEABLE",
     "Activity",
     "Actuation",
     "Arrows",
+    "Child",
     "ChildState",
     "Condemnation",
     "Condition",

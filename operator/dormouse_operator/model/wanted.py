@@ -171,7 +171,7 @@ class Deployment:
     generation: int
     model: ModelSource
     image: str | None  # None: the operator chooses
-    replicas: int  # wanted now: spec.replicas, fewer while the load asks for fewer pods, 0 where there should be none
+    replicas: int  # of the spec; 0 where its order is to have no pod
     engine: Engine
     lifecycle: Lifecycle
     resources: Mapping[str, Any]  # Kubernetes ResourceRequirements, which win over what we derive

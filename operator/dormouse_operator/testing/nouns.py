@@ -1,11 +1,13 @@
-"""For tests: what one reconcile may have seen, with valid defaults, so that a test states only what matters."""
+"""For tests: what one reconcile may meet, with valid defaults, so that a test states only what matters."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from dormouse_operator.decide.release import Release
+from dormouse_operator.decide.situation import Situation
 from dormouse_operator.model import (
     AWAKE,
     Condition,
@@ -28,6 +30,7 @@ from dormouse_operator.model import (
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 REVISION = "abcd1234"
+_OBSERVED = {field.name for field in fields(Observed)} - {field.name for field in fields(Situation)}
 
 
 def a_deployment(**fields: Any) -> Deployment:
@@ -82,13 +85,29 @@ def a_worker(state: WorkerState = WorkerState.READY, *, blocks: int = 2000, **fi
     return Worker(**(defaults | fields))
 
 
-def observed(*workers: Worker | None, deployment: Deployment | None = None, **fields: Any) -> Observed:
-    """Return what was seen of a deployment with a pod for each worker; None = it gave no answer."""
+def a_situation(*workers: Worker | None, deployment: Deployment | None = None, **fields: Any) -> Situation:
+    """Return that of a deployment with a pod for each worker; None = it gave no answer. All of the spec is wanted."""
     pods = fields.pop("pods", tuple(a_pod(index) for index in range(len(workers))))
     known = {pod.name: worker for pod, worker in zip(pods, workers, strict=True) if worker}
     wanted = deployment or a_deployment(replicas=len(workers))
-    defaults: dict[str, Any] = {"now": NOW, "image": "worker:1", "revision": REVISION}
-    return Observed(deployment=wanted, pods=pods, workers=known, **(defaults | fields))
+    seen = {name: fields.pop(name) for name in _OBSERVED & fields.keys()}
+    defaults: dict[str, Any] = {
+        "observed": Observed(**{"deployment": wanted, "now": NOW, **seen}),
+        "release": Release(default_image="worker:1"),
+        "image": "worker:1",
+        "revision": REVISION,
+        "wanted_replicas": wanted.replicas,
+        "pods": pods,
+        "workers": known,
+    }
+    return Situation(**(defaults | fields))
+
+
+def but(situation: Situation, **fields: Any) -> Situation:
+    """Return the situation with other fields, of its own or of what was observed. Of a spec all replicas are wanted."""
+    seen = {name: fields.pop(name) for name in _OBSERVED & fields.keys()}
+    scale = {"wanted_replicas": seen["deployment"].replicas} if "deployment" in seen else {}
+    return replace(situation, observed=replace(situation.observed, **seen), **(scale | fields))
 
 
 def recorded(num_gpu_blocks: int = 0, *ranks: Rank, **conditions: tuple[str, str]) -> RecordedStatus:

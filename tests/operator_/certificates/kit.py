@@ -11,7 +11,7 @@ from dormouse_operator.certificates.identities import CertificateSettings, Ident
 from dormouse_operator.errors import NotLeading
 from dormouse_operator.manifests.identity import identity_secret_name, identity_volume, secret_file, secret_manifest
 from dormouse_operator.model import Key
-from dormouse_operator.testing.nouns import observed
+from dormouse_operator.testing.nouns import a_situation, but
 
 SETTINGS = CertificateSettings(
     namespace="system", release="r", lifetime=timedelta(days=1), authority_lifetime=timedelta(days=3650)
@@ -50,9 +50,9 @@ class House:
 
 
 def a_deployment(name="tiny", uid="", **fields):
-    seen = observed()
+    seen = a_situation()
     key = Key("team", name)
-    return replace(seen, deployment=replace(seen.deployment, key=key, uid=uid or f"uid-{name}", **fields))
+    return but(seen, deployment=replace(seen.deployment, key=key, uid=uid or f"uid-{name}", **fields))
 
 
 def neighbours(num=2):

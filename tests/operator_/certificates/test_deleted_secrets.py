@@ -8,7 +8,7 @@ import pytest
 from dormouse_kube.api import SECRETS
 from dormouse_operator.certificates.shelves import PATIENCE
 from dormouse_operator.manifests.identity import identity_secret_name, secret_file
-from dormouse_operator.testing.nouns import a_pod
+from dormouse_operator.testing.nouns import a_pod, but
 from tests.operator_.certificates.kit import CA, GATEWAY, House, a_deployment, files_of, neighbours, secret_of
 
 
@@ -42,7 +42,7 @@ async def test_a_follower_that_waits_is_looked_after_like_any_pod(house):
     await house.identities.step()
     house.kube.finish_deletion(SECRETS, "team", identity_secret_name("tiny"))
     waiting = a_waiting_deployment()
-    house.identities.saw(replace(waiting, pods=(), followers={"leader": waiting.pods}))
+    house.identities.saw(but(waiting, pods=(), followers={"leader": waiting.pods}))
     house.now += PATIENCE
     await house.identities.step()
     assert files_of(house)["tls.key"]

@@ -18,7 +18,7 @@ from dormouse_operator.errors import NotLeading
 from dormouse_operator.manifests.identity import identity_secret_name, secret_file, secret_manifest
 from dormouse_operator.model import Key
 from dormouse_operator.testing.certificates import an_authority
-from dormouse_operator.testing.nouns import observed
+from dormouse_operator.testing.nouns import a_situation
 from tests.operator_.certificates.kit import (
     CA,
     GATEWAY,
@@ -155,20 +155,20 @@ async def test_a_secret_of_somebody_else_is_left_alone_once_nobody_needs_it(hous
 
 
 async def test_at_rest_only_the_secrets_of_the_release_are_read(house):
-    house.identities.saw(observed())
+    house.identities.saw(a_situation())
     await house.identities.step()
     house.kube.calls.clear()
-    house.identities.saw(observed())
+    house.identities.saw(a_situation())
     await house.identities.step()
     assert [(call.verb, call.name) for call in house.kube.calls] == [("get", CA), ("get", GATEWAY)]
 
 
 async def test_an_operator_that_starts_anew_knows_what_was_issued(house):
-    house.identities.saw(observed())
+    house.identities.saw(a_situation())
     await house.identities.step()
     house.kube.calls.clear()
     second = House(house.kube)
-    second.identities.saw(observed())
+    second.identities.saw(a_situation())
     await second.identities.step()
     assert not second.writes()
     assert str(second.tls.identity) == "dormouse://operator/system/r"
@@ -227,7 +227,7 @@ async def test_a_secret_that_somebody_else_made_stays_as_it_is(house, caplog):
 
 
 async def test_what_fails_for_one_does_not_stop_the_others(house, caplog):
-    house.identities.saw(observed())
+    house.identities.saw(a_situation())
     house.kube.fail("apply", SECRETS, Forbidden("no rights here"))
     assert not await house.identities.step()
     assert caplog.text.count("were not issued") == 1
@@ -248,7 +248,7 @@ async def test_it_looks_every_minute_sooner_after_a_failure_and_at_once_at_a_new
     async def sleep(seconds):
         waits.append(seconds)
         if len(waits) == 2:
-            house.identities.saw(observed())
+            house.identities.saw(a_situation())
         if len(waits) > 1:
             await asyncio.Event().wait()
 
@@ -268,10 +268,10 @@ def test_what_is_no_file_of_a_secret_is_empty():
 
 
 async def test_a_deployment_that_is_forgotten_and_seen_again_before_a_write_keeps_its_certificate(house):
-    house.identities.saw(observed())
+    house.identities.saw(a_situation())
     assert await house.identities.step()
     house.identities.forget(Key("team", "tiny"))
-    house.identities.saw(observed())
+    house.identities.saw(a_situation())
     assert await house.identities.step()
     written = house.writes()
     for _ in range(3):
@@ -281,7 +281,7 @@ async def test_a_deployment_that_is_forgotten_and_seen_again_before_a_write_keep
 
 
 async def test_a_deployment_whose_spec_can_not_be_read_keeps_its_certificate_and_gets_the_next(house):
-    house.identities.rejected(Key("team", "tiny"), observed().deployment.uid)
+    house.identities.rejected(Key("team", "tiny"), a_situation().deployment.uid)
     assert await house.identities.step()
     first = secret_file(house.secret(identity_secret_name("tiny"), "team"), "tiny.tls.crt")
     house.now += timedelta(hours=20)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dormouse_operator.decide import block_agreement, ranks
 from dormouse_operator.model import Rank, RecordedStatus, WorkerState
-from dormouse_operator.testing.nouns import NOW, a_deployment, a_pod, a_report, a_worker, observed, recorded
+from dormouse_operator.testing.nouns import NOW, a_deployment, a_pod, a_report, a_situation, a_worker, but, recorded
 
 PROFILED, READY, LOADING, FAILED = (
     WorkerState.PROFILED,
@@ -23,7 +23,7 @@ PROFILED, READY, LOADING, FAILED = (
 
 def holding(count, *workers):
     """Return what is seen when `count` stands in the status as agreed."""
-    return observed(*workers, deployment=a_deployment(replicas=len(workers), recorded=recorded(count)))
+    return a_situation(*workers, deployment=a_deployment(replicas=len(workers), recorded=recorded(count)))
 
 
 def agreed(seen):
@@ -34,7 +34,7 @@ def agreed(seen):
 
 @given(st.lists(st.integers(1, ranks.MAX_BLOCKS), min_size=1, max_size=8))
 def test_the_first_agreement_is_the_minimum_of_all_reports(counts):
-    seen = observed(*(a_worker(PROFILED, blocks=count) for count in counts))
+    seen = a_situation(*(a_worker(PROFILED, blocks=count) for count in counts))
     agreement = block_agreement.agree(seen)
     assert agreement.num_gpu_blocks == min(counts)
     assert agreement.reported == tuple(counts)
@@ -44,12 +44,12 @@ def test_the_first_agreement_is_the_minimum_of_all_reports(counts):
 
 def test_cpu_blocks_are_the_minimum_too():
     reports = [a_report(2000, num_cpu_blocks=count) for count in (30, 10, 20)]
-    seen = observed(*(a_worker(PROFILED, report=report) for report in reports))
+    seen = a_situation(*(a_worker(PROFILED, report=report) for report in reports))
     assert block_agreement.agree(seen).num_cpu_blocks == 10
 
 
 def test_without_any_report_nothing_is_agreed():
-    assert block_agreement.agree(observed(None, a_worker(LOADING))) is None
+    assert block_agreement.agree(a_situation(None, a_worker(LOADING))) is None
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_report_with_an_impossible_number_does_not_count_and_the_others_go_on(
 
 
 def test_a_report_of_no_blocks_and_one_of_a_failed_worker_do_not_count():
-    seen = observed(a_worker(PROFILED, blocks=0), a_worker(FAILED, blocks=5), a_worker(PROFILED, blocks=7))
+    seen = a_situation(a_worker(PROFILED, blocks=0), a_worker(FAILED, blocks=5), a_worker(PROFILED, blocks=7))
     assert block_agreement.reports(seen) == [(seen.pods[2], seen.workers[seen.pods[2].name].report)]
 
 
@@ -93,39 +93,39 @@ def test_blocks_of_another_size_than_those_that_are_held_do_not_count():
 
 def test_among_newcomers_the_size_of_most_counts_and_the_lowest_index_in_a_tie():
     small, large = a_worker(PROFILED, report=a_report(100, block_size=32)), a_worker(PROFILED, blocks=50)
-    assert block_agreement.block_size_of(observed(large, small, small)) == 32
-    assert block_agreement.block_size_of(observed(large, small)) == 16
+    assert block_agreement.block_size_of(a_situation(large, small, small)) == 32
+    assert block_agreement.block_size_of(a_situation(large, small)) == 16
 
 
 def test_the_first_agreement_waits_for_who_has_a_node_but_only_so_long():
     waiting = recorded(0, BlocksAgreed=("False", block_agreement.WAITING_FOR_REPORTS))
-    seen = observed(a_worker(PROFILED), None, deployment=a_deployment(replicas=2), agreement_timeout_s=10)
+    seen = a_situation(a_worker(PROFILED), None, deployment=a_deployment(replicas=2))
     assert agreed(seen) is None
-    begun = replace(seen, deployment=a_deployment(replicas=2, recorded=waiting))
+    begun = but(seen, deployment=a_deployment(replicas=2, recorded=waiting))
     ends = NOW - timedelta(hours=1) + timedelta(seconds=10)
     assert block_agreement.waiting_ends(begun) == ends
-    assert agreed(replace(begun, now=ends - timedelta(seconds=0.001))) is None
-    assert agreed(replace(begun, now=ends)) == 2000
+    assert agreed(but(begun, now=ends - timedelta(seconds=0.001))) is None
+    assert agreed(but(begun, now=ends)) == 2000
 
 
 def test_only_a_recorded_wait_has_an_end():
     waited = recorded(0, BlocksAgreed=("False", "Other"))
-    assert block_agreement.waiting_ends(observed(None, deployment=a_deployment(recorded=waited))) is None
+    assert block_agreement.waiting_ends(a_situation(None, deployment=a_deployment(recorded=waited))) is None
     begun = recorded(0, BlocksAgreed=("False", block_agreement.WAITING_FOR_REPORTS)).conditions["BlocksAgreed"]
     timeless = RecordedStatus(conditions={"BlocksAgreed": replace(begun, since=None)})
-    assert block_agreement.waiting_ends(observed(None, deployment=a_deployment(recorded=timeless))) is None
+    assert block_agreement.waiting_ends(a_situation(None, deployment=a_deployment(recorded=timeless))) is None
 
 
 def test_who_has_no_node_or_has_failed_is_not_waited_for():
     pods = (a_pod(0), a_pod(1, is_scheduled=False), a_pod(2))
-    seen = observed(a_worker(PROFILED), None, a_worker(FAILED, report=None), pods=pods)
+    seen = a_situation(a_worker(PROFILED), None, a_worker(FAILED, report=None), pods=pods)
     assert block_agreement.missing(seen) == []
     assert agreed(seen) == 2000
 
 
 def test_once_somebody_holds_a_cache_nobody_is_waited_for():
     assert agreed(holding(2000, a_worker(READY), None)) == 2000
-    assert agreed(observed(a_worker(READY, blocks=1), None)) == 1
+    assert agreed(a_situation(a_worker(READY, blocks=1), None)) == 1
 
 
 def test_a_smaller_report_lowers_the_agreement():
@@ -148,7 +148,7 @@ def test_while_the_count_is_raised_the_first_to_follow_changes_nothing():
 
 def test_without_a_recorded_count_the_least_that_is_held_counts():
     workers = [a_worker(READY, report=a_report(2100), num_gpu_blocks=count) for count in (2050, 2000)]
-    assert agreed(observed(*workers)) == 2000
+    assert agreed(a_situation(*workers)) == 2000
 
 
 def test_a_recorded_count_that_nobody_holds_binds_nobody():
@@ -159,7 +159,7 @@ def test_who_sleeps_still_holds_its_count():
     rank = Rank(rank=0, pod=a_pod(0).name, num_gpu_blocks=2000, num_cpu_blocks=0, allocated_gpu_blocks=2000)
     status = recorded(2000, rank)
     workers = [a_worker(WorkerState.ASLEEP), a_worker(PROFILED, blocks=2100)]
-    assert agreed(observed(*workers, deployment=a_deployment(replicas=2, recorded=status))) == 2000
+    assert agreed(a_situation(*workers, deployment=a_deployment(replicas=2, recorded=status))) == 2000
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from dormouse_operator.decide.actions import CreateFollower, DeletePod, PutToSle
 from dormouse_operator.decide.rollout import removal
 from dormouse_operator.decide.rollout.inventory import classify_pods
 from dormouse_operator.model import Lifecycle, Parallelism, WorkerState
-from dormouse_operator.testing.nouns import NOW, a_deployment, a_pod, a_worker, observed
+from dormouse_operator.testing.nouns import NOW, a_deployment, a_pod, a_situation, a_worker, but
 
 PAIR = Parallelism(pipeline=2, scheduling_deadline_s=60)
 LEADER = a_pod(num_ranks=2, group_size=2, created=NOW - timedelta(seconds=20))
@@ -21,16 +21,16 @@ FOLLOWER = a_pod(
 
 def seen(leader, *followers, worker=None, **fields):
     deployment = a_deployment(parallelism=PAIR, **fields)
-    return observed(worker, deployment=deployment, pods=(leader,), followers={leader.uid: followers})
+    return a_situation(worker, deployment=deployment, pods=(leader,), followers={leader.uid: followers})
 
 
 def test_the_next_look_is_when_the_time_of_a_group_without_all_nodes_is_over():
     waiting = seen(LEADER, replace(FOLLOWER, is_scheduled=False))
     assert groups.next_deadline(waiting) == NOW + timedelta(seconds=40)
-    assert groups.next_deadline(replace(waiting, now=NOW + timedelta(seconds=40))) is None, "it is told by now"
+    assert groups.next_deadline(but(waiting, now=NOW + timedelta(seconds=40))) is None, "it is told by now"
     begun = replace(LEADER, created=NOW, index=1, name="b", uid="uid-b", is_scheduled=False)
     both = seen(LEADER, replace(FOLLOWER, is_scheduled=False), replicas=2)
-    both = replace(both, pods=(LEADER, begun), now=NOW + timedelta(seconds=40))
+    both = but(both, pods=(LEADER, begun), now=NOW + timedelta(seconds=40))
     assert groups.next_deadline(both) == NOW + timedelta(seconds=60), "the youngest is late, and one ends"
     assert groups.next_deadline(seen(LEADER, FOLLOWER)) is None
 
@@ -39,7 +39,9 @@ def late(*pods, wanted=None):
     """Return what is seen of groups without followers' nodes, long after their time; `pods` are leaders."""
     followers = {pod.uid: (replace(FOLLOWER, leader_uid=pod.uid, is_scheduled=False),) for pod in pods}
     deployment = a_deployment(parallelism=PAIR, replicas=wanted or len(pods))
-    return observed(*[None] * len(pods), deployment=deployment, pods=pods, followers=followers, now=NOW + seconds(999))
+    return a_situation(
+        *[None] * len(pods), deployment=deployment, pods=pods, followers=followers, now=NOW + seconds(999)
+    )
 
 
 def group_of(index, *, age_s=20.0, **fields):
@@ -63,13 +65,13 @@ def test_of_groups_that_hold_nodes_in_vain_the_youngest_gives_them_back():
 
 
 def test_nothing_is_given_back_before_the_time_or_while_pods_come_and_go():
-    assert released(replace(late(group_of(0)), now=NOW)) == []
+    assert released(but(late(group_of(0)), now=NOW)) == []
     assert released(late(group_of(0), group_of(1, age_s=-950))) == [], "a group has just begun anew"
     assert released(late(group_of(0), wanted=2)) == [], "another group is still to begin"
     assert released(late(group_of(0), replace(group_of(1), is_deleting=True), wanted=1)) == []
     orphan = replace(FOLLOWER, leader_uid="gone", is_deleting=True)
     left = late(group_of(0))
-    assert released(replace(left, followers={**left.followers, "gone": (orphan,)})) == []
+    assert released(but(left, followers={**left.observed.followers, "gone": (orphan,)})) == []
 
 
 def test_a_group_that_lost_a_pod_is_no_replica_and_is_not_put_to_sleep_on_its_way_out():
@@ -103,5 +105,5 @@ def test_a_group_of_an_older_revision_that_never_opened_has_nothing_to_keep_it()
 
 
 def test_a_group_of_which_only_followers_are_left_still_holds_its_devices():
-    left = observed(pods=(), deployment=a_deployment(parallelism=PAIR), followers={"gone": (FOLLOWER, FOLLOWER)})
+    left = a_situation(pods=(), deployment=a_deployment(parallelism=PAIR), followers={"gone": (FOLLOWER, FOLLOWER)})
     assert classify_pods(left).num_deleting == 1

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dormouse_operator.act.host_memory import HostMemoryBook
 from dormouse_operator.decide.host_memory_eviction import GIB, Copies, copies_of, evictions
 from dormouse_operator.model import Actuation, Key, Ladder, Lifecycle, RecordedStatus, Rung, WorkerState
-from dormouse_operator.testing.nouns import NOW, a_deployment, a_pod, a_worker, observed
+from dormouse_operator.testing.nouns import NOW, a_deployment, a_pod, a_situation, a_worker, but
 
 ASLEEP = WorkerState.ASLEEP
 LEVEL1 = Ladder(rung=Rung.LEVEL1, since=NOW, reason="idle", idle_since=NOW - timedelta(seconds=600))
@@ -105,7 +105,7 @@ def sleeping(*gib, level=1, ladder=LEVEL1, recorded=None, **fields):
     workers = [a_worker(ASLEEP, sleep_level=level, host_copy_bytes=size * GIB) for size in gib]
     pods = tuple(a_pod(place, node=f"node-{place}") for place in range(len(gib)))
     deployment = a_deployment(replicas=len(gib), recorded=recorded or RecordedStatus(), **fields)
-    return observed(*workers, deployment=deployment, pods=pods, ladder=ladder)
+    return a_situation(*workers, deployment=deployment, pods=pods, ladder=ladder)
 
 
 def test_what_sleeps_at_level_1_keeps_what_its_workers_say_on_their_nodes():
@@ -125,7 +125,7 @@ def test_who_keeps_nothing_is_deeper_or_is_on_its_way_there_has_no_copies():
     assert copies_of(sleeping(0)) is None
     assert copies_of(sleeping(2, level=2)) is None
     assert copies_of(sleeping(2, recorded=RecordedStatus(ladder=replace(LEVEL1, rung=Rung.LEVEL2)))) is None
-    assert copies_of(observed(a_worker(host_copy_bytes=GIB), None)) is None
+    assert copies_of(a_situation(a_worker(host_copy_bytes=GIB), None)) is None
     assert copies_of(sleeping(2, recorded=RecordedStatus(ladder=LEVEL1))) is not None
 
 
@@ -141,7 +141,7 @@ def test_the_book_tells_those_whom_it_concerns_once_and_forgets_who_is_gone():
     first = sleeping(2)
     book.saw(first)
     assert (marked, book.pressure_on(first.deployment.key)) == ([], "")
-    other = replace(sleeping(2), deployment=a_deployment(key=Key("team", "other")))
+    other = but(sleeping(2), deployment=a_deployment(key=Key("team", "other")))
     book.saw(replace(other, ladder=replace(LEVEL1, idle_since=NOW)))
     book.saw(replace(other, ladder=replace(LEVEL1, idle_since=NOW)))
     assert marked == [first.deployment.key]

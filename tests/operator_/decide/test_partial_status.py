@@ -10,7 +10,7 @@ from dormouse_operator.decide.events import events
 from dormouse_operator.decide.phases import Phase, replica_phase
 from dormouse_operator.decide.status import wake_seconds, woken_from
 from dormouse_operator.model import Ladder, Rank, Rung, WorkerState
-from dormouse_operator.testing.nouns import NOW, REVISION, a_deployment, a_worker, observed, recorded
+from dormouse_operator.testing.nouns import NOW, REVISION, a_deployment, a_situation, a_worker, recorded
 
 READY, ASLEEP = WorkerState.READY, WorkerState.ASLEEP
 LADDER = Ladder(rung=Rung.ACTIVE, since=NOW, reason="request", awake=1)
@@ -23,7 +23,7 @@ def partial(*, level_before=1, level=1, **fields):
     ranks.append(Rank(0, SPARE, 2000, 0, 2000, sleep_level=level_before))
     workers = a_worker(READY, last_wake_s=0.5), a_worker(ASLEEP, sleep_level=level, last_wake_s=9.0)
     wanted = a_deployment(replicas=2, recorded=replace(recorded(2000, *ranks), ladder=LADDER))
-    return observed(*workers, deployment=wanted, ladder=LADDER, spares=frozenset({SPARE}), **fields)
+    return a_situation(*workers, deployment=wanted, ladder=LADDER, spares=frozenset({SPARE}), **fields)
 
 
 def told(seen):

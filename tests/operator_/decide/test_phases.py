@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from dormouse_operator.decide.conditions.all import evaluate_all
 from dormouse_operator.decide.phases import REPLICA_PHASES, Phase, deployment_phase, replica_phase
 from dormouse_operator.model import Container, Lifecycle, WorkerState
-from dormouse_operator.testing.nouns import a_deployment, a_pod, a_worker, observed, recorded
+from dormouse_operator.testing.nouns import a_deployment, a_pod, a_situation, a_worker, but, recorded
 
 S = WorkerState
 AUTO, ASLEEP = Lifecycle("Auto", 60), Lifecycle("Asleep", 60)
@@ -39,7 +37,7 @@ def phase_of(seen):
 )
 def test_a_replicas_phase_follows_its_worker_and_the_order(state, lifecycle, phase):
     worker = a_worker(state) if state else None
-    seen = observed(worker, deployment=a_deployment(lifecycle=lifecycle))
+    seen = a_situation(worker, deployment=a_deployment(lifecycle=lifecycle))
     assert replica_phase(seen, seen.pods[0]) is phase
 
 
@@ -55,18 +53,18 @@ def test_a_replicas_phase_follows_its_worker_and_the_order(state, lifecycle, pha
 )
 def test_without_an_answer_the_phase_follows_the_pod(fields, phase):
     pod = a_pod(**fields)
-    seen = observed(None, pods=(pod,))
+    seen = a_situation(None, pods=(pod,))
     assert replica_phase(seen, pod) is phase
 
 
 def test_a_profiled_worker_agrees_as_long_as_another_is_waited_for():
-    seen = observed(a_worker(S.PROFILED), a_worker(S.LOADING))
+    seen = a_situation(a_worker(S.PROFILED), a_worker(S.LOADING))
     assert replica_phase(seen, seen.pods[0]) is Phase.AGREEING
 
 
 def test_a_worker_with_a_cache_behind_a_shut_gate_is_not_active_yet():
     pod = a_pod(gate_open=False, is_ready=False)
-    seen = observed(a_worker(S.READY), pods=(pod,))
+    seen = a_situation(a_worker(S.READY), pods=(pod,))
     assert replica_phase(seen, pod) is Phase.ALLOCATING
 
 
@@ -87,24 +85,24 @@ def test_a_worker_with_a_cache_behind_a_shut_gate_is_not_active_yet():
 def test_a_deployment_is_called_after_what_tells_most(states, lifecycle, phase):
     workers = [a_worker(state) if state else None for state in states]
     wanted = a_deployment(lifecycle=lifecycle, replicas=2, recorded=recorded(2000))
-    assert phase_of(observed(*workers, deployment=wanted)) is phase
+    assert phase_of(a_situation(*workers, deployment=wanted)) is phase
 
 
 def test_a_replica_without_a_pod_is_pending():
-    assert phase_of(observed(deployment=a_deployment())) is Phase.PENDING
+    assert phase_of(a_situation(deployment=a_deployment())) is Phase.PENDING
 
 
 def test_what_is_off_zero_or_not_accepted_says_so():
-    assert phase_of(observed(deployment=a_deployment(replicas=0))) is Phase.OFF
+    assert phase_of(a_situation(deployment=a_deployment(replicas=0))) is Phase.OFF
     zero = a_deployment(replicas=0, lifecycle=Lifecycle("Zero", 60))
-    assert phase_of(observed(deployment=zero)) is Phase.ZERO
+    assert phase_of(a_situation(deployment=zero)) is Phase.ZERO
 
 
 def test_a_start_that_can_not_go_on_has_failed_but_a_taken_name_stops_nobody():
     stuck = a_pod(container=Container(waiting_reason="ErrImagePull"), is_ready=False)
-    seen = observed(None, pods=(stuck,))
+    seen = a_situation(None, pods=(stuck,))
     assert phase_of(seen) is Phase.FAILED
-    assert phase_of(replace(observed(a_worker(S.LOADING)), name_owner="team/older")) is Phase.PROFILING
+    assert phase_of(but(a_situation(a_worker(S.LOADING)), name_owner="team/older")) is Phase.PROFILING
 
 
 def test_every_phase_of_a_replica_has_its_place():

@@ -13,7 +13,7 @@ from dormouse_operator.decide.conditions import memory_profiled
 from dormouse_operator.decide.settled_workers import worker_at_rest
 from dormouse_operator.decide.status import ranks_of
 from dormouse_operator.model import Container, Group, KvCache, Parallelism, Rank, RecordedStatus, WorkerState
-from dormouse_operator.testing.nouns import a_deployment, a_pod, a_report, a_worker, observed
+from dormouse_operator.testing.nouns import a_deployment, a_pod, a_report, a_situation, a_worker
 
 LEADER = a_pod(num_ranks=4, group_size=2)
 FOLLOWER = a_pod(name=f"{LEADER.name}-1", uid="uid-f", ordinal=1, num_ranks=4, group_size=2, leader_uid=LEADER.uid)
@@ -29,7 +29,7 @@ def reporting(*counts, **fields):
 
 def seen(worker):
     deployment = a_deployment(parallelism=SHARED)
-    return observed(worker, deployment=deployment, pods=(LEADER,), followers={LEADER.uid: (FOLLOWER,)})
+    return a_situation(worker, deployment=deployment, pods=(LEADER,), followers={LEADER.uid: (FOLLOWER,)})
 
 
 def test_the_least_of_the_ranks_holds_and_is_named_with_its_pod():
@@ -40,7 +40,7 @@ def test_the_least_of_the_ranks_holds_and_is_named_with_its_pod():
 
 
 def test_a_replica_with_one_rank_is_named_by_its_pod():
-    assert str(block_agreement.agree(observed(a_worker()))) == "2000, as pod tiny-abcd1234-0 reported"
+    assert str(block_agreement.agree(a_situation(a_worker()))) == "2000, as pod tiny-abcd1234-0 reported"
 
 
 @given(st.lists(st.integers(1, 5000), min_size=4, max_size=4), st.lists(st.integers(0, 9), min_size=4, max_size=4))

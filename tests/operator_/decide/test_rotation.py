@@ -24,12 +24,12 @@ from dormouse_operator.decide.rotation import PATIENCE, SPREAD, Held, Rotation
 from dormouse_operator.manifests.common import owner_of
 from dormouse_operator.manifests.identity import identity_secret_name, secret_file, secret_manifest, shared_metadata
 from dormouse_operator.testing.certificates import a_bundle, an_authority
-from dormouse_operator.testing.nouns import observed
+from dormouse_operator.testing.nouns import a_situation
 from tests.operator_.certificates.kit import CA, GATEWAY, House, authority_secret
 
 LATE = timedelta(seconds=120)  # so late a process may use what stands in its Secret
 STEP = timedelta(seconds=30)
-SEEN = observed()
+SEEN = a_situation()
 NAME = SEEN.deployment.key.name
 WORKERS = (identity_secret_name(NAME), SEEN.deployment.key.namespace)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -12,7 +12,7 @@ from dormouse_operator.decide.condemned import COUNTED_FROM, by_epoch, first_epo
 from dormouse_operator.decide.rollout.change import Change, change_of
 from dormouse_operator.model import Condemnation
 from dormouse_operator.parse import OPERATOR_KEY, parse_pod
-from dormouse_operator.testing.nouns import NOW, a_deployment, a_pod, a_worker, observed
+from dormouse_operator.testing.nouns import NOW, a_deployment, a_pod, a_situation, a_worker
 from tests.operator_.kit import passes, serving, uids
 
 FAR = 2**63
@@ -128,7 +128,7 @@ async def test_a_worker_that_says_more_and_more_is_replaced_before_our_epoch_lea
 
 def test_only_another_pod_helps_one_that_takes_no_command():
     pod = a_pod()
-    seen = observed(None, deployment=a_deployment(), condemned={pod.name: Condemnation("Why", "words")})
+    seen = a_situation(None, deployment=a_deployment(), condemned={pod.name: Condemnation("Why", "words")})
     assert change_of(seen, pod) is Change.POD
 
 

@@ -9,7 +9,7 @@ from dormouse_operator.decide.conditions.all import evaluate_all
 from dormouse_operator.decide.status import build_status
 from dormouse_operator.model import Container, Failure
 from dormouse_operator.parse import format_time, parse_status
-from dormouse_operator.testing.nouns import NOW, a_deployment, a_pod, a_worker, observed
+from dormouse_operator.testing.nouns import NOW, a_deployment, a_pod, a_situation, a_worker, but
 
 KILLED = "the engine process was killed by signal 9 (SIGKILL); its last words: none"
 
@@ -162,13 +162,13 @@ def written(seen):
     """Return the crashes in the status, and the same sight with that status recorded."""
     status = build_status(seen, evaluate_all(seen), url="")
     deployment = replace(seen.deployment, recorded=parse_status(status))
-    return status["crashes"], replace(seen, deployment=deployment)
+    return status["crashes"], but(seen, deployment=deployment)
 
 
 def test_the_status_holds_the_newest_thousand_with_few_words_and_tells_each_once():
     """More than the schema allows would have every later status refused."""
     pods = tuple(ended(index, seconds=1 + (index * 7) % 1005) for index in range(1005))
-    seen = observed(*[None] * 1005, pods=pods, deployment=a_deployment(replicas=1005))
+    seen = a_situation(*[None] * 1005, pods=pods, deployment=a_deployment(replicas=1005))
     assert len(crashes.news(seen)) == 1000
     told, later = written(seen)
     assert {crash["podUID"] for crash in told} == {
@@ -183,7 +183,7 @@ def test_the_status_holds_the_newest_thousand_with_few_words_and_tells_each_once
 def test_who_ended_in_order_has_no_time_and_is_left_out_first():
     asked = a_pod(2000, container=Container(restart_count=1, exit_code=0, is_running=True))
     pods = (asked, *(ended(index, seconds=index) for index in range(1000)))
-    told, _ = written(observed(*[None] * 1001, pods=pods, deployment=a_deployment(replicas=1001)))
+    told, _ = written(a_situation(*[None] * 1001, pods=pods, deployment=a_deployment(replicas=1001)))
     assert asked.uid not in {crash["podUID"] for crash in told}
 
 
@@ -192,7 +192,7 @@ def test_what_the_front_before_said_of_its_engines_is_not_counted_again_after_a_
     old = a_worker(
         engine_failures=2, last_engine_failure=Failure("EngineDied", KILLED), engine_failed=NOW - timedelta(seconds=60)
     )
-    before = observed(old)
+    before = a_situation(old)
     [crash], seen = written(before)
     assert crash["count"] == 2
     restarted = replace(seen, pods=(ended(0, seconds=20, started=started),))
@@ -208,7 +208,7 @@ def test_what_the_front_before_said_of_its_engines_is_not_counted_again_after_a_
 def test_an_engine_that_ended_just_as_the_restart_is_seen_counts_with_the_next_look():
     """The front that tells may be either one."""
     worker = a_worker(engine_failures=1, last_engine_failure=Failure("EngineDied", KILLED), engine_failed=NOW)
-    [crash], seen = written(observed(worker, pods=(ended(0, seconds=20),)))
+    [crash], seen = written(a_situation(worker, pods=(ended(0, seconds=20),)))
     assert (crash["count"], crash["reason"]) == (1, "WorkerCrashed")
     [crash], _ = written(seen)
     assert (crash["count"], crash["reason"]) == (2, "EngineDied")

@@ -9,7 +9,7 @@ from dormouse_api.names import API_VERSION, LABEL_REVISION
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS, SERVICES
 from dormouse_operator.decide.conditions.all import evaluate_all
 from dormouse_operator.decide.status import build_status
-from dormouse_operator.testing.nouns import a_pod, observed
+from dormouse_operator.testing.nouns import a_pod, a_situation
 from dormouse_operator.testing.workers import FakeWorker
 from tests.operator_.kit import passes
 from tools.bootstrap import ROOT
@@ -42,10 +42,10 @@ async def test_the_status_names_the_pods_that_the_operator_made_and_no_other_tha
 def test_there_are_never_more_pods_in_the_status_than_the_schema_allows_and_those_that_go_are_left_out_first():
     schema = yaml.safe_load((ROOT / "crds" / "inferencedeployments.yaml").read_text())
     status = schema["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
-    limit, uid = status["pods"]["maxItems"], observed().deployment.uid
+    limit, uid = status["pods"]["maxItems"], a_situation().deployment.uid
     going = [a_pod(name=f"a{number}", uid=f"a{number}", owner_uid=uid, is_deleting=True) for number in range(10)]
     staying = [a_pod(name=f"b{number}", uid=f"b{number}", owner_uid=uid) for number in range(limit)]
-    seen = replace(observed(), pods=(*going, *staying))
+    seen = replace(a_situation(), pods=(*going, *staying))
     told = build_status(seen, [*evaluate_all(seen)], url="")["pods"]
     assert {pod["name"] for pod in told} == {pod.name for pod in staying}
 

@@ -154,7 +154,7 @@ def test_a_ranks_service_that_was_changed_is_not_current(change):
 
 
 def test_a_budget_of_groups_lets_one_pod_go_and_then_waits_for_its_group():
-    spec = budget_manifest(deployment(pipeline=3, replicas=4))["spec"]
+    spec = budget_manifest(deployment(pipeline=3), 4)["spec"]
     assert spec["minAvailable"] == 11
     assert "maxUnavailable" not in spec
     (components,) = spec["selector"]["matchExpressions"]
@@ -179,7 +179,8 @@ COMPLAINTS = {
 
 @pytest.mark.parametrize(("change", "words"), COMPLAINTS.values(), ids=COMPLAINTS)
 def test_what_can_not_be_is_refused_with_the_numbers(change, words):
-    assert words in ranks_complaint(deployment(**change))
+    wanted = deployment(**change)
+    assert words in ranks_complaint(wanted, wanted.replicas)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +194,8 @@ def test_what_can_not_be_is_refused_with_the_numbers(change, words):
     ],
 )
 def test_what_can_be_is_not_refused(change):
-    assert ranks_complaint(deployment(**change)) == ""
+    wanted = deployment(**change)
+    assert ranks_complaint(wanted, wanted.replicas) == ""
 
 
 @pytest.mark.parametrize(("name", "size"), [("tensor", 0), ("pipeline", 65)])

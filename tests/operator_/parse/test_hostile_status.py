@@ -17,7 +17,7 @@ from dormouse_operator.decide.planner import plan
 from dormouse_operator.decide.status import build_status
 from dormouse_operator.errors import WorkerRefused
 from dormouse_operator.model import Lifecycle, WorkerState
-from dormouse_operator.testing.nouns import REVISION, a_deployment, observed
+from dormouse_operator.testing.nouns import REVISION, a_deployment, a_situation
 
 ODD_FLOATS = [float("nan"), float("inf"), float("-inf"), -1.0, 1e300, -1e300, 253_402_300_800.0]
 NUMBERS = {
@@ -61,7 +61,7 @@ def test_no_numbers_of_a_worker_end_in_an_exception(status, order):
         worker = parse_worker(status)
     except WorkerRefused:
         return  # in words: see below
-    seen = observed(worker, deployment=a_deployment(lifecycle=Lifecycle(order, 60)))
+    seen = a_situation(worker, deployment=a_deployment(lifecycle=Lifecycle(order, 60)))
     written = build_status(seen, evaluate_all(seen), url="")
     json.dumps(written, allow_nan=False)
     plan(seen)

@@ -18,9 +18,10 @@ from dormouse_operator.decide.conditions import (
     scheduled,
     sleep_verified,
 )
-from dormouse_operator.model import Condition, Observed
+from dormouse_operator.decide.situation import Situation
+from dormouse_operator.model import Condition
 
-Step = Callable[[Observed], Condition]
+Step = Callable[[Situation], Condition]
 
 STEPS: Sequence[Step] = (
     accepted.evaluate,
@@ -37,7 +38,7 @@ STEPS: Sequence[Step] = (
 )
 
 
-def evaluate_all(observed: Observed) -> tuple[Condition, ...]:
+def evaluate_all(situation: Situation) -> tuple[Condition, ...]:
     """Return all conditions, in order; the last one sums up the others."""
-    conditions = tuple(step(observed) for step in STEPS)
-    return (*conditions, degraded.evaluate(observed, conditions))
+    conditions = tuple(step(situation) for step in STEPS)
+    return (*conditions, degraded.evaluate(situation, conditions))

@@ -4,34 +4,35 @@ from __future__ import annotations
 
 from dormouse_operator.decide import block_agreement
 from dormouse_operator.decide.conditions.verdicts import failed, first_failed, holds, no_replicas, not_yet, unknown
-from dormouse_operator.model import AWAKE, Condition, Observed, WorkerState
+from dormouse_operator.decide.situation import Situation
+from dormouse_operator.model import AWAKE, Condition, WorkerState
 
 TYPE = "CacheAllocated"
 
 
-def evaluate(observed: Observed) -> Condition:
+def evaluate(situation: Situation) -> Condition:
     """See the module."""
-    there = observed.replicas
-    if off := no_replicas(TYPE, observed):
+    there = situation.replicas
+    if off := no_replicas(TYPE, situation):
         return off
-    if found := first_failed(observed, "later"):
+    if found := first_failed(situation, "later"):
         pod, failure = found
         return failed(TYPE, failure.reason, f"pod {pod.name}: {failure.message}")
-    agreement = block_agreement.agree(observed)
+    agreement = block_agreement.agree(situation)
     if agreement is None:
         return unknown(TYPE, "WaitingForAgreement", "no number of blocks is agreed")
-    profiled = (pod for pod in there if observed.state(pod) is WorkerState.PROFILED)
-    if refused := next((pod for pod in profiled if pod.name in observed.refusals), None):
-        return failed(TYPE, "AllocationRefused", f"pod {refused.name}: {observed.refusals[refused.name]}")
-    sleeping = [pod for pod in there if observed.state(pod) is WorkerState.ASLEEP]
-    if asleep := next((pod for pod in sleeping if not observed.is_spare(pod)), None):
+    profiled = (pod for pod in there if situation.state(pod) is WorkerState.PROFILED)
+    if refused := next((pod for pod in profiled if pod.name in situation.observed.refusals), None):
+        return failed(TYPE, "AllocationRefused", f"pod {refused.name}: {situation.observed.refusals[refused.name]}")
+    sleeping = [pod for pod in there if situation.state(pod) is WorkerState.ASLEEP]
+    if asleep := next((pod for pod in sleeping if not situation.is_spare(pod)), None):
         return not_yet(TYPE, "Asleep", f"pod {asleep.name} is asleep and has given its cache back")
     holding = [
         pod
         for pod in there
-        if observed.state(pod) in AWAKE and observed.allocated_gpu_blocks(pod) == agreement.num_gpu_blocks
+        if situation.state(pod) in AWAKE and situation.allocated_gpu_blocks(pod) == agreement.num_gpu_blocks
     ]
-    words = f"{len(holding)} of {observed.deployment.replicas} workers hold {agreement.num_gpu_blocks} blocks"
-    if len(holding) + observed.spare_replicas < observed.deployment.replicas:
+    words = f"{len(holding)} of {situation.wanted_replicas} workers hold {agreement.num_gpu_blocks} blocks"
+    if len(holding) + situation.spare_replicas < situation.wanted_replicas:
         return not_yet(TYPE, "Allocating", words)
     return holds(TYPE, "Allocated", words)

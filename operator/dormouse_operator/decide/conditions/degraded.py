@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from dormouse_api.short_names import REASON
 from dormouse_operator.decide.conditions.verdicts import failed, not_yet
-from dormouse_operator.model import Condition, Observed
+from dormouse_operator.decide.situation import Situation
+from dormouse_operator.model import Condition
 from dormouse_operator.parse import format_time
 
 TYPE = "Degraded"
@@ -16,53 +17,52 @@ _FREE = (
 )
 
 
-def evaluate(observed: Observed, others: Iterable[Condition]) -> Condition:
+def evaluate(situation: Situation, others: Iterable[Condition]) -> Condition:
     """See the module. `others` are the conditions that were evaluated before."""
-    if observed.forbidden:
-        return _is(failed(TYPE, "Forbidden", f"the API server does not allow it: {observed.forbidden}"))
-    if worst := next((observed.condemned[name] for name in sorted(observed.condemned)), None):
+    if situation.observed.forbidden:
+        return _is(failed(TYPE, "Forbidden", f"the API server does not allow it: {situation.observed.forbidden}"))
+    if worst := next((situation.condemned[name] for name in sorted(situation.condemned)), None):
         return _is(failed(TYPE, worst.reason, worst.message))
-    if refusing := next(((name, observed.refusing[name]) for name in sorted(observed.refusing)), None):
-        return _is(failed(TYPE, "CredentialRefused", f"pod {refusing[0]} takes no orders: {refusing[1]}"))
+    if refusing := min(situation.observed.refusing, default=""):
+        words = f"pod {refusing} takes no orders: {situation.observed.refusing[refusing]}"
+        return _is(failed(TYPE, "CredentialRefused", words))
     if failure := next((condition for condition in others if condition.is_failure), None):
         return _is(failed(TYPE, failure.reason, failure.message))
-    if stuck := _stuck_pod(observed):
+    if stuck := _stuck_pod(situation):
         return _is(failed(TYPE, "PodStuck", stuck))
-    return _of_others(observed) or not_yet(TYPE, "AsExpected", "nothing needs attention")
+    return _of_others(situation) or not_yet(TYPE, "AsExpected", "nothing needs attention")
 
 
-def _of_others(observed: Observed) -> Condition | None:
+def _of_others(situation: Situation) -> Condition | None:
     """Tell of what somebody else did, or has; None if there is nothing of the kind."""
-    key = observed.deployment.key
-    if observed.dropped:
-        words = f"the API server does not keep status.{', status.'.join(observed.dropped)}: its definition of"
+    seen, key = situation.observed, situation.deployment.key
+    if seen.dropped:
+        words = f"the API server does not keep status.{', status.'.join(seen.dropped)}: its definition of"
         cure = "apply the one of this release: kubectl apply --server-side -f crds/"
         return _is(
             failed(TYPE, "DefinitionOutdated", f"{words} InferenceDeployment is older than this operator; {cure}")
         )
-    if observed.unmade:
-        words = f"pod {min(observed.unmade)} names this object as its owner, and no operator made it"
+    if situation.unmade:
+        words = f"pod {min(situation.unmade)} names this object as its owner, and no operator made it"
         return _is(
             failed(TYPE, "ForeignPod", f"{words}: it is not asked, no request is to go there, and it is deleted")
         )
-    if observed.arrows and observed.policy and not observed.policy.is_ours:
+    if situation.release.arrows and situation.policy and not situation.policy.is_ours:
         words = f"a NetworkPolicy {key.name} exists that does not belong to this object, so it has none of ours"
         return _is(failed(TYPE, "PolicyNameTaken", f"{words}; remove it or choose another name"))
-    if observed.foreign:
-        words = f"pod {min(observed.foreign)} has the labels of a worker and belongs to no InferenceDeployment"
+    if seen.foreign:
+        words = f"pod {min(seen.foreign)} has the labels of a worker and belongs to no InferenceDeployment"
         return _is(failed(TYPE, "ForeignPod", f"{words}: it is not asked, and no request is to go there"))
-    if observed.name_owner:
-        name = observed.deployment.model.served_name
-        words = (
-            f"{observed.name_owner} has the model name {name!r}, or had it until lately; this one answers to {key} only"
-        )
+    if seen.name_owner:
+        name = situation.deployment.model.served_name
+        words = f"{seen.name_owner} has the model name {name!r}, or had it until lately; this one answers to {key} only"
         return _is(failed(TYPE, REASON, f"{words}. Set another spec.model.name"))
     return None
 
 
-def _stuck_pod(observed: Observed) -> str:
+def _stuck_pod(situation: Situation) -> str:
     """Name a pod that does not end, and what helps; "" if there is none."""
-    late = ((pod.name, pod.ends_by) for pod in observed.pods if pod.ends_by and observed.is_stuck(pod))
+    late = ((pod.name, pod.ends_by) for pod in situation.pods if pod.ends_by and situation.is_stuck(pod))
     return next((f"pod {name} was to be gone by {format_time(end)}; {_FREE}" for name, end in late), "")
 
 

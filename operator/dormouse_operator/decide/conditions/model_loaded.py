@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dormouse_operator.decide.conditions.verdicts import failed, first_failed, holds, no_replicas, not_yet, unknown
 from dormouse_operator.decide.crashes import end_of
-from dormouse_operator.model import Condition, Container, Observed, Pod, WorkerState
+from dormouse_operator.decide.situation import Situation
+from dormouse_operator.model import Condition, Container, Pod, WorkerState
 from dormouse_operator.parse import format_time
 
 TYPE = "ModelLoaded"
@@ -14,21 +15,21 @@ _NORMAL_WAITS = {"", "ContainerCreating", "PodInitializing", "CrashLoopBackOff"}
 _UNLOADED = {None, WorkerState.STARTING, WorkerState.LOADING}
 
 
-def evaluate(observed: Observed) -> Condition:
+def evaluate(situation: Situation) -> Condition:
     """See the module."""
-    there = observed.replicas
-    if off := no_replicas(TYPE, observed):
+    there = situation.replicas
+    if off := no_replicas(TYPE, situation):
         return off
     if not there:
         return unknown(TYPE, "WaitingForPods", "no pod exists yet")
-    everybody = [pod for leader in there for pod in observed.group(leader).members]
+    everybody = [pod for leader in there for pod in situation.group(leader).members]
     containers = [(pod, container) for pod in everybody for container in (pod.downloader, pod.container)]
     if pulling := next((both for both in containers if both[1].waiting_reason in _PULLING), None):
         return failed(TYPE, "ImagePullFailed", f"pod {pulling[0].name}: {_pull_words(pulling[1])}")
     if stuck := next((both for both in containers if both[1].waiting_reason not in _NORMAL_WAITS), None):
         words = f"pod {stuck[0].name}: {stuck[1].waiting_reason}: {stuck[1].waiting_message}"
         return failed(TYPE, "ContainerNotStarted", words)
-    if downloading := next((told for pod in everybody if (told := _download(observed, pod))), None):
+    if downloading := next((told for pod in everybody if (told := _download(situation, pod))), None):
         return downloading
     if ended := next((pod for pod in there if _has_ended(pod)), None):
         words = f"pod {ended.name}: {end_of(ended.container)}"
@@ -36,26 +37,26 @@ def evaluate(observed: Observed) -> Condition:
         return (
             failed(TYPE, "WorkerCrashed", words) if ended.container.exit_code else not_yet(TYPE, "WorkerEnded", words)
         )
-    if looping := next((words for pod in there if (words := _looping(observed, pod))), ""):
+    if looping := next((words for pod in there if (words := _looping(situation, pod))), ""):
         return failed(TYPE, "WorkerCrashed", looping)
-    if found := first_failed(observed, "loading"):
+    if found := first_failed(situation, "loading"):
         pod, failure = found
         return failed(TYPE, failure.reason, f"pod {pod.name}: {failure.message}")
-    if behind := next((pod for pod in there if observed.state(pod) in _UNLOADED), None):
-        return _progress(observed, behind)
+    if behind := next((pod for pod in there if situation.state(pod) in _UNLOADED), None):
+        return _progress(situation, behind)
     return holds(TYPE, "Loaded", f"{len(there)} of {len(there)} workers have loaded the model")
 
 
-def _looping(observed: Observed, leader: Pod) -> str:
+def _looping(situation: Situation, leader: Pod) -> str:
     """Return of which follower the kubelet starts the container again and again, and its ranks; "" of none."""
-    group = observed.group(leader)
+    group = situation.group(leader)
     pod = group.looping
     return f"pod {pod.name} ({group.ranks_of(pod)}): {end_of(pod.container)}" if pod else ""
 
 
-def _download(observed: Observed, pod: Pod) -> Condition | None:
+def _download(situation: Situation, pod: Pod) -> Condition | None:
     """Tell of the init container that fetches the model while it runs or has failed; None once it is done."""
-    downloader, hub = pod.downloader, observed.deployment.model.hub
+    downloader, hub = pod.downloader, situation.deployment.model.hub
     if hub is None or not (downloader.is_running or downloader.exit_code):
         return None
     source = f"hf://{hub.repo} at revision {hub.revision}"
@@ -68,29 +69,29 @@ def _after(container: Container) -> str:
     return f" (after {end_of(container)})" if container.exit_code is not None else ""
 
 
-def _progress(observed: Observed, behind: Pod) -> Condition:
+def _progress(situation: Situation, behind: Pod) -> Condition:
     """Tell how far the workers are, and of one of those behind what it does."""
-    loaded = [pod for pod in observed.replicas if observed.state(pod) not in _UNLOADED]
-    state = observed.state(behind)
-    words = f"{len(loaded)} of {len(observed.replicas)} workers have loaded the model; pod {behind.name} "
-    end = _cause(observed, behind)
+    loaded = [pod for pod in situation.replicas if situation.state(pod) not in _UNLOADED]
+    state = situation.state(behind)
+    words = f"{len(loaded)} of {len(situation.replicas)} workers have loaded the model; pod {behind.name} "
+    end = _cause(situation, behind)
     if state is None and behind.gate_open:  # it has served
         since = f" since {format_time(behind.ready_since)}" if behind.ready_since and not behind.is_ready else ""
-        words += f"gives no answer{since}: {observed.unreachable.get(behind.name, 'it was not asked yet')}"
+        words += f"gives no answer{since}: {situation.unreachable.get(behind.name, 'it was not asked yet')}"
         return not_yet(TYPE, "WorkerSilent", words)
     if state is None:
-        why = observed.unreachable.get(behind.name, "")
+        why = situation.unreachable.get(behind.name, "")
         return not_yet(TYPE, "WorkerStarting", f"{words}starts{': ' + why if why else ''}{end}")
     return not_yet(TYPE, "Loading", f"{words}is loading{end}")
 
 
-def _cause(observed: Observed, pod: Pod) -> str:
+def _cause(situation: Situation, pod: Pod) -> str:
     """Return what ended before a worker began anew, with its time; "" where that explains nothing.
 
     An engine that died explains what the next one does. The container's end explains the first engine of its next run,
     until the pod has been let serve: what comes after that has another cause.
     """
-    worker = observed.worker(pod)
+    worker = situation.worker(pod)
     if worker and worker.last_engine_failure:
         when = f"at {format_time(worker.engine_failed)}: " if worker.engine_failed else ""
         return f" ({when}{worker.last_engine_failure.message})"

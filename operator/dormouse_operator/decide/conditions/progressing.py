@@ -14,42 +14,43 @@ from dormouse_operator.decide.rollout.stall import (
     is_late,
     stall_of,
 )
-from dormouse_operator.model import Condition, Observed
+from dormouse_operator.decide.situation import Situation
+from dormouse_operator.model import Condition
 
 TYPE = CONDITION
 RECREATING = "Recreating"
 _REMEDY = "the old pods serve on; change the spec, or apply the old one again to return to it"
 
 
-def evaluate(observed: Observed) -> Condition:
+def evaluate(situation: Situation) -> Condition:
     """See the module."""
-    standing = classify_pods(observed)
-    if rejection(observed):
+    standing = classify_pods(situation)
+    if rejection(situation):
         return unknown(TYPE, "NotAccepted", "the spec is not accepted")
-    if stop := stall_of(observed, standing):
+    if stop := stall_of(situation, standing):
         is_told = stop.message.endswith(_REMEDY)  # taken from the recorded condition
-        words = stop.message if is_told else f"revision {observed.revision} stopped: {stop.message}; {_REMEDY}"
+        words = stop.message if is_told else f"revision {situation.revision} stopped: {stop.message}; {_REMEDY}"
         return failed(TYPE, stop.reason, words)
-    if is_complete(observed, standing):
-        return holds(TYPE, COMPLETE, f"all pods are of revision {observed.revision}")
-    available = sum(is_available(observed, pod) for pod in standing.new)
-    words = f"{available} of {observed.deployment.replicas} replicas of revision {observed.revision} are there"
-    if is_late(observed, standing):
-        limit_s = observed.deployment.rollout.progress_deadline_s
+    if is_complete(situation, standing):
+        return holds(TYPE, COMPLETE, f"all pods are of revision {situation.revision}")
+    available = sum(is_available(situation, pod) for pod in standing.new)
+    words = f"{available} of {situation.wanted_replicas} replicas of revision {situation.revision} are there"
+    if is_late(situation, standing):
+        limit_s = situation.deployment.rollout.progress_deadline_s
         return not_yet(TYPE, DEADLINE_EXCEEDED, f"no progress for {limit_s} s: {words}")
-    if not is_exchanging(observed, standing):
+    if not is_exchanging(situation, standing):
         return holds(TYPE, "Starting", words)
-    return _moving(observed, standing, words)
+    return _moving(situation, standing, words)
 
 
-def _moving(observed: Observed, standing: Standing, words: str) -> Condition:
+def _moving(situation: Situation, standing: Standing, words: str) -> Condition:
     """Tell how the exchange is done, and why not otherwise."""
-    if observed.deployment.rollout.strategy == "Surge":
+    if situation.deployment.rollout.strategy == "Surge":
         return holds(TYPE, "Surging", words)
     if group := next((pod for pod in standing.old if pod.group_size > 1), None):
         why = f"SleepSwap can not exchange the engine of a group of {group.group_size} pods"
         return holds(TYPE, RECREATING, f"{why}: each group is deleted first, then created; {words}")
-    if any(change_of(observed, pod) is Change.POD for pod in standing.old):
+    if any(change_of(situation, pod) is Change.POD for pod in standing.old):
         why = "SleepSwap can not change image, device, resources or volumes of a pod"
         return holds(TYPE, RECREATING, f"{why}: each pod is deleted first, then created; {words}")
     return holds(TYPE, "Swapping", words)

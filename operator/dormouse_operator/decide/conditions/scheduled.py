@@ -6,54 +6,55 @@ from dormouse_operator.decide.children import free_name
 from dormouse_operator.decide.conditions.accepted import rejection
 from dormouse_operator.decide.conditions.verdicts import failed, holds, no_replicas, not_yet, unknown
 from dormouse_operator.decide.groups import scheduling_ends
-from dormouse_operator.model import Condition, Group, Observed, Pod, follower_name
+from dormouse_operator.decide.situation import Situation
+from dormouse_operator.model import Condition, Group, Pod, follower_name
 
 TYPE = "Scheduled"
 GROUP_BROKEN = "GroupBroken"
 
 
-def evaluate(observed: Observed) -> Condition:
+def evaluate(situation: Situation) -> Condition:
     """See the module."""
-    wanted, there = observed.deployment.replicas, observed.replicas
-    if rejection(observed):
+    wanted, there = situation.wanted_replicas, situation.replicas
+    if rejection(situation):
         return unknown(TYPE, "NotAccepted", "the spec is not accepted")
-    if refused := _refused_pod(observed):
+    if refused := _refused_pod(situation):
         return failed(TYPE, "PodRejected", refused)
-    if refused := _refused_child(observed):
+    if refused := _refused_child(situation):
         return failed(TYPE, "ChildRejected", refused)
-    if off := no_replicas(TYPE, observed):
+    if off := no_replicas(TYPE, situation):
         return off
     if ended := next((pod for pod in there if pod.has_ended), None):
         return not_yet(TYPE, "PodEnded", f"pod {ended.name} ended: {ended.end_message or 'no reason given'}")
     if broken := next(
-        (why for pod in observed.pods if observed.is_wanted(pod) and (why := _breach(observed, pod))), ""
+        (why for pod in situation.pods if situation.is_wanted(pod) and (why := _breach(situation, pod))), ""
     ):
         return not_yet(TYPE, GROUP_BROKEN, broken)
     if len(there) < wanted:
-        return not_yet(TYPE, "PodsMissing", f"{len(there)} of {wanted} pods exist{_still_ending(observed)}")
-    return _groups(observed) if observed.deployment.parallelism.is_grouped else _pods(observed)
+        return not_yet(TYPE, "PodsMissing", f"{len(there)} of {wanted} pods exist{_still_ending(situation)}")
+    return _groups(situation) if situation.deployment.parallelism.is_grouped else _pods(situation)
 
 
-def _pods(observed: Observed) -> Condition:
+def _pods(situation: Situation) -> Condition:
     """Tell of replicas that are one pod each."""
-    there = observed.replicas
+    there = situation.replicas
     if stuck := next((pod for pod in there if pod.unscheduled_message), None):
         return failed(TYPE, "Unschedulable", f"pod {stuck.name}: {stuck.unscheduled_message}")
     if waiting := next((pod for pod in there if not pod.is_scheduled), None):
         return not_yet(TYPE, "WaitingForNode", f"pod {waiting.name} has no node yet")
-    return holds(TYPE, "Scheduled", f"{len(there)} of {observed.deployment.replicas} pods have a node")
+    return holds(TYPE, "Scheduled", f"{len(there)} of {situation.wanted_replicas} pods have a node")
 
 
-def _groups(observed: Observed) -> Condition:
+def _groups(situation: Situation) -> Condition:
     """Tell of groups that are not whole: the one whose time is over first, else the first."""
-    groups = [observed.group(pod) for pod in observed.replicas]
-    wanted = observed.deployment.replicas * observed.deployment.parallelism.pipeline
+    groups = [situation.group(pod) for pod in situation.replicas]
+    wanted = situation.wanted_replicas * situation.deployment.parallelism.pipeline
     there = sum(len(group.members) for group in groups)
     if there < wanted:
         return not_yet(TYPE, "PodsMissing", f"{there} of {wanted} pods exist")
     waiting = [group for group in groups if not group.is_scheduled]
-    if late := next((group for group in waiting if observed.now >= scheduling_ends(observed, group.leader)), None):
-        limit_s = observed.deployment.parallelism.scheduling_deadline_s
+    if late := next((group for group in waiting if situation.now >= scheduling_ends(situation, group.leader)), None):
+        limit_s = situation.deployment.parallelism.scheduling_deadline_s
         words = (
             f"{_without_node(late)} after {limit_s} s; the youngest group that waits begins anew, other groups go on"
         )
@@ -71,31 +72,31 @@ def _without_node(group: Group) -> str:
     return f"group {group.leader.index}: no node for {len(pods)} of {len(group.members)} pods, {names}{told}"
 
 
-def _breach(observed: Observed, leader: Pod) -> str:
+def _breach(situation: Situation, leader: Pod) -> str:
     """Return why a group begins anew, "" if it does not."""
-    broken_reason = observed.group(leader).broken_reason
+    broken_reason = situation.group(leader).broken_reason
     return f"group {leader.index} ends and begins anew: {broken_reason}" if broken_reason else ""
 
 
-def _refused_pod(observed: Observed) -> str:
+def _refused_pod(situation: Situation) -> str:
     """Return the API server's words about a pod that it did not take."""
-    present = {pod.name for pod in observed.pods}
-    for index in range(observed.deployment.replicas):
-        pod = free_name(observed, index)
-        if pod not in present and (words := observed.rejections.get(f"Pod {pod}")):
+    present = {pod.name for pod in situation.pods}
+    for index in range(situation.wanted_replicas):
+        pod = free_name(situation, index)
+        if pod not in present and (words := situation.observed.rejections.get(f"Pod {pod}")):
             return f"pod {pod}: {words}"
-    forming = (observed.group(leader) for leader in observed.replicas)
+    forming = (situation.group(leader) for leader in situation.replicas)
     absent = (follower_name(group.leader.name, ordinal) for group in forming for ordinal in group.missing)
-    told = ((pod, observed.rejections.get(f"Pod {pod}")) for pod in absent)
+    told = ((pod, situation.observed.rejections.get(f"Pod {pod}")) for pod in absent)
     return next((f"pod {pod}: {words}" for pod, words in told if words), "")
 
 
-def _refused_child(observed: Observed) -> str:
+def _refused_child(situation: Situation) -> str:
     """Name an object whose write the API server refused, and repeat its words."""
-    return next((f"{about}: {words}" for about, words in sorted(observed.rejections.items())), "")
+    return next((f"{about}: {words}" for about, words in sorted(situation.observed.rejections.items())), "")
 
 
-def _still_ending(observed: Observed) -> str:
+def _still_ending(situation: Situation) -> str:
     """Name the pod whose name is not free yet."""
-    ending: Pod | None = next((pod for pod in observed.pods if observed.is_wanted(pod) and pod.is_deleting), None)
+    ending: Pod | None = next((pod for pod in situation.pods if situation.is_wanted(pod) and pod.is_deleting), None)
     return f"; pod {ending.name} is still ending" if ending else ""

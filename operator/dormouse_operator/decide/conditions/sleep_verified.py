@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dormouse_operator.decide.conditions.verdicts import failed, holds, unknown
-from dormouse_operator.model import Condition, Observed, WorkerState
+from dormouse_operator.decide.situation import Situation
+from dormouse_operator.model import Condition, WorkerState
 
 TYPE = "SleepVerified"
 RESIDUE_LIMIT_BYTES = (
@@ -11,10 +12,10 @@ RESIDUE_LIMIT_BYTES = (
 )  # of each rank: a CUDA context with graphs keeps about 1 GiB, an interpreter with torch about half
 
 
-def evaluate(observed: Observed) -> Condition:
+def evaluate(situation: Situation) -> Condition:
     """See the module."""
     sleeping = [
-        (pod, observed.workers[pod.name]) for pod in observed.replicas if observed.state(pod) is WorkerState.ASLEEP
+        (pod, situation.workers[pod.name]) for pod in situation.replicas if situation.state(pod) is WorkerState.ASLEEP
     ]
     if not sleeping:
         return unknown(TYPE, "Awake", "no worker is asleep")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dormouse_operator.model import Condition, Failure, Ladder, Observed, Pod, WorkerState
+from dormouse_operator.decide.situation import Situation
+from dormouse_operator.model import Condition, Failure, Ladder, Pod, WorkerState
 
 MEMORY_FAILURES = {"InsufficientMemory", "MaxModelLenTooLarge"}
 
@@ -29,20 +30,20 @@ def unknown(type_: str, reason: str, message: str) -> Condition:
     return Condition(type_, "Unknown", reason, message)
 
 
-def no_replicas(type_: str, observed: Observed) -> Condition | None:
+def no_replicas(type_: str, situation: Situation) -> Condition | None:
     """Return the answer for a deployment that is off, None for one that is on."""
-    if observed.has_replicas:
+    if situation.has_replicas:
         return None
-    if observed.ladder and observed.wants_no_pod:
-        return unknown(type_, "Zero", f"{idle_words(observed.ladder)}: no pod; a request brings them back")
-    if observed.deployment.lifecycle.desired_state == "Zero":
+    if situation.ladder and situation.wants_no_pod:
+        return unknown(type_, "Zero", f"{idle_words(situation.ladder)}: no pod; a request brings them back")
+    if situation.deployment.lifecycle.desired_state == "Zero":
         return unknown(type_, "Zero", "spec.lifecycle.desiredState is Zero: no pod")
     return unknown(type_, "NoReplicas", "spec.replicas is 0: no pod and no wake")
 
 
-def spare_words(observed: Observed) -> str:
+def spare_words(situation: Situation) -> str:
     """Return what the replicas do that the load does not ask for, "" if there are none."""
-    asleep, away = observed.spare_replicas, 0 if observed.wants_no_pod else observed.num_away
+    asleep, away = situation.spare_replicas, 0 if situation.wants_no_pod else situation.num_away
     facts = [f"{asleep} sleep" if asleep else "", f"{away} have no pod" if away else ""]
     told = " and ".join(fact for fact in facts if fact)
     return f"; {told} until the load asks for more" if told else ""
@@ -53,9 +54,9 @@ def idle_words(ladder: Ladder) -> str:
     return f"idle for {ladder.idle_s} s"
 
 
-def failure_of(observed: Observed, pod: Pod) -> Failure | None:
+def failure_of(situation: Situation, pod: Pod) -> Failure | None:
     """Return why the pod's worker failed."""
-    worker = observed.worker(pod)
+    worker = situation.worker(pod)
     if worker is None or worker.state is not WorkerState.FAILED:
         return None
     return worker.failure or Failure("Internal", "the worker gave no reason; see its log")
@@ -64,17 +65,17 @@ def failure_of(observed: Observed, pod: Pod) -> Failure | None:
 Stage = Literal["loading", "profiling", "later"]
 
 
-def first_failed(observed: Observed, stage: Stage) -> tuple[Pod, Failure] | None:
+def first_failed(situation: Situation, stage: Stage) -> tuple[Pod, Failure] | None:
     """Return the first worker that failed in this stage, and why."""
-    for pod in observed.replicas:
-        failure = failure_of(observed, pod)
-        if failure and _stage(observed, pod, failure) == stage:
+    for pod in situation.replicas:
+        failure = failure_of(situation, pod)
+        if failure and _stage(situation, pod, failure) == stage:
             return pod, failure
     return None
 
 
-def _stage(observed: Observed, pod: Pod, failure: Failure) -> Stage:
+def _stage(situation: Situation, pod: Pod, failure: Failure) -> Stage:
     if failure.reason in MEMORY_FAILURES:
         return "profiling"
-    worker = observed.worker(pod)
+    worker = situation.worker(pod)
     return "later" if worker and worker.report else "loading"

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from dormouse_operator.model import Observed, Pod
+from dormouse_operator.decide.situation import Situation
+from dormouse_operator.model import Pod
 
 
 class Change(StrEnum):
@@ -19,10 +20,10 @@ class Change(StrEnum):
     POD = "Pod"
 
 
-def change_of(observed: Observed, pod: Pod) -> Change:
+def change_of(situation: Situation, pod: Pod) -> Change:
     """Return what has to be exchanged for the pod to be as the spec wants it."""
-    if observed.is_current(pod):
+    if situation.is_current(pod):
         return Change.NOTHING
     is_group = pod.group_size > 1  # its engines are in several pods, none of which can be without the others
-    needs_pod = is_group or pod.name in observed.condemned or pod.pod_digest != observed.pod_digest
+    needs_pod = is_group or pod.name in situation.condemned or pod.pod_digest != situation.pod_digest
     return Change.POD if needs_pod else Change.ENGINE

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dormouse_operator.decide.rollout.change import Change, change_of
-from dormouse_operator.model import WAKEABLE, Observed, Pod, WorkerState
+from dormouse_operator.decide.situation import Situation
+from dormouse_operator.model import WAKEABLE, Pod, WorkerState
 
 LEAVING = "Leaving"  # reason of the gate of a pod that is drained to be deleted
 SWAPPING = "Swapping"  # reason of the gate of a pod that is drained to get another engine
@@ -31,59 +32,59 @@ class Standing:
     num_deleting: int  # ours that are gone soon
 
 
-def is_available(observed: Observed, pod: Pod) -> bool:
+def is_available(situation: Situation, pod: Pod) -> bool:
     """Tell whether the pod is as it is ordered to be: serves, or sleeps or is about to."""
-    state = observed.state(pod)
-    if pod.name in observed.condemned:  # what it says does not count; the kubelet asks it, too
+    state = situation.state(pod)
+    if pod.name in situation.condemned:  # what it says does not count; the kubelet asks it, too
         return pod.is_ready and pod.gate_open
-    if observed.is_spare(pod):
+    if situation.is_spare(pod):
         return True
-    if observed.wants_sleep:
+    if situation.wants_sleep:
         return state in WAKEABLE
     return pod.is_ready and pod.gate_open and state is WorkerState.READY
 
 
-def is_rolling_out(observed: Observed, standing: Standing) -> bool:
+def is_rolling_out(situation: Situation, standing: Standing) -> bool:
     """Tell whether pods that another is to take the place of still serve, or may serve again."""
-    return any(not observed.is_current(pod) for pod in (*standing.swappable, *standing.old))
+    return any(not situation.is_current(pod) for pod in (*standing.swappable, *standing.old))
 
 
-def is_swapping(observed: Observed, pod: Pod) -> bool:
+def is_swapping(situation: Situation, pod: Pod) -> bool:
     """Tell whether the pod is out of the Service for another engine, or gets it now."""
-    worker = observed.worker(pod)
-    can_be_swapped = _is_marked(pod) and observed.state(pod) in WAKEABLE
+    worker = situation.worker(pod)
+    can_be_swapped = _is_marked(pod) and situation.state(pod) in WAKEABLE
     return can_be_swapped or bool(worker and worker.swapping_to)
 
 
-def is_exchanging(observed: Observed, standing: Standing) -> bool:
+def is_exchanging(situation: Situation, standing: Standing) -> bool:
     """Tell whether anything is left that another takes the place of."""
-    others = [pod for pod in standing.ending if not observed.is_current(pod)]
-    return bool(others) or is_rolling_out(observed, standing)
+    others = [pod for pod in standing.ending if not situation.is_current(pod)]
+    return bool(others) or is_rolling_out(situation, standing)
 
 
-def classify_pods(observed: Observed) -> Standing:
+def classify_pods(situation: Situation) -> Standing:
     """Return who is where."""
-    ours = [pod for pod in observed.pods if pod.owner_uid == observed.deployment.uid]
-    alive = [pod for pod in ours if not (pod.is_deleting or pod.has_ended or observed.group(pod).broken_reason)]
-    new = _one_per_index(pod for pod in alive if observed.is_wanted(pod))
-    swappable = _one_per_index(pod for pod in alive if _is_swappable(observed, pod, {pod.index for pod in new}))
+    ours = [pod for pod in situation.pods if pod.owner_uid == situation.deployment.uid]
+    alive = [pod for pod in ours if not (pod.is_deleting or pod.has_ended or situation.group(pod).broken_reason)]
+    new = _one_per_index(pod for pod in alive if situation.is_wanted(pod))
+    swappable = _one_per_index(pod for pod in alive if _is_swappable(situation, pod, {pod.index for pod in new}))
     kept = {pod.name for pod in (*new, *swappable)}
     rest = [pod for pod in alive if pod.name not in kept]
-    old = tuple(pod for pod in rest if not _is_lost(observed, pod))
+    old = tuple(pod for pod in rest if not _is_lost(situation, pod))
     staying = kept | {pod.name for pod in old}
     return Standing(
         new=new,
         swappable=swappable,
         old=old,
-        ending=tuple(pod for pod in observed.pods if not pod.is_deleting and pod.name not in staying),
-        num_deleting=_num_waited_for(observed, ours),
+        ending=tuple(pod for pod in situation.pods if not pod.is_deleting and pod.name not in staying),
+        num_deleting=_num_waited_for(situation, ours),
     )
 
 
-def _num_waited_for(observed: Observed, ours: Iterable[Pod]) -> int:
+def _num_waited_for(situation: Situation, ours: Iterable[Pod]) -> int:
     """Return how many replicas are gone soon and hold their devices until then."""
-    return sum(pod.is_deleting and not observed.is_given_up(pod) for pod in ours) + len(
-        {pod.leader_uid for pod in observed.orphans}
+    return sum(pod.is_deleting and not situation.is_given_up(pod) for pod in ours) + len(
+        {pod.leader_uid for pod in situation.orphans}
     )
 
 
@@ -95,24 +96,24 @@ def _one_per_index(pods: Iterable[Pod]) -> tuple[Pod, ...]:
     return tuple(by_index[index] for index in sorted(by_index))
 
 
-def _is_swappable(observed: Observed, pod: Pod, filled: set[int]) -> bool:
+def _is_swappable(situation: Situation, pod: Pod, filled: set[int]) -> bool:
     """Tell whether the pod's engine can be swapped: one serves, sleeps, or comes up; the place is free.
 
     A worker that is not heard for a moment, or whose probe was missed, keeps its pod: it owns the device.
     """
-    if observed.deployment.rollout.strategy != "SleepSwap" or change_of(observed, pod) is not Change.ENGINE:
+    if situation.deployment.rollout.strategy != "SleepSwap" or change_of(situation, pod) is not Change.ENGINE:
         return False
-    is_in_place = 0 <= pod.index < observed.deployment.replicas and pod.index not in filled
-    serves = is_available(observed, pod) or _may_be_back(observed, pod)
-    is_alive = serves or is_swapping(observed, pod) or pod.name in observed.strangers
-    is_new_engine = _is_marked(pod) and observed.state(pod) not in {None, WorkerState.FAILED}
+    is_in_place = 0 <= pod.index < situation.wanted_replicas and pod.index not in filled
+    serves = is_available(situation, pod) or _may_be_back(situation, pod)
+    is_alive = serves or is_swapping(situation, pod) or pod.name in situation.strangers
+    is_new_engine = _is_marked(pod) and situation.state(pod) not in {None, WorkerState.FAILED}
     return is_in_place and (is_alive or is_new_engine)
 
 
-def _may_be_back(observed: Observed, pod: Pod) -> bool:
+def _may_be_back(situation: Situation, pod: Pod) -> bool:
     """Tell whether a pod that served has an engine, or a worker of which only the answer is missing."""
     stays = pod.has_opened and pod.can_be_asked and not _is_leaving(pod)
-    state = observed.state(pod)
+    state = situation.state(pod)
     return stays and (state is None or state in WAKEABLE)
 
 
@@ -120,10 +121,10 @@ def _is_marked(pod: Pod) -> bool:
     return not pod.gate_open and pod.gate_reason == SWAPPING
 
 
-def _is_lost(observed: Observed, pod: Pod) -> bool:
+def _is_lost(situation: Situation, pod: Pod) -> bool:
     """Tell whether the pod of another revision leaves already, or never served and never will."""
-    has_failed = observed.state(pod) is WorkerState.FAILED
-    never_served = not pod.has_opened and not is_available(observed, pod)
+    has_failed = situation.state(pod) is WorkerState.FAILED
+    never_served = not pod.has_opened and not is_available(situation, pod)
     return has_failed or never_served or _is_leaving(pod)
 
 

@@ -18,7 +18,8 @@ from dormouse_operator.decide.rollout.inventory import (
     is_swapping,
 )
 from dormouse_operator.decide.rollout.limits import Limits
-from dormouse_operator.model import Observed, Pod, WorkerState
+from dormouse_operator.decide.situation import Situation
+from dormouse_operator.model import Pod, WorkerState
 
 CONDITION = "Progressing"
 COMPLETE = "Complete"
@@ -35,11 +36,11 @@ class Stall:
     message: str
 
 
-def stall_of(observed: Observed, standing: Standing) -> Stall | None:
+def stall_of(situation: Situation, standing: Standing) -> Stall | None:
     """Return why the roll-out stopped, None if it goes on or there is none."""
-    if not is_rolling_out(observed, standing):
+    if not is_rolling_out(situation, standing):
         return None
-    return _refused_swap(observed, standing) or _failing_worker(observed, standing) or _late(observed, standing)
+    return _refused_swap(situation, standing) or _failing_worker(situation, standing) or _late(situation, standing)
 
 
 def limits_of_stall(limits: Limits, stop: Stall | None) -> Limits:
@@ -49,74 +50,74 @@ def limits_of_stall(limits: Limits, stop: Stall | None) -> Limits:
     return Limits(0 if stop.reason == WORKER_FAILED else limits.max_surge, 0)
 
 
-def progress_ends(observed: Observed, standing: Standing) -> datetime:
+def progress_ends(situation: Situation, standing: Standing) -> datetime:
     """Return until when something has to happen: the last step that can be seen, and the deadline.
 
     While requests have their time to end, nobody is late.
     """
-    recorded = observed.deployment.recorded.rollout
-    begin = recorded.since if recorded and recorded.revision == observed.revision and recorded.since else observed.now
+    recorded = situation.deployment.recorded.rollout
+    begin = recorded.since if recorded and recorded.revision == situation.revision and recorded.since else situation.now
     created = [pod.created for pod in standing.new if pod.created]
     opened = [pod.gate_since for pod in standing.new if pod.gate_since and pod.gate_open]
-    drain = timedelta(seconds=observed.deployment.lifecycle.drain_timeout_s)
-    swapping = [pod for pod in standing.swappable if is_swapping(observed, pod)]
+    drain = timedelta(seconds=situation.deployment.lifecycle.drain_timeout_s)
+    swapping = [pod for pod in standing.swappable if is_swapping(situation, pod)]
     drained = [pod.gate_since + drain for pod in (*swapping, *standing.ending) if pod.gate_since]
-    deadline = timedelta(seconds=observed.deployment.rollout.progress_deadline_s)
+    deadline = timedelta(seconds=situation.deployment.rollout.progress_deadline_s)
     return max([begin, *created, *opened, *drained]) + deadline
 
 
-def is_complete(observed: Observed, standing: Standing) -> bool:
+def is_complete(situation: Situation, standing: Standing) -> bool:
     """Tell whether all pods are as wanted, or were and only have to come back."""
-    if is_exchanging(observed, standing):
+    if is_exchanging(situation, standing):
         return False
-    recorded = observed.deployment.recorded
-    was_complete = recorded.reason(CONDITION) == COMPLETE and _is_recorded(observed)
-    return was_complete or len(_available(observed, standing)) == observed.deployment.replicas
+    recorded = situation.deployment.recorded
+    was_complete = recorded.reason(CONDITION) == COMPLETE and _is_recorded(situation)
+    return was_complete or len(_available(situation, standing)) == situation.wanted_replicas
 
 
-def is_late(observed: Observed, standing: Standing) -> bool:
+def is_late(situation: Situation, standing: Standing) -> bool:
     """Tell whether nothing happened for too long while replicas are missing."""
-    is_missing = len(_available(observed, standing)) < observed.deployment.replicas
-    return is_missing and observed.now >= progress_ends(observed, standing)
+    is_missing = len(_available(situation, standing)) < situation.wanted_replicas
+    return is_missing and situation.now >= progress_ends(situation, standing)
 
 
-def _available(observed: Observed, standing: Standing) -> list[Pod]:
-    return [pod for pod in standing.new if is_available(observed, pod)]
+def _available(situation: Situation, standing: Standing) -> list[Pod]:
+    return [pod for pod in standing.new if is_available(situation, pod)]
 
 
-def _is_recorded(observed: Observed) -> bool:
+def _is_recorded(situation: Situation) -> bool:
     """Tell whether the recorded conditions are about the revision that is wanted."""
-    recorded = observed.deployment.recorded.rollout
-    return recorded is not None and recorded.revision == observed.revision
+    recorded = situation.deployment.recorded.rollout
+    return recorded is not None and recorded.revision == situation.revision
 
 
-def _refused_swap(observed: Observed, standing: Standing) -> Stall | None:
-    refused = next((pod for pod in standing.swappable if pod.name in observed.refusals), None)
+def _refused_swap(situation: Situation, standing: Standing) -> Stall | None:
+    refused = next((pod for pod in standing.swappable if pod.name in situation.observed.refusals), None)
     if refused:
-        return Stall(SWAP_REFUSED, f"pod {refused.name}: {observed.refusals[refused.name]}")
-    known = observed.deployment.recorded.conditions.get(CONDITION)
-    if known and known.condition.reason == SWAP_REFUSED and _is_recorded(observed):
+        return Stall(SWAP_REFUSED, f"pod {refused.name}: {situation.observed.refusals[refused.name]}")
+    known = situation.deployment.recorded.conditions.get(CONDITION)
+    if known and known.condition.reason == SWAP_REFUSED and _is_recorded(situation):
         return Stall(SWAP_REFUSED, known.condition.message)
     return None
 
 
-def _failing_worker(observed: Observed, standing: Standing) -> Stall | None:
+def _failing_worker(situation: Situation, standing: Standing) -> Stall | None:
     """Return the first new worker that failed or crashed."""
     for pod in standing.new:
-        worker, container = observed.worker(pod), pod.container
-        if (looping := observed.group(pod).looping) and not is_available(observed, pod):
+        worker, container = situation.worker(pod), pod.container
+        if (looping := situation.group(pod).looping) and not is_available(situation, pod):
             return Stall(WORKER_FAILED, f"pod {looping.name} ended with exit code {looping.container.exit_code}")
         if worker and worker.state is WorkerState.FAILED:
             words = f": {worker.failure.message}" if worker.failure else ""
             return Stall(WORKER_FAILED, f"pod {pod.name} has failed{words}")
-        if container.exit_code and not is_available(observed, pod):
+        if container.exit_code and not is_available(situation, pod):
             return Stall(WORKER_FAILED, f"pod {pod.name} ended with exit code {container.exit_code}")
     return None
 
 
-def _late(observed: Observed, standing: Standing) -> Stall | None:
-    if not is_late(observed, standing):
+def _late(situation: Situation, standing: Standing) -> Stall | None:
+    if not is_late(situation, standing):
         return None
-    behind = next((pod.name for pod in standing.new if not is_available(observed, pod)), "")
-    limit_s = observed.deployment.rollout.progress_deadline_s
+    behind = next((pod.name for pod in standing.new if not is_available(situation, pod)), "")
+    limit_s = situation.deployment.rollout.progress_deadline_s
     return Stall(DEADLINE_EXCEEDED, f"no progress for {limit_s} s{f'; pod {behind} does not serve' if behind else ''}")
