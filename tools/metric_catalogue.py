@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dormouse_gateway.router import Router
 from dormouse_gateway.telemetry.metrics import Metrics as GatewayMetrics
+from dormouse_operator.decide.findings import find
 from dormouse_operator.deployment_metrics import DeploymentMetrics
 from dormouse_operator.metrics import Metrics as OperatorMetrics
 from dormouse_operator.testing.nouns import a_situation, a_worker
@@ -146,7 +147,8 @@ def _of_deployments() -> Iterator[Described]:
     """Yield what the operator writes line by line: the labels are those of real lines."""
     shown = DeploymentMetrics()
     rank = {"pod": "p", "rank": 0, "numGpuBlocks": 1, "residualBytes": 0}
-    shown.show(a_situation(a_worker()), {"kvCache": {"numGpuBlocks": 1, "ranks": [rank]}})
+    seen = a_situation(a_worker())
+    shown.show(seen, find(seen), {"kvCache": {"numGpuBlocks": 1, "ranks": [rank]}})
     for family in text_string_to_metric_families(shown.render().decode()):
         yield _described("operator", family, tuple(family.samples[0].labels))
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+from dormouse_operator.decide.findings import Findings
 from dormouse_operator.decide.phases import REPLICA_PHASES, Phase, replica_phase
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.model import Key
@@ -38,10 +39,10 @@ class DeploymentMetrics:
         """Show of how many deployments it tells."""
         return f"DeploymentMetrics({len(self._lines)} deployments)"
 
-    def show(self, situation: Situation, status: Mapping[str, Any]) -> None:
+    def show(self, situation: Situation, findings: Findings, status: Mapping[str, Any]) -> None:
         """Show the deployment as it is now; what it showed before and does not now, disappears."""
         lines: dict[Family, bytes] = {}
-        for family, labels, value in _values(situation, status):
+        for family, labels, value in _values(situation, findings, status):
             lines[family] = lines.get(family, b"") + _line(family, labels, value)
         self._lines[situation.deployment.key] = lines
 
@@ -64,13 +65,15 @@ def _line(family: Family, labels: Mapping[str, str], value: float) -> bytes:
     return f"{family}{{{text}}} {float(value)}\n".encode()
 
 
-def _values(situation: Situation, status: Mapping[str, Any]) -> Iterator[tuple[Family, Mapping[str, str], float]]:
+def _values(
+    situation: Situation, findings: Findings, status: Mapping[str, Any]
+) -> Iterator[tuple[Family, Mapping[str, str], float]]:
     """Yield each sample."""
     key = situation.deployment.key
     labels = {"namespace": key.namespace, "deployment": key.name}
     is_ready = any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions", ()))
     yield "dormouse_deployment_ready", labels, is_ready
-    for state, count in _count_states(situation).items():
+    for state, count in _count_states(situation, findings).items():
         yield "dormouse_replicas", {**labels, "state": state}, count
     cache = status.get("kvCache", {})
     if "numGpuBlocks" in cache:
@@ -81,9 +84,9 @@ def _values(situation: Situation, status: Mapping[str, Any]) -> Iterator[tuple[F
         yield "dormouse_gpu_residual_bytes", of_rank, rank.get("residualBytes", 0)
 
 
-def _count_states(situation: Situation) -> Counter[str]:
+def _count_states(situation: Situation, findings: Findings) -> Counter[str]:
     """Return how many replicas are in each phase; those without a pod are pending. Phases without replicas show 0."""
-    phases = [replica_phase(situation, pod) for pod in situation.replicas]
+    phases = [replica_phase(situation, findings, pod) for pod in situation.replicas]
     pending = [Phase.PENDING] * (situation.wanted_replicas - len(phases))
     counts = Counter({phase.lower(): 0 for phase in REPLICA_PHASES})
     counts.update(phase.lower() for phase in [*phases, *pending])

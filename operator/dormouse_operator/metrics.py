@@ -12,6 +12,7 @@ from prometheus_client import Counter as CounterMetric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from dormouse_operator.decide.findings import Findings
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.deployment_metrics import DeploymentMetrics
 from dormouse_operator.logs import log_step
@@ -94,9 +95,9 @@ class Metrics:
         """Show how long ago each watch was last heard."""
         self._registry.register(_WatchAges(ages_s))
 
-    def show(self, situation: Situation, status: Mapping[str, Any]) -> None:
+    def show(self, situation: Situation, findings: Findings, status: Mapping[str, Any]) -> None:
         """Show the deployment as it is now."""
-        self._deployments.show(situation, status)
+        self._deployments.show(situation, findings, status)
 
     def forget(self, key: Key) -> None:
         """Show nothing of a deployment that is gone."""

@@ -22,6 +22,7 @@ from dormouse_operator.decide import planner, status_throttle
 from dormouse_operator.decide.actions import POLL_S, Plan
 from dormouse_operator.decide.conditions.all import evaluate_all
 from dormouse_operator.decide.events import events
+from dormouse_operator.decide.findings import Findings, find
 from dormouse_operator.decide.release import Release
 from dormouse_operator.decide.settle import settle
 from dormouse_operator.decide.situation import Situation
@@ -148,11 +149,12 @@ class Reconciler:
             situation = settle(observation.observed, observation.questions, self._release)
             for follower in self._followers:
                 follower.saw(situation)
-            plan = planner.plan(situation)
+            findings = find(situation)
+            plan = planner.plan(situation, findings)
         key = situation.deployment.key
         await self._outrank(situation)
         with self._metrics.step("publish"):
-            published = await self._publish(situation, plan, observation.resource_version)
+            published = await self._publish(situation, findings, plan, observation.resource_version)
         if published.must_wait:
             return published.again_s
         with self._metrics.step("execute"):
@@ -193,7 +195,7 @@ class Reconciler:
         if highest > self._leader.epoch:
             await self._leader.raise_above(highest)
 
-    async def _publish(self, situation: Situation, plan: Plan, resource_version: str) -> _Published:
+    async def _publish(self, situation: Situation, findings: Findings, plan: Plan, resource_version: str) -> _Published:
         """Write the status if it changed and its time has come, then tell what happened.
 
         Before a pod goes because the status does not know it, a write has to prove that this is the present status.
@@ -201,9 +203,9 @@ class Reconciler:
         deployment = situation.deployment
         if deployment.is_deleting:
             return _Published()
-        evaluated = evaluate_all(situation)
-        status = build_status(situation, evaluated, url=self._url)
-        self._metrics.show(situation, status)
+        conditions = evaluate_all(situation, findings)
+        status = build_status(situation, findings, conditions, url=self._url)
+        self._metrics.show(situation, findings, status)
         patch = status_patch(deployment.recorded.raw, status)
         if not patch and not situation.unmade:
             return _Published(_STALE_S if self._note_dropped(deployment.key, ()) else 0.0)
@@ -216,7 +218,7 @@ class Reconciler:
             return _Published(_STALE_S, must_wait=True)
         self._written[deployment.key] = (*writes, now)[-status_throttle.BURST :]
         self._metrics.count_actuation(deployment.recorded, status)
-        for event in events(situation, {condition.type: condition for condition in evaluated}):
+        for event in events(situation, findings, conditions):
             self._metrics.count_occurrence(situation, event)
             await record_event(
                 self._writer,

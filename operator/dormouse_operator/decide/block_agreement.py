@@ -12,7 +12,7 @@ start everybody who has a node is waited for, but only so long: a replica withou
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -47,6 +47,24 @@ class Agreement:
         return f"{self.num_gpu_blocks}, the minimum of {list(self.reported)}, limited by {self.limiter}"
 
 
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """What the replicas of one revision report, and what follows. Computed once a pass, and handed on."""
+
+    reports: tuple[tuple[Pod, Report], ...]  # that count, by replica
+    missing: tuple[Pod, ...]  # have a node and may still report
+    agreement: Agreement | None  # None while there is nothing to agree on, or somebody is still waited for
+
+    @property
+    def block_size(self) -> int | None:
+        """Return the tokens per block that counts, None while no report does."""
+        return self.reports[0][1].block_size if self.reports else None
+
+    def counts(self, pod: Pod) -> bool:
+        """Tell whether the pod's report is one of those that count."""
+        return any(other.name == pod.name for other, _ in self.reports)
+
+
 def possible_report(situation: Situation, pod: Pod) -> Report | None:
     """Return what the replica reports unless it failed or something in it can not be; of several ranks the least."""
     worker = situation.worker(pod)
@@ -56,42 +74,34 @@ def possible_report(situation: Situation, pod: Pod) -> Report | None:
     return None if ranks.flaw_of(situation.group(pod), worker) or report.num_gpu_blocks == 0 else report
 
 
-def block_size_of(situation: Situation) -> int | None:
-    """Return the tokens per block that counts: of those that hold a cache, else of most; the lowest index decides."""
+def blocks_of(situation: Situation) -> Blocks:
+    """Return what the replicas of the situation's revision report and agree on."""
     known = [(pod, report) for pod in situation.replicas if (report := possible_report(situation, pod))]
+    size = _block_size(situation, known)
+    counting = tuple((pod, report) for pod, report in known if report.block_size == size)
+    missing = _missing(situation)
+    must_wait = bool(missing) and _must_wait(situation)
+    return Blocks(counting, missing, None if must_wait or not counting else _agree(situation, counting))
+
+
+def _block_size(situation: Situation, known: Sequence[tuple[Pod, Report]]) -> int | None:
+    """Return the tokens per block that counts: of those that hold a cache, else of most; the lowest index decides."""
     holding = [report.block_size for pod, report in known if situation.allocated_gpu_blocks(pod)]
     sizes = Counter(holding or [report.block_size for _, report in known])
     return sizes.most_common(1)[0][0] if sizes else None
 
 
-def counting_report(situation: Situation, pod: Pod, block_size: int | None) -> Report | None:
-    """Return the pod's report if it counts, where this size of blocks does."""
-    report = possible_report(situation, pod)
-    return report if report and report.block_size == block_size else None
-
-
-def reports(situation: Situation) -> list[tuple[Pod, Report]]:
-    """Return the reports that count, by replica."""
-    size = block_size_of(situation)
-    found = ((pod, counting_report(situation, pod, size)) for pod in situation.replicas)
-    return [(pod, report) for pod, report in found if report]
-
-
-def missing(situation: Situation) -> list[Pod]:
-    """Return the pods that have a node and may still report."""
+def _missing(situation: Situation) -> tuple[Pod, ...]:
     scheduled = (pod for pod in situation.replicas if situation.group(pod).is_scheduled)
-    return [pod for pod in scheduled if _may_report(situation.worker(pod))]
+    return tuple(pod for pod in scheduled if _may_report(situation.worker(pod)))
 
 
 def _may_report(worker: Worker | None) -> bool:
     return worker is None or (not ranks.reports_of(worker) and worker.state is not WorkerState.FAILED)
 
 
-def agree(situation: Situation) -> Agreement | None:
-    """Return the agreement, None while there is nothing to agree on or somebody is still waited for."""
-    counting = reports(situation)
-    if not counting or _must_wait(situation):
-        return None
+def _agree(situation: Situation, counting: Sequence[tuple[Pod, Report]]) -> Agreement:
+    """Return what follows from the reports that count, of which there is one at least."""
     limiting_pod, least = min(counting, key=lambda entry: (entry[1].num_gpu_blocks, entry[0].index))
     group = situation.group(limiting_pod)
     return Agreement(
@@ -131,8 +141,8 @@ def _present(situation: Situation) -> int | None:
 
 
 def _must_wait(situation: Situation) -> bool:
-    """Tell whether a report may still come that the first agreement should hold."""
-    if not missing(situation) or any(_allocated(situation)):
+    """Tell whether the first agreement still has to hold a report that is missing."""
+    if any(_allocated(situation)):
         return False
     ends = waiting_ends(situation)
     return ends is None or situation.now < ends

@@ -5,14 +5,14 @@ Few, with numbers. Each is told on a flip, so that no repetition tells it twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from dormouse_operator.decide import block_agreement, crashes
+from dormouse_operator.decide import crashes
+from dormouse_operator.decide.block_agreement import Agreement
 from dormouse_operator.decide.conditions import asleep, blocks_agreed, model_loaded, ready, scheduled
+from dormouse_operator.decide.conditions.all import Conditions
 from dormouse_operator.decide.conditions.verdicts import spare_words
+from dormouse_operator.decide.findings import Findings
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.decide.status import (
-    Conditions,
     actuation_of,
     is_brought_back,
     is_woken,
@@ -20,24 +20,23 @@ from dormouse_operator.decide.status import (
     woken_from,
 )
 from dormouse_operator.manifests import EventRecord
-from dormouse_operator.model import Rung
+from dormouse_operator.model import Actuation, Rung
 from dormouse_operator.model.ladder import PRESSURE
 
 
-def events(situation: Situation, conditions: Conditions) -> list[EventRecord]:
+def events(situation: Situation, findings: Findings, conditions: Conditions) -> list[EventRecord]:
     """Return what happened since the recorded status was written."""
-    tellers: list[Callable[[Situation, Conditions], EventRecord | None]] = [
-        _downloading,
-        _regrouped,
-        _agreed,
-        _serving,
-        _slept,
-        _emptied,
-        _evicted,
-        _woke,
-        _brought_back,
-    ]
-    told = [tell(situation, conditions) for tell in tellers]
+    told = (
+        _downloading(situation, conditions),
+        _regrouped(situation, conditions),
+        _agreed(situation, findings.blocks.agreement),
+        _serving(situation, conditions),
+        _slept(situation, conditions),
+        _emptied(situation, conditions),
+        _evicted(situation),
+        _woke(situation, conditions),
+        _brought_back(situation, actuation_of(situation, findings, conditions)),
+    )
     failures = _failures(situation, conditions)
     crashed = [crash for crash in crashes.news(situation) if not any(_repeats(failure, crash) for failure in failures)]
     return [event for event in told if event] + crashed + failures
@@ -56,8 +55,8 @@ def _regrouped(situation: Situation, conditions: Conditions) -> EventRecord | No
     return EventRecord("Warning", condition.reason, condition.message) if is_news else None
 
 
-def _agreed(situation: Situation, _conditions: Conditions) -> EventRecord | None:
-    recorded, agreement = situation.deployment.recorded, block_agreement.agree(situation)
+def _agreed(situation: Situation, agreement: Agreement | None) -> EventRecord | None:
+    recorded = situation.deployment.recorded
     known = recorded.kv_cache.num_gpu_blocks if recorded.kv_cache else 0
     is_news = agreement and not (recorded.is_true(blocks_agreed.TYPE) and known == agreement.num_gpu_blocks)
     return EventRecord("Normal", blocks_agreed.TYPE, f"blocks agreed: {agreement}") if is_news else None
@@ -82,7 +81,7 @@ def _emptied(situation: Situation, conditions: Conditions) -> EventRecord | None
     return EventRecord("Normal", "Slept", condition.message) if is_news else None
 
 
-def _evicted(situation: Situation, _conditions: Conditions) -> EventRecord | None:
+def _evicted(situation: Situation) -> EventRecord | None:
     """Tell that copies in host memory have to go, when it is decided; of replicas that sleep on, when it is done."""
     ladder, recorded = situation.ladder, situation.deployment.recorded
     if situation.observed.pressure and ladder and ladder.reason == PRESSURE and ladder != recorded.ladder:
@@ -94,8 +93,7 @@ def _evicted(situation: Situation, _conditions: Conditions) -> EventRecord | Non
     return EventRecord("Normal", "Evicted", words) if emptied else None
 
 
-def _brought_back(situation: Situation, conditions: Conditions) -> EventRecord | None:
-    actuation = actuation_of(situation, conditions)
+def _brought_back(situation: Situation, actuation: Actuation | None) -> EventRecord | None:
     if actuation is None or actuation.path != "cold" or not is_brought_back(situation):
         return None
     return EventRecord("Normal", "Woke", f"serves after no pod in {actuation.seconds:.2f} s: {actuation.reason}")

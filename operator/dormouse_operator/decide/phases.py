@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from dormouse_operator.decide import block_agreement
-from dormouse_operator.decide.conditions import accepted, degraded, ready
+from dormouse_operator.decide.conditions import degraded, ready
+from dormouse_operator.decide.conditions.all import Conditions
+from dormouse_operator.decide.findings import Findings
 from dormouse_operator.decide.situation import Situation
-from dormouse_operator.model import Condition, Pod, WorkerState
+from dormouse_operator.model import Pod, WorkerState
 
 
 class Phase(StrEnum):
@@ -58,7 +59,7 @@ REPLICA_PHASES = (
 )
 
 
-def replica_phase(situation: Situation, pod: Pod) -> Phase:
+def replica_phase(situation: Situation, findings: Findings, pod: Pod) -> Phase:
     """Return where the replica of this pod is in its life."""
     state = situation.state(pod)
     if pod.has_ended or _has_crashed(pod) or situation.group(pod).looping:
@@ -68,35 +69,35 @@ def replica_phase(situation: Situation, pod: Pod) -> Phase:
     if state is None:
         return Phase.STARTING
     if state is WorkerState.PROFILED:
-        return Phase.AGREEING if block_agreement.agree(situation) is None else Phase.ALLOCATING
+        return Phase.AGREEING if findings.blocks.agreement is None else Phase.ALLOCATING
     if state is WorkerState.ASLEEP:
         return Phase.ASLEEP if situation.wants_sleep or situation.is_spare(pod) else Phase.WAKING
     if state is WorkerState.READY:
-        return _phase_with_cache(situation, pod)
+        return _phase_with_cache(situation, findings, pod)
     return _BY_STATE[state]
 
 
-def deployment_phase(situation: Situation, conditions: Mapping[str, Condition]) -> Phase:
+def deployment_phase(situation: Situation, findings: Findings, conditions: Conditions) -> Phase:
     """Return the deployment's state in one word: the first rung that fits."""
-    if not conditions[accepted.TYPE].is_true:
+    if not findings.accepted.is_true:
         return Phase.REJECTED
     if situation.wants_no_pod:
         return Phase.ZERO
     if not situation.has_replicas:
         return Phase.OFF
-    phases = [replica_phase(situation, pod) for pod in situation.replicas]
+    phases = [replica_phase(situation, findings, pod) for pod in situation.replicas]
     phases += [Phase.PENDING] * (situation.wanted_replicas - len(phases))
-    if ready.serving(situation):  # while a roll-out goes on, old pods count too
+    if findings.serving:  # while a roll-out goes on, old pods count too
         return Phase.ACTIVE if conditions[ready.TYPE].is_true else Phase.DEGRADED
     if any(condition.is_failure for condition in conditions.values() if condition.type != degraded.TYPE):
         phases = [Phase.FAILED if phase in _STARTS else phase for phase in phases]
     return next(phase for phase in REPLICA_PHASES if phase in phases)
 
 
-def _phase_with_cache(situation: Situation, pod: Pod) -> Phase:
+def _phase_with_cache(situation: Situation, findings: Findings, pod: Pod) -> Phase:
     if situation.wants_sleep:
         return Phase.DRAINING
-    return Phase.ACTIVE if pod in ready.serving(situation) else Phase.ALLOCATING
+    return Phase.ACTIVE if pod in findings.serving else Phase.ALLOCATING
 
 
 def _has_crashed(pod: Pod) -> bool:

@@ -20,11 +20,12 @@ from datetime import datetime
 
 from dormouse_operator.decide import block_agreement, children, groups, sleep
 from dormouse_operator.decide.actions import POLL_S, Action, Plan, pods_of
-from dormouse_operator.decide.conditions.accepted import rejection
+from dormouse_operator.decide.block_agreement import Blocks
+from dormouse_operator.decide.findings import Findings
 from dormouse_operator.decide.replica import next_step
 from dormouse_operator.decide.rollout import plan as rollout
-from dormouse_operator.decide.rollout.inventory import Standing, classify_pods
-from dormouse_operator.decide.rollout.stall import is_complete, progress_ends, stall_of
+from dormouse_operator.decide.rollout.inventory import Standing
+from dormouse_operator.decide.rollout.stall import is_complete, progress_ends
 from dormouse_operator.decide.situation import STUCK_AFTER, Situation
 from dormouse_operator.model import Pod, WorkerState
 
@@ -37,37 +38,36 @@ _CHANGING = {
 }
 
 
-def plan(situation: Situation) -> Plan:
+def plan(situation: Situation, findings: Findings) -> Plan:
     """Return what to do now. A deployment that is not accepted, or is being deleted, is left as it is."""
-    if situation.deployment.is_deleting or rejection(situation):
+    if situation.deployment.is_deleting or not findings.accepted.is_true:
         return Plan()
-    standing = classify_pods(situation)
-    stop = stall_of(situation, standing)
+    standing, stop = findings.standing, findings.stall
     exchange = [*rollout.plan(situation, standing, stop), *groups.steps(situation, standing.new)]
     busy = {pod.name for action in exchange for pod in pods_of(action)}
     guards = (*children.disruption_budget(situation), *children.network_policy(situation))
     actions: list[Action] = [*children.services(situation), *guards, *exchange]
-    for view, pods in [(situation, standing.new), *rollout.older(situation, standing, stop)]:
-        actions += _steps(view, [pod for pod in pods if pod.name not in busy])
+    actions += _steps(situation, findings.blocks, [pod for pod in standing.new if pod.name not in busy])
+    for view, pods in rollout.older(situation, standing, stop):
+        actions += _steps(view, block_agreement.blocks_of(view), [pod for pod in pods if pod.name not in busy])
     actions += sleep.steps(situation)
-    return Plan(tuple(actions), _requeue_after_s(situation, standing))
+    return Plan(tuple(actions), _requeue_after_s(situation, findings))
 
 
-def _steps(view: Situation, pods: Sequence[Pod]) -> list[Action]:
-    """Return the next step of each replica of one revision."""
-    agreement = block_agreement.agree(view)
-    steps = (next_step(view, pod, agreement) for pod in pods)
+def _steps(view: Situation, blocks: Blocks, pods: Sequence[Pod]) -> list[Action]:
+    """Return the next step of each replica of one revision, given its blocks."""
+    steps = (next_step(view, pod, blocks) for pod in pods)
     return [step for step in steps if step]
 
 
-def _requeue_after_s(situation: Situation, standing: Standing) -> float | None:
+def _requeue_after_s(situation: Situation, findings: Findings) -> float | None:
     """Return when to look again. Changes of pods are told by the watch; what a worker does by itself is not."""
     asked = [pod for pod in situation.pods if pod.can_be_asked and pod.owner_uid == situation.deployment.uid]
     if any(situation.state(pod) in _CHANGING or situation.state(pod) is None for pod in asked):
         return POLL_S
     times = (
-        _waiting_ends(situation),
-        _progress_ends(situation, standing),
+        _waiting_ends(situation, findings.blocks),
+        _progress_ends(situation, findings.standing),
         groups.next_deadline(situation),
         situation.ladder_due,
         _next_stuck(situation),
@@ -76,9 +76,9 @@ def _requeue_after_s(situation: Situation, standing: Standing) -> float | None:
     return max(0.0, (min(ends) - situation.now).total_seconds()) if ends else None
 
 
-def _waiting_ends(situation: Situation) -> datetime | None:
+def _waiting_ends(situation: Situation, blocks: Blocks) -> datetime | None:
     """Return until when reports are waited for, None if they are not."""
-    is_waiting = block_agreement.agree(situation) is None and block_agreement.reports(situation)
+    is_waiting = blocks.agreement is None and blocks.reports
     return block_agreement.waiting_ends(situation) if is_waiting else None
 
 

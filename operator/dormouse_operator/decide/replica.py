@@ -6,16 +6,15 @@ taken out of the Service one at a time, and re-initialised when idle.
 
 from __future__ import annotations
 
-from dormouse_operator.decide import block_agreement
 from dormouse_operator.decide.actions import Drain, EndRequests, InitializeCache, ReplicaAction, SetGate, WakeUp
-from dormouse_operator.decide.block_agreement import Agreement
+from dormouse_operator.decide.block_agreement import Agreement, Blocks
 from dormouse_operator.decide.draining import is_drained, is_late
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.model import AWAKE, Pod, WorkerState
 
 
-def next_step(situation: Situation, pod: Pod, agreement: Agreement | None) -> ReplicaAction | None:
-    """Return the next step of a replica, None if it has to wait or is where it should be.
+def next_step(situation: Situation, pod: Pod, blocks: Blocks) -> ReplicaAction | None:
+    """Return the next step of a replica, None if it has to wait or is where it should be. `blocks` are its revision's.
 
     An order to sleep stops the way to service once the cache is allocated; `sleep` has the steps from there.
     """
@@ -25,43 +24,44 @@ def next_step(situation: Situation, pod: Pod, agreement: Agreement | None) -> Re
     if pod.gate_open and (state is not WorkerState.READY or situation.wants_sleep):
         return SetGate(pod, is_open=False, reason="GoingToSleep" if situation.wants_sleep else _camel(state))
     if state is WorkerState.PROFILED:
-        return _initialize(situation, pod, agreement)
-    return None if situation.wants_sleep else _towards_service(situation, pod, agreement)
+        return _initialize(pod, blocks)
+    return None if situation.wants_sleep else _towards_service(situation, pod, blocks)
 
 
-def _initialize(situation: Situation, pod: Pod, agreement: Agreement | None) -> InitializeCache | None:
-    if agreement is None or block_agreement.counting_report(situation, pod, agreement.block_size) is None:
+def _initialize(pod: Pod, blocks: Blocks) -> InitializeCache | None:
+    agreement = blocks.agreement
+    if agreement is None or not blocks.counts(pod):
         return None
     return InitializeCache(pod, agreement.num_gpu_blocks, agreement.num_cpu_blocks)
 
 
-def _towards_service(situation: Situation, pod: Pod, agreement: Agreement | None) -> ReplicaAction | None:
-    state = situation.state(pod)
+def _towards_service(situation: Situation, pod: Pod, blocks: Blocks) -> ReplicaAction | None:
+    state, agreement = situation.state(pod), blocks.agreement
     if state is WorkerState.ASLEEP:
         return None if situation.is_spare(pod) else WakeUp((pod,))
     if state not in AWAKE or agreement is None:
         return None
     if situation.allocated_gpu_blocks(pod) != agreement.num_gpu_blocks:
-        return _reinitialize(situation, pod, agreement)
+        return _reinitialize(situation, pod, blocks, agreement)
     if state is WorkerState.DRAINING:
         return WakeUp((pod,))
     return None if pod.gate_open else SetGate(pod, is_open=True, reason="CacheAllocated")
 
 
-def _reinitialize(situation: Situation, pod: Pod, agreement: Agreement) -> ReplicaAction | None:
+def _reinitialize(situation: Situation, pod: Pod, blocks: Blocks, agreement: Agreement) -> ReplicaAction | None:
     """Take a serving worker with another count out of the Service, drain it, re-initialise it; one at a time."""
     if pod is not _first_in_turn(situation, agreement):
         return None
     if pod.gate_open:
-        return None if _is_last_of_some(situation, pod) else SetGate(pod, is_open=False, reason="Reallocating")
+        return None if _is_last_of_some(situation, pod, blocks) else SetGate(pod, is_open=False, reason="Reallocating")
     if is_drained(situation, pod):
-        return _initialize(situation, pod, agreement)
+        return _initialize(pod, blocks)
     return EndRequests(pod) if is_late(situation, pod) else Drain(pod)
 
 
-def _is_last_of_some(situation: Situation, pod: Pod) -> bool:
+def _is_last_of_some(situation: Situation, pod: Pod, blocks: Blocks) -> bool:
     """Tell whether nobody else serves yet, but somebody is about to: then the Service must not be left empty."""
-    others = [other for other, _ in block_agreement.reports(situation) if other is not pod]
+    others = [other for other, _ in blocks.reports if other is not pod]
     about_to_serve = {WorkerState.PROFILED, WorkerState.INITIALIZING, WorkerState.READY}
     serves = any(other.is_ready and other.gate_open for other in others)
     return not serves and any(situation.state(other) in about_to_serve for other in others)

@@ -7,9 +7,11 @@ from datetime import datetime
 from typing import Any, Literal
 
 from dormouse_api import short_names
-from dormouse_operator.decide import block_agreement, crashes
+from dormouse_operator.decide import crashes
+from dormouse_operator.decide.block_agreement import Blocks
 from dormouse_operator.decide.conditions import asleep, ready
-from dormouse_operator.decide.conditions.ready import serving
+from dormouse_operator.decide.conditions.all import Conditions
+from dormouse_operator.decide.findings import Findings
 from dormouse_operator.decide.phases import deployment_phase
 from dormouse_operator.decide.ranks import reports_of
 from dormouse_operator.decide.situation import Situation
@@ -17,30 +19,28 @@ from dormouse_operator.manifests import selector_text
 from dormouse_operator.model import Actuation, Condition, Ladder, Pod, Rank, Report, Rung, WorkerState
 from dormouse_operator.parse import format_time, parse_time
 
-Conditions = Mapping[str, Condition]
 _MOST_PODS = 3000  # as the schema has it: a thousand replicas, as many of before, and as many on their way out
 
 
-def build_status(situation: Situation, evaluated: Sequence[Condition], *, url: str) -> dict[str, Any]:
+def build_status(situation: Situation, findings: Findings, conditions: Conditions, *, url: str) -> dict[str, Any]:
     """Return the whole status. Keys without a value are left out."""
     recorded = situation.deployment.recorded
-    conditions: Conditions = {condition.type: condition for condition in evaluated}
-    actuation = actuation_of(situation, conditions) or recorded.last_actuation
+    actuation = actuation_of(situation, findings, conditions) or recorded.last_actuation
     sleeping = [pod for pod in situation.replicas if situation.state(pod) is WorkerState.ASLEEP]
     status = {
         "observedGeneration": situation.deployment.generation,
-        "phase": str(deployment_phase(situation, conditions)),
+        "phase": str(deployment_phase(situation, findings, conditions)),
         "image": situation.image,
         "replicas": len([pod for pod in situation.pods if not pod.is_deleting]),
-        "readyReplicas": len(serving(situation)),
+        "readyReplicas": len(findings.serving),
         "sleepingReplicas": len(sleeping),
         "selector": selector_text(situation.deployment.key.name),
         "url": url or None,
         short_names.FIELD: short_names.to_status(situation.deployment.model.served_name, situation.observed.name_owner),
-        "conditions": [_write_condition(situation, condition) for condition in evaluated],
+        "conditions": [_write_condition(situation, condition) for condition in conditions.values()],
         "rollout": _rollout(situation),
         "lifecycle": _ladder(situation.ladder),
-        "kvCache": _kv_cache(situation),
+        "kvCache": _kv_cache(situation, findings.blocks),
         "pods": _own_pods(situation),
         "crashes": [crashes.write(crash) for crash in crashes.crashes_of(situation)] or None,
         "lastActuation": _write_actuation(actuation),
@@ -67,20 +67,20 @@ def wake_seconds(situation: Situation) -> float:
     return max((worker.last_wake_s for worker in awake), default=0.0)
 
 
-def cold_start_seconds(situation: Situation) -> float | None:
+def cold_start_seconds(situation: Situation, serving: Sequence[Pod]) -> float | None:
     """Return how long the youngest replica took from its start to now; None if none started since the last actuation.
 
     A pod's first start counts from its creation: scheduling and pulling the image are part of it.
     """
     last = situation.deployment.recorded.last_actuation
     told = parse_time(last.time) if last else None
-    runs = [(pod, pod.container) for pod in serving(situation)]
+    runs = [(pod, pod.container) for pod in serving]
     started = [(pod, run) for pod, run in runs if run.started and (not told or run.started > told)]
     begins = [begin for pod, run in started if (begin := run.started if run.restart_count else pod.created)]
     return max(0.0, (situation.now - max(begins)).total_seconds()) if begins else None
 
 
-def actuation_of(situation: Situation, conditions: Conditions) -> Actuation | None:
+def actuation_of(situation: Situation, findings: Findings, conditions: Conditions) -> Actuation | None:
     """Return what brought the deployment to serve, if that is what this pass saw."""
     now = format_time(situation.now)
     if is_woken(situation, conditions):
@@ -88,7 +88,7 @@ def actuation_of(situation: Situation, conditions: Conditions) -> Actuation | No
         return Actuation(path, round(wake_seconds(situation), 3), _reason_of_wake(situation), now)
     is_serving = conditions[ready.TYPE].is_true and not (situation.wants_sleep or situation.wants_no_pod)
     has_started = is_serving and not situation.deployment.recorded.is_true(ready.TYPE)
-    seconds = cold_start_seconds(situation) if has_started else None
+    seconds = cold_start_seconds(situation, findings.serving) if has_started else None
     reason = _reason_of_wake(situation) if is_brought_back(situation) else "started"
     return None if seconds is None else Actuation("cold", round(seconds, 3), reason, now)
 
@@ -155,15 +155,14 @@ def _write_pod(pod: Pod, devices: Sequence[str]) -> dict[str, Any]:
     return {"name": pod.name, "uid": pod.uid, "revision": pod.revision} | held
 
 
-def _kv_cache(situation: Situation) -> dict[str, Any] | None:
+def _kv_cache(situation: Situation, blocks: Blocks) -> dict[str, Any] | None:
     """Return every report that counts beside the agreed minimum; None while there is none."""
-    counting = block_agreement.reports(situation)
-    if not counting:
+    agreement = blocks.agreement
+    if not blocks.reports:
         return None
-    agreement = block_agreement.agree(situation)
-    ranks = [_write_rank(rank) for rank in ranks_of(situation)]
+    ranks = [_write_rank(rank) for rank in ranks_of(situation, blocks)]
     if agreement is None:
-        return {"blockSize": counting[0][1].block_size, "ranks": ranks}
+        return {"blockSize": blocks.block_size, "ranks": ranks}
     return {
         "blockSize": agreement.block_size,
         "numGpuBlocks": agreement.num_gpu_blocks,
@@ -173,9 +172,9 @@ def _kv_cache(situation: Situation) -> dict[str, Any] | None:
     }
 
 
-def ranks_of(situation: Situation) -> list[Rank]:
+def ranks_of(situation: Situation, blocks: Blocks) -> list[Rank]:
     """Return what each rank reported and holds. What a replica says as a whole stands at its first."""
-    replicas = ((pod, reports_of(situation.workers[pod.name])) for pod, _ in block_agreement.reports(situation))
+    replicas = ((pod, reports_of(situation.workers[pod.name])) for pod, _ in blocks.reports)
     return [_rank_of(situation, pod, report, is_first=report is told[0]) for pod, told in replicas for report in told]
 
 

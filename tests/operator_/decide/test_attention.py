@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dormouse_operator.decide.conditions import available, degraded, sleep_verified
+from dormouse_operator.decide.conditions import degraded, sleep_verified
 from dormouse_operator.decide.conditions.all import evaluate_all
+from dormouse_operator.decide.findings import find
 from dormouse_operator.model import Condition, Lifecycle, WorkerState
 from dormouse_operator.testing.nouns import a_deployment, a_pod, a_report, a_situation, a_worker, but, recorded
 
@@ -15,11 +16,11 @@ LIMIT = sleep_verified.RESIDUE_LIMIT_BYTES
 
 def of(seen, type_):
     """Return one of all conditions."""
-    return next(condition for condition in evaluate_all(seen) if condition.type == type_)
+    return evaluate_all(seen, find(seen))[type_]
 
 
 def test_one_replica_that_serves_makes_it_available():
-    condition = available.evaluate(a_situation(a_worker(), a_worker(S.LOADING)))
+    condition = of(a_situation(a_worker(), a_worker(S.LOADING)), "Available")
     assert (condition.status, condition.reason, condition.message) == ("True", "Serving", "1 of 2 replicas serve")
 
 
@@ -33,7 +34,7 @@ def test_one_replica_that_serves_makes_it_available():
     ],
 )
 def test_why_none_is_available(deployment, workers, reason):
-    condition = available.evaluate(a_situation(*workers, deployment=deployment))
+    condition = of(a_situation(*workers, deployment=deployment), "Available")
     assert (condition.status, condition.reason, condition.is_failure) == ("False", reason, False)
 
 

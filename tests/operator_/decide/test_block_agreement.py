@@ -28,14 +28,14 @@ def holding(count, *workers):
 
 def agreed(seen):
     """Return the count, None if there is none."""
-    agreement = block_agreement.agree(seen)
+    agreement = block_agreement.blocks_of(seen).agreement
     return agreement.num_gpu_blocks if agreement else None
 
 
 @given(st.lists(st.integers(1, ranks.MAX_BLOCKS), min_size=1, max_size=8))
 def test_the_first_agreement_is_the_minimum_of_all_reports(counts):
     seen = a_situation(*(a_worker(PROFILED, blocks=count) for count in counts))
-    agreement = block_agreement.agree(seen)
+    agreement = block_agreement.blocks_of(seen).agreement
     assert agreement.num_gpu_blocks == min(counts)
     assert agreement.reported == tuple(counts)
     assert agreement.limiting_pod == seen.pods[counts.index(min(counts))].name
@@ -45,11 +45,11 @@ def test_the_first_agreement_is_the_minimum_of_all_reports(counts):
 def test_cpu_blocks_are_the_minimum_too():
     reports = [a_report(2000, num_cpu_blocks=count) for count in (30, 10, 20)]
     seen = a_situation(*(a_worker(PROFILED, report=report) for report in reports))
-    assert block_agreement.agree(seen).num_cpu_blocks == 10
+    assert block_agreement.blocks_of(seen).agreement.num_cpu_blocks == 10
 
 
 def test_without_any_report_nothing_is_agreed():
-    assert block_agreement.agree(a_situation(None, a_worker(LOADING))) is None
+    assert block_agreement.blocks_of(a_situation(None, a_worker(LOADING))).agreement is None
 
 
 @pytest.mark.parametrize(
@@ -75,26 +75,26 @@ def test_a_number_that_is_impossible_is_named_with_its_limit(report, flaw):
 def test_a_report_with_an_impossible_number_does_not_count_and_the_others_go_on():
     seen = holding(2000, a_worker(READY), a_worker(PROFILED, report=a_report(-5)))
     assert agreed(seen) == 2000
-    assert block_agreement.counting_report(seen, seen.pods[1], 16) is None
+    assert not block_agreement.blocks_of(seen).counts(seen.pods[1])
 
 
 def test_a_report_of_no_blocks_and_one_of_a_failed_worker_do_not_count():
     seen = a_situation(a_worker(PROFILED, blocks=0), a_worker(FAILED, blocks=5), a_worker(PROFILED, blocks=7))
-    assert block_agreement.reports(seen) == [(seen.pods[2], seen.workers[seen.pods[2].name].report)]
+    assert block_agreement.blocks_of(seen).reports == ((seen.pods[2], seen.workers[seen.pods[2].name].report),)
 
 
 def test_blocks_of_another_size_than_those_that_are_held_do_not_count():
     newcomers = [a_worker(PROFILED, report=a_report(100, block_size=32)) for _ in range(2)]
     seen = holding(2000, a_worker(READY), *newcomers)
-    assert (agreed(seen), block_agreement.agree(seen).block_size) == (2000, 16)
-    assert block_agreement.counting_report(seen, seen.pods[0], 16) == a_report()
-    assert block_agreement.counting_report(seen, seen.pods[1], 16) is None
+    assert (agreed(seen), block_agreement.blocks_of(seen).agreement.block_size) == (2000, 16)
+    assert block_agreement.blocks_of(seen).counts(seen.pods[0])
+    assert not block_agreement.blocks_of(seen).counts(seen.pods[1])
 
 
 def test_among_newcomers_the_size_of_most_counts_and_the_lowest_index_in_a_tie():
     small, large = a_worker(PROFILED, report=a_report(100, block_size=32)), a_worker(PROFILED, blocks=50)
-    assert block_agreement.block_size_of(a_situation(large, small, small)) == 32
-    assert block_agreement.block_size_of(a_situation(large, small)) == 16
+    assert block_agreement.blocks_of(a_situation(large, small, small)).block_size == 32
+    assert block_agreement.blocks_of(a_situation(large, small)).block_size == 16
 
 
 def test_the_first_agreement_waits_for_who_has_a_node_but_only_so_long():
@@ -119,7 +119,7 @@ def test_only_a_recorded_wait_has_an_end():
 def test_who_has_no_node_or_has_failed_is_not_waited_for():
     pods = (a_pod(0), a_pod(1, is_scheduled=False), a_pod(2))
     seen = a_situation(a_worker(PROFILED), None, a_worker(FAILED, report=None), pods=pods)
-    assert block_agreement.missing(seen) == []
+    assert block_agreement.blocks_of(seen).missing == ()
     assert agreed(seen) == 2000
 
 
@@ -173,4 +173,4 @@ def test_who_sleeps_still_holds_its_count():
 def test_the_sentence_names_the_reports_and_who_limits(held, counts, words):
     state = READY if held else PROFILED
     workers = [a_worker(state, report=a_report(count), num_gpu_blocks=held) for count in counts]
-    assert str(block_agreement.agree(holding(held, *workers))) == words
+    assert str(block_agreement.blocks_of(holding(held, *workers)).agreement) == words

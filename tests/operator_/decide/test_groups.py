@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from dormouse_operator.decide import groups, planner
 from dormouse_operator.decide.actions import CreateFollower, DeletePod, PutToSleep
+from dormouse_operator.decide.findings import find
 from dormouse_operator.decide.rollout import removal
 from dormouse_operator.decide.rollout.inventory import classify_pods
 from dormouse_operator.model import Lifecycle, Parallelism, WorkerState
@@ -82,7 +83,7 @@ def test_a_group_that_lost_a_pod_is_no_replica_and_is_not_put_to_sleep_on_its_wa
         lifecycle=Lifecycle("Asleep", 60),
     )
     assert broken.replicas == ()
-    assert not [action for action in planner.plan(broken).actions if isinstance(action, PutToSleep)]
+    assert not [action for action in planner.plan(broken, find(broken)).actions if isinstance(action, PutToSleep)]
 
 
 def test_a_follower_that_is_missing_is_made_until_the_group_was_whole_once_and_ends_it_from_then_on():

@@ -7,6 +7,7 @@ from dataclasses import replace
 from dormouse_operator.decide.conditions import asleep
 from dormouse_operator.decide.conditions.all import evaluate_all
 from dormouse_operator.decide.events import events
+from dormouse_operator.decide.findings import find
 from dormouse_operator.decide.phases import Phase, replica_phase
 from dormouse_operator.decide.status import wake_seconds, woken_from
 from dormouse_operator.model import Ladder, Rank, Rung, WorkerState
@@ -27,13 +28,14 @@ def partial(*, level_before=1, level=1, **fields):
 
 
 def told(seen):
-    conditions = {condition.type: condition for condition in evaluate_all(seen)}
-    return [event.message for event in events(seen, conditions) if event.reason == "Evicted"]
+    found = find(seen)
+    told = events(seen, found, evaluate_all(seen, found))
+    return [event.message for event in told if event.reason == "Evicted"]
 
 
 def test_who_sleeps_on_is_asleep_and_not_about_to_wake():
     seen = partial()
-    assert [replica_phase(seen, pod) for pod in seen.pods] == [Phase.ACTIVE, Phase.ASLEEP]
+    assert [replica_phase(seen, find(seen), pod) for pod in seen.pods] == [Phase.ACTIVE, Phase.ASLEEP]
 
 
 def test_a_wake_is_told_of_those_that_woke_only():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dormouse_operator.decide.conditions.all import evaluate_all
+from dormouse_operator.decide.findings import find
 from dormouse_operator.decide.phases import REPLICA_PHASES, Phase, deployment_phase, replica_phase
 from dormouse_operator.model import Container, Lifecycle, WorkerState
 from dormouse_operator.testing.nouns import a_deployment, a_pod, a_situation, a_worker, but, recorded
@@ -15,7 +16,8 @@ AUTO, ASLEEP = Lifecycle("Auto", 60), Lifecycle("Asleep", 60)
 
 def phase_of(seen):
     """Return the deployment's phase."""
-    return deployment_phase(seen, {condition.type: condition for condition in evaluate_all(seen)})
+    found = find(seen)
+    return deployment_phase(seen, found, evaluate_all(seen, found))
 
 
 @pytest.mark.parametrize(
@@ -38,7 +40,7 @@ def phase_of(seen):
 def test_a_replicas_phase_follows_its_worker_and_the_order(state, lifecycle, phase):
     worker = a_worker(state) if state else None
     seen = a_situation(worker, deployment=a_deployment(lifecycle=lifecycle))
-    assert replica_phase(seen, seen.pods[0]) is phase
+    assert replica_phase(seen, find(seen), seen.pods[0]) is phase
 
 
 @pytest.mark.parametrize(
@@ -54,18 +56,18 @@ def test_a_replicas_phase_follows_its_worker_and_the_order(state, lifecycle, pha
 def test_without_an_answer_the_phase_follows_the_pod(fields, phase):
     pod = a_pod(**fields)
     seen = a_situation(None, pods=(pod,))
-    assert replica_phase(seen, pod) is phase
+    assert replica_phase(seen, find(seen), pod) is phase
 
 
 def test_a_profiled_worker_agrees_as_long_as_another_is_waited_for():
     seen = a_situation(a_worker(S.PROFILED), a_worker(S.LOADING))
-    assert replica_phase(seen, seen.pods[0]) is Phase.AGREEING
+    assert replica_phase(seen, find(seen), seen.pods[0]) is Phase.AGREEING
 
 
 def test_a_worker_with_a_cache_behind_a_shut_gate_is_not_active_yet():
     pod = a_pod(gate_open=False, is_ready=False)
     seen = a_situation(a_worker(S.READY), pods=(pod,))
-    assert replica_phase(seen, pod) is Phase.ALLOCATING
+    assert replica_phase(seen, find(seen), pod) is Phase.ALLOCATING
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from dormouse_operator.decide import block_agreement, ranks
 from dormouse_operator.decide.conditions import memory_profiled
+from dormouse_operator.decide.conditions.all import evaluate_all
+from dormouse_operator.decide.findings import find
 from dormouse_operator.decide.settled_workers import worker_at_rest
 from dormouse_operator.decide.status import ranks_of
 from dormouse_operator.model import Container, Group, KvCache, Parallelism, Rank, RecordedStatus, WorkerState
@@ -33,22 +35,22 @@ def seen(worker):
 
 
 def test_the_least_of_the_ranks_holds_and_is_named_with_its_pod():
-    agreement = block_agreement.agree(seen(reporting(2000, 1900, 1500, 1800)))
+    agreement = block_agreement.blocks_of(seen(reporting(2000, 1900, 1500, 1800))).agreement
     assert agreement.num_gpu_blocks == 1500
     assert f"{agreement.limiting_pod}/{agreement.limiting_rank}" == f"{FOLLOWER.name}/2"
     assert str(agreement) == f"1500, as rank 2 (pod {FOLLOWER.name}) reported"
 
 
 def test_a_replica_with_one_rank_is_named_by_its_pod():
-    assert str(block_agreement.agree(a_situation(a_worker()))) == "2000, as pod tiny-abcd1234-0 reported"
+    assert str(block_agreement.blocks_of(a_situation(a_worker())).agreement) == "2000, as pod tiny-abcd1234-0 reported"
 
 
 @given(st.lists(st.integers(1, 5000), min_size=4, max_size=4), st.lists(st.integers(0, 9), min_size=4, max_size=4))
 def test_no_rank_is_given_more_than_it_reported(on_device, on_host):
     reports = tuple(a_report(count, rank=rank, num_cpu_blocks=on_host[rank]) for rank, count in enumerate(on_device))
-    agreement = block_agreement.agree(
+    agreement = block_agreement.blocks_of(
         seen(a_worker(WorkerState.PROFILED, report=reports[0], rank_reports=reports[::-1]))
-    )
+    ).agreement
     assert agreement.num_gpu_blocks == min(on_device)
     assert agreement.num_cpu_blocks == min(on_host)
     assert on_device[agreement.limiting_rank] == min(on_device)
@@ -87,14 +89,16 @@ FLAWS = {
 @pytest.mark.parametrize(("worker", "flaw"), FLAWS.values(), ids=FLAWS)
 def test_what_is_wrong_with_the_ranks_is_told_and_nothing_is_agreed(worker, flaw):
     assert ranks.flaw_of(GROUP, worker) == flaw
-    assert block_agreement.agree(seen(worker)) is None
-    condition = memory_profiled.evaluate(seen(worker))
+    found = find(seen(worker))
+    assert found.blocks.agreement is None
+    condition = evaluate_all(seen(worker), found)[memory_profiled.TYPE]
     assert (condition.reason, condition.message) == (flaw[0], f"pod {LEADER.name}: {flaw[1]}")
     assert condition.is_failure
 
 
 def test_a_rank_without_room_for_a_block_is_named():
-    condition = memory_profiled.evaluate(seen(reporting(5, 5, 5, 0)))
+    least = seen(reporting(5, 5, 5, 0))
+    condition = evaluate_all(least, find(least))[memory_profiled.TYPE]
     assert condition.reason == "InsufficientMemory"
     assert condition.message.startswith(f"rank 3 (pod {FOLLOWER.name}) reports 0 blocks")
 
@@ -107,7 +111,8 @@ def test_nothing_is_wrong_with_ranks_that_agree_nor_before_they_report():
 
 def test_the_status_lists_every_rank_with_its_pod():
     worker = reporting(2000, 1900, 1500, 1800, residual_bytes=7)
-    listed = ranks_of(seen(replace(worker, state=WorkerState.ASLEEP, sleep_level=1)))
+    asleep = seen(replace(worker, state=WorkerState.ASLEEP, sleep_level=1))
+    listed = ranks_of(asleep, block_agreement.blocks_of(asleep))
     assert [(rank.rank, rank.pod, rank.num_gpu_blocks) for rank in listed] == [
         (0, LEADER.name, 2000),
         (1, LEADER.name, 1900),

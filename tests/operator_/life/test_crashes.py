@@ -6,6 +6,7 @@ from datetime import timedelta
 from dormouse_kube.api import PODS
 from dormouse_operator.decide import crashes
 from dormouse_operator.decide.conditions.all import evaluate_all
+from dormouse_operator.decide.findings import find
 from dormouse_operator.decide.status import build_status
 from dormouse_operator.model import Container, Failure
 from dormouse_operator.parse import format_time, parse_status
@@ -160,7 +161,8 @@ def ended(index, seconds, **fields):
 
 def written(seen):
     """Return the crashes in the status, and the same sight with that status recorded."""
-    status = build_status(seen, evaluate_all(seen), url="")
+    found = find(seen)
+    status = build_status(seen, found, evaluate_all(seen, found), url="")
     deployment = replace(seen.deployment, recorded=parse_status(status))
     return status["crashes"], but(seen, deployment=deployment)
 

@@ -8,6 +8,7 @@ import yaml
 from dormouse_api.names import API_VERSION, LABEL_REVISION
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS, SERVICES
 from dormouse_operator.decide.conditions.all import evaluate_all
+from dormouse_operator.decide.findings import find
 from dormouse_operator.decide.status import build_status
 from dormouse_operator.testing.nouns import a_pod, a_situation
 from dormouse_operator.testing.workers import FakeWorker
@@ -46,7 +47,8 @@ def test_there_are_never_more_pods_in_the_status_than_the_schema_allows_and_thos
     going = [a_pod(name=f"a{number}", uid=f"a{number}", owner_uid=uid, is_deleting=True) for number in range(10)]
     staying = [a_pod(name=f"b{number}", uid=f"b{number}", owner_uid=uid) for number in range(limit)]
     seen = replace(a_situation(), pods=(*going, *staying))
-    told = build_status(seen, [*evaluate_all(seen)], url="")["pods"]
+    found = find(seen)
+    told = build_status(seen, found, evaluate_all(seen, found), url="")["pods"]
     assert {pod["name"] for pod in told} == {pod.name for pod in staying}
 
 

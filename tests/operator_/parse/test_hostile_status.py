@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_operator.act.workers import parse_worker
 from dormouse_operator.decide.conditions.all import evaluate_all
+from dormouse_operator.decide.findings import find
 from dormouse_operator.decide.planner import plan
 from dormouse_operator.decide.status import build_status
 from dormouse_operator.errors import WorkerRefused
@@ -62,9 +63,10 @@ def test_no_numbers_of_a_worker_end_in_an_exception(status, order):
     except WorkerRefused:
         return  # in words: see below
     seen = a_situation(worker, deployment=a_deployment(lifecycle=Lifecycle(order, 60)))
-    written = build_status(seen, evaluate_all(seen), url="")
+    found = find(seen)
+    written = build_status(seen, found, evaluate_all(seen, found), url="")
     json.dumps(written, allow_nan=False)
-    plan(seen)
+    plan(seen, found)
 
 
 @pytest.mark.parametrize("value", ODD_FLOATS)

@@ -10,7 +10,12 @@ from dormouse_operator.model import Condition
 TYPE = "Accepted"
 
 
-def rejection(situation: Situation) -> Condition | None:
+def evaluate(situation: Situation) -> Condition:
+    """See the module."""
+    return _rejection(situation) or holds(TYPE, "Accepted", "the spec can be served")
+
+
+def _rejection(situation: Situation) -> Condition | None:
     """Return why the deployment is not served, None if it is."""
     deployment = situation.deployment
     has_downloader = deployment.model.hub is not None
@@ -28,8 +33,3 @@ def rejection(situation: Situation) -> Condition | None:
     if complaint := ranks_complaint(deployment, wanted) or claims_complaint(deployment, wanted):
         return failed(TYPE, "InvalidSpec", complaint)
     return None
-
-
-def evaluate(situation: Situation) -> Condition:
-    """See the module."""
-    return rejection(situation) or holds(TYPE, "Accepted", "the spec can be served")

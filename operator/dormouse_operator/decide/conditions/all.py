@@ -1,11 +1,13 @@
-"""The order of the conditions, from the spec to a serving model. A new step is one file and one line here. Pure."""
+"""The order of the conditions, from the spec to a serving model, and what each follows from. Pure.
+
+A new condition is one file and two lines here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 
 from dormouse_operator.decide.conditions import (
-    accepted,
     asleep,
     available,
     blocks_agreed,
@@ -18,27 +20,31 @@ from dormouse_operator.decide.conditions import (
     scheduled,
     sleep_verified,
 )
+from dormouse_operator.decide.findings import Findings
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.model import Condition
 
-Step = Callable[[Situation], Condition]
-
-STEPS: Sequence[Step] = (
-    accepted.evaluate,
-    scheduled.evaluate,
-    model_loaded.evaluate,
-    memory_profiled.evaluate,
-    blocks_agreed.evaluate,
-    cache_allocated.evaluate,
-    progressing.evaluate,
-    ready.evaluate,
-    available.evaluate,
-    asleep.evaluate,
-    sleep_verified.evaluate,
-)
+Conditions = Mapping[str, Condition]  # by type, in the order of the status
 
 
-def evaluate_all(situation: Situation) -> tuple[Condition, ...]:
-    """Return all conditions, in order; the last one sums up the others."""
-    conditions = tuple(step(situation) for step in STEPS)
-    return (*conditions, degraded.evaluate(situation, conditions))
+def evaluate_all(situation: Situation, findings: Findings) -> Conditions:
+    """Return all conditions, each evaluated once; the last one sums up the others."""
+    loaded = model_loaded.evaluate(situation)
+    earlier = (
+        findings.accepted,
+        scheduled.evaluate(situation, findings.accepted),
+        loaded,
+        memory_profiled.evaluate(situation, findings.blocks, loaded),
+        blocks_agreed.evaluate(situation, findings.blocks),
+        cache_allocated.evaluate(situation, findings.blocks),
+    )
+    sleep = asleep.evaluate(situation)
+    conditions = (
+        *earlier,
+        progressing.evaluate(situation, findings),
+        ready.evaluate(situation, findings, earlier, sleep),
+        available.evaluate(situation, findings.serving),
+        sleep,
+        sleep_verified.evaluate(situation),
+    )
+    return {each.type: each for each in (*conditions, degraded.evaluate(situation, conditions))}

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from dormouse_operator.decide.conditions.ready import serving
+from collections.abc import Sequence
+
 from dormouse_operator.decide.conditions.verdicts import holds, idle_words, no_replicas, not_yet
 from dormouse_operator.decide.situation import Situation
-from dormouse_operator.model import Condition
+from dormouse_operator.model import Condition, Pod
 
 TYPE = "Available"
 
 
-def evaluate(situation: Situation) -> Condition:
-    """See the module."""
-    wanted, there = situation.wanted_replicas, serving(situation)
+def evaluate(situation: Situation, serving: Sequence[Pod]) -> Condition:
+    """See the module. `serving` are the pods that serve."""
     if off := no_replicas(TYPE, situation):
         return not_yet(TYPE, off.reason, off.message)
-    if there:
-        return holds(TYPE, "Serving", f"{len(there)} of {situation.deployment.replicas} replicas serve")
+    if serving:
+        return holds(TYPE, "Serving", f"{len(serving)} of {situation.deployment.replicas} replicas serve")
     if situation.ladder and situation.wants_sleep:
         return not_yet(TYPE, "Asleep", f"{idle_words(situation.ladder)}: asleep; a request wakes it")
     if situation.wants_sleep:
         return not_yet(TYPE, "Asleep", "spec.lifecycle.desiredState is Asleep: requests are refused")
-    return not_yet(TYPE, "NoneServes", f"0 of {wanted} replicas serve; the other conditions say why")
+    return not_yet(TYPE, "NoneServes", f"0 of {situation.wanted_replicas} replicas serve; the other conditions say why")

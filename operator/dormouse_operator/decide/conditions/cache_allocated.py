@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dormouse_operator.decide import block_agreement
+from dormouse_operator.decide.block_agreement import Blocks
 from dormouse_operator.decide.conditions.verdicts import failed, first_failed, holds, no_replicas, not_yet, unknown
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.model import AWAKE, Condition, WorkerState
@@ -10,7 +10,7 @@ from dormouse_operator.model import AWAKE, Condition, WorkerState
 TYPE = "CacheAllocated"
 
 
-def evaluate(situation: Situation) -> Condition:
+def evaluate(situation: Situation, blocks: Blocks) -> Condition:
     """See the module."""
     there = situation.replicas
     if off := no_replicas(TYPE, situation):
@@ -18,7 +18,7 @@ def evaluate(situation: Situation) -> Condition:
     if found := first_failed(situation, "later"):
         pod, failure = found
         return failed(TYPE, failure.reason, f"pod {pod.name}: {failure.message}")
-    agreement = block_agreement.agree(situation)
+    agreement = blocks.agreement
     if agreement is None:
         return unknown(TYPE, "WaitingForAgreement", "no number of blocks is agreed")
     profiled = (pod for pod in there if situation.state(pod) is WorkerState.PROFILED)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dormouse_operator.decide.conditions.accepted import rejection
 from dormouse_operator.decide.conditions.verdicts import failed, holds, not_yet, unknown
+from dormouse_operator.decide.findings import Findings
 from dormouse_operator.decide.rollout.change import Change, change_of
-from dormouse_operator.decide.rollout.inventory import Standing, classify_pods, is_available, is_exchanging
+from dormouse_operator.decide.rollout.inventory import Standing, is_available, is_exchanging
 from dormouse_operator.decide.rollout.stall import (
     COMPLETE,
     CONDITION,
     DEADLINE_EXCEEDED,
     is_complete,
     is_late,
-    stall_of,
 )
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.model import Condition
@@ -22,12 +21,12 @@ RECREATING = "Recreating"
 _REMEDY = "the old pods serve on; change the spec, or apply the old one again to return to it"
 
 
-def evaluate(situation: Situation) -> Condition:
+def evaluate(situation: Situation, findings: Findings) -> Condition:
     """See the module."""
-    standing = classify_pods(situation)
-    if rejection(situation):
+    standing, stop = findings.standing, findings.stall
+    if not findings.accepted.is_true:
         return unknown(TYPE, "NotAccepted", "the spec is not accepted")
-    if stop := stall_of(situation, standing):
+    if stop:
         is_told = stop.message.endswith(_REMEDY)  # taken from the recorded condition
         words = stop.message if is_told else f"revision {situation.revision} stopped: {stop.message}; {_REMEDY}"
         return failed(TYPE, stop.reason, words)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dormouse_operator.decide.children import free_name
-from dormouse_operator.decide.conditions.accepted import rejection
 from dormouse_operator.decide.conditions.verdicts import failed, holds, no_replicas, not_yet, unknown
 from dormouse_operator.decide.groups import scheduling_ends
 from dormouse_operator.decide.situation import Situation
@@ -13,10 +12,10 @@ TYPE = "Scheduled"
 GROUP_BROKEN = "GroupBroken"
 
 
-def evaluate(situation: Situation) -> Condition:
-    """See the module."""
+def evaluate(situation: Situation, accepted: Condition) -> Condition:
+    """See the module. `accepted` is that condition."""
     wanted, there = situation.wanted_replicas, situation.replicas
-    if rejection(situation):
+    if not accepted.is_true:
         return unknown(TYPE, "NotAccepted", "the spec is not accepted")
     if refused := _refused_pod(situation):
         return failed(TYPE, "PodRejected", refused)

@@ -44,6 +44,18 @@ def is_available(situation: Situation, pod: Pod) -> bool:
     return pod.is_ready and pod.gate_open and state is WorkerState.READY
 
 
+def serving(situation: Situation) -> tuple[Pod, ...]:
+    """Return the pods that serve, those of an older revision included."""
+    return tuple(
+        pod
+        for pod in situation.pods
+        if pod.owner_uid == situation.deployment.uid
+        and not (pod.is_deleting or pod.has_ended or situation.wants_sleep or situation.is_spare(pod))
+        and not situation.group(pod).broken_reason
+        and is_available(situation, pod)
+    )
+
+
 def is_rolling_out(situation: Situation, standing: Standing) -> bool:
     """Tell whether pods that another is to take the place of still serve, or may serve again."""
     return any(not situation.is_current(pod) for pod in (*standing.swappable, *standing.old))
