@@ -65,6 +65,7 @@ def test_a_budget_is_looked_for_where_more_than_one_replica_may_be_wanted(ladder
 
 
 def test_what_is_wanted_stands_beside_what_the_user_asked_for():
+    assert settled(facts(replicas=4)).wanted_replicas == 4
     situation = settled(facts(replicas=4, ladder=ZERO))
     assert (situation.wanted_replicas, situation.num_away, situation.deployment.replicas) == (0, 4, 4)
 
