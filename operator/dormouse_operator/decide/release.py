@@ -14,6 +14,6 @@ class Release:
 
     default_image: str  # of workers, where the spec names none
     agreement_timeout_s: float = 10.0  # so long the first agreement waits for reports
-    operator_keys: tuple[str, ...] = ()  # public, by which workers know us; none: nobody is asked which one he knows
+    operator_keys: tuple[str, ...] = ()  # public, by which workers know us; none: no pod is condemned for its key
     seals: Seals | None = None  # by which we know pods that we made; None: all that name us as owner are believed
     arrows: Arrows | None = None  # what workers may connect to; None: no deployment has a network policy
