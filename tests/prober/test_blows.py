@@ -52,10 +52,11 @@ TELL = "import os, sys, time; print(sys.argv[1], os.environ['WHO'], flush=True);
 
 @pytest.fixture
 def component(tmp_path):
-    """Start a component of a cluster that is none; it says how it was started."""
+    """Start a component of a cluster that is none. It has said how, so its command line is its own by now."""
     paths = Paths(tmp_path)
     argv, files = [sys.executable, "-c", TELL, "as it was"], (log_file(paths, "some"), pid_file(paths, "some"))
     assert start(argv, log=files[0], pid_file=files[1], env={"WHO": "=me="})
+    wait_until(lambda: files[0].read_text("utf-8") == "as it was =me=\n")
     yield paths
     stop_by_file(files[1], grace_s=10)
 
@@ -66,7 +67,6 @@ def identity(paths):
 
 async def test_a_component_is_away_while_the_context_lasts_and_then_back_as_it_was(component):
     before = identity(component)
-    wait_until(lambda: log_file(component, "some").read_text("utf-8") == "as it was =me=\n")
     async with without(component, "some"):
         assert not is_alive(before)
     assert is_alive(identity(component))
