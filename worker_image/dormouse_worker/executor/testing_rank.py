@@ -1,16 +1,12 @@
-"""One rank of a group as a program, for tests: `python -m dormouse_worker.executor.testing_rank PROGRAM RANK …`.
+"""What one rank of a group does in tests of groups, each in a process of its own.
 
-generate   MODEL T P PROMPT COUNT: load, generate, sleep and wake, generate again; prints what this rank sampled
-wait       of two ranks: add up with the other until that fails; prints how
-leave      of two ranks: add up once, then end without a word
+Where the others are is in the environment, as `connect_from_environment` reads it.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -27,24 +23,25 @@ from dormouse_worker.model.parallel.start import connect_from_environment
 EXIT_CODE = 9
 
 
-def generate(rank: int, model: str, tensor: str, pipeline: str, prompt: str, count: str) -> int:
-    """Generate before and after a sleep."""
-    sizes = {"tensor_parallel_size": int(tensor), "pipeline_parallel_size": int(pipeline)}
-    worker = CpuWorker(make_settings(Path(model), kv_cache_memory_bytes=1 << 20, **sizes), rank)
+def generate(
+    rank: int, model: Path, tensor: int, pipeline: int, prompt: Sequence[int], count: int
+) -> dict[str, list[int]]:
+    """Generate `count` tokens, sleep and wake, generate again; return what this rank sampled before and after."""
+    sizes = {"tensor_parallel_size": tensor, "pipeline_parallel_size": pipeline}
+    worker = CpuWorker(make_settings(model, kv_cache_memory_bytes=1 << 20, **sizes), rank)
     worker.init_device()
     worker.load_model()
     worker.determine_num_available_blocks()
     worker.initialize_cache(40, 0)
     told = {}
     for when in ("before", "after"):
-        told[when] = _generate(worker, json.loads(prompt), int(count))
+        told[when] = _generate(worker, list(prompt), count)
         worker.sleep(2, TAGS)
         worker.wake_up(TAGS)
-    print(json.dumps(told))
     assert worker.communicator is not None, "the device is there"
     worker.communicator.barrier()  # as a leader lets go of ranks only when all have answered
     worker.shutdown()
-    return 0
+    return told
 
 
 def _generate(worker: CpuWorker, prompt: list[int], count: int) -> list[int]:
@@ -64,26 +61,20 @@ def _tell(sampled: list[SampledToken]) -> int:
     return int(token)
 
 
-def wait(rank: int) -> int:
-    """Add up until the other is gone."""
+def wait(rank: int) -> str:
+    """Add up with the other of two ranks until that fails; return how."""
     group = connect_from_environment(Layout(2, 1, rank), torch.device("cpu"))
     try:
         while True:
             group.all_reduce(torch.ones(1))
     except RankLost as error:
-        print(f"{error.reason}: {error}")
-    group.close()
-    return 0
+        return f"{error.reason}: {error}"
+    finally:
+        group.close()
 
 
-def leave(rank: int) -> int:
-    """Add up once and end as a killed process does."""
+def leave(rank: int) -> None:
+    """Add up once with the other of two ranks and end as a killed process does, with EXIT_CODE."""
     group = connect_from_environment(Layout(2, 1, rank), torch.device("cpu"))
     group.all_reduce(torch.ones(1))
     os._exit(EXIT_CODE)
-
-
-if __name__ == "__main__":
-    program, number, *rest = sys.argv[1:]
-    programs: dict[str, Callable[..., int]] = {"generate": generate, "wait": wait, "leave": leave}
-    sys.exit(programs[program](int(number), *rest))

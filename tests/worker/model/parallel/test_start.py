@@ -1,24 +1,22 @@
 """Ranks that are processes, over gloo: they find each other, compute together, and notice when one is gone."""
 
-import json
-import os
 import socket
-import subprocess
-import sys
 
 import pytest
 import torch
 
 from dormouse_worker.common.errors import InvalidSettings, RankLost
 from dormouse_worker.common.layout import Layout
+from dormouse_worker.executor import testing_rank
 from dormouse_worker.executor.testing import make_settings
 from dormouse_worker.model.parallel.communicator import ALONE
 from dormouse_worker.model.parallel.start import connect, connect_from_environment
 from dormouse_worker.model.testing import reference_generate, write_tiny_model
 from dormouse_worker.native.library import Missing, load_kernels
+from tests.worker.forked import Forked
 
 CPU = torch.device("cpu")
-DEADLINE_S = 400  # of four programs that import torch, on a machine that does much else
+DEADLINE_S = 400  # of what imports torch, and of four processes, on a machine that does much else
 PROMPT = [5, 6, 7, 8, 9]
 MANY_TOKENS = 10
 
@@ -33,27 +31,22 @@ def port():
 
 @pytest.fixture
 def spawn(port):
-    """Return a function that starts a rank of a group as a program; none outlives the test."""
-    processes = []
+    """Return a function that starts a rank of a group as a process; none outlives the test."""
+    ranks = []
+    environ = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "DORMOUSE_GROUP_TIMEOUT_S": "60",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
 
-    def start(program, rank, *arguments):
-        environ = {
-            **os.environ,
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "DORMOUSE_GROUP_TIMEOUT_S": "60",
-            "GLOO_SOCKET_IFNAME": "lo",
-        }
-        command = [sys.executable, "-m", "dormouse_worker.executor.testing_rank", program, str(rank), *arguments]
-        processes.append(
-            subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        )
-        return processes[-1]
+    def start(function, rank, *arguments):
+        ranks.append(Forked(function, rank, *arguments, environ=environ))
+        return ranks[-1]
 
     yield start
-    for process in processes:
-        process.kill()
-        process.communicate()
+    for rank in ranks:
+        rank.close()
 
 
 @pytest.mark.timeout(DEADLINE_S)
@@ -61,25 +54,25 @@ def test_ranks_that_are_processes_say_what_one_says(tmp_path, spawn):
     directory = write_tiny_model(tmp_path / "model", "llama", num_hidden_layers=3)
     tensor = pipeline = 2
     ranks = [
-        spawn("generate", rank, str(directory), str(tensor), str(pipeline), json.dumps(PROMPT), str(MANY_TOKENS))
+        spawn(testing_rank.generate, rank, directory, tensor, pipeline, PROMPT, MANY_TOKENS)
         for rank in range(tensor * pipeline)
     ]
-    told = [rank.communicate(timeout=DEADLINE_S) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * len(ranks), told
+    told = [rank.answer(DEADLINE_S) for rank in ranks]
     expected = {"before": reference_generate(directory, PROMPT, MANY_TOKENS)}
     expected["after"] = expected["before"]
     samples = [Layout(tensor, pipeline, rank).samples for rank in range(len(ranks))]
-    assert [json.loads(out) for out, _ in told] == [expected if one else {"before": [], "after": []} for one in samples]
+    assert told == [expected if one else {"before": [], "after": []} for one in samples]
 
 
 @pytest.mark.timeout(DEADLINE_S)
 def test_a_rank_that_ends_is_noticed_by_those_that_wait_for_it(spawn):
-    waiting, leaving = spawn("wait", 0), spawn("leave", 1)
-    assert leaving.wait(DEADLINE_S) == 9
-    out, err = waiting.communicate(timeout=DEADLINE_S)
-    assert out.startswith("RankLost: rank 0 of 2: all_reduce failed, with up to 60 s to wait:"), (out, err)
+    waiting, leaving = spawn(testing_rank.wait, 0), spawn(testing_rank.leave, 1)
+    told = waiting.answer(DEADLINE_S)
+    leaving.process.join(DEADLINE_S)
+    assert leaving.process.exitcode == testing_rank.EXIT_CODE
+    assert told.startswith("RankLost: rank 0 of 2: all_reduce failed, with up to 60 s to wait:")
     if not isinstance(load_kernels(), Missing):
-        assert "a rank's process has ended" in out, "they share memory"
+        assert "a rank's process has ended" in told, "they share memory"
 
 
 def test_ranks_that_do_not_come_are_named(port):
