@@ -29,6 +29,12 @@ def lasting_libraries():
         yield
 
 
+@pytest.fixture(autouse=True)
+def lasting_tests():
+    """Freeze what earlier tests of the module left, too: reports and fixtures grow by the hundred."""
+    gc.freeze()
+
+
 @pytest.fixture
 def worker_settings():
     """Return settings of a model that is not there."""

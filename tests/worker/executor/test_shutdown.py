@@ -19,6 +19,11 @@ def lasting_libraries():
     """Let workers freeze and thaw: what they froze must go, too."""
 
 
+@pytest.fixture(autouse=True)
+def lasting_tests():
+    """Freeze nothing of the tests', for the same reason."""
+
+
 def tensor_bytes():
     """Return the bytes of all tensors that are alive, each storage once."""
     gc.collect()
@@ -84,14 +89,19 @@ def failed(model):
     return executor
 
 
+@pytest.fixture(scope="module")
+def bytes_of_libraries(tiny_model):
+    """Return the bytes of tensors that libraries keep for ever once a worker was there: they are not the worker's."""
+    start(tiny_model).shutdown()
+    return tensor_bytes()
+
+
 @pytest.mark.parametrize("begin", [start, ready, circular, asleep, profiling, failed])
-def test_nothing_is_left_whatever_it_was_doing(model, begin):
-    start(model).shutdown()  # what libraries keep for ever is not the worker's
-    before = tensor_bytes()
+def test_nothing_is_left_whatever_it_was_doing(model, begin, bytes_of_libraries):
     executor = begin(model)
     worker = executor._wrapper._worker  # held on to: its tensors must go without it
     executor.shutdown()
-    assert tensor_bytes() - before < 4096  # constants of libraries; the cache alone has 8 MiB
+    assert tensor_bytes() - bytes_of_libraries < 4096  # constants of libraries; the cache alone has 8 MiB
     assert open_files(model.parent) == []
     worker.shutdown()
     executor.shutdown()
