@@ -3,8 +3,6 @@
 import subprocess
 import sys
 
-import pytest
-
 from dormouse_worker.model.testing import write_tiny_model
 
 LEFT_OUT = (
@@ -21,16 +19,29 @@ from dormouse_worker.executor.single_process import SingleProcessExecutor
 from dormouse_worker.common.host import Host
 from dormouse_worker.common.settings import EngineSettings
 
-settings = EngineSettings(model=sys.argv[1], kv_cache_memory_bytes=1 << 20, block_size=4, threads=1)
-executor = SingleProcessExecutor(settings, os.environ, Host())
-executor.init_device()
-executor.load_model()
-executor.initialize_cache(*executor.determine_num_available_blocks())
-print(*(name for name in sys.argv[2:] if name in sys.modules))
+left_out = sys.argv[1].split(",")
+for model in sys.argv[2:]:
+    settings = EngineSettings(model=model, kv_cache_memory_bytes=1 << 20, block_size=4, threads=1)
+    executor = SingleProcessExecutor(settings, os.environ, Host())
+    executor.init_device()
+    executor.load_model()
+    executor.initialize_cache(*executor.determine_num_available_blocks())
+    print(*(name for name in left_out if name in sys.modules))
 """
 COMPILE = """
 import torch
 print(int(torch.compile(lambda x: x + 1, backend="eager")(torch.tensor(6))))
+"""
+KNOWS_QUANTIZED = """
+from transformers.utils import is_torchao_available
+print(is_torchao_available())
+"""
+QUANTIZED = """
+from dormouse_worker.executor.worker.wrapper import WorkerWrapper
+from dormouse_worker.common.settings import EngineSettings
+
+wrapper = WorkerWrapper(EngineSettings(model="/nowhere"), 0, "dormouse_worker.executor.worker.cpu_worker.CpuWorker")
+wrapper.init_worker(is_quantized=True)
 """
 ASK_FOR_IT = """
 import sys, torch
@@ -57,29 +68,16 @@ def run(program, *arguments):
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma2"])
-def test_an_engine_that_serves_has_not_imported_what_it_does_not_use(architecture, tmp_path):
+def test_an_engine_that_serves_has_not_imported_what_it_does_not_use(tmp_path):
     """And yet the compiler works when somebody, a worker class of a user's own perhaps, asks for it."""
-    model = write_tiny_model(tmp_path, architecture)
-    assert run(SERVE + COMPILE, model, *LEFT_OUT) == ["", "7"]
+    models = [write_tiny_model(tmp_path / architecture, architecture) for architecture in ("llama", "gemma2")]
+    told = run(SERVE + KNOWS_QUANTIZED + COMPILE, ",".join(LEFT_OUT), *models)
+    assert told == [*[""] * len(models), "False", "7"]
 
 
 def test_whoever_needs_the_compiler_itself_gets_it():
     assert run(ASK_FOR_IT) == []
 
 
-QUANTIZED = """
-import sys
-from dormouse_worker.executor.worker.wrapper import WorkerWrapper
-from dormouse_worker.common.settings import EngineSettings
-
-wrapper = WorkerWrapper(EngineSettings(model="/nowhere"), 0, "dormouse_worker.executor.worker.cpu_worker.CpuWorker")
-wrapper.init_worker(is_quantized=sys.argv[1] == "quantized")
-from transformers.utils import is_torchao_available
-print(is_torchao_available())
-"""
-
-
-@pytest.mark.parametrize(("kind", "expected"), [("quantized", "True"), ("plain", "False")])
-def test_a_quantized_model_has_all_of_transformers(kind, expected):
-    assert run(QUANTIZED, kind) == [expected]
+def test_a_quantized_model_has_all_of_transformers():
+    assert run(QUANTIZED + KNOWS_QUANTIZED) == ["True"]
