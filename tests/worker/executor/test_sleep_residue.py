@@ -13,6 +13,14 @@ from dormouse_worker.model.testing import write_tiny_model
 pytestmark = pytest.mark.timeout(400)  # importing everything takes ten seconds of a core where no bytecode is cached
 
 MIB = 1 << 20
+# The kit's program, which imports what a worker imports, as a worker does
+PROGRAM = """
+import runpy
+from dormouse_worker.model.slim_imports import import_slim
+
+import_slim()
+runpy.run_module("dormouse_worker.executor.testing", run_name="__main__", alter_sys=True)
+"""
 LARGER = {"hidden_size": 1024, "intermediate_size": 2048, "num_hidden_layers": 1}  # 28 MiB of weights
 SMALLER = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 1}  # 8 MiB
 
@@ -22,7 +30,7 @@ def run_alone(*jobs):
     with ExitStack() as stack:
         programs = []
         for directory, device, levels in jobs:
-            program = [sys.executable, "-m", "dormouse_worker.executor.testing", str(directory), device]
+            program = [sys.executable, "-c", PROGRAM, str(directory), device]
             programs.append(
                 stack.enter_context(subprocess.Popen([*program, *map(str, levels)], stdout=subprocess.PIPE, text=True))
             )
