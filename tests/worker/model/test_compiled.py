@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch._dynamo.utils import counters
+from torch._inductor import config as inductor
 
 from dormouse_worker.common.errors import InvalidSettings
 from dormouse_worker.common.host import Host
@@ -20,10 +21,19 @@ CPU = CpuDevice(Host())
 SIZES = (1, 5)
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    """Keep what is compiled out of the user's cache."""
-    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "compiled"))
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    """Keep what is compiled out of the user's cache, and compile here: a helper would import torch anew."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("compiled")))
+        patch.setattr(inductor, "compile_threads", 1)
+        yield
+
+
+@pytest.fixture(scope="module")
+def compiled_model(tiny_model):
+    """Return a model that is compiled for passes of one token and of four; others it computes as they are."""
+    return load(settings(tiny_model("qwen3"), compile_sizes=(1, 4)), CPU)
 
 
 class Eager:
@@ -49,10 +59,9 @@ def compiled_with(compiler, directory, sizes=SIZES):
     return compile_layers(lean, sizes, "", compile_with=compiler)
 
 
-def test_a_model_with_compiled_layers_says_what_transformers_says(tiny_model):
+def test_a_model_with_compiled_layers_says_what_transformers_says(tiny_model, compiled_model):
     directory = tiny_model("qwen3")
-    model = load(settings(directory, compile_sizes=(1, 2, 3, 4)), CPU)
-    assert run(make_engine(model), PROMPTS) == {
+    assert run(make_engine(compiled_model), PROMPTS) == {
         name: reference_generate(directory, prompt, MAX_TOKENS) for name, prompt in PROMPTS.items()
     }
 
@@ -101,9 +110,8 @@ def test_a_compiler_that_fails_says_why_and_what_to_do(tiny_model):
         compiled_with(broken, tiny_model("llama"))
 
 
-def test_the_status_says_what_is_compiled(tiny_model):
-    path = load(settings(tiny_model("llama"), compile_sizes=(3,)), CPU).compute_path("sdpa")
-    assert "lean compiled for 3 tokens" in path
+def test_the_status_says_what_is_compiled(compiled_model):
+    assert "lean compiled for 1, 4 tokens" in compiled_model.compute_path("sdpa")
 
 
 def test_nothing_is_compiled_where_our_kernels_compute(tiny_model, monkeypatch):
