@@ -9,6 +9,7 @@ from dormouse_worker.common.errors import InvalidSettings
 from dormouse_worker.common.host import Host
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.model.device.cpu import CpuDevice
+from dormouse_worker.model.forward.choose import describe_path
 from dormouse_worker.model.lean.compiled import CACHE_VARIABLE, compile_layers
 from dormouse_worker.model.loader import load
 from dormouse_worker.model.parallel.communicator import Alone
@@ -111,7 +112,7 @@ def test_a_compiler_that_fails_says_why_and_what_to_do(tiny_model):
 
 
 def test_the_status_says_what_is_compiled(compiled_model):
-    assert "lean compiled for 1, 4 tokens" in compiled_model.compute_path("sdpa")
+    assert "lean compiled for 1, 4 tokens" in describe_path(compiled_model, "sdpa")
 
 
 def test_nothing_is_compiled_where_our_kernels_compute(tiny_model, monkeypatch):

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from dormouse_worker.model.attention.interface import AttentionMetadata
+from dormouse_worker.model.batch_rows import BatchRows
+from dormouse_worker.model.forward.choose import ForwardPaths
+from dormouse_worker.model.input_batch import PackedInput
 
 BLOCK_SIZE = 4
 NUM_COLUMNS = 10  # of every table: 40 tokens
@@ -36,3 +40,10 @@ def _metadata_of(spans, tables, window):
         block_size=BLOCK_SIZE,
         window=window,
     )
+
+
+def compute(paths: ForwardPaths, groups: list[AttentionMetadata], token_ids: torch.Tensor, rows: torch.Tensor):
+    """Return the logits of a pass, a tensor of its own, by the path that fits it."""
+    first = groups[0]
+    packed = PackedInput(BatchRows(()), token_ids.numpy(), first.positions, first.query_starts, tuple(groups))
+    return torch.as_tensor(paths.compute(packed, rows.numpy())).clone()  # the next pass reuses them

@@ -11,16 +11,17 @@ from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.model.attention.native import NativeBackend
 from dormouse_worker.model.attention.sdpa import SdpaBackend
 from dormouse_worker.model.device.cpu import CpuDevice
+from dormouse_worker.model.forward.choose import ForwardPaths, describe_path
+from dormouse_worker.model.forward.in_torch import TorchForward
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.lean.build import Unfit
 from dormouse_worker.model.lean.native import NativeDecoder, build_native
 from dormouse_worker.model.loader import load
-from dormouse_worker.model.runner import ForwardPass
 from dormouse_worker.model.testing import VOCAB_SIZE, reference_generate, write_tiny_model
 from dormouse_worker.native.library import Missing
 from tests.worker.model.test_lean import LEAN, VARIANTS
 from tests.worker.model.test_parity import MAX_TOKENS, PROMPTS, make_engine, run
-from tests.worker.native.sequences import BLOCK_SIZE, metadata_of, metadata_of_several
+from tests.worker.native.sequences import BLOCK_SIZE, compute, metadata_of, metadata_of_several
 
 SHAPES = {
     "odd sizes": {"hidden_size": 36, "intermediate_size": 50, "head_dim": 6},
@@ -56,17 +57,13 @@ def load_with(kernels, directory, **settings):
 def raw_logits(model, backend, *, chunks=(17, 1, 1, 1), rows=None):
     """Return what a sequence that comes in these chunks gives, row by row, through a cache of its own."""
     cache = KVCache(model.cache_spec, 32, torch.device("cpu"))
-    forward, start, found = ForwardPass(model, cache), 0, []
+    paths, start, found = ForwardPaths(TorchForward(model, cache), backend), 0, []
     for count in chunks:
-        plans = [
-            backend.plan(metadata_of(start, count, group, window), torch.device("cpu"))
-            for group, window in enumerate(model.cache_spec.windows)
-        ]
+        groups = [metadata_of(start, count, *group) for group in enumerate(model.cache_spec.windows)]
         positions = torch.arange(start, start + count)
         token_ids = (positions * positions * 7 + 3 * positions + 5) % 250
         wanted = torch.arange(count) if rows is None else torch.tensor(rows[len(found)], dtype=torch.long)
-        with torch.inference_mode():
-            found.append(forward(token_ids, positions, wanted, plans).clone())  # the next pass reuses them
+        found.append(compute(paths, groups, token_ids, wanted))
         start += count
     return torch.cat(found)
 
@@ -153,13 +150,11 @@ def test_only_the_rows_asked_for_are_answered(kernels, models, architecture, row
 @pytest.mark.parametrize("rows", [[16, 22], [2, 4, 22], [17, 18, 21], [0, 1], []], ids=str)
 def test_a_pass_may_want_no_row_of_some_sequences(kernels, models, rows):
     model, backend = load_with(kernels, models("llama")), NativeBackend(kernels=kernels)
-    forward = ForwardPass(model, KVCache(model.cache_spec, 40, torch.device("cpu")))
+    paths = ForwardPaths(TorchForward(model, KVCache(model.cache_spec, 40, torch.device("cpu"))), backend)
     metadata = metadata_of_several([17, 5, 1])
-    plan, positions = backend.plan(metadata, torch.device("cpu")), torch.from_numpy(metadata.positions)
-    token_ids = (torch.arange(len(positions)) * 7 + 3) % 250
-    with torch.inference_mode():
-        everything = forward(token_ids, positions, torch.arange(len(positions)), [plan]).clone()
-        chosen = forward(token_ids, positions, torch.tensor(rows, dtype=torch.long), [plan])
+    every = torch.arange(len(metadata.positions))
+    everything = compute(paths, [metadata], (every * 7 + 3) % 250, every)
+    chosen = compute(paths, [metadata], (every * 7 + 3) % 250, torch.tensor(rows, dtype=torch.long))
     assert torch.equal(chosen, everything[rows])
 
 
@@ -173,10 +168,9 @@ def test_rows_that_do_not_ascend_within_the_batch_are_refused(kernels, models, r
 @pytest.mark.parametrize("token_id", [-1, VOCAB_SIZE, 10**9])
 def test_a_token_outside_the_vocabulary_is_refused(kernels, models, token_id):
     model, backend = load_with(kernels, models("llama")), NativeBackend(kernels=kernels)
-    forward = ForwardPass(model, KVCache(model.cache_spec, 32, torch.device("cpu")))
-    tokens, rows = torch.tensor([3, token_id]), torch.arange(2)
+    paths = ForwardPaths(TorchForward(model, KVCache(model.cache_spec, 32, torch.device("cpu"))), backend)
     with pytest.raises(IndexError, match="the token in row 1 is not in the vocabulary of 260"):
-        forward(tokens, rows, rows, [backend.plan(metadata_of(0, 2), torch.device("cpu"))])
+        compute(paths, [metadata_of(0, 2)], torch.tensor([3, token_id]), torch.arange(2))
 
 
 @pytest.mark.parametrize(("architecture", "shape"), [("qwen3", ""), ("llama", "as a real one")])
@@ -205,13 +199,13 @@ def test_what_it_can_not_is_told(models, settings, reason):
     model = load(EngineSettings(model=str(models("llama")), **settings), CpuDevice(Host()))
     assert isinstance(model.native, Unfit)
     assert reason in model.native.reason or "not compiled" in model.native.reason
-    assert model.compute_path("sdpa").startswith(f"{model.impl}, attention sdpa; not native: ")
+    assert describe_path(model, "sdpa").startswith(f"{model.impl}, attention sdpa; not native: ")
 
 
 def test_the_status_names_the_path(kernels, models):
     model = load_with(kernels, models("llama"))
-    assert model.compute_path("native") == f"native {kernels.name}"
-    assert model.compute_path("sdpa") == "lean, attention sdpa; not native: attention is not"
+    assert describe_path(model, "native") == f"native {kernels.name}"
+    assert describe_path(model, "sdpa") == "lean, attention sdpa; not native: attention is not"
 
 
 def test_without_kernels_the_decoder_computes(models):
@@ -226,9 +220,9 @@ def test_a_profiles_pass_takes_the_memory_of_the_whole_with_a_layer_of_each_kind
     model = load_with(kernels, write_tiny_model(tmp_path, num_hidden_layers=5))
     short, taken = model.for_profile(), []
     for each in (model, short):
-        forward = ForwardPass(each, KVCache(model.cache_spec, 32, torch.device("cpu")))
-        plans = [NativeBackend().plan(metadata_of(0, 17), torch.device("cpu"))]
-        forward(torch.arange(17), torch.arange(17), torch.arange(17), plans)
+        forward = TorchForward(each, KVCache(model.cache_spec, 32, torch.device("cpu")))
+        paths = ForwardPaths(forward, NativeBackend())
+        compute(paths, [metadata_of(0, 17)], torch.arange(17), torch.arange(17))
         taken.append(forward.scratch.num_bytes)
     assert taken[0] == taken[1] > 0
     assert repr(model.native).startswith("NativeDecoder(5 layers, ")

@@ -11,7 +11,7 @@ from transformers import AutoConfig
 from transformers.utils import logging as transformers_logging
 
 from dormouse_worker.common.errors import InvalidSettings, ModelInvalid, WorkerError
-from dormouse_worker.common.ipc import NATIVE, ModelInfo
+from dormouse_worker.common.ipc import ModelInfo
 from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.files.model_files import check_model_files
@@ -20,7 +20,7 @@ from dormouse_worker.model.attention.choose import AUTO
 from dormouse_worker.model.attention.hook import DiscoveryContext
 from dormouse_worker.model.attention.interface import AttentionShape
 from dormouse_worker.model.attention.native import NativeBackend
-from dormouse_worker.model.context import current_communicator, current_context, forward_context
+from dormouse_worker.model.context import forward_context
 from dormouse_worker.model.device.check import check_device
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.foreign import foreign_errors
@@ -68,21 +68,14 @@ class LoadedModel:
         """Return whose forward pass computes: `lean` or `transformers`."""
         return "transformers" if self.lean is None else "lean"
 
-    @property
-    def _torch_path(self) -> str:
-        sizes = () if self.lean is None else self.lean.parts.compiled_sizes
-        return f"{self.impl} compiled for {', '.join(map(str, sizes))} tokens" if sizes else self.impl
-
     def compute_logits(self, token_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """Return logits [len(rows), V] of a packed batch: token_ids and positions [T], ascending rows that are wanted.
 
-        Attention is answered by the forward context, in which every call must lie. What is not the last stage sends its
-        hidden states to the next one instead, and returns nobody's logits, [0, …].
+        In torch, by our own decoder or by transformers' module. Attention is answered by the forward context, in which
+        every call must lie. What is not the last stage sends its hidden states to the next one instead, and returns
+        nobody's logits, [0, …].
         """
-        lean, native, context = self._ready(), self.native, current_context()
-        if isinstance(native, NativeDecoder) and lean is self.lean and native.fits(context):
-            tokens, at, wanted = (numbers.contiguous().numpy() for numbers in (token_ids, positions, rows))
-            return torch.from_numpy(native.forward(tokens, at, wanted, context, current_communicator()))
+        lean = self._ready()
         if lean is not None:
             return lean.forward(token_ids, positions, rows)
         arguments = {"input_ids": token_ids[None], "position_ids": positions[None], "use_cache": False}
@@ -95,12 +88,6 @@ class LoadedModel:
         """Return a model whose passes take as much memory: of our kernels' pass fewer layers, any other as it is."""
         native = self.native
         return replace(self, native=native.shortened()) if isinstance(native, NativeDecoder) else self
-
-    def native_beside(self, attention: str) -> NativeDecoder | None:
-        """Return who computes the passes that this attention backend plans without torch; None = nobody, at present."""
-        if attention != NativeBackend.name or self.weights.is_arriving:
-            return None
-        return self.native if isinstance(self.native, NativeDecoder) else None
 
     def _ready(self) -> LeanDecoder | None:
         """Return our own forward pass, which waits layer by layer while weights arrive; others wait here for all."""
@@ -117,14 +104,6 @@ class LoadedModel:
         dtype = str(self.module.dtype).removeprefix("torch.")
         report = self.load_report
         return ModelInfo(self.num_parameters, dtype, report.num_bytes, report.seconds, vocab_size=self.vocab_size)
-
-    def compute_path(self, attention: str) -> str:
-        """Return which forward pass computes with an attention backend, and why it is not our kernels'."""
-        if isinstance(self.native, Unfit):
-            return f"{self._torch_path}, attention {attention}; not native: {self.native.reason}"
-        if attention != NativeBackend.name:
-            return f"{self._torch_path}, attention {attention}; not native: attention is not"
-        return f"{NATIVE} {self.native.name}"
 
 
 def load(settings: EngineSettings, device: Device, layout: Layout | None = None) -> LoadedModel:

@@ -9,13 +9,13 @@ from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.executor.worker.recording import Recording, record
 from dormouse_worker.model.attention.interface import AttentionBackend, is_graph_backend
+from dormouse_worker.model.forward.in_torch import TorchForward
 from dormouse_worker.model.graphs import DecodeGraphs, GraphMaker, graph_sizes
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.loader import LoadedModel
 from dormouse_worker.model.memory.arithmetic import estimate_graph_bytes
 from dormouse_worker.model.memory.meters import Meter
 from dormouse_worker.model.parallel.communicator import Communicator
-from dormouse_worker.model.runner import ForwardPass
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class DecodeRecorder:
         maker, sizes = self._find_maker(), self.sizes
         if maker is None or not sizes or not is_graph_backend(backend):
             return False
-        recorded = DecodeGraphs(ForwardPass(model, cache, communicator), backend, sizes, model.device)
+        recorded = DecodeGraphs(TorchForward(model, cache, communicator), backend, sizes, model.device)
         self.recording = record(recorded, maker, len(cache.spec.groups), meter=meter, communicator=communicator)
         if self.recording is None:
             return False

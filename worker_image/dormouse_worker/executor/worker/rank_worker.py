@@ -27,6 +27,7 @@ from dormouse_worker.executor.worker.sleeper import Sleeper
 from dormouse_worker.model.attention.interface import AttentionBackend, BackendSizes
 from dormouse_worker.model.attention.select import check_setting, select_backend
 from dormouse_worker.model.device.device import Device
+from dormouse_worker.model.forward.choose import describe_path
 from dormouse_worker.model.graphs import GraphMaker
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.loader import LoadedModel, load
@@ -122,7 +123,7 @@ class RankWorker(WorkerBase):
         """See `WorkerBase`."""
         model = self._loaded()
         assert self._backend is not None, "it came with the model"
-        return msgspec.structs.replace(model.info, compute_path=model.compute_path(self._backend.name))
+        return msgspec.structs.replace(model.info, compute_path=describe_path(model, self._backend.name))
 
     def determine_num_available_blocks(self) -> tuple[int, int]:
         """See `WorkerBase`."""

@@ -11,14 +11,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from ctypes import Array
 from dataclasses import dataclass, replace
-from typing import TypeGuard
 
 import torch
 
 from dormouse_worker.model.attention.hook import PagedContext
 from dormouse_worker.model.attention.interface import Ints
 from dormouse_worker.model.attention.native import MAX_HEAD_SIZE, TYPES, NativePlan, describe_attention
-from dormouse_worker.model.context import ForwardContext
 from dormouse_worker.model.kv_cache import KVCache, LayerSpec
 from dormouse_worker.model.lean.arriving import find_tensors
 from dormouse_worker.model.lean.build import Unfit
@@ -59,11 +57,6 @@ class NativeDecoder:
     def name(self) -> str:
         """Return which variant computes."""
         return self._kernels.name
-
-    @staticmethod
-    def fits(context: ForwardContext) -> TypeGuard[PagedContext]:
-        """Return whether a pass in this context can be computed."""
-        return isinstance(context, PagedContext) and all(isinstance(plan, NativePlan) for plan in context.plans)
 
     def shortened(self) -> NativeDecoder:
         """Return one with a layer of each kind: a pass of it takes as much memory as the whole, and little time.

@@ -1,0 +1,1 @@
+"""The ways to compute a forward pass, and the one place that chooses among them."""

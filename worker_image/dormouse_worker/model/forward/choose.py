@@ -1,0 +1,59 @@
+"""Which way a pass is computed: the first of these that fits it.
+
+    native   our kernels, where they know the model and are the ones that attend
+    graph    a decode step that was recorded
+    eager    any pass, in torch: our own decoder (lean), else transformers' module
+
+All of a model's paths say the same bits: which one computes is a matter of time alone.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from dormouse_worker.common.ipc import NATIVE
+from dormouse_worker.model.attention.interface import AttentionBackend, Ints
+from dormouse_worker.model.attention.native import NativeBackend
+from dormouse_worker.model.forward.in_torch import DeviceInput, EagerPath, GraphPath, TorchForward
+from dormouse_worker.model.forward.native import NativePath
+from dormouse_worker.model.forward.path import ForwardPath
+from dormouse_worker.model.graphs import DecodeGraphs
+from dormouse_worker.model.input_batch import PackedInput
+from dormouse_worker.model.lean.build import Unfit
+from dormouse_worker.model.loader import LoadedModel
+from dormouse_worker.model.scratch import Floats
+
+
+class ForwardPaths:
+    """The paths of one model and cache, in order."""
+
+    def __init__(self, forward: TorchForward, backend: AttentionBackend, graphs: DecodeGraphs | None = None) -> None:
+        """`graphs` were recorded over the very model and cache of `forward`."""
+        model = forward.model
+        self.inputs = DeviceInput(model.device)
+        paths: list[ForwardPath] = []
+        if not isinstance(model.native, Unfit) and backend.name == NativeBackend.name:
+            paths.append(NativePath(model.native, backend, forward))
+        if graphs is not None:
+            paths.append(GraphPath(graphs, model, self.inputs))
+        self._paths = (*paths, EagerPath(forward, backend, self.inputs))
+
+    def __repr__(self) -> str:
+        return f"ForwardPaths({', '.join(map(repr, self._paths))})"
+
+    def compute(self, packed: PackedInput, rows: Ints) -> torch.Tensor | Floats:
+        """Return the logits [len(rows), V] of the ascending rows that are wanted, an array if torch had no part."""
+        for path in self._paths:
+            if path.fits(packed, rows):
+                return path.compute(packed, rows)
+        raise AssertionError("the last path computes any pass")
+
+
+def describe_path(model: LoadedModel, attention: str) -> str:
+    """Return which path computes with an attention backend of this name, and why it is not our kernels'."""
+    if not isinstance(model.native, Unfit) and attention == NativeBackend.name:
+        return f"{NATIVE} {model.native.name}"
+    sizes = () if model.lean is None else model.lean.parts.compiled_sizes
+    in_torch = f"{model.impl} compiled for {', '.join(map(str, sizes))} tokens" if sizes else model.impl
+    reason = model.native.reason if isinstance(model.native, Unfit) else "attention is not"
+    return f"{in_torch}, attention {attention}; not native: {reason}"

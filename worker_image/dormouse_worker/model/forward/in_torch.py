@@ -1,0 +1,100 @@
+"""Passes that torch computes: launch by launch, or as a graph that was recorded before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from dormouse_worker.model.attention.hook import PagedContext
+from dormouse_worker.model.attention.interface import AttentionBackend, AttentionPlan, Ints
+from dormouse_worker.model.context import forward_context
+from dormouse_worker.model.graphs import DecodeGraphs
+from dormouse_worker.model.input_batch import PackedInput
+from dormouse_worker.model.kv_cache import KVCache
+from dormouse_worker.model.loader import LoadedModel
+from dormouse_worker.model.parallel.communicator import ALONE, Communicator
+from dormouse_worker.model.promised_tokens import PromisedTokens
+from dormouse_worker.model.sampling.gather import to_device
+from dormouse_worker.model.scratch import Scratch
+
+
+@dataclass(frozen=True, slots=True)
+class TorchForward:
+    """Implements `graphs.Forward` with a model and a cache."""
+
+    model: LoadedModel
+    cache: KVCache
+    communicator: Communicator = ALONE
+    scratch: Scratch = field(default_factory=Scratch)
+
+    def __call__(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor, plans: Sequence[AttentionPlan]
+    ) -> torch.Tensor:
+        """See `graphs.Forward`."""
+        with forward_context(PagedContext(self.cache, plans, self.scratch), self.communicator):
+            return self.model.compute_logits(token_ids, positions, rows)
+
+
+class DeviceInput:
+    """Brings a pass's input to the device, with the tokens that only the device knows yet."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.promised: PromisedTokens | None = None
+
+    def bring(self, packed: PackedInput) -> torch.Tensor:
+        """Return token ids and positions, [2, T] on the device."""
+        inputs = to_device(np.stack([packed.token_ids, packed.positions]), self._device)
+        if self.promised is not None:
+            self.promised.put_into(inputs[0], packed)
+        return inputs
+
+
+class GraphPath:
+    """Implements `ForwardPath` for decode steps that were recorded over this very model and cache."""
+
+    def __init__(self, graphs: DecodeGraphs, model: LoadedModel, inputs: DeviceInput) -> None:
+        self._graphs = graphs
+        self._model = model
+        self._inputs = inputs
+
+    def __repr__(self) -> str:
+        return f"GraphPath({self._graphs!r})"
+
+    def fits(self, packed: PackedInput, rows: Ints) -> bool:
+        """See `ForwardPath`. A graph waits for no weights."""
+        return not self._model.weights.is_arriving and self._graphs.fits(packed, rows)
+
+    @torch.inference_mode()
+    def compute(self, packed: PackedInput, rows: Ints) -> torch.Tensor:
+        """See `ForwardPath`."""
+        del rows  # all of them
+        return self._graphs.run(packed, self._inputs.bring(packed))
+
+
+class EagerPath:
+    """Implements `ForwardPath`: any pass."""
+
+    def __init__(self, forward: TorchForward, backend: AttentionBackend, inputs: DeviceInput) -> None:
+        self._forward = forward
+        self._backend = backend
+        self._inputs = inputs
+
+    def __repr__(self) -> str:
+        return f"EagerPath({self._forward.model.impl})"
+
+    def fits(self, packed: PackedInput, rows: Ints) -> bool:
+        """See `ForwardPath`."""
+        del packed, rows
+        return True
+
+    @torch.inference_mode()
+    def compute(self, packed: PackedInput, rows: Ints) -> torch.Tensor:
+        """See `ForwardPath`."""
+        device = self._forward.model.device
+        token_ids, positions = self._inputs.bring(packed)
+        plans = [self._backend.plan(group, device) for group in packed.groups]
+        return self._forward(token_ids, positions, to_device(rows, device), plans)

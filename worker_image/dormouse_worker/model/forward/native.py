@@ -1,0 +1,34 @@
+"""Passes that our kernels compute, with no torch on the way."""
+
+from __future__ import annotations
+
+from dormouse_worker.model.attention.hook import PagedContext
+from dormouse_worker.model.attention.interface import AttentionBackend, Ints
+from dormouse_worker.model.forward.in_torch import TorchForward
+from dormouse_worker.model.input_batch import PackedInput
+from dormouse_worker.model.lean.native import NativeDecoder
+from dormouse_worker.model.scratch import Floats
+
+
+class NativePath:
+    """Implements `ForwardPath`. Reads its cache, its group and its scratch from the torch path beside it."""
+
+    def __init__(self, decoder: NativeDecoder, backend: AttentionBackend, beside: TorchForward) -> None:
+        self._decoder = decoder
+        self._backend = backend
+        self._beside = beside
+
+    def __repr__(self) -> str:
+        return f"NativePath({self._decoder!r})"
+
+    def fits(self, packed: PackedInput, rows: Ints) -> bool:
+        """See `ForwardPath`. Weights that still arrive are waited for layer by layer, which these kernels can not."""
+        del packed, rows
+        return not self._beside.model.weights.is_arriving
+
+    def compute(self, packed: PackedInput, rows: Ints) -> Floats:
+        """See `ForwardPath`. Raises IndexError for a token or a row that is not there, RankLost."""
+        beside = self._beside
+        plans = [self._backend.plan(group, beside.model.device) for group in packed.groups]
+        context = PagedContext(beside.cache, plans, beside.scratch)
+        return self._decoder.forward(packed.token_ids, packed.positions, rows, context, beside.communicator)

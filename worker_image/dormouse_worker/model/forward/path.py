@@ -1,0 +1,24 @@
+"""What a way to compute a forward pass has to do."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from dormouse_worker.model.attention.interface import Ints
+from dormouse_worker.model.input_batch import PackedInput
+from dormouse_worker.model.scratch import Floats
+
+
+class ForwardPath(Protocol):
+    """One way to compute passes over a model and its cache."""
+
+    def fits(self, packed: PackedInput, rows: Ints) -> bool:
+        """Return whether it computes this pass, of which the ascending `rows` are wanted. Same bits as the others."""
+
+    def compute(self, packed: PackedInput, rows: Ints) -> torch.Tensor | Floats:
+        """Return the logits [len(rows), V] of a pass that fits; they hold until the next pass.
+
+        Raises what the device, the model or another rank raises.
+        """
