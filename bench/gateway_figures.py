@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median, quantiles
+from statistics import median
 
 from bench.results import AtLeast, AtMost, RatioAtLeast, Row
+from dormouse_cli.load.figures import percentile
 
 OVERHEAD = "gateway overhead over direct gRPC, 1-token requests, {rate:g} rps"
 STREAMING = "streaming through one gateway, {streams} streams, stand-in engine"
 HELD = "{count:,} requests arriving during one wake"
 SLACK_S = 0.01  # on their ways two requests may pass each other
 MEMORY_GOAL_MIB = 64  # for 1,000 held requests: what the gateway's limits count for each, with a little room
-
-
-def percentile(values: Sequence[float], percent: int) -> float:
-    """Return the percentile, between neighbours where it falls between them; a lone value is all of them."""
-    return quantiles(values, n=100, method="inclusive")[percent - 1] if len(values) > 1 else values[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from bench.results import AtMost, Row
+from dormouse_cli.load.figures import percentile
 
 PEER_COUNT, PEER_S = 1000, 258.0  # KubeRay's published figure: 1,000 clusters, on a cluster of machines
 
@@ -70,13 +70,6 @@ def describe_writes(writes: Mapping[str, int], count: int) -> str:
     """Return what was written how often for each of so many objects, the most frequent first."""
     parts = (f"{number / count:.2f} {what}" for what, number in Counter(writes).most_common())
     return ", ".join(parts) or "none"
-
-
-def percentile(samples: Sequence[float], percent: float) -> float:
-    """Return the smallest sample that so many percent of all do not exceed. Raises ValueError on none."""
-    if not samples:
-        raise ValueError("a percentile of no samples was asked for")
-    return sorted(samples)[max(0, math.ceil(len(samples) * percent / 100) - 1)]
 
 
 def burst_rows(burst: Burst) -> list[Row]:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
-from bench.gateway_figures import percentile
 from bench.ladder.journal import Entry
 from bench.results import AtMost, Row
+from dormouse_cli.load.figures import percentile
 
 LEVEL_GOALS_MS = {1: {50: 100, 95: 250}, 2: {95: 300}}
 ZERO_GOALS_S = {1: 0.05, 5: 0.05, 25: 1.0}  # by how many deployments start at a time

@@ -14,7 +14,6 @@ from bench.gateway_figures import (
     count_overtaken,
     held_rows,
     overhead_rows,
-    percentile,
     streaming_rows,
 )
 
@@ -28,15 +27,6 @@ def make_held(**changes):
 
 def verdicts(rows):
     return [row.holds for row in rows if row.goal]
-
-
-def test_a_percentile_stands_between_its_neighbours():
-    assert percentile([10.0, 20.0, 30.0], 50) == 20.0
-    assert percentile([0.0, 100.0], 95) == pytest.approx(95.0)
-
-
-def test_a_lone_value_is_every_percentile():
-    assert percentile([7.0], 95) == 7.0
 
 
 def test_the_overhead_is_by_how_much_each_percentile_is_higher():

@@ -15,7 +15,6 @@ from bench.fleet.figures import (
     change_rows,
     describe_writes,
     handover_rows,
-    percentile,
     ready_rows,
     rest_rows,
     start_row,
@@ -81,15 +80,6 @@ def test_the_worst_handover_counts_until_the_other_acts():
     rows = handover_rows([Handover(15.0, 17.0)], [good, late])
     assert verdicts(rows) == [True, False]
     assert [row.ours for row in rows] == [17.0, 15.0, 2.1, 1.5]
-
-
-def test_one_outlier_in_a_hundred_is_beyond_the_99th_percentile_and_two_are_not():
-    assert percentile([1.0] * 99 + [9.0], 99) == 1.0
-    assert percentile([1.0] * 98 + [9.0, 9.0], 99) == 9.0
-    assert percentile([7.0], 99) == 7.0
-    assert percentile([3.0, 1.0, 2.0], 50) == 2.0
-    with pytest.raises(ValueError, match="no samples"):
-        percentile([], 99)
 
 
 def test_writes_are_told_for_each_object_the_most_frequent_first():
