@@ -1,0 +1,102 @@
+"""What a slot's next step may be: a write to the pool's status, one command, or waiting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from dormouse_operator.model.pools import Replica, Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Write the slot to the pool's status; nothing else before that is done."""
+
+    slot: Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Look again when something is observed, at the latest then (None: time alone changes nothing)."""
+
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetGate:
+    """Open or shut the readiness gate of a replica's pod."""
+
+    replica: Replica
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Have a worker refuse new requests; streams that can, move to another replica."""
+
+    replica: Replica
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Put a worker to sleep in two phases. It refuses if it has taken a request in since."""
+
+    replica: Replica
+    level: int  # 1 or 2
+    epoch: int
+    request_counter: int
+    must_abort: bool = False  # the time for draining is over: end what still runs
+
+
+@dataclass(frozen=True, slots=True)
+class EndEngine:
+    """Have a worker go to STANDBY: it ends its engine process, by force if that does not end by itself."""
+
+    replica: Replica
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class RevokeDevice:
+    """Take the grant from a worker that sleeps."""
+
+    replica: Replica
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class GrantDevice:
+    """Allow a worker to take memory of the slot's device.
+
+    Only the instance that was observed: one that has restarted knows no epoch, and would believe a late command.
+    """
+
+    replica: Replica
+    epoch: int
+    instance: str
+
+
+@dataclass(frozen=True, slots=True)
+class WakeUp:
+    """Have a worker reserve its memory and wake, or start its engine if it has none."""
+
+    replica: Replica
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePod:
+    """Delete the pod of a replica."""
+
+    replica: Replica
+
+
+@dataclass(frozen=True, slots=True)
+class TaintDevice:
+    """Have Kubernetes evict whoever has a claim on the slot's device."""
+
+    slot: str
+
+
+Command = SetGate | Drain | Sleep | EndEngine | RevokeDevice | GrantDevice | WakeUp | DeletePod | TaintDevice
+Step = Write | Wait | Command

@@ -1,0 +1,100 @@
+"""The way onto a slot: the next step of a replica that was given the device and does not serve yet. Pure.
+
+    nobody else has memory → grant → wake → it serves: it holds the slot, and its gate opens
+
+A replica that does not fit tries once more after sleepers gave their residues up. One that does not come to serve is
+turned away: it leaves as any other, is not woken again for a while, and the slot is somebody else's in the meantime.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from dormouse_operator.decide.pools.commands import EndEngine, GrantDevice, Step, Wait, WakeUp, Write
+from dormouse_operator.decide.pools.deepening import deepenings
+from dormouse_operator.decide.pools.leaving import observed
+from dormouse_operator.decide.pools.transitions import foul, retry, settle, turn_away, withdraw
+from dormouse_operator.model.pools import (
+    Demands,
+    PoolPolicy,
+    Refusal,
+    Slot,
+    Tenant,
+    Tenants,
+    TenantState,
+    WayOut,
+)
+
+FAILED, GONE_SILENT, TOO_SLOW, TOO_SMALL = "WakeFailed", "WorkerSilent", "WakeTooSlow", "SlotTooSmall"
+
+
+def rise(slot: Slot, tenants: Tenants, demands: Demands, policy: PoolPolicy, now: datetime) -> Step:
+    """Return the next step of a slot that is Granting."""
+    assert slot.next is not None
+    tenant = observed(tenants, slot.next)
+    if tenant.state is TenantState.ABSENT:
+        return Write(withdraw(slot, now))
+    if tenant.has_lost_node:
+        return Write(foul(slot, slot.next, now))
+    if failed := _failure(slot, tenant, policy, now):
+        reason, way_out = failed
+        return Write(turn_away(slot, _refusal(slot, tenant, reason, now), way_out, now))
+    if tenant.refused_epoch == slot.epoch:
+        return Write(_once_more_or_not(slot, tenant, tenants, demands, now))
+    if tenant.state is TenantState.SERVING and tenant.grant_epoch:
+        return Write(settle(slot, now))
+    step = _clear_the_way(slot, tenants, policy, now) or _command(slot, tenant)
+    return step or Wait(slot.since + timedelta(seconds=policy.wake_s))
+
+
+def _failure(slot: Slot, tenant: Tenant, policy: PoolPolicy, now: datetime) -> tuple[str, WayOut] | None:
+    """Return why a replica will not come to serve, and how it has to leave; None while it may."""
+    if tenant.state is TenantState.FAILED:
+        return FAILED, WayOut.STANDBY
+    if tenant.state is TenantState.SILENT and tenant.silent_s >= policy.silent_s:
+        return GONE_SILENT, WayOut.POD
+    if now >= slot.since + timedelta(seconds=policy.wake_s):
+        return TOO_SLOW, WayOut.STANDBY
+    return None
+
+
+def _refusal(slot: Slot, tenant: Tenant, reason: str, now: datetime) -> Refusal:
+    """Return what is remembered of the failure, counted on from those before."""
+    assert slot.next is not None
+    before = slot.refusal_of(slot.next)
+    times = before.times + 1 if before else 1
+    return Refusal(replica=slot.next, times=times, at=now, reason=reason, missing_bytes=tenant.missing_bytes)
+
+
+def _once_more_or_not(slot: Slot, tenant: Tenant, tenants: Tenants, demands: Demands, now: datetime) -> Slot:
+    """Return the slot after a refusal: sleepers go deeper for it, unless they did already, or none is left."""
+    refusal = _refusal(slot, tenant, TOO_SMALL, now)
+    rest = [other for other in tenants.values() if other.replica not in slot.may_hold]
+    deeper = deepenings(rest, demands, to_free_bytes=tenant.missing_bytes)
+    if slot.deepening or not deeper:
+        return turn_away(slot, refusal, WayOut.LEVEL1, now)
+    return retry(slot, refusal, deeper, now)
+
+
+def _clear_the_way(slot: Slot, tenants: Tenants, policy: PoolPolicy, now: datetime) -> Step | None:
+    """End engines that have memory without a grant, and of those that give up their residue while there is time."""
+    has_time = now < slot.since + timedelta(seconds=policy.standby_s)
+    for other in tenants.values():
+        gives_up = has_time and other.replica in slot.deepening and other.state is TenantState.ASLEEP
+        if gives_up or is_intruder(slot, other):
+            return EndEngine(other.replica, slot.epoch)
+    return None
+
+
+def is_intruder(slot: Slot, tenant: Tenant) -> bool:
+    """Tell whether a replica has memory that it was not given."""
+    return tenant.takes_memory and tenant.replica not in slot.may_hold
+
+
+def _command(slot: Slot, tenant: Tenant) -> Step | None:
+    """Return what to tell the replica; None if that was told, and only its answer is missing."""
+    if tenant.state is TenantState.SILENT:
+        return None
+    if tenant.grant_epoch < slot.epoch:
+        return GrantDevice(tenant.replica, slot.epoch, tenant.instance)
+    return None if tenant.state is TenantState.RISING else WakeUp(tenant.replica, slot.epoch)
