@@ -12,6 +12,7 @@
     gateway     the gateway's cost beside direct calls; 1,000 requests that arrive during one wake (as root)
     coldstart   wakes from both levels and from no pod at all, beyond the worker's own time (as root)
     groups      groups beside one worker: tokens, decode, a step's bytes, a rank that is killed
+    pools       40 models on 4 GPUs in virtual time: the arbiter beside LRU and a static partition
 
 `python -m bench.NAME --help` tells how each measures.
 The operator is measured by `python -m bench.fleet`, which needs root.
@@ -31,6 +32,7 @@ from bench import (
     kernels,
     latency,
     memory,
+    pools,
     prefix,
     serve,
     sleep,
@@ -53,6 +55,7 @@ BENCHMARKS: dict[str, Measure] = {
     "gateway": gateway.measure,
     "coldstart": coldstart.measure,
     "groups": groups.measure,
+    "pools": pools.measure,
 }
 
 
