@@ -31,7 +31,7 @@ NIGHTS = (  # how the ladders fall: hardly asleep they go, or they stay asleep f
 )
 
 # No more streams than one worker has seats for: a stall is to show how fast they move, not how long a seat is taken.
-STREAMS = Load(rate=50, seconds=1.2, tokens=(300, LONG_TOKENS), is_fixed=True, is_long=True, intervals=(1, 4))
+STREAMS = Load(rate=100, seconds=1.2, tokens=(300, LONG_TOKENS), is_fixed=True, is_long=True, intervals=(1, 4))
 CONVERSATIONS = Load(rate=40, seconds=10, tokens=(20, 60))
 OUTAGE = Load(rate=50)
 USUAL = Load(rate=32)
