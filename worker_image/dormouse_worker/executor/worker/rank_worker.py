@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 import torch
 
-from dormouse_worker.common.errors import Damaged, Internal, InvalidSettings
+from dormouse_worker.common.errors import Damaged
 from dormouse_worker.common.host import Host, freeze_garbage_collector, thaw_garbage_collector
 from dormouse_worker.common.ipc import MemoryReport, ModelInfo
-from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.engine.executor import SleepReport, WakeReport
+from dormouse_worker.executor.worker import setup
 from dormouse_worker.executor.worker.allocation import Allocation
 from dormouse_worker.executor.worker.barrier import RankBarrier
 from dormouse_worker.executor.worker.base import WorkerBase
@@ -24,8 +24,8 @@ from dormouse_worker.executor.worker.golden_check import GoldenCheck
 from dormouse_worker.executor.worker.memory_errors import memory_errors
 from dormouse_worker.executor.worker.recording import Recording
 from dormouse_worker.executor.worker.sleeper import Sleeper
-from dormouse_worker.model.attention.interface import AttentionBackend, BackendSizes
-from dormouse_worker.model.attention.select import check_setting, select_backend
+from dormouse_worker.model.attention.interface import AttentionBackend
+from dormouse_worker.model.attention.select import check_setting
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.forward.choose import describe_path
 from dormouse_worker.model.graphs import GraphMaker
@@ -33,9 +33,8 @@ from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.loader import LoadedModel, load
 from dormouse_worker.model.memory.arithmetic import require_fit
 from dormouse_worker.model.memory.meters import Meter, make_meter
-from dormouse_worker.model.memory.profile_run import ProfiledModel, ProfiledRank, profile_memory
-from dormouse_worker.model.parallel.communicator import ALONE, Alone, Communicator
-from dormouse_worker.model.parallel.start import connect_from_environment
+from dormouse_worker.model.memory.profile_run import ProfiledRank, profile_memory
+from dormouse_worker.model.parallel.communicator import Alone, Communicator
 from dormouse_worker.model.promised_tokens import TokenCopier
 from dormouse_worker.model.runner import ModelRunner
 from dormouse_worker.model.stopwatch import Stopwatch
@@ -55,7 +54,7 @@ class RankWorker(WorkerBase):
     ) -> None:
         """`communicator` is the way to the other ranks; None = there are none, or `init_device` connects to them."""
         super().__init__(settings, rank)
-        self.layout = _make_layout(settings, rank)
+        self.layout = setup.make_layout(settings, rank)
         self.communicator = communicator
         self.host = host or Host()
         self._device: Device | None = None
@@ -107,7 +106,7 @@ class RankWorker(WorkerBase):
     def init_device(self) -> None:
         """See `WorkerBase`."""
         check_setting(self.settings.attention_backend)
-        torch.set_num_threads(self._num_threads())
+        torch.set_num_threads(setup.num_threads(self.settings, self.host, self.layout))
         self._device = self.make_device()
         self._meter = make_meter(self._device, self.host, self.settings, self.nvml_own_bytes)
         self._meter.measure_part("communicators", self._connect)
@@ -131,13 +130,7 @@ class RankWorker(WorkerBase):
         self._report = profile_memory(
             self.settings,
             ProfiledRank(self.rank, self.device.name, torch.get_num_threads(), self.layout),
-            ProfiledModel(
-                weights_bytes=model.weights_bytes,
-                block_bytes=model.cache_spec.block_bytes,
-                max_model_len=model.max_model_len,
-                num_groups=len(model.cache_spec.groups),
-                graph_bytes=self._recorder.estimate_bytes(model),
-            ),
+            setup.profiled_model(model, self._recorder.estimate_bytes(model)),
             self.meter,
             self._run_profile,
         )
@@ -226,9 +219,7 @@ class RankWorker(WorkerBase):
 
     def check_health(self) -> None:
         """See `WorkerBase`. Computes one small sum, which fails if torch does."""
-        total = float(torch.ones(8, device=self.device.torch_device).sum())
-        if total != 8:
-            raise Internal(f"the device adds eight ones to {total}")
+        setup.check_sum(self.device.torch_device)
 
     def shutdown(self) -> None:
         """See `WorkerBase`."""
@@ -245,8 +236,7 @@ class RankWorker(WorkerBase):
     def _connect(self) -> None:
         """Connect to the other ranks, unless that is done; what it takes of the device's memory stays taken."""
         if self.communicator is None:
-            is_alone = self.layout.world_size == 1
-            self.communicator = ALONE if is_alone else connect_from_environment(self.layout, self.device.torch_device)
+            self.communicator = setup.connect(self.layout, self.device.torch_device)
 
     def _loaded(self) -> LoadedModel:
         assert self._model is not None, "load_model comes first"
@@ -277,11 +267,6 @@ class RankWorker(WorkerBase):
         """Return the device's where this rank is alone: to those of a group tokens come with the next batch."""
         return self.make_token_copier() if self.layout.world_size == 1 else None
 
-    def _num_threads(self) -> int:
-        """Return how many this rank computes with: the ranks of a stage share a pod's cores."""
-        threads = self.host.num_threads(self.settings.threads)
-        return threads if self.settings.threads else max(1, threads // self.layout.tensor)
-
     def _make_runner(
         self,
         cache: KVCache,
@@ -289,34 +274,19 @@ class RankWorker(WorkerBase):
         communicator: Communicator | None = None,
         model: LoadedModel | None = None,
     ) -> ModelRunner:
-        runner = ModelRunner(
+        return setup.make_runner(
             model or self._loaded(),
-            cache,
-            host_cache,
+            (cache, host_cache),
             self._attention(),
             max_num_seqs=self.settings.max_num_seqs,
             graphs=self._recorder.graphs,
             communicator=communicator or self._group(),
+            copier=self._token_copier(),
         )
-        if copier := self._token_copier():
-            runner.run_ahead(copier)
-        return runner
 
     def _select_backend(self, model: LoadedModel) -> AttentionBackend:
-        settings = self.settings
-        return select_backend(
-            settings.attention_backend,
-            BackendSizes(
-                shapes=model.attention_shapes,
-                max_num_seqs=settings.max_num_seqs,
-                max_model_len=model.max_model_len,
-                num_groups=len(model.cache_spec.groups),
-            ),
-            self.device.torch_device,
-            max_num_batched_tokens=settings.max_num_batched_tokens,
-            wants_graphs=bool(self._recorder.sizes),
-            is_alone=self.layout.world_size == 1,
-        )
+        wants_graphs = bool(self._recorder.sizes)
+        return setup.choose_backend(self.settings, model, self.device.torch_device, wants_graphs=wants_graphs)
 
     def _check_golden(self, watch: Stopwatch) -> None:
         assert self._golden is not None, "load_model comes first"
@@ -332,10 +302,3 @@ class RankWorker(WorkerBase):
         runner = self._make_runner(cache, host_cache, Alone(self.layout), model)
         for batch in batches:
             runner.execute(batch)
-
-
-def _make_layout(settings: EngineSettings, rank: int) -> Layout:
-    try:
-        return Layout(settings.tensor_parallel_size, settings.pipeline_parallel_size, rank)
-    except ValueError as error:
-        raise InvalidSettings(str(error)) from error

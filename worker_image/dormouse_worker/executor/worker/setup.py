@@ -1,0 +1,94 @@
+"""What a rank's worker is set up with: its place among the others, its threads, who attends, what is profiled."""
+
+from __future__ import annotations
+
+import torch
+
+from dormouse_worker.common.errors import Internal, InvalidSettings
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.layout import Layout
+from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.model.attention.interface import AttentionBackend, BackendSizes
+from dormouse_worker.model.attention.select import select_backend
+from dormouse_worker.model.graphs import DecodeGraphs
+from dormouse_worker.model.kv_cache import KVCache
+from dormouse_worker.model.loader import LoadedModel
+from dormouse_worker.model.memory.profile_run import ProfiledModel
+from dormouse_worker.model.parallel.communicator import ALONE, Communicator
+from dormouse_worker.model.parallel.start import connect_from_environment
+from dormouse_worker.model.promised_tokens import TokenCopier
+from dormouse_worker.model.runner import ModelRunner
+
+
+def make_layout(settings: EngineSettings, rank: int) -> Layout:
+    """Return the rank's place. Raises InvalidSettings if the settings have no such rank."""
+    try:
+        return Layout(settings.tensor_parallel_size, settings.pipeline_parallel_size, rank)
+    except ValueError as error:
+        raise InvalidSettings(str(error)) from error
+
+
+def num_threads(settings: EngineSettings, host: Host, layout: Layout) -> int:
+    """Return how many this rank computes with: the ranks of a stage share a pod's cores."""
+    threads = host.num_threads(settings.threads)
+    return threads if settings.threads else max(1, threads // layout.tensor)
+
+
+def connect(layout: Layout, device: torch.device) -> Communicator:
+    """Return the way to the other ranks, which have to come too; there may be none. Raises what connecting raises."""
+    return ALONE if layout.world_size == 1 else connect_from_environment(layout, device)
+
+
+def check_sum(device: torch.device) -> None:
+    """Compute one small sum. Raises Internal if it is wrong, and what a lost device raises."""
+    total = float(torch.ones(8, device=device).sum())
+    if total != 8:
+        raise Internal(f"the device adds eight ones to {total}")
+
+
+def profiled_model(model: LoadedModel, graph_bytes: int) -> ProfiledModel:
+    """Return what of a loaded model decides how much memory it takes."""
+    return ProfiledModel(
+        weights_bytes=model.weights_bytes,
+        block_bytes=model.cache_spec.block_bytes,
+        max_model_len=model.max_model_len,
+        num_groups=len(model.cache_spec.groups),
+        graph_bytes=graph_bytes,
+    )
+
+
+def choose_backend(
+    settings: EngineSettings, model: LoadedModel, device: torch.device, *, wants_graphs: bool
+) -> AttentionBackend:
+    """Return who attends in this model, on this device. Raises InvalidSettings."""
+    sizes = BackendSizes(
+        shapes=model.attention_shapes,
+        max_num_seqs=settings.max_num_seqs,
+        max_model_len=model.max_model_len,
+        num_groups=len(model.cache_spec.groups),
+    )
+    return select_backend(
+        settings.attention_backend,
+        sizes,
+        device,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        wants_graphs=wants_graphs,
+        is_alone=model.layout.world_size == 1,
+    )
+
+
+def make_runner(
+    model: LoadedModel,
+    caches: tuple[KVCache, KVCache],
+    backend: AttentionBackend,
+    *,
+    max_num_seqs: int,
+    graphs: DecodeGraphs | None,
+    communicator: Communicator,
+    copier: TokenCopier | None,
+) -> ModelRunner:
+    """Return who runs batches over the caches of device and host; with a copier it runs ahead of the host."""
+    runner = ModelRunner(model, *caches, backend, max_num_seqs=max_num_seqs, graphs=graphs, communicator=communicator)
+    if copier is not None:
+        runner.run_ahead(copier)
+    return runner
