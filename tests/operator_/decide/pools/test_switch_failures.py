@@ -46,7 +46,11 @@ SLEEP_S = POLICY.drain_s + POLICY.sleep_s
 
 
 def step(slot, *there, asked=(), **fields):
-    return next_step(slot, tenants(*there), demands(*asked), POLICY, NOW, **fields)
+    """Return the next step; what is written is of now, and one epoch later."""
+    found = next_step(slot, tenants(*there), demands(*asked), POLICY, NOW, **fields)
+    if isinstance(found, Write):
+        assert (found.slot.since, found.slot.epoch) == (NOW, slot.epoch + 1)
+    return found
 
 
 def deeper(slot, *there):
