@@ -75,9 +75,12 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """How each worker computes; None leaves the choice to the worker. Sizes in bytes."""
+    """How each worker computes; None leaves the choice to the worker. Sizes in bytes.
 
-    device: str
+    A test compares defaults, schema and pod arguments with the worker's own settings.
+    """
+
+    device: str = "cuda"
     dtype: str = "auto"
     max_model_len: int | None = None
     max_num_seqs: int | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from dormouse_api.names import ANNOTATION_WAKE
 from dormouse_operator.model import (
     Deployment,
@@ -172,27 +174,18 @@ def _parse_share(name: str, value: int | str) -> int | str:
 
 def _parse_engine(engine: Raw, lifecycle: Raw) -> Engine:
     """Return how the worker is started. What it keeps asleep is a word of the lifecycle and a flag of the worker."""
+    said = {**engine, **{word: lifecycle[word] for word in _KEPT_ASLEEP if word in lifecycle}}
+    values = {name: said[word] for name, word in _ENGINE_WORDS.items() if said.get(word) is not None}
+    for name in values.keys() & {"kv_cache_memory_bytes", "swap_space_bytes"}:
+        values[name] = parse_bytes(f"spec.engine.{_ENGINE_WORDS[name]}", values[name])
+    return Engine(**{**values, "compile_sizes": tuple(sorted(values.get("compile_sizes", ())))})
 
-    def size(name: str) -> int | None:
-        return parse_bytes(f"spec.engine.{name}", engine[name]) if name in engine else None
 
-    return Engine(
-        device=engine.get("device", "cuda"),
-        dtype=engine.get("dtype", "auto"),
-        max_model_len=engine.get("maxModelLen"),
-        max_num_seqs=engine.get("maxNumSeqs"),
-        max_num_batched_tokens=engine.get("maxNumBatchedTokens"),
-        gpu_memory_utilization=engine.get("gpuMemoryUtilization"),
-        kv_cache_memory_bytes=size("kvCacheMemory"),
-        prefault_kv_cache=engine.get("prefaultKvCache", False),
-        block_size=engine.get("blockSize"),
-        swap_space_bytes=size("swapSpace"),
-        enable_prefix_caching=engine.get("enablePrefixCaching", True),
-        load_format=engine.get("loadFormat", "auto"),
-        cuda_graphs=engine.get("cudaGraphs", True),
-        compile_sizes=tuple(sorted(engine.get("compileSizes", ()))),
-        async_scheduling=engine.get("asyncScheduling", True),
-        keep_host_copy=lifecycle.get("keepHostCopy", True),
-        keep_prefix_cache=lifecycle.get("keepPrefixCache", False),
-        seed=engine.get("seed", 0),
-    )
+def _camel_case(name: str) -> str:
+    """Return a field of `Engine` as the schema spells it, which leaves the unit of sizes out."""
+    first, *others = name.removesuffix("_bytes").split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+_KEPT_ASLEEP = ("keepHostCopy", "keepPrefixCache")
+_ENGINE_WORDS = {field.name: _camel_case(field.name) for field in fields(Engine)}

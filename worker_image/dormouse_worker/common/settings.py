@@ -1,5 +1,7 @@
-"""The worker's settings: one frozen dataclass, parsed once from the command line; given to the engine as JSON.
+"""The settings of the engine: one frozen struct, parsed once from the command line; given to the engine as JSON.
 
+A field is the one source of its flag: name, default, bounds and help. What else speaks of it (the operator's nouns and
+pod arguments, the resource's schema) is compared with it by `tests/operator_/test_engine_settings.py`.
 Flags carry the names that vLLM users know. A bad value stops the program at start and names the flag.
 """
 
@@ -7,44 +9,144 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 
-class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides how the engine computes. Its digest tells the operator whether a report is of these settings."""
+def _flag(what: str, metavar: str | None = None, **bounds: Any) -> msgspec.Meta:
+    """Return what a flag's help says, `{default}` being the default, and what may be said."""
+    return msgspec.Meta(description=what, extra={"metavar": metavar}, **bounds)
 
-    model: str  # directory with config.json, tokenizer and *.safetensors
-    device: str = "cpu"  # cpu | cuda
-    dtype: str = "auto"  # auto = the model's own; float32 | bfloat16 | float16
-    tensor_parallel_size: int = 1  # ranks that share every layer; all in one pod
-    pipeline_parallel_size: int = 1  # stages that share the layers; a pod each
-    max_model_len: int = 0  # tokens; 0 = the model's own limit
-    max_num_seqs: int = 64  # sequences in one batch
-    max_num_batched_tokens: int = 2048  # tokens of one forward pass: chunked prefill cuts longer prompts
-    gpu_memory_utilization: float = 0.9  # share of the device's memory (cpu: of the memory limit) to use, in (0, 1]
-    memory_limit_bytes: int = 0  # cpu: the memory to share; 0 = the container's cgroup limit
-    kv_cache_memory_bytes: int = 0  # exact size of the cache instead of the measured rest; 0 = measure
-    block_size: int = 16  # tokens per block
-    prefault_kv_cache: bool = False  # cpu: take the cache's memory when it is allocated, not block by block
-    swap_space_bytes: int = 0  # host memory for swapped blocks
-    enable_prefix_caching: bool = True  # keep the blocks of ended requests and share equal prefixes
-    load_format: str = "auto"  # auto = safetensors; dummy = random weights; sharded_state = what SaveShardedState wrote
-    keep_host_copy: bool = (
-        True  # device with memory of its own: weights stay in host memory, so that a sleep is an unmap
+
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What decides how the engine computes. Its digest tells the operator whether a report is of these settings.
+
+    A size or number of 0 that is a default stands for what its help names in place of it.
+    """
+
+    model: Annotated[str, _flag("directory with config.json, tokenizer.json and *.safetensors")]
+    dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], _flag("auto = the model's own (default)")] = (
+        "auto"
     )
-    keep_prefix_cache: bool = False  # level 1: cached blocks go to host memory and come back
-    model_impl: str = "auto"  # auto = our own forward pass where it fits, else transformers'; lean | transformers
-    seed: int = 0
-    tokenizer_cache: str = ""  # directory for converted tokenizers; "" = one in the temporary directory
-    attention_backend: str = "auto"  # auto = the fastest that fits the device; else ours or an installed package's
-    worker_cls: str = "auto"  # qualified name of a WorkerBase of one's own; auto = the device's
-    worker_extension_cls: str = ""  # qualified name of a class whose methods the worker gets; "" = none
-    profile_cache: str = ""  # directory that remembers profiles and compiled code for the next start; "" = none does
-    compile_sizes: tuple[int, ...] = ()  # tokens of passes whose layers torch compiles, unless our kernels compute
-    cuda_graphs: bool = True  # cuda: record decode steps; off saves their memory and the time to record them
-    async_scheduling: bool = True  # cuda, one rank: prepare a batch while the device computes the one before
-    threads: int = 0  # torch threads on cpu; 0 = the container's cpu limit, else all cores
+    load_format: Annotated[
+        Literal["auto", "dummy", "sharded_state"],  # auto = safetensors
+        _flag("dummy = random weights, nothing is read; sharded_state = what SaveShardedState wrote"),
+    ] = "auto"
+    model_impl: Annotated[
+        Literal["auto", "lean", "transformers"],
+        _flag("whose forward pass computes: auto = our own where it fits the model, else transformers' (default)"),
+    ] = "auto"
+    max_model_len: Annotated[
+        int, _flag("prompt and output together (default: the model's own limit)", "TOKENS", ge=0, le=1 << 24)
+    ] = 0
+    tokenizer_cache: Annotated[
+        str,
+        _flag(
+            "where tokenizers of older formats are kept once they are converted to tokenizer.json "
+            "(default: dormouse-tokenizers-UID in the temporary directory)",
+            "DIRECTORY",
+        ),
+    ] = ""
+    profile_cache: Annotated[
+        str,
+        _flag(
+            "where memory profiles and compiled code are kept: the next start verifies instead of measuring "
+            "(default: none is kept)",
+            "DIRECTORY",
+        ),
+    ] = ""
+    seed: Annotated[int, _flag("of random weights (default {default})", ge=0, le=(1 << 63) - 1)] = 0
+
+    device: Annotated[Literal["cpu", "cuda"], _flag("where to compute (default {default})")] = "cpu"
+    max_num_seqs: Annotated[int, _flag("sequences in one batch (default {default})", "N", ge=1, le=1 << 16)] = 64
+    max_num_batched_tokens: Annotated[
+        int,
+        _flag(
+            "tokens of one forward pass; longer prompts are cut into chunks (default {default})", "N", ge=1, le=1 << 20
+        ),
+    ] = 2048
+    gpu_memory_utilization: Annotated[
+        float,
+        _flag(
+            "share of the device's memory (cpu: of the memory limit) to use, above 0, at most 1 (default {default})",
+            "SHARE",
+            gt=0,
+            le=1,
+        ),
+    ] = 0.9
+    memory_limit_bytes: Annotated[
+        int, _flag("cpu: the memory to share (default: the container's limit)", "SIZE", ge=0)
+    ] = 0
+    kv_cache_memory_bytes: Annotated[
+        int, _flag("exact size of the KV cache instead of the measured rest", "SIZE", ge=0)
+    ] = 0
+    prefault_kv_cache: Annotated[
+        bool,
+        _flag(
+            "cpu: take the memory of the KV cache when it is allocated, not when blocks are first used "
+            "(default {default})"
+        ),
+    ] = False
+    block_size: Annotated[
+        Literal[1, 2, 4, 8, 16, 32, 64, 128, 256], _flag("tokens per block (default {default})", "TOKENS")
+    ] = 16
+    swap_space_bytes: Annotated[int, _flag("host memory for swapped blocks (default {default})", "SIZE", ge=0)] = 0
+    enable_prefix_caching: Annotated[
+        bool, _flag("keep the blocks of ended requests and share equal prefixes (default {default})")
+    ] = True
+    keep_host_copy: Annotated[
+        bool,
+        _flag("cuda: keep the weights in pinned host memory too, so that a sleep copies nothing (default {default})"),
+    ] = True
+    keep_prefix_cache: Annotated[
+        bool, _flag("at sleep level 1 keep cached prefixes in host memory (default {default})")
+    ] = False
+    cuda_graphs: Annotated[
+        bool,
+        _flag("cuda: record decode steps as graphs, which cost memory and seconds at the start (default {default})"),
+    ] = True
+    compile_sizes: Annotated[
+        tuple[Annotated[int, msgspec.Meta(ge=1, le=1 << 20)], ...],
+        _flag(
+            "let torch compile the layers for passes of so many tokens: at the start, some seconds for each size; "
+            "without effect where our own kernels compute, as on most cpus (default: none)",
+            "N,N,...",
+            max_length=64,
+        ),
+    ] = ()
+    async_scheduling: Annotated[
+        bool,
+        _flag("cuda, one rank: prepare a batch while the device computes the one before (default {default})"),
+    ] = True
+    threads: Annotated[int, _flag("compute threads on cpu (default: the container's cpu limit)", "N", ge=0)] = (
+        0  # without a limit all cores
+    )
+
+    tensor_parallel_size: Annotated[
+        int, _flag("ranks that share every layer, all in one pod (default {default})", "N", ge=1, le=64)
+    ] = 1
+    pipeline_parallel_size: Annotated[
+        int, _flag("stages that share the layers, a pod each (default {default})", "N", ge=1, le=64)
+    ] = 1
+
+    attention_backend: Annotated[
+        str,
+        _flag(
+            "native (kernels of ours for processors), sdpa (torch's operations, in all of the pass), or one of an "
+            "installed package (entry point group dormouse.attention_backends); "
+            "auto = the fastest that fits the device (default)",
+            "NAME",
+            min_length=1,
+        ),
+    ] = "auto"
+    worker_cls: Annotated[
+        str,
+        _flag("a worker class of your own instead of the device's (default auto = the device's)", "MODULE.CLASS"),
+    ] = "auto"
+    worker_extension_cls: Annotated[
+        str, _flag("a class whose methods the worker gets in addition (default none)", "MODULE.CLASS")
+    ] = ""
 
     def digest(self) -> str:
         """Return the hexadecimal SHA-256 over all settings."""

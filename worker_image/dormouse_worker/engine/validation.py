@@ -6,17 +6,10 @@ import re
 
 from dormouse_worker.common.errors import InvalidArgument, InvalidSettings
 from dormouse_worker.common.ipc import AddRequest, MemoryReport
+from dormouse_worker.common.knobs import KNOBS
 from dormouse_worker.common.settings import EngineSettings
 
-DTYPES = ("auto", "float32", "bfloat16", "float16")
-LOAD_FORMATS = ("auto", "dummy", "sharded_state")
-MODEL_IMPLS = ("auto", "lean", "transformers")
-POSITIVE = (
-    *("max_num_seqs", "max_num_batched_tokens", "block_size"),
-    *("tensor_parallel_size", "pipeline_parallel_size"),
-)
 QUALIFIED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")  # of a class in a module
-NOT_NEGATIVE = ("max_model_len", "memory_limit_bytes", "kv_cache_memory_bytes", "swap_space_bytes", "threads")
 
 
 def check_settings(settings: EngineSettings) -> None:
@@ -24,23 +17,10 @@ def check_settings(settings: EngineSettings) -> None:
 
     The command line checks too; this is the net below.
     """
-    for name in POSITIVE:
-        if getattr(settings, name) < 1:
-            raise InvalidSettings(f"{name} is {getattr(settings, name)}; at least 1 is needed")
-    for name in NOT_NEGATIVE:
-        if getattr(settings, name) < 0:
-            raise InvalidSettings(f"{name} is {getattr(settings, name)}; it can not be negative")
     _check_compile_sizes(settings)
-    if not 0 < settings.gpu_memory_utilization <= 1:
-        raise InvalidSettings(f"gpu_memory_utilization is {settings.gpu_memory_utilization}; it lies in (0, 1]")
-    if settings.dtype not in DTYPES:
-        raise InvalidSettings(f"dtype is {settings.dtype!r}; allowed are {', '.join(DTYPES)}")
-    if settings.load_format not in LOAD_FORMATS:
-        raise InvalidSettings(f"load_format is {settings.load_format!r}; allowed are {', '.join(LOAD_FORMATS)}")
-    if settings.model_impl not in MODEL_IMPLS:
-        raise InvalidSettings(f"model_impl is {settings.model_impl!r}; allowed are {', '.join(MODEL_IMPLS)}")
-    if not settings.attention_backend:
-        raise InvalidSettings("attention_backend is ''; auto or a backend's name is needed")
+    for name, knob in KNOBS.items():
+        if why := knob.why_not(getattr(settings, name)):
+            raise InvalidSettings(why)
     _check_class("worker_cls", settings.worker_cls, none="auto")
     _check_class("worker_extension_cls", settings.worker_extension_cls, none="")
 

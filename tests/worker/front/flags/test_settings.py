@@ -6,9 +6,10 @@ import pytest
 
 from dormouse_api.names import Role
 from dormouse_api.testing_tickets import proof, public_key
+from dormouse_worker.common.knobs import KNOBS
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.front.flags.flag_types import size_in_bytes
-from dormouse_worker.front.flags.settings import parse_settings
+from dormouse_worker.front.flags.settings import command_line, parse_settings
 
 
 def parse(*argv, **environ):
@@ -24,6 +25,11 @@ def test_defaults_are_those_of_the_engine_and_the_names():
         50052,
         8080,
     )
+
+
+def test_every_field_of_the_engines_settings_has_one_flag():
+    flags = [action.dest for action in command_line()._actions]
+    assert [name for name in KNOBS if flags.count(name) != 1] == []
 
 
 def test_every_engine_flag_reaches_the_engine():
@@ -142,6 +148,15 @@ def test_flags_of_a_group_that_contradict_each_other_are_named(flags, message, c
         ("--max-num-seqs", "0"),
         ("--max-model-len", "-5"),
         ("--block-size", "1.5"),
+        ("--block-size", "24"),
+        ("--max-num-seqs", "65537"),
+        ("--max-num-batched-tokens", "1048577"),
+        ("--max-model-len", "0"),
+        ("--max-model-len", "16777217"),
+        ("--tensor-parallel-size", "65"),
+        ("--pipeline-parallel-size", "65"),
+        ("--seed", str(1 << 63)),
+        ("--compile-sizes", ",".join(map(str, range(1, 66)))),
         ("--gpu-memory-utilization", "0"),
         ("--gpu-memory-utilization", "1.1"),
         ("--gpu-memory-utilization", "nan"),

@@ -5,35 +5,15 @@ from __future__ import annotations
 import argparse
 
 from dormouse_worker.front.flags import flag_types
+from dormouse_worker.front.flags.model import add_knobs
 
 
 def add_developer_flags(group: argparse._ArgumentGroup) -> None:
     """Add them to the command line."""
-    add = group.add_argument
-    add(
-        "--attention-backend",
-        default="auto",
-        type=flag_types.name,
-        metavar="NAME",
-        help="native (kernels of ours for processors), sdpa (torch's operations, in all of the pass), or one of an "
-        "installed package (entry point group dormouse.attention_backends); "
-        "auto = the fastest that fits the device (default)",
-    )
-    add(
-        "--worker-cls",
-        default="auto",
-        type=flag_types.qualified_name(unset="auto"),
-        metavar="MODULE.CLASS",
-        help="a worker class of your own instead of the device's (default auto = the device's)",
-    )
-    add(
-        "--worker-extension-cls",
-        default="",
-        type=flag_types.qualified_name(unset=""),
-        metavar="MODULE.CLASS",
-        help="a class whose methods the worker gets in addition (default none)",
-    )
-    add(
+    add_knobs(group, "attention_backend", type=flag_types.name)
+    add_knobs(group, "worker_cls", type=flag_types.qualified_name(unset="auto"))
+    add_knobs(group, "worker_extension_cls", type=flag_types.qualified_name(unset=""))
+    group.add_argument(
         "--profiler-dir",
         default="",
         type=flag_types.directory,

@@ -35,7 +35,7 @@ def add_engine_care_flags(group: argparse._ArgumentGroup) -> None:
     add(
         "--max-engine-restarts",
         default=5,
-        type=flag_types.at_least(0),
+        type=flag_types.integer(0),
         metavar="N",
         help="how often an engine that died is started again within the window, after 1, 2, 4 s and so on; "
         "then the worker ends with code 1 and whoever started it decides (default 5)",

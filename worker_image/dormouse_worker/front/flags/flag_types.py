@@ -25,23 +25,32 @@ def size_in_bytes(text: str) -> int:
     return int(float(match[1]) * _FACTORS[match[2]])
 
 
-def at_least(minimum: int) -> Callable[[str], int]:
-    """Return a parser of integers with a lower bound."""
+def integer(least: float | None, most: float | None = None) -> Callable[[str], int]:
+    """Return a parser of integers within bounds; None = unbounded."""
+    low, high = -math.inf if least is None else least, math.inf if most is None else most
+    bounds = f"of at least {low}" + (f" and at most {high}" if most is not None else "")
 
     def parse(text: str) -> int:
-        if not re.fullmatch(r"[+-]?\d+", text) or int(text) < minimum:
-            raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least {minimum}")
+        if not re.fullmatch(r"[+-]?\d+", text) or not low <= int(text) <= high:
+            raise argparse.ArgumentTypeError(f"{text!r} is not an integer {bounds}")
         return int(text)
 
     return parse
 
 
-def sizes(text: str) -> tuple[int, ...]:
-    """Return sizes of at least 1, ascending, each once."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(re.fullmatch(r"[1-9]\d{0,8}", part) for part in parts):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of sizes; write numbers above 0 as in 1,2,4,8")
-    return tuple(sorted({int(part) for part in parts}))
+def sizes(most: int | None) -> Callable[[str], tuple[int, ...]]:
+    """Return a parser of at most so many sizes of at least 1; it returns them ascending, each once."""
+
+    def parse(text: str) -> tuple[int, ...]:
+        parts = [part.strip() for part in text.split(",")]
+        if not all(re.fullmatch(r"[1-9]\d{0,8}", part) for part in parts):
+            raise argparse.ArgumentTypeError(f"{text!r} is no list of sizes; write numbers above 0 as in 1,2,4,8")
+        parsed = tuple(sorted({int(part) for part in parts}))
+        if most is not None and len(parsed) > most:
+            raise argparse.ArgumentTypeError(f"{text!r} has {len(parsed)} sizes; at most {most} are allowed")
+        return parsed
+
+    return parse
 
 
 def port(text: str) -> int:

@@ -6,6 +6,7 @@ import argparse
 
 from dormouse_worker.common.group import GroupPlace
 from dormouse_worker.front.flags import flag_types
+from dormouse_worker.front.flags.model import add_knobs
 
 LAST_PORT = 65535
 
@@ -13,24 +14,11 @@ LAST_PORT = 65535
 def add_group_flags(group: argparse._ArgumentGroup) -> None:
     """Add them; `settings` reads them."""
     add, default = group.add_argument, GroupPlace()
-    add(
-        "--tensor-parallel-size",
-        default=1,
-        type=flag_types.at_least(1),
-        metavar="N",
-        help="ranks that share every layer, all in one pod (default 1)",
-    )
-    add(
-        "--pipeline-parallel-size",
-        default=1,
-        type=flag_types.at_least(1),
-        metavar="N",
-        help="stages that share the layers, a pod each (default 1)",
-    )
+    add_knobs(group, "tensor_parallel_size", "pipeline_parallel_size")
     add(
         "--node-rank",
         default=default.node_rank,
-        type=flag_types.at_least(0),
+        type=flag_types.integer(0),
         metavar="N",
         help="which stage this pod is; 0 leads the group and serves, the others follow it (default 0)",
     )

@@ -211,14 +211,14 @@ def _add_front_flags(group: argparse._ArgumentGroup) -> None:
     add(
         "--max-waiting-requests",
         default=1024,
-        type=flag_types.at_least(1),
+        type=flag_types.integer(1),
         metavar="N",
         help="requests without a token yet; more are refused (default 1024)",
     )
     add(
         "--max-open-calls",
         default=4096,
-        type=flag_types.at_least(1),
+        type=flag_types.integer(1),
         metavar="N",
         help="calls of any kind at once on one port; more are refused (default 4096)",
     )

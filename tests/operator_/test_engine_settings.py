@@ -1,0 +1,122 @@
+"""A knob of the engine is one: resource, pod arguments and flags say what the worker's `EngineSettings` says."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+import pytest
+import yaml
+
+from dormouse_operator.manifests import worker_arguments
+from dormouse_operator.model import Engine
+from dormouse_operator.parse import parse_deployment
+from dormouse_worker.common.knobs import KNOBS
+from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.front.flags.settings import parse_settings
+
+CRD = yaml.safe_load((Path(__file__).parents[2] / "crds" / "inferencedeployments.yaml").read_text())
+SPEC = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+ELSEWHERE = {  # what of a worker's settings is no word of spec.engine
+    "keep_host_copy": ("lifecycle", "keepHostCopy"),
+    "keep_prefix_cache": ("lifecycle", "keepPrefixCache"),
+    "tensor_parallel_size": ("parallelism", "tensor"),
+    "pipeline_parallel_size": ("parallelism", "pipeline"),
+}
+OF_THE_PROGRAM = {  # what no user of the resource says
+    *("model", "model_impl", "memory_limit_bytes", "tokenizer_cache", "profile_cache", "threads"),
+    *("attention_backend", "worker_cls", "worker_extension_cls"),
+}
+OTHER = {  # a value that is not the default
+    "device": "cpu",
+    "dtype": "bfloat16",
+    "max_model_len": 512,
+    "max_num_seqs": 7,
+    "max_num_batched_tokens": 1024,
+    "gpu_memory_utilization": 0.5,
+    "kv_cache_memory_bytes": "1Gi",
+    "prefault_kv_cache": True,
+    "block_size": 32,
+    "swap_space_bytes": "2Mi",
+    "enable_prefix_caching": False,
+    "load_format": "dummy",
+    "cuda_graphs": False,
+    "compile_sizes": [8, 1],
+    "async_scheduling": False,
+    "seed": 9,
+    "keep_host_copy": False,
+    "keep_prefix_cache": True,
+    "tensor_parallel_size": 2,
+    "pipeline_parallel_size": 2,
+}
+READ_AS = {"kv_cache_memory_bytes": 1 << 30, "swap_space_bytes": 2 << 20, "compile_sizes": (1, 8)}
+THE_POD_SAYS = {"profile_cache", "model"}  # always
+
+
+def word_of(name):
+    """Return where the resource speaks of a field: a part of the spec and a word in it."""
+    first, *others = name.removesuffix("_bytes").split("_")
+    return ELSEWHERE.get(name, ("engine", first + "".join(part.capitalize() for part in others)))
+
+
+def schema_of(name):
+    part, word = word_of(name)
+    return SPEC[part]["properties"][word]
+
+
+def settings_of(**words):
+    """Return what a worker reads from the arguments of its pod."""
+    parts = {"engine": {}, "lifecycle": {}, "parallelism": {}}
+    for name, value in words.items():
+        part, word = word_of(name)
+        parts[part][word] = value
+    metadata = {"namespace": "team", "name": "tiny", "uid": "u1"}
+    deployment = parse_deployment({"metadata": metadata, "spec": {"model": {"uri": "pvc://models/tiny"}, **parts}})
+    place = ["--master-addr=leader", "--master-port=29500"]  # of a group, where there is one
+    return parse_settings([*worker_arguments(deployment), *place], {})[1]
+
+
+def test_every_knob_is_a_word_of_the_resource_or_the_programs_own():
+    assert OTHER.keys() | OF_THE_PROGRAM == KNOBS.keys()
+    assert {word_of(name)[1] for name in OTHER.keys() - ELSEWHERE.keys()} == SPEC["engine"]["properties"].keys()
+
+
+def test_every_default_is_another_word_for_that_of_the_worker():
+    """On a cluster the device is a GPU; what the schema leaves open (None) is the worker's 0: its own choice."""
+    said = {name: schema_of(name).get("default", KNOBS[name].default) for name in OTHER}
+    assert {**said, "device": "cpu"} == {name: KNOBS[name].default for name in OTHER}
+    assert {name for name in OTHER if "default" not in schema_of(name)} == {
+        *("max_model_len", "kv_cache_memory_bytes", "compile_sizes")
+    }
+    nouns = {field.name: field.default for field in fields(Engine) if field.default is not None}
+    assert nouns == {**{name: KNOBS[name].default for name in nouns}, "device": "cuda"}
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_bounds_and_choices_are_those_of_the_worker(name):
+    knob, schema = KNOBS[name], schema_of(name)
+    assert tuple(sorted(schema.get("enum", ()), key=str)) == tuple(sorted(knob.choices, key=str))
+    if knob.kind is tuple:
+        assert schema["maxItems"] == knob.meta.max_length
+        item = get_args(get_args(knob.hint)[0])[0].__metadata__[0]
+        assert (schema["items"]["minimum"], schema["items"]["maximum"]) == (item.ge, item.le)
+    elif knob.kind is float:
+        assert (schema["minimum"], schema["exclusiveMinimum"], schema["maximum"]) == (knob.meta.gt, True, knob.meta.le)
+    elif knob.kind is int:
+        stands_for_unset = knob.meta.ge == 0 and "default" not in schema
+        assert schema["minimum"] == knob.meta.ge + stands_for_unset
+        most = (1 << 63) - 1 if schema.get("format") == "int64" else None
+        assert schema.get("maximum", most) == knob.meta.le
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_a_word_of_the_resource_reaches_this_field_of_the_worker_and_no_other(name):
+    expected = msgspec.structs.replace(settings_of(), **{name: READ_AS.get(name, OTHER[name])})
+    assert settings_of(**{name: OTHER[name]}) == expected
+
+
+def test_a_resource_that_says_nothing_leaves_all_to_the_workers_defaults():
+    own = {"device": "cuda", **{name: getattr(settings_of(), name) for name in THE_POD_SAYS}}
+    assert settings_of() == EngineSettings(**own)
