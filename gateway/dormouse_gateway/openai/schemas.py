@@ -102,7 +102,21 @@ _COMMON: Mapping[str, Json] = {
         "description": "By token id.",
     },
     "max_tokens": _integer(1, MAX_TOKENS),
-    "user": _text() | {"description": "Taken, and not used for anything."},
+}
+_NOT_USED = {"description": "Taken, and not used for anything."}
+_HARMLESS: Mapping[str, Json] = {  # what clients send by themselves, and what changes no answer
+    "user": _text() | _NOT_USED,
+    "safety_identifier": _text(0, _MAX_NAME_CHARS) | _NOT_USED,
+    "prompt_cache_key": _text(0, _MAX_NAME_CHARS) | {"description": "Not used: equal beginnings are found without it."},
+    "metadata": _NOT_USED
+    | {
+        "type": "object",
+        "propertyNames": {"pattern": "^.{1,64}$"},
+        "additionalProperties": _text(0, 512),
+        "maxProperties": 16,
+    },
+    "store": _only(False, "Nothing is stored."),  # noqa: FBT003  # a value of the API
+    "service_tier": {"enum": ["auto", "default"], "description": "There is one."},
 }
 _VLLM: Mapping[str, Json] = {
     "top_k": _integer(-1, MAX_TOKENS) | {"description": "0 and -1 = all."},
@@ -181,12 +195,15 @@ CHAT_REQUEST = _request(
     {"model": _MODEL, "messages": _array(_MESSAGE, MAX_CHAT_MESSAGES, least=1)},
     {
         **_COMMON,
+        **_HARMLESS,
         **_VLLM,
         "max_completion_tokens": _integer(1, MAX_TOKENS) | {"description": "Goes before max_tokens."},
         "logprobs": _BOOLEAN,
         "top_logprobs": _integer(0, MAX_LOGPROBS) | {"description": "Only counts with logprobs."},
         "tools": _array(_TOOL, MAX_TOOLS)
         | {"description": "Rendered by the model's template. Calls stand in the content, as the model wrote them."},
+        "parallel_tool_calls": _only(True, "A model writes as many calls as it likes."),  # noqa: FBT003  # of the API
+        "modalities": _array(_only("text", "Answers are text."), 1, least=1),
         "tool_choice": {"enum": ["auto", "none"], "description": "none: the template gets no tools."},
         "response_format": _object({"type": _only("text", "Answers are not forced into a form.")}, "type"),
         "chat_template_kwargs": _FREE | {"description": "Further variables of the template (enable_thinking, …)."},
@@ -202,6 +219,7 @@ COMPLETION_REQUEST = _request(
     },
     {
         **_COMMON,
+        **_HARMLESS,
         **_VLLM,
         "max_tokens": _integer(1, MAX_TOKENS) | {"description": f"Default {DEFAULT_COMPLETION_TOKENS}."},
         "logprobs": _integer(0, MAX_LOGPROBS) | {"description": "So many likeliest tokens besides the chosen one."},

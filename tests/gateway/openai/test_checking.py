@@ -89,12 +89,35 @@ def test_the_schemas_are_schemas(kind, schema):
             'messages[0].content[0].type is "input_audio"; allowed: "text". Images, audio and files are not supported',
         ),
         ({"audio": {}}, "audio is not supported"),
+        ({"store": True}, "store is true; allowed: false. Nothing is stored."),
+        ({"service_tier": "flex"}, 'service_tier is "flex"; allowed: "auto", "default"'),
+        ({"modalities": ["text", "audio"]}, "modalities is 2 items; allowed: 1 to 1"),
+        ({"modalities": ["audio"]}, 'modalities[0] is "audio"; allowed: "text". Answers are text.'),
+        ({"parallel_tool_calls": False}, "parallel_tool_calls is false; allowed: true. A model writes as many"),
+        ({"metadata": {"a": 1}}, "metadata.a is 1; allowed: a string"),
+        ({"metadata": dict.fromkeys("abcdefghijklmnopq", "")}, "metadata is 17 entries; allowed: at most 16"),
     ],
 )
 def test_a_refusal_names_field_value_and_limit(changes, message):
     with pytest.raises(ApiError) as caught:
         check({"model": "tiny", "messages": GOOD["messages"]} | changes, CHAT_REQUEST)
     assert str(caught.value).startswith(message)
+
+
+def test_what_clients_send_by_themselves_changes_no_request():
+    body = {"model": "tiny", "messages": GOOD["messages"]}
+    harmless = {
+        "store": False,
+        "metadata": {"team": "a"},
+        "service_tier": "auto",
+        "safety_identifier": "x",
+        "prompt_cache_key": "y",
+        "user": "z",
+        "modalities": ["text"],
+        "parallel_tool_calls": True,
+    }
+    check(body | harmless, CHAT_REQUEST)
+    assert to_chat(body | harmless, "id") == to_chat(body, "id")
 
 
 def test_null_is_as_good_as_nothing():
