@@ -18,7 +18,7 @@ ARG RARELY_LOADED="/kubernetes/(aio/)?client/models/v"
 # --- what all three stand on -----------------------------------------------------------------------------------------
 FROM ${BASE_IMAGE} AS base
 # A name for the user (some libraries ask for it), and bytecode for the standard library where the base has none: with a
-# read-only root file system every start would compile it again. What can not be compiled there is not needed either.
+# read-only root file system every start would compile it again. What cannot be compiled there is not needed either.
 RUN echo 'dormouse:x:65532:65532:dormouse:/tmp:/usr/sbin/nologin' >> /etc/passwd \
     && echo 'dormouse:x:65532:' >> /etc/group \
     && { python3 -m compileall -qq -x '/(test|lib2to3|idlelib)/' \

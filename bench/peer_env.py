@@ -68,7 +68,7 @@ def peer_variables(cores: Sequence[int], inherited: Environ, *, own_process: boo
         "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(own_process)),
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_USE_AOT_COMPILE": "0",  # what it saves so can not be loaded again; its older cache can
+        "VLLM_USE_AOT_COMPILE": "0",  # what it saves so cannot be loaded again; its older cache can
     }
 
 
@@ -91,7 +91,7 @@ def make() -> Path:
 
 
 def _add_allocator(final: Path) -> None:
-    """Unpack Debian's tcmalloc into the environment if this machine has none; say so where that can not be done."""
+    """Unpack Debian's tcmalloc into the environment if this machine has none; say so where that cannot be done."""
     if any(path.name == ALLOCATOR for path in preloaded(final)):
         return
     with tempfile.TemporaryDirectory() as scratch:

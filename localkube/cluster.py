@@ -172,7 +172,7 @@ class Cluster:
         return [observe(self.paths, component) for wave in waves for component in wave]
 
     def is_healthy(self) -> bool:
-        """Tell whether all components of this localkube run and the node is Ready; never raises ApiError."""
+        """Return whether all components of this localkube run and the node is Ready; never raises ApiError."""
         is_made = lock.read_owner() is not None and (self.paths.pki / pki.COMPLETE).exists()
         if not (is_made and host.bridge_exists()):
             return False

@@ -153,7 +153,7 @@ def ensure_bridge_filter(
     root: Path = SYSCTLS,
     load_module: Callable[[Callable[[str], None]], None] = load_bridge_module,
 ) -> None:
-    """Let policies see what goes from pod to pod on the bridge; say so where this kernel can not."""
+    """Let policies see what goes from pod to pod on the bridge; say so where this kernel cannot."""
     if BRIDGE_FILTER not in read_sysctls(root):
         load_module(say)
     now = read_sysctls(root).get(BRIDGE_FILTER)
@@ -165,7 +165,7 @@ def ensure_bridge_filter(
 
 
 def bridge_exists(name: str = spec.BRIDGE) -> bool:
-    """Tell whether a network interface of this name is there."""
+    """Return whether a network interface of this name is there."""
     return (Path("/sys/class/net") / name).exists()
 
 

@@ -92,7 +92,7 @@ def remove_nft_tables() -> None:
 
 
 def is_stray(words: list[bytes], paths: Paths) -> bool:
-    """Tell whether a command line is a daemon's of ours: one of its programs, with a place of ours as argument."""
+    """Return whether a command line is a daemon's of ours: one of its programs, with a place of ours as argument."""
     places = [f"{place.state}/".encode() for place in (paths, paths.second)]
     return words[0].rpartition(b"/")[2] in STRAYS and any(place in word for word in words[1:] for place in places)
 
@@ -124,7 +124,7 @@ def end_strays(paths: Paths) -> None:
 
 
 def is_dead_socket(path: Path) -> bool:
-    """Tell whether a Unix socket has no listener any more; such a file is of use to nobody."""
+    """Return whether a Unix socket has no listener any more; such a file is of use to nobody."""
     if not path.is_socket():
         return False
     with socket.socket(socket.AF_UNIX) as connection:
@@ -138,7 +138,7 @@ def is_dead_socket(path: Path) -> bool:
 
 
 def mentions(path: Path, folder: Path) -> bool:
-    """Tell whether a text file speaks of something in a folder; False if it cannot be read."""
+    """Return whether a text file speaks of something in a folder; False if it cannot be read."""
     try:
         return f"{folder}/" in path.read_text("utf-8", "replace")
     except OSError:

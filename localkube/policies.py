@@ -57,7 +57,7 @@ class Block:
     excepted: tuple[str, ...] = ()
 
     def holds(self, address: str) -> bool:
-        """Tell whether an address is one of them."""
+        """Return whether an address is one of them."""
         known = ip_address(address)
         return known in ip_network(self.cidr) and not any(known in ip_network(part) for part in self.excepted)
 
@@ -110,7 +110,7 @@ def parse_policy(raw: Raw) -> Policy:
 
 
 def selects(selector: Raw, labels: Labels) -> bool:
-    """Tell whether a label selector takes these labels; an empty one takes all."""
+    """Return whether a label selector takes these labels; an empty one takes all."""
     named = (labels.get(key) == value for key, value in (selector.get("matchLabels") or {}).items())
     return all(named) and all(_meets(each, labels) for each in selector.get("matchExpressions") or ())
 
@@ -208,7 +208,7 @@ class _Compiler:
 
 
 def peers_take(peers: Peers, address: str) -> bool:
-    """Tell whether an address is one of the peers."""
+    """Return whether an address is one of the peers."""
     if peers is None:
         return True
     return peers.holds(address) if isinstance(peers, Block) else address in peers

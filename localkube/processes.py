@@ -61,7 +61,7 @@ def write_pid_file(path: Path, identity: Identity) -> None:
 
 
 def is_alive(identity: Identity | None) -> bool:
-    """Tell whether exactly this process still runs."""
+    """Return whether exactly this process still runs."""
     return identity is not None and identify(identity.pid) == identity
 
 

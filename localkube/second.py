@@ -38,7 +38,7 @@ def want(paths: Paths) -> None:
 
 
 def is_wanted(paths: Paths) -> bool:
-    """Tell whether this cluster has two nodes."""
+    """Return whether this cluster has two nodes."""
     return _mark(paths).exists()
 
 
@@ -47,7 +47,7 @@ def _mark(paths: Paths) -> Path:
 
 
 def network_exists() -> bool:
-    """Tell whether the namespace is there."""
+    """Return whether the namespace is there."""
     return (Path("/run/netns") / NETNS).exists()
 
 

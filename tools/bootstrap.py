@@ -99,7 +99,7 @@ def check_free_space() -> None:
 
 
 def is_complete(venv: Path) -> bool:
-    """Tell whether an environment was finished: a killed run leaves one without the mark."""
+    """Return whether an environment was finished: a killed run leaves one without the mark."""
     return (venv / COMPLETE).exists()
 
 

@@ -2,7 +2,7 @@
 
 For the demo's model. Quantized tensors are multiplied out; what this does not know of a file is refused by name.
 The package `gguf` reads the format and need not be installed: `python -m tools.gguf_model` runs where it lies.
-transformers reads such files as well, but can not save what it read.
+transformers reads such files as well, but cannot save what it read.
 """
 
 from __future__ import annotations

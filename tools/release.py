@@ -81,7 +81,7 @@ def crd_settings(cluster: Cluster, release: Release) -> dict[str, str]:
 
 
 def _crd_owned_by_another(cluster: Cluster, release: Release) -> bool:
-    """Tell whether the CRD stands already and another release keeps it."""
+    """Return whether the CRD stands already and another release keeps it."""
     crd = "inferencedeployments.inference.dormouse.dev"
     found = cluster.kubectl("get", "crd", crd, "--ignore-not-found", "-o", "json")
     if not found.strip():

@@ -37,7 +37,7 @@ class SideEnvironment:
 
     @property
     def is_made(self) -> bool:
-        """Tell whether it was finished."""
+        """Return whether it was finished."""
         return is_complete(self.folder)
 
     @property

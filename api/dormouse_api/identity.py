@@ -4,7 +4,7 @@ An identity is the one URI of our scheme among a certificate's alternative names
 
     dormouse://worker/team-a/llama      role, namespace, name of the deployment (of the release, where it is ours)
 
-Callers dial IP addresses, so a server's name can not be its address: each role has one name of its own (`server_name`),
+Callers dial IP addresses, so a server's name cannot be its address: each role has one name of its own (`server_name`),
 which its certificates carry as DNS name and which callers ask for.
 """
 

@@ -51,7 +51,7 @@ def read_bundle(directory: Path) -> Bundle:
     try:
         return _read(directory)
     except ssl.SSLCertVerificationError as error:
-        raise TlsError(f"{directory / CERT_FILE} can not be used: {error.verify_message}") from error
+        raise TlsError(f"{directory / CERT_FILE} cannot be used: {error.verify_message}") from error
     except (OSError, BadIdentity) as error:  # an ssl.SSLError is an OSError
         raise TlsError(f"{directory} holds no usable {CERT_FILE}, {KEY_FILE} and {CA_FILE}: {error}") from error
 

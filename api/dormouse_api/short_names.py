@@ -184,7 +184,7 @@ class ShortNames(Generic[K]):
         return known.spelled if known and self._is_barred(known, key) else ""
 
     def is_waiting(self, key: K) -> bool:
-        """Tell whether it can not be called by the name that it wants."""
+        """Return whether it cannot be called by the name that it wants."""
         if self.rules.scope is Scope.HOLDER and key in self._wanted:
             return self._settle(self._names[self._wanted[key]]) != key
         if self.rules.scope is Scope.NONE or key not in self._wanted:
@@ -207,7 +207,7 @@ class ShortNames(Generic[K]):
         return not is_kept and known.claims[key].free_s <= self._clock() and not self._is_barred(known, key)
 
     def _is_barred(self, known: _Name[K], key: K) -> bool:
-        """Tell whether the name looks like the full name of another namespace's deployment."""
+        """Return whether the name looks like the full name of another namespace's deployment."""
         return known.spelled in self._namespaces and known.spelled != key.namespace
 
     def _ranked(self, known: _Name[K]) -> list[K]:
@@ -251,7 +251,7 @@ def to_status(name: str, taken_by: str) -> dict[str, str]:
 
 
 def _tells_taken(conditions: Iterable[Mapping[str, Any]]) -> bool:
-    """Tell whether the condition says it: all that operators of before wrote of a name."""
+    """Return whether the condition says it: all that operators of before wrote of a name."""
     return any(
         condition.get("type") == "Degraded" and condition.get("status") == "True" and condition.get("reason") == REASON
         for condition in conditions

@@ -33,7 +33,7 @@ _MOST_PEERS = 4096  # whose tickets a caller keeps
 _MOST_KNOWN = 256  # tickets that a server has checked and remembers
 _MOST_SHOWN = 4  # in one call: of the present and the former key, and as many to spare
 _MOST_CHARS = 512  # of a ticket
-_MOST_DIGITS = 12  # of its end: what does not fit a float can not be compared with a clock
+_MOST_DIGITS = 12  # of its end: what does not fit a float cannot be compared with a clock
 _MOST_AHEAD_S = LIFETIME_S + SKEW_S  # how far a ticket that we make can end after now
 _CONTEXT = b"dormouse ticket 1\n"  # before everything signed, so that no signature stands for anything else
 
@@ -43,7 +43,7 @@ Check = Callable[[bytes, bytes], bool]  # signature, what it is said to sign
 
 
 class BadKey(ValueError):
-    """A seed or a key can not be used; the message says why and does not show it."""
+    """A seed or a key cannot be used; the message says why and does not show it."""
 
 
 class Signer(Protocol):
@@ -93,7 +93,7 @@ class SharedKey:
         return hmac.digest(self._key, said, hashlib.sha256)
 
     def check(self, signature: bytes, said: bytes) -> bool:
-        """Tell whether this key signed it."""
+        """Return whether this key signed it."""
         return hmac.compare_digest(self.sign(said), signature)
 
 
@@ -140,7 +140,7 @@ class TicketBook:
         return f"TicketBook({self._role}, {len(self._keys)} keys, {len(self._kept)} tickets)"
 
     def __bool__(self) -> bool:
-        """Tell whether it proves anything."""
+        """Return whether it proves anything."""
         return bool(self._keys)
 
     def proof(self, audience: str) -> Proof:
@@ -216,7 +216,7 @@ class TicketCheck:
         """Return what is wrong with a ticket, "" if nothing is: then it is among the known."""
         ticket = self._known.get(text) or _read(text)
         if ticket is None or ticket.role not in self._keys:
-            return "its ticket can not be read, or is of a role that this server knows no key of"
+            return "its ticket cannot be read, or is of a role that this server knows no key of"
         late_s = self._clock() - ticket.ends_s
         if late_s > SKEW_S:
             return f"its ticket ended {late_s:.0f} s ago by this server's clock; {SKEW_S} s are allowed"

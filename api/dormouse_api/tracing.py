@@ -25,7 +25,7 @@ CLOSE_S = 2.0  # what spans that still wait get to reach the collector when the 
 
 
 class BadTracing(ValueError):
-    """Tracing can not be set up; the message names the variable, its value and what is allowed."""
+    """Tracing cannot be set up; the message names the variable, its value and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ _HOST_NET = "DORMOUSE_BENCH_HOST_NET"
 
 
 class SandboxError(Exception):
-    """The machine can not give the benchmark namespaces of its own; the text says what to do."""
+    """The machine cannot give the benchmark namespaces of its own; the text says what to do."""
 
 
 def check(*, uid: int | None = None, path: str | None = None) -> None:

@@ -147,7 +147,7 @@ class Tracker:
             expectation.see(seen, now_s)
 
     def is_settled(self, name: str) -> bool:
-        """Tell whether a deployment is Ready with one pod, which is Ready too."""
+        """Return whether a deployment is Ready with one pod, which is Ready too."""
         pods = self.pods.get(name, {}).values()
         return name in self.ready and len(pods) == 1 and all(pod.is_ready for pod in pods)
 

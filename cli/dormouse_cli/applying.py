@@ -33,7 +33,7 @@ def read(filename: str) -> str:
     try:
         return Path(filename).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandFailed(f"{filename} can not be read: {error}") from error
+        raise CommandFailed(f"{filename} cannot be read: {error}") from error
 
 
 def parse(text: str, *, namespace: str) -> Sequence[Resource]:

@@ -49,7 +49,7 @@ class Cluster(KubeApi, Protocol):
         ...
 
     async def may(self, verb: str, resource: str, group: str, namespace: str) -> bool:
-        """Tell whether the caller has this right; `resource` may name a subresource: pods/log."""
+        """Return whether the caller has this right; `resource` may name a subresource: pods/log."""
         ...
 
     def logs(self, namespace: str, pod: str, query: LogQuery) -> AsyncIterator[str]:
@@ -114,7 +114,7 @@ def _unavailable(error: Unavailable, address: str) -> CommandFailed:
         words = f"the API server {address} does not know who you are ({error}); log in again or correct the kubeconfig"
         return CommandFailed(words, code=ExitCode.NO_CLUSTER)
     if error.status:
-        return CommandFailed(f"the API server {address} can not answer now: {error}", code=ExitCode.NO_CLUSTER)
+        return CommandFailed(f"the API server {address} cannot answer now: {error}", code=ExitCode.NO_CLUSTER)
     words = f"no cluster answers at {address}: {error}; see --kubeconfig and --context"
     return CommandFailed(words, code=ExitCode.NO_CLUSTER)
 

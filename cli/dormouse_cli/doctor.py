@@ -81,7 +81,7 @@ async def _tried(asked: Awaitable[Value], what: str) -> tuple[Value | None, list
         return await asked, []
     except Forbidden as error:
         hint = "ask somebody with more rights to run doctor, or have the right granted"
-        return None, [Finding(Level.WARN, "rights", f"{what} can not be checked: {error}", hint)]
+        return None, [Finding(Level.WARN, "rights", f"{what} cannot be checked: {error}", hint)]
     except KubeError as error:
         known = explain(error)
         if known.code is ExitCode.NO_CLUSTER:

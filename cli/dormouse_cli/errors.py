@@ -6,7 +6,7 @@ from dormouse_cli.exit_codes import ExitCode
 
 
 class CommandFailed(Exception):
-    """The command can not go on; the message is all that the user sees."""
+    """The command cannot go on; the message is all that the user sees."""
 
     def __init__(self, message: str, *, code: ExitCode = ExitCode.FAILED) -> None:
         """Take what to say and what the process ends with."""

@@ -20,7 +20,7 @@ _TOLD = (*_STEPS, "Asleep", "SleepVerified", "Ready", "Available", "Degraded")
 
 
 def serves(view: DeploymentView) -> bool:
-    """Tell whether every wanted replica serves the present spec."""
+    """Return whether every wanted replica serves the present spec."""
     is_settled = view.is_current and view.is_true("Ready") and not view.is_true("Asleep")
     progressing = view.condition("Progressing")
     is_rolled_out = progressing is None or progressing.reason == "Complete"
@@ -28,26 +28,26 @@ def serves(view: DeploymentView) -> bool:
 
 
 def sleeps(view: DeploymentView) -> bool:
-    """Tell whether the deployment rests as deep as was ordered."""
+    """Return whether the deployment rests as deep as was ordered."""
     if view.desired_state == "Zero":
         return view.is_current and view.phase == "Zero"
     return view.is_current and view.is_true("Asleep")
 
 
 def settled(view: DeploymentView) -> bool:
-    """Tell whether the deployment is as its spec wants it: serving, asleep by order, without pods, or off."""
+    """Return whether the deployment is as its spec wants it: serving, asleep by order, without pods, or off."""
     if view.replicas == 0:
         return view.is_current and view.phase == "Off"
     return sleeps(view) if view.desired_state in {"Asleep", "Zero"} else serves(view) or _rests(view)
 
 
 def _rests(view: DeploymentView) -> bool:
-    """Tell whether an Auto deployment went to sleep by itself since."""
+    """Return whether an Auto deployment went to sleep by itself since."""
     return view.is_current and view.rung not in {"", "Active"} and view.is_true("Ready")
 
 
 def is_hopeless(view: DeploymentView) -> bool:
-    """Tell whether only another spec can help."""
+    """Return whether only another spec can help."""
     accepted = view.condition("Accepted")
     progressing = view.condition("Progressing")
     is_over = progressing is not None and progressing.status == "False"

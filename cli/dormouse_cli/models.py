@@ -11,7 +11,7 @@ from dormouse_cli.errors import CommandFailed
 
 _ON_HUB = re.compile(r"(?:hf://)?(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)")
 _GGUF_REMEDY = (
-    "quantized GGUF weights can not be served yet. Give the directory of the model's safetensors files, or the name of "
+    "quantized GGUF weights cannot be served yet. Give the directory of the model's safetensors files, or the name of "
     "its original on the hub (dormouse serve ORG/NAME)"
 )
 

@@ -73,7 +73,7 @@ def _awake_state(desired: str) -> str:
 
 
 def _is_awake(raw: Raw) -> bool:
-    """Tell whether it serves by itself: no rung of the ladder holds it down."""
+    """Return whether it serves by itself: no rung of the ladder holds it down."""
     return read(raw).rung in {"", "Active"}
 
 

@@ -119,18 +119,18 @@ def explain(error: ClientError, address: str) -> CommandFailed:
 
 
 def tls_of(way: Way, server_name: str) -> Tls | None:
-    """Return how to speak TLS, None for not at all. Raises CommandFailed if the CA can not be read."""
+    """Return how to speak TLS, None for not at all. Raises CommandFailed if the CA cannot be read."""
     if not way.tls and way.tls_ca is None:
         return None
     try:
         roots = Path(way.tls_ca).read_bytes() if way.tls_ca else None
     except OSError as error:
-        raise CommandFailed(f"--tls-ca {way.tls_ca} can not be read: {error}", code=ExitCode.USAGE) from error
+        raise CommandFailed(f"--tls-ca {way.tls_ca} cannot be read: {error}", code=ExitCode.USAGE) from error
     return Tls(roots=roots, server_name=server_name)
 
 
 def is_listening(address: str) -> bool:
-    """Tell whether something takes connections there; refusing is at once on one's own machine."""
+    """Return whether something takes connections there; refusing is at once on one's own machine."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=0.5):

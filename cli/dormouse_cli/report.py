@@ -25,7 +25,7 @@ _KINDS = (INFERENCE_DEPLOYMENTS, PODS, SERVICES, EVENTS, DEPLOYMENTS)
 
 
 async def write(session: Session, file: Path, *, tail_lines: int) -> None:
-    """Gather and write. What can not be read is named in the file instead."""
+    """Gather and write. What cannot be read is named in the file instead."""
     findings = await doctor.look(session, session.namespace)
     homes = await _homes(session.cluster)
     objects = {home: await _objects(session.cluster, home) for home in sorted({session.namespace, *homes})}
@@ -126,4 +126,4 @@ def _pack(file: Path, files: Mapping[str, str]) -> None:
                 entry.size, entry.mode = len(data), 0o600
                 archive.addfile(entry, io.BytesIO(data))
     except OSError as error:
-        raise CommandFailed(f"{file} can not be written: {error}") from error
+        raise CommandFailed(f"{file} cannot be written: {error}") from error

@@ -51,9 +51,9 @@ def _samples(text: str) -> Iterator[tuple[str, float]]:
 
 
 def tokens_per_s(before: Load | None, after: Load) -> float | None:
-    """Return how many tokens a second were generated between two looks; None if that can not be known.
+    """Return how many tokens a second were generated between two looks; None if that cannot be known.
 
-    It can not after a restart, when the count begins anew.
+    It cannot after a restart, when the count begins anew.
     """
     if before is None or after.time_s <= before.time_s or after.generated_tokens < before.generated_tokens:
         return None
@@ -66,7 +66,7 @@ class Row:
 
     pod: str
     state: str
-    load: Load | None  # None: it can not be asked
+    load: Load | None  # None: it cannot be asked
     speed: float | None
 
     @property

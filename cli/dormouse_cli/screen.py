@@ -15,7 +15,7 @@ _CONTROL = {code: None for code in (*range(32), *range(127, 160)) if chr(code) n
 
 
 class Screen:
-    """Two consoles. Colours and boxes are for terminals only; words of others can not command the terminal."""
+    """Two consoles. Colours and boxes are for terminals only; words of others cannot command the terminal."""
 
     def __init__(self, out: Console, remarks: Console) -> None:
         """Take where to write."""

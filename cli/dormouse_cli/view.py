@@ -114,7 +114,7 @@ class DeploymentView:
         return next((one for one in self.conditions if one.type == type_), None)
 
     def is_true(self, type_: str) -> bool:
-        """Tell whether the condition holds."""
+        """Return whether the condition holds."""
         found = self.condition(type_)
         return found is not None and found.status == "True"
 
@@ -157,7 +157,7 @@ def read(raw: Raw, pods: Iterable[Raw] = ()) -> DeploymentView:
 
 
 def is_pod_of(pod: Raw, namespace: str, deployment: str) -> bool:
-    """Tell whether the pod is a worker of the deployment."""
+    """Return whether the pod is a worker of the deployment."""
     metadata = pod["metadata"]
     labels = metadata.get("labels") or {}
     return metadata.get("namespace") == namespace and labels.get(LABEL_DEPLOYMENT) == deployment

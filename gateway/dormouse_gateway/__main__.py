@@ -23,7 +23,7 @@ from dormouse_kube.errors import KubeError
 
 
 def main() -> None:
-    """Run the gateway; end with 0 after a drain, with 2 when it can not start."""
+    """Run the gateway; end with 0 after a drain, with 2 when it cannot start."""
     try:
         settings = Settings.from_env({**os.environ, **_flags()})
         seeds = read_seeds(settings.tokens_dir)
@@ -87,7 +87,7 @@ async def _run(settings: Settings, seeds: Seeds, traces: Traces) -> None:
 
 
 def _complain(error: Exception) -> int:
-    print(f"dormouse-gateway can not run: {error}", file=sys.stderr)
+    print(f"dormouse-gateway cannot run: {error}", file=sys.stderr)
     return 2
 
 

@@ -35,12 +35,12 @@ class WorkerFailure(Exception):
 
     @property
     def is_break(self) -> bool:
-        """Tell whether the worker or its connection gave up, whatever the request was."""
+        """Return whether the worker or its connection gave up, whatever the request was."""
         return self.code is grpc.StatusCode.UNAVAILABLE or (self.code in _BREAKS and not self.trailers)
 
     @property
     def may_go_elsewhere(self) -> bool:
-        """Tell whether another worker may be asked: the client has got nothing, and this one can not or will not.
+        """Return whether another worker may be asked: the client has got nothing, and this one cannot or will not.
 
         A worker's own NOT_FOUND means that our picture is out of date: another pod has its address by now.
         """
@@ -48,7 +48,7 @@ class WorkerFailure(Exception):
 
     @property
     def may_go_on_elsewhere(self) -> bool:
-        """Tell whether one more worker may be asked for the rest of a stream, after this one was."""
+        """Return whether one more worker may be asked for the rest of a stream, after this one was."""
         is_full = not self.messages and self.code is grpc.StatusCode.RESOURCE_EXHAUSTED
         return self.is_break or self.may_go_elsewhere or is_full
 
@@ -63,7 +63,7 @@ class WorkerStopped(Exception):
 
 
 def stopped(endpoint: Endpoint, *, why: str, messages: int) -> WorkerFailure:
-    """Return the failure of a worker that can not go on with a call, or shall not."""
+    """Return the failure of a worker that cannot go on with a call, or shall not."""
     return WorkerFailure(endpoint, grpc.StatusCode.UNAVAILABLE, why, (), messages, is_stop=True)
 
 

@@ -69,7 +69,7 @@ class Endpoint:
     openings: int = field(default=0, compare=False)  # how often the worker told that it takes requests again
 
     def runs_the_same(self, other: Endpoint) -> bool:
-        """Tell whether one's streams may go on at the other: same revision and, as far as it is known, same files.
+        """Return whether one's streams may go on at the other: same revision and, as far as it is known, same files.
 
         A revision whose model is a moving name (a branch of a hub) can mean other files for a pod that came later.
         """

@@ -241,7 +241,7 @@ def _read_ahead(stream: Any) -> asyncio.Task[Any]:
 
 
 def _is_cancelling() -> bool:
-    """Tell whether this very task was cancelled, and not only the stream that it reads."""
+    """Return whether this very task was cancelled, and not only the stream that it reads."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 OnClose = Callable[[EndpointId], None]
 OnForget = Callable[[Deployment], None]
 OnChoice = Callable[[ObjectKey, Affinity], None]
-OnEndpoint = Callable[[Endpoint | None, Endpoint | None], None]  # what it was, what it is; None = can not be called
+OnEndpoint = Callable[[Endpoint | None, Endpoint | None], None]  # what it was, what it is; None = cannot be called
 
 
 @dataclass(eq=False, slots=True)
@@ -243,5 +243,5 @@ def _parsed(parse: Callable[[Resource], _T | None], obj: Resource | None) -> _T 
     try:
         return parse(obj)
     except _MALFORMED:
-        _LOG.exception("left out an object that can not be read: %s", obj.get("metadata", {}).get("name"))
+        _LOG.exception("left out an object that cannot be read: %s", obj.get("metadata", {}).get("name"))
         return None

@@ -25,7 +25,7 @@ _BOOLEANS = {"true": True, "false": False}
 
 
 class BadSetting(Exception):
-    """A setting can not be used; the message names the variable, its value and what is allowed."""
+    """A setting cannot be used; the message names the variable, its value and what is allowed."""
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: defaults are read from the class
@@ -64,7 +64,7 @@ class Settings:
     # It is at most half of the files that the process may open.
     http_max_connections: int = 2048
     # DORMOUSE_HTTP_TIMEOUT, seconds: for a request's headers, for its body, and for a client to take what is sent to
-    # it. Who is slower is sent away, so that slow clients can not hold all connections.
+    # it. Who is slower is sent away, so that slow clients cannot hold all connections.
     http_timeout_s: float = 30.0
     # DORMOUSE_LOG_LEVEL: debug, info, warning or error.
     log_level: str = "info"

@@ -40,7 +40,7 @@ class Identity:
         return grpc.dynamic_ssl_server_credentials(self._initial, take, require_client_authentication=False)
 
     def reload(self) -> None:
-        """Read both files again. What can not be used is logged, and all stays as it was."""
+        """Read both files again. What cannot be used is logged, and all stays as it was."""
         try:
             self._loaded()  # of a half-written pair nothing must reach the context in use
             self._context.load_cert_chain(*self.files)

@@ -31,7 +31,7 @@ class Forbidden(KubeError):
 
     @property
     def is_missing_right(self) -> bool:
-        """Tell whether the caller has no right to do this at all, whatever the object holds."""
+        """Return whether the caller has no right to do this at all, whatever the object holds."""
         return " cannot " in str(self)  # User "x" cannot create resource "pods" in API group "" …
 
 

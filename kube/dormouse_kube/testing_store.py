@@ -142,7 +142,7 @@ class Store:
 
 
 def sent(obj: T) -> T:
-    """Return a copy as it comes over a network. Raises TypeError for what can not be sent."""
+    """Return a copy as it comes over a network. Raises TypeError for what cannot be sent."""
     copied: T = json.loads(json.dumps(obj))
     return copied
 
@@ -223,7 +223,7 @@ def _matches(term: str, labels: Mapping[str, str]) -> bool:
 
 
 def _is_held(kind: Kind, obj: Resource, grace_period_s: int | None) -> bool:
-    """Tell whether a deletion only marks the object: one with finalizers, and a pod that its node has to end."""
+    """Return whether a deletion only marks the object: one with finalizers, and a pod that its node has to end."""
     runs = kind is PODS and bool(obj.get("spec", {}).get("nodeName"))
     return bool(obj["metadata"].get("finalizers")) or (runs and grace_period_s != 0)
 

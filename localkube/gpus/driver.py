@@ -64,7 +64,7 @@ class Plugin(plugin_pb2_grpc.DRAPluginServicer):
         return pb.NodePrepareResourceResponse(devices=map(_prepared, devices))
 
     def _complaint(self, asked: pb.Claim, uid: str, devices: Iterable[Allocated]) -> str:
-        """Return why this claim can not be prepared, "" if it can."""
+        """Return why this claim cannot be prepared, "" if it can."""
         if uid != asked.uid:
             return f"the claim {asked.namespace}/{asked.name} is another one now: its UID is {uid}, not {asked.uid}"
         known = {(self._gpus.node, name) for name in self._gpus.names}

@@ -147,7 +147,7 @@ class Offer:
         return [f"{c['metadata']['namespace']}/{c['metadata']['name']}" for c in claims if allocated(c)]
 
     def _wait_for_claims(self, stop: Stop) -> None:
-        """Serve on while pods have devices: without a driver the kubelet can not end such a pod."""
+        """Serve on while pods have devices: without a driver the kubelet cannot end such a pod."""
         if not (held := self.claims()):
             return
         self.log(f"no new claims; waiting for the end of {', '.join(held)} (again Ctrl-C: not waiting)")
@@ -155,7 +155,7 @@ class Offer:
         while (held := self.claims()) and time.monotonic() < deadline_s and not stop.urged.wait(POLL_S):
             pass
         if held:
-            self.log(f"pods with {', '.join(held)} can not end before these GPUs are offered again")
+            self.log(f"pods with {', '.join(held)} cannot end before these GPUs are offered again")
 
 
 @contextmanager
@@ -179,7 +179,7 @@ def _listening(path: Path, add_servicer: Callable[[grpc.Server], None]) -> Itera
     try:
         server.add_insecure_port(f"unix:{path}")
     except RuntimeError as error:
-        raise ComponentError(f"{DRIVER} can not listen at {path}: {error}") from error
+        raise ComponentError(f"{DRIVER} cannot listen at {path}: {error}") from error
     server.start()
     try:
         yield

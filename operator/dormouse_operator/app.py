@@ -60,7 +60,7 @@ class Candidate(Leader, Protocol):
 
     @property
     def leads(self) -> bool:
-        """Tell whether it may act now."""
+        """Return whether it may act now."""
         ...
 
     async def acquire(self) -> None:
@@ -168,7 +168,7 @@ class App:
 
     @property
     def is_ready(self) -> bool:
-        """Tell whether everything is known that is needed to act."""
+        """Return whether everything is known that is needed to act."""
         return self.cache.is_complete
 
     async def run(self, stop: asyncio.Event) -> None:

@@ -64,7 +64,7 @@ class PassListener(Protocol):
         ...
 
     def rejected(self, key: Key, uid: str) -> None:
-        """Know that its spec can not be read: nothing is decided for it, and what it has serves on."""
+        """Know that its spec cannot be read: nothing is decided for it, and what it has serves on."""
         ...
 
 

@@ -93,7 +93,7 @@ class Dirty:
                 heapq.heappush(self._ready, (rank, due, key))
 
     def _counts(self, key: Key, due: float, rank: int) -> bool:
-        """Tell whether an entry of a heap still says when the key is due, and the key can be given out."""
+        """Return whether an entry of a heap still says when the key is due, and the key can be given out."""
         return key not in self._busy and self._due.get(key) == (due, rank)
 
 

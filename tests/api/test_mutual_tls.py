@@ -231,7 +231,7 @@ def test_files_of_no_use_are_refused_with_the_reason(tmp_path):
     with pytest.raises(TlsError, match=f"{tmp_path} holds no usable tls.crt, tls.key and ca.crt"):
         read_bundle(tmp_path)
     write_bundle(tmp_path, a_bundle(AUTHORITY, Role.WORKER, lifetime=-timedelta(minutes=1)))
-    with pytest.raises(TlsError, match="can not be used: certificate has expired"):
+    with pytest.raises(TlsError, match="cannot be used: certificate has expired"):
         read_bundle(tmp_path)
     write_bundle(tmp_path, a_bundle(AUTHORITY, Role.WORKER))
     (tmp_path / "tls.key").write_bytes(a_bundle(AUTHORITY, Role.WORKER).key)
@@ -239,7 +239,7 @@ def test_files_of_no_use_are_refused_with_the_reason(tmp_path):
         read_bundle(tmp_path)
     write_bundle(tmp_path, a_bundle(AUTHORITY, Role.WORKER))
     (tmp_path / "ca.crt").write_bytes(an_authority().cert_pem)
-    with pytest.raises(TlsError, match="can not be used"):
+    with pytest.raises(TlsError, match="cannot be used"):
         read_bundle(tmp_path)
 
 

@@ -31,7 +31,7 @@ def variables(manifests: list[Manifest], part: str) -> set[str]:
 
 
 def is_on(manifests: list[Manifest]) -> bool:
-    """Tell whether it is; all parts have to be of one mind."""
+    """Return whether it is; all parts have to be of one mind."""
     said = {
         "DORMOUSE_MUTUAL_TLS" in variables(manifests, "operator"),
         "DORMOUSE_MUTUAL_TLS_DIR" in variables(manifests, "gateway"),

@@ -1,4 +1,4 @@
-"""`dormouse apply` and `rollback`: manifests that can not be, what is kept, what is brought back."""
+"""`dormouse apply` and `rollback`: manifests that cannot be, what is kept, what is brought back."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_same_manifest_again_changes_nothing(dormouse):
 def test_a_file_is_read_and_a_missing_one_is_named(dormouse, tmp_path):
     file = tmp_path / "tiny.yaml"
     result = dormouse(kit.cluster(), "apply", "-f", str(file))
-    assert (result.exit_code, f"{file} can not be read" in result.stderr) == (1, True)
+    assert (result.exit_code, f"{file} cannot be read" in result.stderr) == (1, True)
     file.write_text(json.dumps(manifest()))
     assert dormouse(kit.cluster(), "apply", "-f", str(file)).exit_code == 0
 

@@ -105,7 +105,7 @@ def test_what_may_not_be_seen_is_a_warning_and_the_rest_goes_on(dormouse, kind):
     fake.fail("list", kind, Forbidden(f'{kind.plural} is forbidden: User "x" cannot list resource', status=403))
     result = dormouse(fake, "doctor")
     assert result.exit_code == 0
-    assert "can not be checked" in result.stdout
+    assert "cannot be checked" in result.stdout
     assert "Kubernetes: the API server is" in result.stdout
 
 

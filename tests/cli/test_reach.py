@@ -136,7 +136,7 @@ def test_an_older_server_is_called_that(dormouse, installed):
 
 def test_a_ca_that_can_not_be_read_is_named(dormouse, installed):
     result = dormouse(installed, "generate", "Hi", "--model", "tiny", "--tls-ca", "/no/ca.pem")
-    assert (result.exit_code, "--tls-ca /no/ca.pem can not be read" in result.stderr) == (2, True)
+    assert (result.exit_code, "--tls-ca /no/ca.pem cannot be read" in result.stderr) == (2, True)
 
 
 # --- the tunnel ---

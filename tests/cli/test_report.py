@@ -102,7 +102,7 @@ def test_what_can_not_be_read_is_named_in_it(dormouse, tmp_path):
 
 def test_where_it_can_not_be_written_is_said(dormouse, tmp_path):
     result = dormouse(well(), "report", "-f", str(tmp_path / "no" / "r.tar.gz"))
-    assert (result.exit_code, "can not be written" in result.stderr) == (1, True)
+    assert (result.exit_code, "cannot be written" in result.stderr) == (1, True)
 
 
 @pytest.mark.parametrize(

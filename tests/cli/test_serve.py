@@ -1,4 +1,4 @@
-"""`dormouse serve`: the command line that it hands over to, and what it says when it can not."""
+"""`dormouse serve`: the command line that it hands over to, and what it says when it cannot."""
 
 import sys
 

@@ -170,7 +170,7 @@ def test_an_empty_namespace_is_no_error(dormouse):
     [
         (Unavailable("Cannot connect to host"), 3, "no cluster answers at https://fake:6443: Cannot connect to host"),
         (Unavailable("Unauthorized", status=401), 3, "does not know who you are"),
-        (Unavailable("too many", status=429), 3, "can not answer now"),
+        (Unavailable("too many", status=429), 3, "cannot answer now"),
         (
             Forbidden('inferencedeployments is forbidden: User "x" cannot list resource', status=403),
             4,

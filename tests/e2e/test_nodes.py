@@ -31,7 +31,7 @@ def apart(name: str) -> dict[str, Any]:
 
 
 def is_node_ready(cluster: Cluster, name: str) -> bool:
-    """Tell whether the node's kubelet answers the control plane."""
+    """Return whether the node's kubelet answers the control plane."""
     conditions = cluster.get("node", name, "").get("status", {}).get("conditions", [])
     return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
 
@@ -73,7 +73,7 @@ def two_apart(deployments: Deployments, name: str) -> None:
 
 
 def serves_on_the_first(deployments: Deployments, name: str) -> bool:
-    """Tell whether both workers serve from the first node."""
+    """Return whether both workers serve from the first node."""
     status = deployments.status(name)
     return places(deployments, name) == [spec.NODE_NAME] * 2 and status.get("readyReplicas") == 2
 

@@ -59,7 +59,7 @@ def uids(deployments: Deployments, name: str) -> list[str]:
 
 
 def is_complete(deployments: Deployments, name: str, before: str) -> bool:
-    """Tell whether all pods are of another revision than before."""
+    """Return whether all pods are of another revision than before."""
     status = deployments.status(name)
     is_new = status["rollout"]["revision"] != before
     return (

@@ -27,12 +27,12 @@ class Call:
 
     @property
     def is_write(self) -> bool:
-        """Tell whether it changes something."""
+        """Return whether it changes something."""
         return self.method in _WRITES
 
     @property
     def is_lease(self) -> bool:
-        """Tell whether it is about the lease."""
+        """Return whether it is about the lease."""
         return "/leases" in self.path
 
 
@@ -48,7 +48,7 @@ async def _pass(_: Call, __: int) -> None:
 
 
 def refusal(status: int, reason: str, retry_after_s: int | None = None) -> web.Response:
-    """Return what an API server, or a load balancer before it, says when it can not."""
+    """Return what an API server, or a load balancer before it, says when it cannot."""
     headers = {"Retry-After": str(retry_after_s)} if retry_after_s is not None else {}
     body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": reason}
     return web.json_response({**body, "code": status}, status=status, headers=headers)

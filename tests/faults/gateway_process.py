@@ -39,7 +39,7 @@ class GatewayProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Tell whether the process runs."""
+        """Return whether the process runs."""
         return self.program.exit_code is None
 
     @property
@@ -61,7 +61,7 @@ class GatewayProcess:
             return await ended(self.program)
 
     async def is_ready(self) -> bool:
-        """Tell whether a Service would send requests to it."""
+        """Return whether a Service would send requests to it."""
         try:
             async with aiohttp.ClientSession() as session, session.get(self._url("readyz")) as answer:
                 return answer.status == 200

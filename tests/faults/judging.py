@@ -46,7 +46,7 @@ class Specs:
             self._made.add(name)
 
     def _is_judged(self, name: str) -> bool:
-        """Tell whether the status speaks of this spec, and says why wherever it is not Ready."""
+        """Return whether the status speaks of this spec, and says why wherever it is not Ready."""
         if not self._world.deployment(name):
             return False
         accepted, ready = self._world.condition(name, "Accepted"), self._world.condition(name, "Ready")

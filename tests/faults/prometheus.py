@@ -82,7 +82,7 @@ class Prometheus:
         return told["data"]
 
     async def number(self, query: str) -> float:
-        """Return the sum of a query's present values, 0 while it can not be asked or there are none."""
+        """Return the sum of a query's present values, 0 while it cannot be asked or there are none."""
         try:
             result = (await self.ask("query", query=query))["result"]
         except aiohttp.ClientError:

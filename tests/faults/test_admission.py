@@ -120,7 +120,7 @@ async def test_a_field_that_is_not_to_change_can_not_and_others_can(create: Crea
     name = await create({})
     place = {"metadata": {"name": name, "namespace": world.namespace}}
     manager, other = "somebody", {"spec": {"model": {"uri": "pvc://models/other"}}}
-    with pytest.raises(KubeError, match=r"spec\.model\.uri can not be changed"):
+    with pytest.raises(KubeError, match=r"spec\.model\.uri cannot be changed"):
         await world.kube.apply(INFERENCE_DEPLOYMENTS, place | other, field_manager=manager)
     await world.kube.apply(INFERENCE_DEPLOYMENTS, place | {"spec": {"replicas": 2}}, field_manager=manager)
     await world.kube.apply(

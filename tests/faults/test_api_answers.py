@@ -85,7 +85,7 @@ async def test_a_long_storm_is_survived(world: World) -> None:
         gate.reset()
         await world.serves("b")
         await world.serves("a")
-        assert set(operator.exit_codes) <= {1}, "the leader stops when it can not renew, and nothing else ends it"
+        assert set(operator.exit_codes) <= {1}, "the leader stops when it cannot renew, and nothing else ends it"
 
 
 async def test_children_that_vanish_while_the_watch_is_deaf_are_made_again(world: World) -> None:
@@ -151,7 +151,7 @@ async def test_nonsense_inside_a_watch_leaves_nobody_deaf(world: World) -> None:
 
 
 def is_replaced(gate: Gate, before: list[WatchStream]) -> bool:
-    """Tell whether none of the watches is one of before, and as many are open again."""
+    """Return whether none of the watches is one of before, and as many are open again."""
     return len(gate.watches) >= len(before) and not set(before) & set(gate.watches)
 
 

@@ -68,7 +68,7 @@ class Release:
         await asyncio.gather(*(self.generate(text) for text in texts))
 
     async def is_asleep(self) -> bool:
-        """Tell whether Prometheus has seen all replicas asleep."""
+        """Return whether Prometheus has seen all replicas asleep."""
         return await self.prometheus.number('sum(dormouse_replicas{state="asleep"})') == 2
 
     async def seen(self, query: str) -> None:

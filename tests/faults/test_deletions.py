@@ -22,7 +22,7 @@ def controllers(plane) -> None:
 
 
 async def everything_is_gone(world: World, name: str) -> bool:
-    """Tell whether neither the deployment nor a child of it is there."""
+    """Return whether neither the deployment nor a child of it is there."""
     selector = f"inference.dormouse.dev/deployment={name}"
     pods = (await world.kube.list(PODS, world.namespace, label_selector=selector)).items
     services = (await world.kube.list(SERVICES, world.namespace, label_selector=selector)).items

@@ -22,7 +22,7 @@ ENDING = "this gateway is shutting down; the request was not sent to any worker"
 
 
 async def accepts(port: int) -> bool:
-    """Tell whether somebody listens on a port."""
+    """Return whether somebody listens on a port."""
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
     except ConnectionRefusedError:
@@ -158,7 +158,7 @@ async def test_sigkill_of_one_of_two_gateways_costs_its_own_connections_one_retr
 
 
 async def is_answered(client: Client) -> bool:
-    """Tell whether a request is answered."""
+    """Return whether a request is answered."""
     try:
         return await tokens_of(client.ask("busy")) == ANSWER
     except grpc.RpcError:

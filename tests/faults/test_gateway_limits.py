@@ -77,7 +77,7 @@ async def test_a_clock_that_jumps_by_an_hour_ends_no_stream_no_wait_and_no_deadl
 
 
 async def test_a_full_disk_stops_neither_answers_nor_wakes(town: Town) -> None:
-    """F36: the gateway can not write a single byte to any file, its own log included."""
+    """F36: the gateway cannot write a single byte to any file, its own log included."""
     worker, sleeper = await town.worker(), await town.worker()
     sleeper.tell_load(ready=False)
     await town.model("m", worker.address)

@@ -63,7 +63,7 @@ async def test_a_leader_that_ends_gracefully_hands_over_at_once(world: World) ->
 
 
 async def waits(operator: OperatorProcess) -> bool:
-    """Tell whether an operator has looked at a lease that another one holds."""
+    """Return whether an operator has looked at a lease that another one holds."""
     return await operator.metric("dormouse_kube_requests_total", resource="leases", code="200") >= 2
 
 

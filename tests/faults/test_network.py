@@ -9,12 +9,12 @@ from tests.faults.world import World
 
 
 async def has_tried(operator: OperatorProcess, times: int) -> bool:
-    """Tell whether kopf, which has to list everything before the lease is asked for, has tried so often in vain."""
+    """Return whether kopf, which has to list everything before the lease is asked for, has tried so often in vain."""
     return f"Request attempt #{times} failed" in operator.text()
 
 
 async def failed_calls(operator: OperatorProcess, count: int) -> bool:
-    """Tell whether so many calls of the running process got no answer."""
+    """Return whether so many calls of the running process got no answer."""
     return await operator.metric("dormouse_kube_requests_total", code="0") >= count
 
 
@@ -48,7 +48,7 @@ async def test_a_refused_api_server_is_waited_out_and_what_happened_meanwhile_is
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_an_outage_longer_than_the_lease_ends_the_operator_once_and_the_next_process_waits(world: World) -> None:
-    """F3, about a minute: a leader that can not renew must stop; it is started again and takes over when it can."""
+    """F3, about a minute: a leader that cannot renew must stop; it is started again and takes over when it can."""
     async with world.network() as (network, url), world.operator(url=url) as operator:
         await world.apply("a")
         await world.serves("a")

@@ -49,7 +49,7 @@ class WorkerProgram:
             self.state = WorkerState.STARTING
 
     async def is_busy(self) -> bool:
-        """Tell whether its engine computes requests."""
+        """Return whether its engine computes requests."""
         async with aiohttp.ClientSession() as session, session.get(f"http://{self.address}/metrics") as answer:
             families = text_string_to_metric_families(await answer.text())
         return any(f.samples[0].value > 0 for f in families if f.name == "vllm:num_requests_running")

@@ -129,7 +129,7 @@ class World:
         return found if self.status(name).get("observedGeneration") == generation else {}
 
     def is_ready(self, *names: str) -> bool:
-        """Tell whether all of them serve with the present spec."""
+        """Return whether all of them serve with the present spec."""
         return all(self.condition(name, "Ready").get("status") == "True" for name in names)
 
     def pods(self, name: str) -> list[Resource]:

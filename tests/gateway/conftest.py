@@ -49,7 +49,7 @@ class House:
             await until(lambda: self.hears(name))
 
     def hears(self, name):
-        """Tell whether every worker of the deployment tells its load."""
+        """Return whether every worker of the deployment tells its load."""
         pool = self.gateway.router.pool
         rooms = [pool.room_of(endpoint) for endpoint in pool.endpoints_of(ObjectKey(NAMESPACE, name))]
         return all(room and room.told for room in rooms)

@@ -38,7 +38,7 @@ def held(house):
 
 
 def is_wanted(house):
-    """Tell whether the operator is told to wake the model."""
+    """Return whether the operator is told to wake the model."""
     return house.gateway.router.activity.activity(TINY).wanted_s is not None
 
 

@@ -94,6 +94,6 @@ def test_what_keeps_it_from_starting_is_said_in_one_line(start, env, named):
     _, log = process.communicate(timeout=60)
     assert process.returncode == 2, log
     last = log.strip().splitlines()[-1]
-    assert last.startswith("dormouse-gateway can not run: ")
+    assert last.startswith("dormouse-gateway cannot run: ")
     assert named in last
     assert "Traceback" not in log

@@ -178,7 +178,7 @@ def test_an_object_that_can_not_be_read_is_left_out_and_stops_nothing(caplog):
     router.on_deployment(key, {"metadata": {"name": "tiny"}, "spec": None})
     router.on_slice(SLICE, {"metadata": {"name": "tiny-xyz", "namespace": "default"}, "endpoints": []})
     assert repr(router) == "Router(synced=False, Catalogue(), EndpointPool())"
-    assert caplog.text.count("can not be read") == 2
+    assert caplog.text.count("cannot be read") == 2
 
 
 def test_a_deployment_that_becomes_unreadable_is_forgotten():

@@ -162,7 +162,7 @@ def _cold_rows(phases_s: dict[str, float]) -> Iterator[Row]:
 
 
 def _graph_rows(recording: Recording | None) -> Iterator[Row]:
-    if recording is not None:  # None where the backend can not be recorded
+    if recording is not None:  # None where the backend cannot be recorded
         yield Row(f"recording of {recording.num_graphs} graphs", recording.seconds, "s")
         yield Row("memory of the graphs", recording.num_bytes / MIB, "MiB")
 

@@ -141,4 +141,4 @@ def test_a_worker_with_an_expired_certificate_ends_at_start_and_says_why(tiny_mo
     command = [bare_python(), "-m", "dormouse_worker", "--model", str(tiny_model), "--device", "cpu"]
     ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100, check=False)
     assert ended.returncode == 2
-    assert "tls.crt can not be used: certificate has expired" in ended.stderr
+    assert "tls.crt cannot be used: certificate has expired" in ended.stderr

@@ -55,7 +55,7 @@ def begin(worker, method, **fields):
 
 
 def code_of(future):
-    """Return the status with which a command ends that can not succeed."""
+    """Return the status with which a command ends that cannot succeed."""
     with pytest.raises(grpc.RpcError) as caught:
         future.result()
     return caught.value.code()
@@ -109,7 +109,7 @@ def test_killed_while_a_sleep_is_prepared(mortal, expected):
     with an_engine_that_dies(mortal, expected) as pid:
         stream = mortal.stream(PROMPT, temperature=0, max_tokens=4000, ignore_eos=True)
         tokens = list(next(iter(stream)).token_ids)
-        os.kill(pid, signal.SIGSTOP)  # what runs can not end
+        os.kill(pid, signal.SIGSTOP)  # what runs cannot end
         preparing = begin(mortal, "PrepareSleep", level=1)
         until_state(mortal, {control.WORKER_STATE_DRAINING}, 30)
         os.kill(pid, signal.SIGKILL)

@@ -50,7 +50,7 @@ def guards_of(*policies: Raw, pods: Iterable[Pod] = PODS) -> list[Guard]:
 def lets(
     guards: Iterable[Guard], source: Pod | str, target: Pod | str, port: int = 8000, protocol: str = "TCP"
 ) -> bool:
-    """Tell whether a connection passes, as the tables would: both ends have to let it."""
+    """Return whether a connection passes, as the tables would: both ends have to let it."""
     here, there = (each if isinstance(each, str) else each.address for each in (source, target))
     guards = list(guards)
     ends: tuple[tuple[Direction, str, str], ...] = (("Egress", here, there), ("Ingress", there, here))

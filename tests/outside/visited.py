@@ -60,7 +60,7 @@ def asked_directly(worker: Worker) -> Said:
 
 
 async def is_idle(worker: Worker) -> bool:
-    """Tell whether a worker computes for nobody and keeps nobody's blocks."""
+    """Return whether a worker computes for nobody and keeps nobody's blocks."""
     names = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
     return not any([await metrics.read(worker.metrics_port, name) for name in names])
 

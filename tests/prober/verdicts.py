@@ -40,7 +40,7 @@ class Finding:
 
     @property
     def is_ok(self) -> bool:
-        """Tell whether there is nothing to find."""
+        """Return whether there is nothing to find."""
         return self.verdict is Verdict.OK
 
 
@@ -80,7 +80,7 @@ def compare(expected: Sequence[int], tokens: Sequence[int]) -> Finding:
 
 
 def _counts_are_right(pieces: Sequence[Piece]) -> bool:
-    """Tell whether each message's running count is that of the tokens up to it."""
+    """Return whether each message's running count is that of the tokens up to it."""
     total = 0
     for piece in pieces:
         total += len(piece.tokens)

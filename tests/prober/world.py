@@ -42,17 +42,17 @@ class Seen:
         return next((c for c in self.status.get("conditions", ()) if c["type"] == kind), {})
 
     def serves(self, replicas: int) -> bool:
-        """Tell whether so many pods are there, and all serve."""
+        """Return whether so many pods are there, and all serve."""
         ready = self.status.get("readyReplicas", 0)
         return self.condition("Ready").get("status") == "True" and ready == replicas == len(self.pods)
 
     def has_rolled_out(self, before: str, replicas: int) -> bool:
-        """Tell whether all pods run another spec than `before`."""
+        """Return whether all pods run another spec than `before`."""
         is_complete = self.condition("Progressing").get("reason") == "Complete"
         return self.revision != before and is_complete and self.serves(replicas)
 
     def is_at_zero(self) -> bool:
-        """Tell whether it sleeps without a pod."""
+        """Return whether it sleeps without a pod."""
         return self.rung == "Zero" and not self.pods
 
 

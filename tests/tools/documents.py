@@ -78,7 +78,7 @@ class Block:
 
 
 def _begins(line: str) -> bool:
-    """Tell whether a line begins with a program, after variables, and is no line of a drawing."""
+    """Return whether a line begins with a program, after variables, and is no line of a drawing."""
     words = [word for word in line.split() if not ASSIGNMENT.fullmatch(word)]
     return bool(words) and words[0].rpartition("/")[2] in PROGRAMS and "──" not in line
 

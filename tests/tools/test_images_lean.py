@@ -20,7 +20,7 @@ from tools.images.store import Store
 
 BEFORE, _ = stages.split((ROOT / "Dockerfile").read_text())
 ARGUMENTS = dict(re.findall(r'ARG (\w+)="([^"]*)"', "\n".join(BEFORE)))
-# Imports every module of what an image holds in an environment where what the image leaves out can not be imported.
+# Imports every module of what an image holds in an environment where what the image leaves out cannot be imported.
 IMPORT_ALL = """
 import fnmatch, importlib, pkgutil, sys
 patterns = PATTERNS

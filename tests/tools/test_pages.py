@@ -66,7 +66,7 @@ def test_every_field_and_value_stands_in_its_page():
 
 
 def is_named(page: str, one: Field) -> bool:
-    """Tell whether a page has a field, in a row or in a heading."""
+    """Return whether a page has a field, in a row or in a heading."""
     return f"| {code(one.path)} |" in PAGES[page] or f"# {one.path}\n" in PAGES[page]
 
 

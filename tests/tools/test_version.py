@@ -1,4 +1,4 @@
-"""pyproject.toml says which version this is; whoever can not read it there says the same."""
+"""pyproject.toml says which version this is; whoever cannot read it there says the same."""
 
 from __future__ import annotations
 

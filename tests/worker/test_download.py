@@ -184,7 +184,7 @@ class _Disk:
         return Snapshot("c", (HubFile("model.safetensors", 2**60),))
 
     def fetch(self, commit: str, file: HubFile, target: Path) -> None:
-        raise AssertionError(f"{file.name} of {commit} can not fit and is fetched to {target}")
+        raise AssertionError(f"{file.name} of {commit} cannot fit and is fetched to {target}")
 
 
 def test_a_model_that_can_not_fit_is_refused_with_both_numbers(tmp_path):
@@ -228,7 +228,7 @@ def test_a_download_needs_no_torch():
 
 def test_a_repository_of_gguf_files_is_called_so():
     snapshot = Snapshot(COMMIT, (HubFile("config.json", 2), HubFile("m.Q4_K_M.gguf", 9)))
-    with pytest.raises(NoSafetensors, match=r"only GGUF files, which can not be served yet \(m\.Q4_K_M\.gguf\)"):
+    with pytest.raises(NoSafetensors, match=r"only GGUF files, which cannot be served yet \(m\.Q4_K_M\.gguf\)"):
         choose_files(snapshot, NAME)
 
 

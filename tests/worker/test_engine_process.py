@@ -104,7 +104,7 @@ def test_it_ends_when_the_front_closes_the_socket(tmp_path):
 
 
 def test_it_dies_with_its_parent(tmp_path):
-    """A front that is killed can not close anything; here the socket even stays open. The kernel ends the engine."""
+    """A front that is killed cannot close anything; here the socket even stays open. The kernel ends the engine."""
     launcher = [sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:])"]
     client = EngineClient(EngineSettings(model=str(tmp_path)), tmp_path / "engine.sock", launcher)
     client.wait_for(State.FAILED)
@@ -216,7 +216,7 @@ def test_a_healthy_gpu_changes_nothing_at_the_end(tmp_path):
 
 
 def test_a_broken_stream_ends_it(tmp_path):
-    """What can not be decoded is not guessed at."""
+    """What cannot be decoded is not guessed at."""
     client = EngineClient(EngineSettings(model=str(tmp_path)), tmp_path / "engine.sock")
     client.wait_for(State.FAILED)
     client._connection.sendall(b"\xff\xff\xff\xff")

@@ -34,7 +34,7 @@ def source_files(source: Path) -> Iterator[Path]:
 
 
 def is_bytecode(path: Path) -> bool:
-    """Tell whether Python wrote the file by itself."""
+    """Return whether Python wrote the file by itself."""
     return "__pycache__" in path.parts or path.suffix in {".pyc", ".pyo"}
 
 

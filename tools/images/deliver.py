@@ -49,7 +49,7 @@ def deliver_one(settings: Settings, store: Store, image: str) -> None:
 
 
 def registry_holds(image: str, image_id: str) -> bool:
-    """Tell whether localkube's registry has exactly this image under its name."""
+    """Return whether localkube's registry has exactly this image under its name."""
     manifest = registry_manifest(image)
     return manifest is not None and str(manifest["config"]["digest"]).startswith(f"sha256:{image_id}")
 
@@ -76,7 +76,7 @@ def load_into_localkube(settings: Settings, image: str) -> None:
 
 
 def is_localkube_up() -> bool:
-    """Tell whether localkube's registry answers."""
+    """Return whether localkube's registry answers."""
     with socket.socket() as connection:
         connection.settimeout(2)
         return connection.connect_ex(LOCAL_REGISTRY) == 0

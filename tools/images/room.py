@@ -35,5 +35,5 @@ def free_bytes(folder: Path) -> int:
 
 
 def prune_localkube(settings: Settings) -> None:
-    """Let localkube forget the images of older sources. Raises ImagesFailed if it can not."""
+    """Let localkube forget the images of older sources. Raises ImagesFailed if it cannot."""
     run_program([sys.executable, "-m", "localkube", "prune"], extra={"PYTHONPATH": str(settings.source)})

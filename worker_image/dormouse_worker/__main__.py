@@ -27,7 +27,7 @@ EXIT_CAN_NOT_START = 2
 
 
 def main(argv: Sequence[str] | None = None, *, engine_argv: Sequence[str] = ENGINE_ARGV) -> None:
-    """Run one worker; exit with 0 after a drain, 1 when the engine died for good, 2 when it can not start."""
+    """Run one worker; exit with 0 after a drain, 1 when the engine died for good, 2 when it cannot start."""
     front_settings, engine_settings = parse_settings(sys.argv[1:] if argv is None else argv, os.environ)
     set_up_logging(front_settings.log_level)
     tracing: Tracing | None = None
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None, *, engine_argv: Sequence[str] = ENGI
         tracing = _start_tracing(front_settings)
         sys.exit(uvloop.run(_run(front_settings, engine_settings, engine_argv, tracing)))
     except (BadTracing, OSError, RuntimeError) as error:
-        print(f"dormouse-worker can not run: {error}", file=sys.stderr)
+        print(f"dormouse-worker cannot run: {error}", file=sys.stderr)
         sys.exit(EXIT_CAN_NOT_START)
     finally:
         if tracing:

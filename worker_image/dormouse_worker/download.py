@@ -75,7 +75,7 @@ def choose_files(snapshot: Snapshot, name: str) -> list[HubFile]:
         pickles = sorted(file.name for file in snapshot.files if _matches(file.name, ("*.bin", "*.pt", "*.pth")))
         quantized = sorted(file.name for file in snapshot.files if file.name.endswith(".gguf"))
         words = f"only pickles, which can run code ({pickles[0]})" if pickles else "no weights"
-        words = f"only GGUF files, which can not be served yet ({quantized[0]})" if quantized else words
+        words = f"only GGUF files, which cannot be served yet ({quantized[0]})" if quantized else words
         raise NoSafetensors(f"{name} holds {words}; choose a repository, or a revision, with *.safetensors")
     return sorted(wanted, key=lambda file: (file.num_bytes, file.name))
 
@@ -125,7 +125,7 @@ def _turn(directory: Path) -> Iterator[None]:
 
 
 def _is_complete(directory: Path) -> bool:
-    """Tell whether an earlier download ended well and all that it brought is still there."""
+    """Return whether an earlier download ended well and all that it brought is still there."""
     try:
         files: dict[str, int] = json.loads((directory / _COMPLETE).read_text())["files"]
     except (OSError, ValueError, KeyError):

@@ -48,7 +48,7 @@ class SocketTransport:
         self._splitter = FrameSplitter()
 
     def receive(self, timeout_s: float) -> list[FrontMessage] | None:
-        """See `Transport`. A frame that can not be decoded ends the connection: the stream is broken."""
+        """See `Transport`. A frame that cannot be decoded ends the connection: the stream is broken."""
         messages: list[FrontMessage] = []
         while self._is_readable(timeout_s):
             try:

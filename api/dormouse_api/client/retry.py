@@ -17,7 +17,7 @@ class RetryPolicy:
     max_delay_s: float = 30.0  # a longer time, also one that the server gives, is not waited for
 
     def __post_init__(self) -> None:
-        """Raise ValueError naming the field that can not be."""
+        """Raise ValueError naming the field that cannot be."""
         if self.max_attempts < 1:
             raise ValueError(f"max_attempts is {self.max_attempts}; the least is 1")
         if not 0 < self.first_delay_s <= self.max_delay_s:

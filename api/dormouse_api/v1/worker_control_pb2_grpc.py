@@ -227,7 +227,7 @@ class WorkerControlServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CheckHealth(self, request, context):
-        """Fails with UNAVAILABLE when the engine process is dead, has not stepped for too long, or can not compute. Has the
+        """Fails with UNAVAILABLE when the engine process is dead, has not stepped for too long, or cannot compute. Has the
         device compute something small, unless the worker loads, sleeps or carries out a command.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -79,7 +79,7 @@ class WorkerControlStub:
     SaveShardedState: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.SaveShardedStateRequest, _worker_control_pb2.SaveShardedStateResponse]
     """Writes the weights of every rank to a directory, in the form that loadFormat sharded_state reads."""
     CheckHealth: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.CheckHealthRequest, _worker_control_pb2.CheckHealthResponse]
-    """Fails with UNAVAILABLE when the engine process is dead, has not stepped for too long, or can not compute. Has the
+    """Fails with UNAVAILABLE when the engine process is dead, has not stepped for too long, or cannot compute. Has the
     device compute something small, unless the worker loads, sleeps or carries out a command.
     """
     Shutdown: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.ShutdownRequest, _worker_control_pb2.ShutdownResponse]
@@ -129,7 +129,7 @@ class WorkerControlAsyncStub(WorkerControlStub):
     SaveShardedState: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.SaveShardedStateRequest, _worker_control_pb2.SaveShardedStateResponse]  # type: ignore[assignment]
     """Writes the weights of every rank to a directory, in the form that loadFormat sharded_state reads."""
     CheckHealth: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.CheckHealthRequest, _worker_control_pb2.CheckHealthResponse]  # type: ignore[assignment]
-    """Fails with UNAVAILABLE when the engine process is dead, has not stepped for too long, or can not compute. Has the
+    """Fails with UNAVAILABLE when the engine process is dead, has not stepped for too long, or cannot compute. Has the
     device compute something small, unless the worker loads, sleeps or carries out a command.
     """
     Shutdown: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.ShutdownRequest, _worker_control_pb2.ShutdownResponse]  # type: ignore[assignment]
@@ -266,7 +266,7 @@ class WorkerControlServicer(metaclass=_abc_1.ABCMeta):
         request: _worker_control_pb2.CheckHealthRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_worker_control_pb2.CheckHealthResponse, _abc.Awaitable[_worker_control_pb2.CheckHealthResponse]]:
-        """Fails with UNAVAILABLE when the engine process is dead, has not stepped for too long, or can not compute. Has the
+        """Fails with UNAVAILABLE when the engine process is dead, has not stepped for too long, or cannot compute. Has the
         device compute something small, unless the worker loads, sleeps or carries out a command.
         """
 

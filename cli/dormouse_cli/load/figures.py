@@ -37,12 +37,12 @@ class Seen:
 
     @property
     def is_sent(self) -> bool:
-        """Tell whether the server was asked."""
+        """Return whether the server was asked."""
         return not math.isnan(self.sent_s)
 
     @property
     def is_good(self) -> bool:
-        """Tell whether the whole answer came."""
+        """Return whether the whole answer came."""
         return self.is_done and not self.error
 
     @property
@@ -108,7 +108,7 @@ def spread(name: str, values_s: Sequence[float], percents: Sequence[float]) -> d
 
 
 def is_within(one: Seen, limits_ms: Mapping[str, float]) -> bool:
-    """Tell whether a request kept every limit. What it does not have (no second token) keeps its limit."""
+    """Return whether a request kept every limit. What it does not have (no second token) keeps its limit."""
     if not one.is_good:
         return False
     seen = {metric: getattr(one, f"{metric}_s") for metric in limits_ms}

@@ -9,7 +9,7 @@ from itertools import accumulate
 
 
 class BadPlan(ValueError):
-    """This load can not be made; the message names the option, its value and the limit."""
+    """This load cannot be made; the message names the option, its value and the limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

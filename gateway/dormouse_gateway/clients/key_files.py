@@ -14,7 +14,7 @@ _DIGEST = re.compile("[0-9a-fA-F]{64}")
 
 
 class BadKeyFile(Exception):
-    """A key's file can not be used; the message names the file, the field, the value and what is allowed."""
+    """A key's file cannot be used; the message names the file, the field, the value and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Keys lie in a directory (a mounted Secret), one file for each; the file's name i
 
 Only the digest is needed; what is left out is not limited. A model is named as clients name it, as namespace/name, or
 with all others of its namespace as namespace/*. The key itself is a long random text (`openssl rand -hex 32`): of such
-ones a plain SHA-256 can not be undone. Limits hold in each gateway by itself.
+ones a plain SHA-256 cannot be undone. Limits hold in each gateway by itself.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ class Caller:
         return f"key {self.key.name}" if self.key else f"at {_host(peer)}"
 
     def may_use(self, deployment: Deployment, name: str) -> bool:
-        """Tell whether the model is for this caller; `name` is the shortest under which it answers."""
+        """Return whether the model is for this caller; `name` is the shortest under which it answers."""
         if self.key is None or self.key.models is None:
             return True
         return name in self.key.models or self.owns(deployment)
 
     def owns(self, deployment: Deployment) -> bool:
-        """Tell whether the key is bound to the model's namespace, or to the model itself by its full name."""
+        """Return whether the key is bound to the model's namespace, or to the model itself by its full name."""
         if self.key is None or self.key.models is None:
             return False
         return not self.key.models.isdisjoint({deployment.full_name, f"{deployment.key.namespace}/*"})

@@ -1,4 +1,4 @@
-"""The sentences with which the gateway refuses a request that it can not route. Pure."""
+"""The sentences with which the gateway refuses a request that it cannot route. Pure."""
 
 from __future__ import annotations
 

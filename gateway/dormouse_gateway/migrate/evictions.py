@@ -76,7 +76,7 @@ class Evictions:
                 del self._streams[endpoint.id]
 
     def note(self, known: Endpoint | None, now: Endpoint | None) -> None:
-        """Take what a pod's endpoint was and what it is: None when it can not be called, or not any more."""
+        """Take what a pod's endpoint was and what it is: None when it cannot be called, or not any more."""
         if known and (now is None or now.id != known.id):
             self.leaves(known)
         if now and (known is None or now.id != known.id):

@@ -1,6 +1,6 @@
 """What clients have got of their live streams, as raw messages. Owns the room for it; reads nothing of it.
 
-A stream that outgrows its room, or finds the common room taken, is *cut*: it goes on, but can not move any more.
+A stream that outgrows its room, or finds the common room taken, is *cut*: it goes on, but cannot move any more.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class MovingLimits:
 
 @dataclass(eq=False)
 class _Stuck(Exception):
-    """A stream can not go on."""
+    """A stream cannot go on."""
 
     outcome: Outcome
     failure: WorkerFailure  # of the worker that had it

@@ -74,7 +74,7 @@ def read(body: bytes, messages: Iterable[bytes]) -> Progress:
         try:
             progress.take(pb.GenerateResponse.FromString(raw))
         except DecodeError as error:
-            raise Gap("a message can not be read") from error
+            raise Gap("a message cannot be read") from error
     return progress
 
 
@@ -125,17 +125,17 @@ class Splice:
 
 
 def is_abort(raw: bytes) -> bool:
-    """Tell whether the message ends a choice because its worker had to stop; parses only what may be one."""
+    """Return whether the message ends a choice because its worker had to stop; parses only what may be one."""
     if _ABORT not in raw:
         return False
     return pb.GenerateResponse.FromString(raw).finish_reason == pb.FINISH_REASON_ABORT
 
 
 def may_be_last(raw: bytes) -> bool:
-    """Tell whether the message may end a choice; a guess without parsing, which misses none."""
+    """Return whether the message may end a choice; a guess without parsing, which misses none."""
     return _FINISH in raw
 
 
 def is_end(raw: bytes) -> bool:
-    """Tell whether nothing follows this message: usage stands in the very last one."""
+    """Return whether nothing follows this message: usage stands in the very last one."""
     return pb.GenerateResponse.FromString(raw).HasField("usage")

@@ -76,7 +76,7 @@ def _depth(error: ApiError) -> int:
 
 
 def _first_item_fits(value: Any, schema: Schema) -> bool:
-    """Tell whether a list is of the schema's kind; anything else is."""
+    """Return whether a list is of the schema's kind; anything else is."""
     items = schema.get("items", {}) if isinstance(value, list) and value else {}
     return any(_TYPES[name](value[0]) for name in _types(items)) if items else True
 
@@ -177,5 +177,5 @@ def _article(name: str) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    """Tell whether it is a number that a double can hold; JSON's 1e999 is read as infinity."""
+    """Return whether it is a number that a double can hold; JSON's 1e999 is read as infinity."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and -_MOST <= value <= _MOST

@@ -50,7 +50,7 @@ class BoundedProtocol(H11Protocol):
 
     @property
     def is_answering(self) -> bool:
-        """Tell whether a request is being answered."""
+        """Return whether a request is being answered."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def pause_writing(self) -> None:

@@ -5,9 +5,9 @@
        └──────────── the probe begins to answer ◀── lets one probe in ────┼──────────────────────────────┤
                                                                           └──── the probe fails ─────────┘
 
-A *refusal* (nothing was said: the worker can not or will not, or is not there) opens at once, as the request goes
+A *refusal* (nothing was said: the worker cannot or will not, or is not there) opens at once, as the request goes
 elsewhere or waits; the pause is short at first, for a worker that drains says so within it, and doubles with every
-opening in a row. A worker that can not be heard either gets the long pause, until its pod is seen to fail. What a
+opening in a row. A worker that cannot be heard either gets the long pause, until its pod is seen to fail. What a
 request has brought on itself is no verdict on the worker.
 """
 
@@ -44,7 +44,7 @@ class Rules:
     failed_share: float = 0.5
     first_pause_s: float = 0.5
     longest_pause_s: float = 10.0
-    silent_pause_s: float = 10.0  # of a worker that can not be heard
+    silent_pause_s: float = 10.0  # of a worker that cannot be heard
 
 
 RULES = Rules()
@@ -78,7 +78,7 @@ class Breaker:
         return max(0.0, self.opened_s + pause_s - now_s)
 
     def admits(self, now_s: float, *, is_heard: bool) -> bool:
-        """Tell whether one more request is let in."""
+        """Return whether one more request is let in."""
         if self.opened_s is None:
             return True
         state = self.state(now_s, is_heard=is_heard)

@@ -25,7 +25,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class BadPolicy(Exception):
-    """A policy can not be had; the message names it, and the package if there is one."""
+    """A policy cannot be had; the message names it, and the package if there is one."""
 
 
 class GuardedPolicy:

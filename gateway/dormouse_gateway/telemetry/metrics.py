@@ -135,7 +135,7 @@ class Metrics:
 
 
 class _RouterCollector(Collector):
-    """Reads the router when metrics are asked for, so that the figures can not drift from it."""
+    """Reads the router when metrics are asked for, so that the figures cannot drift from it."""
 
     def __init__(self, router: Router) -> None:
         """Take the router; it is only read."""

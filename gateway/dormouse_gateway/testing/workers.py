@@ -112,7 +112,7 @@ class FakeWorker(rpc.InferenceServicer):
         if request.model:  # without it, it is the gateway that asks, for itself
             await self._note("GetModel", request, context)
         elif not self.digest:
-            await _fail(context, unavailable("the model's files can not be read"))
+            await _fail(context, unavailable("the model's files cannot be read"))
         return pb.GetModelResponse(name=self.name, model_digest=self.digest)
 
     async def WatchLoad(self, request: pb.WatchLoadRequest, context: Any) -> AsyncIterator[pb.Load]:  # noqa: ARG002
@@ -157,7 +157,7 @@ async def running_workers(count: int) -> AsyncIterator[list[FakeWorker]]:
 
 
 def unavailable(message: str = "draining", retry_after_s: float = 3.0) -> CallError:
-    """Return what a worker says that can not take a request now."""
+    """Return what a worker says that cannot take a request now."""
     return CallError(grpc.StatusCode.UNAVAILABLE, message, retry_after_s)
 
 

@@ -103,7 +103,7 @@ class LoadWatch:
             except aio.AioRpcError as error:
                 _LOG.debug("the load of %s is lost: %s: %s", endpoint.pod.name, error.code().name, error.details())
             except TlsError as error:
-                _LOG.error("the load of %s can not be read: %s", endpoint.pod.name, error)
+                _LOG.error("the load of %s cannot be read: %s", endpoint.pod.name, error)
             except asyncio.CancelledError:
                 if _is_cancelling():
                     raise
@@ -139,7 +139,7 @@ class LoadWatch:
         self._router.note_load(endpoint, load)
 
     def _is_up(self, endpoint: Endpoint) -> bool:
-        """Tell whether the worker is awake, or may be about to be: then its load says so before the kubelet does.
+        """Return whether the worker is awake, or may be about to be: then its load says so before the kubelet does.
 
         Requests that are held for it wake it, and it may be awake already, though the phase does not say so yet.
         """
@@ -154,7 +154,7 @@ class LoadWatch:
 
 
 def _is_cancelling() -> bool:
-    """Tell whether this very task was cancelled, and not only the stream that it reads."""
+    """Return whether this very task was cancelled, and not only the stream that it reads."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

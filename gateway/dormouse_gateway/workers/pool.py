@@ -87,7 +87,7 @@ class EndpointPool:
                 slot.endpoint = replace(slot.endpoint, model_digest=model_digest)
 
     def has_peer(self, endpoint: Endpoint) -> bool:
-        """Tell whether another ready endpoint runs the same engine, so that streams can move there."""
+        """Return whether another ready endpoint runs the same engine, so that streams can move there."""
         now_s = self.clock()
         return any(
             slot.is_ready and slot.state(now_s) is not State.OPEN and endpoint.runs_the_same(slot.endpoint)
@@ -96,7 +96,7 @@ class EndpointPool:
         )
 
     def may_get_heir(self, endpoint: Endpoint) -> bool:
-        """Tell whether some endpoint runs the same, or will: no other is there yet that shows the contrary."""
+        """Return whether some endpoint runs the same, or will: no other is there yet that shows the contrary."""
         slots = list(self._slots_of(endpoint.deployment))
         return not slots or any(endpoint.runs_the_same(slot.endpoint) for slot in slots)
 
@@ -106,7 +106,7 @@ class EndpointPool:
         return {endpoint: openings for endpoint, openings in tried.items() if endpoint not in open_ids}
 
     def is_ready(self, deployment: ObjectKey) -> bool:
-        """Tell whether any endpoint takes requests, full ones and those with an open breaker included."""
+        """Return whether any endpoint takes requests, full ones and those with an open breaker included."""
         return any(slot.is_ready for slot in self._slots_of(deployment))
 
     def probe_in_s(self, deployment: ObjectKey) -> float | None:
@@ -121,7 +121,7 @@ class EndpointPool:
         return [(slot.endpoint, slot.state(now_s)) for slot in self._slots_of(deployment)]
 
     def tell(self, endpoint: Endpoint, load: WorkerLoad | None) -> None:
-        """Take what the worker there tells, None when it can not be heard. Safe if the endpoint has gone."""
+        """Take what the worker there tells, None when it cannot be heard. Safe if the endpoint has gone."""
         slot = self._slots.get(endpoint.pod)
         if slot and slot.endpoint.id == endpoint.id:
             was_open = slot.room.is_open

@@ -33,7 +33,7 @@ class AdmissionWindow:
     window: int = FIRST_WINDOW
 
     def tell(self, load: WorkerLoad | None, outstanding: int) -> None:
-        """Take what the worker tells, None when it can not be heard; `outstanding` are the requests it has from us."""
+        """Take what the worker tells, None when it cannot be heard; `outstanding` are the requests it has from us."""
         was_heard, was_open = self.told is not None, self.is_open
         self.told = load
         total = load.running + load.waiting if load else 0
@@ -52,7 +52,7 @@ class AdmissionWindow:
         self.window = min(_MAX_WINDOW, self.window + 1)
 
     def takes(self, outstanding: int, batch: WorkerCapacity) -> bool:
-        """Tell whether the worker may be given one more."""
+        """Return whether the worker may be given one more."""
         limit = batch.max_running + batch.max_waiting
         if self.told is None:
             return outstanding < limit
@@ -61,5 +61,5 @@ class AdmissionWindow:
 
     @property
     def is_open(self) -> bool:
-        """Tell whether the worker says that it takes requests."""
+        """Return whether the worker says that it takes requests."""
         return self.told is not None and self.told.is_ready

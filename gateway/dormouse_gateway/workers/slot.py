@@ -30,12 +30,12 @@ class Slot:
 
     @property
     def is_ready(self) -> bool:
-        """Tell whether it takes requests: as the worker itself says, else as its pod does."""
+        """Return whether it takes requests: as the worker itself says, else as its pod does."""
         return self.endpoint.ready if self.room.told is None else self.room.is_open
 
     @property
     def is_heard(self) -> bool:
-        """Tell whether the worker tells its load."""
+        """Return whether the worker tells its load."""
         return self.room.told is not None
 
     def update(self, endpoint: Endpoint) -> None:
@@ -55,7 +55,7 @@ class Slot:
         return self.breaker.state(now_s, is_heard=self.is_heard)
 
     def admits(self, now_s: float) -> bool:
-        """Tell whether it is ready and its breaker lets one more request in."""
+        """Return whether it is ready and its breaker lets one more request in."""
         breaker = self.breaker
         is_closed = breaker.opened_s is None  # nearly always, and asked of each worker for each request
         return self.is_ready and (is_closed or breaker.admits(now_s, is_heard=self.is_heard))

@@ -1,4 +1,4 @@
-"""Writes Events: what was decided to be told is told, and what can not be told is logged and forgotten."""
+"""Writes Events: what was decided to be told is told, and what cannot be told is logged and forgotten."""
 
 from __future__ import annotations
 

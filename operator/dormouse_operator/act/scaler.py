@@ -121,12 +121,12 @@ class Scaler:
 
 
 def _is_still(scaled: _Scaled, stored: Resource) -> bool:
-    """Tell whether the object and its replicas are those that were last observed; else it will be observed anew."""
+    """Return whether the object and its replicas are those that were last observed; else it will be observed anew."""
     is_same = stored["metadata"]["uid"] == scaled.uid
     return is_same and bool(stored["spec"].get("replicas", 1) == scaled.replicas)
 
 
 def _may_scale(deployment: Deployment) -> bool:
-    """Tell whether a load could ask for replicas: off is off, and an order to sleep stands over any load."""
+    """Return whether a load could ask for replicas: off is off, and an order to sleep stands over any load."""
     is_up = deployment.replicas > 0 and deployment.lifecycle.desired_state not in {"Asleep", "Zero"}
     return is_up and not deployment.is_deleting

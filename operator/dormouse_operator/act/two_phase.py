@@ -60,7 +60,7 @@ class TwoPhase:
         await _run(pods, prepare=prepare, commit=commit, take_back=reopen)
 
     async def wake_up(self, pods: Sequence[Pod], *, epoch: int) -> None:
-        """Wake all of them; those that reserved give it back if one can not."""
+        """Wake all of them; those that reserved give it back if one cannot."""
         workers = self._workers
 
         async def prepare(pod: Pod) -> None:

@@ -206,7 +206,7 @@ def _to_error(error: aio.AioRpcError) -> WorkerError:
 
 
 def parse_worker(status: pb.WorkerStatus) -> Worker:
-    """Return what a worker says as the operator's noun. Raises WorkerRefused for a number that can not be."""
+    """Return what a worker says as the operator's noun. Raises WorkerRefused for a number that cannot be."""
     for name, value, most in _numbers(status):
         if not 0 <= value <= most:  # NaN is neither
             raise WorkerRefused(f"its status says that {name} is {value}; possible are 0 to {most}")

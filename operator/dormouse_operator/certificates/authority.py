@@ -21,7 +21,7 @@ _PEM = serialization.Encoding.PEM
 
 
 class BadCertificate(ValueError):
-    """A certificate or key can not be read, or they do not belong together; the message says which."""
+    """A certificate or key cannot be read, or they do not belong together; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class CertificateAuthority:
             self._certs = x509.load_pem_x509_certificates(cert_pem)
             key = serialization.load_pem_private_key(key_pem, password=None)
         except (ValueError, TypeError) as error:
-            raise BadCertificate(f"the authority can not be read: {error}") from error
+            raise BadCertificate(f"the authority cannot be read: {error}") from error
         if not isinstance(key, (ec.EllipticCurvePrivateKey, rsa.RSAPrivateKey)):
             raise BadCertificate(f"the authority's key is {type(key).__name__}; allowed are elliptic curves and RSA")
         if self._certs[0].issuer != self._certs[0].subject:

@@ -120,7 +120,7 @@ class Identities:
             shelf.wait(situation.deployment.key.name, self._now(), is_waiting=situation.waits_for_volumes)
 
     def rejected(self, key: Key, uid: str) -> None:
-        """Keep the certificate of a deployment whose spec can not be read: its workers serve on."""
+        """Keep the certificate of a deployment whose spec cannot be read: its workers serve on."""
         self._hold(key, owner_reference(key.name, uid))
 
     def _hold(self, deployment: Key, owner: Manifest) -> Shelf:
@@ -255,7 +255,7 @@ class Identities:
         return former if former and is_needed and now < former.validity.end else self._present
 
     def _is_due(self, held: Held | None) -> bool:
-        """Tell whether another one is needed: there is none, its time has come, or a former authority issued it."""
+        """Return whether another one is needed: there is none, its time has come, or a former authority issued it."""
         if held is None:
             return True
         is_former = held.issuer != self._present.root_pem

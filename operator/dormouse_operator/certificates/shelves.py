@@ -60,7 +60,7 @@ class Shelf:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether nobody has anything in it, and nobody's files have to be removed."""
+        """Return whether nobody has anything in it, and nobody's files have to be removed."""
         return not self._holders and not self._gone
 
     @property
@@ -133,7 +133,7 @@ class Shelf:
         return [holder.identity for name, holder in self._holders.items() if is_due(self._held.get(name))]
 
     def says(self, trusted: bytes) -> bool:
-        """Tell whether it names these authorities to all holders, and nobody's files have to be removed."""
+        """Return whether it names these authorities to all holders, and nobody's files have to be removed."""
         return not self._gone and all(held.ca == trusted for held in self._held.values())
 
     def contents(self, stored: Contents, issued: Sequence[Bundle], trusted: bytes) -> Contents:

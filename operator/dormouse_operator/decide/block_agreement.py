@@ -61,12 +61,12 @@ class Blocks:
         return self.reports[0][1].block_size if self.reports else None
 
     def counts(self, pod: Pod) -> bool:
-        """Tell whether the pod's report is one of those that count."""
+        """Return whether the pod's report is one of those that count."""
         return any(other.name == pod.name for other, _ in self.reports)
 
 
 def possible_report(situation: Situation, pod: Pod) -> Report | None:
-    """Return what the replica reports unless it failed or something in it can not be; of several ranks the least."""
+    """Return what the replica reports unless it failed or something in it cannot be; of several ranks the least."""
     worker = situation.worker(pod)
     report = ranks.whole(worker) if worker and worker.state is not WorkerState.FAILED else None
     if worker is None or report is None:
@@ -141,7 +141,7 @@ def _present(situation: Situation) -> int | None:
 
 
 def _must_wait(situation: Situation) -> bool:
-    """Tell whether the first agreement still has to hold a report that is missing."""
+    """Return whether the first agreement still has to hold a report that is missing."""
     if any(_allocated(situation)):
         return False
     ends = waiting_ends(situation)

@@ -34,7 +34,7 @@ def services(situation: Situation) -> list[Action]:
 def disruption_budget(situation: Situation) -> list[Action]:
     """Return what gives more than one replica a budget, and a single one none; somebody else's is left alone.
 
-    A pod under two budgets can not be evicted at all.
+    A pod under two budgets cannot be evicted at all.
     """
     is_wanted = situation.wanted_replicas > 1
     return _keep(situation.budget, is_wanted=is_wanted, apply=ApplyDisruptionBudget(), delete=DeleteDisruptionBudget)
@@ -80,5 +80,5 @@ def free_name(situation: Situation, index: int) -> str:
 
 
 def _keeps_name(situation: Situation, pod: Pod) -> bool:
-    """Tell whether the pod may go only when another one serves, which then has another name."""
+    """Return whether the pod may go only when another one serves, which then has another name."""
     return not situation.is_current(pod) or situation.is_given_up(pod) or pod.index < 0

@@ -45,7 +45,7 @@ def outdated_images(pods: Iterable[Pod], refusing: Collection[str], keys: Collec
 
 def _unknowing(pod: Pod) -> Condemnation:
     since = "two rotations of the seeds" if pod.operator_key else "this release"
-    words = f"pod {pod.name} was made before {since}, and its worker can not know this operator"
+    words = f"pod {pod.name} was made before {since}, and its worker cannot know this operator"
     return Condemnation(CREDENTIAL_REFUSED, f"{words}; another pod takes its place")
 
 

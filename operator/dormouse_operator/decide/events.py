@@ -115,6 +115,6 @@ def _failures(situation: Situation, conditions: Conditions) -> list[EventRecord]
 
 
 def _repeats(failure: EventRecord, crash: EventRecord) -> bool:
-    """Tell whether a condition tells of the same end in the same pod."""
+    """Return whether a condition tells of the same end in the same pod."""
     pod = crash.message.removeprefix("pod ").split(maxsplit=1)[0].rstrip(":")
     return failure.reason == crash.reason and f"pod {pod}:" in failure.message

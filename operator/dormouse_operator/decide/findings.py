@@ -16,7 +16,7 @@ from dormouse_operator.model import Condition, Pod
 class Findings:
     """What follows from one situation."""
 
-    accepted: Condition  # the first of the conditions: nothing is done for a spec that can not be served
+    accepted: Condition  # the first of the conditions: nothing is done for a spec that cannot be served
     standing: Standing
     stall: Stall | None  # why the roll-out stopped; None: it goes on, or there is none
     blocks: Blocks  # of the revision that is wanted

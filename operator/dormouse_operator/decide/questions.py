@@ -25,14 +25,14 @@ class Questions:
     pods: tuple[Pod, ...]  # those observed; none that only says it is the deployment's has its UID as owner's
     asked: tuple[Pod, ...]  # whose workers are asked
     at_rest: Mapping[str, Worker]  # by pod name: known without asking
-    unknowing: Mapping[str, Condemnation]  # by pod name: whose workers can not know this operator; they are not asked
+    unknowing: Mapping[str, Condemnation]  # by pod name: whose workers cannot know this operator; they are not asked
     evidence: Evidence  # for a rung of the ladder
     decision: Decision  # on that evidence
     looks_for_budget: bool  # a disruption budget that no watch tells of may stand in the way
 
     @property
     def may_be_stirred(self) -> bool:
-        """Tell whether a request that a worker tells of would change where the deployment is on the ladder."""
+        """Return whether a request that a worker tells of would change where the deployment is on the ladder."""
         return self.decision.rung is not Rung.ACTIVE
 
 

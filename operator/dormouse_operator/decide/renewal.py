@@ -17,5 +17,5 @@ def renew_at(begin: datetime, end: datetime) -> datetime:
 
 
 def is_due(begin: datetime, end: datetime, now: datetime) -> bool:
-    """Tell whether it is time; also where it is not valid yet: then a clock was wrong."""
+    """Return whether it is time; also where it is not valid yet: then a clock was wrong."""
     return now < begin or now >= renew_at(begin, end)

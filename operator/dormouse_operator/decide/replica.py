@@ -60,7 +60,7 @@ def _reinitialize(situation: Situation, pod: Pod, blocks: Blocks, agreement: Agr
 
 
 def _is_last_of_some(situation: Situation, pod: Pod, blocks: Blocks) -> bool:
-    """Tell whether nobody else serves yet, but somebody is about to: then the Service must not be left empty."""
+    """Return whether nobody else serves yet, but somebody is about to: then the Service must not be left empty."""
     others = [other for other, _ in blocks.reports if other is not pod]
     about_to_serve = {WorkerState.PROFILED, WorkerState.INITIALIZING, WorkerState.READY}
     serves = any(other.is_ready and other.gate_open for other in others)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 SPREAD = timedelta(seconds=150)
-PATIENCE = timedelta(seconds=600)  # so long a Secret that can not be read or written holds the others up
+PATIENCE = timedelta(seconds=600)  # so long a Secret that cannot be read or written holds the others up
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class Rotation:
         self.issued_since = (self.issued_since or now) if is_issued else None
 
     def may_leave_out(self, now: datetime) -> bool:
-        """Tell whether those whose Secrets can not be read or written are waited for no longer."""
+        """Return whether those whose Secrets cannot be read or written are waited for no longer."""
         return now - self.began >= PATIENCE
 
     def may_issue(self, now: datetime) -> bool:
-        """Tell whether everybody accepts what the present authority issues."""
+        """Return whether everybody accepts what the present authority issues."""
         return self.trusted_since is not None and now - self.trusted_since >= SPREAD
 
     def may_drop(self, now: datetime) -> bool:
-        """Tell whether nobody shows a certificate of a former authority any more."""
+        """Return whether nobody shows a certificate of a former authority any more."""
         return self.issued_since is not None and now - self.issued_since >= SPREAD

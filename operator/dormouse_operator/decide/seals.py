@@ -33,7 +33,7 @@ class Seals:
         return f"{seconds};{_signed(self._keys[0], deployment_uid, pod_name, seconds)}"
 
     def fits(self, seal: str, deployment_uid: str, pod_name: str, created: datetime | None) -> bool:
-        """Tell whether it was made for such a pod, when this one was created. No text makes it raise."""
+        """Return whether it was made for such a pod, when this one was created. No text makes it raise."""
         seconds, _, signature = seal.partition(";")
         if not (seconds.isascii() and seconds.isdecimal() and len(seconds) <= _MOST_DIGITS) or created is None:
             return False

@@ -73,17 +73,17 @@ class Situation:
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether it should sleep because nobody calls: then nothing of anybody's is ended for it."""
+        """Return whether it should sleep because nobody calls: then nothing of anybody's is ended for it."""
         return self.rung is not Rung.ACTIVE
 
     @property
     def wants_sleep(self) -> bool:
-        """Tell whether workers should sleep, by order or because nobody calls."""
+        """Return whether workers should sleep, by order or because nobody calls."""
         return self.deployment.lifecycle.desired_state == "Asleep" or self.rung in {Rung.LEVEL1, Rung.LEVEL2}
 
     @property
     def wants_no_pod(self) -> bool:
-        """Tell whether there should be no pod, by order or because nobody calls."""
+        """Return whether there should be no pod, by order or because nobody calls."""
         return self.deployment.lifecycle.desired_state == "Zero" or self.rung is Rung.ZERO
 
     @property
@@ -94,7 +94,7 @@ class Situation:
 
     @property
     def has_replicas(self) -> bool:
-        """Tell whether any pod is wanted."""
+        """Return whether any pod is wanted."""
         return self.wanted_replicas > 0
 
     @cached_property
@@ -110,7 +110,7 @@ class Situation:
 
     @property
     def waits_for_volumes(self) -> bool:
-        """Tell whether an own pod, leader or follower, waits for what it mounts."""
+        """Return whether an own pod, leader or follower, waits for what it mounts."""
         pods = (*self.pods, *(pod for pods in self.observed.followers.values() for pod in pods))
         return any(pod.waits_for_volumes and pod.owner_uid == self.deployment.uid for pod in pods)
 
@@ -125,20 +125,20 @@ class Situation:
         return Group(leader, self.observed.followers.get(leader.uid, ()))
 
     def is_wanted(self, pod: Pod) -> bool:
-        """Tell whether the pod belongs to this very object, and to its present revision and scale."""
+        """Return whether the pod belongs to this very object, and to its present revision and scale."""
         is_ours = pod.owner_uid == self.deployment.uid
         return is_ours and self.is_current(pod) and 0 <= pod.index < self.wanted_replicas
 
     def is_current(self, pod: Pod) -> bool:
-        """Tell whether the pod is as wanted, so that no other has to take its place."""
+        """Return whether the pod is as wanted, so that no other has to take its place."""
         return pod.revision == self.revision and pod.name not in self.condemned
 
     def is_stuck(self, pod: Pod) -> bool:
-        """Tell whether a pod that is being deleted should have been gone long ago."""
+        """Return whether a pod that is being deleted should have been gone long ago."""
         return pod.ends_by is not None and self.now >= pod.ends_by + STUCK_AFTER
 
     def is_given_up(self, pod: Pod) -> bool:
-        """Tell whether nobody waits for the end of a pod that is being deleted: its node may never answer again."""
+        """Return whether nobody waits for the end of a pod that is being deleted: its node may never answer again."""
         return pod.is_deleting and (pod.has_lost_node or self.is_stuck(pod))
 
     @property
@@ -147,7 +147,7 @@ class Situation:
         return sum(pod.name in self.spares for pod in self.replicas)
 
     def is_spare(self, pod: Pod) -> bool:
-        """Tell whether the pod's worker sleeps on while others serve, because the load does not ask for it."""
+        """Return whether the pod's worker sleeps on while others serve, because the load does not ask for it."""
         return pod.name in self.spares
 
     def worker(self, pod: Pod) -> Worker | None:
@@ -160,7 +160,7 @@ class Situation:
         return worker.state if worker else None
 
     def is_light(self, pod: Pod) -> bool:
-        """Tell whether the pod's worker sleeps less deep than it should."""
+        """Return whether the pod's worker sleeps less deep than it should."""
         worker = self.worker(pod)
         asleep_at = worker.sleep_level if worker and worker.state is WorkerState.ASLEEP else None
         return asleep_at is not None and asleep_at < self.sleep_level

@@ -102,7 +102,7 @@ def gather(
 
 
 def has_new_requests(recorded: RecordedStatus, workers: Mapping[str, Worker]) -> bool:
-    """Tell whether an awake worker, by pod name, runs a request or took one in since it was to fall asleep."""
+    """Return whether an awake worker, by pod name, runs a request or took one in since it was to fall asleep."""
     return any(
         worker.running_requests > 0 or _has_moved(recorded, name, worker)
         for name, worker in workers.items()
@@ -148,7 +148,7 @@ def _reason_to_wake(evidence: Evidence, ladder: Ladder) -> str:
 
 
 def _was_wanted(evidence: Evidence, ladder: Ladder) -> bool:
-    """Tell whether a request waits, or has waited since the rung began, also where one gateway is not heard of."""
+    """Return whether a request waits, or has waited since the rung began, also where one gateway is not heard of."""
     ago_s = evidence.wanted_ago_s
     return ago_s is not None and (ago_s == 0.0 or evidence.now - timedelta(seconds=ago_s) > ladder.since)
 

@@ -49,7 +49,7 @@ def build_status(situation: Situation, findings: Findings, conditions: Condition
 
 
 def is_woken(situation: Situation, conditions: Conditions) -> bool:
-    """Tell whether a wake has just been completed."""
+    """Return whether a wake has just been completed."""
     was_waking = situation.deployment.recorded.reason(asleep.TYPE) in {asleep.WAKING, asleep.WAKE_REFUSED}
     return was_waking and conditions[asleep.TYPE].reason == asleep.AWAKE
 
@@ -94,7 +94,7 @@ def actuation_of(situation: Situation, findings: Findings, conditions: Condition
 
 
 def is_brought_back(situation: Situation) -> bool:
-    """Tell whether a request or a prewarm asked for it after it last came to serve."""
+    """Return whether a request or a prewarm asked for it after it last came to serve."""
     ladder, last = situation.ladder, situation.deployment.recorded.last_actuation
     told = parse_time(last.time) if last else None
     return bool(ladder and ladder.rung is Rung.ACTIVE and told and ladder.since > told)
@@ -226,7 +226,7 @@ def _write_actuation(actuation: Actuation | None) -> dict[str, Any] | None:
 
 
 def rejected_status(words: str, *, generation: int, now: datetime, model_name: Mapping[str, str]) -> dict[str, Any]:
-    """Return the status of an object whose spec can not be read: nothing else can be told of it but its name."""
+    """Return the status of an object whose spec cannot be read: nothing else can be told of it but its name."""
     verdicts = {"Accepted": "False", "Ready": "False", "Degraded": "True"}
     conditions = [
         {

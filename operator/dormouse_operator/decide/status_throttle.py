@@ -32,7 +32,7 @@ def put_off_s(
 
 
 def is_urgent(before: RecordedStatus, after: Mapping[str, Any], actions: Sequence[Action]) -> bool:
-    """Tell whether somebody waits: for the answer to a spec, for a promise before it is kept, for being served."""
+    """Return whether somebody waits: for the answer to a spec, for a promise before it is kept, for being served."""
     if any(is_command(action) for action in actions):
         return True
     if before.observed_generation != after.get("observedGeneration"):
@@ -44,13 +44,13 @@ def is_urgent(before: RecordedStatus, after: Mapping[str, Any], actions: Sequenc
 
 
 def _has_swapped(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Tell whether a pod runs another engine than gateways think: no stream may go on there as if it were the same."""
+    """Return whether a pod runs another engine than gateways think: no stream may go on there unnoticed."""
     known = {pod["uid"]: pod.get("revision") for pod in before.get("pods") or ()}
     return any(known.get(pod["uid"], pod["revision"]) != pod["revision"] for pod in after.get("pods") or ())
 
 
 def is_command(action: Action) -> bool:
-    """Tell whether a worker is told to do something: what it is told stands in the status before."""
+    """Return whether a worker is told to do something: what it is told stands in the status before."""
     return isinstance(action, WorkerAction)
 
 

@@ -75,7 +75,7 @@ class Leadership:
 
     @property
     def leads(self) -> bool:
-        """Tell whether this operator may act now."""
+        """Return whether this operator may act now."""
         return self._renewed is not None and self._monotonic() - self._renewed <= DEADLINE_S
 
     def check(self) -> None:
@@ -103,7 +103,7 @@ class Leadership:
                     return
                 _LOG.debug("waiting: the lease %s is held by %s", self._name, lease["spec"].get("holderIdentity"))
             except KubeError as error:
-                _LOG.warning("the lease %s can not be taken yet: %s", self._name, error)
+                _LOG.warning("the lease %s cannot be taken yet: %s", self._name, error)
             await sleep(min(LOOK_S, max(0.1, since + DURATION_S - self._monotonic())))
 
     async def keep(self, sleep: Sleep = asyncio.sleep) -> None:
@@ -136,7 +136,7 @@ class Leadership:
             _LOG.info("the lease %s was not released: %s", self._name, error)
 
     def _may_take(self, lease: Resource, unchanged_s: float) -> bool:
-        """Tell whether nobody alive holds the lease."""
+        """Return whether nobody alive holds the lease."""
         holder = lease["spec"].get("holderIdentity") or ""
         is_own_pod = holder.startswith(f"{self._pod_uid}/")
         return not holder or is_own_pod or unchanged_s >= DURATION_S

@@ -32,7 +32,7 @@ class Pulse:
         self._beat = self._monotonic()
 
     def is_felt(self) -> bool:
-        """Tell whether the loop turned lately."""
+        """Return whether the loop turned lately."""
         return self._monotonic() - self._beat <= STALL_S
 
     async def run(self) -> None:

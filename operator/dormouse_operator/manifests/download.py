@@ -30,7 +30,7 @@ def download_container(deployment: Deployment, hub: Hub, *, common: Manifest) ->
         "args": [f"--repo={hub.repo}", f"--revision={hub.revision}", f"--directory={deployment.model.path}"],
         "env": [
             {"name": "HF_HOME", "value": f"{CACHE_ROOT}/.home"},
-            {"name": "HF_HUB_DISABLE_XET", "value": "1"},  # its partial files can not be continued
+            {"name": "HF_HUB_DISABLE_XET", "value": "1"},  # its partial files cannot be continued
             {"name": "HF_HUB_DISABLE_TELEMETRY", "value": "1"},
             *_token(hub),
         ],

@@ -73,7 +73,7 @@ def join_group(pod: Manifest, deployment: Deployment, leader: Pod | None, ordina
 
 
 def ranks_complaint(deployment: Deployment, wanted_replicas: int) -> str:
-    """Return why so many replicas can not have these ranks, with the numbers; "" where nothing speaks against it."""
+    """Return why so many replicas cannot have these ranks, with the numbers; "" where nothing speaks against it."""
     shared = deployment.parallelism
     if shared.num_ranks == 1:
         return ""

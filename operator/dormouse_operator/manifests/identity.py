@@ -89,7 +89,7 @@ def shared_metadata(namespace: str, name: str) -> Manifest:
 
 
 def is_operators_secret(raw: Mapping[str, Any]) -> bool:
-    """Tell whether a Secret that stands there is one that the operator made."""
+    """Return whether a Secret that stands there is one that the operator made."""
     labels: Mapping[str, Any] = raw["metadata"].get("labels") or {}
     return labels.get("app.kubernetes.io/managed-by") == FIELD_MANAGER
 

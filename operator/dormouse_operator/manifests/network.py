@@ -39,7 +39,7 @@ def _spec(deployment: Deployment, arrows: Arrows, pods: Iterable[Pod]) -> Manife
 
 
 def _leads_group(deployment: Deployment, pod: Pod) -> bool:
-    """Tell whether an operator made it for this deployment, as one of several of a replica."""
+    """Return whether an operator made it for this deployment, as one of several of a replica."""
     return pod.owner_uid == deployment.uid and pod.group_size > 1
 
 

@@ -32,7 +32,7 @@ def revision_of(deployment: Deployment, image: str) -> str:
 
 
 def pod_digest_of(deployment: Deployment, image: str) -> str:
-    """Return the digest over what can not change in a pod that is there; another one means another pod."""
+    """Return the digest over what cannot change in a pod that is there; another one means another pod."""
     return _digest(_pod_part(deployment, image))
 
 
@@ -94,7 +94,7 @@ def _images(pods: Iterable[Pod]) -> list[str]:
 
 
 def pod_name(deployment: str, revision: str, index: int, taken: Collection[str] = ()) -> str:
-    """Return the name of a worker pod. `taken` are names that it can not have."""
+    """Return the name of a worker pod. `taken` are names that it cannot have."""
     name = f"{deployment}-{revision}-{index}"
     if name not in taken:
         return name

@@ -104,7 +104,7 @@ def _complaints(template: Mapping[str, Any], *, has_downloader: bool) -> Iterato
             f"spec.template.spec.readinessGates replaces the operator's gate; add conditionType {READINESS_GATE} to it"
         )
     if "containers" in spec and spec["containers"] is None:
-        yield "spec.template.spec.containers is null; a pod can not be without its worker: remove the field"
+        yield "spec.template.spec.containers is null; a pod cannot be without its worker: remove the field"
     for container in spec.get("containers") or ():
         if container["name"] == CONTAINER:
             yield from _own_container(container, f"spec.template.spec.containers[{CONTAINER}]")
@@ -131,7 +131,7 @@ def _own_container(container: Mapping[str, Any], path: str) -> Iterator[str]:
 
 
 def _shapes(value: Any, path: str) -> Iterator[str]:
-    """Yield which lists can not be merged because they are none, or hold items without their key."""
+    """Yield which lists cannot be merged because they are none, or hold items without their key."""
     if isinstance(value, Mapping):
         for name in (name for name in value if name in MERGE_KEYS):
             if value[name] is not None:

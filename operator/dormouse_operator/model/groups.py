@@ -41,7 +41,7 @@ class Group:
 
     @property
     def broken_reason(self) -> str:
-        """Return why the group can not live on, "" if it can. What becomes of the leader itself is no breach."""
+        """Return why the group cannot live on, "" if it can. What becomes of the leader itself is no breach."""
         if self.leader.group_size == 1:  # nearly all: nothing to look through
             return ""
         for pod in self.followers:
@@ -60,7 +60,7 @@ class Group:
 
     @property
     def is_scheduled(self) -> bool:
-        """Tell whether all pods are there and have a node."""
+        """Return whether all pods are there and have a node."""
         return not self.missing and all(pod.is_scheduled for pod in self.members)
 
     @property

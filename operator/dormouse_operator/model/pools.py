@@ -125,7 +125,7 @@ class Slot:
 
     @property
     def is_settled(self) -> bool:
-        """Tell whether nothing is under way."""
+        """Return whether nothing is under way."""
         return self.phase in {SlotPhase.FREE, SlotPhase.HELD}
 
     @property
@@ -159,7 +159,7 @@ class Tenant:
 
     @property
     def takes_memory(self) -> bool:
-        """Tell whether it may have more of the device than a sleeper."""
+        """Return whether it may have more of the device than a sleeper."""
         return self.state in TAKES_MEMORY
 
 
@@ -186,7 +186,7 @@ class Demand:
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether nobody calls it."""
+        """Return whether nobody calls it."""
         return self.wanted == 0
 
 

@@ -22,7 +22,7 @@ class Condition:
 
     @property
     def is_true(self) -> bool:
-        """Tell whether it holds."""
+        """Return whether it holds."""
         return self.status == "True"
 
 
@@ -111,7 +111,7 @@ class RecordedStatus:
     raw: Mapping[str, Any] = field(default_factory=dict)
 
     def is_true(self, condition: str) -> bool:
-        """Tell whether a condition was True."""
+        """Return whether a condition was True."""
         found = self.conditions.get(condition)
         return found is not None and found.condition.is_true
 

@@ -84,17 +84,17 @@ class Pod:
 
     @property
     def can_be_asked(self) -> bool:
-        """Tell whether a worker may answer there."""
+        """Return whether a worker may answer there."""
         return bool(self.ip) and self.container.is_running and not self.is_deleting
 
     @property
     def waits_for_volumes(self) -> bool:
-        """Tell whether it has a node and no address there: the kubelet brings what it mounts, or its network."""
+        """Return whether it has a node and no address there: the kubelet brings what it mounts, or its network."""
         return self.is_scheduled and not (self.ip or self.is_deleting or self.has_ended)
 
     @property
     def has_opened(self) -> bool:
-        """Tell whether its gate was ever open: else no request reached it."""
+        """Return whether its gate was ever open: else no request reached it."""
         return self.gate_reason not in {"", FORMED}
 
 

@@ -116,7 +116,7 @@ class Parallelism:
 
     @property
     def is_grouped(self) -> bool:
-        """Tell whether a replica is several pods."""
+        """Return whether a replica is several pods."""
         return self.pipeline > 1
 
 

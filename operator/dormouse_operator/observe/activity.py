@@ -52,7 +52,7 @@ class ActivityBook(Mapping[Key, Activity]):
 
     @property
     def is_known(self) -> bool:
-        """Tell whether there are gateways and all of them told everything."""
+        """Return whether there are gateways and all of them told everything."""
         return bool(self._gateways) and all(one.is_complete for one in self._gateways.values())
 
     @property
@@ -90,7 +90,7 @@ class ActivityBook(Mapping[Key, Activity]):
         return max(0.0, self._clock() - max(times)) if times else None
 
     def is_heard(self, address: str) -> bool:
-        """Tell whether the gateway's stream is open."""
+        """Return whether the gateway's stream is open."""
         return address in self._gateways and self._gateways[address].is_heard
 
     def expect(self, address: str) -> None:
@@ -196,7 +196,7 @@ class ActivityWatch:
 
 
 def _is_news(known: Report | None, report: Report) -> bool:
-    """Tell whether a request waits, or waited meanwhile, and nobody was told."""
+    """Return whether a request waits, or waited meanwhile, and nobody was told."""
     if report.held:
         return known is None or not known.held
     if report.wanted_s is None or (known and known.held):

@@ -185,5 +185,5 @@ class Observer:
 
 
 def _is_moving(answer: Answer) -> bool:
-    """Tell whether the worker may be in another state soon without being told to."""
+    """Return whether the worker may be in another state soon without being told to."""
     return isinstance(answer, str) or answer.state not in _SETTLED

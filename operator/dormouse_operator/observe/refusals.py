@@ -27,7 +27,7 @@ class Heard(NamedTuple):
 
     @property
     def is_told(self) -> bool:
-        """Tell whether the user should read it."""
+        """Return whether the user should read it."""
         return self.times >= self.told_after
 
 

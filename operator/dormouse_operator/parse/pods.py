@@ -50,7 +50,7 @@ class _Place(NamedTuple):
 
     @property
     def is_possible(self) -> bool:
-        """Tell whether a spec can ask for it. Labels are anybody's who may edit the pod."""
+        """Return whether a spec can ask for it. Labels are anybody's who may edit the pod."""
         is_group = 1 <= self.group_size <= MOST_RANKS and self.ordinal < MOST_RANKS
         is_shared = 1 <= self.num_ranks <= MOST_RANKS**2
         return is_group and is_shared and self.replica < _MOST_REPLICAS and self.num_ranks % self.group_size == 0

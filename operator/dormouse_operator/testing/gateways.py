@@ -14,7 +14,7 @@ from dormouse_operator.observe.gateways import Gateways, Report, Told
 
 @dataclass(slots=True)
 class FakeGateways:
-    """Gateways in memory, by address. One that is found and `refuses` can not be listened to."""
+    """Gateways in memory, by address. One that is found and `refuses` cannot be listened to."""
 
     clock: Callable[[], float]
     found: set[str] = field(default_factory=set)

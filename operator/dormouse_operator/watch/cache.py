@@ -86,7 +86,7 @@ class Cache:
         return f"Cache({len(self._groups)} deployments, {self._changes} changes, complete={self.is_complete})"
 
     def __contains__(self, key: Key) -> bool:
-        """Tell whether anything is known under this key."""
+        """Return whether anything is known under this key."""
         return key in self._groups
 
     @property

@@ -52,6 +52,6 @@ class Claims:
 
 
 def model_name_of(obj: Resource) -> str:
-    """Return what a deployment wants to be called, also one whose spec can not be read."""
+    """Return what a deployment wants to be called, also one whose spec cannot be read."""
     name = ((obj.get("spec") or {}).get("model") or {}).get("name") or obj["metadata"]["name"]
     return str(name)

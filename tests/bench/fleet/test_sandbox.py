@@ -1,4 +1,4 @@
-"""The sandbox refuses what it can not do, and never changes the host's network."""
+"""The sandbox refuses what it cannot do, and never changes the host's network."""
 
 from __future__ import annotations
 

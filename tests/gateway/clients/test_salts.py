@@ -103,7 +103,7 @@ def test_workers_learn_of_a_callers_name_nothing_but_whether_it_is_the_same():
     assert re.fullmatch("[0-9a-f]{64}", alias)
     assert alias == SALTS.alias("key team-a")
     assert len({alias, SALTS.alias("at 10.0.0.1"), Salts("s").alias("key team-a")}) == 3
-    assert alias != SALTS.salt(bearer("key team-a")), "who has a key can not name himself as another"
+    assert alias != SALTS.salt(bearer("key team-a")), "who has a key cannot name himself as another"
 
 
 async def salt_of(house, engine, *metadata):

@@ -95,7 +95,7 @@ class World:
             self.got.append("heir")
 
     def is_wanted(self):
-        """Tell whether the operator is told that somebody waits for a wake."""
+        """Return whether the operator is told that somebody waits for a wake."""
         activity = self.router.activity.activity(TINY)
         return activity is not None and activity.is_wanted
 

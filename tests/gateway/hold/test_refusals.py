@@ -1,4 +1,4 @@
-"""The sentences that a client reads when its request can not be routed."""
+"""The sentences that a client reads when its request cannot be routed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Streams whose worker died and that can not go on: one status, at once, with the reason. Real sockets."""
+"""Streams whose worker died and that cannot go on: one status, at once, with the reason. Real sockets."""
 
 import grpc
 import pytest

@@ -31,7 +31,7 @@ def test_progress_tells_tokens_bytes_and_ends_of_each_choice():
         ([said(0, 1), said(0, 3)], "choice 0 has 2 tokens where its worker says 3"),
         ([said(0, 1), said(0, 1)], "choice 0 has 2 tokens where its worker says 1"),
         ([said(2, 1)], "choice 2 of 2"),
-        ([b"\xff"], "can not be read"),
+        ([b"\xff"], "cannot be read"),
     ],
 )
 def test_messages_that_do_not_follow_each_other_are_no_ground_to_go_on_from(messages, words):

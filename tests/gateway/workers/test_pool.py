@@ -190,7 +190,7 @@ def test_what_a_worker_says_of_itself_counts_more_than_its_pod():
     pool.tell(endpoint("a"), told(ready=False))
     assert (pool.is_ready(TINY), pick(pool)) == (False, None)
     pool.tell(endpoint("a"), None)
-    assert pick(pool) == "a", "it can not be heard: its pod decides"
+    assert pick(pool) == "a", "it cannot be heard: its pod decides"
 
 
 def test_what_is_told_by_a_worker_that_has_gone_or_moved_changes_nothing():

@@ -172,13 +172,13 @@ def test_whoever_asks_twice_does_not_wait_and_hears_what_it_means(kubelet: FakeK
         run.stop.ask()
         run.hears("waiting")
         run.end()
-    assert "pods with ns/a can not end" in run.said[-1]
+    assert "pods with ns/a cannot end" in run.said[-1]
     assert files(kubelet) == set()
 
 
 def test_a_path_that_is_too_long_for_a_socket_is_named(tmp_path: Path):
     deep = FakeKubelet(tmp_path / ("d" * 100))
-    with running(FakeApi(), deep) as run, pytest.raises(ComponentError, match="can not listen at"):
+    with running(FakeApi(), deep) as run, pytest.raises(ComponentError, match="cannot listen at"):
         run.ended.result(TIMEOUT_S)
 
 

@@ -83,8 +83,8 @@ def test_an_authority_of_no_use_is_refused_with_the_reason():
     ours, other = an_authority(), ec.generate_private_key(ec.SECP256R1())
     odd = ed25519.Ed25519PrivateKey.generate()
     for cert, key, words in (
-        (b"", ours.key_pem, "can not be read"),
-        (ours.cert_pem, b"", "can not be read"),
+        (b"", ours.key_pem, "cannot be read"),
+        (ours.cert_pem, b"", "cannot be read"),
         (ours.cert_pem, an_authority().key_pem, "do not belong together"),
         (ours.cert_pem, pem_of(odd), "allowed are elliptic curves and RSA"),
         (signed(other, ec.generate_private_key(ec.SECP256R1())), pem_of(other), "signed by another one"),

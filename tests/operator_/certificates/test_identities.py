@@ -213,7 +213,7 @@ async def test_of_two_operators_that_make_an_authority_one_takes_the_others(hous
 async def test_an_authority_that_can_not_be_read_stops_nothing_but_certificates(house, caplog):
     house.kube.put(SECRETS, secret_manifest({"namespace": "system", "name": CA}, {"tls.crt": b"x", "tls.key": b"y"}))
     assert not await house.identities.step()
-    assert "no certificates can be issued: the authority can not be read" in caplog.text
+    assert "no certificates can be issued: the authority cannot be read" in caplog.text
 
 
 async def test_a_secret_that_somebody_else_made_stays_as_it_is(house, caplog):

@@ -172,7 +172,7 @@ async def test_the_engine_of_a_group_is_not_swapped_and_the_condition_says_why(r
         await passes(rig, 1)
         seen.add(rig.condition("Progressing")[2].partition(":")[0])
         assert len(leaders(rig)) <= 2
-    assert "SleepSwap can not exchange the engine of a group of 2 pods" in seen
+    assert "SleepSwap cannot exchange the engine of a group of 2 pods" in seen
     assert not uids(rig) & before
     assert rig.condition("Progressing")[1] == "Complete"
 

@@ -1,4 +1,4 @@
-"""A node that falls silent: its pods are replaced elsewhere, and what can not end is named."""
+"""A node that falls silent: its pods are replaced elsewhere, and what cannot end is named."""
 
 import pytest
 

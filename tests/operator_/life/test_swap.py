@@ -1,4 +1,4 @@
-"""SleepSwap: the new engine starts in the pod that owns the device; what can not be swapped is recreated."""
+"""SleepSwap: the new engine starts in the pod that owns the device; what cannot be swapped is recreated."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ async def test_a_change_of_the_pod_is_recreated_one_at_a_time_and_the_condition_
         assert len(rig.pods) <= 2
         seen.add(rig.condition("Progressing")[1])
         if rig.condition("Progressing")[1] == "Recreating":
-            assert "SleepSwap can not change image, device, resources" in rig.condition("Progressing")[2]
+            assert "SleepSwap cannot change image, device, resources" in rig.condition("Progressing")[2]
     assert {"Recreating", "Complete"} <= seen
     assert not before & uids(rig)
     assert not [worker for worker in rig.workers.workers.values() if "swap_engine" in worker.commands]

@@ -1,4 +1,4 @@
-"""spec.template is merged over our pod as Kubernetes merges, and what the operator needs can not be changed by it."""
+"""spec.template is merged over our pod as Kubernetes merges, and what the operator needs cannot be changed by it."""
 
 from __future__ import annotations
 

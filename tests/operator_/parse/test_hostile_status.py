@@ -1,4 +1,4 @@
-"""Whatever numbers a worker tells of itself, the operator reads them or says which one can not be."""
+"""Whatever numbers a worker tells of itself, the operator reads them or says which one cannot be."""
 
 from __future__ import annotations
 

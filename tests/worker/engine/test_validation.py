@@ -1,4 +1,4 @@
-"""Settings and requests that can not work are refused by name before anything heavy happens."""
+"""Settings and requests that cannot work are refused by name before anything heavy happens."""
 
 import msgspec
 import pytest

@@ -115,7 +115,7 @@ def test_methods_of_an_extension_are_called_by_name_and_answer_by_rank(tmp_path,
 
 
 def test_nothing_imports_torch_before_the_device_is_initialized():
-    """A worker that can not start must say so in a tenth of a second."""
+    """A worker that cannot start must say so in a tenth of a second."""
     code = (
         "import sys, dormouse_worker.engine_process, dormouse_worker.files.model_files\n"
         "import dormouse_worker.executor.single_process\n"

@@ -211,7 +211,7 @@ def test_swap_space_that_is_not_to_be_had_refuses_the_wake(worker, verb):
 def test_a_cache_that_lacks_memory_at_any_chunk_leaves_the_model(worker, verb):
     before, awake = say(worker), held(worker)
     worker.fake.memory.fail_at(verb, 0)
-    with pytest.raises(InsufficientMemory, match=f"{NUM_BLOCKS} \\+ 5 blocks of 98304 bytes can not be allocated"):
+    with pytest.raises(InsufficientMemory, match=f"{NUM_BLOCKS} \\+ 5 blocks of 98304 bytes cannot be allocated"):
         worker.initialize_cache(NUM_BLOCKS, 5)
     weights = held(worker)
 

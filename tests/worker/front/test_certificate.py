@@ -105,7 +105,7 @@ async def test_a_plain_worker_tells_of_no_certificate(open_house):
 
 async def test_an_expired_certificate_ends_it_at_start_with_the_reason(open_house, tmp_path):
     write_bundle(tmp_path, a_bundle(AUTHORITY, Role.WORKER, lifetime=-DAY))
-    with pytest.raises(TlsError, match="can not be used: certificate has expired"):
+    with pytest.raises(TlsError, match="cannot be used: certificate has expired"):
         async with open_house(ready=False, mutual_tls_dir=str(tmp_path)):
             pass
 

@@ -1,4 +1,4 @@
-"""Long prompts: refused by their bytes where they can not fit, and never in the way of other callers."""
+"""Long prompts: refused by their bytes where they cannot fit, and never in the way of other callers."""
 
 from __future__ import annotations
 

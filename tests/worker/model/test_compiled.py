@@ -1,4 +1,4 @@
-"""Layers that torch compiles: the same numbers, nothing compiled while serving, and clear words where it can not be."""
+"""Layers that torch compiles: the same numbers, nothing compiled while serving, and clear words where it cannot be."""
 
 import pytest
 import torch

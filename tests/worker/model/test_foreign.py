@@ -16,7 +16,7 @@ from dormouse_worker.model.foreign import foreign_errors
         (MemoryError("no more"), InsufficientMemory, r"/m: the weights do not fit into memory: no more"),
         (torch.OutOfMemoryError("full"), InsufficientMemory, r"do not fit into memory: full"),
         (KeyError(ATTENTION_NAME), ModelInvalid, "its attention is code of its own, which reads no paged cache"),
-        (KeyError("else"), ModelInvalid, "/m: transformers can not load it: KeyError: 'else'"),
+        (KeyError("else"), ModelInvalid, "/m: transformers cannot load it: KeyError: 'else'"),
         (ImportError("needs torchao"), ModelInvalid, r"needs torchao; install dormouse\[quantization\]"),
         (ImportError("needs gptqmodel"), ModelInvalid, "ImportError: needs gptqmodel$"),
         (ModelNotFound("gone"), ModelNotFound, "^gone$"),

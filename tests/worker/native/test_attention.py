@@ -138,10 +138,10 @@ def test_queries_may_lie_in_any_order(kernels):
     ("machine", "shape", "words"),
     [
         (replace(MACHINE, device_type="cuda"), SHAPE, "runs on processors, not on cuda devices"),
-        (replace(MACHINE, missing_kernels="there is no compiler"), SHAPE, "can not be used: there is no compiler"),
+        (replace(MACHINE, missing_kernels="there is no compiler"), SHAPE, "cannot be used: there is no compiler"),
         (MACHINE, replace(SHAPE, dtype=torch.float16), "reads float32 and bfloat16, not float16"),
         (MACHINE, replace(SHAPE, value_size=512), "takes head sizes up to 256, and this is 512"),
-        (MACHINE, replace(SHAPE, num_heads=5), "5 query heads can not share 2 key heads evenly"),
+        (MACHINE, replace(SHAPE, num_heads=5), "5 query heads cannot share 2 key heads evenly"),
     ],
 )
 def test_it_says_what_it_can_not(machine, shape, words):

@@ -1,4 +1,4 @@
-"""The whole pass in one call says what transformers says, in every variant; what it can not is left to others."""
+"""The whole pass in one call says what transformers says, in every variant; what it cannot is left to others."""
 
 import functools
 from dataclasses import replace

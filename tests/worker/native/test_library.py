@@ -22,7 +22,7 @@ def test_what_is_no_library_is_refused(tmp_path):
     path.write_bytes(b"no library")
     found = open_library(path)
     assert isinstance(found, Missing)
-    assert found.reason.startswith("the kernels can not be loaded: ")
+    assert found.reason.startswith("the kernels cannot be loaded: ")
 
 
 def test_every_processor_has_a_variant_and_the_last_is_the_portable_one(variants):

@@ -17,7 +17,7 @@ class ModelNotFound(WorkerError):
 
 
 class ModelInvalid(WorkerError):
-    """The directory is there, but what lies in it can not be loaded."""
+    """The directory is there, but what lies in it cannot be loaded."""
 
 
 class ModelUnreadable(WorkerError):
@@ -53,7 +53,7 @@ class InsufficientMemory(WorkerError):
 
 
 class MaxModelLenTooLarge(WorkerError):
-    """The cache can not hold one sequence of the longest allowed length."""
+    """The cache cannot hold one sequence of the longest allowed length."""
 
 
 class StorageFull(WorkerError):
@@ -97,7 +97,7 @@ class LogitsNotFinite(Damaged):
 
 
 class GroupBroken(WorkerError):
-    """The ranks of a group can not go on together: a new group has to begin. The kinds follow; each names the rank."""
+    """The ranks of a group cannot go on together: a new group has to begin. The kinds follow; each names the rank."""
 
 
 class RankMissing(GroupBroken):
@@ -117,7 +117,7 @@ class RanksDisagree(GroupBroken):
 
 
 class GroupPortTaken(GroupBroken):
-    """The leader can not listen where the ranks of its group look for it."""
+    """The leader cannot listen where the ranks of its group look for it."""
 
 
 class PeerFailed(WorkerError):

@@ -11,7 +11,7 @@ EXIT_GPU_UNHEALTHY = 5  # the device is ill, as its last words say: the front st
 EXIT_GROUP_BROKEN = 6  # a rank is gone, hangs or disagrees: the front starts a new group
 EXIT_LEADER_GONE = 7  # of a rank process: its leader hung up
 EXIT_REFUSED = 8  # of a rank process: the leader does not want it, as its last words say
-GROUP_EXITS: Mapping[str, int] = MappingProxyType(  # why the ranks can not go on together, see `errors.GroupBroken`
+GROUP_EXITS: Mapping[str, int] = MappingProxyType(  # why the ranks cannot go on together, see `errors.GroupBroken`
     {
         "GroupBroken": EXIT_GROUP_BROKEN,
         "RankMissing": 9,

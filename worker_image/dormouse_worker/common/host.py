@@ -70,7 +70,7 @@ class Host:
         return min(machine, max(0, limit - used))
 
     def driver_pid(self) -> int | None:
-        """Return the id by which the kernel's drivers know this process; None if it can not be told from here.
+        """Return the id by which the kernel's drivers know this process; None if it cannot be told from here.
 
         Drivers count in the initial process namespace. /proc lists our ids from its own namespace inwards, so the first
         is theirs if /proc belongs to a namespace outside ours (taken to be the initial one), or if ours is the initial.
@@ -85,7 +85,7 @@ class Host:
         return pids[0] if len(pids) > 1 or (pids and is_initial) else None
 
     def resident_bytes(self, pid: int | None = None) -> int:
-        """Return a process's resident memory (default: ours); 0 if it can not be read."""
+        """Return a process's resident memory (default: ours); 0 if it cannot be read."""
         return self._status(pid).get("VmRSS", 0) << 10
 
     def peak_resident_bytes(self) -> int:

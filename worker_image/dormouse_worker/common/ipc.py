@@ -53,7 +53,7 @@ class Sampling(msgspec.Struct, frozen=True):
 
 
 class AddRequest(msgspec.Struct, frozen=True, tag=True):
-    """A validated request: the engine may assert its limits, the user can not reach those asserts."""
+    """A validated request: the engine may assert its limits, the user cannot reach those asserts."""
 
     request_id: str  # unique for the life of the front
     prompt_token_ids: list[int]

@@ -44,7 +44,7 @@ class Knob:
         return get_args(self.hint.__origin__) if self.kind is Literal else ()
 
     def why_not(self, value: object) -> str:
-        """Return why the field can not hold a value, with what it may hold; "" = it can."""
+        """Return why the field cannot hold a value, with what it may hold; "" = it can."""
         try:
             msgspec.convert(value, self.hint)
         except msgspec.ValidationError as error:

@@ -112,7 +112,7 @@ class Controller:
         return self._engine is not None and self._engine.num_failures_in_a_row >= MAX_FAILURES_IN_A_ROW
 
     def check_group(self) -> None:
-        """Raise GroupBroken, naming the rank, if a group of ranks can not go on: whoever asked has been told."""
+        """Raise GroupBroken, naming the rank, if a group of ranks cannot go on: whoever asked has been told."""
         if self._broken is not None:
             raise self._broken
         self._executor.check_ranks()
@@ -282,7 +282,7 @@ class Controller:
             raise
 
     def _fail(self, error: Exception) -> None:
-        """Enter FAILED; requests that were running can not be there in any state that leads here."""
+        """Enter FAILED; requests that were running cannot be there in any state that leads here."""
         self._engine = None
         self._note_broken(error)
         self._teller.note(ranks=self._executor.get_rank_statuses())

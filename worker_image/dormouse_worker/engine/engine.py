@@ -56,7 +56,7 @@ class Engine:
         return self._scheduler.num_running + self._scheduler.num_waiting
 
     def add(self, message: AddRequest) -> str | None:
-        """Queue a request; return why it can not be taken, or None. The front has checked it; this is the net below."""
+        """Queue a request; return why it cannot be taken, or None. The front has checked it; this is the net below."""
         limit = self._scheduler.limits.max_model_len
         num_tokens = len(message.prompt_token_ids) + len(message.output_token_ids)
         if not message.prompt_token_ids:
@@ -98,7 +98,7 @@ class Engine:
             yield self._collect()
 
     def is_leaving(self, request_id: str) -> bool:
-        """Return whether an ended request is still in a batch under way: its id can not be given again yet."""
+        """Return whether an ended request is still in a batch under way: its id cannot be given again yet."""
         return self._scheduler.is_leaving(request_id)
 
     def _hand_over(self) -> None:
@@ -192,7 +192,7 @@ class Engine:
         except GroupBroken:
             raise
         except Exception as error:
-            logger.exception("the model can not be verified")
+            logger.exception("the model cannot be verified")
             return f"{type(error).__name__}: {error}"
         self.num_odd_in_a_row = 0
         return ""

@@ -20,7 +20,7 @@ class ModelExecutor(Protocol):
         """Compute the batch; remember its sequences and what was sampled.
 
         Any exception fails the requests of this batch and no others; the next batch is a fresh one then. But for
-        GroupBroken: this process can not go on then, and its requests are to be continued elsewhere.
+        GroupBroken: this process cannot go on then, and its requests are to be continued elsewhere.
         """
 
 
@@ -117,7 +117,7 @@ class Executor(ModelExecutor, Protocol):
         """Return what is known of each rank of a group, by rank; empty where one rank is all there is."""
 
     def check_ranks(self) -> None:
-        """Raise GroupBroken, naming the rank, if the group can not go on. Cheap: called whenever nothing runs."""
+        """Raise GroupBroken, naming the rank, if the group cannot go on. Cheap: called whenever nothing runs."""
 
     def verify(self) -> None:
         """Repeat the golden tokens, with everything awake and nothing under way; the cache stays as it is.
@@ -126,7 +126,7 @@ class Executor(ModelExecutor, Protocol):
         """
 
     def check_health(self) -> None:
-        """Raise if the worker can not compute."""
+        """Raise if the worker cannot compute."""
 
     def shutdown(self) -> None:
         """Free everything; the worker is not used again."""

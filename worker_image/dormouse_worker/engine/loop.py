@@ -21,7 +21,7 @@ class Transport(Protocol):
 
 
 class EngineBroken(Exception):
-    """This process can not compute any more; whoever was in its last batch has been told."""
+    """This process cannot compute any more; whoever was in its last batch has been told."""
 
 
 class EngineLoop:

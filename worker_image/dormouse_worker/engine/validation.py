@@ -43,11 +43,11 @@ def _check_class(name: str, value: str, *, none: str) -> None:
 
 
 def check_block_counts(report: MemoryReport, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
-    """Raise InvalidArgument, naming both numbers, if this rank can not hold or not use these counts."""
+    """Raise InvalidArgument, naming both numbers, if this rank cannot hold or not use these counts."""
     if num_gpu_blocks <= 0:
         raise InvalidArgument(f"num_gpu_blocks is {num_gpu_blocks}; at least 1 is needed")
     if num_cpu_blocks < 0:
-        raise InvalidArgument(f"num_cpu_blocks is {num_cpu_blocks}; it can not be negative")
+        raise InvalidArgument(f"num_cpu_blocks is {num_cpu_blocks}; it cannot be negative")
     if num_gpu_blocks > report.num_gpu_blocks:
         raise InvalidArgument(f"num_gpu_blocks is {num_gpu_blocks}; this rank reported {report.num_gpu_blocks}")
     if num_cpu_blocks > report.num_cpu_blocks:

@@ -108,7 +108,7 @@ class Rank:
             encode_value(value)
         except TypeError as error:
             raise InvalidArgument(
-                f"method is {method!r}, whose answer can not be sent to the leader: {error}"
+                f"method is {method!r}, whose answer cannot be sent to the leader: {error}"
             ) from error
         return value
 

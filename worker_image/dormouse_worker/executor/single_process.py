@@ -55,7 +55,7 @@ class SingleProcessExecutor:
         return info
 
     def convert_tokenizer(self) -> MadeTokenizer:
-        """See `Executor`. What can not be converted is logged: token ids can be served all the same."""
+        """See `Executor`. What cannot be converted is logged: token ids can be served all the same."""
         return converted_tokenizer(self._settings)
 
     def determine_num_available_blocks(self) -> tuple[int, int]:
@@ -177,7 +177,7 @@ def converted_tokenizer(settings: EngineSettings) -> MadeTokenizer:
     except WorkerError as error:
         problem = str(error)
     except OSError as error:
-        problem = f"its tokenizer can not be converted: {error}; give --tokenizer-cache a directory with room to write"
+        problem = f"its tokenizer cannot be converted: {error}; give --tokenizer-cache a directory with room to write"
     else:
         return MadeTokenizer("" if made is None else str(made))
     logger.warning("no text without a tokenizer: %s", problem)

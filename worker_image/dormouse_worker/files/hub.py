@@ -1,7 +1,7 @@
 """The seam to a model hub: what a repository holds, and its files, continued where they broke off. Imports no torch.
 
 The only importer of huggingface_hub, whose errors become ours here. Its own `snapshot_download` is not used: it drops
-partial files when a process ends, and takes a directory for complete when the hub can not be asked.
+partial files when a process ends, and takes a directory for complete when the hub cannot be asked.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Hub:
     def fetch(self, commit: str, file: HubFile, target: Path) -> None:
         """Put the file at `target`, whole and checked or not at all; what an earlier try left beside it is continued.
 
-        A partial file stays on every error but a wrong content, which can not be continued.
+        A partial file stays on every error but a wrong content, which cannot be continued.
         """
         partial = target.with_name(f".{target.name}.partial")
         target.parent.mkdir(parents=True, exist_ok=True)

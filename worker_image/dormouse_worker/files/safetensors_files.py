@@ -62,7 +62,7 @@ def read_safetensors(file: Path) -> SafetensorsFile:
             size = os.fstat(stream.fileno()).st_size
             header, header_bytes = _read_header(file, stream, size)
     except OSError as error:
-        raise ModelInvalid(f"{file}: can not be read: {error}") from error
+        raise ModelInvalid(f"{file}: cannot be read: {error}") from error
     base = _HEADER_LENGTH.size + header_bytes
     tensors = {name: _parse(file, base, name, entry) for name, entry in header.items() if name != _METADATA}
     end = _check_cover(file, base, tensors)

@@ -96,7 +96,7 @@ class Front:
     ) -> None:
         """Read the model's files. Needs a running event loop. A bad model makes a FAILED worker.
 
-        Raises TlsError where the certificate can not be used.
+        Raises TlsError where the certificate cannot be used.
         """
         seams = seams or Seams()
         self._settings = settings
@@ -278,7 +278,7 @@ class Front:
         except WorkerError as error:
             return EngineConfig(settings, engine, error)
         except OSError as error:  # the volume's: access denied, stale handle, timed out
-            words = f"{engine.model_path}: a file there can not be read: {error}; is its volume mounted, and readable?"
+            words = f"{engine.model_path}: a file there cannot be read: {error}; is its volume mounted, and readable?"
             return EngineConfig(settings, engine, ModelUnreadable(words))
         return EngineConfig(settings, engine, model)
 

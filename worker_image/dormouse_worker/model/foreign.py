@@ -31,6 +31,6 @@ def _explain(error: Exception) -> str:
     chooses_among_its_own_attentions = isinstance(error, KeyError) and error.args == (ATTENTION_NAME,)
     if chooses_among_its_own_attentions:
         return "its attention is code of its own, which reads no paged cache"
-    told = f"transformers can not load it: {type(error).__name__}: {error}"
+    told = f"transformers cannot load it: {type(error).__name__}: {error}"
     lacks_a_package = isinstance(error, ImportError) and any(name in str(error) for name in QUANTIZATION_PACKAGES)
     return f"{told}; install dormouse[quantization]" if lacks_a_package else told

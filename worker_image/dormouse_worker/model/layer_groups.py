@@ -25,7 +25,7 @@ class LayerGroup:
 
 
 def group_layers(stored: Sequence[object], windows: Sequence[int | None]) -> tuple[LayerGroup, ...]:
-    """Return the groups, from what each layer stores per token and its window; one group if windows can not help."""
+    """Return the groups, from what each layer stores per token and its window; one group if windows cannot help."""
     by_window: dict[int | None, list[int]] = {}
     for layer, window in enumerate(windows):
         by_window.setdefault(window, []).append(layer)

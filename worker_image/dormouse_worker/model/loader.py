@@ -100,7 +100,7 @@ class LoadedModel:
 
     @property
     def info(self) -> ModelInfo:
-        """Return what the front can not read from files."""
+        """Return what the front cannot read from files."""
         dtype = str(self.module.dtype).removeprefix("torch.")
         report = self.load_report
         return ModelInfo(self.num_parameters, dtype, report.num_bytes, report.seconds, vocab_size=self.vocab_size)

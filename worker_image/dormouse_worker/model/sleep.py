@@ -2,7 +2,7 @@
 
 What can fail is done while everything can still be taken back:
 
-    sleep   save every part (copies out, host memory)         -> then drop every part, which can not fail
+    sleep   save every part (copies out, host memory)         -> then drop every part, which cannot fail
     wake    reserve every part (all physical memory or none)  -> restore every part -> finish (verify) -> settle
             what a copy engine restores may go on while `finish` computes with what is there already
 

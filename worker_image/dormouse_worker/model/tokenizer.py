@@ -31,7 +31,7 @@ def find_sources(model_path: Path) -> list[Path]:
 def convert(model_path: Path, cache: Path) -> Path | None:
     """Return a tokenizer.json for this model, made if it is not in the cache; None if the model has no tokenizer.
 
-    Raises ModelInvalid if the files can not be converted, OSError if the cache can not be used.
+    Raises ModelInvalid if the files cannot be converted, OSError if the cache cannot be used.
     """
     sources = find_sources(model_path)
     if not sources:
@@ -52,7 +52,7 @@ def _write(model_path: Path, target: Path) -> None:
         )
         text: str = tokenizer.backend_tokenizer.to_str()
     except Exception as error:  # foreign code over a stranger's files
-        raise ModelInvalid(f"{model_path}: its tokenizer can not be converted to {TOKENIZER_FILE}: {error}") from error
+        raise ModelInvalid(f"{model_path}: its tokenizer cannot be converted to {TOKENIZER_FILE}: {error}") from error
     target.parent.mkdir(exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False, encoding="utf-8") as file:
         file.write(text)

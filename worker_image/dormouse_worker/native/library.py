@@ -15,7 +15,7 @@ from dormouse_worker.native.build import candidates, digest
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Why the kernels can not be used: a clause that goes after 'because'."""
+    """Why the kernels cannot be used: a clause that goes after 'because'."""
 
     reason: str
 
@@ -141,7 +141,7 @@ def open_library(path: Path, wanted: str | None = None) -> tuple[Kernels, ...] |
     try:
         library = _declare(ctypes.CDLL(str(path)))
     except (OSError, AttributeError) as error:
-        return Missing(f"the kernels can not be loaded: {error}")
+        return Missing(f"the kernels cannot be loaded: {error}")
     made_of = library.dm_digest().decode()
     if library.dm_version() != abi.VERSION or made_of != wanted:
         return Missing(f"{path} was compiled from other sources ({made_of}, not {wanted})")

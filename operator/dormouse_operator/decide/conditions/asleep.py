@@ -44,13 +44,13 @@ def _awake(situation: Situation) -> Condition:
 
 
 def _is_refused(situation: Situation, pod: Pod) -> bool:
-    """Tell whether the pod's worker refused to fall asleep or to wake up."""
+    """Return whether the pod's worker refused to fall asleep or to wake up."""
     unwilling = {WorkerState.READY, WorkerState.DRAINING} if situation.wants_sleep else {WorkerState.ASLEEP}
     return pod.name in situation.observed.refusals and situation.state(pod) in unwilling and not situation.is_spare(pod)
 
 
 def _sleeps(situation: Situation, pod: Pod) -> bool:
-    """Tell whether the pod's worker sleeps, and as deep as it should if it should."""
+    """Return whether the pod's worker sleeps, and as deep as it should if it should."""
     return situation.state(pod) is WorkerState.ASLEEP and not (situation.wants_sleep and situation.is_light(pod))
 
 

@@ -47,9 +47,9 @@ def _moving(situation: Situation, standing: Standing, words: str) -> Condition:
     if situation.deployment.rollout.strategy == "Surge":
         return holds(TYPE, "Surging", words)
     if group := next((pod for pod in standing.old if pod.group_size > 1), None):
-        why = f"SleepSwap can not exchange the engine of a group of {group.group_size} pods"
+        why = f"SleepSwap cannot exchange the engine of a group of {group.group_size} pods"
         return holds(TYPE, RECREATING, f"{why}: each group is deleted first, then created; {words}")
     if any(change_of(situation, pod) is Change.POD for pod in standing.old):
-        why = "SleepSwap can not change image, device, resources or volumes of a pod"
+        why = "SleepSwap cannot change image, device, resources or volumes of a pod"
         return holds(TYPE, RECREATING, f"{why}: each pod is deleted first, then created; {words}")
     return holds(TYPE, "Swapping", words)

@@ -26,7 +26,7 @@ def failed(type_: str, reason: str, message: str) -> Condition:
 
 
 def unknown(type_: str, reason: str, message: str) -> Condition:
-    """It can not be told, because an earlier step is missing."""
+    """It cannot be told, because an earlier step is missing."""
     return Condition(type_, "Unknown", reason, message)
 
 

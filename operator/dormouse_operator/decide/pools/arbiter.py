@@ -113,7 +113,7 @@ def _move(scene: Scene, waiter: Waiter) -> Grant | Yield | datetime | None:
 
 
 def _is_open(scene: Scene, place: Place) -> bool:
-    """Tell whether nothing is under way on the slot of a place."""
+    """Return whether nothing is under way on the slot of a place."""
     slot = scene.slots.get(place.slot)
     return slot is not None and slot.is_settled
 

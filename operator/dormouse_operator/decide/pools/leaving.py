@@ -50,7 +50,7 @@ def observed(tenants: Tenants, replica: Replica) -> Tenant:
 
 
 def is_out(slot: Slot, tenant: Tenant, tenants: Tenants, policy: PoolPolicy) -> bool:
-    """Tell whether a replica has given back what it has to, and can not take it again."""
+    """Return whether a replica has given back what it has to, and cannot take it again."""
     if tenant.state is TenantState.ABSENT:
         return True
     if tenant.grant_epoch:
@@ -61,7 +61,7 @@ def is_out(slot: Slot, tenant: Tenant, tenants: Tenants, policy: PoolPolicy) -> 
 
 
 def _fits(tenant: Tenant, tenants: Tenants, policy: PoolPolicy) -> bool:
-    """Tell whether a sleeper leaves no more than its reserve, or no more than others have left of theirs."""
+    """Return whether a sleeper leaves no more than its reserve, or no more than others have left of theirs."""
     if tenant.residual_bytes <= policy.sleeper_reserve_bytes:
         return True
     asleep = (other for other in tenants.values() if other.state is TenantState.ASLEEP)

@@ -87,7 +87,7 @@ def _clear_the_way(slot: Slot, tenants: Tenants, policy: PoolPolicy, now: dateti
 
 
 def is_intruder(slot: Slot, tenant: Tenant) -> bool:
-    """Tell whether a replica has memory that it was not given."""
+    """Return whether a replica has memory that it was not given."""
     return tenant.takes_memory and tenant.replica not in slot.may_hold
 
 

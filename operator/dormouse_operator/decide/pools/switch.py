@@ -67,7 +67,7 @@ def _mend(slot: Slot, tenants: Tenants, now: datetime, *, is_sick: bool) -> Step
 
 
 def _gone(slot: Slot, tenants: Tenants) -> set[Replica]:
-    """Return the holders of which nothing is left on the device, and that can not take any without being told."""
+    """Return the holders of which nothing is left on the device, and that cannot take any without being told."""
     return {holding.replica for holding in slot.holders if _is_gone(observed(tenants, holding.replica))}
 
 

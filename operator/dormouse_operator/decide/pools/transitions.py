@@ -89,7 +89,7 @@ def drop(slot: Slot, gone: Collection[Replica], now: datetime) -> Slot:
 
 
 def foul(slot: Slot, culprit: Replica | None, now: datetime) -> Slot:
-    """Give the device to nobody: a replica on it can not be ended, or (None) the device itself is sick."""
+    """Give the device to nobody: a replica on it cannot be ended, or (None) the device itself is sick."""
     granted = (Holding(slot.next, now),) if slot.next and slot.phase is SlotPhase.GRANTING else ()
     holders = (*slot.holders, *granted)
     return _changed(

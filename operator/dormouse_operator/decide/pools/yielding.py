@@ -59,7 +59,7 @@ def leaves_at(scene: Scene, holding: Holding, waiter: Waiter, place: Place) -> d
 
 
 def is_spare(scene: Scene, demand: Demand) -> bool:
-    """Tell whether a member has more awake than it asks for. While a gateway is not heard of, only idleness counts."""
+    """Return whether a member has more awake than it asks for. While a gateway is not heard, only idleness counts."""
     return demand.is_idle or (scene.gateways_heard and scene.awake.get(demand.key, 0) > demand.wanted)
 
 

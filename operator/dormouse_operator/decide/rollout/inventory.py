@@ -33,7 +33,7 @@ class Standing:
 
 
 def is_available(situation: Situation, pod: Pod) -> bool:
-    """Tell whether the pod is as it is ordered to be: serves, or sleeps or is about to."""
+    """Return whether the pod is as it is ordered to be: serves, or sleeps or is about to."""
     state = situation.state(pod)
     if pod.name in situation.condemned:  # what it says does not count; the kubelet asks it, too
         return pod.is_ready and pod.gate_open
@@ -57,19 +57,19 @@ def serving(situation: Situation) -> tuple[Pod, ...]:
 
 
 def is_rolling_out(situation: Situation, standing: Standing) -> bool:
-    """Tell whether pods that another is to take the place of still serve, or may serve again."""
+    """Return whether pods that another is to take the place of still serve, or may serve again."""
     return any(not situation.is_current(pod) for pod in (*standing.swappable, *standing.old))
 
 
 def is_swapping(situation: Situation, pod: Pod) -> bool:
-    """Tell whether the pod is out of the Service for another engine, or gets it now."""
+    """Return whether the pod is out of the Service for another engine, or gets it now."""
     worker = situation.worker(pod)
     can_be_swapped = _is_marked(pod) and situation.state(pod) in WAKEABLE
     return can_be_swapped or bool(worker and worker.swapping_to)
 
 
 def is_exchanging(situation: Situation, standing: Standing) -> bool:
-    """Tell whether anything is left that another takes the place of."""
+    """Return whether anything is left that another takes the place of."""
     others = [pod for pod in standing.ending if not situation.is_current(pod)]
     return bool(others) or is_rolling_out(situation, standing)
 
@@ -109,7 +109,7 @@ def _one_per_index(pods: Iterable[Pod]) -> tuple[Pod, ...]:
 
 
 def _is_swappable(situation: Situation, pod: Pod, filled: set[int]) -> bool:
-    """Tell whether the pod's engine can be swapped: one serves, sleeps, or comes up; the place is free.
+    """Return whether the pod's engine can be swapped: one serves, sleeps, or comes up; the place is free.
 
     A worker that is not heard for a moment, or whose probe was missed, keeps its pod: it owns the device.
     """
@@ -123,7 +123,7 @@ def _is_swappable(situation: Situation, pod: Pod, filled: set[int]) -> bool:
 
 
 def _may_be_back(situation: Situation, pod: Pod) -> bool:
-    """Tell whether a pod that served has an engine, or a worker of which only the answer is missing."""
+    """Return whether a pod that served has an engine, or a worker of which only the answer is missing."""
     stays = pod.has_opened and pod.can_be_asked and not _is_leaving(pod)
     state = situation.state(pod)
     return stays and (state is None or state in WAKEABLE)
@@ -134,7 +134,7 @@ def _is_marked(pod: Pod) -> bool:
 
 
 def _is_lost(situation: Situation, pod: Pod) -> bool:
-    """Tell whether the pod of another revision leaves already, or never served and never will."""
+    """Return whether the pod of another revision leaves already, or never served and never will."""
     has_failed = situation.state(pod) is WorkerState.FAILED
     never_served = not pod.has_opened and not is_available(situation, pod)
     return has_failed or never_served or _is_leaving(pod)

@@ -63,7 +63,7 @@ def _worth(situation: Situation, pod: Pod) -> int:
 
 
 def _is_present(situation: Situation, pod: Pod) -> bool:
-    """Tell whether the pod is of the revision that is wanted, and only one too many."""
+    """Return whether the pod is of the revision that is wanted, and only one too many."""
     return situation.is_current(pod)
 
 

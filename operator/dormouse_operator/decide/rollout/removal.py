@@ -30,7 +30,7 @@ def next_step(situation: Situation, pod: Pod) -> DeletePod | RemovePod | SetGate
 
 
 def _may_have_requests(situation: Situation, pod: Pod) -> bool:
-    """Tell whether a request may run there. A worker that does not answer may only be cut off from here."""
+    """Return whether a request may run there. A worker that does not answer may only be cut off from here."""
     if pod.has_ended or pod.owner_uid != situation.deployment.uid:
         return False
     state = situation.state(pod)

@@ -67,7 +67,7 @@ def progress_ends(situation: Situation, standing: Standing) -> datetime:
 
 
 def is_complete(situation: Situation, standing: Standing) -> bool:
-    """Tell whether all pods are as wanted, or were and only have to come back."""
+    """Return whether all pods are as wanted, or were and only have to come back."""
     if is_exchanging(situation, standing):
         return False
     recorded = situation.deployment.recorded
@@ -76,7 +76,7 @@ def is_complete(situation: Situation, standing: Standing) -> bool:
 
 
 def is_late(situation: Situation, standing: Standing) -> bool:
-    """Tell whether nothing happened for too long while replicas are missing."""
+    """Return whether nothing happened for too long while replicas are missing."""
     is_missing = len(_available(situation, standing)) < situation.wanted_replicas
     return is_missing and situation.now >= progress_ends(situation, standing)
 
@@ -86,7 +86,7 @@ def _available(situation: Situation, standing: Standing) -> list[Pod]:
 
 
 def _is_recorded(situation: Situation) -> bool:
-    """Tell whether the recorded conditions are about the revision that is wanted."""
+    """Return whether the recorded conditions are about the revision that is wanted."""
     recorded = situation.deployment.recorded.rollout
     return recorded is not None and recorded.revision == situation.revision
 

@@ -26,7 +26,7 @@ def relabels(situation: Situation) -> list[Relabel]:
 
 
 def _is_digest(worker: Worker) -> bool:
-    """Tell whether the worker's settings go by a digest of ours."""
+    """Return whether the worker's settings go by a digest of ours."""
     return _DIGEST.fullmatch(worker.settings_digest) is not None
 
 

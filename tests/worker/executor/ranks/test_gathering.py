@@ -190,7 +190,7 @@ def test_a_taken_port_is_told(pods):
     leader, followers = pods()
     with (
         listen_tcp("127.0.0.1", followers.place.message_port),
-        pytest.raises(GroupPortTaken, match=rf"can not listen on 127.0.0.1 port {followers.place.message_port}"),
+        pytest.raises(GroupPortTaken, match=rf"cannot listen on 127.0.0.1 port {followers.place.message_port}"),
     ):
         leader.init_device()
 

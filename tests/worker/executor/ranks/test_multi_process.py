@@ -278,7 +278,7 @@ def test_a_rank_that_can_not_go_back_breaks_the_group(groups):
     """Nobody would know what is awake."""
     executor = groups.start()
     groups.order(rank0={"refuse": ["undo_sleep"]}, rank1={"refuse": ["sleep"]})
-    with pytest.raises(RanksDisagree, match=r"rank 0.*: can not go back by undo_sleep"):
+    with pytest.raises(RanksDisagree, match=r"rank 0.*: cannot go back by undo_sleep"):
         executor.sleep(1, TAGS)
 
 
@@ -295,7 +295,7 @@ def test_a_rank_that_dies_while_it_falls_asleep_or_wakes_breaks_the_group_and_is
 
 def test_an_answer_that_no_message_can_carry_is_refused(groups):
     executor = groups.start()
-    with pytest.raises(InvalidArgument, match=r"rank 0.*'something_unsayable', whose answer can not be sent"):
+    with pytest.raises(InvalidArgument, match=r"rank 0.*'something_unsayable', whose answer cannot be sent"):
         executor.collective_rpc("something_unsayable")
     with pytest.raises(InvalidArgument, match=r"'nothing', which FakeRankWorker does not have"):
         executor.collective_rpc("nothing")

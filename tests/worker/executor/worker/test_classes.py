@@ -129,7 +129,7 @@ class TestExtension:
             ("Private", "has _note, which Own has too"),
             ("Settled", "has settings, which Own has too"),
             ("Building", "whose __init__ would never run"),
-            ("Foreign", "can not be mixed into Own: metaclass conflict"),
+            ("Foreign", "cannot be mixed into Own: metaclass conflict"),
             ("Nobody", "own_extensions has no Nobody"),
         ],
     )

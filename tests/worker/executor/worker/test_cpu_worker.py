@@ -129,7 +129,7 @@ def test_health_is_a_computation(worker):
 
 
 def test_an_allocation_that_fails_is_insufficient_memory(worker):
-    with pytest.raises(InsufficientMemory, match="blocks of 1024 bytes can not be allocated"):
+    with pytest.raises(InsufficientMemory, match="blocks of 1024 bytes cannot be allocated"):
         worker.initialize_cache(1 << 50, 0)
 
 

@@ -189,7 +189,7 @@ def test_all_ranks_of_a_stage_replay_or_none(worker, model_directory, kinds, has
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("triton", "attention_backend is triton, which can not compute this model"),
+        ("triton", "attention_backend is triton, which cannot compute this model"),
         ("none", "known are auto, triton, varlen, native, sdpa"),
     ],
 )
@@ -204,7 +204,7 @@ def test_a_backend_that_can_not_be_is_refused(model_directory, name, words):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_the_worker_says_what_to_do(model_directory):
     worker = GpuWorker(make_settings(model_directory, device="cuda"), 0)
-    with pytest.raises(InvalidSettings, match=r"device is cuda, which can not be used: .* set device to cpu"):
+    with pytest.raises(InvalidSettings, match=r"device is cuda, which cannot be used: .* set device to cpu"):
         worker.init_device()
 
 

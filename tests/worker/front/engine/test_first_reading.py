@@ -118,7 +118,7 @@ async def test_a_volume_that_answers_with_an_error_fails_the_worker_with_its_wor
         await house.until_state(State.FAILED)
         failure = house.front.worker.board.failure
         assert failure.reason == "ModelUnreadable"
-        assert f"{long_path}: a file there can not be read: [Errno {errno.ENAMETOOLONG}]" in failure.message
+        assert f"{long_path}: a file there cannot be read: [Errno {errno.ENAMETOOLONG}]" in failure.message
 
 
 class Reading:

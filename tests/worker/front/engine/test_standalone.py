@@ -45,7 +45,7 @@ async def test_what_an_operator_would_read_in_the_status_ends_it_with_one_and_is
 async def test_a_model_that_is_not_there_ends_it(open_house, tmp_path, capsys):
     async with open_house(standalone=True, ready=False, path=tmp_path / "nowhere") as house:
         assert await house.running == 1
-    assert "can not serve: ModelNotFound" in capsys.readouterr().err
+    assert "cannot serve: ModelNotFound" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("can_chat", "line"), [(True, "dormouse chat --model 'm' "), (False, "dormouse generate ")])

@@ -83,5 +83,5 @@ async def test_its_metrics_say_for_how_long_its_certificate_lasts(tmp_path):
 
 async def test_an_expired_certificate_ends_it_at_start_with_the_reason(tmp_path):
     write_bundle(tmp_path, a_bundle(AUTHORITY, Role.WORKER, lifetime=-DAY))
-    with pytest.raises(TlsError, match="can not be used: certificate has expired"):
+    with pytest.raises(TlsError, match="cannot be used: certificate has expired"):
         make_front(str(tmp_path))

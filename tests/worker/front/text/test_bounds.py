@@ -1,4 +1,4 @@
-"""Text that can not fit is refused by its bytes, where that can be proved; what would fit never is."""
+"""Text that cannot fit is refused by its bytes, where that can be proved; what would fit never is."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ async def test_without_any_tokenizer_text_is_refused_for_good_and_token_ids_are_
 
 
 async def test_a_tokenizer_that_could_not_be_converted_is_told_with_its_cause(open_house, bare_path):
-    problem = "its tokenizer can not be converted: [Errno 28] No space left on device: '/cache'"
+    problem = "its tokenizer cannot be converted: [Errno 28] No space left on device: '/cache'"
     async with open_house(Script(tokenizer_problem=problem), path=bare_path) as house:
         refused = await house.refusal(house.tokenize("hello"))
         assert refused.code() is grpc.StatusCode.FAILED_PRECONDITION

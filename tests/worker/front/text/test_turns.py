@@ -146,7 +146,7 @@ async def test_a_thread_is_taken_until_its_work_has_ended_whoever_left(work, thr
     left = await begin(work, "a", "x", LONG)
     left.cancel()
     await begin(work, "b", "x", LONG)
-    assert threads.names == ["a"], "what runs can not be cut"
+    assert threads.names == ["a"], "what runs cannot be cut"
     await threads.end("a")
     assert threads.names == ["b"]
 

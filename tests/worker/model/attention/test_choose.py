@@ -32,7 +32,7 @@ def test_a_cpu_has_our_own_kernels():
 def test_where_nobody_compiled_them_a_cpu_has_the_reference_alone():
     choice = choose("auto", replace(CPU, missing_kernels="there is no compiler"), [SHAPE])
     assert choice.candidates == ("sdpa",)
-    assert choice.refusals["native"] == "can not be used: there is no compiler"
+    assert choice.refusals["native"] == "cannot be used: there is no compiler"
 
 
 def test_where_both_can_ours_comes_first_and_the_reference_stays_behind():
@@ -53,7 +53,7 @@ def test_one_of_several_ranks_takes_the_preferred_backend_untimed():
 def test_who_wants_graphs_gets_no_backend_without_them():
     choice = choose("auto", H100, [SHAPE], wants_graphs=True)
     assert choice.candidates == ("triton",)
-    assert choice.refusals["varlen"] == "can not be captured in a CUDA graph"
+    assert choice.refusals["varlen"] == "cannot be captured in a CUDA graph"
 
 
 def test_graphs_are_given_up_where_the_only_backend_that_can_has_none():
@@ -92,7 +92,7 @@ def test_a_torch_without_block_tables_leaves_ours():
         (H100, replace(SHAPE, dtype=torch.float64), "not in float64"),
         (H100, replace(SHAPE, key_size=8), "keys of 8 elements per head are outside 16 … 256"),
         (H100, replace(SHAPE, value_size=512), "values of 512 elements per head are outside 16 … 256"),
-        (H100, replace(SHAPE, num_heads=9), "9 query heads can not share 8 key heads evenly"),
+        (H100, replace(SHAPE, num_heads=9), "9 query heads cannot share 8 key heads evenly"),
         (H100, replace(SHAPE, num_heads=129, num_kv_heads=1), "129 query heads of 128 elements on one key head"),
     ],
 )

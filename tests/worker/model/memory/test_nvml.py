@@ -24,7 +24,7 @@ class NvmlTimeoutError(NvmlError):
 
 
 class NotSupportedError(NvmlError):
-    """This device can not."""
+    """This device cannot."""
 
 
 class GpuIsLostError(NvmlError):
@@ -173,7 +173,7 @@ def test_a_device_that_is_lost_from_the_start_is_not_taken_for_none(bindings):
 
 def test_a_machine_without_nvml_is_told_in_the_log_and_goes_on(caplog):
     assert open_nvml(None, load=lambda name: __import__("no_" + name)) is None
-    assert "the GPU's health is not watched: NVML can not be used: ModuleNotFoundError" in caplog.text
+    assert "the GPU's health is not watched: NVML cannot be used: ModuleNotFoundError" in caplog.text
 
 
 def test_a_device_that_nvml_does_not_know_is_told_in_the_log_and_goes_on(bindings, caplog):

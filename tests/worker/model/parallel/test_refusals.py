@@ -1,4 +1,4 @@
-"""What can not be divided is refused at the start, with the numbers and the setting to change."""
+"""What cannot be divided is refused at the start, with the numbers and the setting to change."""
 
 import pytest
 

@@ -88,7 +88,7 @@ def test_a_store_that_nobody_holds_is_named(port):
 def test_a_port_that_is_taken_is_named():
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
-        with pytest.raises(InvalidSettings, match=f"rank 0 can not listen on 127.0.0.1:{taken}: .*in use"):
+        with pytest.raises(InvalidSettings, match=f"rank 0 cannot listen on 127.0.0.1:{taken}: .*in use"):
             connect(Layout(2, 1, 0), "127.0.0.1", taken, 0.5)
 
 

@@ -1,4 +1,4 @@
-"""The sampler as a whole: what is greedy, what is random, what can not go wrong."""
+"""The sampler as a whole: what is greedy, what is random, what cannot go wrong."""
 
 import collections
 

@@ -1,4 +1,4 @@
-"""Allowed tokens, bad words, min_tokens and the bias: what can not be said, and what happens when nothing is left."""
+"""Allowed tokens, bad words, min_tokens and the bias: what cannot be said, and what happens when nothing is left."""
 
 import math
 

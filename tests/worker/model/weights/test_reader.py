@@ -92,5 +92,5 @@ def test_a_file_that_vanished_since_its_header_was_read_is_told(file):
     save_file({"w": ROWS}, file)
     tensors = read_safetensors(file).tensors
     file.unlink()
-    with pytest.raises(ModelInvalid, match=r"model\.safetensors: can not be opened: .*No such file"):
+    with pytest.raises(ModelInvalid, match=r"model\.safetensors: cannot be opened: .*No such file"):
         read(CheckpointSource(lambda: tensors, {"w": "w"}), ROWS)

@@ -119,7 +119,7 @@ def test_nothing_that_exists_is_overwritten(original, load_from, tmp_path):
         ("{tmp}/link", "a symbolic link or a mount"),
         ("{tmp}/file", "exists and is no empty directory"),
         ("/proc", "a symbolic link or a mount"),
-        ("/proc/out", "can not be written"),
+        ("/proc/out", "cannot be written"),
     ],
 )
 def test_a_place_where_nothing_may_be_written_is_refused(original, load_from, tmp_path, directory, message):
@@ -162,7 +162,7 @@ def test_short_writes_are_gone_on_with(original, load_from, tmp_path):
 
 def test_an_error_of_the_disk_is_told_and_nothing_is_left(original, load_from, tmp_path):
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(InvalidArgument, match=r"can not be written: .*Input/output error"):
+    with pytest.raises(InvalidArgument, match=r"cannot be written: .*Input/output error"):
         save_sharded_state(load_from(original).weights, original, tmp_path / "saved", write=FullDisk(3, errno.EIO))
     assert sorted(tmp_path.iterdir()) == before
 

@@ -182,4 +182,4 @@ def test_an_expert_that_does_not_fit_the_others_is_told_with_its_name(tmp_path, 
     directory = write_tiny_model(tmp_path, "mixtral")
     names = [name for name in load_file(directory / "model.safetensors") if "layers.0" in name and "experts.1." in name]
     add_tensors(directory, **{names[0]: torch.ones(7, 9)})
-    assert_refused(load_from, directory, "model.layers.0.mlp.experts", "can not be converted")
+    assert_refused(load_from, directory, "model.layers.0.mlp.experts", "cannot be converted")

@@ -69,7 +69,7 @@ class RankConnection:
             self.has_ended = True
 
     def receive(self) -> list[RankMessage]:
-        """Return what has arrived; `has_ended` tells when nothing more will. What can not be decoded is an end too."""
+        """Return what has arrived; `has_ended` tells when nothing more will. What cannot be decoded is an end too."""
         messages: list[RankMessage] = []
         try:
             while not self.has_ended and (data := self._socket.recv(RECEIVE_BYTES)):

@@ -15,7 +15,7 @@ from dormouse_worker.files.model_files import check_model_files
 
 
 def make_hello(rank: int, settings: EngineSettings, environ: Mapping[str, str]) -> Hello:
-    """Return the greeting of a rank with these settings. A model that can not be read stands there as its error."""
+    """Return the greeting of a rank with these settings. A model that cannot be read stands there as its error."""
     group_id, pod = identity_of(environ)
     leaders = Layout(settings.tensor_parallel_size, settings.pipeline_parallel_size)  # one digest for all ranks
     try:

@@ -29,7 +29,7 @@ LAST_MOMENT_S = 1.0  # what an order gets to end by itself once the leader is go
 
 
 class LeaderGone(Exception):
-    """The leader hung up, or can not be reached."""
+    """The leader hung up, or cannot be reached."""
 
 
 class LeaderLine:
@@ -53,7 +53,7 @@ class LeaderLine:
             logger.warning("the leader is gone: %s", error)
 
     def receive(self) -> LeaderMessage:
-        """Wait for the next message. Raises LeaderGone, also for what can not be decoded: the stream is broken."""
+        """Wait for the next message. Raises LeaderGone, also for what cannot be decoded: the stream is broken."""
         while not self._inbox:
             try:
                 data = self._socket.recv(RECEIVE_BYTES)

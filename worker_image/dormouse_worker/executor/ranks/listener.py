@@ -172,7 +172,7 @@ def listen_tcp(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise GroupPortTaken(
-            f"rank 0's pod can not listen on {host} port {port} for the other ranks (--master-port + 1): {error}"
+            f"rank 0's pod cannot listen on {host} port {port} for the other ranks (--master-port + 1): {error}"
         ) from error
     return listener
 

@@ -85,7 +85,7 @@ def encode(message: LeaderMessage | RankMessage) -> bytes:
 
 
 def encode_value(value: Any) -> msgspec.Raw:
-    """Return a value as an answer carries it. Raises TypeError for what MessagePack can not say."""
+    """Return a value as an answer carries it. Raises TypeError for what MessagePack cannot say."""
     return msgspec.Raw(_encoder.encode(value))
 
 

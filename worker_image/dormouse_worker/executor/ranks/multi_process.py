@@ -256,11 +256,11 @@ class MultiProcessExecutor:
         self._raise_failed(replies)
 
     def _undo(self, ranks: tuple[int, ...], method: str, *args: Any) -> None:
-        """Have these ranks go back. Raises RanksDisagree if one can not: nobody knows then what is awake."""
+        """Have these ranks go back. Raises RanksDisagree if one cannot: nobody knows then what is awake."""
         if not ranks:
             return
         for rank, answer in self._ready().call(method, *args, ranks=ranks).failed.items():
-            raise RanksDisagree(f"{self._name(rank)}: can not go back by {method}: {answer.error}: {answer.message}")
+            raise RanksDisagree(f"{self._name(rank)}: cannot go back by {method}: {answer.error}: {answer.message}")
 
     def _out_of_step(self, replies: Replies) -> RanksDisagree:
         rank = agreement.culprit(replies.failed)

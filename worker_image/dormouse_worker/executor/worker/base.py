@@ -110,12 +110,12 @@ class WorkerBase(ABC):
         """See `Executor.save_sharded_state`."""
 
     def verify(self) -> None:
-        """See `Executor.verify`. Who recorded no golden tokens can not prove that it computes."""
+        """See `Executor.verify`. Who recorded no golden tokens cannot prove that it computes."""
         raise Damaged(f"{type(self).__name__} has no golden tokens to repeat")
 
     @abstractmethod
     def check_health(self) -> None:
-        """Raise if this worker can not compute."""
+        """Raise if this worker cannot compute."""
 
     @abstractmethod
     def shutdown(self) -> None:

@@ -49,7 +49,7 @@ def _extend(worker: type[WorkerBase], extension_cls: str) -> type[WorkerBase]:
         return type(worker.__name__, (worker, extension), {"__module__": worker.__module__})
     except TypeError as error:  # metaclasses or memory layouts that do not go together
         raise InvalidSettings(
-            f"worker_extension_cls is {extension_cls!r}, which can not be mixed into {worker.__qualname__}: {error}"
+            f"worker_extension_cls is {extension_cls!r}, which cannot be mixed into {worker.__qualname__}: {error}"
         ) from error
 
 

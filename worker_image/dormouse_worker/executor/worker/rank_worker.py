@@ -72,7 +72,7 @@ class RankWorker(WorkerBase):
 
     @abstractmethod
     def make_device(self) -> Device:
-        """Return the device; the first thing that may touch it. Raises InvalidSettings if it can not be used."""
+        """Return the device; the first thing that may touch it. Raises InvalidSettings if it cannot be used."""
 
     def make_graph_maker(self) -> GraphMaker | None:
         """Return who records decode steps; None where nothing can."""
@@ -150,7 +150,7 @@ class RankWorker(WorkerBase):
         model = self._loaded()
         self._free_cache()
         spec, counts, prefaults = model.cache_spec, (num_gpu_blocks, num_cpu_blocks), self.settings.prefault_kv_cache
-        what = f"{num_gpu_blocks} + {num_cpu_blocks} blocks of {spec.block_bytes} bytes can not be allocated"
+        what = f"{num_gpu_blocks} + {num_cpu_blocks} blocks of {spec.block_bytes} bytes cannot be allocated"
         try:
             with RankBarrier(self._group(), "initialize_cache") as meeting, memory_errors(what):
                 self._allocation = Allocation(

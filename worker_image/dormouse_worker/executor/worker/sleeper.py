@@ -33,7 +33,7 @@ class Sleeper:
         assert level == LIGHTEST or not kept_blocks, "only the lightest level keeps blocks"
         watch, before_bytes = Stopwatch(), self.meter.own_bytes()
         self.device.synchronize()
-        with memory_errors("the copies that a sleep needs can not be made"):
+        with memory_errors("the copies that a sleep needs cannot be made"):
             self.allocation.sleep(level, tags, kept_blocks, watch)
         with watch.phase("drop"):
             self.meter.release_unused()
@@ -44,7 +44,7 @@ class Sleeper:
     def prepare(self, tags: Collection[str]) -> int:
         """See `WorkerBase.prepare_wake_up`."""
         assert set(tags) <= set(TAGS), tags
-        with memory_errors("the wake can not be prepared"):
+        with memory_errors("the wake cannot be prepared"):
             return self.allocation.prepare(tags)
 
     def wake(

@@ -53,7 +53,7 @@ class TraceProfiler:
     def stop(self) -> Path:
         """Write the trace and return its path; the profile is over even if that fails.
 
-        Raises WrongState if none runs, ProfileNotWritten if the trace can not be written.
+        Raises WrongState if none runs, ProfileNotWritten if the trace cannot be written.
         """
         path = self._path
         if self._running is None or path is None:
@@ -66,7 +66,7 @@ class TraceProfiler:
             self._path = None
             with contextlib.suppress(OSError):
                 path.unlink()  # half a trace looks like one
-            raise ProfileNotWritten(f"the trace {path} can not be written: {error}") from error
+            raise ProfileNotWritten(f"the trace {path} cannot be written: {error}") from error
         logger.info("rank %d: profile written to %s", self._rank, path)
         return path
 

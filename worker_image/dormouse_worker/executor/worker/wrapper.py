@@ -67,9 +67,9 @@ class WorkerWrapper:
         except WorkerError:
             raise
         except Exception as error:
-            logger.exception("rank %d: %s can not be built", self._rank, self._worker_class)
+            logger.exception("rank %d: %s cannot be built", self._rank, self._worker_class)
             raise InvalidSettings(
-                f"worker_cls is {self._worker_class!r}, which can not be built with (settings, rank): "
+                f"worker_cls is {self._worker_class!r}, which cannot be built with (settings, rank): "
                 f"{type(error).__name__}: {error}"
             ) from error
 

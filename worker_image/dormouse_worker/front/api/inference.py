@@ -31,7 +31,7 @@ LOAD_INTERVAL_S = 0.25  # numbers are told at most so often: each message costs 
 
 
 class InferenceService(rpc.InferenceServicer):
-    """One worker's inference calls. While the model's files can not be read, only the state answers."""
+    """One worker's inference calls. While the model's files cannot be read, only the state answers."""
 
     def __init__(self, worker: Worker, proofs: Proofs, traces: Traces = UNTRACED) -> None:
         self._worker = worker
@@ -114,7 +114,7 @@ class InferenceService(rpc.InferenceServicer):
         model = self._worker.served.edition.model
         if isinstance(model, WorkerError):
             self._worker.check_admission()
-            raise CallError(grpc.StatusCode.UNAVAILABLE, "the model's files can not be read")
+            raise CallError(grpc.StatusCode.UNAVAILABLE, "the model's files cannot be read")
         if name and name not in model.names:
             known = ", ".join(model.names)
             raise CallError(grpc.StatusCode.NOT_FOUND, f"model is {name!r}; this worker knows: {known}")

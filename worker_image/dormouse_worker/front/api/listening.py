@@ -15,7 +15,7 @@ def listen(add_port: Callable[[str], int], host: str, port: int, flag: str) -> i
 
 def port_error(flag: str, port: int, error: Exception) -> RuntimeError:
     """Return the error that names the flag."""
-    return RuntimeError(f"{flag} {port}: can not listen there; is it taken? ({error})")
+    return RuntimeError(f"{flag} {port}: cannot listen there; is it taken? ({error})")
 
 
 def plain_host(host: str) -> str | None:

@@ -38,7 +38,7 @@ class Room:
 
     @property
     def is_full(self) -> bool:
-        """Tell whether one more would be too many."""
+        """Return whether one more would be too many."""
         return self.num_open >= self.limit
 
 

@@ -39,7 +39,7 @@ FIXED: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """One set of settings, and the model that they name or why it can not be read."""
+    """One set of settings, and the model that they name or why it cannot be read."""
 
     front: FrontSettings
     engine: EngineSettings

@@ -140,7 +140,7 @@ class EngineLink:
         return self._clock() - self._last_message_s
 
     async def start(self, socket_path: Path) -> None:
-        """Listen, start the engine and return; it connects when it is up. Raises OSError if it can not be started.
+        """Listen, start the engine and return; it connects when it is up. Raises OSError if it cannot be started.
 
         Does nothing after `stop`. Must not be called while an engine is alive.
         """

@@ -28,7 +28,7 @@ async def agree_with_itself(worker: Worker, on_ready: Callable[[], None]) -> Non
         elif state is State.FAILED:
             failure = worker.board.failure
             assert failure is not None, "FAILED has a reason"
-            print(f"dormouse-worker can not serve: {failure.reason}: {failure.message}", file=sys.stderr, flush=True)
+            print(f"dormouse-worker cannot serve: {failure.reason}: {failure.message}", file=sys.stderr, flush=True)
             worker.died.set()
 
 

@@ -37,7 +37,7 @@ class StandbyEngine:
             words = f"the new engine is still {self.status.state.lower()} after {timeout_s:g} s (timeout_seconds)"
             return Failure("ProgressDeadlineExceeded", words)
         except OSError as error:
-            return Failure("EngineDied", f"the engine process can not be started: {error}")
+            return Failure("EngineDied", f"the engine process cannot be started: {error}")
 
     def give_up(self, reason: str, message: str) -> None:
         """End the waiting; nothing happens if its start has ended already."""

@@ -37,7 +37,7 @@ class EngineKeeper:
         return f"EngineKeeper({self._budget!r})"
 
     async def start(self) -> None:
-        """Start the engine and look after it. Raises OSError if it can not be started for the first time."""
+        """Start the engine and look after it. Raises OSError if it cannot be started for the first time."""
         await self._worker.link.start(self._socket_path)
         self._tasks = asyncio.create_task(self._keep()), asyncio.create_task(self._watch())
 
@@ -72,7 +72,7 @@ class EngineKeeper:
             # shielded: a process that was half started when we are cancelled must be known to the link, which ends it
             await asyncio.shield(self._worker.link.start(self._socket_path))
         except OSError as error:
-            self._worker.note_death(f"the engine process can not be started: {error}")
+            self._worker.note_death(f"the engine process cannot be started: {error}")
 
     async def _watch(self) -> None:
         """End an engine found late at two looks in a row: once may be a front that was held up itself."""

@@ -162,7 +162,7 @@ class EngineSwap:
             return
 
     async def _start_beside(self, edition: EngineConfig, standby: StandbyEngine, timeout_s: float) -> Failure | None:
-        """Return why the new engine can not serve, None if it can."""
+        """Return why the new engine cannot serve, None if it can."""
         path = self._workshop.socket_dir / f"engine-{next(self._numbers)}.sock"
         failure = await standby.start(path, timeout_s)
         if failure is not None:
@@ -189,7 +189,7 @@ class EngineSwap:
         return f"the engine before is {worker.board.state.lower()} again"
 
     async def _adopt(self, edition: EngineConfig, standby: StandbyEngine) -> None:
-        """End the old engine, then follow the new one: until then it is nobody's, so that it can not be disturbed."""
+        """End the old engine, then follow the new one: until then it is nobody's, so that it cannot be disturbed."""
         old = self._worker.link
         old.events = Retired()
         await old.stop()

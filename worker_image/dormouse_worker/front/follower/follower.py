@@ -78,7 +78,7 @@ class FollowerFront:
     """Everything composed. Use: start, run until stopped, which returns the exit code."""
 
     def __init__(self, settings: FrontSettings, keeper: RankKeeper, pod: str) -> None:
-        """Needs a running event loop. Raises TlsError where the certificate can not be used."""
+        """Needs a running event loop. Raises TlsError where the certificate cannot be used."""
         self._settings = settings
         self._keeper = keeper
         self._certificate = Certificate(settings.mutual_tls_dir)

@@ -65,7 +65,7 @@ class RankKeeper:
     async def _live(self) -> bool:
         """Start all, wait until one ends, end the others; return whether all had joined."""
         for rank in self.ranks:
-            self._processes.append(await self._spawn(rank))  # one by one: what has started is known if the next can not
+            self._processes.append(await self._spawn(rank))  # one by one: what has started is known if the next cannot
         tasks = asyncio.create_task(self._await_joined()), asyncio.create_task(self._watch())
         waits = [asyncio.create_task(process.wait()) for process in self._processes]
         try:

@@ -143,7 +143,7 @@ def _first_sampling(model: Model, request: pb.GenerateRequest, prepared: Prepare
 
 
 async def _resume(model: Model, request: pb.GenerateRequest, sampling: Sampling, assembly: TextAssembly) -> Resumed:
-    """Feed the resumed tokens to the text. Raises CallError if the caller can not have so many bytes of it."""
+    """Feed the resumed tokens to the text. Raises CallError if the caller cannot have so many bytes of it."""
     resume, ends = request.resume, frozenset(sampling.stop_token_ids)
     try:
         resumed = await model.work.run(

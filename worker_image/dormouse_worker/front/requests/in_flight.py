@@ -155,7 +155,7 @@ class RequestTable:
         try:
             num_tokens = stream.push(output)
         except Exception:
-            logger.exception("output can not be delivered", extra={"fields": {"request": output.request_id}})
+            logger.exception("output cannot be delivered", extra={"fields": {"request": output.request_id}})
             self._send(AbortRequests([output.request_id]))
             self._fail(output.request_id, "its output could not be turned into an answer")
             return

@@ -36,7 +36,7 @@ M = TypeVar("M", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Stands where a request should: gRPC's deserializers can not refuse."""
+    """Stands where a request should: gRPC's deserializers cannot refuse."""
 
     field: str
     value: str

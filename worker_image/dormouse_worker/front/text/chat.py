@@ -22,11 +22,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 DEFAULT, TOOL_USE = "default", "tool_use"
-OWN_VARIABLES = ("messages", "tools", "add_generation_prompt")  # a caller's template_args can not replace these
+OWN_VARIABLES = ("messages", "tools", "add_generation_prompt")  # a caller's template_args cannot replace these
 
 
 class TemplateRefused(Exception):
-    """The chat can not be rendered; the message is for the caller."""
+    """The chat cannot be rendered; the message is for the caller."""
 
 
 class GenerationBlock(Extension):

@@ -65,7 +65,7 @@ class TemplateProcess:
         return f"TemplateProcess({self._process.pid if self._process else 'not running'})"
 
     def start(self) -> None:
-        """Start it unless it runs. Raises TemplateRefused if the templates can not be compiled."""
+        """Start it unless it runs. Raises TemplateRefused if the templates cannot be compiled."""
         if self._process is not None:
             return
         environ = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
@@ -154,7 +154,7 @@ class Renderer:
         return bool(self._names)
 
     async def warm(self) -> None:
-        """Start a process before it is needed. Templates that can not be compiled say so when they are needed."""
+        """Start a process before it is needed. Templates that cannot be compiled say so when they are needed."""
         if self._names and len(self._idle) == MAX_PROCESSES:
             with contextlib.suppress(TemplateRefused):
                 await self._run("", TemplateProcess.start)

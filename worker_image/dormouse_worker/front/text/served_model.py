@@ -35,7 +35,7 @@ class Model:
     work: TextWork
 
     async def prompt_token_ids(self, request: pb.GenerateRequest, caller: str, max_model_len: int) -> list[int]:
-        """Return the prompt's ids. Raises CallError INVALID_ARGUMENT if a chat can not be rendered, or text not fit."""
+        """Return the prompt's ids. Raises CallError INVALID_ARGUMENT if a chat cannot be rendered, or text not fit."""
         kind = request.WhichOneof("prompt")
         if kind == "token_ids":
             return list(request.token_ids.ids)
@@ -55,7 +55,7 @@ class Model:
             validation.refuse("sampling_params.stop", f"{len(stops)} strings", limit)
 
     async def bad_words_token_ids(self, words: Sequence[str], caller: str) -> tuple[tuple[int, ...], ...]:
-        """Return the token sequences that must not be sampled; what the model can not say anyway is left out."""
+        """Return the token sequences that must not be sampled; what the model cannot say anyway is left out."""
         if not words:
             return ()
         found = await self.work.run(

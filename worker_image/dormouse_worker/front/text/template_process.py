@@ -2,7 +2,7 @@
 
 A template comes with a model, its variables come from callers: neither is trusted. The front writes orders to standard
 input and reads answers from standard output: JSON behind its length. It kills this process when an answer is late; what
-is limited here is what it can not limit: memory, and the processor's time if the front should be gone.
+is limited here is what it cannot limit: memory, and the processor's time if the front should be gone.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def main() -> None:
         sources, special_tokens = setup["sources"], setup["special_tokens"]
         templates = ChatTemplates(sources, special_tokens, now=clock, max_chars=setup["max_chars"])
     except Exception as error:  # noqa: BLE001  what it computes can fail in any way
-        why = f"the model's chat template can not be compiled: {type(error).__name__}: {error}"
+        why = f"the model's chat template cannot be compiled: {type(error).__name__}: {error}"
         sink.write(encode({REFUSED: why}))
         return
     sink.write(encode({TEXT: ""}))

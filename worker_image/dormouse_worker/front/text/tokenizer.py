@@ -54,7 +54,7 @@ class TextCodec:
 
     @classmethod
     def load(cls, model_path: Path) -> TextCodec:
-        """Read tokenizer.json. Raises TokenizerMissing, or ModelInvalid if it can not be read."""
+        """Read tokenizer.json. Raises TokenizerMissing, or ModelInvalid if it cannot be read."""
         file = model_path / "tokenizer.json"
         if not file.is_file():
             raise TokenizerMissing(

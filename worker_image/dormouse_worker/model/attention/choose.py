@@ -1,7 +1,7 @@
 """Which attention backends a model can use on a machine, and why not the others. Pure: no device is touched.
 
 attention_backend = auto     the built-in ones that can, the likely fastest first; `measure` times them
-                  = a name   that one, built in or of an entry point, or an error that says why it can not
+                  = a name   that one, built in or of an entry point, or an error that says why it cannot
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def choose(
     require_known(setting, factories)
     refusal = refuse(factories[setting], machine, shapes)
     if refusal is not None:
-        raise InvalidSettings(f"attention_backend is {setting}, which can not compute this model: it {refusal}")
+        raise InvalidSettings(f"attention_backend is {setting}, which cannot compute this model: it {refusal}")
     return Choice((setting,))
 
 
@@ -74,7 +74,7 @@ def require_known(setting: str, factories: Mapping[str, BackendFactory]) -> None
 
 
 def refuse(factory: BackendFactory, machine: Machine, shapes: Sequence[AttentionShape]) -> str | None:
-    """Return why a backend can not compute one of the layers; None = it can compute all."""
+    """Return why a backend cannot compute one of the layers; None = it can compute all."""
     return next((reason for shape in shapes if (reason := factory.supports(machine, shape)) is not None), None)
 
 
@@ -94,6 +94,6 @@ def _choose_among_built_in(machine: Machine, shapes: Sequence[AttentionShape], *
     refusals[REFERENCE] = "is the reference, for where nothing else can"
     capturable = [name for name in able if BUILT_IN[name].graph_support is not GraphSupport.NEVER]
     if wants_graphs and capturable:
-        others = dict.fromkeys(sorted(set(able) - set(capturable)), "can not be captured in a CUDA graph")
+        others = dict.fromkeys(sorted(set(able) - set(capturable)), "cannot be captured in a CUDA graph")
         return Choice(tuple(capturable), refusals | others)
     return Choice(tuple(able), refusals)

@@ -129,7 +129,7 @@ class AttentionBackend(Protocol):
 
     @staticmethod
     def supports(machine: Machine, shape: AttentionShape) -> str | None:
-        """Return why such a layer can not be computed on such a machine; None = it can. Touches no device."""
+        """Return why such a layer cannot be computed on such a machine; None = it can. Touches no device."""
 
     def workspace_bytes(self) -> int:
         """Return the device memory that the backend keeps; 0 = none."""

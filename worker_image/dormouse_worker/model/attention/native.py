@@ -98,13 +98,13 @@ class NativeBackend(EagerBackend):
         if machine.device_type != "cpu":
             return f"runs on processors, not on {machine.device_type} devices"
         if machine.missing_kernels is not None:
-            return f"can not be used: {machine.missing_kernels}"
+            return f"cannot be used: {machine.missing_kernels}"
         if shape.dtype not in TYPES:
             return f"reads float32 and bfloat16, not {str(shape.dtype).removeprefix('torch.')}"
         if max(shape.key_size, shape.value_size) > MAX_HEAD_SIZE:
             return f"takes head sizes up to {MAX_HEAD_SIZE}, and this is {max(shape.key_size, shape.value_size)}"
         if shape.num_heads % shape.num_kv_heads:
-            return f"{shape.num_heads} query heads can not share {shape.num_kv_heads} key heads evenly"
+            return f"{shape.num_heads} query heads cannot share {shape.num_kv_heads} key heads evenly"
         return None
 
     def plan(self, metadata: AttentionMetadata, device: torch.device) -> NativePlan:  # noqa: ARG002

@@ -183,7 +183,7 @@ def _unsupported_shape(shape: AttentionShape) -> str | None:
         if not MIN_HEAD_SIZE <= size <= MAX_HEAD_SIZE:
             return f"{what}s of {size} elements per head are outside {MIN_HEAD_SIZE} … {MAX_HEAD_SIZE}"
     if shape.num_heads % shape.num_kv_heads:
-        return f"{shape.num_heads} query heads can not share {shape.num_kv_heads} key heads evenly"
+        return f"{shape.num_heads} query heads cannot share {shape.num_kv_heads} key heads evenly"
     if padded(shape.heads_per_kv_head) * _query_bytes(shape) > TILE_BYTES:
         return (
             f"{shape.heads_per_kv_head} query heads of {shape.key_size} elements on one key head "

@@ -140,12 +140,12 @@ def _unsupported_shape(shape: AttentionShape) -> str | None:
     if shape.key_size % 8 or shape.key_size > MAX_HEAD_SIZE:
         return f"needs head sizes that are multiples of 8 up to {MAX_HEAD_SIZE}, and this is {shape.key_size}"
     if shape.num_heads % shape.num_kv_heads:
-        return f"{shape.num_heads} query heads can not share {shape.num_kv_heads} key heads evenly"
+        return f"{shape.num_heads} query heads cannot share {shape.num_kv_heads} key heads evenly"
     return None
 
 
 def _unsupported_pages(machine: Machine, shape: AttentionShape) -> str | None:
-    """Say why blocks of this size can not be read: by FlashAttention-2 in large pages, else by cuDNN."""
+    """Say why blocks of this size cannot be read: by FlashAttention-2 in large pages, else by cuDNN."""
     if shape.block_size % FLASH_PAGE_TOKENS == 0:
         return None
     small = f"reads blocks of {shape.block_size} tokens through cuDNN alone"

@@ -47,7 +47,7 @@ QUANTIZERS: Mapping[str, Needs] = MappingProxyType(
 
 
 def check_device(name: str, capability: Capability | None, dtype: str, config: Mapping[str, Any]) -> None:
-    """Raise InvalidSettings if this device can not compute the model of this config.json in this setting's dtype.
+    """Raise InvalidSettings if this device cannot compute the model of this config.json in this setting's dtype.
 
     A device without a capability, the CPU, computes everything that transformers loads on it.
     """

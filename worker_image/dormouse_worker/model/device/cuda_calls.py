@@ -50,7 +50,7 @@ class CudaCalls:
         return values[0] if len(values) == 1 else tuple(values)
 
     def _free_bytes(self) -> int:
-        """Return what is free for the words of an error; 0 where even that can not be told."""
+        """Return what is free for the words of an error; 0 where even that cannot be told."""
         code, *values = self.bindings.cuMemGetInfo()
         return int(values[0]) if code == self.bindings.CUresult.CUDA_SUCCESS else 0
 
@@ -93,6 +93,6 @@ def open_cuda(load: Callable[[str], Any] = importlib.import_module) -> CudaCalls
         calls.call("cuInit", 0)
     except Exception as error:  # no package, no library, no device: each in an error of its own
         raise InvalidSettings(
-            f"device is cuda, which can not be used: {type(error).__name__}: {error}; {KNOB}"
+            f"device is cuda, which cannot be used: {type(error).__name__}: {error}; {KNOB}"
         ) from error
     return calls

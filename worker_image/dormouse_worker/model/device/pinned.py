@@ -1,4 +1,4 @@
-"""Host memory from which a GPU copies at full speed: pages that can not move, registered with the driver.
+"""Host memory from which a GPU copies at full speed: pages that cannot move, registered with the driver.
 
 torch's own pinned memory is rounded up to powers of two and kept for ever; this is exact, and goes back when unmapped.
 """
@@ -29,7 +29,7 @@ class PinnedDriver:
 
     @property
     def pinned_bytes(self) -> int:
-        """Return how much host memory can not move."""
+        """Return how much host memory cannot move."""
         return sum(self._registered.values())
 
     def seams(self, start: int, end: int) -> list[int]:

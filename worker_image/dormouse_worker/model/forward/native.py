@@ -22,7 +22,7 @@ class NativePath:
         return f"NativePath({self._decoder!r})"
 
     def fits(self, packed: PackedInput, rows: Ints) -> bool:
-        """See `ForwardPath`. Weights that still arrive are waited for layer by layer, which these kernels can not."""
+        """See `ForwardPath`. Weights that still arrive are waited for layer by layer, which these kernels cannot."""
         del packed, rows
         return not self._beside.model.weights.is_arriving
 

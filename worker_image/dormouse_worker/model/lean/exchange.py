@@ -12,7 +12,7 @@ from dormouse_worker.model.parallel.communicator import ALONE, Communicator
 
 
 class Exchange:
-    """Answers the kernels' `sum_up` for one pass after the other. An exception can not pass through them: it waits."""
+    """Answers the kernels' `sum_up` for one pass after the other. An exception cannot pass through them: it waits."""
 
     def __init__(self) -> None:
         self._group: Communicator = ALONE

@@ -82,7 +82,7 @@ def measure_around(read: Read, make: Callable[[], object], unmake: Callable[[], 
     """Make something; return by how much the reading fell, which may be negative. It is there afterwards, made once.
 
     With `unmake` it is made again until two makings agree, so that a neighbour who moved during one of them is found
-    out; without, a neighbour who moved while it was made and was quiet before and after can not be told apart.
+    out; without, a neighbour who moved while it was made and was quiet before and after cannot be told apart.
     """
     costs: list[int] = []
     for making in range(MAX_MAKINGS):

@@ -14,7 +14,7 @@ from typing import Protocol
 
 logger = logging.getLogger(__name__)
 
-# Xids after which results of this device can not be trusted, or none will come: those that NVIDIA's catalogue answers
+# Xids after which results of this device cannot be trusted, or none will come: those that NVIDIA's catalogue answers
 # with a reset of the GPU. Others are a program's own fault, or are followed by one of these.
 FATAL_XIDS: Mapping[int, str] = MappingProxyType(
     {
@@ -56,7 +56,7 @@ class DriverPid(Protocol):
     """Where `own_bytes` learns who we are."""
 
     def driver_pid(self) -> int | None:
-        """Return this process's id in the initial process namespace, None if that can not be told."""
+        """Return this process's id in the initial process namespace, None if that cannot be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class HealthCheck:
         return None
 
     def _ecc_fault(self) -> GpuFault | None:
-        """An uncorrectable error always comes with an Xid too, but the event can be missed: the count can not."""
+        """An uncorrectable error always comes with an Xid too, but the event can be missed: the count cannot."""
         count = self._nvml.uncorrectable_ecc_errors()
         if count is None:
             return None

@@ -114,7 +114,7 @@ def open_nvml(visible_devices: str | None, load: Callable[[str], Any] = importli
         bindings = load("cuda.bindings.nvml")
         bindings.init_v2()
     except Exception as error:  # noqa: BLE001  no package, no library, no driver: each in an error of its own
-        logger.warning("the GPU's health is not watched: NVML can not be used: %s: %s", type(error).__name__, error)
+        logger.warning("the GPU's health is not watched: NVML cannot be used: %s: %s", type(error).__name__, error)
         return None
     try:
         return DriverNvml(bindings, selector)

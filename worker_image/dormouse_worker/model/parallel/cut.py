@@ -15,7 +15,7 @@ from dormouse_worker.model.weights.skeleton import iter_tensors
 def cut(module: Any, layout: Layout) -> Mapping[str, Share]:
     """Leave of the module what the rank computes; return for each tensor left, by its name, what it is of the whole.
 
-    Raises InvalidSettings, with the numbers, if the model can not be divided so.
+    Raises InvalidSettings, with the numbers, if the model cannot be divided so.
     """
     first_names: dict[int, str] = {}
     whole = {name: tensor for name, tensor in iter_tensors(module)}  # noqa: C416  keeps them alive: identities count

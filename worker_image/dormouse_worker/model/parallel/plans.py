@@ -75,7 +75,7 @@ def planned_modules(module: Any, ends: Sequence[Any], tensor: int) -> Iterator[t
         if any(part is end for end in ends):
             continue
         if style is not None and style not in STYLES:
-            raise InvalidSettings(f"{refused} wants {path} divided as {style}, which this version can not; set it to 1")
+            raise InvalidSettings(f"{refused} wants {path} divided as {style}, which this version cannot; set it to 1")
         if style is not None and style != REPLICATED:
             yield path, style
 

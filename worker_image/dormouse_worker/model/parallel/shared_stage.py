@@ -89,7 +89,7 @@ def share(
     timeout_s: float,
     kernels: Kernels | Missing,
 ) -> SharedStage | None:
-    """Return the memory that this rank shares with its stage; None where one of them can not.
+    """Return the memory that this rank shares with its stage; None where one of them cannot.
 
     Until then they have another way to `sum_up`. Raises RuntimeError as the store does.
     """
@@ -99,7 +99,7 @@ def share(
         is_ready = not (memory is None or others is None or isinstance(kernels, Missing))
         num_without = sum_up(torch.tensor([float(not is_ready)])).item()
         if num_without or memory is None or others is None or isinstance(kernels, Missing):
-            logger.warning("%d of %d ranks can not share memory: sums are slower", num_without, layout.tensor)
+            logger.warning("%d of %d ranks cannot share memory: sums are slower", num_without, layout.tensor)
             return None
         logger.info("%d ranks add up in memory that they share", layout.tensor)
         address = addressof(c_char.from_buffer(memory))
@@ -138,7 +138,7 @@ def _open(where: str, num_bytes: int) -> mmap.mmap | None:
         with Path(path).open("r+b") as file:
             memory = mmap.mmap(file.fileno(), num_bytes + TOKEN_BYTES)
     except (OSError, ValueError) as error:  # ValueError: there is less
-        logger.warning("the memory of the stage's first rank, %s, can not be opened: %s", path, error)
+        logger.warning("the memory of the stage's first rank, %s, cannot be opened: %s", path, error)
         return None
     return memory if memory[num_bytes:] == bytes.fromhex(token) else None
 
@@ -154,7 +154,7 @@ def _find_others(layout: Layout, store: Store, held: ExitStack) -> Array[c_int32
             found.append(os.pidfd_open(int(store.get(_process(rank)))))
             held.callback(os.close, found[-1])
     except OSError as error:
-        logger.warning("the other ranks' processes can not be watched: %s", error)
+        logger.warning("the other ranks' processes cannot be watched: %s", error)
         return None
     return (c_int32 * len(found))(*found)
 

@@ -61,7 +61,7 @@ class Splitter:
     def _split_linear(self, name: str, part: Any, style: str, num_packed: int) -> None:
         if type(part) not in (nn.Linear, Conv1D):
             raise InvalidSettings(
-                f"tensor_parallel_size is {self._layout.tensor}; {name} is a {type(part).__name__}, which can not be "
+                f"tensor_parallel_size is {self._layout.tensor}; {name} is a {type(part).__name__}, which cannot be "
                 "divided; set it to 1"
             )
         out_dim = 0 if isinstance(part, nn.Linear) else 1
@@ -104,7 +104,7 @@ class Splitter:
             if not isinstance(part, base) or len(part.weight) != vocabulary.size:
                 raise InvalidSettings(
                     f"tensor_parallel_size is {self._layout.tensor}; a {type(part).__name__} of {len(part.weight)} "
-                    f"rows can not be divided by a vocabulary of {vocabulary.size}; set it to 1"
+                    f"rows cannot be divided by a vocabulary of {vocabulary.size}; set it to 1"
                 )
             self._slice(part, "weight", 0, spans)
             self._slice(part, "bias", 0, spans)

@@ -114,7 +114,7 @@ def _silence(module: Any, plan: StagePlan) -> None:
         elif next(embedding.parameters(), None) is not None:
             raise InvalidSettings(
                 f"pipeline_parallel_size is above 1; {type(module).__name__} has a {type(embedding).__name__} at "
-                f"{name}, which can not be left to the first stage; set it to 1"
+                f"{name}, which cannot be left to the first stage; set it to 1"
             )
 
 

@@ -59,7 +59,7 @@ def connect_from_environment(
 
 
 def _open_store(layout: Layout, host: str, port: int, timeout: timedelta) -> TCPStore:
-    """Return the store. Raises InvalidSettings where rank 0 can not listen, RankLost where it is not reached."""
+    """Return the store. Raises InvalidSettings where rank 0 cannot listen, RankLost where it is not reached."""
     listener = _listen(host, port) if layout.rank == 0 else None
     try:
         return TCPStore(
@@ -79,7 +79,7 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=socket.getaddrinfo(host, port)[0][0])
     except OSError as error:
-        raise InvalidSettings(f"rank 0 can not listen on {host}:{port}: {error}") from error
+        raise InvalidSettings(f"rank 0 cannot listen on {host}:{port}: {error}") from error
 
 
 def _is_there(store: TCPStore, name: str) -> bool:

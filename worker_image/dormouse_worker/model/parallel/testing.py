@@ -56,7 +56,7 @@ class FakeGroup:
         return [future.result() for future in futures]
 
     def mend(self) -> None:
-        """Begin anew, nobody waiting and nothing on its way; a real group can not."""
+        """Begin anew, nobody waiting and nothing on its way; a real group cannot."""
         for barrier in (self.everybody, *self.stages):
             barrier.reset()
         self.lines = [Queue() for _ in self.layouts]

@@ -120,14 +120,14 @@ def _read(file: int, tensor: StoredTensor, position: int, target: torch.Tensor) 
                 raise ModelChanged(f"{tensor.file}: cut to {position} bytes while it was read; copy the file again")
             buffer, position = buffer[num_bytes:], position + num_bytes
     except OSError as error:
-        raise ModelInvalid(f"{tensor.file}: can not be read: {error}") from error
+        raise ModelInvalid(f"{tensor.file}: cannot be read: {error}") from error
 
 
 def _open(stack: ExitStack, file: Path) -> int:
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise ModelInvalid(f"{file}: can not be opened: {error}") from error
+        raise ModelInvalid(f"{file}: cannot be opened: {error}") from error
     stack.callback(os.close, descriptor)
     return descriptor
 

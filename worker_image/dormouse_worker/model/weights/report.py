@@ -37,7 +37,7 @@ def judge(found: Any, module: Any, path: Path, stored: Stored) -> None:
     `found` is transformers' LoadStateDictInfo about this module.
     """
     for target, details in sorted(found.conversion_errors.items()):
-        raise ModelInvalid(f"{path}: the tensors for {target} can not be converted: {_explain(details, stored)}")
+        raise ModelInvalid(f"{path}: the tensors for {target} cannot be converted: {_explain(details, stored)}")
     for name, shape, wanted in sorted(found.mismatched_keys):
         raise wrong_shape(name, stored[name].file if name in stored else path, tuple(shape), tuple(wanted))
     Places(module).check_strangers(found.unexpected_keys, stored)

@@ -39,7 +39,7 @@ def save_sharded_state(
     """Make a new model directory with these weights and the model's small files.
 
     In a group every rank calls this, and writes its own file into one directory that all of them see. Raises
-    InvalidArgument about the directory or a model whose weights can not be stored so, WrongState while the weights
+    InvalidArgument about the directory or a model whose weights cannot be stored so, WrongState while the weights
     sleep, StorageFull; nothing is left of what was begun then, whichever rank it was that failed. Raises RankLost.
     """
     if store.is_asleep:
@@ -128,7 +128,7 @@ class _Saving:
             size = _size(_storable(self._store))
             failure = StorageFull(f"{self._target}: no room for {size} bytes of weights: {error.strerror}")
         else:
-            failure = InvalidArgument(f"directory is {str(self._directory)!r}, which can not be written: {error}")
+            failure = InvalidArgument(f"directory is {str(self._directory)!r}, which cannot be written: {error}")
         failure.__cause__ = error
         return failure
 

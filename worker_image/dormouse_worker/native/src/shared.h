@@ -68,7 +68,7 @@ class Shared {
     return slots + (num_met_.load(std::memory_order_relaxed) % 2 * stage.num_ranks + rank) * SLOT_FLOATS;
   }
 
-  // Returns when all ranks have come, or when that can not be waited for: nobody may come again then.
+  // Returns when all ranks have come, or when that cannot be waited for: nobody may come again then.
   DmMet meet(const DmStage &stage) {
     uint32_t number = num_met_.load();
     bool is_last = num_here_.fetch_add(1) + 1 == stage.num_ranks;
