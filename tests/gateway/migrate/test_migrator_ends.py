@@ -116,15 +116,14 @@ async def test_a_worker_that_does_not_take_the_rest_ends_the_stream_with_the_rea
 
 
 async def test_a_gap_in_what_the_next_worker_says_ends_the_stream(house):
-    async with narrators(2, dies_after=4, skips=False) as workers:
+    async with narrators(2, dies_after=4, lives=2, holds_after=1) as workers:
         await house.add("tiny", workers)
-        for worker in workers:
-            worker.lives = 2
         call = ask(house, sampling_params=ONE)
         await call.read()
         for worker in workers:
             worker.skips = not worker.seen
             worker.lives = 0 if worker.skips else 1
+            worker.gate.set()
         error = await refusal_of(call)
     assert error.code() is grpc.StatusCode.UNAVAILABLE
     assert "tokens where its worker says" in error.details()
