@@ -75,6 +75,7 @@ class Reflector:
         self._rng = rng or random.Random()  # noqa: S311  # jitter needs no cryptography
         self._objects: dict[ObjectKey, Resource] = {}
         self._unlisted = set(self._namespaces)
+        self._failures: dict[str | None, int] = dict.fromkeys(self._namespaces, 0)  # in a row
         self.synced = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -99,16 +100,15 @@ class Reflector:
 
     async def _follow(self, namespace: str | None) -> None:
         """List and watch one namespace, again after every break."""
-        failures = 0
         while True:
             try:
                 version = await self._relist(namespace)
                 while True:
                     version = await self._watch(namespace, version)
-                    failures = 0
+                    self._failures[namespace] = 0
             except KubeError as error:
-                failures += 1
-                delay_s = self._pause_s(error, failures)
+                self._failures[namespace] += 1
+                delay_s = self._pause_s(error, self._failures[namespace])
                 level = logging.DEBUG if isinstance(error, Gone) else logging.WARNING  # Gone is normal after silence
                 _LOG.log(level, "watching %s broke, again in %.1f s: %s", self._kind.plural, delay_s, error)
                 await self._sleep(delay_s)
@@ -137,6 +137,7 @@ class Reflector:
         """Follow changes until the server ends the watch; return the version to continue from."""
         watch = self._api.watch(self._kind, namespace, resource_version=version, label_selector=self._label_selector)
         async for event in watch:
+            self._failures[namespace] = 0  # it works: a later break is a new one
             version = event.object["metadata"]["resourceVersion"]
             if event.type == "DELETED":
                 self._remove(key_of(event.object))

@@ -148,6 +148,19 @@ async def test_an_outage_is_waited_out_with_growing_pauses_that_have_an_end():
     assert 5.0 <= rig.pauses[-1] <= 10.0
 
 
+async def test_a_watch_that_told_something_makes_the_next_break_a_first_one():
+    rig = Rig()
+    rig.kube.fail("list", PODS, Unavailable("down"), times=6)
+    async with rig:
+        await rig.settle()
+        rig.kube.put(PODS, pod("one"))
+        await rig.settle()
+        rig.kube.end_watches(Unavailable("cut"))
+        await rig.settle()
+    assert len(rig.pauses) == 7
+    assert rig.pauses[-1] <= 0.2 < rig.pauses[-2]
+
+
 async def test_the_server_decides_the_least_pause():
     rig = Rig()
     rig.kube.fail("list", PODS, Unavailable("busy", retry_after_s=7.0))

@@ -123,9 +123,10 @@ class Holder:
 
     async def _wait(self, deployment: Deployment, request: _Request) -> Lease:
         """Have the request wait in line for its worker."""
-        self._enter(deployment.key, request)
+        current, policy = self._enter(deployment.key, request)
         wait, is_taken = request.wait, False
         try:
+            self._look_at(current, policy, request)
             async with asyncio.timeout(max(0.0, wait.deadline_s - self.clock())):
                 terms = self._queue.terms(deployment.key)
                 if terms and not request.granted.done():
@@ -166,8 +167,8 @@ class Holder:
     def _request(self, deployment: Deployment, wait: HoldTicket, demand: Demand) -> _Request:
         return _Request(deployment.key, wait.num_bytes, self.clock(), wait, demand)
 
-    def _enter(self, key: ObjectKey, request: _Request) -> None:
-        """Put the request in line. Raises CallError if it may not wait."""
+    def _enter(self, key: ObjectKey, request: _Request) -> tuple[Deployment, WaitPolicy]:
+        """Put the request in line; return for what, as it is now. Raises CallError if it may not wait."""
         deployment = self._router.catalogue.get(key)
         is_awake = self._router.pool.is_ready(key)
         refusal = refusals.ending() if self._is_closed else _refusal(key, deployment, is_awake=is_awake)
@@ -180,9 +181,15 @@ class Holder:
             self._queue.enter(request, terms, max_requests=deployment.max_held)
         except HoldFull as error:
             raise refusals.hold_full(deployment, str(error)) from error
-        # Nothing changed for those who were there; of who wants any worker the first is asked for again.
-        self._let_go(deployment, terms, (request,) if request.like else self._queue.in_turn(key, {None}))
-        self._settle(key)
+        return deployment, terms
+
+    def _look_at(self, deployment: Deployment, terms: WaitPolicy, request: _Request) -> None:
+        """Assign a worker if the request that came can have one: nothing changed for those who were there.
+
+        Of those that want any worker the first in line is asked for again.
+        """
+        self._let_go(deployment, terms, (request,) if request.like else self._queue.in_turn(request.key, {None}))
+        self._settle(request.key)
 
     def _end(self, request: _Request, deployment: Deployment, *, is_taken: bool) -> None:
         """Forget the request, whichever way it went; a lease that nobody took goes back."""

@@ -45,6 +45,54 @@ async def test_a_probe_that_is_missed_as_the_spec_changes_keeps_the_pod(rig):
     assert len(serving(rig)) == 1
 
 
+async def test_a_worker_that_stays_silent_is_replaced(rig):
+    await rig.serving(rollout=SWAP, lifecycle={"drainTimeoutSeconds": 60})
+    before = uids(rig)
+    rig.apply(engine=NEW)
+    rig.workers.workers.clear()
+    await passes(rig, 3)
+    assert uids(rig) == before
+    rig.clock.step(61)
+    await passes(rig, 3)
+    rig.clock.step(61)  # nobody knows what runs there: it has the time to drain
+    await passes(rig, 20)
+    assert not before & uids(rig)
+    assert len(serving(rig)) == 1
+    assert rig.condition("Progressing")[1] == "Complete"
+
+
+async def test_a_worker_that_falls_silent_for_good_in_its_swap_is_replaced(rig):
+    await rig.serving(rollout=SWAP, lifecycle={"drainTimeoutSeconds": 60})
+    before = uids(rig)
+    rig.apply(engine=NEW)
+    await passes(rig, 1)
+    rig.workers.workers.clear()
+    for _ in range(2):
+        rig.clock.step(61)
+        await passes(rig, 20)
+    assert not before & uids(rig)
+    assert len(serving(rig)) == 1
+
+
+async def test_a_worker_that_refuses_the_operator_is_replaced_at_once(rig):
+    await rig.serving(rollout=SWAP)
+    before = uids(rig)
+    rig.worker().unwelcome = "the ticket is of nobody"
+    rig.apply(engine=NEW)
+    await passes(rig, 20)
+    assert not before & uids(rig)
+    assert len(serving(rig)) == 1
+
+
+async def test_a_sleeper_that_cannot_wake_gets_the_new_engine(rig):
+    await rig.serving(rollout=SWAP, lifecycle={"desiredState": "Asleep"})
+    rig.worker().missing_bytes = 1 << 30
+    rig.apply(engine=NEW, lifecycle={"desiredState": "Active"})
+    await passes(rig, 30)
+    assert len(serving(rig)) == 1
+    assert rig.condition("Progressing")[1] == "Complete"
+
+
 async def test_a_worker_that_crashes_again_and_again_is_recreated_with_what_is_wanted(rig):
     await rig.serving(rollout=SWAP)
     before = uids(rig)

@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+MAX_COMPILE_SIZE = 1 << 20  # tokens of a pass
+
 
 def _flag(what: str, metavar: str | None = None, **bounds: Any) -> msgspec.Meta:
     """Return what a flag's help says, `{default}` being the default, and what may be said."""
@@ -107,7 +109,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         _flag("cuda: record decode steps as graphs, which cost memory and seconds at the start (default {default})"),
     ] = True
     compile_sizes: Annotated[
-        tuple[Annotated[int, msgspec.Meta(ge=1, le=1 << 20)], ...],
+        tuple[Annotated[int, msgspec.Meta(ge=1, le=MAX_COMPILE_SIZE)], ...],
         _flag(
             "let torch compile the layers for passes of so many tokens: at the start, some seconds for each size; "
             "without effect where our own kernels compute, as on most cpus (default: none)",

@@ -70,7 +70,7 @@ class ModelRunner:
         )
         self._promised: PromisedTokens | None = None
         self._late: LateAnswer | None = None  # to the last pass, where it promised nothing
-        self._has_failed = False  # a batch was not begun: the next one may build on it
+        self._has_failed = False  # a batch could not begin: one that builds on it is refused
 
     def __repr__(self) -> str:
         return f"ModelRunner({self.cache!r}, {self._input!r}, {self._paths!r})"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from dormouse_operator.decide.rollout.change import Change, change_of
 from dormouse_operator.decide.situation import Situation
@@ -16,6 +17,7 @@ from dormouse_operator.model import WAKEABLE, Pod, WorkerState
 
 LEAVING = "Leaving"  # reason of the gate of a pod that is drained to be deleted
 SWAPPING = "Swapping"  # reason of the gate of a pod that is drained to get another engine
+SILENCE = timedelta(seconds=60)  # of a worker whose engine is to be swapped; then another pod takes its place
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +125,20 @@ def _is_swappable(situation: Situation, pod: Pod, filled: set[int]) -> bool:
 
 
 def _may_be_back(situation: Situation, pod: Pod) -> bool:
-    """Return whether a pod that served has an engine, or a worker of which only the answer is missing."""
+    """Return whether the worker of a pod that served missed an answer, or a probe, a moment ago."""
     stays = pod.has_opened and pod.can_be_asked and not _is_leaving(pod)
-    state = situation.state(pod)
-    return stays and (state is None or state in WAKEABLE)
+    is_silent = situation.state(pod) is None and pod.name not in situation.observed.refusing
+    is_unready = situation.state(pod) is WorkerState.READY
+    return stays and (is_silent or is_unready) and situation.now < _patience_ends(situation, pod)
+
+
+def _patience_ends(situation: Situation, pod: Pod) -> datetime:
+    """Return until when nothing is made of a silence: a while after the spec changed, or the pod's swap began."""
+    recorded = situation.deployment.recorded.rollout
+    is_recorded = recorded is not None and recorded.revision == situation.revision
+    begin = recorded.since if recorded and is_recorded and recorded.since else situation.now
+    began_to_swap = pod.gate_since if pod.gate_since and _is_marked(pod) else begin
+    return max(begin, began_to_swap) + SILENCE
 
 
 def _is_marked(pod: Pod) -> bool:

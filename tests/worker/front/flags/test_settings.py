@@ -157,6 +157,7 @@ def test_flags_of_a_group_that_contradict_each_other_are_named(flags, message, c
         ("--pipeline-parallel-size", "65"),
         ("--seed", str(1 << 63)),
         ("--compile-sizes", ",".join(map(str, range(1, 66)))),
+        ("--compile-sizes", "4,1048577"),
         ("--gpu-memory-utilization", "0"),
         ("--gpu-memory-utilization", "1.1"),
         ("--gpu-memory-utilization", "nan"),

@@ -38,14 +38,16 @@ def integer(least: float | None, most: float | None = None) -> Callable[[str], i
     return parse
 
 
-def sizes(most: int | None) -> Callable[[str], tuple[int, ...]]:
-    """Return a parser of at most so many sizes of at least 1; it returns them ascending, each once."""
+def sizes(most: int | None, largest: int) -> Callable[[str], tuple[int, ...]]:
+    """Return a parser of at most so many sizes from 1 to the largest; it returns them ascending, each once."""
 
     def parse(text: str) -> tuple[int, ...]:
         parts = [part.strip() for part in text.split(",")]
         if not all(re.fullmatch(r"[1-9]\d{0,8}", part) for part in parts):
             raise argparse.ArgumentTypeError(f"{text!r} is no list of sizes; write numbers above 0 as in 1,2,4,8")
         parsed = tuple(sorted({int(part) for part in parts}))
+        if parsed[-1] > largest:
+            raise argparse.ArgumentTypeError(f"{text!r} has {parsed[-1]}; allowed: 1 to {largest}")
         if most is not None and len(parsed) > most:
             raise argparse.ArgumentTypeError(f"{text!r} has {len(parsed)} sizes; at most {most} are allowed")
         return parsed

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from dormouse_worker.common.knobs import KNOBS, Knob
-from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.settings import MAX_COMPILE_SIZE, EngineSettings
 from dormouse_worker.front.flags import flag_types
 
 
@@ -70,7 +70,7 @@ def _parser_of(knob: Knob) -> Callable[[str], object] | None:
     if knob.kind is int:
         return flag_types.integer(knob.meta.ge, knob.meta.le)
     if knob.kind is tuple:
-        return flag_types.sizes(knob.meta.max_length)
+        return flag_types.sizes(knob.meta.max_length, MAX_COMPILE_SIZE)
     return flag_types.share if knob.kind is float else None
 
 

@@ -4,7 +4,8 @@
     graph    a decode step that was recorded
     eager    any pass, in torch: our own decoder (lean), else transformers' module
 
-All of a model's paths say the same bits: which one computes is a matter of time alone.
+All of a model's paths say the same bits, so which one computes is a matter of time alone. One exception is named where
+it is asked for: a compiled size may round differently (decision 20).
 """
 
 from __future__ import annotations
