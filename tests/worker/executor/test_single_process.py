@@ -23,7 +23,7 @@ def make_executor(environ=None, **settings):
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"device": "tpu"}, InvalidSettings, "device is 'tpu'; this version has cpu, cuda"),
+        ({"device": "tpu"}, InvalidSettings, "device is 'tpu'; allowed are cpu, cuda"),
         ({"block_size": 0}, InvalidSettings, "block_size is 0"),
         ({"worker_cls": "Worker"}, InvalidSettings, "worker_cls is 'Worker'; the class's qualified name is needed"),
         ({}, ModelNotFound, "/nowhere"),
