@@ -44,7 +44,7 @@ ARG GENERATED_IN_RECORD
 ARG RARELY_LOADED
 COPY requirements/operator.txt /opt/requirements.txt
 RUN python3 -m venv /opt/venv \
-    && pip install --quiet --no-compile --require-hashes --only-binary=:all: -r /opt/requirements.txt \
+    && pip install --quiet --no-compile --no-deps --require-hashes --only-binary=:all: -r /opt/requirements.txt \
     && pip uninstall --quiet --yes setuptools pip \
     && rm -rf ${INSTALLERS} ${GENERATED} \
     && sed -i -E "\#${GENERATED_IN_RECORD}#d" /opt/venv/lib/python3*/site-packages/kubernetes-*.dist-info/RECORD \
@@ -57,7 +57,7 @@ ARG GENERATED_IN_RECORD
 ARG RARELY_LOADED
 COPY requirements/gateway.txt /opt/requirements.txt
 RUN python3 -m venv /opt/venv \
-    && pip install --quiet --no-compile --require-hashes --only-binary=:all: -r /opt/requirements.txt \
+    && pip install --quiet --no-compile --no-deps --require-hashes --only-binary=:all: -r /opt/requirements.txt \
     && pip uninstall --quiet --yes setuptools pip \
     && rm -rf ${INSTALLERS} ${GENERATED} \
     && sed -i -E "\#${GENERATED_IN_RECORD}#d" /opt/venv/lib/python3*/site-packages/kubernetes-*.dist-info/RECORD \
@@ -66,7 +66,7 @@ RUN python3 -m venv /opt/venv \
 FROM base AS worker-env
 COPY requirements/worker.txt /opt/requirements.txt
 RUN python3 -m venv /opt/venv \
-    && pip install --quiet --no-compile --require-hashes --only-binary=:all: -r /opt/requirements.txt \
+    && pip install --quiet --no-compile --no-deps --require-hashes --only-binary=:all: -r /opt/requirements.txt \
     && pip uninstall --quiet --yes pip \
     && { python3 -m compileall -qq -j 0 --invalidation-mode unchecked-hash /opt/venv/lib || true; }  # templates are no code
 

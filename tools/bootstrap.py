@@ -117,7 +117,10 @@ def finish(building: Path, final: Path) -> None:
 
 
 def download_wheels() -> None:
-    """Download every locked wheel once; a half-finished download is thrown away."""
+    """Download every locked wheel once; a half-finished download is thrown away.
+
+    The lock is whole, so pip resolves nothing: older ones fail on an extra of a package that has a newer release.
+    """
     final = wheels_dir()
     if final.is_dir():
         return
@@ -128,7 +131,7 @@ def download_wheels() -> None:
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir(parents=True)
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-cache-dir"]
-    run(*pip, "--require-hashes", "--only-binary=:all:", "--dest", building, "-r", LOCK_FILE)
+    run(*pip, "--no-deps", "--require-hashes", "--only-binary=:all:", "--dest", building, "-r", LOCK_FILE)
     finish(building, final)
     say(f"packages downloaded in {time.monotonic() - started:.0f} s")
 

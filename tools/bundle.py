@@ -68,8 +68,9 @@ class RealHands:
         """See Hands."""
         pip = [sys.executable, "-m", "pip"]
         run([*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT])
-        offline: list[str | Path] = ["--no-index", "--find-links", wheels_dir(), "--require-hashes", "--dest", folder]
-        run([*pip, "download", "--quiet", *offline, "-r", ROOT / "requirements" / "cli.txt"])
+        offline: list[str | Path] = ["--no-index", "--find-links", wheels_dir(), "--dest", folder]
+        locked: list[str | Path] = ["--no-deps", "--require-hashes", "-r", ROOT / "requirements" / "cli.txt"]
+        run([*pip, "download", "--quiet", *offline, *locked])
 
 
 def fill(folder: Path, names: Names, hands: Hands) -> None:

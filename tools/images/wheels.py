@@ -40,8 +40,8 @@ def download_for_image(settings: Settings, say: Callable[[str], None]) -> Path:
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir(parents=True)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-cache-dir"]
-    command += ["--require-hashes", "--only-binary=:all:", "--python-version", version, "--dest", str(building)]
-    command += ["--find-links", str(bootstrap.wheels_dir())]
+    command += ["--no-deps", "--require-hashes", "--only-binary=:all:", "--python-version", version]
+    command += ["--dest", str(building), "--find-links", str(bootstrap.wheels_dir())]
     for lock in LOCKS:
         run_program([*command, "--requirement", str(settings.source / lock)])
     bootstrap.finish(building, final)
