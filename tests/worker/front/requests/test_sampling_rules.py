@@ -88,6 +88,16 @@ LIMITS = [
     ),
     ({"bad_words": ["a"] * 64}, {"bad_words": ["a"] * 65}, "bad_words is 65 items; allowed: at most 64 words"),
     ({"bad_words": ["a" * 64]}, {"bad_words": ["a" * 65]}, "bad_words is 65 bytes; allowed: 1 to 64 bytes each"),
+    (
+        {},
+        {"structured_outputs": {"json_schema": "{}"}},
+        "structured_outputs is json_schema; allowed: unset: this version has no grammars",
+    ),
+    (
+        {},
+        {"structured_outputs": {}},
+        "structured_outputs is set; allowed: unset: this version has no grammars",
+    ),
 ]
 
 

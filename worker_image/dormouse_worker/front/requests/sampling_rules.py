@@ -74,6 +74,13 @@ def _min_above_max(params: pb.SamplingParams, vocab_size: int) -> str | None:
     return str(params.min_tokens) if params.HasField("max_tokens") and params.min_tokens > params.max_tokens else None
 
 
+def _is_structured(params: pb.SamplingParams, vocab_size: int) -> str | None:
+    del vocab_size  # this rule is about what no engine does yet
+    return (
+        params.structured_outputs.WhichOneof("constraint") or "set" if params.HasField("structured_outputs") else None
+    )
+
+
 def _is_penalty(value: float) -> bool:
     return abs(value) <= MAX_PENALTY
 
@@ -127,4 +134,5 @@ RULES: tuple[Rule, ...] = (
     Rule("allowed_token_ids", _IN_VOCABULARY, partial(_unknown_token, "allowed_token_ids")),
     Rule("bad_words", f"at most {MAX_BAD_WORDS} words", partial(_too_many, "bad_words", MAX_BAD_WORDS)),
     Rule("bad_words", f"1 to {MAX_BAD_WORD_BYTES} bytes each", partial(_bad_lengths, "bad_words", MAX_BAD_WORD_BYTES)),
+    Rule("structured_outputs", "unset: this version has no grammars", _is_structured),
 )
