@@ -52,10 +52,12 @@ class _WorkerStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WorkerSta
     """brings memory back and verifies it"""
     WORKER_STATE_FAILED: _WorkerState.ValueType  # 9
     """see WorkerStatus.failure"""
+    WORKER_STATE_STANDBY: _WorkerState.ValueType  # 10
+    """no engine process, nothing held of the device: sleep level 3"""
 
 class WorkerState(_WorkerState, metaclass=_WorkerStateEnumTypeWrapper):
     """The life of a worker: STARTING → LOADING → PROFILED → INITIALIZING → READY ⇄ DRAINING → ASLEEP → WAKING → READY,
-    and FAILED from anywhere.
+    FAILED from anywhere, and STANDBY from anywhere (sleep level 3), which a wake leaves for STARTING.
     """
 
 WORKER_STATE_UNSPECIFIED: WorkerState.ValueType  # 0
@@ -78,6 +80,8 @@ WORKER_STATE_WAKING: WorkerState.ValueType  # 8
 """brings memory back and verifies it"""
 WORKER_STATE_FAILED: WorkerState.ValueType  # 9
 """see WorkerStatus.failure"""
+WORKER_STATE_STANDBY: WorkerState.ValueType  # 10
+"""no engine process, nothing held of the device: sleep level 3"""
 Global___WorkerState: _TypeAlias = WorkerState  # noqa: Y015
 
 class _DrainMode:
@@ -191,6 +195,11 @@ class WorkerStatus(_message.Message):
     COMPUTE_PATH_FIELD_NUMBER: _builtins.int
     ENGINE_FAILURES_FIELD_NUMBER: _builtins.int
     LAST_ENGINE_FAILURE_UNIX_SECONDS_FIELD_NUMBER: _builtins.int
+    INSTANCE_FIELD_NUMBER: _builtins.int
+    GRANT_FIELD_NUMBER: _builtins.int
+    NEEDS_GRANT_FIELD_NUMBER: _builtins.int
+    REFUSED_SLOT_EPOCH_FIELD_NUMBER: _builtins.int
+    MISSING_BYTES_FIELD_NUMBER: _builtins.int
     state: Global___WorkerState.ValueType
     """where the worker is in its life"""
     pod_uid: _builtins.str
@@ -235,6 +244,14 @@ class WorkerStatus(_message.Message):
     """engines that ended though nobody asked, since this container started"""
     last_engine_failure_unix_seconds: _builtins.float
     """when the last one ended, by the clock of its node; 0 = never"""
+    instance: _builtins.str
+    """drawn when the front starts: a container that restarted has another"""
+    needs_grant: _builtins.bool
+    """started with --device-grants: the device is used under a grant only"""
+    refused_slot_epoch: _builtins.int
+    """slot epoch in force when it last refused a sleep or a wake; 0 = never did"""
+    missing_bytes: _builtins.int
+    """as its last refused PrepareWakeUp said; 0 after a wake that was not refused"""
     @_builtins.property
     def report(self) -> Global___MemoryReport:
         """unset until profiled"""
@@ -262,6 +279,10 @@ class WorkerStatus(_message.Message):
     @_builtins.property
     def last_engine_failure(self) -> Global___Failure:
         """why the engine, or a follower's ranks, ended the last time; unset = never did"""
+
+    @_builtins.property
+    def grant(self) -> Global___DeviceGrant:
+        """unset = none"""
 
     def __init__(
         self,
@@ -295,14 +316,53 @@ class WorkerStatus(_message.Message):
         compute_path: _builtins.str = ...,
         engine_failures: _builtins.int = ...,
         last_engine_failure_unix_seconds: _builtins.float = ...,
+        instance: _builtins.str = ...,
+        grant: Global___DeviceGrant | None = ...,
+        needs_grant: _builtins.bool = ...,
+        refused_slot_epoch: _builtins.int = ...,
+        missing_bytes: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "last_engine_failure", b"last_engine_failure", "report", b"report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "grant", b"grant", "last_engine_failure", b"last_engine_failure", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_path", b"compute_path", "engine_failures", b"engine_failures", "epoch", b"epoch", "failure", b"failure", "freed_bytes", b"freed_bytes", "host_copy_bytes", b"host_copy_bytes", "last_engine_failure", b"last_engine_failure", "last_engine_failure_unix_seconds", b"last_engine_failure_unix_seconds", "last_sleep_phases", b"last_sleep_phases", "last_sleep_seconds", b"last_sleep_seconds", "last_wake_phases", b"last_wake_phases", "last_wake_seconds", b"last_wake_seconds", "model_digest", b"model_digest", "node_rank", b"node_rank", "num_cpu_blocks", b"num_cpu_blocks", "num_gpu_blocks", b"num_gpu_blocks", "pod_uid", b"pod_uid", "ranks", b"ranks", "report", b"report", "request_counter", b"request_counter", "residual_bytes", b"residual_bytes", "running_requests", b"running_requests", "settings_digest", b"settings_digest", "sleep_level", b"sleep_level", "sleeping_tags", b"sleeping_tags", "state", b"state", "swapping_to", b"swapping_to", "version", b"version", "waiting_requests", b"waiting_requests"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_path", b"compute_path", "engine_failures", b"engine_failures", "epoch", b"epoch", "failure", b"failure", "freed_bytes", b"freed_bytes", "grant", b"grant", "host_copy_bytes", b"host_copy_bytes", "instance", b"instance", "last_engine_failure", b"last_engine_failure", "last_engine_failure_unix_seconds", b"last_engine_failure_unix_seconds", "last_sleep_phases", b"last_sleep_phases", "last_sleep_seconds", b"last_sleep_seconds", "last_wake_phases", b"last_wake_phases", "last_wake_seconds", b"last_wake_seconds", "missing_bytes", b"missing_bytes", "model_digest", b"model_digest", "needs_grant", b"needs_grant", "node_rank", b"node_rank", "num_cpu_blocks", b"num_cpu_blocks", "num_gpu_blocks", b"num_gpu_blocks", "pod_uid", b"pod_uid", "ranks", b"ranks", "refused_slot_epoch", b"refused_slot_epoch", "report", b"report", "request_counter", b"request_counter", "residual_bytes", b"residual_bytes", "running_requests", b"running_requests", "settings_digest", b"settings_digest", "sleep_level", b"sleep_level", "sleeping_tags", b"sleeping_tags", "state", b"state", "swapping_to", b"swapping_to", "version", b"version", "waiting_requests", b"waiting_requests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WorkerStatus: _TypeAlias = WorkerStatus  # noqa: Y015
+
+@_typing.final
+class DeviceGrant(_message.Message):
+    """The right to use a device, given by the operator for a slot of a pool."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SLOT_FIELD_NUMBER: _builtins.int
+    SLOT_EPOCH_FIELD_NUMBER: _builtins.int
+    BUDGET_BYTES_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    slot: _builtins.str
+    """as the pool calls it"""
+    slot_epoch: _builtins.int
+    """counts the slot's holders"""
+    budget_bytes: _builtins.int
+    """of the device's memory for this worker; 0 = as its settings say"""
+    device: _builtins.str
+    """as the claim's driver calls it: a GPU's UUID, or the driver's name of a device; "" = any"""
+    def __init__(
+        self,
+        *,
+        slot: _builtins.str = ...,
+        slot_epoch: _builtins.int = ...,
+        budget_bytes: _builtins.int = ...,
+        device: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget_bytes", b"budget_bytes", "device", b"device", "slot", b"slot", "slot_epoch", b"slot_epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeviceGrant: _TypeAlias = DeviceGrant  # noqa: Y015
 
 @_typing.final
 class RankStatus(_message.Message):
@@ -548,7 +608,7 @@ class PrepareSleepRequest(_message.Message):
     epoch: _builtins.int
     """of the operator that asks"""
     level: _builtins.int
-    """1 or 2, as in SleepRequest"""
+    """1, 2 or 3, as in SleepRequest"""
     mode: Global___DrainMode.ValueType
     """what happens to running requests"""
     request_counter: _builtins.int
@@ -607,12 +667,12 @@ class SleepRequest(_message.Message):
     epoch: _builtins.int
     """of the operator that asks"""
     level: _builtins.int
-    """1: weights stay in host memory; 2: weights are dropped"""
+    """1: weights stay in host memory; 2: weights are dropped; 3: the engine process ends (STANDBY)"""
     mode: Global___DrainMode.ValueType
     """what happens to running requests, where PrepareSleep was not called"""
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """empty = all; else of: weights, kv_cache"""
+        """empty = all; else of: weights, kv_cache; level 3 takes all"""
 
     def __init__(
         self,
@@ -701,6 +761,70 @@ class WakeUpRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WakeUpRequest: _TypeAlias = WakeUpRequest  # noqa: Y015
+
+@_typing.final
+class GrantDeviceRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    SLOT_FIELD_NUMBER: _builtins.int
+    SLOT_EPOCH_FIELD_NUMBER: _builtins.int
+    BUDGET_BYTES_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    INSTANCE_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """of the operator that asks"""
+    slot: _builtins.str
+    """as the pool calls it"""
+    slot_epoch: _builtins.int
+    """counts the slot's holders"""
+    budget_bytes: _builtins.int
+    """bound of what the engine takes of the device's memory; 0 = as its settings say"""
+    device: _builtins.str
+    """as the claim's driver calls it; "" = any"""
+    instance: _builtins.str
+    """of the worker that is meant, as in WorkerStatus; "" = any"""
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        slot: _builtins.str = ...,
+        slot_epoch: _builtins.int = ...,
+        budget_bytes: _builtins.int = ...,
+        device: _builtins.str = ...,
+        instance: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget_bytes", b"budget_bytes", "device", b"device", "epoch", b"epoch", "instance", b"instance", "slot", b"slot", "slot_epoch", b"slot_epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GrantDeviceRequest: _TypeAlias = GrantDeviceRequest  # noqa: Y015
+
+@_typing.final
+class RevokeDeviceRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    SLOT_EPOCH_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """of the operator that asks"""
+    slot_epoch: _builtins.int
+    """of the grant, or a later one"""
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        slot_epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "slot_epoch", b"slot_epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevokeDeviceRequest: _TypeAlias = RevokeDeviceRequest  # noqa: Y015
 
 @_typing.final
 class SwapEngineRequest(_message.Message):

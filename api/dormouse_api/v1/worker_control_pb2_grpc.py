@@ -79,6 +79,16 @@ class WorkerControlStub:
                 request_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.WakeUpRequest.SerializeToString,
                 response_deserializer=dormouse__api_dot_v1_dot_worker__control__pb2.WorkerStatus.FromString,
                 _registered_method=True)
+        self.GrantDevice = channel.unary_unary(
+                '/dormouse.v1.WorkerControl/GrantDevice',
+                request_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.GrantDeviceRequest.SerializeToString,
+                response_deserializer=dormouse__api_dot_v1_dot_worker__control__pb2.WorkerStatus.FromString,
+                _registered_method=True)
+        self.RevokeDevice = channel.unary_unary(
+                '/dormouse.v1.WorkerControl/RevokeDevice',
+                request_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.RevokeDeviceRequest.SerializeToString,
+                response_deserializer=dormouse__api_dot_v1_dot_worker__control__pb2.WorkerStatus.FromString,
+                _registered_method=True)
         self.SwapEngine = channel.unary_unary(
                 '/dormouse.v1.WorkerControl/SwapEngine',
                 request_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.SwapEngineRequest.SerializeToString,
@@ -164,21 +174,42 @@ class WorkerControlServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Sleep(self, request, context):
-        """Gives the memory back.
+        """Gives the memory back. Level 3 ends the engine process, or kills it if it hangs, and the worker is STANDBY: it is
+        allowed in every state.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PrepareWakeUp(self, request, context):
-        """First phase of a wake: reserves the memory, or refuses with the bytes that are missing.
+        """First phase of a wake: reserves the memory, or refuses with the bytes that are missing; in STANDBY none are.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WakeUp(self, request, context):
-        """Brings weights and cache back, verifies them with the golden tokens and opens.
+        """Brings weights and cache back, verifies them with the golden tokens and opens. In STANDBY it starts the engine
+        process and returns: the worker loads and profiles as at its start, and InitializeCache has to follow.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GrantDevice(self, request, context):
+        """Lets a worker of a pool (--device-grants) use the device, until RevokeDevice or the end of the container. Without
+        a grant no engine process is there, and InitializeCache, PrepareWakeUp and WakeUp are FAILED_PRECONDITION. The
+        same slot epoch again changes nothing. FAILED_PRECONDITION, with nothing changed: the worker was started without
+        --device-grants, a slot epoch below the highest seen, another instance than the front's, another device than the
+        worker sees, or other bytes or another slot than the grant of this slot epoch has.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeDevice(self, request, context):
+        """Takes the grant back. FAILED_PRECONDITION, with nothing changed: the worker holds memory (it is neither ASLEEP nor
+        STANDBY), or a slot epoch below the highest seen. Without a grant it succeeds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -287,6 +318,16 @@ def add_WorkerControlServicer_to_server(servicer, server):
             'WakeUp': grpc.unary_unary_rpc_method_handler(
                     servicer.WakeUp,
                     request_deserializer=dormouse__api_dot_v1_dot_worker__control__pb2.WakeUpRequest.FromString,
+                    response_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.WorkerStatus.SerializeToString,
+            ),
+            'GrantDevice': grpc.unary_unary_rpc_method_handler(
+                    servicer.GrantDevice,
+                    request_deserializer=dormouse__api_dot_v1_dot_worker__control__pb2.GrantDeviceRequest.FromString,
+                    response_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.WorkerStatus.SerializeToString,
+            ),
+            'RevokeDevice': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeDevice,
+                    request_deserializer=dormouse__api_dot_v1_dot_worker__control__pb2.RevokeDeviceRequest.FromString,
                     response_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.WorkerStatus.SerializeToString,
             ),
             'SwapEngine': grpc.unary_unary_rpc_method_handler(
@@ -567,6 +608,60 @@ class WorkerControl:
             target,
             '/dormouse.v1.WorkerControl/WakeUp',
             dormouse__api_dot_v1_dot_worker__control__pb2.WakeUpRequest.SerializeToString,
+            dormouse__api_dot_v1_dot_worker__control__pb2.WorkerStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GrantDevice(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dormouse.v1.WorkerControl/GrantDevice',
+            dormouse__api_dot_v1_dot_worker__control__pb2.GrantDeviceRequest.SerializeToString,
+            dormouse__api_dot_v1_dot_worker__control__pb2.WorkerStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeDevice(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dormouse.v1.WorkerControl/RevokeDevice',
+            dormouse__api_dot_v1_dot_worker__control__pb2.RevokeDeviceRequest.SerializeToString,
             dormouse__api_dot_v1_dot_worker__control__pb2.WorkerStatus.FromString,
             options,
             channel_credentials,

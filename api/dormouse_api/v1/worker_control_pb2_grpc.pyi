@@ -54,11 +54,26 @@ class WorkerControlStub:
     PrepareSleep: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.PrepareSleepRequest, _worker_control_pb2.PrepareSleepResponse]
     """First phase of a sleep: drains or aborts, and acknowledges with the request counter."""
     Sleep: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.SleepRequest, _worker_control_pb2.WorkerStatus]
-    """Gives the memory back."""
+    """Gives the memory back. Level 3 ends the engine process, or kills it if it hangs, and the worker is STANDBY: it is
+    allowed in every state.
+    """
     PrepareWakeUp: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.PrepareWakeUpRequest, _worker_control_pb2.PrepareWakeUpResponse]
-    """First phase of a wake: reserves the memory, or refuses with the bytes that are missing."""
+    """First phase of a wake: reserves the memory, or refuses with the bytes that are missing; in STANDBY none are."""
     WakeUp: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.WakeUpRequest, _worker_control_pb2.WorkerStatus]
-    """Brings weights and cache back, verifies them with the golden tokens and opens."""
+    """Brings weights and cache back, verifies them with the golden tokens and opens. In STANDBY it starts the engine
+    process and returns: the worker loads and profiles as at its start, and InitializeCache has to follow.
+    """
+    GrantDevice: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.GrantDeviceRequest, _worker_control_pb2.WorkerStatus]
+    """Lets a worker of a pool (--device-grants) use the device, until RevokeDevice or the end of the container. Without
+    a grant no engine process is there, and InitializeCache, PrepareWakeUp and WakeUp are FAILED_PRECONDITION. The
+    same slot epoch again changes nothing. FAILED_PRECONDITION, with nothing changed: the worker was started without
+    --device-grants, a slot epoch below the highest seen, another instance than the front's, another device than the
+    worker sees, or other bytes or another slot than the grant of this slot epoch has.
+    """
+    RevokeDevice: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.RevokeDeviceRequest, _worker_control_pb2.WorkerStatus]
+    """Takes the grant back. FAILED_PRECONDITION, with nothing changed: the worker holds memory (it is neither ASLEEP nor
+    STANDBY), or a slot epoch below the highest seen. Without a grant it succeeds.
+    """
     SwapEngine: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.SwapEngineRequest, _worker_control_pb2.WorkerStatus]
     """Puts an engine with other settings in the place of the present one, inside the pod that owns the device: the
     present one sleeps, the new one starts beside it and is profiled, then the old one ends. Answers PROFILED with the
@@ -104,11 +119,26 @@ class WorkerControlAsyncStub(WorkerControlStub):
     PrepareSleep: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.PrepareSleepRequest, _worker_control_pb2.PrepareSleepResponse]  # type: ignore[assignment]
     """First phase of a sleep: drains or aborts, and acknowledges with the request counter."""
     Sleep: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.SleepRequest, _worker_control_pb2.WorkerStatus]  # type: ignore[assignment]
-    """Gives the memory back."""
+    """Gives the memory back. Level 3 ends the engine process, or kills it if it hangs, and the worker is STANDBY: it is
+    allowed in every state.
+    """
     PrepareWakeUp: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.PrepareWakeUpRequest, _worker_control_pb2.PrepareWakeUpResponse]  # type: ignore[assignment]
-    """First phase of a wake: reserves the memory, or refuses with the bytes that are missing."""
+    """First phase of a wake: reserves the memory, or refuses with the bytes that are missing; in STANDBY none are."""
     WakeUp: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.WakeUpRequest, _worker_control_pb2.WorkerStatus]  # type: ignore[assignment]
-    """Brings weights and cache back, verifies them with the golden tokens and opens."""
+    """Brings weights and cache back, verifies them with the golden tokens and opens. In STANDBY it starts the engine
+    process and returns: the worker loads and profiles as at its start, and InitializeCache has to follow.
+    """
+    GrantDevice: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.GrantDeviceRequest, _worker_control_pb2.WorkerStatus]  # type: ignore[assignment]
+    """Lets a worker of a pool (--device-grants) use the device, until RevokeDevice or the end of the container. Without
+    a grant no engine process is there, and InitializeCache, PrepareWakeUp and WakeUp are FAILED_PRECONDITION. The
+    same slot epoch again changes nothing. FAILED_PRECONDITION, with nothing changed: the worker was started without
+    --device-grants, a slot epoch below the highest seen, another instance than the front's, another device than the
+    worker sees, or other bytes or another slot than the grant of this slot epoch has.
+    """
+    RevokeDevice: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.RevokeDeviceRequest, _worker_control_pb2.WorkerStatus]  # type: ignore[assignment]
+    """Takes the grant back. FAILED_PRECONDITION, with nothing changed: the worker holds memory (it is neither ASLEEP nor
+    STANDBY), or a slot epoch below the highest seen. Without a grant it succeeds.
+    """
     SwapEngine: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.SwapEngineRequest, _worker_control_pb2.WorkerStatus]  # type: ignore[assignment]
     """Puts an engine with other settings in the place of the present one, inside the pod that owns the device: the
     present one sleeps, the new one starts beside it and is profiled, then the old one ends. Answers PROFILED with the
@@ -193,7 +223,9 @@ class WorkerControlServicer(metaclass=_abc_1.ABCMeta):
         request: _worker_control_pb2.SleepRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_worker_control_pb2.WorkerStatus, _abc.Awaitable[_worker_control_pb2.WorkerStatus]]:
-        """Gives the memory back."""
+        """Gives the memory back. Level 3 ends the engine process, or kills it if it hangs, and the worker is STANDBY: it is
+        allowed in every state.
+        """
 
     @_abc_1.abstractmethod
     def PrepareWakeUp(
@@ -201,7 +233,7 @@ class WorkerControlServicer(metaclass=_abc_1.ABCMeta):
         request: _worker_control_pb2.PrepareWakeUpRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_worker_control_pb2.PrepareWakeUpResponse, _abc.Awaitable[_worker_control_pb2.PrepareWakeUpResponse]]:
-        """First phase of a wake: reserves the memory, or refuses with the bytes that are missing."""
+        """First phase of a wake: reserves the memory, or refuses with the bytes that are missing; in STANDBY none are."""
 
     @_abc_1.abstractmethod
     def WakeUp(
@@ -209,7 +241,32 @@ class WorkerControlServicer(metaclass=_abc_1.ABCMeta):
         request: _worker_control_pb2.WakeUpRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_worker_control_pb2.WorkerStatus, _abc.Awaitable[_worker_control_pb2.WorkerStatus]]:
-        """Brings weights and cache back, verifies them with the golden tokens and opens."""
+        """Brings weights and cache back, verifies them with the golden tokens and opens. In STANDBY it starts the engine
+        process and returns: the worker loads and profiles as at its start, and InitializeCache has to follow.
+        """
+
+    @_abc_1.abstractmethod
+    def GrantDevice(
+        self,
+        request: _worker_control_pb2.GrantDeviceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_control_pb2.WorkerStatus, _abc.Awaitable[_worker_control_pb2.WorkerStatus]]:
+        """Lets a worker of a pool (--device-grants) use the device, until RevokeDevice or the end of the container. Without
+        a grant no engine process is there, and InitializeCache, PrepareWakeUp and WakeUp are FAILED_PRECONDITION. The
+        same slot epoch again changes nothing. FAILED_PRECONDITION, with nothing changed: the worker was started without
+        --device-grants, a slot epoch below the highest seen, another instance than the front's, another device than the
+        worker sees, or other bytes or another slot than the grant of this slot epoch has.
+        """
+
+    @_abc_1.abstractmethod
+    def RevokeDevice(
+        self,
+        request: _worker_control_pb2.RevokeDeviceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_control_pb2.WorkerStatus, _abc.Awaitable[_worker_control_pb2.WorkerStatus]]:
+        """Takes the grant back. FAILED_PRECONDITION, with nothing changed: the worker holds memory (it is neither ASLEEP nor
+        STANDBY), or a slot epoch below the highest seen. Without a grant it succeeds.
+        """
 
     @_abc_1.abstractmethod
     def SwapEngine(

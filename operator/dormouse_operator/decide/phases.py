@@ -13,7 +13,7 @@ from dormouse_operator.decide.conditions import degraded, ready
 from dormouse_operator.decide.conditions.all import Conditions
 from dormouse_operator.decide.findings import Findings
 from dormouse_operator.decide.situation import Situation
-from dormouse_operator.model import Pod, WorkerState
+from dormouse_operator.model import AT_REST, Pod, WorkerState
 
 
 class Phase(StrEnum):
@@ -70,7 +70,7 @@ def replica_phase(situation: Situation, findings: Findings, pod: Pod) -> Phase:
         return Phase.STARTING
     if state is WorkerState.PROFILED:
         return Phase.AGREEING if findings.blocks.agreement is None else Phase.ALLOCATING
-    if state is WorkerState.ASLEEP:
+    if state in AT_REST:
         return Phase.ASLEEP if situation.wants_sleep or situation.is_spare(pod) else Phase.WAKING
     if state is WorkerState.READY:
         return _phase_with_cache(situation, findings, pod)

@@ -16,6 +16,7 @@ from dormouse_operator.model.recorded import (
     RecordedStatus,
 )
 from dormouse_operator.model.running import (
+    AT_REST,
     AWAKE,
     CRASH_LOOP,
     FORMED,
@@ -49,6 +50,7 @@ from dormouse_operator.model.wanted import (
 )
 
 __all__ = [
+    "AT_REST",
     "AWAKE",
     "CRASH_LOOP",
     "FORMED",

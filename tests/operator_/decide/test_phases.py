@@ -33,6 +33,8 @@ def phase_of(seen):
         (S.DRAINING, AUTO, Phase.DRAINING),
         (S.ASLEEP, ASLEEP, Phase.ASLEEP),
         (S.ASLEEP, AUTO, Phase.WAKING),
+        (S.STANDBY, ASLEEP, Phase.ASLEEP),
+        (S.STANDBY, AUTO, Phase.WAKING),
         (S.WAKING, AUTO, Phase.WAKING),
         (S.FAILED, AUTO, Phase.FAILED),
     ],

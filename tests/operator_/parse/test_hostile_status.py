@@ -26,8 +26,9 @@ NUMBERS = {
     FieldDescriptor.CPPTYPE_UINT32: st.sampled_from([0, 1, 2**31 - 1, 2**31, 2**32 - 1]) | st.integers(0, 2**32 - 1),
     FieldDescriptor.CPPTYPE_UINT64: st.sampled_from([0, 1, 2**31, 2**63 - 1, 2**63, 2**64 - 1])
     | st.integers(0, 2**64 - 1),
-    FieldDescriptor.CPPTYPE_ENUM: st.integers(0, 9) | st.integers(-(2**31), 2**31 - 1),
+    FieldDescriptor.CPPTYPE_ENUM: st.integers(0, 10) | st.integers(-(2**31), 2**31 - 1),
     FieldDescriptor.CPPTYPE_STRING: st.text(max_size=8),
+    FieldDescriptor.CPPTYPE_BOOL: st.booleans(),
 }
 
 
@@ -84,7 +85,7 @@ def test_seconds_that_can_not_be_are_named(name, value):
 @pytest.mark.parametrize(
     ("name", "fields"),
     [
-        ("state", {"state": 10}),
+        ("state", {"state": 11}),
         ("sleep_level", {"sleep_level": 2**31}),
         ("residual_bytes", {"residual_bytes": 2**63}),
         ("request_counter", {"request_counter": 2**64 - 1}),

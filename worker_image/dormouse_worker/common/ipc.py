@@ -28,6 +28,7 @@ class State(StrEnum):
     ASLEEP = "ASLEEP"
     WAKING = "WAKING"
     FAILED = "FAILED"
+    STANDBY = "STANDBY"  # the front's own word: there is no engine to say it
 
 
 class Sampling(msgspec.Struct, frozen=True):

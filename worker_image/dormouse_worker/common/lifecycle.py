@@ -8,7 +8,8 @@ from types import MappingProxyType
 from dormouse_worker.common.ipc import State
 
 # FAILED is reachable from everywhere and left by nothing but a new engine process. An engine that died takes the worker
-# back to STARTING from wherever it was; that is the front's word, the engine itself never says it.
+# back to STARTING from wherever it was; that is the front's word, the engine itself never says it. So are STANDBY, into
+# which sleep level 3 leads from everywhere, and the STARTING of a wake from there.
 TRANSITIONS: Mapping[State, frozenset[State]] = MappingProxyType(
     {
         State.STARTING: frozenset({State.LOADING, State.FAILED}),
@@ -20,6 +21,7 @@ TRANSITIONS: Mapping[State, frozenset[State]] = MappingProxyType(
         State.ASLEEP: frozenset({State.WAKING, State.FAILED}),
         State.WAKING: frozenset({State.READY, State.ASLEEP, State.FAILED}),  # ASLEEP: the wake was refused
         State.FAILED: frozenset(),
+        State.STANDBY: frozenset({State.FAILED}),
     }
 )
 
@@ -58,6 +60,7 @@ RETRY_AFTER_S: Mapping[State, float] = MappingProxyType(
         State.ASLEEP: 5.0,
         State.WAKING: 1.0,
         State.FAILED: 10.0,
+        State.STANDBY: 5.0,
     }
 )
 

@@ -117,7 +117,10 @@ class Front:
         self._swap = EngineSwap(
             self.worker, turns, actuation, Workshop(spawn_for, self._read_edition, self._socket_dir)
         )
-        self._make_servers(ControlService(self.worker, turns, actuation, self._swap))
+        control = ControlService(  # type: ignore[abstract]  # GrantDevice and RevokeDevice answer UNIMPLEMENTED
+            self.worker, turns, actuation, self._swap
+        )
+        self._make_servers(control)
         self._http = HttpDoor({"/metrics": self._metrics, "/healthz": self._healthz, "/readyz": self._readyz})
         limits = RestartLimits(settings.max_engine_restarts, settings.engine_restart_window_s)
         self._keeper = EngineKeeper(self.worker, self._socket_dir / "engine.sock", limits, sleep=seams.sleep)
