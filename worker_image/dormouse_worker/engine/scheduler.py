@@ -14,10 +14,10 @@ that, and so does whoever would preempt it. Ranks compute batches in their order
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 
-from dormouse_worker.engine.batch import Batch, SampledToken
+from dormouse_worker.engine.batch import Batch, SampledToken, ScheduledSequence
 from dormouse_worker.engine.block_tables import BlockTables
 from dormouse_worker.engine.forward_pass import Counters, Limits, Pass, Progress
 from dormouse_worker.engine.in_flight import make_in_flight
@@ -104,11 +104,9 @@ class Scheduler:
         sharing = self._turns.take(chosen)
         chosen = sharing or chosen
         current = Pass(self.limits.max_num_batched_tokens, self.limits.max_num_seqs - len(chosen), not sharing)
-        for request, end in self._runnable(current, chosen):
-            self._append(current, request, end)
+        self._schedule_running(current, chosen)
         if current.may_admit:
-            for request, end in self._admissible(current):
-                self._append(current, request, end)
+            self._schedule_waiting(current)
         return self._batch(current) if current.sequences else None
 
     def commit(self, batch: Batch, sampled: list[SampledToken]) -> list[Progress]:
@@ -194,32 +192,36 @@ class Scheduler:
             self._let_go(request)
         return Progress(request, token, reason)
 
-    def _runnable(self, current: Pass, chosen: list[Request]) -> Iterator[tuple[Request, int]]:
-        """Yield the chosen in line order and how far they go, with their blocks; preempts from the line's far end.
+    def _schedule_running(self, current: Pass, chosen: list[Request]) -> None:
+        """Put the chosen into the pass in line order, each with its blocks; preempts from the line's far end.
 
-        Those that decode and have their block, nearly all, go into the pass at once.
+        Those that decode and have their block, nearly all, need nothing else.
         """
         schedule_decode = self._ranks.schedule_decode
         position = 0
         while position < len(chosen) and current.tokens_left:
             request = chosen[position]
             position += 1
-            if (scheduled := schedule_decode(request)) is not None:
-                current.sequences.append(scheduled)
-                current.tokens_left -= 1
-                request.advance(scheduled.end, samples=True)
-                continue
-            end = current.end_of(request)
-            while not self.tables.grow(request.request_id, request.num_tokens, end):
-                current.may_admit = False
-                if self._running[-1].request_id in self._in_flight:  # wait for it
+            scheduled = schedule_decode(request)
+            if scheduled is None:
+                end = current.end_of(request)
+                if not self._grow(current, request, end, chosen):
                     return
-                last = self._preempt_last()
-                if last is chosen[-1]:
-                    chosen.pop()
-                if last is request:
-                    return
-            yield request, end
+                scheduled = self._introduce(current, request, end)
+            self._append(current, request, scheduled)
+
+    def _grow(self, current: Pass, request: Request, end: int, chosen: list[Request]) -> bool:
+        """Give a running sequence the blocks up to `end`, preempting others for them; False if it goes no further."""
+        while not self.tables.grow(request.request_id, request.num_tokens, end):
+            current.may_admit = False
+            if self._running[-1].request_id in self._in_flight:  # wait for it
+                return False
+            last = self._preempt_last()
+            if last is chosen[-1]:
+                chosen.pop()
+            if last is request:
+                return False
+        return True
 
     def _preempt_last(self) -> Request:
         request = self._running.pop()
@@ -228,8 +230,8 @@ class Scheduler:
         insort(self._waiting, request, key=_in_line)
         return request
 
-    def _admissible(self, current: Pass) -> Iterator[tuple[Request, int]]:
-        """Move waiting sequences to running while a place and their blocks are free; the head is never overtaken."""
+    def _schedule_waiting(self, current: Pass) -> None:
+        """Admit waiting sequences while a place and their blocks are free; the head is never overtaken."""
         num_places = min(self.limits.max_num_seqs, len(self._running) + len(self._waiting))
         most = self._in_flight.share(num_places)
         while self._waiting and current.tokens_left and current.spare_logit_rows:
@@ -245,15 +247,18 @@ class Scheduler:
             insort(self._running, self._waiting.pop(0), key=_in_line)
             if request.first_scheduled_s is None:
                 request.first_scheduled_s = self._clock()
-            yield request, current.end_of(request)
+            self._append(current, request, self._introduce(current, request, current.end_of(request)))
 
-    def _append(self, current: Pass, request: Request, end: int) -> None:
-        """Put the request's next tokens into the pass."""
+    def _introduce(self, current: Pass, request: Request, end: int) -> ScheduledSequence:
+        """Return the request's tokens up to `end`, with what the ranks do not know of it yet."""
         new = self._ranks.introduce(request)
         if new is not None:
             current.new.append(new)
-        scheduled = self._ranks.schedule(request, self.tables.table(request.request_id), end)
-        current.take(request, scheduled)
         # Others may share it in this very pass: a layer stores all of the pass before any of it attends.
         self._placement.name(request, end)
-        request.advance(end, samples=scheduled.samples)
+        return self._ranks.schedule(request, self.tables.table(request.request_id), end)
+
+    def _append(self, current: Pass, request: Request, scheduled: ScheduledSequence) -> None:
+        """Put the request's next tokens into the pass."""
+        current.take(request, scheduled)
+        request.advance(scheduled.end, samples=scheduled.samples)
