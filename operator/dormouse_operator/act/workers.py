@@ -1,19 +1,15 @@
-"""Speaks to workers over gRPC. The only place that knows the wire's messages and gRPC's errors.
+"""Speaks to workers over gRPC. Only here and in `worker_status` the wire's messages and gRPC's errors are known.
 
 Every call opens a connection and closes it when it ends: nothing stays open to a worker at rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
 import grpc
-from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import Message
 from grpc import aio
 
 from dormouse_api.limits import channel_options
@@ -22,8 +18,9 @@ from dormouse_api.names import CONTROL_PORT, Role
 from dormouse_api.tickets import TicketBook
 from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2_grpc as rpc
+from dormouse_operator.act.worker_status import parse_worker
 from dormouse_operator.errors import CredentialRefused, WorkerError, WorkerRefused, WorkerUnreachable
-from dormouse_operator.model import Failure, Pod, Report, Worker, WorkerState
+from dormouse_operator.model import DeviceGrant, Pod, Worker
 
 STATUS_TIMEOUT_S = 3.0
 DRAIN_STEP_S = 2.0  # one call waits this long for requests to end; then the order is looked at again
@@ -31,14 +28,6 @@ SWAP_STEP_S = 20.0  # one call waits this long for a swap; then the order is loo
 MEMORY_TIMEOUT_S = 600.0  # allocating, sleeping, waking: as long as reading the weights anew may take
 
 _UNKNOWN_TO_IT = {grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED}
-
-# the largest numbers that the status of a deployment has room for, and the last second that has a date
-_MOST = {
-    FieldDescriptor.CPPTYPE_UINT32: 2**31 - 1,
-    FieldDescriptor.CPPTYPE_UINT64: 2**63 - 1,
-    FieldDescriptor.CPPTYPE_DOUBLE: int(datetime.max.replace(tzinfo=UTC, microsecond=0).timestamp()),
-    FieldDescriptor.CPPTYPE_ENUM: max(pb.WorkerState.values()),
-}
 
 _T = TypeVar("_T")
 
@@ -91,6 +80,17 @@ class WorkerControl(Protocol):
         WorkerUnreachable while that takes longer than one call: the swap goes on, and asking again waits for it.
         WorkerRefused with the new engine's reason where it did not start in time: the old one serves again.
         """
+        ...
+
+    async def grant_device(self, pod: Pod, *, epoch: int, grant: DeviceGrant, instance: str) -> Worker:
+        """Let the worker use the device of a pool's slot, if its container is still this instance.
+
+        WorkerRefused where it has heard of a later slot epoch.
+        """
+        ...
+
+    async def revoke_device(self, pod: Pod, *, epoch: int, slot_epoch: int) -> Worker:
+        """Take the grant back. WorkerRefused while the worker holds memory."""
         ...
 
 
@@ -159,6 +159,23 @@ class GrpcWorkerControl:
         )
         return parse_worker(await self._call(pod, SWAP_STEP_S, lambda stub: stub.SwapEngine, request))
 
+    async def grant_device(self, pod: Pod, *, epoch: int, grant: DeviceGrant, instance: str) -> Worker:
+        """See WorkerControl."""
+        request = pb.GrantDeviceRequest(
+            epoch=epoch,
+            slot=grant.slot,
+            slot_epoch=grant.slot_epoch,
+            budget_bytes=grant.budget_bytes,
+            device=grant.device,
+            instance=instance,
+        )
+        return parse_worker(await self._call(pod, STATUS_TIMEOUT_S, lambda stub: stub.GrantDevice, request))
+
+    async def revoke_device(self, pod: Pod, *, epoch: int, slot_epoch: int) -> Worker:
+        """See WorkerControl."""
+        request = pb.RevokeDeviceRequest(epoch=epoch, slot_epoch=slot_epoch)
+        return parse_worker(await self._call(pod, STATUS_TIMEOUT_S, lambda stub: stub.RevokeDevice, request))
+
     async def _call(
         self,
         pod: Pod,
@@ -203,65 +220,3 @@ def _to_error(error: aio.AioRpcError) -> WorkerError:
         return WorkerUnreachable("it does not answer in time")
     kind = CredentialRefused if code in _UNKNOWN_TO_IT else WorkerRefused
     return kind(f"{code.name}: {words}")
-
-
-def parse_worker(status: pb.WorkerStatus) -> Worker:
-    """Return what a worker says as the operator's noun. Raises WorkerRefused for a number that cannot be."""
-    for name, value, most in _numbers(status):
-        if not 0 <= value <= most:  # NaN is neither
-            raise WorkerRefused(f"its status says that {name} is {value}; possible are 0 to {most}")
-    state = pb.WorkerState.Name(status.state).removeprefix("WORKER_STATE_")
-    failure = status.failure if status.HasField("failure") else None
-    died = status.last_engine_failure if status.HasField("last_engine_failure") else None
-    return Worker(
-        state=WorkerState.STARTING if state == "UNSPECIFIED" else WorkerState(state),
-        pod_uid=status.pod_uid,
-        settings_digest=status.settings_digest,
-        epoch=status.epoch,
-        running_requests=status.running_requests,
-        report=_parse_report(status.report) if status.HasField("report") else None,
-        rank_reports=tuple(
-            replace(_parse_report(rank.report), rank=rank.rank) for rank in status.ranks if rank.HasField("report")
-        ),
-        num_gpu_blocks=status.num_gpu_blocks,
-        num_cpu_blocks=status.num_cpu_blocks,
-        residual_bytes=status.residual_bytes,
-        freed_bytes=status.freed_bytes,
-        host_copy_bytes=status.host_copy_bytes,
-        failure=Failure(failure.reason, failure.message) if failure else None,
-        engine_failures=status.engine_failures,
-        last_engine_failure=Failure(died.reason, died.message) if died else None,
-        engine_failed=datetime.fromtimestamp(status.last_engine_failure_unix_seconds, UTC) if died else None,
-        last_sleep_s=status.last_sleep_seconds,
-        last_wake_s=status.last_wake_seconds,
-        sleep_level=status.sleep_level,
-        request_counter=status.request_counter,
-        swapping_to=status.swapping_to,
-    )
-
-
-def _numbers(message: Message, path: str = "") -> Iterator[tuple[str, float, int]]:
-    """Yield name, value and bound of each number that is set; not of the epoch, by which `condemned` knows a worker."""
-    for field, value in message.ListFields():
-        name = f"{path}{field.name}"
-        if field.cpp_type in _MOST and not field.is_repeated and name != "epoch":
-            yield name, value, _MOST[field.cpp_type]
-        elif isinstance(value, Message):
-            yield from _numbers(value, f"{name}.")
-        elif name == "ranks":
-            for rank in value:
-                yield from _numbers(rank, f"{name}.")
-
-
-def _parse_report(report: pb.MemoryReport) -> Report:
-    return Report(
-        rank=report.rank,
-        num_gpu_blocks=report.num_gpu_blocks,
-        num_cpu_blocks=report.num_cpu_blocks,
-        block_size=report.block_size,
-        block_bytes=report.block_bytes,
-        total_bytes=report.total_bytes,
-        max_model_len=report.max_model_len,
-        device=report.device,
-        limited_by=report.limited_by,
-    )

@@ -132,6 +132,16 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceGrant:
+    """The right to use the device of a pool's slot, as the worker has it."""
+
+    slot: str
+    slot_epoch: int
+    budget_bytes: int = 0  # 0 = as its settings say
+    device: str = ""  # "" = any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
     """What a worker says of itself, or what is known of one at rest."""
 
@@ -156,4 +166,9 @@ class Worker:
     sleep_level: int = 0  # 0 = awake
     request_counter: int = 0  # requests accepted since its start
     swapping_to: str = ""  # settings digest of the engine that starts beside this one
+    instance: str = ""  # of its container: one that restarts is another
+    grant: DeviceGrant | None = None  # of a pool's slot
+    needs_grant: bool = False  # it uses the device under a grant only
+    refused_slot_epoch: int = 0  # in force when it last refused a sleep or a wake; 0 = it did not
+    missing_bytes: int = 0  # of the device, as its last refused wake said
     is_at_rest: bool = False  # not asked: taken from the recorded status

@@ -17,7 +17,7 @@ from dormouse_api.tickets import MetadataPairs, SigningKey, TicketCheck, public_
 from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2_grpc as rpc
 from dormouse_operator.errors import WorkerRefused
-from dormouse_operator.model import Report, Worker
+from dormouse_operator.model import DeviceGrant, Report, Worker
 from dormouse_operator.testing.workers import FakeWorker
 
 Find = Callable[[Any], Awaitable[FakeWorker]]  # the worker that a call is for, from the call's context
@@ -87,6 +87,20 @@ class FakeControl(rpc.WorkerControlServicer):
         """See the contract."""
         return await self._do(context, lambda worker: worker.wake_up(request.epoch))
 
+    async def GrantDevice(self, request: pb.GrantDeviceRequest, context: Any) -> pb.WorkerStatus:
+        """See the contract."""
+        grant = DeviceGrant(
+            slot=request.slot,
+            slot_epoch=request.slot_epoch,
+            budget_bytes=request.budget_bytes,
+            device=request.device,
+        )
+        return await self._do(context, lambda worker: worker.grant_device(request.epoch, grant, request.instance))
+
+    async def RevokeDevice(self, request: pb.RevokeDeviceRequest, context: Any) -> pb.WorkerStatus:
+        """See the contract."""
+        return await self._do(context, lambda worker: worker.revoke_device(request.epoch, request.slot_epoch))
+
     async def _do(self, context: Any, command: Callable[[FakeWorker], object]) -> pb.WorkerStatus:
         worker = await self._find(context)
         try:
@@ -122,6 +136,17 @@ def to_message(worker: Worker) -> pb.WorkerStatus:
         sleep_level=worker.sleep_level,
         request_counter=worker.request_counter,
         swapping_to=worker.swapping_to,
+        instance=worker.instance,
+        grant=_to_grant(worker.grant) if worker.grant else None,
+        needs_grant=worker.needs_grant,
+        refused_slot_epoch=worker.refused_slot_epoch,
+        missing_bytes=worker.missing_bytes,
+    )
+
+
+def _to_grant(grant: DeviceGrant) -> pb.DeviceGrant:
+    return pb.DeviceGrant(
+        slot=grant.slot, slot_epoch=grant.slot_epoch, budget_bytes=grant.budget_bytes, device=grant.device
     )
 
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from dormouse_operator.errors import CredentialRefused, WorkerError, WorkerRefused, WorkerUnreachable
-from dormouse_operator.model import Failure, Pod, Report, Worker, WorkerState
+from dormouse_operator.model import DeviceGrant, Failure, Pod, Report, Worker, WorkerState
 
 GIB = 2**30
+_UNMEASURED = {WorkerState.STARTING, WorkerState.LOADING, WorkerState.FAILED, WorkerState.STANDBY}
 
 
 @dataclass(slots=True)
@@ -79,7 +80,7 @@ class FakeWorker:
 
     def status(self) -> Worker:
         """Return what it says of itself."""
-        is_early = self.state in {WorkerState.STARTING, WorkerState.LOADING, WorkerState.FAILED}
+        is_early = self.state in _UNMEASURED
         is_asleep = self.state is WorkerState.ASLEEP
         has_report = self.has_report or not is_early
         reports = self._reports() if has_report else ()
@@ -149,6 +150,9 @@ class FakeWorker:
     def sleep(self, epoch: int, *, level: int, abort: bool) -> None:
         """Give the memory back."""
         self._begin(f"sleep {level}", epoch)
+        if level == 3:
+            self.end_engine()
+            return
         if self.state is WorkerState.ASLEEP:
             self.sleep_level = max(self.sleep_level, level)
             return
@@ -159,15 +163,33 @@ class FakeWorker:
         self.state, self.kept, self.allocated = WorkerState.ASLEEP, self.allocated, 0
         self.sleep_level = level
 
+    def end_engine(self) -> None:
+        """Go to STANDBY, from whatever state."""
+        self.state, self.allocated, self.kept, self.running_requests = WorkerState.STANDBY, 0, 0, 0
+        self.sleep_level, self.failure, self.has_report = 3, None, False
+
+    def grant_device(self, epoch: int, grant: DeviceGrant, instance: str) -> None:
+        """Refuse: only a worker of a pool takes a grant."""
+        self._begin(f"grant {grant.slot_epoch} to {instance}", epoch)
+        raise WorkerRefused("FAILED_PRECONDITION: this worker was started without --device-grants")
+
+    def revoke_device(self, epoch: int, slot_epoch: int) -> None:
+        """Refuse, too."""
+        self._begin(f"revoke {slot_epoch}", epoch)
+        raise WorkerRefused("FAILED_PRECONDITION: this worker was started without --device-grants")
+
     def prepare_wake_up(self, epoch: int) -> None:
         """Reserve the memory."""
         self._begin("prepare_wake_up", epoch)
-        self._require(WorkerState.ASLEEP, WorkerState.READY)
+        self._require(WorkerState.ASLEEP, WorkerState.READY, WorkerState.STANDBY)
 
     def wake_up(self, epoch: int) -> None:
         """Bring the memory back, or end a drain."""
         self._begin("wake_up", epoch)
         self.sleep_level = 0
+        if self.state is WorkerState.STANDBY:
+            self.state = WorkerState.LOADING
+            return
         if self.state is WorkerState.READY:
             return
         self._require(WorkerState.ASLEEP, WorkerState.DRAINING)
@@ -279,6 +301,14 @@ class FakeWorkers:
         """See WorkerControl."""
         assert timeout_s > 0, "a swap has a deadline"
         return self._do(pod, lambda worker: worker.swap_engine(epoch, settings_digest, arguments))
+
+    async def grant_device(self, pod: Pod, *, epoch: int, grant: DeviceGrant, instance: str) -> Worker:
+        """See WorkerControl."""
+        return self._do(pod, lambda worker: worker.grant_device(epoch, grant, instance))
+
+    async def revoke_device(self, pod: Pod, *, epoch: int, slot_epoch: int) -> Worker:
+        """See WorkerControl."""
+        return self._do(pod, lambda worker: worker.revoke_device(epoch, slot_epoch))
 
     def _do(self, pod: Pod, command: Callable[[FakeWorker], None]) -> Worker:
         worker = self.at(pod)

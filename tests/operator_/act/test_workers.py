@@ -10,17 +10,25 @@ from dormouse_api.names import Role
 from dormouse_api.testing_tickets import OPERATOR_SEED, STRANGE_SEED, book
 from dormouse_operator.act.workers import GrpcWorkerControl
 from dormouse_operator.errors import WorkerRefused, WorkerUnreachable
-from dormouse_operator.model import WorkerState
+from dormouse_operator.model import DeviceGrant, WorkerState
 from dormouse_operator.testing.grpc import serve
 from dormouse_operator.testing.nouns import a_pod
+from dormouse_operator.testing.pooled import PooledWorker
 from dormouse_operator.testing.workers import FakeWorker, FakeWorkers
 
 POD = a_pod(uid="uid-1", ip="127.0.0.1")
 
 
 @pytest.fixture
-def worker() -> FakeWorker:
+def worker(request) -> FakeWorker:
+    if "shared" in request.fixturenames:
+        return PooledWorker("uid-1", "abcd1234", state=WorkerState.STANDBY)
     return FakeWorker("uid-1", "abcd1234", state=WorkerState.PROFILED)
+
+
+@pytest.fixture
+def shared() -> None:
+    """Have the worker be one of a pool."""
 
 
 @pytest.fixture(params=["memory", "grpc"])
@@ -150,3 +158,35 @@ async def test_an_address_of_ipv6_is_understood(worker):
         assert (
             await GrpcWorkerControl(book(Role.OPERATOR), port=port).get_status(replace(POD, ip="::1"))
         ).pod_uid == "uid-1"
+
+
+GRANT = DeviceGrant(slot="pool-0", slot_epoch=7, budget_bytes=2**30, device="gpu-0")
+
+
+@pytest.mark.usefixtures("shared")
+async def test_a_worker_of_a_pool_wakes_under_a_grant_alone(control):
+    assert (await control.get_status(POD)).state is WorkerState.STANDBY
+    with pytest.raises(WorkerRefused, match="no grant"):
+        await control.wake_up(POD, epoch=1)
+    granted = await control.grant_device(POD, epoch=1, grant=GRANT, instance="1")
+    assert (granted.grant, granted.instance, granted.needs_grant) == (GRANT, "1", True)
+    assert (await control.wake_up(POD, epoch=1)).state is WorkerState.LOADING
+    with pytest.raises(WorkerRefused, match="STANDBY"):
+        await control.revoke_device(POD, epoch=1, slot_epoch=8)
+    assert (await control.sleep(POD, epoch=1, level=3, abort=True)).state is WorkerState.STANDBY
+    assert (await control.revoke_device(POD, epoch=1, slot_epoch=8)).grant is None
+
+
+@pytest.mark.usefixtures("shared")
+async def test_a_grant_for_another_instance_or_an_older_one_changes_nothing(control):
+    with pytest.raises(WorkerRefused, match="instance 2"):
+        await control.grant_device(POD, epoch=1, grant=GRANT, instance="2")
+    await control.revoke_device(POD, epoch=1, slot_epoch=8)
+    with pytest.raises(WorkerRefused, match="older than 8"):
+        await control.grant_device(POD, epoch=1, grant=GRANT, instance="1")
+    assert (await control.get_status(POD)).grant is None
+
+
+async def test_a_worker_that_is_in_no_pool_takes_no_grant(control):
+    with pytest.raises(WorkerRefused, match="--device-grants"):
+        await control.grant_device(POD, epoch=1, grant=GRANT, instance="")

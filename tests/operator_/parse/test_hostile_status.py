@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dormouse_api.v1 import worker_control_pb2 as pb
-from dormouse_operator.act.workers import parse_worker
+from dormouse_operator.act.worker_status import parse_worker
 from dormouse_operator.decide.conditions.all import evaluate_all
 from dormouse_operator.decide.findings import find
 from dormouse_operator.decide.planner import plan
