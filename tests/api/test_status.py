@@ -10,7 +10,7 @@ import grpc
 import pytest
 from grpc import aio
 
-from dormouse_api.status import CallError, retry_after_s, to_grpc_status
+from dormouse_api.status import CallError, read_details, retry_after_s, to_grpc_status
 from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2_grpc as rpc
 
@@ -44,6 +44,16 @@ async def test_code_sentence_and_delay_survive_the_wire(seconds):
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     assert caught.value.details() == "asleep – wake it"
     assert retry_after_s(caught.value) == seconds
+
+
+@pytest.mark.parametrize("seconds", [None, 2.5])
+def test_a_reason_survives_the_wire_and_foreign_ones_count_for_nothing(seconds):
+    said = CallError(grpc.StatusCode.INVALID_ARGUMENT, "too long", seconds, "context_length_exceeded")
+    status = to_grpc_status(said)
+    ((_, raw),) = status.trailing_metadata
+    assert read_details(status.code, status.details, raw) == said
+    foreign = raw.replace(b"inference.dormouse.dev", b"inference.dormouse.org")
+    assert read_details(status.code, status.details, foreign).reason == ""
 
 
 def test_the_error_reads_as_its_sentence():

@@ -4,7 +4,9 @@ isort:skip_file
 What a client of a model calls. Workers and the gateway both serve it.
 
 Status codes, for every method:
-  INVALID_ARGUMENT    a field is wrong; the message names the field, the value and the limit
+  INVALID_ARGUMENT    a field is wrong; the message names the field, the value and the limit. Where the prompt, or what
+                      shall follow it, is longer than the model, google.rpc.ErrorInfo has the reason
+                      CONTEXT_LENGTH_EXCEEDED
   NOT_FOUND           no such model; the message lists the known ones
   RESOURCE_EXHAUSTED  a queue is full; details hold google.rpc.RetryInfo
   UNAVAILABLE         the model is asleep, starting or draining; details hold google.rpc.RetryInfo

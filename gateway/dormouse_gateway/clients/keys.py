@@ -28,7 +28,6 @@ import grpc
 from dormouse_api.status import CallError
 from dormouse_gateway.clients.key_files import ApiKey, BadKeyFile, read_key
 from dormouse_gateway.clients.salts import presented_key
-from dormouse_gateway.hold.refusals import Refusal
 from dormouse_gateway.model import Deployment
 
 _LOG = logging.getLogger(__name__)
@@ -163,7 +162,7 @@ def _unknown(message: str) -> CallError:
 
 
 def _exhausted(message: str, retry_after_s: float) -> CallError:
-    return Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, message, retry_after_s, reason="key_limit")
+    return CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, message, retry_after_s, reason="key_limit")
 
 
 def _host(peer: str) -> str:

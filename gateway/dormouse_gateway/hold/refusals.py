@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import grpc
 
@@ -17,13 +16,6 @@ MAX_REASON_CHARS = 500
 SOON_S = 1.0  # something is starting or moving by itself
 LATER_S = 30.0  # somebody must change the spec first
 _FULL_S = 5.0  # a queue is full: some of it must go first
-
-
-@dataclass(slots=True, unsafe_hash=True)
-class Refusal(CallError):
-    """A refusal that metrics tell from others of the same status."""
-
-    reason: str = ""
 
 
 def not_synced() -> CallError:
@@ -76,7 +68,7 @@ def nobody_the_same(endpoint: Endpoint) -> CallError:
 def hold_full(deployment: Deployment, words: str) -> CallError:
     """There is no room to wait; `words` name the limit."""
     message = f"{deployment.full_name} has no worker for this request now, and {words}"
-    return Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, message, _FULL_S, "hold_full")
+    return CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, message, _FULL_S, "hold_full")
 
 
 def held_too_long(deployment: Deployment, terms: WaitPolicy) -> CallError:
@@ -84,21 +76,21 @@ def held_too_long(deployment: Deployment, terms: WaitPolicy) -> CallError:
     held = f"the request was held for {terms.limit_s:g} s"
     if terms.regime is WaitReason.SATURATED:
         message = f"all workers of {deployment.full_name} are busy; {held}"
-        return Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, message, _FULL_S, "saturated")
+        return CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, message, _FULL_S, "saturated")
     why = f"{deployment.full_name} has no ready worker{_phase(deployment)}; {held}{_reason(deployment)}"
-    return Refusal(grpc.StatusCode.UNAVAILABLE, why, _FULL_S, "hold_timeout")
+    return CallError(grpc.StatusCode.UNAVAILABLE, why, _FULL_S, "hold_timeout")
 
 
 def held_past_deadline(deployment: Deployment) -> CallError:
     """The request's own deadline has passed."""
     words = f"the request's deadline passed while it waited for a worker of {deployment.full_name}"
-    return Refusal(grpc.StatusCode.DEADLINE_EXCEEDED, words + _phase(deployment), reason="deadline")
+    return CallError(grpc.StatusCode.DEADLINE_EXCEEDED, words + _phase(deployment), reason="deadline")
 
 
 def ending() -> CallError:
     """This gateway goes; another one holds better."""
     words = "this gateway is shutting down; the request was not sent to any worker"
-    return Refusal(grpc.StatusCode.UNAVAILABLE, words, SOON_S, "shutting_down")
+    return CallError(grpc.StatusCode.UNAVAILABLE, words, SOON_S, "shutting_down")
 
 
 def deleted(full_name: str) -> CallError:

@@ -13,9 +13,8 @@ from types import TracebackType
 from typing import Any, NoReturn, Protocol
 
 import grpc
-from google.rpc import error_details_pb2, status_pb2
 
-from dormouse_api.status import STATUS_DETAILS, CallError
+from dormouse_api.status import STATUS_DETAILS, CallError, read_details
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.clients.keys import Caller
 from dormouse_gateway.clients.requests import HTTP_PEER, METHODS, Metadata, Method, Request
@@ -135,16 +134,8 @@ async def ask(serve: Serve, request: Request, metadata: Metadata, caller: Caller
 
 
 def read_status(status: Any) -> CallError:
-    """Return the error that a status says, with the time after which a retry makes sense."""
+    """Return the error that a status says, with its details."""
     for key, value in status.trailing_metadata or ():
         if key == STATUS_DETAILS:
-            return CallError(status.code, status.details, _retry_after_s(value))
+            return read_details(status.code, status.details, value)
     return CallError(status.code, status.details)
-
-
-def _retry_after_s(raw: bytes) -> float | None:
-    for detail in status_pb2.Status.FromString(raw).details:
-        info = error_details_pb2.RetryInfo()
-        if detail.Unpack(info):
-            return float(info.retry_delay.ToNanoseconds() / 1e9)
-    return None

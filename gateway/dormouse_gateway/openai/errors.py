@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from dormouse_api.status import CallError
+from dormouse_api.status import CONTEXT_LENGTH_EXCEEDED, CallError
 
 _Code = grpc.StatusCode
 _KINDS: Mapping[grpc.StatusCode, tuple[int, str, str | None]] = {  # status, type, code
@@ -26,6 +26,7 @@ _KINDS: Mapping[grpc.StatusCode, tuple[int, str, str | None]] = {  # status, typ
     _Code.CANCELLED: (503, "server_error", "unavailable"),
     _Code.DEADLINE_EXCEEDED: (504, "server_error", "timeout"),
 }
+_CODES = {CONTEXT_LENGTH_EXCEEDED: "context_length_exceeded"}  # by reason; OpenAI's, where it has one
 _UNEXPECTED = (500, "server_error", None)
 _RETRY = (429, 503)
 _RETRY_S = 1.0  # where nobody said more
@@ -74,6 +75,7 @@ def from_call_error(error: CallError) -> ApiError:
     """Return what the API says of an error of gateway or worker."""
     status, kind, code = _KINDS.get(error.code, _UNEXPECTED)
     named = _FIELD.match(error.message) if status == 400 else None  # HTTP's own numbers
+    code = _CODES.get(error.reason, code)
     return ApiError(status, error.message, kind, named[1] if named else None, code, error.retry_after_s)
 
 

@@ -10,7 +10,6 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from dormouse_api.status import CallError
-from dormouse_gateway.hold.refusals import Refusal
 from dormouse_gateway.migrate.migrator import Outcome
 from dormouse_gateway.model import Deployment
 from dormouse_gateway.router import Router
@@ -105,7 +104,7 @@ class Metrics:
 
     def rejected(self, error: CallError) -> None:
         """Count a request that never reached a worker."""
-        reason = error.reason if isinstance(error, Refusal) else _REASONS.get(error.code, error.code.name.lower())
+        reason = error.reason or _REASONS.get(error.code, error.code.name.lower())
         self._rejected.labels(reason).inc()
 
     def held(self, model: str, seconds: float) -> None:

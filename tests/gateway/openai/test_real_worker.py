@@ -32,6 +32,14 @@ async def test_an_echo_with_logprobs_has_one_of_each_prompt_token(client):
     assert len(told.tokens) == answer.usage.total_tokens
 
 
+@pytest.mark.parametrize("size", [{"max_tokens": 9999}, {"messages": [{"role": "user", "content": "a " * 40_000}]}])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_prompt_that_is_too_long_has_openais_code(client, size, stream):
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.chat.completions.create(**{"model": "tiny", "messages": HI, "stream": stream} | size)
+    assert caught.value.code == "context_length_exceeded"
+
+
 @pytest.mark.parametrize(
     ("wrong", "param"), [({"logit_bias": {"9999": 1}}, "logit_bias"), ({"max_tokens": 9999}, "max_tokens")]
 )

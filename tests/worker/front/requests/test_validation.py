@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from dormouse_api.status import CallError
+from dormouse_api.status import CONTEXT_LENGTH_EXCEEDED, CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.ipc import Sampling
 from dormouse_worker.front.requests import validation
@@ -165,6 +165,13 @@ TOO_LONG = [
 @pytest.mark.parametrize(("num_prompt", "params", "words"), TOO_LONG)
 def test_what_does_not_fit_the_model_is_refused(num_prompt, params, words):
     assert refusal(validation.check_lengths, [1] * num_prompt, pb.SamplingParams(**params), 10) == words
+
+
+@pytest.mark.parametrize(("num_prompt", "params"), [(10, {}), (4, {"max_tokens": 7})])
+def test_a_prompt_that_is_too_long_has_a_reason_for_programs(num_prompt, params):
+    with pytest.raises(CallError) as caught:
+        validation.check_lengths([1] * num_prompt, pb.SamplingParams(**params), 10)
+    assert caught.value.reason == CONTEXT_LENGTH_EXCEEDED
 
 
 @pytest.mark.parametrize(

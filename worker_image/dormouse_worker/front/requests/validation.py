@@ -18,7 +18,7 @@ from dormouse_api.limits import (
     MAX_STREAM_INTERVAL,
     MAX_TOOLS,
 )
-from dormouse_api.status import CallError
+from dormouse_api.status import CONTEXT_LENGTH_EXCEEDED, CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.ipc import Sampling
 from dormouse_worker.front.requests.sampling_rules import RULES
@@ -127,11 +127,13 @@ def check_lengths(prompt_token_ids: Sequence[int], params: pb.SamplingParams, ma
     if num_prompt == 0:
         refuse("prompt", "0 tokens", "at least 1 token")
     if num_prompt >= max_model_len:
-        refuse("prompt", f"{num_prompt} tokens", f"below the model length {max_model_len}, so that a token can follow")
+        limit = f"below the model length {max_model_len}, so that a token can follow"
+        refuse("prompt", f"{num_prompt} tokens", limit, reason=CONTEXT_LENGTH_EXCEEDED)
     room = max_model_len - num_prompt
     if params.HasField("max_tokens") and params.max_tokens > room:
         wish = f"{params.max_tokens} beside a prompt of {num_prompt} tokens"
-        refuse("sampling_params.max_tokens", wish, f"at most {room}: together the model length {max_model_len}")
+        limit = f"at most {room}: together the model length {max_model_len}"
+        refuse("sampling_params.max_tokens", wish, limit, reason=CONTEXT_LENGTH_EXCEEDED)
     if params.min_tokens > room:
         refuse("sampling_params.min_tokens", str(params.min_tokens), f"at most {room}, the room that is left")
     return params.max_tokens if params.HasField("max_tokens") else room
@@ -172,9 +174,9 @@ def check_continuable(request: pb.GenerateRequest, sampling: Sampling) -> None:
         refuse("sampling_params.seed", "missing", "the seed that the first message told, as resume is set")
 
 
-def refuse(field: str, value: str, limit: str) -> NoReturn:
-    """Raise the CallError that names all three."""
-    raise CallError(grpc.StatusCode.INVALID_ARGUMENT, f"{field} is {value}; allowed: {limit}")
+def refuse(field: str, value: str, limit: str, *, reason: str = "") -> NoReturn:
+    """Raise the CallError that names all three; programs that must know it from others know it by `reason`."""
+    raise CallError(grpc.StatusCode.INVALID_ARGUMENT, f"{field} is {value}; allowed: {limit}", reason=reason)
 
 
 def _taken(names: Iterable[str]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+from dormouse_api.status import CONTEXT_LENGTH_EXCEEDED
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.errors import ModelInvalid
 from dormouse_worker.common.ipc import EngineStatus
@@ -142,7 +143,7 @@ class Model:
         )  # to tokenize less is done sooner than the bound is known
         if is_worth_it and (bound := self.codec.bound) and (least := bound.min_tokens(text)) >= max_model_len:
             limit = f"below the model length {max_model_len}; no token has more than {bound.bytes_per_token} bytes"
-            validation.refuse(field, f"at least {least} tokens", limit)
+            validation.refuse(field, f"at least {least} tokens", limit, reason=CONTEXT_LENGTH_EXCEEDED)
 
 
 def load_model(
