@@ -25,6 +25,7 @@ from dormouse_worker.common.host import Host
 from dormouse_worker.common.ipc import EngineMessage, FrameSplitter, FrontMessage, decode_front, encode_frame
 from dormouse_worker.common.processes import die_with_parent, end_unhealthy
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.stand_in import has_gpu
 from dormouse_worker.engine.controller import Controller
 from dormouse_worker.engine.executor import Executor
 from dormouse_worker.engine.loop import EngineBroken, EngineLoop
@@ -77,7 +78,7 @@ class SocketTransport:
 def open_gpu(settings: EngineSettings) -> Nvml | None:
     """Return the device to watch; None on the CPU, without NVML, and of a group, whose ranks watch. Raises GpuLost."""
     is_group = settings.tensor_parallel_size * settings.pipeline_parallel_size > 1
-    return open_nvml(os.environ.get("CUDA_VISIBLE_DEVICES")) if settings.device == "cuda" and not is_group else None
+    return open_nvml(os.environ.get("CUDA_VISIBLE_DEVICES")) if has_gpu(settings, os.environ) and not is_group else None
 
 
 def main(argv: list[str] | None = None, *, open_gpu: Callable[[EngineSettings], Nvml | None] = open_gpu) -> int:

@@ -1,5 +1,7 @@
 """The transaction over parts: every step fails once, and everything is as it was."""
 
+from contextlib import contextmanager
+
 import pytest
 
 from dormouse_worker.common.commands import KV_CACHE, TAGS, WEIGHTS
@@ -24,6 +26,12 @@ class Memory:
     @property
     def free_bytes(self):
         return 100 - self.neighbour_bytes - sum(part.held_bytes for part in self.parts)
+
+    @contextmanager
+    def promised(self, num_bytes):
+        if num_bytes > self.free_bytes:
+            raise DeviceOutOfMemory(num_bytes, self.free_bytes)
+        yield
 
     @property
     def states(self):
@@ -107,7 +115,7 @@ def memory():
 
 @pytest.fixture
 def cycle(memory):
-    return SleepCycle(memory.parts)
+    return SleepCycle(memory.parts, memory.promised)
 
 
 def nothing():
@@ -179,7 +187,9 @@ def test_a_finish_that_fails_leaves_everything_asleep(cycle, memory):
 def test_what_is_missing_is_counted_over_all_parts(cycle, memory, neighbour, missing):
     sleep(cycle)
     memory.neighbour_bytes = neighbour
+    memory.calls.clear()
     assert cycle.prepare(TAGS) == missing
+    assert memory.calls == [], "nothing is taken, not even for a moment"
     with pytest.raises(
         InsufficientMemory, match=f"^{missing} bytes are missing on the device to wake kv_cache and wei"
     ):

@@ -27,6 +27,7 @@ from dormouse_worker.common.host import Host
 from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.processes import die_with_parent, end_unhealthy
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.stand_in import has_gpu
 from dormouse_worker.executor.gpu_watch import GpuWatch
 from dormouse_worker.executor.ranks.environment import (
     interface_of,
@@ -113,14 +114,14 @@ class Rank:
         return value
 
     def _build(self) -> WorkerWrapper:
-        wrapper = WorkerWrapper(self._settings, self._layout.rank, worker_class_of(self._settings))
+        wrapper = WorkerWrapper(self._settings, self._layout.rank, worker_class_of(self._settings, self._environ))
         wrapper.update_environment(self._environ, self._variables())
         wrapper.init_worker()
         return wrapper
 
     def _variables(self) -> dict[str, str]:
         variables = library_variables(self._host.num_threads(self._settings.threads)) | rank_variables(self._layout)
-        if self._settings.device != "cuda":
+        if not has_gpu(self._settings, self._environ):
             return variables
         return variables | {
             "CUDA_VISIBLE_DEVICES": visible_device(self._layout, self._environ.get("CUDA_VISIBLE_DEVICES"))
@@ -223,7 +224,7 @@ def _join(connection: Stream, variables: Mapping[str, str]) -> None:
 @contextlib.contextmanager
 def watched_gpu(settings: EngineSettings, layout: Layout) -> Iterator[None]:
     """End this process when its GPU falls ill; nothing is watched on the CPU."""
-    device = visible_device(layout, os.environ.get("CUDA_VISIBLE_DEVICES")) if settings.device == "cuda" else None
+    device = visible_device(layout, os.environ.get("CUDA_VISIBLE_DEVICES")) if has_gpu(settings, os.environ) else None
     gpu = open_nvml(device) if device is not None else None
     if gpu is None:
         yield

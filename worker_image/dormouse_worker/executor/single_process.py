@@ -37,7 +37,7 @@ class SingleProcessExecutor:
     def init_device(self) -> None:
         """See `Executor`. Looks at the model's files first: what is wrong there needs no torch to be told."""
         check_settings(self._settings)
-        worker_class = worker_class_of(self._settings)
+        worker_class = worker_class_of(self._settings, self._environ)
         files = check_model_files(self._settings.model_path, self._settings.load_format)
         wrapper = WorkerWrapper(self._settings, rank=0, worker_class=worker_class)
         wrapper.update_environment(self._environ, self._variables())

@@ -3,7 +3,7 @@
 What can fail is done while everything can still be taken back:
 
     sleep   save every part (copies out, host memory)         -> then drop every part, which cannot fail
-    wake    reserve every part (all physical memory or none)  -> restore every part -> finish (verify) -> settle
+    wake    reserve every part (all physical memory at once)  -> restore every part -> finish (verify) -> settle
             what a copy engine restores may go on while `finish` computes with what is there already
 
 A failure at any point leaves every part as it was before the call, and nothing is held twice.
@@ -12,6 +12,7 @@ A failure at any point leaves every part as it was before the call, and nothing 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from dormouse_worker.common.errors import InsufficientMemory
@@ -80,12 +81,20 @@ class SleepPart(Protocol):
         """Let go of what was only kept in case the wake fails. Must not fail; nothing happens to a part long awake."""
 
 
+class Promise(Protocol):
+    """The device's word: see `MemoryDriver.promised`."""
+
+    def __call__(self, num_bytes: int, /) -> AbstractContextManager[None]:
+        """Raise DeviceOutOfMemory, with nothing taken, unless so much is there for the block."""
+
+
 class SleepCycle:
     """Owns nothing but the order in which parts sleep and wake, and which of them are reserved."""
 
-    def __init__(self, parts: Sequence[SleepPart]) -> None:
-        """Take the parts in the order in which they wake."""
+    def __init__(self, parts: Sequence[SleepPart], promised: Promise) -> None:
+        """Take the parts in the order in which they wake; `promised` is asked for all that they reserve, at once."""
         self._parts = tuple(parts)
+        self._promised = promised
         self._reserved: tuple[SleepPart, ...] = ()
 
     def __repr__(self) -> str:
@@ -116,7 +125,7 @@ class SleepCycle:
         parts = tuple(part for part in self._parts if part.tag in tags and part.is_asleep)
         if parts != self._reserved:
             self.cancel()
-            missing_bytes = _reserve_all(parts)
+            missing_bytes = _reserve_all(parts, self._promised)
             if missing_bytes:
                 return missing_bytes
             self._reserved = parts
@@ -171,13 +180,17 @@ def _save_all(parts: Sequence[SleepPart], level: int) -> None:
         raise
 
 
-def _reserve_all(parts: Sequence[SleepPart]) -> int:
-    """Reserve every part or none; return the bytes that all of them together miss."""
+def _reserve_all(parts: Sequence[SleepPart], promised: Promise) -> int:
+    """Reserve every part or none; return the bytes that all of them together miss.
+
+    Where they do not fit nothing is taken, not even for a moment; a device that is another's too may yet refuse a part.
+    """
     reserved: list[SleepPart] = []
     try:
-        for part in parts:
-            part.reserve()
-            reserved.append(part)
+        with promised(_wake_bytes(parts)):
+            for part in parts:
+                part.reserve()
+                reserved.append(part)
     except DeviceOutOfMemory as error:
         free_bytes = error.free_bytes + _wake_bytes(reserved)
         _cancel_all(reserved)

@@ -1,4 +1,4 @@
-"""The contract of memory drivers, for host memory and for the device that is not there."""
+"""The contract of memory drivers, for host memory and for the devices that are not there."""
 
 import resource
 from pathlib import Path
@@ -10,6 +10,8 @@ from dormouse_worker.model.device.cuda_calls import CudaCalls
 from dormouse_worker.model.device.cuda_driver import CudaDriver
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
 from dormouse_worker.model.device.host_driver import HostDriver
+from dormouse_worker.model.device.ledger_driver import LedgerDriver
+from dormouse_worker.model.device.ledger_file import DeviceShare, offer_device
 from dormouse_worker.model.device.pinned import PinnedDriver
 from dormouse_worker.model.device.testing import FakeCudaDriver
 from dormouse_worker.model.device.testing_cuda import FakeCudaBindings, view_host_memory
@@ -25,14 +27,17 @@ def make_pinned_driver(bindings):
     return PinnedDriver(CudaCalls(bindings), make_cuda_driver(bindings), HostDriver(lambda: TOTAL))
 
 
-@pytest.fixture(params=["host", "fake", "cuda", "pinned"])
-def driver(request):
+@pytest.fixture(params=["host", "fake", "cuda", "pinned", "ledger"])
+def driver(request, tmp_path):
     """Return a driver of each kind, and find afterwards that those over the CUDA driver left nothing behind."""
     bindings = FakeCudaBindings(TOTAL)
     makers = {"cuda": make_cuda_driver, "pinned": make_pinned_driver}
     if request.param in makers:
         yield makers[request.param](bindings)
         assert set(bindings.held.values()) == {0}
+    elif request.param == "ledger":
+        offer_device(tmp_path / "gpu-0", TOTAL)
+        yield LedgerDriver(DeviceShare(tmp_path / "gpu-0", "test"))
     else:
         yield HostDriver(lambda: TOTAL) if request.param == "host" else FakeCudaDriver(TOTAL)
 
@@ -93,6 +98,17 @@ def test_more_than_there_is_is_refused_with_the_numbers(driver):
     assert caught.value.missing_bytes == TOTAL // 2
     driver.destroy(first)
     driver.destroy(driver.create(TOTAL))
+
+
+def test_a_promise_is_of_what_there_is_and_takes_nothing_that_stays(driver):
+    first = driver.create(TOTAL // 2)
+    with pytest.raises(DeviceOutOfMemory) as caught, driver.promised(TOTAL):
+        raise AssertionError("half of it is taken")
+    assert (caught.value.wanted_bytes, caught.value.free_bytes) == (TOTAL, TOTAL // 2)
+    with driver.promised(TOTAL // 2):
+        driver.destroy(driver.create(TOTAL // 2))
+    assert driver.free_bytes() == TOTAL // 2
+    driver.destroy(first)
 
 
 def test_host_memory_that_was_never_touched_is_promised_and_not_free():

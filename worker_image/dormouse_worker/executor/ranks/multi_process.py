@@ -69,7 +69,7 @@ class MultiProcessExecutor:
     def init_device(self) -> None:
         """See `Executor`. Looks at the model's files first, starts the ranks of this pod and waits for the others."""
         check_settings(self._settings)
-        worker_class_of(self._settings)
+        worker_class_of(self._settings, self._environ)
         check_model_files(self._settings.model_path, self._settings.load_format, self._layout)
         connections = gather(self._settings, self._environ, self._place, self.local, self._clock)
         timeout_s = self._place.rank_timeout_s

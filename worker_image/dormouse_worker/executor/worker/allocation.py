@@ -50,7 +50,7 @@ class Allocation:
             self._start_runner()
             undo.pop_all()
         self._has_slept = False  # the cache's memory went, and what a wake brought back is not complete yet
-        self._cycle = SleepCycle([weights, *self._stores])
+        self._cycle = SleepCycle([weights, *self._stores], device.memory.promised)
 
     def __repr__(self) -> str:
         return f"Allocation({self._runner!r}, {self._cycle!r})"

@@ -13,6 +13,7 @@ from typing import Any
 from dormouse_worker.common.errors import InvalidArgument, InvalidSettings, WorkerError
 from dormouse_worker.common.host import lasting_objects
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.stand_in import has_stand_in
 from dormouse_worker.executor.worker.base import WorkerBase
 from dormouse_worker.executor.worker.classes import resolve_worker_class
 from dormouse_worker.model.slim_imports import import_slim
@@ -23,12 +24,15 @@ WORKER_CLASSES = {
     "cpu": "dormouse_worker.executor.worker.cpu_worker.CpuWorker",
     "cuda": "dormouse_worker.executor.worker.gpu_worker.GpuWorker",
 }
+STAND_IN_CLASS = "dormouse_worker.executor.worker.stand_in_worker.StandInWorker"
 
 
-def worker_class_of(settings: EngineSettings) -> str:
+def worker_class_of(settings: EngineSettings, environ: Mapping[str, str]) -> str:
     """Return the qualified name of the worker's class. Raises InvalidSettings for a device that has none."""
     if settings.worker_cls != "auto":
         return settings.worker_cls
+    if has_stand_in(settings, environ):
+        return STAND_IN_CLASS
     worker_class = WORKER_CLASSES.get(settings.device)
     if worker_class is None:
         raise InvalidSettings(f"device is {settings.device!r}; this version has {', '.join(WORKER_CLASSES)}")

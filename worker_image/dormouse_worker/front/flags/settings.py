@@ -28,6 +28,7 @@ DORMOUSE_OPERATOR_KEY and DORMOUSE_GATEWAY_KEY are the public keys by which tick
 out to DORMOUSE_POD_UID (none = nobody has the role);
 DORMOUSE_MUTUAL_TLS_DIR holds tls.crt, tls.key and ca.crt: with it both gRPC ports let in only callers with a
 certificate of the same authority, and renewed files are taken while it serves.
+STAND_IN_DEVICES names a folder of stand-ins for GPUs, for tests and demos: to --device cuda they are the machine's.
 OTEL_EXPORTER_OTLP_ENDPOINT and OpenTelemetry's other variables switch tracing on, and say how.
 
 The worker loads the model, measures how many blocks of KV cache fit and waits for InitializeCache on the control

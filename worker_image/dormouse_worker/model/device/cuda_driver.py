@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
 from dormouse_worker.model.device.cuda_calls import CudaCalls
-from dormouse_worker.model.device.driver import CHUNK_BYTES, Chunk
+from dormouse_worker.model.device.driver import CHUNK_BYTES, Chunk, seen_free
 
 View = Callable[[int, int, int], torch.Tensor]  # address, bytes, ordinal → uint8 [bytes]
 
@@ -70,6 +71,10 @@ class CudaDriver:
         self.make_current()
         free_bytes, _ = self._calls.call("cuMemGetInfo")
         return int(free_bytes)
+
+    def promised(self, num_bytes: int) -> AbstractContextManager[None]:
+        """See `MemoryDriver`."""
+        return seen_free(self, num_bytes)
 
     def reserve(self, num_bytes: int) -> int:
         """See `MemoryDriver`. A lack of addresses is no lack of memory: it is a CudaError, which is an OSError."""

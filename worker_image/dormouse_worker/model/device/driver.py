@@ -6,9 +6,12 @@ opposites). A range costs nothing; a chunk is what the device runs out of.
 
 from __future__ import annotations
 
-from typing import NewType, Protocol
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, NewType, Protocol
 
-import torch
+if TYPE_CHECKING:  # what only counts memory needs no torch
+    import torch
 
 CHUNK_BYTES = 256 << 20  # small enough that a lack of memory shows early, large enough that mapping costs nothing
 
@@ -47,6 +50,12 @@ class MemoryDriver(Protocol):
     def free_bytes(self) -> int:
         """Return the physical memory that `create` could give now, whoever else uses the device."""
 
+    def promised(self, num_bytes: int) -> AbstractContextManager[None]:
+        """Within the block, `create` is given this much in all. Raises DeviceOutOfMemory and has taken nothing then.
+
+        A device that nobody can keep others from tells only whether there is so much now: `create` may fail yet.
+        """
+
     def reserve(self, num_bytes: int) -> int:
         """Return the address of a new range with nothing behind it; touching it is fatal. Raises OSError."""
 
@@ -72,3 +81,12 @@ class MemoryDriver(Protocol):
 
     def tensor(self, address: int, num_bytes: int) -> torch.Tensor:
         """Return a uint8 tensor [num_bytes] over a range that owns nothing. The first page must be mapped by now."""
+
+
+@contextmanager
+def seen_free(memory: MemoryDriver, num_bytes: int) -> Iterator[None]:
+    """Look whether there is so much, and nothing more: `MemoryDriver.promised` where others cannot be kept off."""
+    free_bytes = memory.free_bytes()
+    if num_bytes > free_bytes:
+        raise DeviceOutOfMemory(num_bytes, free_bytes)
+    yield

@@ -6,11 +6,11 @@ import ctypes
 import mmap
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
-from dormouse_worker.model.device.driver import CHUNK_BYTES, Chunk, DeviceOutOfMemory
+from dormouse_worker.model.device.driver import CHUNK_BYTES, Chunk, DeviceOutOfMemory, seen_free
 
 HUGE_PAGE_BYTES = 2 << 20  # copying into fresh 4 KiB pages is bound by page faults, not by memory
 _IS_RESIDENT = b"\1"  # what mincore says of a page
@@ -69,6 +69,10 @@ class HostDriver:
             yield
         finally:
             self._coming_bytes -= num_bytes
+
+    def promised(self, num_bytes: int) -> AbstractContextManager[None]:
+        """See `MemoryDriver`."""
+        return seen_free(self, num_bytes)
 
     def reserve(self, num_bytes: int) -> int:
         """See `MemoryDriver`. Reserves a huge page more and cuts the ends off, so that the range is aligned."""

@@ -5,6 +5,8 @@ torch's own pinned memory is rounded up to powers of two and kept for ever; this
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 import torch
 
 from dormouse_worker.model.device.cuda_calls import CudaCalls
@@ -42,6 +44,10 @@ class PinnedDriver:
     def free_bytes(self) -> int:
         """See `MemoryDriver`."""
         return self._mappings.free_bytes()
+
+    def promised(self, num_bytes: int) -> AbstractContextManager[None]:
+        """See `MemoryDriver`."""
+        return self._mappings.promised(num_bytes)
 
     def reserve(self, num_bytes: int) -> int:
         """See `MemoryDriver`."""

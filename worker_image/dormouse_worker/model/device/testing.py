@@ -11,12 +11,10 @@ import numpy.typing as npt
 import torch
 
 from dormouse_worker.common.host import Host
-from dormouse_worker.model.device.driver import CHUNK_BYTES, Chunk, DeviceOutOfMemory, MemoryDriver
+from dormouse_worker.model.device.driver import CHUNK_BYTES, Chunk, DeviceOutOfMemory, MemoryDriver, seen_free
 from dormouse_worker.model.device.host_driver import HostDriver
+from dormouse_worker.model.device.stand_in import copy_bytes
 
-SHARED_BYTES = (
-    32 << 20
-)  # larger copies are shared among torch's threads; smaller ones come from several threads already
 VERBS = ("create", "map")  # those that may fail, in the driver's contract
 
 
@@ -70,6 +68,10 @@ class FakeCudaDriver:
     def free_bytes(self) -> int:
         """See `MemoryDriver`."""
         return max(0, self.total_bytes - self.neighbour_bytes - self.used_bytes)
+
+    def promised(self, num_bytes: int) -> AbstractContextManager[None]:
+        """See `MemoryDriver`."""
+        return seen_free(self, num_bytes)
 
     def reserve(self, num_bytes: int) -> int:
         """See `MemoryDriver`."""
@@ -158,10 +160,7 @@ class FakeDevice:
             number, self._num_copies = self._num_copies, self._num_copies + 1
         if number == self._failing_copy:
             raise RuntimeError(f"the device did not copy {len(source)} bytes")
-        if len(target) < SHARED_BYTES:
-            np.copyto(target.numpy(), source.numpy())
-        else:
-            target.copy_(source)
+        copy_bytes(target, source)
 
     def counting_on(self, num_bytes: int) -> AbstractContextManager[None]:
         """See `Device`: its arenas are not in host memory."""

@@ -15,6 +15,7 @@ from dormouse_worker.common.host import Host, measure_peak, release_free_memory
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.model.device.cuda import CudaDevice
 from dormouse_worker.model.device.device import Device
+from dormouse_worker.model.device.stand_in import StandInDevice
 from dormouse_worker.model.memory.accounting import LIBRARIES_BYTES, MAX_LIBRARIES_BYTES, DeviceAccount, DeviceMemory
 from dormouse_worker.model.memory.arithmetic import (
     RESIDENT_MEMORY,
@@ -171,16 +172,18 @@ class CudaPool:
 
 
 class HostPool:
-    """Implements `TorchPool` for the device that is not there: torch takes this process's memory instead."""
+    """Implements `TorchPool` for a device that is not there: torch takes this process's memory instead."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, host: Host, empty: Run = lambda: None) -> None:
+        """`empty` gives back what stands for it in a stand-in's books."""
+        self._host, self._empty = host, empty
 
     def __repr__(self) -> str:
         return "HostPool()"
 
     def rest_bytes(self) -> int:
         """See `TorchPool`. What the process holds at rest is no device's memory."""
+        self._empty()
         return 0
 
     def peak_bytes(self, run: Run) -> int:
@@ -261,6 +264,11 @@ def make_meter(
     """Return the way to measure on this device. `nvml_own_bytes` tells what NVML counts as ours, None if hidden."""
     if device.copies is None:
         return ResidentMeter(host, settings)
+    if isinstance(device, StandInDevice):
+        memory = device.memory
+        account = DeviceAccount(memory, lambda: memory.activation_bytes, nvml_own_bytes)
+        account.add("context", device.context)
+        return DeviceMeter(account, HostPool(host, memory.give_activations))
     assert isinstance(device.memory, DeviceMemory), "a device with memory of its own knows how much it has"
     if not isinstance(device, CudaDevice):
         return DeviceMeter(DeviceAccount(device.memory, lambda: 0, nvml_own_bytes), HostPool(host))
