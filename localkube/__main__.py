@@ -51,10 +51,20 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("prune", help="remove old builds, outdated image tags and what nothing refers to")
     gpus = commands.add_parser("gpus", help="offer stand-in GPUs by dynamic resource allocation, until Ctrl-C")
     gpus.add_argument("--number", type=int, choices=range(1, 129), default=2, metavar="N", help="1 to 128; default 2")
-    gpus.add_argument("--memory", default="512Mi", help="what each is said to have; default 512Mi")
+    gpus.add_argument("--memory", type=_memory, default="512Mi", help="what each is said to have; default 512Mi")
     commands.add_parser("provisioner", help="serve volumes (a component; started by `up`)")
     commands.add_parser("policies", help="enforce NetworkPolicies (a component; started by `up`)")
     return parser
+
+
+def _memory(text: str) -> str:
+    from localkube.gpus.objects import bytes_of
+
+    try:
+        bytes_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
 
 
 def _up(paths: Paths, arguments: argparse.Namespace) -> int:
@@ -118,7 +128,7 @@ def _gpus(paths: Paths, arguments: argparse.Namespace) -> int:
     stop.listen()
     with alone(pid_file(paths, "gpus")):
         api, gpus = KubeApi(paths.pki, "admin"), Gpus(arguments.number, arguments.memory)
-        Offer(api, paths.var / "kubelet", gpus, _log).run(stop)
+        Offer(api, paths.var / "kubelet", paths.stand_ins, gpus, _log).run(stop)
     return 0
 
 

@@ -111,6 +111,11 @@ class Paths:
         return self.state / "pids"
 
     @property
+    def stand_ins(self) -> Path:
+        """A folder for each GPU that is not there: pods that mount it share them."""
+        return self.state / "stand-ins"
+
+    @property
     def var(self) -> Path:
         """Data of etcd and kubelet."""
         return self.state / "var"

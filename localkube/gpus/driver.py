@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from localkube.gpus import plugin_pb2 as pb
 from localkube.gpus import plugin_pb2_grpc, registration_pb2, registration_pb2_grpc
 from localkube.gpus.objects import CLAIMS_PATH, DRIVER, Allocated, Gpus, allocated
 
+POLL_S = 0.2
 CLAIM_PATH = CLAIMS_PATH.replace("/resourceclaims", "/namespaces/{namespace}/resourceclaims/{name}")
 
 
@@ -112,9 +114,17 @@ class Registration(registration_pb2_grpc.RegistrationServicer):
         self._answered.set()
         return registration_pb2.RegistrationStatusResponse()
 
-    def wait(self, timeout_s: float) -> None:
-        """Wait until the kubelet has taken us. Raises ComponentError with its words, or that it said nothing."""
-        if not self._answered.wait(timeout_s):
-            raise ComponentError(f"the kubelet did not register {DRIVER} within {timeout_s:.0f} s; does it run?")
+    def wait(self, timeout_s: float, is_asked_to_end: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until the kubelet has taken us; return False if we are asked to end before.
+
+        Raises ComponentError with the kubelet's words, or that it said nothing.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while not self._answered.wait(POLL_S):
+            if is_asked_to_end():
+                return False
+            if time.monotonic() >= deadline_s:
+                raise ComponentError(f"the kubelet did not register {DRIVER} within {timeout_s:.0f} s; does it run?")
         if self._error:
             raise ComponentError(f"the kubelet refused {DRIVER}: {self._error}")
+        return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +15,13 @@ API_VERSION = "resource.k8s.io/v1"
 CLASS_PATH = f"/apis/{API_VERSION}/deviceclasses/{DRIVER}"
 CLAIMS_PATH = f"/apis/{API_VERSION}/resourceclaims"
 MAX_GPUS = 128  # devices in one ResourceSlice
+_QUANTITY = re.compile(r"([1-9][0-9]*)(Ki|Mi|Gi|Ti)?")
+_UNITS = {None: 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
 
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """What one node offers: so many GPUs of `memory` each, a quantity of Kubernetes such as 512Mi."""
+    """What one node offers: so many GPUs of `memory` each, a quantity that `bytes_of` reads."""
 
     number: int
     memory: str
@@ -74,6 +77,14 @@ class Allocated:
     request: str
     pool: str
     device: str
+
+
+def bytes_of(quantity: str) -> int:
+    """Return the bytes of a quantity such as 512Mi. Raises ValueError for what is no whole number, or another unit."""
+    found = _QUANTITY.fullmatch(quantity)
+    if found is None:
+        raise ValueError(f"{quantity!r} is no number of bytes, Ki, Mi, Gi or Ti above 0")
+    return int(found[1]) * _UNITS[found[2]]
 
 
 def allocated(claim: Raw) -> tuple[Allocated, ...]:

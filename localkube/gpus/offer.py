@@ -18,7 +18,7 @@ import grpc
 
 from localkube import processes
 from localkube.errors import ApiError, ComponentError, HostError
-from localkube.gpus import plugin_pb2_grpc, registration_pb2_grpc
+from localkube.gpus import folders, plugin_pb2_grpc, registration_pb2_grpc
 from localkube.gpus.driver import Plugin, Registration
 from localkube.gpus.objects import CLAIMS_PATH, CLASS_PATH, DRIVER, Gpus, allocated
 
@@ -44,7 +44,7 @@ class Api(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Asked to end: first in good order, then, if asked again, at once."""
+    """Asked to end: first in good order, then, if asked again or by whoever ends the cluster, at once."""
 
     asked: threading.Event = field(default_factory=threading.Event)
     urged: threading.Event = field(default_factory=threading.Event)
@@ -53,18 +53,27 @@ class Stop:
         """Ask once more."""
         (self.urged if self.asked.is_set() else self.asked).set()
 
+    def urge(self) -> None:
+        """Ask to end at once."""
+        self.asked.set()
+        self.urged.set()
+
     def listen(self) -> None:
-        """Let Ctrl-C and a polite end of the process ask."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: self.ask())
+        """Let Ctrl-C ask, and SIGTERM urge: `down` sends it, and with the cluster the pods end that hold claims."""
+        signal.signal(signal.SIGINT, lambda *_: self.ask())
+        signal.signal(signal.SIGTERM, lambda *_: self.urge())
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The GPUs of one node, for as long as `run` runs. `kubelet` is the kubelet's root directory."""
+    """The GPUs of one node, for as long as `run` runs.
+
+    `kubelet` is the kubelet's root directory; `stand_ins` gets a folder for each GPU, for pods to mount.
+    """
 
     api: Api
     kubelet: Path
+    stand_ins: Path
     gpus: Gpus
     log: Callable[[str], None]
     look_every_s: float = 5.0  # a kubelet that starts again removes the slices of its node
@@ -78,12 +87,16 @@ class Offer:
         """
         self._node_uid()
         with self._served() as registration:
-            registration.wait(REGISTERED_WITHIN_S)
+            if not registration.wait(REGISTERED_WITHIN_S, stop.asked.is_set):
+                return
+            folders.make(self.stand_ins, self.gpus)
             with self._published():
-                self.log(f"{DRIVER} offers {', '.join(self.gpus.names)} of {self.gpus.memory}; end it with Ctrl-C")
+                offered = f"{DRIVER} offers {', '.join(self.gpus.names)} of {self.gpus.memory}"
+                self.log(f"{offered}, to pods that mount {self.stand_ins}; end it with Ctrl-C")
                 while not stop.asked.wait(self.look_every_s):
                     self._mend()
-            self._wait_for_claims(stop)
+            if not self._wait_for_claims(stop):
+                folders.remove(self.stand_ins)
 
     @contextmanager
     def _served(self) -> Iterator[Registration]:
@@ -127,7 +140,8 @@ class Offer:
 
     def _is_published(self) -> bool:
         try:
-            self.api.get(self.gpus.slice_path)
+            for path in (CLASS_PATH, self.gpus.slice_path):
+                self.api.get(path)
         except ApiError as error:
             if error.status != 404:
                 raise
@@ -146,16 +160,17 @@ class Offer:
         claims = self.api.get(CLAIMS_PATH)["items"]
         return [f"{c['metadata']['namespace']}/{c['metadata']['name']}" for c in claims if allocated(c)]
 
-    def _wait_for_claims(self, stop: Stop) -> None:
-        """Serve on while pods have devices: without a driver the kubelet cannot end such a pod."""
+    def _wait_for_claims(self, stop: Stop) -> list[str]:
+        """Serve on while pods have devices: without a driver the kubelet cannot end such a pod. Return who has yet."""
         if not (held := self.claims()):
-            return
+            return held
         self.log(f"no new claims; waiting for the end of {', '.join(held)} (again Ctrl-C: not waiting)")
         deadline_s = time.monotonic() + CLAIMS_END_WITHIN_S
         while (held := self.claims()) and time.monotonic() < deadline_s and not stop.urged.wait(POLL_S):
             pass
         if held:
             self.log(f"pods with {', '.join(held)} cannot end before these GPUs are offered again")
+        return held
 
 
 @contextmanager

@@ -75,6 +75,7 @@ class FakeKubelet:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.stand_ins = root / "stand-ins"
         self.registry = root / "plugins_registry" / f"{DRIVER}.sock"
         self.endpoint = ""
 

@@ -1,6 +1,8 @@
 """What is told to the API server, and what is read from claims."""
 
-from localkube.gpus.objects import CLASS_PATH, DRIVER, MAX_GPUS, Allocated, Gpus, allocated
+import pytest
+
+from localkube.gpus.objects import CLASS_PATH, DRIVER, MAX_GPUS, Allocated, Gpus, allocated, bytes_of
 from tests.localkube.gpus.kit import a_claim
 
 GPUS = Gpus(2, "512Mi", node="n")
@@ -35,6 +37,17 @@ def test_the_class_takes_this_drivers_devices_alone():
 
 def test_a_slice_holds_as_many_as_the_api_allows():
     assert len(Gpus(MAX_GPUS, "1Gi").resource_slice("u")["spec"]["devices"]) == 128
+
+
+@pytest.mark.parametrize(("quantity", "num_bytes"), [("512Mi", 512 << 20), ("1Gi", 1 << 30), ("4096", 4096)])
+def test_a_quantity_is_read(quantity, num_bytes):
+    assert bytes_of(quantity) == num_bytes
+
+
+@pytest.mark.parametrize("quantity", ["0", "", "1.5Gi", "512M", "-1Mi", "Mi"])
+def test_a_quantity_that_is_none_is_refused_by_its_words(quantity):
+    with pytest.raises(ValueError, match=f"^{quantity!r} is no number of bytes"):
+        bytes_of(quantity)
 
 
 def test_devices_of_a_claim_are_ours_alone():

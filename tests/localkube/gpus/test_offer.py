@@ -38,7 +38,7 @@ class Run:
         self.spoke = threading.Semaphore(0)
         self.stop = Stop()
         self.ended: Future[None] = pool.submit(
-            Offer(api, kubelet.root, GPUS, self._hear, look_every_s=0.01).run, self.stop
+            Offer(api, kubelet.root, kubelet.stand_ins, GPUS, self._hear, look_every_s=0.01).run, self.stop
         )
 
     def _hear(self, text: str) -> None:
@@ -64,8 +64,7 @@ def running(api: FakeApi, kubelet: FakeKubelet) -> Iterator[Run]:
         try:
             yield run
         finally:
-            run.stop.asked.set()
-            run.stop.urged.set()
+            run.stop.urge()
 
 
 def files(kubelet: FakeKubelet) -> set[str]:
@@ -80,11 +79,23 @@ def test_gpus_are_published_once_the_kubelet_has_taken_the_driver_and_nothing_is
         run.hears("gpu-0, gpu-1 of 512Mi")
         assert set(api.objects) >= {CLASS_PATH, GPUS.slice_path}
         assert [device.device_name for device in kubelet.prepare(asked("a"))["uid-a"].devices] == ["gpu-1"]
+        assert [(path.name, (path / "memory").read_text()) for path in sorted(kubelet.stand_ins.iterdir())] == [
+            ("gpu-0", f"{512 << 20}\n"),
+            ("gpu-1", f"{512 << 20}\n"),
+        ]
         del api.objects[claim_path(a_claim("a"))]
         assert kubelet.unprepare(asked("a"))["uid-a"].error == ""
         run.end()
     assert set(api.objects) == {NODE_PATH}
     assert files(kubelet) == set()
+    assert not kubelet.stand_ins.exists()
+
+
+def test_who_ends_it_before_the_kubelet_has_come_does_not_wait_for_it(kubelet: FakeKubelet):
+    api = FakeApi()
+    with running(api, kubelet) as run:
+        run.end()
+    assert (api.log, run.said, files(kubelet)) == ([], [], set())
 
 
 def test_a_kubelet_that_refuses_ends_the_run_before_anything_is_published(kubelet: FakeKubelet):
@@ -129,16 +140,17 @@ def test_what_a_killed_driver_left_is_taken_over(kubelet: FakeKubelet):
     assert files(kubelet) == set()
 
 
-def test_a_slice_that_a_restarted_kubelet_removed_comes_back(kubelet: FakeKubelet):
+@pytest.mark.parametrize("path", [CLASS_PATH, GPUS.slice_path], ids=["class", "slice"])
+def test_what_somebody_removed_comes_back_as_a_restarted_kubelet_does_with_the_slice(kubelet: FakeKubelet, path: str):
     api = FakeApi()
     with running(api, kubelet) as run:
         kubelet.register()
         run.hears("gpu-0")
         api.failures = [ApiError("away")]
         api.changed.clear()
-        del api.objects[GPUS.slice_path]
+        del api.objects[path]
         run.hears("will be published again: away")
-        wait_for(lambda: GPUS.slice_path in api.objects, api.changed)
+        wait_for(lambda: path in api.objects, api.changed)
         run.end()
     assert set(api.objects) == {NODE_PATH}
 
@@ -174,6 +186,19 @@ def test_whoever_asks_twice_does_not_wait_and_hears_what_it_means(kubelet: FakeK
         run.end()
     assert "pods with ns/a cannot end" in run.said[-1]
     assert files(kubelet) == set()
+    assert (kubelet.stand_ins / "gpu-0").exists(), "the pod that cannot end uses it yet"
+
+
+def test_books_stay_where_a_killed_driver_is_followed_by_one_of_fewer_devices(kubelet: FakeKubelet):
+    for name in ("gpu-0", "gpu-2"):
+        (kubelet.stand_ins / name).mkdir(parents=True)
+        (kubelet.stand_ins / name / "ledger").write_text("books")
+    with running(FakeApi(), kubelet) as run:
+        kubelet.register()
+        run.hears("gpu-0")
+        assert (kubelet.stand_ins / "gpu-0" / "ledger").read_text() == "books"
+        assert not (kubelet.stand_ins / "gpu-2").exists()
+        run.end()
 
 
 def test_a_path_that_is_too_long_for_a_socket_is_named(tmp_path: Path):
@@ -204,15 +229,23 @@ def test_the_note_of_a_killed_driver_stops_nobody(tmp_path: Path):
         assert pid_file.exists()
 
 
-def test_signals_ask_and_ask_again():
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ([signal.SIGINT], (True, False)),
+        ([signal.SIGINT, signal.SIGINT], (True, True)),
+        ([signal.SIGTERM], (True, True)),
+    ],
+    ids=["Ctrl-C", "twice", "the end of the cluster"],
+)
+def test_a_signal_asks_or_urges(numbers: list[signal.Signals], expected: tuple[bool, bool]):
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     stop = Stop()
     try:
         stop.listen()
-        signal.raise_signal(signal.SIGTERM)
-        assert (stop.asked.is_set(), stop.urged.is_set()) == (True, False)
-        signal.raise_signal(signal.SIGINT)
-        assert stop.urged.is_set()
+        for number in numbers:
+            signal.raise_signal(number)
+        assert (stop.asked.is_set(), stop.urged.is_set()) == expected
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
