@@ -98,5 +98,6 @@ class TaintDevice:
     slot: str
 
 
-Command = SetGate | Drain | Sleep | EndEngine | RevokeDevice | GrantDevice | WakeUp | DeletePod | TaintDevice
+PodCommand = SetGate | Drain | Sleep | EndEngine | RevokeDevice | GrantDevice | WakeUp | DeletePod
+Command = PodCommand | TaintDevice
 Step = Write | Wait | Command
