@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from statistics import mean
 
+from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
+from dormouse_worker.engine.grammars import Preparation, Prepared
 from dormouse_worker.engine.testing import make_add, make_report
 from dormouse_worker.executor.ranks.messages import Step, encode
 
@@ -28,6 +30,11 @@ class CountingExecutor:
     def layer_windows(self) -> tuple[int | None, ...]:
         """See `ModelExecutor`."""
         return (None,)
+
+    def prepare_grammar(self, grammar: Grammar) -> Preparation:
+        """See `ModelExecutor`."""
+        del grammar
+        return Prepared()
 
     def execute_model(self, batch: Batch) -> ModelOutput:
         """See `ModelExecutor`."""

@@ -20,12 +20,14 @@ from statistics import median
 import torch
 
 from bench.models import ensure_model
+from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.host import Host
 from dormouse_worker.common.ipc import EngineMessage, encode_frame
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.engine.engine import Engine
+from dormouse_worker.engine.grammars import Preparation, Prepared
 from dormouse_worker.engine.testing import make_add, make_report
 from dormouse_worker.model.attention.native import NativeBackend
 from dormouse_worker.model.device.cpu import CpuDevice
@@ -90,6 +92,11 @@ class TimedExecutor:
     def layer_windows(self) -> tuple[int | None, ...]:
         """See `ModelExecutor`."""
         return self._runner.cache.spec.windows
+
+    def prepare_grammar(self, grammar: Grammar) -> Preparation:
+        """See `ModelExecutor`."""
+        del grammar
+        return Prepared()
 
     def execute_model(self, batch: Batch) -> ModelOutput:
         """See `ModelExecutor`."""

@@ -10,8 +10,9 @@ from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.testing import ManualClock, make_add, make_report
 from dormouse_worker.executor.testing_groups import FakeGroupExecutor
-from dormouse_worker.model.testing import MAX_POSITIONS, VOCAB_SIZE, reference_generate, write_tiny_model
+from dormouse_worker.model.testing import EOS, MAX_POSITIONS, VOCAB_SIZE, reference_generate, write_tiny_model
 from tests.worker.engine.engine_kit import finish
+from tests.worker.executor.grammar_kit import grammar, schema
 
 BLOCK_SIZE = 4
 MAX_TOKENS = 10
@@ -288,3 +289,18 @@ def test_a_save_that_one_rank_can_not_finish_leaves_nothing(group_of, tmp_path):
     with pytest.raises(InvalidArgument, match="nothing is overwritten"):
         group.save_sharded_state(tmp_path / "saved")
     assert [file.name for file in tmp_path.rglob("*")] == ["saved", "precious"]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_group_keeps_to_a_grammar_with_the_tokens_of_one_rank(directory_of, group_of, shape):
+    bound_by = {"a": schema({"enum": ["red", "green", "blue"]}), "b": grammar("regex", "[a-z]{3,9}!")}
+    asked = {"temperature": 1.0, "seed": 5, "max_tokens": MAX_TOKENS, "stop_token_ids": (EOS,)}
+    said = []
+    for executor in (FakeGroupExecutor(directory_of("llama"), 1, 1, model_impl="lean"), group_of("llama", shape)[0]):
+        engine = make_engine(executor)
+        for name, one in bound_by.items():
+            assert engine.add(make_add(name, PROMPTS["2"], grammar=one, **asked)) is None
+        assert engine.add(make_add("c", PROMPTS["1"], **asked)) is None
+        said.append(finish(engine, {name: [] for name in (*bound_by, "c")}))
+    assert said[0] == said[1]
+    assert said[0]["a"][-1] == EOS

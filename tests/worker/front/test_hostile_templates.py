@@ -35,7 +35,7 @@ async def test_a_chat_is_rendered_outside_and_its_process_ends_with_the_worker(o
     async with open_house(seams=Seams()) as house:
         assert (await house.collect(HI, timeout=60))[-1].usage.prompt_tokens == 4
         renderer = house.front.worker.served.edition.model.templates
-        running = [process._process for process in renderer._processes if process._process is not None]
+        running = [process._process for process in renderer._pool._processes if process._process is not None]
         assert {process.poll() for process in running} == {None}
     assert all(process.wait(60) for process in running)  # killed, each by a signal
 
@@ -46,5 +46,5 @@ async def test_the_processes_of_a_model_end_when_another_takes_its_place(open_wi
         renderer = house.front.worker.served.edition.model.templates
         await house.swap(other)
         await house.make_ready()
-        assert {repr(process) for process in renderer._processes} == {"TemplateProcess(not running)"}
+        assert {repr(process) for process in renderer._pool._processes} == {"BoundedProcess(not running)"}
         assert await house.collect(HI, timeout=60)

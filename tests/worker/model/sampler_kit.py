@@ -4,8 +4,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
+from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.ipc import Sampling
 from dormouse_worker.engine.testing import make_sampling
 from dormouse_worker.model.sampling.exact_softmax import masses_of, weigh
@@ -22,6 +25,7 @@ class Row:
     sampling: Sampling
     prompt_token_ids: Sequence[int]
     output_token_ids: Sequence[int]
+    allowed: npt.NDArray[np.uint8] | None = None
 
     @property
     def position(self) -> int:
@@ -29,9 +33,22 @@ class Row:
         return len(self.output_token_ids)
 
 
-def row(position=0, *, prompt=(), output=None, **sampling):
-    """Return a row; without an output, one of `position` tokens that no parameter knows."""
-    return Row(make_sampling(**sampling), prompt, [OUTSIDE] * position if output is None else output)
+def row(position=0, *, prompt=(), output=None, bound_to=None, **sampling):
+    """Return a row; without an output, one of `position` tokens that no parameter knows.
+
+    `bound_to` are the tokens that its grammar allows.
+    """
+    allowed = None if bound_to is None else packed_bits(bound_to)
+    if allowed is not None:
+        sampling["grammar"] = Grammar("made by hand", ())
+    return Row(make_sampling(**sampling), prompt, [OUTSIDE] * position if output is None else output, allowed)
+
+
+def packed_bits(token_ids, num_bytes=8):
+    """Return a mask that allows these tokens."""
+    bits = np.zeros(num_bytes * 8, dtype=np.uint8)
+    bits[list(token_ids)] = 1
+    return np.packbits(bits, bitorder="little")
 
 
 def random_logits(num_rows, vocab_size, *, seed=0, scale=3.0):

@@ -14,6 +14,7 @@ from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine import batch
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.batch import NewSequence
+from dormouse_worker.engine.grammars import Prepared
 from dormouse_worker.engine.testing import ManualClock, make_add, make_report, make_sampling
 from dormouse_worker.model.attention.sdpa import SdpaBackend
 from dormouse_worker.model.device.cpu import CpuDevice
@@ -56,6 +57,7 @@ class AheadExecutor:
     def __init__(self, runner):
         self.execute_model, self.submit = runner.execute, runner.submit
         self.layer_windows = lambda: runner.cache.spec.windows
+        self.prepare_grammar = lambda _: Prepared()
 
     def runs_ahead(self):
         return True

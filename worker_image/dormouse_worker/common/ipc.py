@@ -12,6 +12,7 @@ from enum import StrEnum
 import msgspec
 
 from dormouse_worker.common.commands import Command
+from dormouse_worker.common.grammar import Grammar
 
 MAX_FRAME_BYTES = 64 << 20  # far above any honest frame; a larger length means a broken stream
 
@@ -51,6 +52,7 @@ class Sampling(msgspec.Struct, frozen=True):
     allowed_token_ids: tuple[int, ...] = ()  # empty = all
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()  # the last token of a sequence is forbidden after the others
     prompt_logprobs: int | None = None  # like `logprobs`, for every prompt token but the first
+    grammar: Grammar | None = None  # binds the output; its end is an end whatever min_tokens says
 
 
 class AddRequest(msgspec.Struct, frozen=True, tag=True):
@@ -185,6 +187,7 @@ class StepOutputs(msgspec.Struct, frozen=True, tag=True):
     prefix_hits: int = 0  # of these, found
     preemptions: int = 0  # since the message before
     not_finite: int = 0  # of the failed: requests whose logits were not finite
+    refused: dict[str, str] = {}  # request id → why; what it asks for cannot be kept any further
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):

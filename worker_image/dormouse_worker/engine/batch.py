@@ -84,6 +84,8 @@ class ModelOutput(msgspec.Struct, frozen=True):
     prompt_logprobs: dict[str, list[TokenLogprobs]] = {}
     # whose logits were not finite: NaN among them, or no finite largest one. Their tokens mean nothing
     not_finite: tuple[str, ...] = ()
+    # request id → why its grammar leaves no token. Theirs in `sampled` mean nothing
+    stuck: dict[str, str] = {}
 
 
 def single(sequence: NewSequence, block_ids: BlockIds, *, start: int = 0) -> Batch:

@@ -33,6 +33,7 @@ from dormouse_worker.common.errors import (
     WorkerError,
     WrongState,
 )
+from dormouse_worker.common.grammar import GrammarRefused
 from dormouse_worker.common.ipc import (
     AbortRequests,
     AddRequest,
@@ -172,7 +173,11 @@ class Controller:
         if self._engine.is_leaving(message.request_id):
             self._settle()
         model = self._teller.status.model
-        refusal = unknown_token(message, model.vocab_size if model else 0) or self._engine.add(message)
+        try:
+            refusal = unknown_token(message, model.vocab_size if model else 0) or self._engine.add(message)
+        except GrammarRefused as error:
+            self._send(self._engine.outputs([], refused={message.request_id: str(error)}))
+            return
         if refusal is not None:
             self._send(self._engine.outputs([], {message.request_id: refusal}))
 

@@ -13,6 +13,7 @@ from dormouse_worker.common.ipc import AddRequest, StepOutputs, TokenLogprobs, T
 from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.engine.executor import Executor, ModelExecutor, StagedExecutor
 from dormouse_worker.engine.forward_pass import Counters, Progress
+from dormouse_worker.engine.grammars import Preparation
 from dormouse_worker.engine.request import Request
 from dormouse_worker.engine.scheduler import Scheduler
 
@@ -23,6 +24,7 @@ NOT_FINITE = (
     "large for its dtype"
 )
 
+GRAMMAR_WAIT_S = 0.002  # with nothing else to do; messages come in between
 MAX_LOGPROBS_PER_OUTPUT = 256  # prompt positions in one message to a caller: 20 alternatives each stay below 100 KiB
 
 
@@ -56,7 +58,10 @@ class Engine:
         return self._scheduler.num_running + self._scheduler.num_waiting
 
     def add(self, message: AddRequest) -> str | None:
-        """Queue a request; return why it cannot be taken, or None. The front has checked it; this is the net below."""
+        """Queue a request; return why it cannot be taken, or None. The front has checked it; this is the net below.
+
+        Raises GrammarRefused where nothing here can be bound by its grammar.
+        """
         limit = self._scheduler.limits.max_model_len
         num_tokens = len(message.prompt_token_ids) + len(message.output_token_ids)
         if not message.prompt_token_ids:
@@ -74,6 +79,7 @@ class Engine:
                 output_token_ids=list(message.output_token_ids),
                 priority=message.priority,
                 cache_salt=message.cache_salt,
+                preparation=self._prepare(message),
             )
         )
         return None
@@ -90,7 +96,10 @@ class Engine:
     def step(self) -> StepOutputs | None:
         """Run one forward pass; None if there is nothing to do. A failing forward pass raises only GroupBroken."""
         self._hand_over()
-        return self._collect() if self._under_way else None
+        if self._under_way:
+            return self._collect()
+        self._scheduler.wait_for_held(GRAMMAR_WAIT_S)
+        return None
 
     def settle(self) -> Iterator[StepOutputs]:
         """Wait for the batches under way and hand over no others; yield what came out. Raises GroupBroken."""
@@ -100,6 +109,10 @@ class Engine:
     def is_leaving(self, request_id: str) -> bool:
         """Return whether an ended request is still in a batch under way: its id cannot be given again yet."""
         return self._scheduler.is_leaving(request_id)
+
+    def _prepare(self, message: AddRequest) -> Preparation | None:
+        grammar = message.sampling.grammar
+        return None if grammar is None else self._executor.prepare_grammar(grammar)
 
     def _hand_over(self) -> None:
         most = self._scheduler.limits.max_batches_under_way
@@ -126,10 +139,11 @@ class Engine:
         except Exception as error:  # noqa: BLE001  whatever a model raises may cost its own batch only
             return self._fail(batch, error)
         self.num_failures_in_a_row = 0
-        odd = self._end_odd(output)
+        odd, stuck = self._end_odd(output), self._end_stuck(output)
         prompt_parts = list(self._prompt_logprobs(batch, output)) if output.prompt_logprobs else []
         progress = self._scheduler.commit(batch, output.sampled)
-        return self.outputs([*prompt_parts, *(self._token_output(item) for item in progress)], odd, num_odd=len(odd))
+        outputs = [*prompt_parts, *(self._token_output(item) for item in progress)]
+        return self.outputs(outputs, odd, refused=stuck, num_odd=len(odd))
 
     def give_up(self, why: str) -> StepOutputs:
         """End every request with an error."""
@@ -154,8 +168,19 @@ class Engine:
         self.forget_prefixes()
         return dict.fromkeys(ended, NOT_FINITE)
 
+    def _end_stuck(self, output: ModelOutput) -> dict[str, str]:
+        """End the requests whose grammars leave no token; return them with the reason."""
+        ended = {key: why for key, why in output.stuck.items() if not self.is_leaving(key)}
+        self.abort(list(ended))
+        return ended
+
     def outputs(
-        self, outputs: list[TokenOutput], failed: dict[str, str] | None = None, *, num_odd: int = 0
+        self,
+        outputs: list[TokenOutput],
+        failed: dict[str, str] | None = None,
+        *,
+        refused: dict[str, str] | None = None,
+        num_odd: int = 0,
     ) -> StepOutputs:
         """Return a message with these outputs, the present load, and what was counted since the last message."""
         scheduler, now, told = self._scheduler, self._scheduler.counters, self._told
@@ -166,6 +191,7 @@ class Engine:
             waiting=scheduler.num_waiting,
             kv_cache_usage=scheduler.tables.usage,
             failed=failed or {},
+            refused=refused or {},
             prefix_queries=now.prefix_queries - told.prefix_queries,
             prefix_hits=now.prefix_hits - told.prefix_hits,
             preemptions=now.preemptions - told.preemptions,

@@ -6,8 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.ipc import MadeTokenizer, MemoryReport, ModelInfo, RankStatus
 from dormouse_worker.engine.batch import Batch, ModelOutput
+from dormouse_worker.engine.grammars import Preparation
 
 
 class ModelExecutor(Protocol):
@@ -15,6 +17,12 @@ class ModelExecutor(Protocol):
 
     def layer_windows(self) -> tuple[int | None, ...]:
         """Return the sliding window of each layer group of the loaded model; None = its layers see everything."""
+
+    def prepare_grammar(self, grammar: Grammar) -> Preparation:
+        """Begin to compile it, unless that is done; what is returned keeps it for sequences to come.
+
+        Raises GrammarRefused where sequences cannot be bound at all.
+        """
 
     def execute_model(self, batch: Batch) -> ModelOutput:
         """Compute the batch; remember its sequences and what was sampled.

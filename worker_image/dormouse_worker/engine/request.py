@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from dormouse_worker.common.ipc import Sampling
 from dormouse_worker.engine.block_tables import Shortage
+from dormouse_worker.engine.grammars import Preparation
 from dormouse_worker.engine.prefix import BlockHash, hash_block, root_hash
 
 
@@ -33,6 +34,7 @@ class Request:
     first_scheduled_s: float | None = None  # set by the scheduler, once
     shortage: Shortage | None = None  # set by the scheduler: why it found no room; None once it runs
     has_answered: bool = False  # set by the engine with the first token that it sends
+    preparation: Preparation | None = None  # set by the engine: of its grammar, which it keeps for the ranks
     is_leaving: bool = False  # set by the scheduler: aborted or ended while under way, freed with its last batch
     num_told_logprobs: int = 0  # set by the engine: prompt log-probabilities sent
     num_prompt_tokens: int = field(init=False)
@@ -43,6 +45,11 @@ class Request:
         assert self.prompt_token_ids, "a request has at least one prompt token"
         self.num_prompt_tokens = len(self.prompt_token_ids)
         self.wants_prompt_logprobs = self.sampling.prompt_logprobs is not None
+
+    @property
+    def is_held(self) -> bool:
+        """Return whether it waits for its grammar: others may go before it."""
+        return self.preparation is not None and not self.preparation.is_done()
 
     @property
     def order(self) -> tuple[int, int]:
@@ -111,6 +118,8 @@ class Request:
         """Return why the request is complete after its last output token, or None."""
         sampling, outputs = self.sampling, self.output_token_ids
         num_outputs = len(outputs)
+        if sampling.grammar is not None and outputs[-1] in sampling.grammar.end_token_ids:
+            return "stop"
         if num_outputs > sampling.min_tokens and outputs[-1] in sampling.stop_token_ids:
             return "stop"
         if num_outputs >= sampling.max_tokens or self.num_prompt_tokens + num_outputs >= max_model_len:

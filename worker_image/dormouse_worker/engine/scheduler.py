@@ -146,6 +146,12 @@ class Scheduler:
         """Return an unfinished request."""
         return self._requests[request_id]
 
+    def wait_for_held(self, timeout_s: float) -> None:
+        """Wait so long at most for the grammar of the first request that is held, if there is one."""
+        held = next((request.preparation for request in self._waiting if request.is_held), None)
+        if held is not None:
+            held.is_done(timeout_s)
+
     def forget_ranks(self) -> None:
         """The ranks know nothing any more: introduce everything anew."""
         self._ranks.reset()
@@ -231,23 +237,29 @@ class Scheduler:
         return request
 
     def _schedule_waiting(self, current: Pass) -> None:
-        """Admit waiting sequences while a place and their blocks are free; the head is never overtaken."""
+        """Admit waiting sequences while a place and their blocks are free.
+
+        The head is never overtaken, but for one that is held.
+        """
         num_places = min(self.limits.max_num_seqs, len(self._running) + len(self._waiting))
         most = self._in_flight.share(num_places)
-        while self._waiting and current.tokens_left and current.spare_logit_rows:
+        while (request := self._head()) is not None and current.tokens_left and current.spare_logit_rows:
             if len(self._running) == self.limits.max_num_seqs or len(current.sequences) >= most:
                 return
-            request = self._waiting[0]
             if request.shortage is not None and not self.tables.has_eased(request.shortage):
                 return
             current.spare_logit_rows -= 1
             request.shortage = self._placement.admit(request, current)
             if request.shortage is not None:
                 return
-            insort(self._running, self._waiting.pop(0), key=_in_line)
+            self._waiting.remove(request)
+            insort(self._running, request, key=_in_line)
             if request.first_scheduled_s is None:
                 request.first_scheduled_s = self._clock()
             self._append(current, request, self._introduce(current, request, current.end_of(request)))
+
+    def _head(self) -> Request | None:
+        return next((request for request in self._waiting if not request.is_held), None)
 
     def _introduce(self, current: Pass, request: Request, end: int) -> ScheduledSequence:
         """Return the request's tokens up to `end`, with what the ranks do not know of it yet."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dormouse_worker.common.commands import KV_CACHE
+from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.ipc import (
     AddRequest,
     EngineMessage,
@@ -20,6 +21,7 @@ from dormouse_worker.common.ipc import (
 )
 from dormouse_worker.engine.batch import Batch, ModelOutput, NewSequence, SampledToken, ScheduledSequence
 from dormouse_worker.engine.executor import SleepReport, WakeReport
+from dormouse_worker.engine.grammars import Preparation, Prepared
 
 VOCAB_SIZE = 1000
 
@@ -114,6 +116,8 @@ class FakeExecutor:
         self.batches: list[Batch] = []
         self.fail_once: dict[str, Exception] = {}
         self.not_finite: set[str] = set()  # requests whose logits are not finite from now on
+        self.preparations: dict[str, Preparation] = {}  # grammar → who compiles it
+        self.stuck: dict[str, str] = {}  # requests whose grammars leave no token from now on, and why
         self._windows = windows
         self._profiled = False
         self._clock = clock or ManualClock()
@@ -158,6 +162,11 @@ class FakeExecutor:
         """See `Executor`."""
         return self._windows
 
+    def prepare_grammar(self, grammar: Grammar) -> Preparation:
+        """See `Executor`: what the test says, else done at once."""
+        self._called("prepare_grammar")
+        return self.preparations.get(grammar.text, Prepared())
+
     def execute_model(self, batch: Batch) -> ModelOutput:
         """See `Executor`. Takes one second."""
         self._called("execute_model")
@@ -177,7 +186,9 @@ class FakeExecutor:
             self._write(scheduled)
         prompts = {s.request_id: self._prompt_logprobs(s) for s in batch.sequences if self._asks_for_prompt(s)}
         odd = tuple(s.request_id for s in batch.sequences if s.samples and s.request_id in self.not_finite)
-        return ModelOutput([self._sample(s.request_id) for s in batch.sequences if s.samples], prompts, odd)
+        sampled = [self._sample(s.request_id) for s in batch.sequences if s.samples]
+        stuck = {token.request_id: self.stuck[token.request_id] for token in sampled if token.request_id in self.stuck}
+        return ModelOutput(sampled, prompts, odd, stuck)
 
     def start_profile(self, directory: str) -> None:
         """See `Executor`."""

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from dormouse_worker.common.errors import WorkerError
+from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.host import Host
 from dormouse_worker.common.ipc import MadeTokenizer, MemoryReport, ModelInfo, RankStatus
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.engine.executor import SleepReport, WakeReport
+from dormouse_worker.engine.grammars import Preparation
 from dormouse_worker.engine.validation import check_settings
 from dormouse_worker.executor.ranks.environment import library_variables
 from dormouse_worker.executor.worker.wrapper import WorkerWrapper, worker_class_of
@@ -78,6 +80,11 @@ class SingleProcessExecutor:
         """See `Executor`."""
         windows: tuple[int | None, ...] = self._built().execute_method("layer_windows")
         return windows
+
+    def prepare_grammar(self, grammar: Grammar) -> Preparation:
+        """See `Executor`."""
+        preparation: Preparation = self._built().execute_method("prepare_grammar", grammar)
+        return preparation
 
     def execute_model(self, batch: Batch) -> ModelOutput:
         """See `Executor`."""

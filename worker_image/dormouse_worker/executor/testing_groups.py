@@ -8,8 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.engine.executor import SleepReport, WakeReport
+from dormouse_worker.engine.grammars import Preparation, Prepared
 from dormouse_worker.executor.testing import make_settings
 from dormouse_worker.executor.worker.cpu_worker import CpuWorker
 from dormouse_worker.executor.worker.rank_worker import RankWorker
@@ -57,6 +59,11 @@ class FakeGroupExecutor:
         """See `Executor`."""
         self._untold = []
         self.group.run(lambda rank: self.workers[rank].initialize_cache(num_gpu_blocks, num_cpu_blocks))
+
+    def prepare_grammar(self, grammar: Grammar) -> Preparation:
+        """See `Executor`."""
+        del grammar
+        return Prepared()
 
     def execute_model(self, batch: Batch) -> ModelOutput:
         """See `Executor`."""

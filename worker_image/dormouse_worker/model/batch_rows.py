@@ -9,9 +9,10 @@ from operator import attrgetter
 import numpy as np
 
 from dormouse_worker.engine.batch import NewSequence
+from dormouse_worker.engine.grammars import Matcher
 from dormouse_worker.model.attention.interface import Ints
 from dormouse_worker.model.sampling.native_sampler import Draws, describe_draws
-from dormouse_worker.model.sampling.sampling_row import is_plain, needs_logits_only, takes_likeliest
+from dormouse_worker.model.sampling.sampling_row import Bits, is_plain, needs_logits_only, takes_likeliest
 from dormouse_worker.model.scratch import address_of
 
 
@@ -21,8 +22,10 @@ class RankSequence:
     __slots__ = (
         "_counts",
         "_tokens",
+        "allowed",
         "asks_for_prompt",
         "is_plain",
+        "matcher",
         "needs_logits_only",
         "num_blocks",
         "num_prompt_tokens",
@@ -40,6 +43,8 @@ class RankSequence:
         self.takes_likeliest = takes_likeliest(new.sampling)
         self.is_plain = is_plain(new.sampling)
         self.needs_logits_only = needs_logits_only(new.sampling)
+        self.matcher: Matcher | None = None  # set with the first mask
+        self.allowed: Bits | None = None  # set by `constraints` before each token, where a grammar binds it
         self.asks_for_prompt = new.sampling.prompt_logprobs is not None
         self.num_prompt_tokens = len(new.prompt_token_ids)
         self.num_blocks = [0] * num_groups
@@ -92,6 +97,7 @@ class BatchRows:
         self.are_plain = all(map(_is_plain, sequences))
         self.need_logits_only = all(map(_needs_logits_only, sequences))
         self.ask_for_prompts = any(map(_asks, sequences))
+        self.bound = [sequence for sequence in sequences if sequence.sampling.grammar is not None]
         # the rows once more, as what reads them fastest
         self.index: slice | Ints = self.rows if (run := _run_of(self.rows)) is None else run
 

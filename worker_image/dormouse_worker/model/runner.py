@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import msgspec
 import torch
 
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
+from dormouse_worker.engine.grammars import Grammars
 from dormouse_worker.model.attention.interface import AttentionBackend
 from dormouse_worker.model.attention.native import NativeBackend
+from dormouse_worker.model.constraints import Stuck, begin_masks
 from dormouse_worker.model.forward.choose import ForwardPaths
 from dormouse_worker.model.forward.in_torch import TorchForward
 from dormouse_worker.model.graphs import DecodeGraphs
@@ -58,6 +61,7 @@ class ModelRunner:
         With a communicator to others, all ranks execute the same batches, and one of them samples.
         """
         self._model = model
+        self._grammars: Grammars | None = None
         self.cache = cache
         self._host_cache = host_cache
         self._answers = Answers(NativeSampler(backend.kernels) if isinstance(backend, NativeBackend) else None)
@@ -74,6 +78,10 @@ class ModelRunner:
 
     def __repr__(self) -> str:
         return f"ModelRunner({self.cache!r}, {self._input!r}, {self._paths!r})"
+
+    def bind_by(self, grammars: Grammars) -> None:
+        """From now on let sequences that have a grammar say only what it allows; only where this rank samples."""
+        self._grammars = grammars
 
     def run_ahead(self, copier: TokenCopier) -> None:
         """From now on leave sampled tokens on the device and copy them for who waits; only where no others compute."""
@@ -106,15 +114,17 @@ class ModelRunner:
             self._move(batch)
         packed = self._input.pack(batch)
         wanted = choose_logit_rows(batch, packed)
+        samples = self._model.layout.samples
+        wait_for_masks = begin_masks(self._grammars, wanted.batch_rows) if samples else dict
         logits = self._paths.compute(packed, wanted.rows)
-        if not self._model.layout.samples:
+        if not samples:
             return partial(ModelOutput, [])
         if self._promised is None:
-            output = self._conclude(wanted, logits)
+            output = self._conclude(wanted, logits, wait_for_masks)
             return lambda: output
         if isinstance(logits, torch.Tensor) and wanted.only_logits_count:
             return self._promised.promise(wanted.batch_rows, *choose_on_device(logits, wanted.batch_rows))
-        self._late = LateAnswer(partial(self._conclude, wanted, logits))
+        self._late = LateAnswer(partial(self._conclude, wanted, logits, wait_for_masks))
         return self._late
 
     def _make_way(self, batch: Batch) -> None:
@@ -125,8 +135,13 @@ class ModelRunner:
         elif late is not None:
             late()
 
-    def _conclude(self, wanted: LogitRows, logits: torch.Tensor | Floats) -> ModelOutput:
+    def _conclude(
+        self, wanted: LogitRows, logits: torch.Tensor | Floats, wait_for_masks: Callable[[], Stuck]
+    ) -> ModelOutput:
+        stuck = wait_for_masks()
         output = self._answers.answer(wanted, logits, self._input)
+        if stuck:
+            output = msgspec.structs.replace(output, stuck=stuck | output.stuck)
         if self._model.layout.world_size == 1:
             self._input.append_each(wanted.batch_rows, [token.token_id for token in output.sampled])
         return output

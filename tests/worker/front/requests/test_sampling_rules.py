@@ -13,6 +13,7 @@ from dormouse_worker.front.requests.validation import check_sampling
 
 VOCAB_SIZE = 2000
 TOP = VOCAB_SIZE - 1
+ONE_OF = "no constraint; allowed: one of json_schema, json_object (true), regex, choice, grammar and structural_tag"
 
 # each pair: allowed at the limit, refused beyond it, and in which words
 LIMITS = [
@@ -88,15 +89,31 @@ LIMITS = [
     ),
     ({"bad_words": ["a"] * 64}, {"bad_words": ["a"] * 65}, "bad_words is 65 items; allowed: at most 64 words"),
     ({"bad_words": ["a" * 64]}, {"bad_words": ["a" * 65]}, "bad_words is 65 bytes; allowed: 1 to 64 bytes each"),
+    ({"structured_outputs": {"json_schema": ""}}, {"structured_outputs": {}}, f"structured_outputs is {ONE_OF}"),
     (
-        {},
-        {"structured_outputs": {"json_schema": "{}"}},
-        "structured_outputs is json_schema; allowed: unset: this version has no grammars",
+        {"structured_outputs": {"json_object": True}},
+        {"structured_outputs": {"json_object": False}},
+        f"structured_outputs is {ONE_OF}",
+    ),
+    (
+        {"structured_outputs": {"regex": "a" * (2**18 - 4)}},
+        {"structured_outputs": {"regex": "a" * (2**18 - 3)}},
+        "structured_outputs is 262145 bytes; allowed: at most 262144 bytes",
+    ),
+    (
+        {"structured_outputs": {"choice": {"options": ["a"] * 1024}}},
+        {"structured_outputs": {"choice": {"options": ["a"] * 1025}}},
+        "structured_outputs.choice is 1025 options; allowed: 1 to 1024 options, none of them empty",
+    ),
+    (
+        {"structured_outputs": {"choice": {"options": ["a"]}}},
+        {"structured_outputs": {"choice": {}}},
+        "structured_outputs.choice is 0 options; allowed: 1 to 1024 options, none of them empty",
     ),
     (
         {},
-        {"structured_outputs": {}},
-        "structured_outputs is set; allowed: unset: this version has no grammars",
+        {"structured_outputs": {"choice": {"options": ["a", ""]}}},
+        "structured_outputs.choice is an empty option; allowed: 1 to 1024 options, none of them empty",
     ),
 ]
 

@@ -11,9 +11,10 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
+from dormouse_worker.front.text.bounded_process import Late, read, write
 from dormouse_worker.front.text.chat import TemplateRefused
-from dormouse_worker.front.text.renderer import Late, Renderer, RenderLimits, read, write
-from dormouse_worker.front.text.template_process import LENGTH, encode
+from dormouse_worker.front.text.orders import LENGTH, encode
+from dormouse_worker.front.text.renderer import Renderer, RenderLimits
 
 LIMITS = RenderLimits(memory_bytes=64 << 20, max_chars=1000)
 SHORT = replace(LIMITS, seconds=0.2)
@@ -56,12 +57,12 @@ async def test_a_chat_is_rendered_with_everything_that_belongs_to_it(make):
 async def test_a_warm_renderer_renders_and_one_without_templates_starts_nothing(make):
     renderer = make("x")
     await renderer.warm()
-    assert "not running" not in repr(renderer._idle[-1])
+    assert "not running" not in repr(renderer._pool._idle[-1])
     assert await renderer.render(chat(), "x", as_it_is) == "x"
     none = make({})
     await none.warm()
     assert (bool(none), bool(renderer)) == (False, True)
-    assert {repr(process) for process in none._idle} == {"TemplateProcess(not running)"}
+    assert {repr(process) for process in none._pool._idle} == {"BoundedProcess(not running)"}
     with pytest.raises(TemplateRefused, match="text or token_ids"):
         await none.render(chat(), "x", as_it_is)
 
@@ -98,7 +99,7 @@ async def test_a_constant_that_takes_for_ever_is_a_refusal_too(make):
 async def test_a_process_that_ends_in_the_midst_is_a_refusal(make):
     renderer = make(ENDLESS)
     await renderer.warm()
-    (process,) = [process._process for process in renderer._processes if process._process is not None]
+    (process,) = [process._process for process in renderer._pool._processes if process._process is not None]
     process.kill()
     with pytest.raises(TemplateRefused, match="too much time or memory"):
         await renderer.render(chat(), "x", as_it_is)
@@ -108,7 +109,7 @@ async def test_a_process_that_ends_in_the_midst_is_a_refusal(make):
 async def test_a_terminal_that_interrupts_the_front_leaves_its_processes_to_it(make):
     renderer = make("x")
     await renderer.warm()
-    (process,) = [process._process for process in renderer._processes if process._process is not None]
+    (process,) = [process._process for process in renderer._pool._processes if process._process is not None]
     process.send_signal(signal.SIGINT)
     assert await renderer.render(chat(), "x", as_it_is) == "x"
     assert process.poll() is None
@@ -148,7 +149,7 @@ async def test_who_leaves_waits_no_longer_and_keeps_its_share_until_the_process_
 
 async def test_after_the_end_nothing_is_started(make):
     renderer = make("x")
-    process = renderer._idle[-1]
+    process = renderer._pool._idle[-1]
     renderer.close()
     with pytest.raises(TemplateRefused, match="the worker ends"):
         process.start()

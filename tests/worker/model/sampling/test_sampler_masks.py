@@ -11,8 +11,17 @@ from transformers.generation import (
     SuppressTokensLogitsProcessor,
 )
 
-from dormouse_worker.model.sampling.masks import bad_word_endings
-from tests.worker.model.sampler_kit import OUTSIDE, distribution_of, random_logits, row, scores_of, tokens_of
+from dormouse_worker.model.sampling.masks import bad_word_endings, forbid_natively
+from dormouse_worker.model.sampling.sampler import sample
+from tests.worker.model.sampler_kit import (
+    OUTSIDE,
+    distribution_of,
+    packed_bits,
+    random_logits,
+    row,
+    scores_of,
+    tokens_of,
+)
 
 LOGITS = torch.log(torch.tensor([[0.5, 0.25, 0.15, 0.07, 0.03]]))
 
@@ -117,3 +126,44 @@ def test_masks_and_bias_do_what_the_processors_of_transformers_do():
     ]
     for processor, sampling in cases:
         torch.testing.assert_close(scores_of(logits, row(output=output, **sampling)), processor(ids, logits.clone()))
+
+
+class TestGrammar:
+    """What a grammar does not allow is never sampled, whatever else is asked."""
+
+    def test_only_what_is_allowed_is_likely_and_other_rows_are_free(self):
+        logits = random_logits(3, 40)
+        scores = scores_of(logits, row(), row(bound_to={3, 39}), row(bound_to={0, 50}))
+        torch.testing.assert_close(scores[0], logits[0])
+        assert [scores[i].isfinite().nonzero().flatten().tolist() for i in (1, 2)] == [[3, 39], [0]]
+        assert tokens_of(logits, [row(bound_to={7}), row(bound_to={8}, temperature=1.0), row(bound_to={9})]) == [
+            7,
+            8,
+            9,
+        ]
+
+    def test_tokens_without_a_bit_are_forbidden(self):
+        scores = scores_of(random_logits(1, 100), row(bound_to={1, 63}))
+        assert scores[0].isfinite().nonzero().flatten().tolist() == [1, 63]
+
+    def test_bias_makes_nothing_possible_and_min_tokens_yields(self):
+        bound = row(bound_to={5}, logit_bias={6: 100.0}, stop_token_ids=(5,), min_tokens=9)
+        assert tokens_of(random_logits(1, 40), [bound]) == [5]
+
+    @pytest.mark.parametrize("own", [{"allowed_token_ids": (6, 7)}, {"bad_words_token_ids": ((5,),)}], ids=str)
+    def test_where_the_requests_own_masks_leave_nothing_the_row_says_so(self, own):
+        bound, free = row(bound_to={5}, **own), row(**own)
+        choices = sample(random_logits(3, 40), [bound, free, row(bound_to={5})])
+        assert [choice.is_possible for choice in choices] == [False, True, True]
+        assert all(choice.is_finite for choice in choices)
+
+    def test_what_the_vocabulary_lacks_is_not_possible(self):
+        (choice,) = sample(random_logits(1, 40), [row(bound_to={55})])
+        assert not choice.is_possible
+
+    @pytest.mark.parametrize("vocab_size", [33, 64, 100])
+    def test_on_the_host_the_same_tokens_are_left(self, vocab_size):
+        logits = random_logits(1, vocab_size)
+        scores = logits[0].numpy().copy()
+        forbid_natively(scores, packed_bits({0, 9, 32, 63}))
+        torch.testing.assert_close(torch.from_numpy(scores), scores_of(logits, row(bound_to={0, 9, 32, 63}))[0])

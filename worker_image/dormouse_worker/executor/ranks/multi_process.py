@@ -17,12 +17,14 @@ import msgspec
 
 from dormouse_worker.common.commands import LIGHTEST, TAGS
 from dormouse_worker.common.errors import Damaged, GroupBroken, InsufficientMemory, RanksDisagree
+from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.group import GroupPlace
 from dormouse_worker.common.ipc import MadeTokenizer, MemoryReport, ModelInfo, RankStatus
 from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.engine.executor import SleepReport, WakeReport
+from dormouse_worker.engine.grammars import Preparation, Prepared
 from dormouse_worker.engine.validation import check_settings
 from dormouse_worker.executor.ranks import agreement
 from dormouse_worker.executor.ranks.agreement import RankFailed, by_name, require_same, to_error
@@ -116,6 +118,11 @@ class MultiProcessExecutor:
     def layer_windows(self) -> tuple[int | None, ...]:
         """See `Executor`. Raises RanksDisagree: tables are the same on every rank."""
         return require_same(self._values(self._all("layer_windows"), tuple[int | None, ...]), "layer groups")
+
+    def prepare_grammar(self, grammar: Grammar) -> Preparation:
+        """See `Executor`. The rank that samples compiles it when the sequence comes, and waits where it must."""
+        del grammar
+        return Prepared()
 
     def execute_model(self, batch: Batch) -> ModelOutput:
         """See `Executor`."""

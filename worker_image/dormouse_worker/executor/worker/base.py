@@ -7,10 +7,12 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from dormouse_worker.common.errors import Damaged
+from dormouse_worker.common.grammar import Grammar, GrammarRefused
 from dormouse_worker.common.ipc import MemoryReport, ModelInfo
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.engine.executor import SleepReport, WakeReport
+from dormouse_worker.engine.grammars import Preparation
 from dormouse_worker.executor.worker.trace_profiler import TraceProfiler
 
 
@@ -59,6 +61,11 @@ class WorkerBase(ABC):
     @abstractmethod
     def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
         """Allocate the cache, in place of a present one, and warm up. Raises InsufficientMemory with nothing held."""
+
+    def prepare_grammar(self, grammar: Grammar) -> Preparation:
+        """See `Executor.prepare_grammar`. Who samples in a way of its own has to bind sequences itself."""
+        del grammar
+        raise GrammarRefused(f"{type(self).__name__} does not bind what it samples")
 
     @abstractmethod
     def execute_model(self, batch: Batch) -> ModelOutput:

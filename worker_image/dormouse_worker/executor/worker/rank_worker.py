@@ -10,11 +10,13 @@ import msgspec
 import torch
 
 from dormouse_worker.common.errors import Damaged
+from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.host import Host, freeze_garbage_collector, thaw_garbage_collector
 from dormouse_worker.common.ipc import MemoryReport, ModelInfo
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.engine.executor import SleepReport, WakeReport
+from dormouse_worker.engine.grammars import Grammars, Preparation
 from dormouse_worker.executor.worker import setup
 from dormouse_worker.executor.worker.allocation import Allocation
 from dormouse_worker.executor.worker.barrier import RankBarrier
@@ -64,6 +66,7 @@ class RankWorker(WorkerBase):
         self._report: MemoryReport | None = None
         self._allocation: Allocation | None = None
         self._golden: GoldenCheck | None = None
+        self._grammars = Grammars(settings.model_path / "tokenizer.json") if self.layout.samples else None
         self._recorder = DecodeRecorder(settings, self.layout, self.make_graph_maker)
 
     def __repr__(self) -> str:
@@ -166,6 +169,12 @@ class RankWorker(WorkerBase):
             raise
         freeze_garbage_collector()
 
+    def prepare_grammar(self, grammar: Grammar) -> Preparation:
+        """See `WorkerBase`. A subclass that computes batches in a way of its own binds none."""
+        if self._grammars is None or type(self).execute_model is not RankWorker.execute_model:
+            return super().prepare_grammar(grammar)
+        return self._grammars.prepare(grammar)
+
     def execute_model(self, batch: Batch) -> ModelOutput:
         """See `WorkerBase`."""
         return self.submit(batch)()
@@ -229,6 +238,8 @@ class RankWorker(WorkerBase):
         if self._model is not None:
             self._model.weights.close()
         self._model = self._golden = None
+        if self._grammars is not None:
+            self._grammars.close()
         thaw_garbage_collector()
         if self._meter is not None:
             self._meter.release_unused()
@@ -274,7 +285,7 @@ class RankWorker(WorkerBase):
         communicator: Communicator | None = None,
         model: LoadedModel | None = None,
     ) -> ModelRunner:
-        return setup.make_runner(
+        runner = setup.make_runner(
             model or self._loaded(),
             (cache, host_cache),
             self._attention(),
@@ -283,6 +294,9 @@ class RankWorker(WorkerBase):
             communicator=communicator or self._group(),
             copier=self._token_copier(),
         )
+        if self._grammars is not None:
+            runner.bind_by(self._grammars)
+        return runner
 
     def _select_backend(self, model: LoadedModel) -> AttentionBackend:
         wants_graphs = bool(self._recorder.sizes)

@@ -93,8 +93,10 @@ async def begin(worker: Worker, model: Model, request: pb.GenerateRequest, calle
         validation.check_made_of(f"prompt.{request.WhichOneof('prompt')}", prompt, model.card.vocab_size)
         max_tokens = validation.check_lengths(prompt, request.sampling_params, max_model_len)
         bad_words = await model.bad_words_token_ids(request.sampling_params.bad_words, caller.name)
-        first = _first_sampling(model, request, Prepared(max_tokens, secrets.randbits(SEED_BITS), bad_words))
-        assemblies = [TextAssembly(_text_rules(request, model, prompt)) for _ in range(num_choices)]
+        grammar = await model.grammar(request.sampling_params, caller.name)
+        first = _first_sampling(model, request, Prepared(max_tokens, secrets.randbits(SEED_BITS), bad_words, grammar))
+        ends = frozenset(grammar.end_token_ids) if grammar is not None else frozenset[int]()
+        assemblies = [TextAssembly(_text_rules(request, model, prompt, ends)) for _ in range(num_choices)]
         resumed = await _resume(model, request, first, assemblies[0]) if request.HasField("resume") else None
     _check_admission(worker, num_choices)  # it may have changed while we tokenized
     samplings, bell = choices(first, num_choices), WakeEvent()
@@ -158,7 +160,7 @@ async def _resume(model: Model, request: pb.GenerateRequest, sampling: Sampling,
     return resumed
 
 
-def _text_rules(request: pb.GenerateRequest, model: Model, prompt: list[int]) -> TextRules:
+def _text_rules(request: pb.GenerateRequest, model: Model, prompt: list[int], ends: frozenset[int]) -> TextRules:
     params = request.sampling_params
     skip = params.skip_special_tokens if params.HasField("skip_special_tokens") else True
     return TextRules(
@@ -166,4 +168,5 @@ def _text_rules(request: pb.GenerateRequest, model: Model, prompt: list[int]) ->
         stops=tuple(params.stop),
         include_stop=params.include_stop_str_in_output,
         min_tokens=params.min_tokens,
+        grammar_end_token_ids=ends,
     )

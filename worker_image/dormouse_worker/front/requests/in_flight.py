@@ -142,6 +142,10 @@ class RequestTable:
                 self._deliver(stream, output)
         for key, why in step.failed.items():
             self._fail(key, why)
+        for key, why in step.refused.items():
+            self._fail(
+                key, f"sampling_params.structured_outputs cannot be kept: {why}", grpc.StatusCode.INVALID_ARGUMENT
+            )
         self._changes.notify()
 
     def fail_all(self, message: str) -> None:
@@ -166,12 +170,12 @@ class RequestTable:
                 self._send(AbortRequests([output.request_id]))
             self._remove(output.request_id, stream.finish_reason)
 
-    def _fail(self, key: str, why: str) -> None:
+    def _fail(self, key: str, why: str, code: grpc.StatusCode = grpc.StatusCode.INTERNAL) -> None:
         """The engine, or we, gave this one up: it goes, and its siblings with it."""
         stream = self._streams.get(key)
         if stream is None:
             return
-        error = CallError(grpc.StatusCode.INTERNAL, f"{why} (worker request {key})")
+        error = CallError(code, f"{why} (worker request {key})")
         siblings = [sibling for sibling in self._siblings.get(key, ()) if sibling != key]
         stream.fail(error)
         self._remove(key, "error")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.ipc import Sampling
 from dormouse_worker.front.text.model_card import ModelCard
 
@@ -18,6 +19,7 @@ class Prepared:
     max_tokens: int  # already checked against the room that the prompt leaves
     drawn_seed: int
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
+    grammar: Grammar | None = None
 
 
 def to_sampling(params: pb.SamplingParams, card: ModelCard, prepared: Prepared) -> Sampling:
@@ -28,7 +30,8 @@ def to_sampling(params: pb.SamplingParams, card: ModelCard, prepared: Prepared) 
     """
     defaults = card.defaults
     top_k = params.top_k if params.HasField("top_k") else defaults.top_k
-    end_tokens = () if params.ignore_eos else card.eos_token_ids
+    goes_on = params.ignore_eos and prepared.grammar is None  # where a grammar ends nothing can follow
+    end_tokens = () if goes_on else card.eos_token_ids
     has_penalty = params.HasField("repetition_penalty")
     return Sampling(
         temperature=params.temperature if params.HasField("temperature") else defaults.temperature,
@@ -47,6 +50,7 @@ def to_sampling(params: pb.SamplingParams, card: ModelCard, prepared: Prepared) 
         allowed_token_ids=tuple(dict.fromkeys(params.allowed_token_ids)),
         bad_words_token_ids=prepared.bad_words_token_ids,
         prompt_logprobs=params.prompt_logprobs if params.HasField("prompt_logprobs") else None,
+        grammar=prepared.grammar,
     )
 
 

@@ -21,6 +21,8 @@ from dormouse_api.limits import (
     MAX_STOP_STRING_BYTES,
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
+    MAX_STRUCTURED_OUTPUTS_BYTES,
+    MAX_STRUCTURED_OUTPUTS_CHOICES,
 )
 from dormouse_api.v1 import inference_pb2 as pb
 
@@ -74,11 +76,27 @@ def _min_above_max(params: pb.SamplingParams, vocab_size: int) -> str | None:
     return str(params.min_tokens) if params.HasField("max_tokens") and params.min_tokens > params.max_tokens else None
 
 
-def _is_structured(params: pb.SamplingParams, vocab_size: int) -> str | None:
-    del vocab_size  # this rule is about what no engine does yet
-    return (
-        params.structured_outputs.WhichOneof("constraint") or "set" if params.HasField("structured_outputs") else None
-    )
+def _unconstrained(params: pb.SamplingParams, vocab_size: int) -> str | None:
+    del vocab_size  # this rule is about what is set
+    asked = params.structured_outputs
+    is_empty = asked.WhichOneof("constraint") is None or (asked.HasField("json_object") and not asked.json_object)
+    return "no constraint" if params.HasField("structured_outputs") and is_empty else None
+
+
+def _large_constraint(params: pb.SamplingParams, vocab_size: int) -> str | None:
+    del vocab_size  # this rule is about bytes
+    size = params.structured_outputs.ByteSize()
+    return f"{size} bytes" if size > MAX_STRUCTURED_OUTPUTS_BYTES else None
+
+
+def _bad_choices(params: pb.SamplingParams, vocab_size: int) -> str | None:
+    del vocab_size  # this rule is about strings
+    if not params.structured_outputs.HasField("choice"):
+        return None
+    options = params.structured_outputs.choice.options
+    if not 1 <= len(options) <= MAX_STRUCTURED_OUTPUTS_CHOICES:
+        return f"{len(options)} options"
+    return None if all(options) else "an empty option"
 
 
 def _is_penalty(value: float) -> bool:
@@ -134,5 +152,15 @@ RULES: tuple[Rule, ...] = (
     Rule("allowed_token_ids", _IN_VOCABULARY, partial(_unknown_token, "allowed_token_ids")),
     Rule("bad_words", f"at most {MAX_BAD_WORDS} words", partial(_too_many, "bad_words", MAX_BAD_WORDS)),
     Rule("bad_words", f"1 to {MAX_BAD_WORD_BYTES} bytes each", partial(_bad_lengths, "bad_words", MAX_BAD_WORD_BYTES)),
-    Rule("structured_outputs", "unset: this version has no grammars", _is_structured),
+    Rule(
+        "structured_outputs",
+        "one of json_schema, json_object (true), regex, choice, grammar and structural_tag",
+        _unconstrained,
+    ),
+    Rule("structured_outputs", f"at most {MAX_STRUCTURED_OUTPUTS_BYTES} bytes", _large_constraint),
+    Rule(
+        "structured_outputs.choice",
+        f"1 to {MAX_STRUCTURED_OUTPUTS_CHOICES} options, none of them empty",
+        _bad_choices,
+    ),
 )

@@ -22,6 +22,7 @@ class TextRules:
     stops: Sequence[str] = ()
     include_stop: bool = False
     min_tokens: int = 0
+    grammar_end_token_ids: frozenset[int] = frozenset()  # end the text whatever min_tokens says
 
 
 class Resumed(NamedTuple):
@@ -83,7 +84,8 @@ class TextAssembly:
         """
         given, reason = [], None
         for token_id in token_ids:
-            is_end = token_id in end_token_ids and self.num_tokens >= self._rules.min_tokens
+            is_late_enough = self.num_tokens >= self._rules.min_tokens
+            is_end = token_id in (end_token_ids if is_late_enough else self._rules.grammar_end_token_ids)
             given.append(self.step(token_id, is_end=is_end))
             if is_end or self.matched_stop is not None:
                 reason = "stop"

@@ -11,11 +11,13 @@ from typing import Any
 from dormouse_api.status import CONTEXT_LENGTH_EXCEEDED
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.errors import ModelInvalid
+from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.ipc import EngineStatus
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.front.requests import validation
 from dormouse_worker.front.text.chat import TemplateRefused, check_templates, read_template_sources
 from dormouse_worker.front.text.deferred_tokenizer import Codec, LateCodec, load_codec
+from dormouse_worker.front.text.grammars import Grammars
 from dormouse_worker.front.text.model_card import ModelCard, read_model_card, read_object
 from dormouse_worker.front.text.plain import plain_dict
 from dormouse_worker.front.text.renderer import Renderer
@@ -33,6 +35,7 @@ class Model:
     card: ModelCard
     codec: Codec
     templates: Renderer
+    grammars: Grammars
     work: TextWork
 
     async def prompt_token_ids(self, request: pb.GenerateRequest, caller: str, max_model_len: int) -> list[int]:
@@ -63,6 +66,12 @@ class Model:
             lambda: [ids for word in words for ids in self.codec.bad_word_token_ids(word)], caller=caller
         )
         return tuple(dict.fromkeys(ids for ids in found if max(ids) < self.card.vocab_size))
+
+    async def grammar(self, params: pb.SamplingParams, caller: str) -> Grammar | None:
+        """Return what binds the answer, None if nothing does. Raises CallError INVALID_ARGUMENT."""
+        if not params.HasField("structured_outputs"):
+            return None
+        return await self.grammars.compile(params.structured_outputs, caller)
 
     async def tokenize(self, request: pb.TokenizeRequest, caller: str) -> pb.TokenizeResponse:
         """Return ids, and for a chat the rendered text. Raises CallError INVALID_ARGUMENT."""
@@ -116,8 +125,9 @@ class Model:
         )
 
     def close(self) -> None:
-        """End the processes that render its chats."""
+        """End the processes that render its chats and compile grammars."""
         self.templates.close()
+        self.grammars.close()
 
     def _decode_each(self, token_ids: Sequence[int]) -> list[str]:
         return [self.codec.decode([token_id], skip_special_tokens=False) for token_id in token_ids]
@@ -161,7 +171,8 @@ def load_model(
         check_templates(sources)
     except (TemplateRefused, KeyError, TypeError, OSError, ValueError) as error:
         raise ModelInvalid(f"{path}: {error}; mend the chat template") from error
-    return Model(names, card, codec, Renderer(sources, named, now=now), work)
+    grammars = Grammars(path / "tokenizer.json", card.eos_token_ids)
+    return Model(names, card, codec, Renderer(sources, named, now=now), grammars, work)
 
 
 def chat_arguments(chat: pb.Chat) -> dict[str, Any]:

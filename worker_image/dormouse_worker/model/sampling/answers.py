@@ -8,13 +8,17 @@ import numpy as np
 import torch
 
 from dormouse_worker.engine.batch import ModelOutput, SampledToken
-from dormouse_worker.model.attention.interface import Ints
 from dormouse_worker.model.batch_rows import BatchRows
 from dormouse_worker.model.input_batch import InputBatch
 from dormouse_worker.model.sampling.logit_rows import LogitRows
+from dormouse_worker.model.sampling.masks import FORBIDDEN, forbid_natively
 from dormouse_worker.model.sampling.native_sampler import NativeSampler
 from dormouse_worker.model.sampling.sampler import Choice, are_chosen_finite, choose, prompt_logprobs, sample
 from dormouse_worker.model.scratch import Floats
+
+NOTHING_LEFT = (
+    "nothing that the grammar allows is left by allowed_token_ids and bad_words, or in the model's vocabulary"
+)
 
 
 class Answers:
@@ -36,17 +40,40 @@ class Answers:
             return _answer_in_torch(wanted, logits, native)
         if wanted.prompt_parts or native is None or not batch_rows.are_plain:
             return _answer_in_torch(wanted, torch.from_numpy(logits), native)
+        odd = _bind(logits, batch_rows)
         if batch_rows.take_likeliest:
             tokens = logits.argmax(-1)
         else:
             tokens = native.choose(logits, batch_rows.draws, sequences.positions_of(batch_rows))
         sampled = list(map(SampledToken, batch_rows.request_ids, tokens.tolist()))
-        return ModelOutput(sampled, not_finite=_find_odd(logits, tokens, batch_rows))
+        chosen = logits[np.arange(len(tokens)), tokens]
+        stuck = _find_stuck(chosen, batch_rows) if batch_rows.bound else {}
+        odd = tuple(dict.fromkeys(odd + _find_odd(chosen, batch_rows)))
+        return ModelOutput(sampled, not_finite=tuple(key for key in odd if key not in stuck), stuck=stuck)
 
 
-def _find_odd(logits: Floats, tokens: Ints, batch_rows: BatchRows) -> tuple[str, ...]:
-    """Return whose chosen tokens have logits that are not finite; the chosen one's tells of the row, see `sampler`."""
-    are_finite = np.isfinite(logits[np.arange(len(tokens)), tokens])
+def _bind(logits: Floats, batch_rows: BatchRows) -> tuple[str, ...]:
+    """Forbid in place what grammars do not allow; return whose rows were not finite before, which masks might hide."""
+    if not batch_rows.bound:
+        return ()
+    odd = []
+    for row, sequence in enumerate(batch_rows.sequences):
+        if sequence.allowed is not None:
+            if not np.isfinite(logits[row].max()):
+                odd.append(sequence.request_id)
+            forbid_natively(logits[row], sequence.allowed)
+    return tuple(odd)
+
+
+def _find_stuck(chosen: Floats, batch_rows: BatchRows) -> dict[str, str]:
+    """Return the bound rows whose masks left nothing: what was chosen is forbidden."""
+    rows = zip(batch_rows.sequences, chosen.tolist(), strict=True)
+    return {s.request_id: NOTHING_LEFT for s, score in rows if s.allowed is not None and score == FORBIDDEN}
+
+
+def _find_odd(chosen: Floats, batch_rows: BatchRows) -> tuple[str, ...]:
+    """Return whose chosen tokens' logits [N] are not finite; the chosen one's tells of the row, see `sampler`."""
+    are_finite = np.isfinite(chosen)
     if are_finite.all():
         return ()
     return tuple(batch_rows.request_ids[row] for row in np.flatnonzero(~are_finite))
@@ -71,7 +98,8 @@ def _answer_in_torch(wanted: LogitRows, logits: torch.Tensor, native: NativeSamp
     odd = {request_id: None for request_id, choice in choices if not choice.is_finite}
     odd |= dict.fromkeys(request_id for request_id, rows in prompt.items() if any(isnan(row.sampled) for row in rows))
     sampled = [SampledToken(request_id, choice.token_id, choice.logprobs) for request_id, choice in choices]
-    return ModelOutput(sampled, prompt, tuple(odd))
+    stuck = {request_id: NOTHING_LEFT for request_id, choice in choices if not choice.is_possible}
+    return ModelOutput(sampled, prompt, tuple(odd), stuck)
 
 
 def _sample(batch_rows: BatchRows, logits: torch.Tensor, native: NativeSampler | None) -> list[tuple[str, Choice]]:

@@ -1,21 +1,51 @@
-"""What a row must not say: allowed tokens, bad words, stop tokens before min_tokens; and the logit bias.
+"""What a row must not say: grammar, allowed tokens, bad words, stop tokens before min_tokens; and the logit bias.
 
 All functions change scores [N, V] (float32, contiguous) in place. Every mask follows one rule: where it would leave a
 row without any token it is not applied to that row. As they come in this order, a later promise yields to an earlier
-one: with only stop tokens allowed, min_tokens yields.
+one: with only stop tokens allowed, min_tokens yields. In a row that a grammar binds only min_tokens yields: such a row
+may be left without a token, and who asked for it hears so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
-from dormouse_worker.model.sampling.gather import flat_cells, take_rows, tensor_beside
-from dormouse_worker.model.sampling.sampling_row import SamplingRow, TokenIds
+from dormouse_worker.model.sampling.gather import flat_cells, row_index, take_rows, tensor_beside
+from dormouse_worker.model.sampling.sampling_row import Bits, SamplingRow, TokenIds
+from dormouse_worker.model.scratch import Floats
 
 FORBIDDEN = float("-inf")
 _RowIds = tuple[int, Sequence[int]]  # a row's number and token ids
+
+
+def keep_to_grammar(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
+    """Forbid what the grammars of rows that have one do not allow."""
+    bound = [(i, row.allowed) for i, row in enumerate(rows) if row.allowed is not None]
+    if not bound:
+        return
+    numbers = [i for i, _ in bound]
+    bits = tensor_beside(np.stack([allowed for _, allowed in bound]), scores)
+    before = take_rows(scores, numbers)
+    after = before.masked_fill(~_spread(bits, scores.shape[-1]), FORBIDDEN)
+    scores[row_index(numbers, scores)] = after
+
+
+def forbid_natively(scores: Floats, allowed: Bits) -> None:
+    """Forbid in one row of scores [V], on the host, what its grammar does not allow."""
+    vocab_size = len(scores)
+    known = np.unpackbits(allowed, count=min(vocab_size, 8 * len(allowed)), bitorder="little")
+    scores[: len(known)][known == 0] = FORBIDDEN
+    scores[len(known) :] = FORBIDDEN
+
+
+def _spread(bits: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Return for packed bits [N, B] a bool for each token, [N, V]; False for tokens that have no bit."""
+    each = (bits[:, :, None] >> torch.arange(8, dtype=torch.uint8, device=bits.device)) & 1
+    flat = each.flatten(1).bool()
+    return torch.nn.functional.pad(flat, (0, max(0, vocab_size - flat.shape[1])))[:, :vocab_size]
 
 
 def allow_only(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
@@ -31,7 +61,8 @@ def allow_only(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
     cells = flat_cells(((n, ids) for n, (_, ids) in enumerate(allowed)), scores.shape[-1])
     within = tensor_beside(cells, scores)
     after.view(-1)[within] = before.reshape(-1)[within]
-    scores[numbers] = torch.where(_has_token(after), after, before)
+    is_bound = _bound_ones([rows[i] for i in numbers], scores)
+    scores[numbers] = torch.where(_has_token(after) | is_bound, after, before)
 
 
 def forbid_bad_words(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
@@ -43,6 +74,7 @@ def forbid_bad_words(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
             for i, row in enumerate(rows)
             if row.sampling.bad_words_token_ids
         ],
+        never_yields=[row.allowed is not None for row in rows],
     )
 
 
@@ -78,7 +110,12 @@ def bad_word_endings(bad_words: Sequence[Sequence[int]], output_token_ids: Token
     return [word[-1] for word in bad_words if word and tuple(word[:-1]) == tail[max(0, len(tail) - len(word) + 1) :]]
 
 
-def _forbid(scores: torch.Tensor, forbidden: Sequence[_RowIds]) -> None:
+def _bound_ones(rows: Sequence[SamplingRow], scores: torch.Tensor) -> torch.Tensor:
+    """Return whether a grammar binds a row, [N, 1]."""
+    return tensor_beside(np.array([[row.allowed is not None] for row in rows]), scores)
+
+
+def _forbid(scores: torch.Tensor, forbidden: Sequence[_RowIds], never_yields: Sequence[bool] = ()) -> None:
     numbers = [i for i, ids in forbidden if ids]
     if not numbers:
         return
@@ -88,6 +125,8 @@ def _forbid(scores: torch.Tensor, forbidden: Sequence[_RowIds]) -> None:
     flat[cells] = FORBIDDEN
     has_token = torch.ones(len(scores), dtype=torch.bool, device=scores.device)
     has_token[numbers] = _has_token(take_rows(scores, numbers)).squeeze(-1)
+    if any(never_yields):
+        has_token |= tensor_beside(np.array(never_yields), scores)
     flat[cells] = before.masked_fill(has_token[cells // scores.shape[-1]], FORBIDDEN)
 
 

@@ -2,7 +2,7 @@
 
 The order, in which a parameter sees what those before it have done:
 
-1. allowed_token_ids, bad words, stop tokens before min_tokens, logit_bias (`masks`)
+1. the grammar, allowed_token_ids, bad words, stop tokens before min_tokens, logit_bias (`masks`)
 2. penalties: repetition, then presence and frequency (`penalties`)
 3. temperature; 0 takes the likeliest here, the lowest id of equal ones
 4. top-k, top-p, min-p (`filters`)
@@ -14,7 +14,8 @@ compute 2 to 5 (`native_sampler`).
 1 to 3 are in the order of vLLM's V1 sampler, 4 in the order of transformers' `generate` (vLLM takes min-p first).
 Log-probabilities come from the logits as they were (`logprobs`), as vLLM's `raw_logprobs`.
 
-A row is never left without a token: a mask that would do so is not applied (`masks`). Where the logits themselves have
+A row is never left without a token: a mask that would do so is not applied (`masks`); but for rows that a grammar
+binds, which tell that nothing is left (`Choice.is_possible`). Where the logits themselves have
 no finite maximum (all -inf, or inf or NaN among them) the row is chosen as if greedy: the likeliest, or the first NaN.
 Then the token's own logit is not finite, which tells: its request ends with an error (`Choice.is_finite`).
 """
@@ -31,7 +32,14 @@ from dormouse_worker.model.sampling.exact_softmax import weigh
 from dormouse_worker.model.sampling.filters import least_weights
 from dormouse_worker.model.sampling.gather import row_index, take_rows
 from dormouse_worker.model.sampling.logprobs import prompt_logprobs, sampled_logprobs
-from dormouse_worker.model.sampling.masks import add_bias, allow_only, forbid_bad_words, forbid_early_stops
+from dormouse_worker.model.sampling.masks import (
+    FORBIDDEN,
+    add_bias,
+    allow_only,
+    forbid_bad_words,
+    forbid_early_stops,
+    keep_to_grammar,
+)
 from dormouse_worker.model.sampling.native_sampler import NativeSampler, describe_draws
 from dormouse_worker.model.sampling.penalties import penalize_presence_and_frequency, penalize_repetition
 from dormouse_worker.model.sampling.philox import uniforms
@@ -40,6 +48,7 @@ from dormouse_worker.model.sampling.sampling_row import Choice, SamplingRow, has
 __all__ = ["Choice", "SamplingRow", "are_chosen_finite", "choose", "prompt_logprobs", "sample"]
 
 _EDITS = (
+    keep_to_grammar,
     allow_only,
     forbid_bad_words,
     forbid_early_stops,
@@ -59,7 +68,10 @@ def sample(logits: torch.Tensor, rows: Sequence[SamplingRow], native: NativeSamp
     tokens = choose(scores, rows) if native is None else _choose_natively(native, scores, rows)
     logprobs = sampled_logprobs(raw, tokens, rows)
     finite = (are_chosen_finite(raw, tokens) if scores is raw else raw.amax(-1).isfinite()).tolist()
-    return [Choice(token, logprobs.get(i), finite[i]) for i, token in enumerate(tokens.tolist())]
+    return [
+        Choice(token, logprobs.get(i), finite[i], _is_possible(scores, rows, i, token))
+        for i, token in enumerate(tokens.tolist())
+    ]
 
 
 def are_chosen_finite(scores: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
@@ -68,6 +80,10 @@ def are_chosen_finite(scores: torch.Tensor, tokens: torch.Tensor) -> torch.Tenso
     So it is where the row's largest is finite and none is NaN, and never else: see `choose`.
     """
     return scores.gather(-1, tokens[:, None]).squeeze(-1).isfinite()
+
+
+def _is_possible(scores: torch.Tensor, rows: Sequence[SamplingRow], i: int, token: int) -> bool:
+    return rows[i].allowed is None or float(scores[i, token]) != FORBIDDEN
 
 
 def _edit(raw: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:

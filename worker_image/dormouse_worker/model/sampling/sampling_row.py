@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from dormouse_worker.common.ipc import Sampling, TokenLogprobs
 
+Bits = npt.NDArray[np.uint8]  # one for each token, the lowest first; tokens beyond have 0
 TokenIds = Sequence[int] | npt.NDArray[np.int64]  # lists are copied to be read, arrays are not
 
 
@@ -33,6 +34,10 @@ class SamplingRow(Protocol):
         """Return what was generated, by another worker before a resume included."""
 
     @property
+    def allowed(self) -> Bits | None:
+        """Return which tokens its grammar allows now; None = it is free. At least one is."""
+
+    @property
     def position(self) -> int:
         """Return how many output tokens come before this one; keys its random number."""
 
@@ -43,15 +48,24 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
     token_id: int
     logprobs: TokenLogprobs | None
     is_finite: bool = True  # whether the row of logits has a finite largest one, and no NaN
+    is_possible: bool = True  # False = bound by a grammar, and nothing that it allows is left
 
 
 def has_edits(sampling: Sampling, position: int) -> bool:
     """Return whether anything but the logits themselves says how likely a token is at this output position."""
-    return _has_masks(sampling) or has_penalties(sampling) or position < sampling.min_tokens
+    return (
+        sampling.grammar is not None
+        or _has_masks(sampling)
+        or has_penalties(sampling)
+        or position < sampling.min_tokens
+    )
 
 
 def is_plain(sampling: Sampling) -> bool:
-    """Return whether nothing but temperature, filters and penalties is asked for, at any position."""
+    """Return whether nothing but temperature, filters and penalties is asked for, at any position.
+
+    A grammar's mask is laid over the logits before: what is asked for does not change by it.
+    """
     return sampling.logprobs is None and not _has_masks(sampling) and sampling.min_tokens == 0
 
 
@@ -67,7 +81,7 @@ def takes_likeliest(sampling: Sampling) -> bool:
 
 def needs_logits_only(sampling: Sampling) -> bool:
     """Return whether the logits as they are decide, by temperature and filters, whatever the tokens before are."""
-    return is_plain(sampling) and not has_penalties(sampling)
+    return is_plain(sampling) and not has_penalties(sampling) and sampling.grammar is None
 
 
 def _has_masks(sampling: Sampling) -> bool:

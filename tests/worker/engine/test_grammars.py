@@ -1,0 +1,170 @@
+"""Grammars in the engine: compiled beside it, held only by their own requests, fed what was said, and their ends."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+
+import pytest
+
+from dormouse_worker.common.grammar import Grammar, GrammarRefused, make_tokenizer, words_of
+from dormouse_worker.engine import grammars as module
+from dormouse_worker.engine.grammars import Compilation, Grammars, Prepared
+from dormouse_worker.engine.testing import FakeExecutor, make_add
+from dormouse_worker.front.testing import EOS, write_model
+from tests.worker.engine.engine_kit import StagedEngine
+
+YES = Grammar('start: "yes"', (EOS,))
+A_LOT = Grammar("start: /a*/", (EOS,))
+NUL = 0  # the first token that no printable character has
+
+
+@pytest.fixture(scope="module")
+def tokenizer_file(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("model")) / "tokenizer.json"
+
+
+@pytest.fixture
+def grammars(tokenizer_file):
+    made = Grammars(tokenizer_file)
+    yield made
+    made.close()
+
+
+def tokens_of(tokenizer_file, text):
+    return make_tokenizer(tokenizer_file, (EOS,)).tokenize_str(text)
+
+
+def allowed(mask):
+    return {8 * place + bit for place, byte in enumerate(mask) for bit in range(8) if byte >> bit & 1}
+
+
+def test_a_mask_allows_what_may_follow_and_at_the_end_the_end_only(grammars, tokenizer_file):
+    y, e, s = tokens_of(tokenizer_file, "yes")
+    matcher = grammars.matcher(YES)
+    said = [grammars.masks([(matcher, tokens)])()[0] for tokens in ([], [y], [e, s])]
+    assert [allowed(mask) for mask in said] == [{y}, {e}, {EOS}]
+    assert matcher.num_tokens == 3
+    assert repr(matcher) == "Matcher(3 tokens, Compilation(done=True))"
+
+
+def test_matchers_of_one_grammar_know_nothing_of_each_other(grammars, tokenizer_file):
+    y, e, _ = tokens_of(tokenizer_file, "yes")
+    first, second = grammars.matcher(YES), grammars.matcher(YES)
+    assert [allowed(mask) for mask in grammars.masks([(first, [y]), (second, [])])()] == [{e}, {y}]
+
+
+def test_what_does_not_follow_and_what_cannot_be_compiled_are_reasons_and_others_get_their_masks(
+    grammars, tokenizer_file
+):
+    (y,) = tokens_of(tokenizer_file, "y")
+    wrong, broken = grammars.matcher(YES), grammars.matcher(Grammar("start: nothing", (EOS,)))
+    why, also_why, mask = grammars.masks([(wrong, [NUL]), (broken, []), (grammars.matcher(YES), [])])()
+    assert "doesn't satisfy the grammar" in str(why)
+    assert 'unknown name: "nothing"' in str(also_why)
+    assert allowed(mask) == {y}
+
+
+def test_a_tokenizer_that_is_none_is_a_reason(tmp_path):
+    file = tmp_path / "tokenizer.json"
+    file.write_text("{}")
+    with pytest.raises(GrammarRefused, match="tokenizer cannot be bound by grammars"):
+        make_tokenizer(file, (1,))
+
+
+def test_long_words_are_cut():
+    class Verbose:
+        def get_error(self):
+            return "word " * 1000
+
+    assert len(words_of(Verbose())) == 502
+
+
+def test_a_grammar_is_compiled_once_while_it_is_used_and_the_last_ones_are_kept(grammars, monkeypatch):
+    monkeypatch.setattr(module, "MAX_COMPILED", 1)
+    first = grammars.prepare(YES)
+    assert grammars.prepare(Grammar(YES.text, YES.end_token_ids)) is first
+    other = grammars.prepare(A_LOT)
+    assert grammars.prepare(YES) is first, "somebody holds it"
+    assert other.is_done(timeout_s=60)
+    del other
+    assert repr(grammars).startswith("Grammars(1 compiled, ")
+
+
+def test_closing_ends_the_threads_that_were_started(tokenizer_file):
+    unused, used = Grammars(tokenizer_file), Grammars(tokenizer_file)
+    used.prepare(YES)
+    unused.close()
+    used.close()
+    with pytest.raises(RuntimeError):
+        used.prepare(A_LOT)
+
+
+class Slow:
+    """A grammar whose compilation ends when the test says so."""
+
+    def __init__(self):
+        self.done = threading.Event()
+        self.waits = []
+
+    def is_done(self, timeout_s=0.0):
+        if timeout_s:
+            self.waits.append(timeout_s)
+        return self.done.is_set()
+
+
+@pytest.fixture
+def staged():
+    return StagedEngine(FakeExecutor)
+
+
+def test_a_request_waits_for_its_grammar_and_others_go_before_it(staged):
+    slow = staged.executor.preparations["start: slow"] = Slow()
+    staged.add("a", grammar=Grammar("start: slow", ()))
+    staged.add("b")
+    assert [list(batch.request_ids) for batch in [staged.step() and staged.executor.batches[-1]]] == [["b"]]
+    slow.done.set()
+    assert staged.run().keys() == {"a", "b"}
+    assert slow.waits == []
+
+
+def test_with_nothing_else_to_do_the_engine_waits_a_little_for_the_grammar(staged):
+    slow = staged.executor.preparations["start: slow"] = Slow()
+    staged.add("a", grammar=Grammar("start: slow", ()))
+    assert staged.step() is None
+    assert slow.waits == [0.002]
+    assert staged.engine.has_work
+    assert [output.finish_reason for output in staged.engine.abort(["a"])] == ["abort"]
+    assert not staged.engine.has_work
+
+
+def test_an_answer_whose_grammar_leaves_no_token_ends_with_the_reason(staged):
+    staged.executor.stuck["a"] = "nothing is left"
+    staged.add("a", "b", grammar=YES)
+    outputs = staged.step()
+    assert outputs.refused == {"a": "nothing is left"}
+    assert [output.request_id for output in outputs.outputs] == ["b"]
+    assert staged.run().keys() == {"b"}
+
+
+def test_the_end_of_a_grammar_is_the_end_whatever_min_tokens_says(staged):
+    staged.add("a", max_tokens=9)
+    first = staged.run()["a"][0]
+    staged.add("b", length=3, max_tokens=9)
+    free = StagedEngine(FakeExecutor)
+    free.add("a", max_tokens=9, min_tokens=5, grammar=Grammar("start: any", (first,)))
+    assert free.run()["a"] == [first]
+
+
+def test_who_binds_nothing_refuses_the_request_and_the_engine_goes_on(ready):
+    ready.fail_next("prepare_grammar", GrammarRefused("nothing is bound here"))
+    ready.controller.handle(make_add("a", grammar=YES))
+    assert ready.sent[-1].refused == {"a": "nothing is bound here"}
+    assert not ready.controller.has_work
+    ready.controller.handle(make_add("a", grammar=YES))
+    assert ready.controller.has_work
+
+
+def test_where_nobody_compiles_before_the_sequence_comes_nothing_is_waited_for():
+    assert Prepared().is_done(timeout_s=1.0)
+    assert not Compilation(Future()).is_done(timeout_s=0.001)

@@ -1,0 +1,75 @@
+"""What a grammar may take, and how it is compiled: by the front for the error, by the sampling rank for the masks.
+
+llguidance reads JSON schemas, regular expressions and Lark. Its own limits bound a step, not a compilation: some
+schemas take minutes or overflow the stack. So the front compiles first, in a process that may die, and the engine only
+what passed there, on a deeper stack than the front had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+MAX_LEXER_STATES = 20_000  # of 1 to 2 KiB each, so that no sequence takes more than some 40 MiB
+STEP_LEXER_FUEL = 100_000  # for one mask: some 7 ms
+STEP_MAX_ITEMS = 50_000  # for one mask: some 3 ms
+MAX_WORDS_CHARS = 500  # of llguidance's own words: they repeat the grammar
+
+
+class Grammar(msgspec.Struct, frozen=True):
+    """What binds the text of an answer."""
+
+    text: str  # as llguidance reads it
+    end_token_ids: tuple[int, ...]  # what is sampled where it ends: the model's end-of-sequence tokens
+
+
+class GrammarRefused(Exception):
+    """The grammar cannot be kept; the message says why."""
+
+
+def make_tokenizer(file: Path, end_token_ids: Sequence[int]) -> LLTokenizer:
+    """Read a tokenizer.json; takes a tenth of a second for 50,000 tokens. Raises GrammarRefused."""
+    from llguidance import LLTokenizer
+
+    try:
+        return LLTokenizer(str(file), eos_token=list(end_token_ids))
+    except Exception as error:  # the library raises what it likes
+        raise GrammarRefused(f"the model's tokenizer cannot be bound by grammars: {error}") from error
+
+
+def compile_grammar(tokenizer: LLTokenizer, text: str) -> LLMatcher:
+    """Return a matcher that stands at the beginning, whose first mask is computed. Raises GrammarRefused."""
+    from llguidance import LLMatcher, LLParserLimits
+
+    limits = LLParserLimits(
+        max_lexer_states=MAX_LEXER_STATES,
+        step_lexer_fuel=STEP_LEXER_FUEL,
+        step_max_items=STEP_MAX_ITEMS,
+        verbose_errors=False,
+    )
+    matcher = LLMatcher(tokenizer, text, log_level=0, limits=limits)
+    if not matcher.is_error():
+        mask_of(matcher)
+    if matcher.is_error():
+        raise GrammarRefused(words_of(matcher))
+    return matcher
+
+
+def mask_of(matcher: LLMatcher) -> bytes:
+    """Return which tokens may come next: a bit each, the lowest first. Raises GrammarRefused if none may."""
+    mask = matcher.compute_bitmask()
+    if matcher.is_error() or not any(mask):
+        raise GrammarRefused(words_of(matcher) or "no token can follow")
+    return mask
+
+
+def words_of(matcher: LLMatcher) -> str:
+    """Return what is wrong with a matcher, in the library's words."""
+    words = " ".join(matcher.get_error().split())
+    return words if len(words) <= MAX_WORDS_CHARS else f"{words[:MAX_WORDS_CHARS]} …"
