@@ -12,6 +12,7 @@
     gateway     the gateway's cost beside direct calls; 1,000 requests that arrive during one wake (as root)
     coldstart   wakes from both levels and from no pod at all, beyond the worker's own time (as root)
     groups      groups beside one worker: tokens, decode, a step's bytes, a rank that is killed
+    switch      a stand-in GPU's change of hands between two workers, its copy beside one memcpy
     pools       40 models on 4 GPUs in virtual time: the arbiter beside LRU and a static partition
 
 `python -m bench.NAME --help` tells how each measures.
@@ -37,6 +38,7 @@ from bench import (
     serve,
     sleep,
     startup,
+    switch,
     throughput,
 )
 from bench.options import Measure, end_children_on_sigterm, make_console, make_parser, run, to_options
@@ -55,6 +57,7 @@ BENCHMARKS: dict[str, Measure] = {
     "gateway": gateway.measure,
     "coldstart": coldstart.measure,
     "groups": groups.measure,
+    "switch": switch.measure,
     "pools": pools.measure,
 }
 

@@ -44,13 +44,13 @@ Answer = TypeVar("Answer")
 
 def measure(options: Options, console: Console) -> list[Row]:
     """Return the rows, and draw the picture where results are written."""
-    with _random_model(LARGE) as model:
+    with random_model(LARGE) as model:
         count = PAIRS_PER_REP * options.reps
         cycles = {level: _ask(list[Cycle], "cycles", model, level, count) for level in LEVELS}
         for cycle in (cycle for some in cycles.values() for cycle in some):
             console.print(f"  {cycle}", highlight=False)
         asleep = {level: _ask(Held, "residue", model, level, 1) for level in LEVELS}
-    with _random_model(LITTLE) as small:
+    with random_model(LITTLE) as small:
         reference = _ask(Held, "residue", small, 0, 1)
     before, after = _ask(tuple[Held, Held], "drift", ensure_model("tiny"), 1, options.count or NUM_CYCLES)
     console.print(f"  drift: {before} to {after}", highlight=False)
@@ -70,7 +70,7 @@ def _ask(kind: type[Answer], program: str, model: Path, number: int, count: int)
 
 
 @contextmanager
-def _random_model(shape: Mapping[str, int]) -> Iterator[Path]:
+def random_model(shape: Mapping[str, int]) -> Iterator[Path]:
     """Make a random model, gone after the block; its files are in the page cache, as they were just written."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM

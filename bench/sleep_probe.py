@@ -29,6 +29,7 @@ from dormouse_worker.executor.testing import (
     start,
     touch_cache,
 )
+from dormouse_worker.executor.worker.rank_worker import RankWorker
 from dormouse_worker.model.device.arena import Arena
 from dormouse_worker.model.device.host_driver import HostDriver
 
@@ -51,7 +52,7 @@ def main() -> None:
 def measure_cycles(model: Path, level: int, count: int) -> list[Cycle]:
     """Sleep and wake so often, each time beside what a wake is compared with; the first, unmeasured, warms up."""
     worker = _start(model, CACHE_BYTES)
-    peer = _copying(worker) if level == 1 else _reading(model)
+    peer = copying(worker) if level == 1 else _reading(model)
     return [_cycle(worker, level, peer) for _ in range(count + 1)][1:]
 
 
@@ -113,7 +114,7 @@ def _cycle(worker: FakeDeviceWorker, level: int, peer: Callable[[], float]) -> C
     return Cycle(level, report.weights_bytes, cache_bytes, fell_bytes, sleep_s, wake_s, *phases, peer_s)
 
 
-def _copying(worker: FakeDeviceWorker) -> Callable[[], float]:
+def copying(worker: RankWorker) -> Callable[[], float]:
     """Return a program that copies as many bytes as a wake copies into memory that nobody has touched."""
     report = worker.get_memory_report()
     assert report is not None, "it was profiled"
