@@ -19,9 +19,6 @@ from dormouse_kube.client import KubeClient
 from dormouse_operator import logs, memory
 from dormouse_operator.act.execute import Executor
 from dormouse_operator.act.host_memory import HostMemoryBook
-from dormouse_operator.act.places import Places
-from dormouse_operator.act.pool_effects import PoolEffects
-from dormouse_operator.act.pool_orders import PoolOrders
 from dormouse_operator.act.scaler import Scaler
 from dormouse_operator.act.workers import GrpcWorkerControl, WorkerControl
 from dormouse_operator.act.writes import Writer
@@ -33,14 +30,11 @@ from dormouse_operator.lead.election import Leadership
 from dormouse_operator.lead.lease_thread import LeaseThread, Pulse
 from dormouse_operator.manifests import WorkerDefaults
 from dormouse_operator.metrics import Metrics
-from dormouse_operator.model import AnyKey, Key, PoolKey
-from dormouse_operator.model.pools import Replica
+from dormouse_operator.model import Key
 from dormouse_operator.observe.activity import ActivityBook, ActivityWatch
 from dormouse_operator.observe.gateways import Gateways, GrpcGateways
 from dormouse_operator.observe.observer import Observer
-from dormouse_operator.observe.pool_observer import PoolObserver
 from dormouse_operator.observe.worker_statuses import FollowedStatuses
-from dormouse_operator.pool_reconcile import PoolReconciler
 from dormouse_operator.reconcile import Leader, Reconciler
 from dormouse_operator.seeds import Seeds
 from dormouse_operator.settings import Settings
@@ -107,7 +101,7 @@ class App:
         self._metrics = metrics
         self.candidate = candidate
         self._acts = False
-        self.cache = Cache(claims=Claims(settings.names), on_members=self._mark)
+        self.cache = Cache(claims=Claims(settings.names))
         self.worklist = Worklist(
             self._reconcile,
             clock=asyncio.get_running_loop().time,
@@ -152,29 +146,13 @@ class App:
         self.reconciler = Reconciler(
             writer,
             observer,
-            Executor(
-                writer,
-                workers,
-                authority=candidate,
-                defaults=defaults,
-                places=Places(self.cache),
-                seals=seeds.seals,
-            ),
+            Executor(writer, workers, authority=candidate, defaults=defaults, seals=seeds.seals),
             release=release,
             leader=candidate,
             metrics=metrics,
             url=settings.gateway_address,
             reporter=settings.pod_name,
             followers=[each for each in (self.scaler, self.host_memory, self.identities) if each],
-        )
-        self.pools = PoolReconciler(
-            writer,
-            PoolObserver(kube, self.cache, self.statuses, release=release, activities=self.activities, clock=utc_now),
-            PoolOrders(PoolEffects(writer, workers, candidate), clock=clock, on_done=self._order_ended),
-            leader=candidate,
-            metrics=metrics.pools,
-            mark=self._mark,
-            reporter=settings.pod_name,
         )
         if tls and self.identities:
             identities = self.identities
@@ -217,48 +195,35 @@ class App:
         finally:
             with suppress(TimeoutError):  # then it runs out by itself
                 await asyncio.wait_for(self.candidate.release(), _RELEASE_S)
-            await self.pools.stop()
             await self.statuses.close()
 
-    def _mark(self, key: AnyKey) -> None:
-        """Have a changed deployment, or pool, looked at; whoever comes to act looks through all of them first.
+    def _mark(self, key: Key) -> None:
+        """Have a changed deployment looked at; whoever comes to act looks through all of them first.
 
         A new one comes after those that are under way: of a thousand applied at once the first are soon Ready, and few
         workers are followed at a time.
         """
         if self._acts:
-            is_known = isinstance(key, PoolKey) or key in self.reconciler.seen
-            self.worklist.mark(key) if is_known else self.worklist.sweep([key])
-
-    def _order_ended(self, pool: PoolKey, replica: Replica, after_s: float) -> None:
-        """Have a pool looked at again, and hear its workers anew: one of them did what it was told, or refused."""
-        self.statuses.refresh(pool)
-        self.statuses.refresh(replica.key)
-        if self._acts:
-            self.worklist.mark(pool, after_s)
+            self.worklist.mark(key) if key in self.reconciler.seen else self.worklist.sweep([key])
 
     def _mark_all(self, keys: Collection[Key]) -> None:
         """Have deployments looked at whose load is news: of one at once, of many after whatever changes meanwhile."""
         if not self._acts:
             return
-        for pool in {pool for key in keys for pool in self.cache.members.pools_of(key)}:
-            self.worklist.mark(pool)
         if len(keys) == 1:
             self.worklist.mark(next(iter(keys)))
         else:
             self.worklist.sweep(keys)
 
-    async def _reconcile(self, key: AnyKey) -> float | None:
+    async def _reconcile(self, key: Key) -> float | None:
         with logs.log_object(str(key)):
-            if isinstance(key, PoolKey):
-                return await self.pools.reconcile(key)
             return await self.reconciler.reconcile(key)
 
     async def _resync(self) -> None:
         """Mark, now and then, what was missed, and give back the memory that what came before has left."""
         while True:
             await asyncio.sleep(self._settings.resync_seconds)
-            self.worklist.sweep(find_unseen(self.cache, [self.reconciler.seen, self.pools.seen]))
+            self.worklist.sweep(find_unseen(self.cache, self.reconciler.seen))
             await asyncio.to_thread(memory.trim)
 
 

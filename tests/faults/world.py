@@ -20,7 +20,6 @@ from tests.faults.kubelet import ProcessKubelet
 from tests.faults.operator_process import OperatorProcess
 from tests.faults.programs import clean_environment, free_port
 from tests.faults.toxi import Toxiproxy
-from tools.bootstrap import ROOT
 
 PATIENCE_S = 60.0  # how long a wait lasts before the test fails; on an idle machine most take one or two seconds
 _LOOK_S = 0.1
@@ -243,11 +242,6 @@ class World:
         told = [f"{key.name}: {obj.get('status')}" for key, obj in list(self._deployments.objects.items())[:5]]
         logs = [f"{process!r}\n{process.program.tail()}" for process in self._operators]
         return "\n".join([*told, repr(self.kubelet), *logs])
-
-
-def definitions() -> str:
-    """Return all of our custom resources, as the chart installs them."""
-    return "\n---\n".join(path.read_text("utf-8") for path in sorted((ROOT / "crds").glob("*.yaml")))
 
 
 async def install(kube: KubeClient, manifests: str, users: tuple[str, ...] = ()) -> None:

@@ -32,7 +32,6 @@ from dormouse_operator.model.running import (
     WorkerState,
 )
 from dormouse_operator.model.wanted import (
-    AnyKey,
     Deployment,
     DesiredState,
     DeviceClaim,
@@ -43,7 +42,6 @@ from dormouse_operator.model.wanted import (
     ModelSource,
     Parallelism,
     Placement,
-    PoolKey,
     PoolMember,
     Prewarm,
     Rollout,
@@ -62,7 +60,6 @@ __all__ = [
     "WAKEABLE",
     "Activity",
     "Actuation",
-    "AnyKey",
     "Arrows",
     "Child",
     "ChildState",
@@ -87,7 +84,6 @@ __all__ = [
     "Parallelism",
     "Placement",
     "Pod",
-    "PoolKey",
     "PoolMember",
     "Prewarm",
     "Rank",

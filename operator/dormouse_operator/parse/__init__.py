@@ -11,7 +11,6 @@ from dormouse_operator.parse.pods import (
     Pods,
     parse_pod,
     parse_pods,
-    slot_of,
 )
 from dormouse_operator.parse.pool import parse_pool
 from dormouse_operator.parse.recorded import parse_status
@@ -42,7 +41,6 @@ __all__ = [
     "parse_slot",
     "parse_status",
     "parse_time",
-    "slot_of",
     "write_slot",
     "write_time",
 ]

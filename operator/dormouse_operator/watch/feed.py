@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from dormouse_kube.api import Kind, KubeApi, Resource
 from dormouse_kube.errors import KubeError, Unavailable
 from dormouse_kube.reflector import Backoff
-from dormouse_operator.model import AnyKey
+from dormouse_operator.model import Key
 from dormouse_operator.watch.cache import SELECTORS, Cache
 
 _LOG = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Feed:
         cache: Cache,
         *,
         namespaces: tuple[str, ...],
-        mark: Callable[[AnyKey], None],
+        mark: Callable[[Key], None],
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     ) -> None:
@@ -128,7 +128,7 @@ class Feed:
         self._mark_all(self._cache.retain(kind, namespace, names, version))
         self._note_listed(scope)
 
-    def _mark_all(self, keys: Iterable[AnyKey | None]) -> None:
+    def _mark_all(self, keys: Iterable[Key | None]) -> None:
         for key in keys:
             if key is not None:
                 self._mark(key)

@@ -98,6 +98,5 @@ class TaintDevice:
     slot: str
 
 
-PodCommand = SetGate | Drain | Sleep | EndEngine | RevokeDevice | GrantDevice | WakeUp | DeletePod
-Command = PodCommand | TaintDevice
+Command = SetGate | Drain | Sleep | EndEngine | RevokeDevice | GrantDevice | WakeUp | DeletePod | TaintDevice
 Step = Write | Wait | Command

@@ -113,14 +113,9 @@ def _one_per_index(pods: Iterable[Pod]) -> tuple[Pod, ...]:
 def _is_swappable(situation: Situation, pod: Pod, filled: set[int]) -> bool:
     """Return whether the pod's engine can be swapped: one serves, sleeps, or comes up; the place is free.
 
-    A worker that is not heard for a moment, or whose probe was missed, keeps its pod: it owns the device. Not one of a
-    pool: a second engine would need a grant.
+    A worker that is not heard for a moment, or whose probe was missed, keeps its pod: it owns the device.
     """
-    if (
-        pod.pool
-        or situation.deployment.rollout.strategy != "SleepSwap"
-        or change_of(situation, pod) is not Change.ENGINE
-    ):
+    if situation.deployment.rollout.strategy != "SleepSwap" or change_of(situation, pod) is not Change.ENGINE:
         return False
     is_in_place = 0 <= pod.index < situation.wanted_replicas and pod.index not in filled
     serves = is_available(situation, pod) or _may_be_back(situation, pod)
