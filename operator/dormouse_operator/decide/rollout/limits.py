@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dormouse_operator.model import Deployment, Rollout
+from dormouse_operator.model import Rollout
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,11 +15,6 @@ class Limits:
     max_unavailable: int  # below what is wanted
 
 
-def may_surge(deployment: Deployment) -> bool:
-    """Return whether there may be more pods than wanted. A pool's slot is for one pod of each replica."""
-    return deployment.rollout.strategy == "Surge" and deployment.placement.pool is None
-
-
 def surge_limits(rollout: Rollout, wanted: int) -> Limits:
     """Return the limits of Surge: a share of surge is rounded up, one of unavailability down; never both 0."""
     surge = _resolve(rollout.max_surge, wanted, round_up=True)
@@ -28,7 +23,7 @@ def surge_limits(rollout: Rollout, wanted: int) -> Limits:
 
 
 def in_place_limits(rollout: Rollout, wanted: int) -> Limits:
-    """Return the limits of SleepSwap, Recreate and members of pools: no pod more, and always at least one at a time."""
+    """Return the limits of SleepSwap and Recreate: no pod more, and always at least one at a time."""
     return Limits(0, max(1, _resolve(rollout.max_unavailable, wanted, round_up=False)))
 
 
