@@ -15,7 +15,7 @@ FOLDER = ROOT / "docs" / "reference"
 def pages() -> Mapping[str, str]:
     """Return file name → text of all pages."""
     return {
-        **resource.pages(),
+        "inferencedeployment.md": resource.text(),
         "chart.md": chart.text(),
         "grpc.md": protos.text(),
         "cli.md": commands.text(),

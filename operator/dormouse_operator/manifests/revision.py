@@ -60,15 +60,9 @@ def _pod_part(deployment: Deployment, image: str) -> Mapping[str, Any]:
 
 
 def _placement_part(placement: Placement) -> Mapping[str, Any]:
-    """Return what is asked of a node, claims and pool only where there are some: pods of before keep their digests.
-
-    Of a pool its name alone: weights, and who else is in it, change no pod.
-    """
+    """Return what is asked of a node, claims only where there are some: pods of before keep their digests."""
     asked = asdict(placement)
-    if not placement.claims:
-        del asked["claims"]
-    asked["pool"] = placement.pool.name if placement.pool else None
-    return {name: value for name, value in asked.items() if name != "pool" or value}
+    return asked if placement.claims else {name: value for name, value in asked.items() if name != "claims"}
 
 
 def _digest(decisive: Mapping[str, Any]) -> str:
