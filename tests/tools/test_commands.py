@@ -94,7 +94,7 @@ PROGRAMS: Mapping[str, Callable[[Command], None]] = {
     "pip": parse_pip,
     "python": parse_python,
     "python3": parse_python,
-    **dict.fromkeys(("helm", "kubectl", "curl", "source", "openssl", "sha256sum", "git"), nothing),
+    **dict.fromkeys(("export", "helm", "kubectl", "curl", "mkdir", "source", "openssl", "sha256sum", "git"), nothing),
 }
 
 
