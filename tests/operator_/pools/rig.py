@@ -180,6 +180,12 @@ class PoolRig:
         self.held[name] += count
         self.flow()
 
+    def crash(self, name, index=0):
+        """End a worker's container; the kubelet starts another one, and gateways hold what ran."""
+        self.held[name] += self.worker(name, index).running_requests
+        self.node.crash(self.pods_of(name)[index], exit_code=137)
+        self.tell()
+
     def finish(self, name):
         """Have all requests of a member end."""
         for worker in self.workers_of(name):
