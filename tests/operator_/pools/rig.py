@@ -135,7 +135,9 @@ class PoolRig:
         self.kube = FakeKube(clock=self.clock)
         self.workers = PooledWorkers()
         self.node = FakeNode(self.kube, self.workers, self.clock)
-        self.held, self.running = {}, {}  # at gateways and on workers, by name of the member
+        self.held = {}  # at gateways, by name of the member
+        self.called_s = {}  # when a request of a member was last there
+        self.began_s = self.clock().timestamp()
         self.loads_at_once = True
         self.restart_operator()
 
@@ -205,9 +207,16 @@ class PoolRig:
     def tell(self):
         """Have the gateway tell what it knows of every member."""
         gateways = FakeGateways(lambda: self.clock().timestamp())
+        for name, held in self.held.items():
+            if held or self.num_running(name):
+                self.called_s[name] = self.clock().timestamp()
         reports = {
             Key(POOL.namespace, name): gateways.report(
-                held=held, in_flight=held + self.num_running(name), running=self.num_running(name)
+                held=held,
+                in_flight=held + self.num_running(name),
+                running=self.num_running(name),
+                last_request_s=self.called_s.get(name),
+                known_since_s=self.began_s,
             )
             for name, held in self.held.items()
         }
@@ -255,7 +264,7 @@ class PoolRig:
     def check(self):
         """At most so many have memory of a slot as may, whatever anybody believes."""
         for slot, device in self.node.devices.items():
-            assert len(device.holders) <= device.most, slot
+            assert max(device.most_seen, len(device.holders)) <= device.most, slot
 
     def pods_of(self, name):
         return [

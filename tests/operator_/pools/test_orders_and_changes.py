@@ -1,0 +1,158 @@
+"""What people order of members and pools: sleep, wake, other slots, another pool, none at all."""
+
+from __future__ import annotations
+
+from dormouse_api.names import ANNOTATION_WAKE
+from dormouse_kube.api import GPU_POOLS, INFERENCE_DEPLOYMENTS, PODS
+from dormouse_operator.model import WorkerState
+from dormouse_operator.model.pools import SlotPhase
+from tests.operator_.pools.rig import POOL
+
+
+async def test_a_member_that_is_ordered_asleep_gives_its_slot_up_and_is_not_woken_by_calls(rig):
+    await rig.serve_once("a")
+    rig.member("a", lifecycle={"desiredState": "Asleep", "sleepLevel": 2})
+    await rig.until(lambda: rig.slot().phase is SlotPhase.FREE)
+    assert (rig.worker("a").state, rig.worker("a").sleep_level) == (WorkerState.ASLEEP, 2)
+    assert rig.worker("a").grant is None
+    rig.call("a")
+    await rig.steps(10, 1.0)
+    assert not rig.serves("a")
+
+
+async def test_an_order_to_be_active_counts_as_a_call_and_takes_turns_with_others(rig):
+    rig.member("a", lifecycle={"desiredState": "Active"})
+    await rig.until(lambda: rig.serves("a"))
+    rig.call("b")
+    await rig.until(lambda: rig.num_running("b"), limit=400, seconds=1.0)
+    rig.finish("b")
+    await rig.until(lambda: rig.serves("a"))
+
+
+async def test_the_ladder_gives_the_slot_up_for_nobody_and_a_call_takes_it_again(rig):
+    rig.member("a", lifecycle={"level1AfterSeconds": 600})
+    await rig.serve_once("a")
+    await rig.steps(3)
+    for _ in range(3):
+        rig.clock.step(300)
+        await rig.steps(6)
+    assert rig.status("a")["lifecycle"]["rung"] == "Level1"
+    assert rig.slot().phase is SlotPhase.FREE
+    assert rig.worker("a").state is WorkerState.ASLEEP
+    rig.call("a")
+    await rig.until(lambda: rig.num_running("a"))
+    assert rig.worker("a").commands.count("initialize_cache") == 1
+
+
+async def test_a_wake_that_somebody_asks_for_is_one_call(rig):
+    await rig.serve_once("b", "a")
+
+    def ask(obj):
+        obj["metadata"].setdefault("annotations", {})[ANNOTATION_WAKE] = rig.clock().isoformat()
+
+    rig.clock.step(5)
+    rig.kube.edit(INFERENCE_DEPLOYMENTS, POOL.namespace, "b", ask)
+    await rig.until(lambda: rig.serves("b"))
+    await rig.steps(3, 1.0)
+    rig.call("a")
+    await rig.until(lambda: rig.num_running("a"))
+    rig.finish("a")
+    await rig.steps(10, 1.0)
+    assert rig.serves("a"), "it was followed once"
+
+
+async def test_no_member_surges_and_its_new_pod_wakes_on_demand(rig):
+    await rig.serve_once("a")
+    rig.member("a", engine={"device": "cuda", "maxNumSeqs": 4})
+    for _ in range(20):
+        await rig.step(1.0)
+        assert len(rig.pods_of("a")) <= 1
+    assert rig.worker("a").state is WorkerState.STANDBY
+    rig.call("a")
+    await rig.until(lambda: rig.num_running("a"))
+
+
+async def test_slots_lowered_below_a_holder_move_its_pod_and_lose_no_request(rig):
+    rig.pool(slots=2)
+    rig.member("c")
+    await rig.until(lambda: len(rig.workers_of("c")) == 1)
+    moved = next(name for name in ("a", "b", "c") if placed(rig, name) == "gpus-1")
+    rig.call(moved)
+    await rig.until(lambda: rig.num_running(moved))
+    rig.pool(slots=1)
+    await rig.until(lambda: "gpus-1" not in rig.slots(), limit=120, seconds=1.0)
+    await rig.until(lambda: placed(rig, moved) == "gpus-0", seconds=1.0)
+    rig.call(moved)
+    await rig.until(lambda: rig.num_running(moved), limit=200, seconds=1.0)
+
+
+def placed(rig, name):
+    pod = rig.kube.peek(PODS, POOL.namespace, rig.pods_of(name)[0]) if rig.pods_of(name) else None
+    return pod["spec"]["resourceClaims"][0]["resourceClaimName"] if pod else ""
+
+
+async def test_a_member_without_a_place_says_so_with_numbers(rig):
+    rig.pool(maxMembersPerSlot=2)
+    rig.member("c")
+    await rig.steps(4)
+    assert rig.pods_of("c") == []
+    assert rig.condition("c", "Scheduled")[:2] == ("False", "NoPlace")
+
+
+async def test_a_deleted_pool_leaves_its_holder_serving_and_one_made_anew_outranks_it(rig):
+    await rig.serve_once("b", "a")
+    rig.call("a")
+    rig.kube.finish_deletion(GPU_POOLS, *POOL[:2])
+    await rig.steps(5, 1.0)
+    assert rig.num_running("a") == 1
+    assert rig.condition("b", "Ready")[1] == "PoolNotFound"
+    rig.finish("a")
+    rig.clock.step(5)
+    rig.pool()
+    rig.call("b")
+    await rig.until(lambda: rig.num_running("b"), seconds=1.0)
+
+
+async def test_a_member_that_moves_to_another_pool_leaves_its_slot(rig):
+    await rig.serve_once("a")
+    device = {"claim": {"deviceClassName": "gpu.example.com"}}
+    other = {"metadata": {"namespace": POOL.namespace, "name": "more"}, "spec": {"slots": 1, "device": device}}
+    rig.kube.put(GPU_POOLS, other)
+    rig.member("a", gpu={"pool": {"name": "more"}})
+    await rig.until(lambda: placed(rig, "a") == "more-0", seconds=1.0)
+    await rig.until(lambda: rig.slot().phase is SlotPhase.FREE, seconds=1.0)
+
+
+async def test_a_deleted_holder_frees_its_slot_when_its_pod_is_gone(rig):
+    await rig.serve_once("b", "a")
+    rig.kube.finish_deletion(INFERENCE_DEPLOYMENTS, POOL.namespace, "a")
+    rig.held.pop("a")
+    rig.call("b")
+    await rig.steps(3, 1.0)
+    rig.check()
+    rig.kube.collect_garbage()
+    for address, worker in list(rig.workers.workers.items()):
+        if not any(pod["status"].get("podIP") == address for pod in rig.kube.everything(PODS)):
+            worker.device.give_back(rig.workers.workers.pop(address))
+    await rig.until(lambda: rig.num_running("b"), seconds=1.0)
+
+
+async def test_two_replicas_are_on_slots_of_their_own_and_the_load_decides_how_many_are_awake(rig):
+    rig.pool(slots=2)
+    rig.member("a", replicas=2)
+    await rig.until(lambda: len(rig.workers_of("a")) == 2)
+    rig.call("a")
+    await rig.until(lambda: rig.num_running("a"))
+    await rig.steps(6, 1.0)
+    assert sorted(rig.states()["a"]) == ["READY", "STANDBY"]
+    rig.call("a", 200)
+    await rig.until(lambda: rig.states()["a"] == ["READY", "READY"], seconds=1.0)
+
+
+async def test_an_unheard_gateway_keeps_busy_holders_and_its_silence_puts_nobody_to_sleep(rig):
+    await rig.serve_once("b", "a")
+    rig.operator.activities.expect("b:1")
+    rig.clock.step(100)
+    await rig.steps(5, 1.0)
+    assert rig.serves("a")
+    rig.operator.activities.drop("b:1")
