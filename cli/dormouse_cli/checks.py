@@ -55,6 +55,8 @@ RIGHTS = (
     Right("watch", "inferencedeployments", _OURS, "apply --wait, sleep, wake, restart, rollback"),
     Right("patch", "inferencedeployments", _OURS, "apply, sleep, wake, restart"),
     Right("update", "inferencedeployments", _OURS, "rollback"),
+    Right("list", "gpupools", _OURS, "pool"),
+    Right("get", "gpupools", _OURS, "pool NAME"),
     Right("list", "pods", "", "status, top, logs, doctor, report"),
     Right("get", "pods/log", "", "logs, report"),
     Right("get", "pods/proxy", "", "top"),

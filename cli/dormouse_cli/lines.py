@@ -19,6 +19,9 @@ _COLOURS = {
     "Rejected": "red",
     "Ended": "red",
     "NotReady": "yellow",
+    "Held": "green",
+    "Free": "blue",
+    "Fouled": "red",
 }
 
 

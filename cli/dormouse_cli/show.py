@@ -1,17 +1,18 @@
-"""`status`: reads deployments and pods, writes the tree, or the same as JSON or YAML."""
+"""`status` and `pool`: read deployments with their pods, or pools; write trees, or the same as JSON or YAML."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 
 from dormouse_cli import find
 from dormouse_cli.lines import tree
 from dormouse_cli.options import Form
+from dormouse_cli.pool_lines import pool_tree, summary
+from dormouse_cli.pool_view import read_pool
 from dormouse_cli.session import Session
 from dormouse_cli.view import DeploymentView, read
-from dormouse_kube.api import Resource
+from dormouse_kube.api import GPU_POOLS, INFERENCE_DEPLOYMENTS
 
 
 async def status(session: Session, *, name: str | None, all_namespaces: bool, form: Form) -> None:
@@ -22,20 +23,30 @@ async def status(session: Session, *, name: str | None, all_namespaces: bool, fo
         session.screen.structured([asdict(view) for view in views], form)
         return
     if not views:
-        where = "in any namespace" if namespace is None else f"in the namespace {namespace}"
-        session.screen.remark(f"there is no InferenceDeployment {where}")
+        session.screen.remark(f"there is no InferenceDeployment {_where(namespace)}")
     for view in views:
         session.screen.tree(tree(view, datetime.now(UTC)))
 
 
 async def look(session: Session, *, name: str | None, namespace: str | None) -> list[DeploymentView]:
     """Return the views of what is asked for, with their pods."""
-    found: Sequence[Resource]
-    if name is not None and namespace is not None:
-        found = [await find.deployment(session.cluster, namespace, name)]
-    else:
-        found = await find.deployments(session.cluster, namespace)
-        if name is not None:
-            found = find.named(found, name)
+    found = await find.matching(session.cluster, INFERENCE_DEPLOYMENTS, namespace, name)
     pods = await find.worker_pods(session.cluster, namespace, name or "") if found else ()
     return [read(raw, pods) for raw in found]
+
+
+async def pools(session: Session, *, name: str | None, all_namespaces: bool, form: Form) -> None:
+    """Show one pool as a tree, or a line for each of the namespace or of all."""
+    namespace = None if all_namespaces else session.namespace
+    views = [read_pool(raw) for raw in await find.matching(session.cluster, GPU_POOLS, namespace, name)]
+    if form is not Form.TEXT:
+        session.screen.structured([asdict(view) for view in views], form)
+        return
+    if not views:
+        session.screen.remark(f"there is no GpuPool {_where(namespace)}")
+    for view in views:
+        session.screen.tree(summary(view) if name is None else pool_tree(view, datetime.now(UTC)))
+
+
+def _where(namespace: str | None) -> str:
+    return "in any namespace" if namespace is None else f"in the namespace {namespace}"

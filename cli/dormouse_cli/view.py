@@ -150,7 +150,7 @@ def read(raw: Raw, pods: Iterable[Raw] = ()) -> DeploymentView:
         url=str(status.get("url") or ""),
         is_current=status.get("observedGeneration") == metadata.get("generation"),
         last_wake=_read_wake(status.get("lastActuation")),
-        conditions=tuple(_read_condition(one) for one in status.get("conditions") or ()),
+        conditions=tuple(read_condition(one) for one in status.get("conditions") or ()),
         pods=tuple(_read_pod(pod, cache.get("ranks") or ()) for pod in sorted(own, key=_order)),
         crashes=tuple(_read_crash(one) for one in status.get("crashes") or () if one.get("count")),
     )
@@ -168,7 +168,8 @@ def _order(pod: Raw) -> tuple[int, str, str]:
     return (int(label) if label.isdigit() else 1 << 30, label, pod["metadata"]["name"])
 
 
-def _read_condition(raw: Raw) -> ConditionView:
+def read_condition(raw: Raw) -> ConditionView:
+    """Return one condition of a status."""
     names = ("type", "status", "reason", "message", "lastTransitionTime")
     return ConditionView(*(str(raw.get(name) or "") for name in names))
 
