@@ -113,7 +113,8 @@ class World:
 
     def demand(self, member):
         own = self.of(member)
-        places = tuple(Place(worker.replica, self.slot_of[worker.replica], RISE_S) for worker in own)
+        there = [worker for worker in own if worker.back_at is None and worker.deleting_since is None]
+        places = tuple(Place(worker.replica, self.slot_of[worker.replica], RISE_S) for worker in there)
         wanted = int(self.calls[member] > 0 or any(worker.running for worker in own))
         since = self.waiting_since[member]
         return Demand(key=member, places=places, wanted=wanted, waiting_since=since)
