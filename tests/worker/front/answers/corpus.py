@@ -1,3 +1,4 @@
+# ruff: noqa: E501  # answers stand as models write them
 """Answers as models of each family write them, and what they say."""
 
 from __future__ import annotations
@@ -76,11 +77,11 @@ SAMPLES = {
     "plain": Sample(" Hello,  you \n", Said(" Hello,  you \n")),
     "plain with a marker": Sample("a <tool_call> b", Said("a <tool_call> b")),
     "hermes": Sample(f"I look.\n{_HERMES_CALL}", Said("I look.", calls=(OSLO,)), "hermes"),
-    "hermes twice": Sample(
-        f'{_HERMES_CALL}\n<tool_call>{{"name": "now"}}</tool_call>', _BOTH, "hermes"
-    ),
+    "hermes twice": Sample(f'{_HERMES_CALL}\n<tool_call>{{"name": "now"}}</tool_call>', _BOTH, "hermes"),
     "hermes, arguments first": Sample(
-        '<tool_call>{"arguments": {"city": "Oslo", "days": 2}, "name": "weather"}</tool_call>', Said(calls=(OSLO,)), "hermes"
+        '<tool_call>{"arguments": {"city": "Oslo", "days": 2}, "name": "weather"}</tool_call>',
+        Said(calls=(OSLO,)),
+        "hermes",
     ),
     "hermes, arguments in a string": Sample(
         '<tool_call>{"name": "weather", "arguments": "{\\"city\\": \\"Oslo\\", \\"days\\": 2}"}</tool_call>',
@@ -93,10 +94,14 @@ SAMPLES = {
         "<tool_call>{city: Oslo}</tool_call> sorry", Said("<tool_call>{city: Oslo}</tool_call> sorry"), "hermes"
     ),
     "hermes, cut within arguments": Sample(
-        '<tool_call>{"name": "weather", "arguments": {"city": "Os', Said(calls=(("weather", '{"city":"Os"}'),)), "hermes"
+        '<tool_call>{"name": "weather", "arguments": {"city": "Os',
+        Said(calls=(("weather", '{"city":"Os"}'),)),
+        "hermes",
     ),
     "hermes, cut within a key": Sample(
-        '<tool_call>{"name": "weather", "arguments": {"days": 2, "ci', Said(calls=(("weather", '{"days":2}'),)), "hermes"
+        '<tool_call>{"name": "weather", "arguments": {"days": 2, "ci',
+        Said(calls=(("weather", '{"days":2}'),)),
+        "hermes",
     ),
     "hermes, wrong within arguments": Sample(
         '<tool_call>{"name": "weather", "arguments": {"days": two}} end',
@@ -121,12 +126,16 @@ SAMPLES = {
         "llama3_json",
     ),
     "llama, tagged": Sample(
-        '<|python_tag|>{"name": "weather", "parameters": {"city": "Oslo", "days": 2}}', Said(calls=(OSLO,)), "llama3_json"
+        '<|python_tag|>{"name": "weather", "parameters": {"city": "Oslo", "days": 2}}',
+        Said(calls=(OSLO,)),
+        "llama3_json",
     ),
     "llama, JSON that is no call": Sample(
         ' {"title": "weather", "rows": [1, 2]}', Said(' {"title": "weather", "rows": [1, 2]}'), "llama3_json"
     ),
-    "llama, no tool": Sample('{"name": "Bob", "parameters": {}}', Said('{"name": "Bob", "parameters": {}}'), "llama3_json"),
+    "llama, no tool": Sample(
+        '{"name": "Bob", "parameters": {}}', Said('{"name": "Bob", "parameters": {}}'), "llama3_json"
+    ),
     "mistral": Sample(
         '[TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Oslo", "days": 2}}, {"name": "now", "arguments": {}}]',
         _BOTH,

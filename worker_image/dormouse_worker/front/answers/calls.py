@@ -7,7 +7,7 @@ arguments so that they are valid, and what follows is text.
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -54,7 +54,7 @@ class JsonCalls:
 
 @dataclass(frozen=True, slots=True)
 class NamedCalls:
-    """`OPENING PREFIX name NAME_END {…} CLOSING`; where a JSON list or object may stand instead, `JsonCalls` reads it."""
+    """`OPENING PREFIX name NAME_END {…} CLOSING`. `or_json`: `JsonCalls` reads a list or object that stands there."""
 
     opening: str
     name_end: str
@@ -174,22 +174,26 @@ def _read_members(
 
 
 def read_arguments(source: Source, out: JsonWriter) -> Wait:
-    """Read a call's arguments: an object, one written as a string, or null. Closes what it began. Raises Malformed."""
-    first = yield from source.skip_space()
+    """Read a call's arguments: an object, one written as a string, or null. Raises Malformed, with all closed."""
     try:
-        if first == '"':
-            out.text(_object_json((yield from read_text(source))))
-        elif first == "n" and (yield from source.starts_with("null")):
-            out.text("{}")
-        elif first == "{":
-            yield from read_value(source, out)
-        else:
-            raise Malformed("arguments are no object")
+        yield from _read_arguments(source, out)
     except Malformed:
         if not out.has_written:
             out.text("{}")
         out.close_all()
         raise
+
+
+def _read_arguments(source: Source, out: JsonWriter) -> Wait:
+    first = yield from source.skip_space()
+    if first == '"':
+        out.text(_object_json((yield from read_text(source))))
+    elif first == "{":
+        yield from read_value(source, out)
+    elif (yield from source.starts_with("null")):
+        out.text("{}")
+    else:
+        raise Malformed("arguments are no object")
 
 
 def begin(source: Source, out: Emitter, name: str) -> JsonWriter:
@@ -244,16 +248,18 @@ def _object_json(text: str) -> str:
 
 
 def _value_json(text: str, key: str, schema: Any) -> str:
-    properties = schema.get("properties") if hasattr(schema, "get") else None
-    wanted = properties.get(key) if hasattr(properties, "get") else None
-    kind = wanted.get("type") if hasattr(wanted, "get") else None
     text = text.removeprefix("\n").removesuffix("\n")
-    if kind != "string":
+    if _member(_member(_member(schema, "properties"), key), "type") != "string":
         try:
             return json.dumps(json.loads(text, parse_constant=_no_constant), separators=(",", ":"))
         except (ValueError, RecursionError):
             pass
     return json.dumps(_clean(text))
+
+
+def _member(value: Any, key: str) -> Any:
+    """Return what a schema that a caller wrote says, None if it is not of that form."""
+    return value.get(key) if isinstance(value, Mapping) else None
 
 
 def _no_constant(name: str) -> None:

@@ -1,7 +1,7 @@
 """Messages in channels, as gpt-oss writes them.
 
-    <|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…
-    <|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{…}<|call|>
+<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…
+<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{…}<|call|>
 """
 
 from __future__ import annotations

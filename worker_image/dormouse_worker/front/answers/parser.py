@@ -1,6 +1,6 @@
 """One answer's parser: fed with text as it comes, it tells what is said, thought and called.
 
-    text ──▶ reasoning? ──▶ calls without a marker? ──▶ content, and sections of calls
+text ──▶ reasoning? ──▶ calls without a marker? ──▶ content, and sections of calls
 """
 
 from __future__ import annotations
