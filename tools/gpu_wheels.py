@@ -27,7 +27,7 @@ PRESENT = frozenset(
     {"cuda", "google", "grpc", "jinja2", "numpy", "prometheus_client", "rich", "safetensors", "tokenizers", "torch"}
     | {"transformers", "triton"}
 )
-MISSING = frozenset({"msgspec"})  # each is also its distribution's name
+MISSING = frozenset({"llguidance", "msgspec"})  # each is also its distribution's name
 
 OURS = frozenset({"bench", "dormouse_api", "dormouse_worker", "tests", "tools"})
 WORKER = ROOT / "worker_image" / "dormouse_worker"

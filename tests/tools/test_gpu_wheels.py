@@ -38,22 +38,25 @@ def test_the_download_is_for_the_machines_python_and_asks_for_hashes(tmp_path):
     assert any(argument.startswith("--platform=manylinux") for argument in arguments)
 
 
-def make_wheel(folder, num_bytes):
-    path = folder / "msgspec-0.22.0-cp312-cp312-manylinux2014_x86_64.whl"
-    with path.open("wb") as file:
+def make_wheels(folder, num_bytes):
+    """Return an empty file for each wheel that travels, and one that has so many bytes."""
+    paths = [folder / f"{name}-1.0-cp312-cp312-manylinux2014_x86_64.whl" for name in sorted(MISSING)]
+    for path in paths:
+        path.touch()
+    with paths[0].open("wb") as file:
         file.truncate(num_bytes)
-    return path
+    return paths
 
 
 def test_wheels_that_can_be_carried_pass(tmp_path):
-    check([make_wheel(tmp_path, MAX_BYTES)])
+    check(make_wheels(tmp_path, MAX_BYTES))
 
 
 def test_wheels_that_are_too_large_are_refused_with_the_numbers(tmp_path):
     with pytest.raises(SystemExit, match=f"have {MAX_BYTES + 1} bytes; no more than {MAX_BYTES}"):
-        check([make_wheel(tmp_path, MAX_BYTES + 1)])
+        check(make_wheels(tmp_path, MAX_BYTES + 1))
 
 
 def test_a_package_that_did_not_come_is_named():
-    with pytest.raises(SystemExit, match="downloaded nothing; needed msgspec"):
+    with pytest.raises(SystemExit, match="downloaded nothing; needed llguidance, msgspec"):
         check([])

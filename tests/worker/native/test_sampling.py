@@ -139,6 +139,7 @@ def test_penalties_are_those_of_torch_and_leave_the_logits_as_they_were(kernels,
             prompt_token_ids=known[:length],
             output_token_ids=known[length:],
             position=len(known) - length,
+            allowed=None,
         )
         for sampling, known, length in zip(samplings, tokens, lengths, strict=True)
     ]
