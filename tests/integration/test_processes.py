@@ -23,11 +23,12 @@ pytestmark = pytest.mark.timeout(180)
 
 GONE_WITHIN_S = 2.0  # F33: what a parent's death may leave behind, and for how long
 SHORT_FLAGS = ("--max-model-len", "64", "--max-num-seqs", "2", "--max-num-batched-tokens", "32")
+LONG_LEN = 16384  # tokens of a stream that takes the engine seconds: it is in its middle whenever the test comes to it
 
 
 @pytest.fixture(scope="module")
 def random_model(tmp_path_factory):
-    return write_tiny_model(tmp_path_factory.mktemp("random"))
+    return write_tiny_model(tmp_path_factory.mktemp("random"), max_position_embeddings=LONG_LEN)
 
 
 def engine_of(pid):
@@ -68,13 +69,13 @@ def test_the_engine_of_a_killed_front_is_gone_in_the_middle_of_loading(start_wor
 
 
 def test_a_killed_engine_is_replaced_and_says_the_same_after_the_next_agreement(start_worker, random_model):
-    worker = start_worker(random_model, *SHORT_FLAGS)
+    worker = start_worker(random_model, *SHORT_FLAGS, "--max-model-len", str(LONG_LEN))
     worker.start()
     before = worker.greedy([1, 2, 3], 8)
     first = engine_of(worker.process.pid)
-    stream = worker.stream([1, 2, 3], temperature=0, max_tokens=60, ignore_eos=True)
+    stream = worker.stream([1, 2, 3], temperature=0, max_tokens=LONG_LEN - 4, ignore_eos=True)
     next(iter(stream))
-    os.kill(first, signal.SIGKILL)  # at once: all sixty take the engine some milliseconds
+    os.kill(first, signal.SIGKILL)
     with pytest.raises(grpc.RpcError) as caught:
         list(stream)
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
