@@ -28,7 +28,7 @@ from dormouse_worker.front.engine.actuation import Actuation, precondition, requ
 from dormouse_worker.front.engine.command_queue import CommandQueue
 from dormouse_worker.front.engine.config import EngineConfig, ReadEdition, settings_of
 from dormouse_worker.front.engine.link import SpawnFor
-from dormouse_worker.front.engine.standby import Retired, StandbyEngine
+from dormouse_worker.front.engine.newcomer import NewcomerEngine, Retired
 from dormouse_worker.front.engine.status_board import Failure
 from dormouse_worker.front.worker import Worker
 
@@ -66,14 +66,14 @@ class Before:
 
 
 class EngineSwap:
-    """Owns the swap under way, of which there is at most one, and its standby engine."""
+    """Owns the swap under way, of which there is at most one, and its newcomer."""
 
     def __init__(self, worker: Worker, turns: CommandQueue, actuation: Actuation, workshop: Workshop) -> None:
         self._worker = worker
         self._turns = turns
         self._actuation = actuation
         self._workshop = workshop
-        self._newcomer: StandbyEngine | None = None
+        self._newcomer: NewcomerEngine | None = None
         self._running: asyncio.Task[None] | None = None
         self._numbers = itertools.count(2)  # the first engine has a socket without a number
 
@@ -89,7 +89,7 @@ class EngineSwap:
         await asyncio.shield(self._begin(edition, order.timeout_s or front.engine_load_timeout_s))
 
     async def stop(self) -> None:
-        """End the standby engine and wait for the swap's end; its caller is told. The worker is ending."""
+        """End the newcomer and wait for the swap's end; its caller is told. The worker is ending."""
         if self._running is not None:
             self._give_up("ShuttingDown", "the worker is shutting down")
             await asyncio.wait({self._running})
@@ -113,7 +113,7 @@ class EngineSwap:
         worker = self._worker
         self._turns.require_none("SwapEngine")
         before = self._close(edition)
-        self._newcomer = StandbyEngine(self._workshop.spawn_for(edition.engine), worker.clock)
+        self._newcomer = NewcomerEngine(self._workshop.spawn_for(edition.engine), worker.clock)
         worker.begin_swap(edition.digest)
         swap = partial(self._swap, edition, self._newcomer, before, timeout_s=timeout_s)
         self._running = self._turns.start_alone(f"a swap to {edition.digest} is under way", swap)
@@ -131,14 +131,14 @@ class EngineSwap:
         asleep = worker.board.engine.sleeping_tags if worker.board.state is State.ASLEEP else ()
         return Before(self._actuation.take_over(), tuple(tag for tag in TAGS if tag not in asleep))
 
-    async def _swap(self, edition: EngineConfig, standby: StandbyEngine, before: Before, *, timeout_s: float) -> None:
+    async def _swap(self, edition: EngineConfig, newcomer: NewcomerEngine, before: Before, *, timeout_s: float) -> None:
         try:
             await self._put_to_sleep(before)
-            failure = await self._start_beside(edition, standby, timeout_s)
+            failure = await self._start_beside(edition, newcomer, timeout_s)
             if failure is None:
-                await self._adopt(edition, standby)
+                await self._adopt(edition, newcomer)
                 return
-            await standby.end()
+            await newcomer.end()
             logger.error("swap failed", extra={"fields": {"reason": failure.reason, "message": failure.message}})
             raise _failed(failure, await self._return(before))
         finally:
@@ -161,15 +161,15 @@ class EngineSwap:
                 raise
             return
 
-    async def _start_beside(self, edition: EngineConfig, standby: StandbyEngine, timeout_s: float) -> Failure | None:
+    async def _start_beside(self, edition: EngineConfig, newcomer: NewcomerEngine, timeout_s: float) -> Failure | None:
         """Return why the new engine cannot serve, None if it can."""
         path = self._workshop.socket_dir / f"engine-{next(self._numbers)}.sock"
-        failure = await standby.start(path, timeout_s)
+        failure = await newcomer.start(path, timeout_s)
         if failure is not None:
             return failure
         assert not isinstance(edition.model, WorkerError), "checked before anything was done"
         try:
-            await edition.model.take_tokenizer(standby.status)
+            await edition.model.take_tokenizer(newcomer.status)
         except WorkerError as error:
             return Failure(error.reason, str(error))
         return self._worker.board.failure  # of the device, say: that stays, whichever engine is there
@@ -188,13 +188,13 @@ class EngineSwap:
             return f"the engine before could not be woken: {error}"
         return f"the engine before is {worker.board.state.lower()} again"
 
-    async def _adopt(self, edition: EngineConfig, standby: StandbyEngine) -> None:
+    async def _adopt(self, edition: EngineConfig, newcomer: NewcomerEngine) -> None:
         """End the old engine, then follow the new one: until then it is nobody's, so that it cannot be disturbed."""
         old = self._worker.link
         old.events = Retired()
         await old.stop()
-        self._worker.adopt(edition, standby.link, standby.status)
-        standby.hand_over(self._worker)
+        self._worker.adopt(edition, newcomer.link, newcomer.status)
+        newcomer.hand_over(self._worker)
         logger.info("engine swapped", extra={"fields": {"settings": edition.digest, "model": edition.engine.model}})
 
 

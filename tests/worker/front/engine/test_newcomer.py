@@ -7,7 +7,7 @@ import time
 
 from dormouse_worker.common.commands import InitializeCache
 from dormouse_worker.common.ipc import State
-from dormouse_worker.front.engine.standby import StandbyEngine
+from dormouse_worker.front.engine.newcomer import NewcomerEngine
 from dormouse_worker.testing.fake_engine import Script
 from dormouse_worker.testing.in_process import InProcessEngine
 
@@ -35,36 +35,36 @@ class Heir:
 
 def make(script=None):
     engine = InProcessEngine(script)
-    return engine, StandbyEngine(engine.spawn, time.monotonic)
+    return engine, NewcomerEngine(engine.spawn, time.monotonic)
 
 
 async def test_one_that_profiles_is_handed_over_alive(tmp_path):
-    engine, standby = make()
-    assert await standby.start(tmp_path / "socket", 10) is None
-    assert standby.status.state is State.PROFILED
+    engine, newcomer = make()
+    assert await newcomer.start(tmp_path / "socket", 10) is None
+    assert newcomer.status.state is State.PROFILED
     heir = Heir()
-    standby.hand_over(heir)
-    await standby.link.command(InitializeCache(4, 0))
+    newcomer.hand_over(heir)
+    await newcomer.link.command(InitializeCache(4, 0))
     assert heir.heard == [State.INITIALIZING, State.READY]
-    await standby.end()
+    await newcomer.end()
     assert await engine.wait() == -9
 
 
 async def test_a_death_before_the_hand_over_is_told_at_the_hand_over(tmp_path):
-    engine, standby = make()
-    await standby.start(tmp_path / "socket", 10)
+    engine, newcomer = make()
+    await newcomer.start(tmp_path / "socket", 10)
     engine.die(-11, "Segmentation fault")
-    await standby.link.until_ended()
+    await newcomer.link.until_ended()
     heir = Heir()
-    standby.hand_over(heir)
+    newcomer.hand_over(heir)
     assert heir.heard == ["lost", (-11, "Segmentation fault")]
 
 
 async def test_a_death_after_the_hand_over_is_the_heir_s(tmp_path):
-    engine, standby = make()
-    await standby.start(tmp_path / "socket", 10)
+    engine, newcomer = make()
+    await newcomer.start(tmp_path / "socket", 10)
     heir = Heir()
-    standby.hand_over(heir)
+    newcomer.hand_over(heir)
     engine.die(3, "oops")
     await heir.died.wait()
     assert heir.heard == ["lost", (3, "oops")]
@@ -74,19 +74,19 @@ async def test_one_that_can_not_be_started_says_so(tmp_path):
     async def spawn(_):
         raise FileNotFoundError("no such program")
 
-    standby = StandbyEngine(spawn, time.monotonic)
-    failure = await standby.start(tmp_path / "socket", 10)
+    newcomer = NewcomerEngine(spawn, time.monotonic)
+    failure = await newcomer.start(tmp_path / "socket", 10)
     assert (failure.reason, "no such program" in failure.message) == ("EngineDied", True)
-    await standby.end()
+    await newcomer.end()
 
 
 async def test_one_given_up_before_it_starts_is_never_started(tmp_path):
-    engine, standby = make(Script(hangs_at="load"))
-    standby.give_up("Recalled", "not wanted")
-    standby.give_up("Other", "the first reason stays")
-    failure = await standby.start(tmp_path / "socket", 10)
+    engine, newcomer = make(Script(hangs_at="load"))
+    newcomer.give_up("Recalled", "not wanted")
+    newcomer.give_up("Other", "the first reason stays")
+    failure = await newcomer.start(tmp_path / "socket", 10)
     assert (failure.reason, failure.message) == ("Recalled", "not wanted")
-    await standby.end()
+    await newcomer.end()
     assert not engine.is_spawned
 
 
@@ -97,11 +97,11 @@ async def test_one_whose_time_ends_while_its_process_is_being_started_leaves_no_
         await may_start.wait()
         return await engine.spawn(socket_path)
 
-    standby = StandbyEngine(spawn, time.monotonic)
-    failure = await standby.start(tmp_path / "socket", 0.01)
+    newcomer = NewcomerEngine(spawn, time.monotonic)
+    failure = await newcomer.start(tmp_path / "socket", 0.01)
     assert failure.reason == "ProgressDeadlineExceeded"
-    ending = asyncio.create_task(standby.end())
+    ending = asyncio.create_task(newcomer.end())
     may_start.set()
     await ending
     assert await engine.wait() in {0, -9}
-    assert not standby.link.is_alive
+    assert not newcomer.link.is_alive

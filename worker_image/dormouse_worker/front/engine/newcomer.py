@@ -11,7 +11,7 @@ from dormouse_worker.front.engine.link import EngineEvents, EngineLink, Spawn
 from dormouse_worker.front.engine.status_board import Failure
 
 
-class StandbyEngine:
+class NewcomerEngine:
     """Implements `EngineEvents` until it is handed over. Owns the new engine's link and what became of its start."""
 
     def __init__(self, spawn: Spawn, clock: Callable[[], float]) -> None:
@@ -22,7 +22,7 @@ class StandbyEngine:
         self._death: tuple[int, str] | None = None  # exit code and last words
 
     def __repr__(self) -> str:
-        return f"StandbyEngine({self.status.state}, {self.link!r})"
+        return f"NewcomerEngine({self.status.state}, {self.link!r})"
 
     async def start(self, socket_path: Path, timeout_s: float) -> Failure | None:
         """Start it and wait until it is PROFILED; return why it will not be, else None. Raises nothing."""
