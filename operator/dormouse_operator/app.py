@@ -194,7 +194,8 @@ class App:
             await _race(self.candidate.keep(), self.worklist.run(), self._resync(), self.scaler.run(), *listening)
         finally:
             with suppress(TimeoutError):  # then it runs out by itself
-                await asyncio.wait_for(self.candidate.release(), _RELEASE_S)
+                async with asyncio.timeout(_RELEASE_S):
+                    await self.candidate.release()
             await self.statuses.close()
 
     def _mark(self, key: Key) -> None:

@@ -154,8 +154,9 @@ class Worklist:
                 self._changed.clear()
                 due = self._dirty.next_due(self._max_concurrent)
                 timeout_s = None if due is None else max(0.0, due - self._clock())
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), timeout_s)
+                with suppress(TimeoutError):  # wait_for loses a cancel that comes with a change
+                    async with asyncio.timeout(timeout_s):
+                        await self._changed.wait()
 
     async def work(self, key: Key) -> None:
         """Make one pass over a key that was given out, and mark it for the next."""

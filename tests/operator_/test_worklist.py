@@ -210,3 +210,19 @@ async def test_a_sweep_looks_through_everything_and_tells_how_long_it_waits():
     await settle()
     assert passes.seen == [A, B, C]
     await stop(task)
+
+
+async def test_a_cancel_that_comes_together_with_a_change_ends_the_loop():
+    async def reconcile(_):
+        return None
+
+    worklist = Worklist(reconcile, clock=asyncio.get_running_loop().time)
+    worklist.mark(B, after_s=1000.0)
+    running = asyncio.create_task(worklist.run())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    worklist.mark(A)
+    await asyncio.sleep(0)  # the change is on its way to the loop
+    running.cancel()
+    done, _ = await asyncio.wait({running}, timeout=5.0)
+    assert done == {running}

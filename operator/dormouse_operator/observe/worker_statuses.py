@@ -142,7 +142,8 @@ class FollowedStatuses:
 
 async def _ask(workers: WorkerControl, pod: Pod) -> Answer:
     try:
-        return await asyncio.wait_for(workers.get_status(pod), 2 * STATUS_TIMEOUT_S)
+        async with asyncio.timeout(2 * STATUS_TIMEOUT_S):
+            return await workers.get_status(pod)
     except CredentialRefused as error:
         return Unwelcome(error)
     except (WorkerError, TimeoutError) as error:
