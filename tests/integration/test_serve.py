@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import select
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import jsonschema
 import openai
 import pytest
 
@@ -20,6 +23,12 @@ from tools.train_model import Recipe, build_model, train_tokenizer
 WAIT_S = 110
 HI = [{"role": "user", "content": "hi"}]
 SMALL = Recipe(vocab_size=320, hidden_size=32, num_layers=1, num_heads=2, num_kv_heads=1, intermediate_size=64)
+SCHEMA = {
+    "type": "object",
+    "properties": {"kind": {"enum": ["nut", "nest"]}, "age": {"type": "integer", "minimum": 0, "maximum": 150}},
+    "required": ["kind", "age"],
+    "additionalProperties": False,
+}
 FLAGS = ["--max-model-len", "128", "--kv-cache-memory", "8Mi", "--dtype", "float32", "--port", "0", "--http-port", "0"]
 
 
@@ -116,12 +125,50 @@ def test_whichever_process_dies_takes_the_others_along(model, victim):
         until_gone(processes)
 
 
-def test_the_line_that_it_shows_works_as_it_stands(model):
-    with serving(model) as served:
-        served.until_said("OpenAI's API on ")
-        line = served.until_said("  try  curl").removeprefix("  try  ")
-        answer = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True, timeout=WAIT_S).stdout
-        assert '"object":"chat.completion"' in answer
+@pytest.fixture(scope="module")
+def served(model):
+    """A command that serves all tests that leave it as it is."""
+    with serving(model, "--served-model-name", "small") as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def client(served) -> Iterator[openai.OpenAI]:
+    """Its client."""
+    with served.client() as made:
+        yield made
+
+
+def test_the_line_that_it_shows_works_as_it_stands(served, client):  # noqa: ARG001  # the client's address comes first
+    line = served.until_said("  try  curl").removeprefix("  try  ")
+    answer = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True, timeout=WAIT_S).stdout
+    assert '"object":"chat.completion"' in answer
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_is_bound_to_a_schema_is_accepted_by_it(client, stream):
+    bound = {"type": "json_schema", "json_schema": {"name": "nut", "schema": SCHEMA, "strict": True}}
+    asked = {"model": "small", "messages": HI, "temperature": 1, "seed": 7, "n": 4, "response_format": bound}
+    texts, ends = [""] * 4, [""] * 4
+    if stream:
+        for event in client.chat.completions.create(**asked, stream=True):
+            for choice in event.choices:
+                texts[choice.index] += choice.delta.content or ""
+                ends[choice.index] = choice.finish_reason
+    else:
+        for choice in client.chat.completions.create(**asked).choices:
+            texts[choice.index], ends[choice.index] = choice.message.content, choice.finish_reason
+    assert ends == ["stop"] * 4
+    for text in texts:
+        jsonschema.validate(json.loads(text), SCHEMA)
+
+
+def test_a_schema_that_cannot_be_kept_is_refused_under_the_name_that_the_client_wrote(client):
+    schema = {"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 99999989}}, "required": ["a"]}
+    bound = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(model="small", messages=HI, response_format=bound)
+    assert caught.value.param == "response_format"
 
 
 def test_a_hubs_name_is_downloaded_and_answers_under_it(model, tmp_path):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from tools.bootstrap import ROOT
 from tools.charts import differences, write
-from tools.pages import chart, commands, files, licences, programs, protos, resource
+from tools.pages import chart, commands, files, http, licences, programs, protos, resource
 
 FOLDER = ROOT / "docs" / "reference"
 
@@ -21,6 +21,7 @@ def pages() -> Mapping[str, str]:
         "cli.md": commands.text(),
         "programs.md": programs.text(),
         "licences.md": licences.text(),
+        "http.md": http.text(),
         "files.md": files.text(),
     }
 

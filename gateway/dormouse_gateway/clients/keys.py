@@ -118,21 +118,24 @@ class Keyring:
         return Caller(found[0])
 
     @contextmanager
-    def admit(self, metadata: Any) -> Iterator[Caller]:
-        """Let one request in, which runs as long as the context. Raises CallError."""
+    def admit(self, metadata: Any, *, num_requests: int = 1) -> Iterator[Caller]:
+        """Let one request in, which runs as long as the context. Raises CallError.
+
+        Of the rate it takes as much as so many requests; what it takes beyond what there is, later ones wait for.
+        """
         caller = self.identify(metadata)
         if caller.key is None:
             yield caller
             return
         use = self._uses.setdefault(caller.key.name, _Use())
-        self._check(caller.key, use)
+        self._check(caller.key, use, num_requests)
         use.running += 1
         try:
             yield caller
         finally:
             use.running -= 1
 
-    def _check(self, key: ApiKey, use: _Use) -> None:
+    def _check(self, key: ApiKey, use: _Use, num_requests: int) -> None:
         if key.max_concurrent is not None and use.running >= key.max_concurrent:
             limit = f"{key.max_concurrent} requests at the same time"
             raise _exhausted(f"the API key {key.name} may run {limit}", _BUSY_RETRY_S)
@@ -142,7 +145,7 @@ class Keyring:
         if use.tokens < 1:
             wait_s = (1 - use.tokens) * 60 / key.requests_per_minute
             raise _exhausted(f"the API key {key.name} may send {key.requests_per_minute} requests per minute", wait_s)
-        use.tokens -= 1
+        use.tokens -= num_requests
 
     def _files(self) -> list[Path]:
         """Return one path for each key; what begins with a dot is how Kubernetes swaps a Secret's content."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import grpc
@@ -13,97 +13,143 @@ import grpc
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.openai.errors import ApiError, from_call_error
-from dormouse_gateway.openai.mapping import Wish
-from dormouse_gateway.openai.shapes import FINISH_REASONS, Head, Piece, Token, to_usage
+from dormouse_gateway.openai.prompts import Prompts, Texts, tokens
+from dormouse_gateway.openai.shapes import FINISH_REASONS, Json, Piece
+from dormouse_gateway.openai.wish import Wish
 
 WAITING = b": waiting\n\n"
 OURS = "dormouse-"  # metadata that clients may read
-_DONE = b"data: [DONE]\n\n"
 _ENDED_EARLY = "the worker ended the answer before it was complete"
 
 
 class Source(Protocol):
     """Where messages come from."""
 
-    said: dict[str, str]  # metadata that the core told besides, complete when the messages are
+    @property
+    def said(self) -> dict[str, str]:
+        """Return the metadata that the core told besides, complete when the messages are."""
 
     async def read(self) -> bytes | None:
         """Return the next message, None after the last. Raises CallError."""
 
 
-class Texts(Protocol):
-    """Knows what tokens look like."""
+class Form(Protocol):
+    """How one answer looks at its door: as one object, or as the events of a stream. Knows how far the stream is."""
 
-    async def of(self, token_ids: Iterable[int]) -> dict[int, str]:
-        """Return the text of each of these tokens. Raises CallError."""
+    end_mark: bytes  # what a stream that came to its end ends with
+
+    def whole(self, pieces: Sequence[Piece], usage: pb.Usage) -> Json:
+        """Return all choices, in order, as one object."""
+
+    def begin(self) -> list[bytes]:
+        """Return the events before the first piece."""
+
+    def part(self, piece: Piece) -> list[bytes]:
+        """Return the events of a piece."""
+
+    def end(self, usage: pb.Usage) -> list[bytes]:
+        """Return the events after the last piece."""
+
+    def failed(self, error: ApiError) -> list[bytes]:
+        """Return the events with which a stream breaks off."""
 
 
 @dataclass(slots=True)
 class Answer:
-    """Turns messages into pieces. Owns what was said so far: usage, and how far each choice's tokens have come."""
+    """Turns messages into pieces. Owns what was said so far: usage, and how far each choice's tokens have come.
+
+    All text of all doors passes `piece`: what is to become of it (calls, thoughts) is decided there.
+    """
 
     wish: Wish
     texts: Texts
     usage: pb.Usage = field(default_factory=pb.Usage)
     _offsets: dict[int, int] = field(default_factory=dict)
+    _prompts: Prompts = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin."""
+        self._prompts = Prompts(self.wish, self.texts)
 
     async def piece(self, raw: bytes) -> Piece | None:
         """Return what a message adds, None for nothing. Raises CallError if the worker gave up."""
         message = pb.GenerateResponse.FromString(raw)
         if message.HasField("usage"):
-            self.usage = message.usage
+            self._count(message.usage)
         if message.finish_reason == pb.FINISH_REASON_ABORT:
             raise CallError(grpc.StatusCode.UNAVAILABLE, _ENDED_EARLY, 1.0)
-        tokens = await self.tokens(message.logprobs) if self.wish.with_logprobs else None
+        if self.wish.needs_prompts:
+            self._prompts.take(message)
         finish = FINISH_REASONS.get(message.finish_reason)
-        if not (message.text or tokens or finish):
+        if self.wish.without_answer:
+            return self._nothing(message.choice_index, finish)
+        told = await tokens(self.texts, message.logprobs) if self.wish.with_logprobs else None
+        ids = list(message.token_ids) if self.wish.with_token_ids else None
+        if not (message.text or told or ids or finish):
             return None  # a part of a character, or a sign of life
         index = message.choice_index
         offset = self._offsets.get(index, 0)
-        self._offsets[index] = offset + sum(len(token.text) for token in tokens or ())
-        return Piece(index, message.text, tokens, finish, offset)
+        self._offsets[index] = offset + sum(len(token.text) for token in told or ())
+        stop = message.matched_stop if message.HasField("matched_stop") else None
+        return Piece(index, message.text, told, finish, offset, ids, stop)
 
-    async def tokens(self, positions: Sequence[pb.PositionLogprobs]) -> list[Token]:
-        """Return the tokens of these positions."""
-        ids = {entry.token_id for position in positions for entry in (position.sampled, *position.top)}
-        texts = await self.texts.of(ids) if ids else {}
-        return [_token(position, texts) for position in positions]
+    async def with_prompt(self, piece: Piece) -> Piece:
+        """Return the choice's piece with what is told of its prompt. Raises CallError."""
+        if not self.wish.needs_prompts:
+            return piece
+        return replace(piece, prompt=await self._prompts.of_choice(piece.index))
+
+    def _nothing(self, index: int, finish: str | None) -> Piece | None:
+        """Return the end of a choice of which no token was wanted."""
+        if not finish:
+            return None
+        return Piece(
+            index,
+            tokens=[] if self.wish.with_logprobs else None,
+            finish="length",
+            token_ids=[] if self.wish.with_token_ids else None,
+        )
+
+    def _count(self, usage: pb.Usage) -> None:
+        """Add the usage of one prompt's choices."""
+        self.usage.prompt_tokens += usage.prompt_tokens
+        self.usage.cached_tokens += usage.cached_tokens
+        if not self.wish.without_answer:
+            self.usage.completion_tokens += usage.completion_tokens
 
 
-async def in_one_piece(source: Source, answer: Answer, head: Head, prompt: Prompt | None = None) -> dict[str, Any]:
+async def in_one_piece(source: Source, answer: Answer, form: Form) -> Json:
     """Read all, and return one object. Raises CallError."""
     pieces: dict[int, list[Piece]] = {}
     while (raw := await source.read()) is not None:
-        if prompt:
-            prompt.take(raw)
         if piece := await answer.piece(raw):
             pieces.setdefault(piece.index, []).append(piece)
     whole = [_joined(pieces[index]) for index in sorted(pieces)]
-    if any(piece.finish is None for piece in whole) or not whole:
+    if any(piece.finish is None for piece in whole) or len(whole) < len(answer.wish.prompts):
         raise CallError(grpc.StatusCode.INTERNAL, _ENDED_EARLY)
-    before = await prompt.piece(answer) if prompt else None
-    return head.whole([_joined([before, piece]) if before else piece for piece in whole], answer.usage)
+    return form.whole([await answer.with_prompt(piece) for piece in whole], answer.usage)
 
 
 async def as_events(
-    source: Source, answer: Answer, head: Head, first: bytes | None, *, waiting_s: float
+    source: Source, answer: Answer, form: Form, first: bytes | None, *, waiting_s: float
 ) -> AsyncIterator[bytes]:
     """Yield the stream's events; an error becomes an event, too. `first` is the first message, if it is there yet."""
     try:
-        async for event in _events(source, answer, head, first, waiting_s):
+        async for event in _events(source, answer, form, first, waiting_s):
             yield event
     except CallError as error:
-        yield _event(from_call_error(error).body)
+        yield b"".join(form.failed(from_call_error(error)))
     except ApiError as error:
-        yield _event(error.body)
+        yield b"".join(form.failed(error))
     else:
-        yield _note(source.said) + _DONE
+        yield _note(source.said) + form.end_mark
 
 
 async def _events(
-    source: Source, answer: Answer, head: Head, first: bytes | None, waiting_s: float
+    source: Source, answer: Answer, form: Form, first: bytes | None, waiting_s: float
 ) -> AsyncIterator[bytes]:
-    with_usage = {"usage": None} if answer.wish.with_usage else {}
+    for event in form.begin():
+        yield event
     opened: set[int] = set()
     async for raw in _messages(source, first, waiting_s):
         if raw is None:
@@ -112,13 +158,13 @@ async def _events(
         piece = await answer.piece(raw)
         if piece is None:
             continue
-        opening = head.shape.opening(piece.index) if piece.index not in opened else None
-        opened.add(piece.index)
-        for choice in (opening, head.shape.part(piece)):
-            if choice:
-                yield _event(head.part([choice]) | with_usage)
-    if answer.wish.with_usage:
-        yield _event(head.part([]) | {"usage": to_usage(answer.usage)})
+        if piece.index not in opened:
+            opened.add(piece.index)
+            piece = await answer.with_prompt(piece)
+        for event in form.part(piece):
+            yield event
+    for event in form.end(answer.usage):
+        yield event
 
 
 async def _messages(source: Source, first: bytes | None, waiting_s: float) -> AsyncIterator[bytes | None]:
@@ -139,37 +185,18 @@ async def _messages(source: Source, first: bytes | None, waiting_s: float) -> As
         yield raw
 
 
-@dataclass(slots=True)
-class Prompt:
-    """What `echo` puts before an answer: the prompt's text and, where asked for, its tokens."""
-
-    text: str
-    first_token_id: int | None = None  # None = no log-probabilities are wanted
-    _positions: list[pb.PositionLogprobs] = field(default_factory=list)
-
-    def take(self, raw: bytes) -> None:
-        """Collect what a message says of the prompt."""
-        if self.first_token_id is not None:
-            self._positions.extend(pb.GenerateResponse.FromString(raw).prompt_logprobs)
-
-    async def piece(self, answer: Answer) -> Piece:
-        """Return the prompt as a piece. Raises CallError."""
-        if self.first_token_id is None:
-            return Piece(0, self.text)
-        first = (await answer.texts.of([self.first_token_id]))[self.first_token_id]
-        return Piece(0, self.text, [Token(first, None), *await answer.tokens(self._positions)])
-
-
 def _joined(pieces: Sequence[Piece]) -> Piece:
+    """Return a choice's pieces as one."""
     last = pieces[-1]
-    has_tokens = any(piece.tokens is not None for piece in pieces)
-    tokens = [token for piece in pieces for token in piece.tokens or ()] if has_tokens else None
-    return Piece(last.index, "".join(piece.text for piece in pieces), tokens, last.finish)
-
-
-def _token(position: pb.PositionLogprobs, texts: dict[int, str]) -> Token:
-    top = [(texts[entry.token_id], entry.logprob) for entry in position.top]
-    return Token(texts[position.sampled.token_id], position.sampled.logprob, top)
+    told = [token for piece in pieces for token in piece.tokens or ()]
+    ids = [token_id for piece in pieces for token_id in piece.token_ids or ()]
+    return replace(
+        last,
+        text="".join(piece.text for piece in pieces),
+        tokens=told if any(piece.tokens is not None for piece in pieces) else None,
+        token_ids=ids if any(piece.token_ids is not None for piece in pieces) else None,
+        offset=0,
+    )
 
 
 def _note(said: dict[str, str]) -> bytes:
@@ -178,5 +205,7 @@ def _note(said: dict[str, str]) -> bytes:
     return "".join([*lines, "\n"]).encode() if lines else b""
 
 
-def _event(value: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+def event(value: dict[str, Any], name: str = "") -> bytes:
+    """Return an event of a stream, of this name if it has one."""
+    named = f"event: {name}\n".encode() if name else b""
+    return named + b"data: " + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"

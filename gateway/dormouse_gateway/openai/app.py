@@ -22,8 +22,9 @@ from dormouse_gateway.hold import refusals
 from dormouse_gateway.model import Deployment
 from dormouse_gateway.openai.bodies import ClientGone
 from dormouse_gateway.openai.document import document
+from dormouse_gateway.openai.doors import DOORS
 from dormouse_gateway.openai.errors import ApiError, from_call_error
-from dormouse_gateway.openai.generating import CHAT_KIND, COMPLETION_KIND, Generating
+from dormouse_gateway.openai.generating import Generating
 from dormouse_gateway.openai.headers import REQUEST_ID, check_framing, check_size, request_id, to_metadata
 from dormouse_gateway.router import Router
 
@@ -108,8 +109,7 @@ def make_app(router: Router, generating: Generating, on_response: OnResponse = l
     routes = [
         route("GET", "/v1/models", models.list),
         route("GET", "/v1/models/{model:path}", models.get),
-        route("POST", "/v1/completions", partial(generating.respond, COMPLETION_KIND)),
-        route("POST", "/v1/chat/completions", partial(generating.respond, CHAT_KIND)),
+        *(route("POST", door.path, partial(generating.respond, door)) for door in DOORS),
         route("GET", "/openapi.json", describe),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: missing})

@@ -57,6 +57,8 @@ def shown(value: Any) -> str:
 def _check_any_of(value: Any, schemas: list[Schema], path: str) -> None:
     """Check against the first one of the value's type; where none is, all their types are allowed."""
     fitting = [schema for schema in schemas if any(_TYPES[name](value) for name in _types(schema))]
+    if isinstance(value, dict) and fitting:
+        fitting = _of_kind(value, fitting, path)
     if not fitting:
         names = dict.fromkeys(name for schema in schemas for name in _types(schema))
         raise refuse(path, shown(value), " or ".join(_article(name) for name in names))
@@ -69,6 +71,20 @@ def _check_any_of(value: Any, schemas: list[Schema], path: str) -> None:
         else:
             return
     raise max(errors, key=_depth)  # the schema that was meant fits furthest; of equal ones the first
+
+
+def _of_kind(value: dict[str, Any], schemas: list[Schema], path: str) -> list[Schema]:
+    """Return the schemas of the value's `type`, where it tells them apart; raise where it is none of theirs."""
+    kinds = [schema.get("properties", {}).get("type", {}).get("enum") for schema in schemas]
+    if len(schemas) == 1 or None in kinds:
+        return schemas
+    if "type" not in value:
+        return [schema for schema in schemas if "type" not in schema["required"]] or schemas[:1]
+    found = [schema for schema, names in zip(schemas, kinds, strict=True) if value["type"] in names]
+    if not found:
+        allowed = ", ".join(shown(name) for names in kinds for name in names)
+        raise refuse(_join(path, "type"), shown(value["type"]), allowed)
+    return found
 
 
 def _depth(error: ApiError) -> int:

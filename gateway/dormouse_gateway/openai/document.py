@@ -18,6 +18,11 @@ def _object(**properties: Json) -> Json:
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
+def _with(schema: Json, **optional: Json) -> Json:
+    """Return the object, which may have these fields, too."""
+    return schema | {"properties": schema["properties"] | optional}
+
+
 def _array(items: Json) -> Json:
     return {"type": "array", "items": items}
 
@@ -45,9 +50,16 @@ _LOGPROBS = _object(
 )
 
 
-def _answer(name: str, choice: Json) -> Json:
+_RANKED = _object(logprob=_LOGPROB, rank=_or_null(_NUMBER), decoded_token=_TEXT)
+_PROMPT: Json = {  # where it is asked for
+    "prompt_token_ids": _array(_NUMBER),
+    "prompt_logprobs": _array(_or_null({"type": "object", "additionalProperties": _RANKED})),
+}
+
+
+def _answer(name: str, choice: Json, **optional: Json) -> Json:
     head = {"id": _TEXT, "object": {"const": name}, "created": _NUMBER, "model": _TEXT}
-    return _object(**head, choices=_array(choice), usage=_USAGE)
+    return _with(_object(**head, choices=_array(_with(choice, token_ids=_array(_NUMBER))), usage=_USAGE), **optional)
 
 
 _CHAT_ANSWER = _answer(
@@ -58,9 +70,11 @@ _CHAT_ANSWER = _answer(
         logprobs=_or_null(_CHAT_LOGPROBS),
         finish_reason=_FINISH,
     ),
+    **_PROMPT,
 )
 _COMPLETION_ANSWER = _answer(
-    "text_completion", _object(index=_NUMBER, text=_TEXT, logprobs=_or_null(_LOGPROBS), finish_reason=_FINISH)
+    "text_completion",
+    _with(_object(index=_NUMBER, text=_TEXT, logprobs=_or_null(_LOGPROBS), finish_reason=_FINISH), **_PROMPT),
 )
 _REQUEST_ID: Json = {"x-request-id": {"description": "The client's, else drawn.", "schema": _TEXT}}
 _RETRY: Json = {"retry-after": {"description": "Seconds.", "schema": _NUMBER, "required": True}}

@@ -1,42 +1,34 @@
-"""One request for text, from its body to its response."""
+"""One request for text, from its body to its response, at whichever door."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from dormouse_gateway.clients.keys import Keyring
-from dormouse_gateway.openai.answers import OURS, Answer, Prompt, as_events, in_one_piece
+from dormouse_api.status import CallError
+from dormouse_gateway.clients.keys import Caller, Keyring
+from dormouse_gateway.clients.requests import Metadata
+from dormouse_gateway.openai.answers import OURS, Answer, Form, as_events, in_one_piece
 from dormouse_gateway.openai.bodies import read_bytes, unless_gone
 from dormouse_gateway.openai.calls import LocalCall, Serve
-from dormouse_gateway.openai.checking import Schema
+from dormouse_gateway.openai.doors import Door
+from dormouse_gateway.openai.errors import from_call_error
 from dormouse_gateway.openai.headers import to_metadata
-from dormouse_gateway.openai.mapping import Body, Wish, to_chat, to_completion
+from dormouse_gateway.openai.many import ManyCalls
 from dormouse_gateway.openai.reading import read_body
-from dormouse_gateway.openai.schemas import CHAT_REQUEST, COMPLETION_REQUEST
-from dormouse_gateway.openai.shapes import CHAT, COMPLETION, Head, Shape
 from dormouse_gateway.openai.texts import WorkerTexts
+from dormouse_gateway.openai.wish import Wish
 
 _EVENTS = "text/event-stream; charset=utf-8"
 _NOT_KEPT = {"cache-control": "no-store", "x-accel-buffering": "no"}  # proxies must pass events on at once
 
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """One of the two ways to ask for text."""
-
-    schema: Schema
-    to_wish: Callable[[Body, str], Wish]
-    shape: Shape
-
-
-CHAT_KIND = Kind(CHAT_REQUEST, to_chat, CHAT)
-COMPLETION_KIND = Kind(COMPLETION_REQUEST, to_completion, COMPLETION)
+Running = LocalCall | ManyCalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,31 +41,41 @@ class Generating:
     waiting_s: float  # between two comments to a client that waits for its first event
     now: Callable[[], float] = time.time
 
-    async def respond(self, kind: Kind, request: Request, request_id: str) -> Response:
-        """Answer. Raises ApiError, CallError, ClientGone."""
+    async def respond(self, door: Door, request: Request, request_id: str) -> Response:
+        """Answer. Raises ApiError, ClientGone."""
         metadata = to_metadata(request.headers.raw)
         caller = self.keys.identify(metadata)  # before anything is read
-        body = read_body(await read_bytes(request, self.timeout_s), kind.schema)
-        wish = kind.to_wish(body, request_id)
+        body = read_body(await read_bytes(request, self.timeout_s), door.schema, door.refused)
+        wish = door.to_wish(body, request_id)
         peer = peer_of(request)
-        texts = WorkerTexts(self.serve, wish.request.model, metadata, caller, peer)
-        head = Head(kind.shape, request_id, wish.request.model, int(self.now()))
-        call = LocalCall(self.serve, wish.request, metadata, peer=peer)
-        answer = Answer(wish, texts)
-        if wish.is_stream:
-            return await self._stream(request, call, answer, head)
-        return await unless_gone(request, _whole(call, answer, head, texts))
+        answer = Answer(wish, WorkerTexts(self.serve, wish.model, metadata, caller, peer))
+        form = door.form(body, wish, request_id, self.now())
+        async with AsyncExitStack() as opened:
+            try:
+                call = await self._open(opened, wish, metadata, caller, peer)
+                if not wish.is_stream:
+                    return await unless_gone(request, _whole(call, answer, form))
+                first = await unless_gone(request, _first(call, self.waiting_s))
+            except CallError as error:
+                raise door.named(from_call_error(error), body) from error
+            return self._stream(call, answer, form, first, opened.pop_all())
 
-    async def _stream(self, request: Request, call: LocalCall, answer: Answer, head: Head) -> Response:
-        """Wait for the first message, so that a refusal gets its status; if it takes long, begin without it."""
-        await call.__aenter__()
-        try:
-            first = await unless_gone(request, _first(call, self.waiting_s))
-        except BaseException:
-            await call.__aexit__(None, None, None)
-            raise
+    async def _open(self, opened: AsyncExitStack, wish: Wish, metadata: Metadata, caller: Caller, peer: str) -> Running:
+        """Begin; several prompts of one body run as one request, and count as many. Raises CallError."""
+        if len(wish.prompts) == 1:
+            return await opened.enter_async_context(LocalCall(self.serve, wish.prompts[0], metadata, peer=peer))
+        opened.enter_context(self.keys.admit(metadata, num_requests=len(wish.prompts)))
+        calls = [
+            LocalCall(self.serve, prompt, metadata, lambda _: nullcontext(caller), peer=peer) for prompt in wish.prompts
+        ]
+        return await opened.enter_async_context(ManyCalls(calls, wish.num_choices))
+
+    def _stream(
+        self, call: Running, answer: Answer, form: Form, first: bytes | None, opened: AsyncExitStack
+    ) -> Response:
+        """Begin a stream: a refusal before the first message has had its status."""
         return StreamingResponse(
-            _closing(call, as_events(call, answer, head, first, waiting_s=self.waiting_s)),
+            _closing(opened, as_events(call, answer, form, first, waiting_s=self.waiting_s)),
             media_type=_EVENTS,
             headers=_said(call) | _NOT_KEPT,
         )
@@ -84,26 +86,11 @@ def peer_of(request: Request) -> str:
     return f"{request.client.host}:{request.client.port}" if request.client else ""
 
 
-async def _whole(call: LocalCall, answer: Answer, head: Head, texts: WorkerTexts) -> Response:
-    prompt = await _prompt(answer.wish, texts) if answer.wish.echo else None
-    async with call:
-        return JSONResponse(await in_one_piece(call, answer, head, prompt), headers=_said(call))
+async def _whole(call: Running, answer: Answer, form: Form) -> Response:
+    return JSONResponse(await in_one_piece(call, answer, form), headers=_said(call))
 
 
-async def _prompt(wish: Wish, texts: WorkerTexts) -> Prompt:
-    """Return what is echoed. With log-probabilities the prompt is sent as the tokens that they are told of."""
-    request = wish.request
-    if not wish.with_logprobs:
-        return Prompt(request.text or await texts.joined(request.token_ids.ids))
-    if request.text:
-        text = request.text
-        request.token_ids.ids.extend(await texts.token_ids(text))
-    else:
-        text = await texts.joined(request.token_ids.ids)
-    return Prompt(text, first_token_id=request.token_ids.ids[0])
-
-
-async def _first(call: LocalCall, waiting_s: float) -> bytes | None:
+async def _first(call: Running, waiting_s: float) -> bytes | None:
     """Return the first message; None if there is time until it comes."""
     reading, progress = asyncio.create_task(call.read()), asyncio.create_task(call.progressed.wait())
     try:
@@ -115,14 +102,12 @@ async def _first(call: LocalCall, waiting_s: float) -> bytes | None:
         await asyncio.wait({reading, progress})
 
 
-async def _closing(call: LocalCall, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _closing(opened: AsyncExitStack, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Pass the events on; however that ends, the worker learns it."""
-    try:
+    async with opened:
         async for event in events:
             yield event
-    finally:
-        await call.__aexit__(None, None, None)
 
 
-def _said(call: LocalCall) -> dict[str, str]:
+def _said(call: Running) -> dict[str, str]:
     return {key: value for key, value in call.said.items() if key.startswith(OURS)}

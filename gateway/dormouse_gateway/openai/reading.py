@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from dormouse_gateway.openai.checking import Schema, check
 from dormouse_gateway.openai.errors import ApiError
 
+_NONE: Mapping[str, str] = {}
 MAX_DEPTH = 30  # a level of JSON in tools takes three of protobuf, which allows a hundred
 
 
-def read_body(raw: bytes, schema: Schema) -> dict[str, Any]:
-    """Return the body's fields without those that are null. Raises ApiError."""
+def read_body(raw: bytes, schema: Schema, refused: Mapping[str, str] = _NONE) -> dict[str, Any]:
+    """Return the body's fields without those that are null; `refused` says of some why they are not taken.
+
+    Raises ApiError.
+    """
     value = parse_json(raw)
+    for name in value if isinstance(value, dict) else ():
+        if name in refused:
+            raise ApiError(400, f"{name} is not supported: {refused[name]}", param=name, code="unsupported_parameter")
     check(value, schema)
     return {name: item for name, item in value.items() if item is not None}
 

@@ -1,12 +1,12 @@
-"""What the bodies of requests may say: the one table, as JSON Schema. Served in the OpenAPI document as it is.
+"""What bodies of chat and completions may say: the one table, as JSON Schema. Served in the OpenAPI document as it is.
 
-Names and meanings are OpenAI's; the fields of `_VLLM` are vLLM's. A field that is not here is refused by its name.
+Names and meanings are OpenAI's; the fields of `VLLM` are vLLM's. A field that is not here is refused by its name, for
+the reason that `refused` gives, if it has one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from dormouse_api.limits import (
     MAX_ALLOWED_TOKEN_IDS,
@@ -27,121 +27,110 @@ from dormouse_api.limits import (
     MAX_TOOLS,
 )
 from dormouse_gateway.clients.requests import MAX_MODEL_CHARS
+from dormouse_gateway.openai.schema_kit import (
+    BOOLEAN,
+    FREE,
+    MAX_NAME_CHARS,
+    Json,
+    above_0,
+    array,
+    fields,
+    integer,
+    number,
+    one_of,
+    only,
+    or_null,
+    request,
+    text,
+    unused,
+)
+from dormouse_gateway.openai.structured import RESPONSE_FORMAT, STRUCTURED_OUTPUTS
 
 MAX_TOKENS = (1 << 31) - 1  # the model's length is the real limit, and the worker's to say
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, of /v1/completions only
+MAX_PROMPTS = 256  # of one body, each of which is a request
 _MAX_TOKEN_ID = (1 << 32) - 1
-_MAX_NAME_CHARS = 256
 _MAX_TEMPERATURE = 100  # beyond it all tokens are as good as equally likely
 
-Json = dict[str, Any]
-
-
-def _object(properties: Mapping[str, Json], *required: str, **more: Any) -> Json:
-    return {
-        "type": "object",
-        "properties": dict(properties),
-        "required": list(required),
-        "additionalProperties": False,
-    } | more
-
-
-def _array(items: Json, most: int, least: int = 0) -> Json:
-    return {"type": "array", "items": items, "minItems": least, "maxItems": most}
-
-
-def _integer(least: int, most: int) -> Json:
-    return {"type": "integer", "minimum": least, "maximum": most}
-
-
-def _number(least: float, most: float) -> Json:
-    return {"type": "number", "minimum": least, "maximum": most}
-
-
-def _text(least: int = 0, most: int | None = None) -> Json:
-    return {"type": "string", "minLength": least} | ({} if most is None else {"maxLength": most})
-
-
-def _above_0(most: float) -> Json:
-    return {"type": "number", "exclusiveMinimum": 0, "maximum": most}
-
-
-def _only(value: Any, why: str) -> Json:
-    return {"enum": [value], "description": why}
-
-
-def _or_null(schema: Json) -> Json:
-    about = {"description": schema["description"]} if "description" in schema else {}
-    return {"anyOf": [schema, {"type": "null"}]} | about
-
-
-_BOOLEAN = {"type": "boolean"}
-_TOKEN_ID = _integer(0, _MAX_TOKEN_ID)
-_STOP = _text(1, MAX_STOP_STRING_BYTES)
+TOKEN_ID = integer(0, _MAX_TOKEN_ID)
+MODEL = text(1, MAX_MODEL_CHARS) | {"description": "A name of /v1/models, or namespace/name."}
+STREAM = BOOLEAN | {"description": "Server-sent events, ended by [DONE]."}
+TEMPERATURE = number(0, _MAX_TEMPERATURE) | {"description": "0 = greedy. Default: the model's, else 1."}
+TOP_P = above_0(1) | {"description": "The smallest set of tokens with this probability."}
+STOP_STRING = text(1, MAX_STOP_STRING_BYTES)
+NOT_FORCED = "Calls are not forced: a model's calls stand in the text, as it wrote them."
+NOT_PADDED = only(False, "Answers are not padded.")  # noqa: FBT003  # a value of the API
 
 _COMMON: Mapping[str, Json] = {
-    "stream": _BOOLEAN | {"description": "Server-sent events, ended by [DONE]."},
-    "stream_options": _object(
-        {
-            "include_usage": _BOOLEAN,
-            "include_obfuscation": _only(False, "Answers are not padded."),  # noqa: FBT003  # a value of the API
-        }
+    "stream": STREAM,
+    "stream_options": fields({"include_usage": BOOLEAN, "include_obfuscation": NOT_PADDED})
+    | {"description": "include_usage: the last event tells it."},
+    "temperature": TEMPERATURE,
+    "top_p": TOP_P,
+    "presence_penalty": number(-MAX_PENALTY, MAX_PENALTY) | {"description": "Off the logits of tokens in the answer."},
+    "frequency_penalty": number(-MAX_PENALTY, MAX_PENALTY)
+    | {"description": "Off the logits of tokens in the answer, once for each time."},
+    "seed": integer(0, (1 << 64) - 1) | {"description": "The same seed and request give the same answer."},
+    "n": integer(1, MAX_CHOICES) | {"description": "So many answers."},
+    "stop": one_of(
+        STOP_STRING,
+        array(STOP_STRING, MAX_STOP_STRINGS),
+        description=f"At most {MAX_STOP_STRINGS} strings of {MAX_STOP_STRING_BYTES} bytes.",
     ),
-    "temperature": _number(0, _MAX_TEMPERATURE) | {"description": "0 = greedy. Default: the model's, else 1."},
-    "top_p": _above_0(1),
-    "presence_penalty": _number(-MAX_PENALTY, MAX_PENALTY),
-    "frequency_penalty": _number(-MAX_PENALTY, MAX_PENALTY),
-    "seed": _integer(0, (1 << 64) - 1) | {"description": "The same seed and request give the same answer."},
-    "n": _integer(1, MAX_CHOICES),
-    "stop": {"anyOf": [_STOP, _array(_STOP, MAX_STOP_STRINGS)]},
     "logit_bias": {
         "type": "object",
         "propertyNames": {"pattern": "^[0-9]{1,9}$"},
-        "additionalProperties": _number(-MAX_LOGIT_BIAS, MAX_LOGIT_BIAS),
+        "additionalProperties": number(-MAX_LOGIT_BIAS, MAX_LOGIT_BIAS),
         "maxProperties": MAX_LOGIT_BIASES,
         "description": "By token id.",
     },
-    "max_tokens": _integer(1, MAX_TOKENS),
+    "max_tokens": integer(1, MAX_TOKENS) | {"description": "Default: as many as the model has room for."},
 }
-_NOT_USED = {"description": "Taken, and not used for anything."}
-_HARMLESS: Mapping[str, Json] = {  # what clients send by themselves, and what changes no answer
-    "user": _text() | _NOT_USED,
-    "safety_identifier": _text(0, _MAX_NAME_CHARS) | _NOT_USED,
-    "prompt_cache_key": _text(0, _MAX_NAME_CHARS) | {"description": "Not used: equal beginnings are found without it."},
-    "metadata": _NOT_USED
-    | {
-        "type": "object",
-        "propertyNames": {"pattern": "^.{1,64}$"},
-        "additionalProperties": _text(0, 512),
-        "maxProperties": 16,
-    },
-    "store": _only(False, "Nothing is stored."),  # noqa: FBT003  # a value of the API
-    "service_tier": {"enum": ["auto", "default"], "description": "There is one."},
+HARMLESS: Mapping[str, Json] = {  # what clients send by themselves, and what changes no answer
+    "user": unused(text(), "who asks is told by the API key."),
+    "safety_identifier": unused(text(0, MAX_NAME_CHARS), "who asks is told by the API key."),
+    "prompt_cache_key": unused(text(0, MAX_NAME_CHARS), "equal beginnings are found without it."),
+    "prompt_cache_retention": unused({"enum": ["in_memory", "24h"]}, "what is cached stays while there is room."),
+    "prompt_cache_options": unused(FREE, "equal beginnings are cached without being asked."),
+    "metadata": unused(
+        {
+            "type": "object",
+            "propertyNames": {"pattern": "^.{1,64}$"},
+            "additionalProperties": text(0, 512),
+            "maxProperties": 16,
+        },
+        "nothing is stored.",
+    ),
+    "store": only(False, "Nothing is stored."),  # noqa: FBT003  # a value of the API
+    "service_tier": unused({"enum": ["auto", "default"]}, "there is one."),
 }
-_VLLM: Mapping[str, Json] = {
-    "top_k": _integer(-1, MAX_TOKENS) | {"description": "0 and -1 = all."},
-    "min_p": _number(0, 1),
-    "repetition_penalty": _above_0(MAX_REPETITION_PENALTY),
-    "min_tokens": _integer(0, MAX_TOKENS),
-    "ignore_eos": _BOOLEAN,
-    "stop_token_ids": _array(_TOKEN_ID, MAX_STOP_TOKEN_IDS),
-    "include_stop_str_in_output": _BOOLEAN,
-    "skip_special_tokens": _BOOLEAN,
-    "bad_words": _array(_text(1, MAX_BAD_WORD_BYTES), MAX_BAD_WORDS),
-    "allowed_token_ids": _array(_TOKEN_ID, MAX_ALLOWED_TOKEN_IDS),
-    "priority": _integer(-MAX_PRIORITY, MAX_PRIORITY) | {"description": "Lower goes first."},
+VLLM: Mapping[str, Json] = {
+    "top_k": integer(-1, MAX_TOKENS) | {"description": "0 and -1 = all."},
+    "min_p": number(0, 1) | {"description": "Relative to the likeliest token."},
+    "repetition_penalty": above_0(MAX_REPETITION_PENALTY) | {"description": "Divides the logits of seen tokens."},
+    "min_tokens": integer(0, MAX_TOKENS) | {"description": "No end before so many tokens."},
+    "ignore_eos": BOOLEAN | {"description": "Go on after the end-of-sequence token."},
+    "stop_token_ids": array(TOKEN_ID, MAX_STOP_TOKEN_IDS) | {"description": "Tokens that end the answer."},
+    "include_stop_str_in_output": BOOLEAN | {"description": "The stop string is part of the text."},
+    "skip_special_tokens": BOOLEAN | {"description": "Default true."},
+    "bad_words": array(text(1, MAX_BAD_WORD_BYTES), MAX_BAD_WORDS) | {"description": "Words that are not said."},
+    "allowed_token_ids": array(TOKEN_ID, MAX_ALLOWED_TOKEN_IDS) | {"description": "Only these tokens are said."},
+    "priority": integer(-MAX_PRIORITY, MAX_PRIORITY) | {"description": "Lower goes first."},
+    "prompt_logprobs": integer(0, MAX_LOGPROBS)
+    | {"description": "Log-probabilities of the prompt's tokens. Not with stream."},
+    "return_token_ids": BOOLEAN | {"description": "Tell the ids of the prompt's and the answer's tokens."},
+    "structured_outputs": STRUCTURED_OUTPUTS,
+    "response_format": RESPONSE_FORMAT,
 }
-_MODEL = _text(1, MAX_MODEL_CHARS) | {"description": "A name of /v1/models, or namespace/name."}
-_FREE = {"type": "object", "additionalProperties": True}
 
-_TOOL_CALL = _object(
+_TOOL_CALL = fields(
     {
-        "id": _text(0, _MAX_NAME_CHARS),
-        "type": _only("function", "There are no others."),
-        "function": _object(
+        "id": text(0, MAX_NAME_CHARS),
+        "type": only("function", "There are no others."),
+        "function": fields(
             {
-                "name": _text(1, _MAX_NAME_CHARS),
-                "arguments": _text() | {"description": "As text; a JSON object becomes one."},
+                "name": text(1, MAX_NAME_CHARS),
+                "arguments": text() | {"description": "As text; a JSON object becomes one."},
             },
             "name",
             "arguments",
@@ -149,82 +138,87 @@ _TOOL_CALL = _object(
     },
     "function",
 )
-_PART = _object(
-    {"type": _only("text", "Images, audio and files are not supported: models see text only."), "text": _text()},
+_PART = fields(
+    {"type": only("text", "Images, audio and files are not supported: models see text only."), "text": text()},
     "type",
     "text",
 )
-_CONTENT = {
-    "anyOf": [_text(), _array(_PART, MAX_CHAT_MESSAGES)],
-    "description": "Text, or parts of it, which are joined by line ends.",
-}
+_CONTENT = one_of(
+    text(), array(_PART, MAX_CHAT_MESSAGES), description="Text, or parts of it, which are joined by line ends."
+)
 _SAID: Mapping[str, Json] = {
-    "role": _text(1, 64) | {"description": "As the model's template knows it: system, user, assistant, tool, …"},
-    "name": _or_null(_text(1, _MAX_NAME_CHARS)),
-    "tool_call_id": _or_null(_text(0, _MAX_NAME_CHARS)),
+    "role": text(1, 64) | {"description": "As the model's template knows it: system, user, assistant, tool, …"},
+    "name": or_null(text(1, MAX_NAME_CHARS)),
+    "tool_call_id": or_null(text(0, MAX_NAME_CHARS)),
     "refusal": {"type": "null"},
 }
-_CALLS = _array(_TOOL_CALL, MAX_TOOLS, least=1)
-_TURN = _object({**_SAID, "content": _CONTENT, "tool_calls": _or_null(_CALLS)}, "role", "content")
-_CALLING_TURN = _object({**_SAID, "content": _or_null(_CONTENT), "tool_calls": _CALLS}, "role", "tool_calls")
-_MESSAGE = {"anyOf": [_TURN, _CALLING_TURN]}
-_TOOL = _object(
+_CALLS = array(_TOOL_CALL, MAX_TOOLS, least=1)
+_TURN = fields({**_SAID, "content": _CONTENT, "tool_calls": or_null(_CALLS)}, "role", "content")
+_CALLING_TURN = fields({**_SAID, "content": or_null(_CONTENT), "tool_calls": _CALLS}, "role", "tool_calls")
+MESSAGES = array(one_of(_TURN, _CALLING_TURN), MAX_CHAT_MESSAGES, least=1)
+FUNCTION: Mapping[str, Json] = {
+    "name": text(1, MAX_NAME_CHARS),
+    "description": or_null(text()),
+    "parameters": or_null(FREE) | {"description": "A JSON Schema, for the template."},
+    "strict": or_null(only(False, "Arguments are not forced to fit.")),  # noqa: FBT003  # a value of the API
+}
+TOOLS = array(
+    fields(
+        {"type": only("function", "There are no others."), "function": fields(FUNCTION, "name")}, "type", "function"
+    ),
+    MAX_TOOLS,
+) | {"description": "Rendered by the model's template. Calls stand in the content, as the model wrote them."}
+PARALLEL = unused(BOOLEAN, "a model's calls stand in the text, as many as it writes.")
+EFFORT = text(1, 32) | {"description": "The variable reasoning_effort of the model's template, where it has one."}
+TEMPLATE_KWARGS = FREE | {"description": "Further variables of the template (enable_thinking, …)."}
+GENERATION_PROMPT = BOOLEAN | {"description": "Default true: the prompt ends where the assistant's turn begins."}
+
+CHAT_REQUEST = request(
+    {"model": MODEL, "messages": MESSAGES | {"description": "The conversation, rendered by the model's template."}},
     {
-        "type": _only("function", "There are no others."),
-        "function": _object(
-            {
-                "name": _text(1, _MAX_NAME_CHARS),
-                "description": _text(),
-                "parameters": _FREE | {"description": "A JSON Schema, for the template."},
-                "strict": _only(False, "Arguments are not forced to fit."),  # noqa: FBT003  # a value of the API
-            },
-            "name",
+        **_COMMON,
+        **HARMLESS,
+        **VLLM,
+        "max_completion_tokens": integer(1, MAX_TOKENS) | {"description": "Goes before max_tokens."},
+        "logprobs": BOOLEAN | {"description": "Log-probabilities of the answer's tokens."},
+        "top_logprobs": integer(0, MAX_LOGPROBS) | {"description": "Only counts with logprobs."},
+        "tools": TOOLS,
+        "parallel_tool_calls": PARALLEL,
+        "modalities": array(only("text", "Answers are text."), 1, least=1) | {"description": '["text"] only.'},
+        "tool_choice": {"enum": ["auto", "none"], "description": f"none: the template gets no tools. {NOT_FORCED}"},
+        "reasoning_effort": EFFORT,
+        "prediction": unused(FREE, "it would change the time only."),
+        "verbosity": only("medium", "How much a model says is up to it."),
+        "chat_template_kwargs": TEMPLATE_KWARGS,
+        "add_generation_prompt": GENERATION_PROMPT,
+        "continue_final_message": only(
+            False,  # noqa: FBT003  # a value of the API
+            "A turn that is there is not gone on with; /v1/completions goes on with any text.",
         ),
     },
-    "type",
-    "function",
 )
-
-
-def _request(required: Mapping[str, Json], optional: Mapping[str, Json]) -> Json:
-    """Return a body's schema; null is as good as leaving an optional field out."""
-    return _object(dict(required) | {name: _or_null(schema) for name, schema in optional.items()}, *required)
-
-
-CHAT_REQUEST = _request(
-    {"model": _MODEL, "messages": _array(_MESSAGE, MAX_CHAT_MESSAGES, least=1)},
+COMPLETION_REQUEST = request(
     {
-        **_COMMON,
-        **_HARMLESS,
-        **_VLLM,
-        "max_completion_tokens": _integer(1, MAX_TOKENS) | {"description": "Goes before max_tokens."},
-        "logprobs": _BOOLEAN,
-        "top_logprobs": _integer(0, MAX_LOGPROBS) | {"description": "Only counts with logprobs."},
-        "tools": _array(_TOOL, MAX_TOOLS)
-        | {"description": "Rendered by the model's template. Calls stand in the content, as the model wrote them."},
-        "parallel_tool_calls": _only(True, "A model writes as many calls as it likes."),  # noqa: FBT003  # of the API
-        "modalities": _array(_only("text", "Answers are text."), 1, least=1),
-        "tool_choice": {"enum": ["auto", "none"], "description": "none: the template gets no tools."},
-        "response_format": _object({"type": _only("text", "Answers are not forced into a form.")}, "type"),
-        "chat_template_kwargs": _FREE | {"description": "Further variables of the template (enable_thinking, …)."},
-    },
-)
-COMPLETION_REQUEST = _request(
-    {
-        "model": _MODEL,
-        "prompt": {
-            "anyOf": [_text(1), _array(_text(1), 1, least=1), _array(_TOKEN_ID, MAX_MESSAGE_BYTES, least=1)],
-            "description": "One text, or its token ids.",
-        },
+        "model": MODEL,
+        "prompt": one_of(
+            text(1),
+            array(text(1), MAX_PROMPTS, least=1),
+            array(TOKEN_ID, MAX_MESSAGE_BYTES, least=1),
+            array(array(TOKEN_ID, MAX_MESSAGE_BYTES, least=1), MAX_PROMPTS, least=1),
+            description=f"One text or its token ids, or a list of either: at most {MAX_PROMPTS} answers together.",
+        ),
     },
     {
         **_COMMON,
-        **_HARMLESS,
-        **_VLLM,
-        "max_tokens": _integer(1, MAX_TOKENS) | {"description": f"Default {DEFAULT_COMPLETION_TOKENS}."},
-        "logprobs": _integer(0, MAX_LOGPROBS) | {"description": "So many likeliest tokens besides the chosen one."},
-        "echo": _BOOLEAN
+        **HARMLESS,
+        **VLLM,
+        "max_tokens": integer(0, MAX_TOKENS)
+        | {"description": f"Default {DEFAULT_COMPLETION_TOKENS}. 0 only with echo: the prompt is told, no more."},
+        "logprobs": integer(0, MAX_LOGPROBS) | {"description": "So many likeliest tokens besides the chosen one."},
+        "echo": BOOLEAN
         | {"description": "The prompt stands before the answer. Not with stream; with logprobs for one choice."},
-        "best_of": _only(1, "Answers are not ranked."),
+        "best_of": only(1, "Answers are not ranked."),
+        "suffix": only("", "Models write on, they fill no gaps."),
+        "add_special_tokens": only(True, "Send token ids to leave them out."),  # noqa: FBT003  # a value of the API
     },
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from dormouse_api.v1 import inference_pb2 as pb
@@ -24,6 +24,16 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
+class ToldPrompt:
+    """What is told of a prompt, each only where it is asked for."""
+
+    text: str | None = None
+    token_ids: Sequence[int] | None = None
+    tokens: Sequence[Token] | None = None
+    logprobs: Sequence[Json | None] | None = None  # by token id, as vLLM tells them
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
     """A part of one choice's answer, or all of it."""
 
@@ -32,6 +42,9 @@ class Piece:
     tokens: Sequence[Token] | None = None  # None = no log-probabilities are wanted
     finish: str | None = None
     offset: int = 0  # characters of tokens before
+    token_ids: Sequence[int] | None = None  # None = not wanted
+    matched_stop: str | None = None  # the stop string that ended it
+    prompt: ToldPrompt | None = None  # in a stream of the choice's first piece
 
 
 class Shape(Protocol):
@@ -49,6 +62,9 @@ class Shape(Protocol):
 
     def whole(self, piece: Piece) -> Json:
         """Return the choice of an answer in one piece."""
+
+    def beside(self, prompt: ToldPrompt) -> Json:
+        """Return what of the prompt stands beside the choices."""
 
 
 class ChatShape:
@@ -76,7 +92,11 @@ class ChatShape:
         tokens = None if piece.tokens is None else {"content": [_chat_token(token) for token in piece.tokens]}
         if tokens:
             tokens["refusal"] = None  # type: ignore[assignment]  # OpenAI's other list, which is never there
-        return {"index": piece.index, "logprobs": tokens, "finish_reason": piece.finish}
+        return {"index": piece.index, "logprobs": tokens, "finish_reason": piece.finish} | _ids(piece)
+
+    def beside(self, prompt: ToldPrompt) -> Json:
+        """Tell it here: all choices have one prompt."""
+        return _of_prompt(prompt)
 
 
 class CompletionShape:
@@ -93,11 +113,21 @@ class CompletionShape:
     def part(self, piece: Piece) -> Json:
         """Return the new text."""
         tokens = None if piece.tokens is None else _completion_tokens(piece.tokens, piece.offset)
-        return {"index": piece.index, "text": piece.text, "logprobs": tokens, "finish_reason": piece.finish}
+        told = _ids(piece) | (_of_prompt(piece.prompt) if piece.prompt else {})
+        return {"index": piece.index, "text": piece.text, "logprobs": tokens, "finish_reason": piece.finish} | told
 
     def whole(self, piece: Piece) -> Json:
-        """Return all of the text."""
-        return self.part(piece)
+        """Return all of the text, behind what is echoed."""
+        echo = piece.prompt
+        if echo is None or echo.text is None:
+            return self.part(piece)
+        tokens = None if piece.tokens is None else [*(echo.tokens or ()), *piece.tokens]
+        return self.part(replace(piece, text=echo.text + piece.text, tokens=tokens))
+
+    def beside(self, prompt: ToldPrompt) -> Json:
+        """Tell nothing: each choice tells its own."""
+        del prompt
+        return {}
 
 
 CHAT: Shape = ChatShape()
@@ -116,11 +146,12 @@ class Head:
     def whole(self, pieces: Sequence[Piece], usage: pb.Usage) -> Json:
         """Return the answer in one piece."""
         choices = [self.shape.whole(piece) for piece in pieces]
-        return self._object(self.shape.whole_object, choices) | {"usage": to_usage(usage)}
+        beside = self.shape.beside(pieces[0].prompt) if pieces[0].prompt else {}
+        return self._object(self.shape.whole_object, choices) | {"usage": to_usage(usage)} | beside
 
-    def part(self, choices: Sequence[Json]) -> Json:
+    def part(self, choices: Sequence[Json], prompt: ToldPrompt | None = None) -> Json:
         """Return a stream's event."""
-        return self._object(self.shape.part_object, choices)
+        return self._object(self.shape.part_object, choices) | (self.shape.beside(prompt) if prompt else {})
 
     def _object(self, name: str, choices: Sequence[Json]) -> Json:
         return {
@@ -142,6 +173,15 @@ def to_usage(usage: pb.Usage) -> Json:
     }
 
 
+def _ids(piece: Piece) -> Json:
+    return {} if piece.token_ids is None else {"token_ids": list(piece.token_ids)}
+
+
+def _of_prompt(prompt: ToldPrompt) -> Json:
+    told = {"prompt_token_ids": prompt.token_ids, "prompt_logprobs": prompt.logprobs}
+    return {name: list(value) for name, value in told.items() if value is not None}
+
+
 def _chat_token(token: Token) -> Json:
     top = [_chat_entry(text, logprob) for text, logprob in token.top]
     return _chat_entry(token.text, token.logprob or 0.0) | {"top_logprobs": top}
@@ -150,7 +190,7 @@ def _chat_token(token: Token) -> Json:
 def _chat_entry(text: str, logprob: float) -> Json:
     """Return a token; which bytes a part of a character has is not known."""
     raw = None if "\N{REPLACEMENT CHARACTER}" in text else list(text.encode())
-    return {"token": text, "logprob": _finite(logprob), "bytes": raw}
+    return {"token": text, "logprob": finite(logprob), "bytes": raw}
 
 
 def _completion_tokens(tokens: Sequence[Token], offset: int) -> Json:
@@ -159,7 +199,7 @@ def _completion_tokens(tokens: Sequence[Token], offset: int) -> Json:
         offsets.append(offsets[-1] + len(token.text))
     return {
         "tokens": [token.text for token in tokens],
-        "token_logprobs": [None if token.logprob is None else _finite(token.logprob) for token in tokens],
+        "token_logprobs": [None if token.logprob is None else finite(token.logprob) for token in tokens],
         "top_logprobs": [_completion_top(token) for token in tokens],
         "text_offset": offsets[:-1],
     }
@@ -169,9 +209,10 @@ def _completion_top(token: Token) -> Json | None:
     """Return the likeliest tokens by their text, and always the chosen one."""
     if token.logprob is None:
         return None
-    found = {text: _finite(logprob) for text, logprob in reversed(token.top)}  # of equal texts the likelier one stays
-    return {token.text: _finite(token.logprob)} | dict(reversed(found.items()))
+    found = {text: finite(logprob) for text, logprob in reversed(token.top)}  # of equal texts the likelier one stays
+    return {token.text: finite(token.logprob)} | dict(reversed(found.items()))
 
 
-def _finite(logprob: float) -> float:
+def finite(logprob: float) -> float:
+    """Return what JSON can hold."""
     return max(logprob, _LEAST_LOGPROB)

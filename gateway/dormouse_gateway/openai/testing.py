@@ -10,6 +10,7 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.testing.workers import FakeWorker
 
 PROMPT_TOKENS = 5
+TEXT_TOKENS = (1, 2)  # of every text
 WORDS = {1: "Hello", 2: " dor", 3: "mouse", 7: "\N{REPLACEMENT CHARACTER}", 8: 4096 * "z"}
 
 
@@ -39,9 +40,9 @@ class TalkingWorker(FakeWorker):
             yield pb.GenerateResponse(finish_reason=reason, choice_index=choice, usage=usage if is_last else None)
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Any) -> pb.TokenizeResponse:
-        """Every text is the tokens 1 and 2."""
+        """Every text is the same tokens."""
         await self._note("Tokenize", request, context)
-        return pb.TokenizeResponse(token_ids=[1, 2])
+        return pb.TokenizeResponse(token_ids=TEXT_TOKENS)
 
     async def Detokenize(self, request: pb.DetokenizeRequest, context: Any) -> pb.DetokenizeResponse:
         """Return the words."""
@@ -59,7 +60,8 @@ class TalkingWorker(FakeWorker):
         if params.HasField("logprobs"):
             message.logprobs.append(_position(token_id, params.logprobs))
         if params.HasField("prompt_logprobs") and is_first:
-            positions = [_position(token, params.prompt_logprobs) for token in request.token_ids.ids[1:]]
+            prompt = request.token_ids.ids or TEXT_TOKENS
+            positions = [_position(token, params.prompt_logprobs) for token in prompt[1:]]
             message.prompt_logprobs.extend(positions)
         return message
 

@@ -36,9 +36,14 @@ class WorkerTexts:
         asked = pb.DetokenizeRequest(model=self.model, token_ids=token_ids)
         return pb.DetokenizeResponse.FromString(await self._ask(asked)).text
 
-    async def token_ids(self, text: str) -> list[int]:
-        """Return the text as the model reads it. Raises CallError."""
-        asked = pb.TokenizeRequest(model=self.model, text=text)
+    async def token_ids(self, request: pb.GenerateRequest) -> list[int]:
+        """Return the prompt as the model reads it. Raises CallError."""
+        if request.token_ids.ids:
+            return list(request.token_ids.ids)
+        is_chat = request.HasField("chat")
+        asked = pb.TokenizeRequest(model=self.model, chat=request.chat if is_chat else None)
+        if not is_chat:
+            asked.text = request.text
         told = pb.TokenizeResponse.FromString(await self._ask(asked))
         return list(told.token_ids)
 

@@ -9,8 +9,9 @@ import pytest
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.openai.answers import Answer, as_events, in_one_piece
-from dormouse_gateway.openai.mapping import Wish
+from dormouse_gateway.openai.choices import Choices
 from dormouse_gateway.openai.shapes import COMPLETION, Head
+from dormouse_gateway.openai.wish import Wish
 
 WAITING = b": waiting\n\n"
 
@@ -38,14 +39,14 @@ def text(said, finish=pb.FINISH_REASON_UNSPECIFIED, **fields):
 
 
 def answer(*, is_stream=True):
-    return Answer(Wish(pb.GenerateRequest(), is_stream, with_usage=False, with_logprobs=False), texts=None)
+    return Answer(Wish((pb.GenerateRequest(),), is_stream), texts=None)
 
 
-HEAD = Head(COMPLETION, "id", "tiny", 0)
+FORM = Choices(Head(COMPLETION, "id", "tiny", 0))
 
 
 async def events(source, first=None):
-    return [event async for event in as_events(source, answer(), HEAD, first, waiting_s=0.001)]
+    return [event async for event in as_events(source, answer(), FORM, first, waiting_s=0.001)]
 
 
 def said(event):
@@ -91,10 +92,10 @@ async def test_what_ends_a_stream_early_is_an_event_and_nothing_follows(step, wo
 @pytest.mark.parametrize("steps", [(), (text("a"),), (text("a", pb.FINISH_REASON_ABORT),)])
 async def test_an_answer_without_an_end_is_an_error_and_no_shorter_answer(steps):
     with pytest.raises(CallError, match="before it was complete"):
-        await in_one_piece(Script(*steps), answer(is_stream=False), HEAD)
+        await in_one_piece(Script(*steps), answer(is_stream=False), FORM)
 
 
 async def test_choices_come_in_their_order_however_the_messages_came():
     steps = [text(word, pb.FINISH_REASON_LENGTH, choice_index=index) for index, word in ((1, "b"), (0, "a"))]
-    whole = await in_one_piece(Script(*steps), answer(is_stream=False), HEAD)
+    whole = await in_one_piece(Script(*steps), answer(is_stream=False), FORM)
     assert [(choice["index"], choice["text"]) for choice in whole["choices"]] == [(0, "a"), (1, "b")]

@@ -10,6 +10,14 @@ from dormouse_gateway.openai.document import document
 from tests.gateway.openai.in_thread import running_in_thread
 
 EXAMPLES = 25
+NULL = {"type": "null"}
+TOLD_IN_WORDS = (
+    "echo",
+    "prompt_logprobs",
+    "structured_outputs",
+    "n",
+    "max_tokens",
+)  # what they do not go together with
 
 
 def described():
@@ -18,8 +26,7 @@ def described():
     for path in ("/v1/completions", "/v1/chat/completions"):
         body = found["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
         body["properties"]["model"] = {"enum": ["tiny", "none"]}
-        if "echo" in body["properties"]:
-            body["properties"]["echo"] = {"enum": [False]}  # what it does not go together with is told in words only
+        body["properties"] |= {name: NULL for name in TOLD_IN_WORDS if name in body["properties"]}
     return found
 
 
