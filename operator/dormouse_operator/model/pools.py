@@ -66,6 +66,7 @@ class TenantState(StrEnum):
 
 
 TAKES_MEMORY = frozenset({TenantState.RISING, TenantState.SERVING, TenantState.DRAINING, TenantState.FAILED})
+AT_REST = frozenset({TenantState.ASLEEP, TenantState.STANDBY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,7 @@ class Tenant:
 
 
 class Place(NamedTuple):
-    """Where a member can be woken, and how long it takes there, as measured last."""
+    """Where a member can be woken, and how long it takes there, as measured last. Without a running pod it cannot."""
 
     replica: Replica
     slot: str

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from dormouse_operator.decide.pools.deepening import crowding, value
@@ -73,8 +73,8 @@ def decide(
         if isinstance(found, Grant | Yield):
             moves.append(found)
             scene = _after(scene, found)
-        elif found is not None:
-            dues.append(found)
+        else:
+            dues += [*([found] if found else []), *_begins_to_starve(scene, waiter)]
     return Decision(
         grants=tuple(move for move in moves if isinstance(move, Grant)),
         yields=tuple(move for move in moves if isinstance(move, Yield)),
@@ -86,6 +86,12 @@ def decide(
 
 def _is_starving(waiter: Waiter, policy: PoolPolicy) -> bool:
     return waiter.num_awake == 0 and waiter.waited_s >= policy.starving_s
+
+
+def _begins_to_starve(scene: Scene, waiter: Waiter) -> list[datetime]:
+    """Return when a member will have waited too long, if nothing moves until then."""
+    left_s = scene.policy.starving_s - waiter.waited_s
+    return [scene.now + timedelta(seconds=left_s)] if waiter.num_awake == 0 and left_s > 0 else []
 
 
 def _after(scene: Scene, move: Grant | Yield) -> Scene:

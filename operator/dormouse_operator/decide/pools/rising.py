@@ -4,20 +4,23 @@
 
 A replica that does not fit tries once more after sleepers gave their residues up. One that does not come to serve is
 turned away: it leaves as any other, is not woken again for a while, and the slot is somebody else's in the meantime.
+Where another has memory without a grant, that one leaves first, and what fails beside it is nobody's fault.
 """
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from dormouse_operator.decide.pools.commands import EndEngine, GrantDevice, Step, Wait, WakeUp, Write
+from dormouse_operator.decide.pools.commands import EndEngine, GrantDevice, RevokeDevice, Step, Wait, WakeUp, Write
 from dormouse_operator.decide.pools.deepening import deepenings
 from dormouse_operator.decide.pools.leaving import observed
-from dormouse_operator.decide.pools.transitions import foul, retry, settle, turn_away, withdraw
+from dormouse_operator.decide.pools.transitions import evict, foul, retry, settle, turn_away, withdraw
 from dormouse_operator.model.pools import (
+    AT_REST,
     Demands,
     PoolPolicy,
     Refusal,
+    Replica,
     Slot,
     Tenant,
     Tenants,
@@ -25,7 +28,8 @@ from dormouse_operator.model.pools import (
     WayOut,
 )
 
-FAILED, GONE_SILENT, TOO_SLOW, TOO_SMALL = "WakeFailed", "WorkerSilent", "WakeTooSlow", "SlotTooSmall"
+FAILED, GONE, GONE_SILENT = "WakeFailed", "WorkerGone", "WorkerSilent"
+TOO_SLOW, TOO_SMALL = "WakeTooSlow", "SlotTooSmall"
 
 
 def rise(slot: Slot, tenants: Tenants, demands: Demands, policy: PoolPolicy, now: datetime) -> Step:
@@ -33,17 +37,22 @@ def rise(slot: Slot, tenants: Tenants, demands: Demands, policy: PoolPolicy, now
     assert slot.next is not None
     tenant = observed(tenants, slot.next)
     if tenant.state is TenantState.ABSENT:
-        return Write(withdraw(slot, now))
+        return Write(withdraw(slot, _refusal(slot, tenant, GONE, now), now))
     if tenant.has_lost_node:
         return Write(foul(slot, slot.next, now))
+    intruder = find_intruder(slot, tenants)
     if failed := _failure(slot, tenant, policy, now):
         reason, way_out = failed
-        return Write(turn_away(slot, _refusal(slot, tenant, reason, now), way_out, now))
+        refusal = None if intruder else _refusal(slot, tenant, reason, now)
+        return Write(turn_away(slot, refusal, way_out, now))
+    if intruder and tenant.state in AT_REST:
+        return RevokeDevice(slot.next, slot.epoch) if tenant.grant_epoch else Write(evict(slot, intruder, now))
     if tenant.refused_epoch == slot.epoch:
         return Write(_once_more_or_not(slot, tenant, tenants, demands, now))
     if tenant.state is TenantState.SERVING and tenant.grant_epoch:
         return Write(settle(slot, now))
-    step = _clear_the_way(slot, tenants, policy, now) or _command(slot, tenant)
+    in_the_way = intruder or _giving_up(slot, tenants, policy, now)
+    step = EndEngine(in_the_way, slot.epoch) if in_the_way else _command(slot, tenant)
     return step or Wait(slot.since + timedelta(seconds=policy.wake_s))
 
 
@@ -76,19 +85,19 @@ def _once_more_or_not(slot: Slot, tenant: Tenant, tenants: Tenants, demands: Dem
     return retry(slot, refusal, deeper, now)
 
 
-def _clear_the_way(slot: Slot, tenants: Tenants, policy: PoolPolicy, now: datetime) -> Step | None:
-    """End engines that have memory without a grant, and of those that give up their residue while there is time."""
-    has_time = now < slot.since + timedelta(seconds=policy.standby_s)
-    for other in tenants.values():
-        gives_up = has_time and other.replica in slot.deepening and other.state is TenantState.ASLEEP
-        if gives_up or is_intruder(slot, other):
-            return EndEngine(other.replica, slot.epoch)
-    return None
+def _giving_up(slot: Slot, tenants: Tenants, policy: PoolPolicy, now: datetime) -> Replica | None:
+    """Return a sleeper that has to give up its residue still, None also once the time for it is over."""
+    if now >= slot.since + timedelta(seconds=policy.standby_s):
+        return None
+    return next((found for found in slot.deepening if observed(tenants, found).state is TenantState.ASLEEP), None)
 
 
-def is_intruder(slot: Slot, tenant: Tenant) -> bool:
-    """Return whether a replica has memory that it was not given."""
-    return tenant.takes_memory and tenant.replica not in slot.may_hold
+def find_intruder(slot: Slot, tenants: Tenants) -> Replica | None:
+    """Return a replica that has memory which it was not given."""
+    may_hold = slot.may_hold
+    return next(
+        (found.replica for found in tenants.values() if found.takes_memory and found.replica not in may_hold), None
+    )
 
 
 def _command(slot: Slot, tenant: Tenant) -> Step | None:

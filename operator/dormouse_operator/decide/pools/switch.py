@@ -13,7 +13,6 @@ from datetime import datetime
 
 from dormouse_operator.decide.pools.commands import (
     DeletePod,
-    EndEngine,
     RevokeDevice,
     SetGate,
     Step,
@@ -22,9 +21,10 @@ from dormouse_operator.decide.pools.commands import (
     Write,
 )
 from dormouse_operator.decide.pools.leaving import leave, observed
-from dormouse_operator.decide.pools.rising import is_intruder, rise
-from dormouse_operator.decide.pools.transitions import begin_yield, clear, drop, foul
+from dormouse_operator.decide.pools.rising import find_intruder, rise
+from dormouse_operator.decide.pools.transitions import begin_yield, clear, drop, evict, foul
 from dormouse_operator.model.pools import (
+    AT_REST,
     Demands,
     PoolPolicy,
     Replica,
@@ -36,15 +36,13 @@ from dormouse_operator.model.pools import (
     WayOut,
 )
 
-_AT_REST = frozenset({TenantState.ASLEEP, TenantState.STANDBY})
-
 
 def next_step(
     slot: Slot, tenants: Tenants, demands: Demands, policy: PoolPolicy, now: datetime, *, is_sick: bool = False
 ) -> Step:
     """Return the next step of a slot. `tenants` are all replicas that have a pod there; `is_sick`: its device is."""
     if slot.phase is SlotPhase.FOULED:
-        return _mend(slot, tenants, now, is_sick=is_sick)
+        return _mend(slot, tenants, policy, now, is_sick=is_sick)
     if is_sick:
         return Write(foul(slot, None, now))
     if slot.phase is SlotPhase.YIELDING:
@@ -54,7 +52,7 @@ def next_step(
     return _keep(slot, tenants, policy, now)
 
 
-def _mend(slot: Slot, tenants: Tenants, now: datetime, *, is_sick: bool) -> Step:
+def _mend(slot: Slot, tenants: Tenants, policy: PoolPolicy, now: datetime, *, is_sick: bool) -> Step:
     """Wait until whoever fouled a slot is gone; see to it that it goes."""
     gone = _gone(slot, tenants)
     if gone:
@@ -62,8 +60,17 @@ def _mend(slot: Slot, tenants: Tenants, now: datetime, *, is_sick: bool) -> Step
     if is_sick:
         return TaintDevice(slot.name) if slot.holders else Wait()
     if slot.leaving is None:
-        return Write(clear(slot, now))
+        return _use_again(slot, tenants, policy, now)
     return Wait() if observed(tenants, slot.leaving).is_deleting else DeletePod(slot.leaving)
+
+
+def _use_again(slot: Slot, tenants: Tenants, policy: PoolPolicy, now: datetime) -> Step:
+    """Go on where the device fell sick. Nobody but the slot's own switch opens a holder again that it had drained."""
+    there = [observed(tenants, holding.replica) for holding in slot.holders]
+    if any(tenant.state is TenantState.SILENT and tenant.silent_s < policy.silent_s for tenant in there):
+        return Wait()
+    draining = (tenant for tenant in there if tenant.state is TenantState.DRAINING and not tenant.is_deleting)
+    return Write(clear(slot, next((tenant.replica for tenant in draining), None), now))
 
 
 def _gone(slot: Slot, tenants: Tenants) -> set[Replica]:
@@ -84,7 +91,7 @@ def _keep(slot: Slot, tenants: Tenants, policy: PoolPolicy, now: datetime) -> St
     for holding in slot.holders:
         if step := _keep_one(slot, observed(tenants, holding.replica), policy, now):
             return step
-    return _hush(slot, tenants)
+    return _hush(slot, tenants, now)
 
 
 def _keep_one(slot: Slot, tenant: Tenant, policy: PoolPolicy, now: datetime) -> Step | None:
@@ -93,20 +100,20 @@ def _keep_one(slot: Slot, tenant: Tenant, policy: PoolPolicy, now: datetime) -> 
         return Write(foul(slot, tenant.replica, now))
     if tenant.state is TenantState.SILENT and tenant.silent_s >= policy.silent_s:
         return Write(begin_yield(slot, tenant.replica, None, now, WayOut.POD))
-    if tenant.state is TenantState.FAILED:
+    if tenant.state is TenantState.FAILED or (tenant.takes_memory and not tenant.grant_epoch):
         return Write(begin_yield(slot, tenant.replica, None, now, WayOut.STANDBY))
-    if tenant.state in _AT_REST:
+    if tenant.state in AT_REST:
         return Write(begin_yield(slot, tenant.replica, None, now))
     if tenant.state is TenantState.SERVING and not tenant.gate_open:
         return SetGate(tenant.replica, is_open=True)
     return None
 
 
-def _hush(slot: Slot, tenants: Tenants) -> Step:
+def _hush(slot: Slot, tenants: Tenants, now: datetime) -> Step:
     """Take back what nobody was to have any more: memory first, then grants."""
+    if intruder := find_intruder(slot, tenants):
+        return Write(evict(slot, intruder, now))
     for tenant in tenants.values():
-        if is_intruder(slot, tenant):
-            return EndEngine(tenant.replica, slot.epoch)
-        if tenant.grant_epoch and tenant.state in _AT_REST and tenant.replica not in slot.may_hold:
+        if tenant.grant_epoch and tenant.state in AT_REST and tenant.replica not in slot.may_hold:
             return RevokeDevice(tenant.replica, slot.epoch)
     return Wait()

@@ -2,7 +2,7 @@
 
     Free ──grant──▶ Granting ──settle──▶ Held ──begin_yield──▶ Yielding ──let_go──▶ Granting, or Held, or Free
                         └──turn_away─────────────────────────▶ Yielding
-    any ──foul──▶ Fouled ──clear──▶ Held, or Free
+    Free, Granting, Held ──evict──▶ Yielding        any ──foul──▶ Fouled ──clear──▶ Granting, or Held, or Free
 
 A change is written before any command that follows from it, and commands carry the epoch: a worker that has heard of a
 later one does nothing, and an answer to an earlier one is no answer.
@@ -44,9 +44,17 @@ def let_go(slot: Slot, now: datetime) -> Slot:
     return _changed(slot, now, phase=phase, holders=rest, leaving=None, way_out=WayOut.LEVEL1)
 
 
-def withdraw(slot: Slot, now: datetime) -> Slot:
-    """Forget whom the device was given to: there is nothing of it any more."""
-    return _changed(slot, now, phase=_rest_phase(slot.holders), next=None, deepening=())
+def evict(slot: Slot, intruder: Replica, now: datetime) -> Slot:
+    """Have a replica leave that has memory which it was not given. Who was to be next still is."""
+    assert slot.phase is not SlotPhase.YIELDING
+    holders = (*slot.holders, Holding(intruder, now))
+    return _changed(slot, now, phase=SlotPhase.YIELDING, holders=holders, leaving=intruder, way_out=WayOut.STANDBY)
+
+
+def withdraw(slot: Slot, refusal: Refusal, now: datetime) -> Slot:
+    """Forget whom the device was given to, as there is nothing of it any more; remember that it went."""
+    refusals = (*_without(slot.refusals, refusal.replica), refusal)
+    return _changed(slot, now, phase=_rest_phase(slot.holders), next=None, deepening=(), refusals=refusals)
 
 
 def settle(slot: Slot, now: datetime) -> Slot:
@@ -62,11 +70,11 @@ def retry(slot: Slot, refusal: Refusal, deepening: tuple[Replica, ...], now: dat
     return _changed(slot, now, refusals=(*_without(slot.refusals, refusal.replica), refusal), deepening=deepening)
 
 
-def turn_away(slot: Slot, refusal: Refusal, way_out: WayOut, now: datetime) -> Slot:
-    """Take the device back from the replica that did not come to serve; remember that it did not."""
+def turn_away(slot: Slot, refusal: Refusal | None, way_out: WayOut, now: datetime) -> Slot:
+    """Take the device back from the replica that did not come to serve; remember that, unless it could not help it."""
     assert slot.next is not None
     holders = (*slot.holders, Holding(slot.next, now))
-    refusals = (*_without(slot.refusals, slot.next), refusal)
+    refusals = (*_without(slot.refusals, slot.next), refusal) if refusal else slot.refusals
     return _changed(
         slot,
         now,
@@ -97,9 +105,11 @@ def foul(slot: Slot, culprit: Replica | None, now: datetime) -> Slot:
     )
 
 
-def clear(slot: Slot, now: datetime) -> Slot:
-    """Use the slot again: whoever fouled it is gone."""
-    return _changed(slot, now, phase=_rest_phase(slot.holders), leaving=None, way_out=WayOut.LEVEL1)
+def clear(slot: Slot, draining: Replica | None, now: datetime) -> Slot:
+    """Use the slot again: whoever fouled it is gone. A holder that was leaving by then is given it anew."""
+    rest = tuple(holding for holding in slot.holders if holding.replica != draining)
+    phase = _rest_phase(rest) if draining is None else SlotPhase.GRANTING
+    return _changed(slot, now, phase=phase, holders=rest, leaving=None, next=draining, way_out=WayOut.LEVEL1)
 
 
 def _rest_phase(holders: tuple[Holding, ...]) -> SlotPhase:

@@ -3,8 +3,8 @@
     Fair       rank = waited × weight                 who waits gains on everyone who came later, whatever the weights
     Priority   rank = priority + waited / aging_s     a low priority becomes a high one by waiting: nobody starves
 
-A member that has nothing awake comes before one that wants more of it. A replica whose wake failed backs off: it does
-not wait in the meantime, and holds nobody up.
+A member that has nothing awake comes before one that wants more of it. A replica whose wake failed backs off: it is no
+place in the meantime, so a member without another waits, and holds nobody up.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def backing_off(slots: Iterable[Slot], policy: PoolPolicy, now: datetime) -> dic
 
 
 def waiters(slots: Collection[Slot], demands: Demands, policy: PoolPolicy, now: datetime) -> list[Waiter]:
-    """Return the members that wait and have a place to wake at, first the one whose turn it is."""
+    """Return the members that wait, first the one whose turn it is; also those that have no place to wake at now."""
     awake = count_awake(slots)
     taken = {*backing_off(slots, policy, now), *(replica for slot in slots for replica in (*slot.may_hold, slot.next))}
     found = [_waiter(demand, awake.get(demand.key, 0), taken, now) for demand in demands.values()]
-    waiting = [waiter for waiter in found if waiter.num_awake < waiter.demand.wanted and waiter.places]
+    waiting = [waiter for waiter in found if waiter.num_awake < waiter.demand.wanted]
     return sorted(waiting, key=lambda waiter: (waiter.num_awake > 0, -waiter.rank(policy), waiter.demand.key))
 
 

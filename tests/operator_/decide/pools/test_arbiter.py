@@ -137,7 +137,7 @@ def test_a_replica_whose_wake_failed_backs_off_and_holds_nobody_up():
 @pytest.mark.parametrize(("times", "backoff_s"), [(1, 5), (2, 10), (5, 80), (7, 300), (2000, 300)])
 def test_the_backoff_doubles_up_to_its_limit(times, backoff_s):
     slots = [free(refusals=(refusal(B, times=times),))]
-    assert decided(slots, demand("b", waited_s=60)).due == later(backoff_s)
+    assert decided(slots, demand("b", waited_s=120)).due == later(backoff_s)
 
 
 def test_a_member_is_woken_where_there_is_room_and_where_it_wakes_soonest():
@@ -165,11 +165,11 @@ def test_of_busy_holders_the_one_that_could_have_left_first_leaves():
 
 @pytest.mark.parametrize("slot", [granting(C), yielding(A, C), fouled(A)], ids=lambda slot: slot.phase)
 def test_a_slot_where_something_is_under_way_is_left_alone(slot):
-    assert decided([slot], demand("a", wanted=0), demand("b", waited_s=99)) == Decision()
+    assert decided([slot], demand("a", wanted=0), demand("b", waited_s=120)) == Decision(starving=(key("b"),))
 
 
 def test_a_slot_that_is_not_known_is_no_place():
-    assert decided([], demand("b", waited_s=99)) == Decision()
+    assert decided([], demand("b", waited_s=120)) == Decision(starving=(key("b"),))
 
 
 def test_a_slot_changes_once_in_a_pass_and_the_next_in_line_takes_another():
@@ -231,6 +231,22 @@ def test_a_waiter_is_named_once_it_has_waited_too_long_unless_it_has_something()
     asked = [demand("a"), demand("c", "t", "s", wanted=2, waited_s=999)]
     assert decided(busy, *asked, demand("b", waited_s=119.9)).starving == ()
     assert decided(busy, *asked, demand("b", waited_s=120)).starving == (key("b"),)
+
+
+def test_a_member_starves_also_while_all_its_replicas_back_off_or_have_no_pod():
+    backs_off = [free(refusals=(refusal(B, times=9),))]
+    assert decided(backs_off, demand("b", waited_s=120)).starving == (key("b"),)
+    nowhere = replace(demand("b", waited_s=120), places=())
+    assert decided([free()], nowhere) == Decision(starving=(key("b"),))
+
+
+def test_it_is_looked_again_when_a_member_begins_to_starve():
+    slots = [granting(C), free("t", refusals=(refusal(B, times=9),))]
+    assert decided(slots[:1], demand("b", waited_s=110)) == Decision(due=later(10))
+    assert decided(slots, demand("b", "t", waited_s=119)) == Decision(due=later(1)), "sooner than its backoff ends"
+    awake = demand("a", "s", "t", wanted=2, waited_s=110)
+    assert decided([held(A), granting(C, "t")], awake) == Decision(), "it has something"
+    assert decided([free()], demand("b", waited_s=110)).due is None, "it is given what it waits for"
 
 
 def test_since_when_it_waits_may_not_be_known_yet_or_lie_ahead():

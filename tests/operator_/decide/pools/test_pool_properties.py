@@ -7,9 +7,9 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from dormouse_operator.decide.pools.commands import GrantDevice, WakeUp
-from dormouse_operator.model.pools import PoolPolicy, SlotPhase
-from tests.operator_.decide.pools.nouns import key
+from dormouse_operator.decide.pools.commands import DeletePod, GrantDevice, WakeUp
+from dormouse_operator.model.pools import PoolPolicy, SlotPhase, TenantState
+from tests.operator_.decide.pools.nouns import key, replica
 from tests.operator_.decide.pools.world import POLICY, World
 
 NUM_MEMBERS = 4
@@ -63,6 +63,10 @@ class Histories(RuleBasedStateMachine):
     @rule(place=places)
     def lose_sight(self, place):
         self.world.hidden ^= {self.worker(place).replica}
+
+    @rule(place=places, state=st.sampled_from([TenantState.RISING, TenantState.SERVING, TenantState.FAILED]))
+    def intrude(self, place, state):
+        self.world.intrude(self.worker(place), state)
 
     @rule(back=st.integers(1, 12))
     def hear_an_older_operator(self, back):
@@ -152,6 +156,21 @@ def test_a_late_grant_means_nothing_to_a_container_that_has_restarted():
     world.tick(5)
     world.do(granted[0])
     assert world.workers[granted[0].replica].grant_epoch == 0
+
+
+def test_who_waits_is_served_though_an_intruder_does_not_do_what_it_is_told():
+    """Its engine does not end, so its pod has to go; who was granted the slot in the meantime is not blamed."""
+    world = World(num_slots=1, members=2)
+    intruder = world.workers[replica("m1")]
+    intruder.faults = ("hang",) * 99
+    world.intrude(intruder, TenantState.FAILED)
+    world.call(key("m0"))
+    for _ in range(20):
+        world.operate()
+        world.tick()
+    assert world.serving(key("m0"))
+    assert not any(slot.refusals for slot in world.slots.values())
+    assert DeletePod(intruder.replica) in world.sent
 
 
 def test_a_pool_at_rest_writes_nothing():

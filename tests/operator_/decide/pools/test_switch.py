@@ -120,14 +120,20 @@ def test_beside_one_that_holds_it_another_comes():
 
 
 def test_nobody_is_granted_the_device_while_another_has_memory_of_it_without_a_grant():
-    assert step(granting(B), tenant(B, ASLEEP), tenant(C, RISING)) == EndEngine(C, 7)
+    evicting = yielding(C, B, holders=(Holding(C, NOW),), epoch=8, way_out=WayOut.STANDBY)
+    assert step(granting(B), tenant(B, ASLEEP), tenant(C, RISING)) == Write(evicting)
+    assert step(evicting, tenant(B, ASLEEP), tenant(C, RISING)) == EndEngine(C, 8)
+    assert step(evicting, tenant(B, ASLEEP), tenant(C, STANDBY)) == Write(granting(B, epoch=9))
     assert step(granting(B), tenant(B, ASLEEP), tenant(C, ASLEEP)) == GrantDevice(B, 7, "")
 
 
 @pytest.mark.parametrize("slot", [free(epoch=3), held(A, epoch=3)], ids=["free", "held"])
 def test_where_nothing_is_under_way_what_nobody_was_to_have_is_taken_back(slot):
     holder = tenant(A, gate_open=True, **GRANTED) if slot.holders else tenant(A, STANDBY)
-    assert step(slot, holder, tenant(C, RISING)) == EndEngine(C, 3)
+    written = step(slot, holder, tenant(C, RISING)).slot
+    assert (written.phase, written.leaving, written.next) == (SlotPhase.YIELDING, C, None)
+    assert (written.way_out, written.holders) == (WayOut.STANDBY, (*slot.holders, Holding(C, NOW)))
+    assert step(written, holder, tenant(C, STANDBY)).slot.holders == slot.holders
     assert step(slot, holder, tenant(C, ASLEEP, grant_epoch=2)) == RevokeDevice(C, 3)
     assert step(slot, holder, tenant(C, ASLEEP)) == Wait()
 

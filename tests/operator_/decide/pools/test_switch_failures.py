@@ -10,6 +10,8 @@ from dormouse_operator.decide.pools.commands import (
     DeletePod,
     EndEngine,
     GrantDevice,
+    RevokeDevice,
+    SetGate,
     Sleep,
     TaintDevice,
     Wait,
@@ -180,6 +182,70 @@ def test_a_sick_device_is_given_to_nobody_and_tainted_until_everyone_is_gone(slo
     assert step(foul, *there).slot.phase is (SlotPhase.HELD if on_it else SlotPhase.FREE), "it is well again"
 
 
+def test_a_holder_that_drained_when_its_device_fell_sick_is_given_it_anew_and_opens():
+    foul = step(yielding(A, B), tenant(A, DRAINING, **GRANTED), is_sick=True).slot
+    well = step(foul, tenant(A, DRAINING, **GRANTED)).slot
+    assert well == granting(A, epoch=9)
+    assert step(well, tenant(A, DRAINING, **GRANTED)) == GrantDevice(A, 9, "")
+    assert step(well, tenant(A, DRAINING, grant_epoch=9)) == WakeUp(A, 9)
+    held_again = step(well, tenant(A, grant_epoch=9)).slot
+    assert step(held_again, tenant(A, grant_epoch=9)) == SetGate(A, is_open=True)
+
+
+def test_beside_a_holder_that_drained_when_the_device_fell_sick_the_other_holds_on():
+    slot = fouled(A, B)
+    well = step(slot, tenant(A, DRAINING, **GRANTED), tenant(B, **GRANTED)).slot
+    assert well == granting(A, epoch=8, holders=(Holding(B, ago(9)),))
+    goes = tenant(A, DRAINING, is_deleting=True, **GRANTED)
+    assert step(slot, goes, tenant(B, **GRANTED)).slot.phase is SlotPhase.HELD, "whose pod goes stays shut"
+
+
+def test_a_device_that_is_well_again_is_used_once_it_is_known_what_its_holder_does():
+    silent = tenant(A, SILENT, silent_s=POLICY.silent_s - 1)
+    assert step(fouled(A), silent) == Wait()
+    assert step(fouled(A), replace(silent, silent_s=POLICY.silent_s)).slot.phase is SlotPhase.HELD
+
+
+def test_a_holder_that_has_memory_without_a_grant_has_its_engine_ended():
+    slot = step(held(A), tenant(A, gate_open=True)).slot
+    assert (slot.phase, slot.leaving, slot.next, slot.way_out) == (SlotPhase.YIELDING, A, None, WayOut.STANDBY)
+
+
+def test_the_pod_of_an_intruder_that_stays_is_deleted_and_who_was_to_be_next_still_is():
+    stays, comes = tenant(C, FAILED), tenant(B, ASLEEP)
+    slot = step(granting(B, deepening=(A,)), stays, comes).slot
+    assert (slot.leaving, slot.next, slot.way_out) == (C, B, WayOut.STANDBY)
+    late = replace(slot, since=ago(POLICY.standby_s))
+    pod = step(late, stays, comes).slot
+    assert step(pod, stays, comes) == DeletePod(C)
+    again = step(pod, comes).slot
+    assert again == granting(B, epoch=10, deepening=(A,)), "without a refusal, and with all its time"
+    foul = step(replace(pod, since=ago(POLICY.pod_gone_s)), stays, comes).slot
+    assert (foul.phase, foul.leaving, foul.next, foul.refusals) == (SlotPhase.FOULED, C, None, ())
+
+
+def test_who_was_granted_a_device_beside_an_intruder_gives_the_grant_back_while_it_has_no_memory():
+    intruder = tenant(C, SERVING)
+    for state in (ASLEEP, STANDBY):
+        assert step(granting(B), tenant(B, state, grant_epoch=7, refused_epoch=7), intruder) == RevokeDevice(B, 7)
+    assert step(granting(B), tenant(B, RISING, grant_epoch=7), intruder) == EndEngine(C, 7)
+
+
+@pytest.mark.parametrize(
+    ("coming", "for_s"),
+    [
+        (tenant(B, FAILED, grant_epoch=7), 0),
+        (tenant(B, SILENT, silent_s=POLICY.silent_s), 0),
+        (tenant(B, RISING, grant_epoch=7), POLICY.wake_s),
+        (tenant(B, ASLEEP, grant_epoch=7), POLICY.wake_s),
+    ],
+    ids=["failed", "silent", "slow", "keeps its grant"],
+)
+def test_what_fails_beside_an_intruder_is_not_held_against_it(coming, for_s):
+    slot = step(granting(B, for_s=for_s, refusals=(refusal(B, ago_s=99),)), coming, tenant(C, FAILED)).slot
+    assert (slot.phase, slot.leaving, slot.refusals) == (SlotPhase.YIELDING, B, (refusal(B, ago_s=99),))
+
+
 def test_a_holder_whose_container_restarted_has_lost_its_grant_and_the_slot():
     slot = step(held(A), tenant(A, STANDBY)).slot
     assert (slot.phase, slot.holders) == (SlotPhase.FREE, ())
@@ -197,9 +263,12 @@ def test_one_that_restarts_while_it_is_woken_is_granted_the_device_again():
 
 
 def test_one_that_is_gone_while_it_is_woken_leaves_the_slot_free_or_to_the_others():
-    assert step(granting(B)).slot == replace(free(epoch=8), since=NOW)
+    gone = refusal(B, reason="WorkerGone")
+    assert step(granting(B)).slot == replace(free(epoch=8, refusals=(gone,)), since=NOW)
     slot = step(granting(B, holders=(Holding(A, ago(5)),), deepening=(C,)), tenant(A)).slot
-    assert (slot.phase, slot.next, slot.deepening) == (SlotPhase.HELD, None, ())
+    assert (slot.phase, slot.next, slot.deepening, slot.refusals) == (SlotPhase.HELD, None, (), (gone,))
+    before = granting(B, refusals=(refusal(B, times=2, ago_s=99),))
+    assert step(before).slot.refusals == (replace(gone, times=3),), "it waits longer each time"
 
 
 @pytest.mark.parametrize(
@@ -246,7 +315,7 @@ def test_for_one_that_does_not_fit_sleepers_go_deeper_the_least_valuable_first_a
     slot = step(granting(B), *there, asked=asked).slot
     wanted = Refusal(replica=B, times=1, at=NOW, reason="SlotTooSmall", missing_bytes=GIB + 1)
     assert slot == granting(B, epoch=8, refusals=(wanted,), deepening=(replica("e"), replica("c")))
-    assert step(slot, *there) == EndEngine(C, 8)
+    assert step(slot, *there) == EndEngine(replica("e"), 8)
     gone = [refuses, tenant(C, STANDBY), sleepers[1], tenant(replica("e"), STANDBY)]
     assert step(slot, *gone) == GrantDevice(B, 8, "")
     assert step(slot, replace(refuses, grant_epoch=8), *gone[1:]) == WakeUp(B, 8), "that was an older answer"

@@ -70,6 +70,7 @@ class World:
         self.calls = {key(f"m{number}"): 0 for number in range(members)}  # held at gateways
         self.waiting_since = dict.fromkeys(self.calls)
         self.heard, self.hidden, self.sent = True, set(), []
+        self.intruders = set()  # took memory without a grant, and were given none since
         self.served_s = dict.fromkeys(self.calls, 0.0)
         self.longest_wait_s = dict.fromkeys(self.calls, 0.0)
         self.switching_s = 0.0
@@ -113,7 +114,8 @@ class World:
 
     def demand(self, member):
         own = self.of(member)
-        places = tuple(Place(worker.replica, self.slot_of[worker.replica], RISE_S) for worker in own)
+        there = [worker for worker in own if worker.back_at is None and worker.deleting_since is None]
+        places = tuple(Place(worker.replica, self.slot_of[worker.replica], RISE_S) for worker in there)
         wanted = int(self.calls[member] > 0 or any(worker.running for worker in own))
         since = self.waiting_since[member]
         return Demand(key=member, places=places, wanted=wanted, waiting_since=since)
@@ -139,8 +141,11 @@ class World:
             return False
         if isinstance(step, commands.Write):
             self.write(step.slot)
-        else:
-            self.do(step)
+            return True
+        if isinstance(step, commands.GrantDevice):
+            seen = [found.replica for found in self.tenants(name).values() if found.takes_memory]
+            assert set(seen) <= set(self.slots[name].may_hold), f"{step} beside one that has memory"
+        self.do(step)
         self.check()
         return True
 
@@ -201,6 +206,7 @@ class World:
     def tell_grantdevice(self, worker, command):
         if command.instance == str(worker.instance):
             worker.grant_epoch = command.epoch
+            self.intruders.discard(worker.replica)
 
     def tell_wakeup(self, worker, _):
         if not worker.grant_epoch:
@@ -227,6 +233,12 @@ class World:
                 found[0].counter += self.calls[member]
                 self.calls[member] = 0
             self.waiting_since[member] = (self.waiting_since[member] or self.now) if self.calls[member] else None
+
+    def intrude(self, worker, state):
+        """Have a worker take memory that it was not given: the one thing that its contract forbids."""
+        if worker.state in {STANDBY, ASLEEP} and worker.back_at is None and not worker.grant_epoch:
+            worker.state = state
+            self.intruders.add(worker.replica)
 
     def finish(self, member):
         for worker in self.of(member):
@@ -265,9 +277,10 @@ class World:
     def check(self):
         """At most so many have memory of a slot, and whoever has stands in what was written."""
         for name, slot in self.slots.items():
-            holding = [worker.replica for worker in self.on(name) if worker.holds_memory]
+            lawful = [worker for worker in self.on(name) if worker.replica not in self.intruders]
+            holding = [worker.replica for worker in lawful if worker.holds_memory]
             assert len(holding) <= self.policy.awake_per_slot, f"{holding} on slot {name}"
-            assert len(slot.may_hold) <= self.policy.awake_per_slot
+            assert len(set(slot.may_hold) - self.intruders) <= self.policy.awake_per_slot
             assert set(holding) <= set(slot.may_hold), f"{holding}, and written is {slot.may_hold}"
             granted = {worker.replica for worker in self.on(name) if worker.grant_epoch and worker.back_at is None}
             assert granted <= set(slot.may_hold), "a grant that nobody was to have"
