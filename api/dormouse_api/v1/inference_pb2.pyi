@@ -487,6 +487,52 @@ class Resume(_message.Message):
 Global___Resume: _TypeAlias = Resume  # noqa: Y015
 
 @_typing.final
+class AnswerParsing(_message.Message):
+    """What is told apart in an answer, beside its text. A name of "" is that of the family to which the model's chat template
+    belongs; GetModel tells it. Where there is none, the whole answer is content.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOOL_CALLS_FIELD_NUMBER: _builtins.int
+    REASONING_FIELD_NUMBER: _builtins.int
+    TOOL_CALL_PARSER_FIELD_NUMBER: _builtins.int
+    REASONING_PARSER_FIELD_NUMBER: _builtins.int
+    FUNCTION_FIELD_NUMBER: _builtins.int
+    ANY_FUNCTION_FIELD_NUMBER: _builtins.int
+    tool_calls: _builtins.bool
+    """calls of functions"""
+    reasoning: _builtins.bool
+    """what the model thinks before it answers"""
+    tool_call_parser: _builtins.str
+    """hermes, llama3_json, mistral, pythonic, deepseek_v3, deepseek_v31, granite, glm45, qwen3_coder, openai"""
+    reasoning_parser: _builtins.str
+    """think, granite, mistral, openai"""
+    function: _builtins.str
+    """one of the chat's tools: the whole answer is its arguments"""
+    any_function: _builtins.bool
+    """true: the whole answer is a JSON list of objects with name and parameters"""
+    def __init__(
+        self,
+        *,
+        tool_calls: _builtins.bool = ...,
+        reasoning: _builtins.bool = ...,
+        tool_call_parser: _builtins.str = ...,
+        reasoning_parser: _builtins.str = ...,
+        function: _builtins.str = ...,
+        any_function: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["any_function", b"any_function", "forced", b"forced", "function", b"function"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["any_function", b"any_function", "forced", b"forced", "function", b"function", "reasoning", b"reasoning", "reasoning_parser", b"reasoning_parser", "tool_call_parser", b"tool_call_parser", "tool_calls", b"tool_calls"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_forced: _TypeAlias = _typing.Literal["function", "any_function"]  # noqa: Y015
+    _WhichOneofArgType_forced: _TypeAlias = _typing.Literal["forced", b"forced"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_forced) -> _WhichOneofReturnType_forced | None: ...
+
+Global___AnswerParsing: _TypeAlias = AnswerParsing  # noqa: Y015
+
+@_typing.final
 class GenerateRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -499,6 +545,7 @@ class GenerateRequest(_message.Message):
     RESUME_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     STREAM_INTERVAL_FIELD_NUMBER: _builtins.int
+    ANSWER_PARSING_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """The model by its served name or as namespace/name. A worker accepts its own names or ""."""
     request_id: _builtins.str
@@ -527,6 +574,10 @@ class GenerateRequest(_message.Message):
     def resume(self) -> Global___Resume:
         """set by gateways only"""
 
+    @_builtins.property
+    def answer_parsing(self) -> Global___AnswerParsing:
+        """Of a chat only. Special tokens are part of the text then, unless skip_special_tokens says otherwise."""
+
     def __init__(
         self,
         *,
@@ -539,10 +590,11 @@ class GenerateRequest(_message.Message):
         resume: Global___Resume | None = ...,
         priority: _builtins.int = ...,
         stream_interval: _builtins.int = ...,
+        answer_parsing: Global___AnswerParsing | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "prompt", b"prompt", "resume", b"resume", "sampling_params", b"sampling_params", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer_parsing", b"answer_parsing", "chat", b"chat", "prompt", b"prompt", "resume", b"resume", "sampling_params", b"sampling_params", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "model", b"model", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "resume", b"resume", "sampling_params", b"sampling_params", "stream_interval", b"stream_interval", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_parsing", b"answer_parsing", "chat", b"chat", "model", b"model", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "resume", b"resume", "sampling_params", b"sampling_params", "stream_interval", b"stream_interval", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_prompt: _TypeAlias = _typing.Literal["text", "token_ids", "chat"]  # noqa: Y015
     _WhichOneofArgType_prompt: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015
@@ -659,6 +711,92 @@ class Timings(_message.Message):
 Global___Timings: _TypeAlias = Timings  # noqa: Y015
 
 @_typing.final
+class ToolCall(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    """of the call in its answer, from 0"""
+    name: _builtins.str
+    """of the function"""
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToolCall: _TypeAlias = ToolCall  # noqa: Y015
+
+@_typing.final
+class ToolCallArguments(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    JSON_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    """of the call"""
+    json: _builtins.str
+    """a piece; all pieces of a call together are one JSON object"""
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        json: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "json", b"json"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToolCallArguments: _TypeAlias = ToolCallArguments  # noqa: Y015
+
+@_typing.final
+class AnswerPart(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTENT_FIELD_NUMBER: _builtins.int
+    REASONING_FIELD_NUMBER: _builtins.int
+    CALL_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_FIELD_NUMBER: _builtins.int
+    content: _builtins.str
+    """text for the caller"""
+    reasoning: _builtins.str
+    """text that the model thinks"""
+    @_builtins.property
+    def call(self) -> Global___ToolCall:
+        """a function is called; its arguments follow before anything else"""
+
+    @_builtins.property
+    def arguments(self) -> Global___ToolCallArguments:
+        """of the call that began last"""
+
+    def __init__(
+        self,
+        *,
+        content: _builtins.str = ...,
+        reasoning: _builtins.str = ...,
+        call: Global___ToolCall | None = ...,
+        arguments: Global___ToolCallArguments | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "call", b"call", "content", b"content", "part", b"part", "reasoning", b"reasoning"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "call", b"call", "content", b"content", "part", b"part", "reasoning", b"reasoning"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["content", "reasoning", "call", "arguments"]  # noqa: Y015
+    _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
+
+Global___AnswerPart: _TypeAlias = AnswerPart  # noqa: Y015
+
+@_typing.final
 class GenerateResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -675,6 +813,7 @@ class GenerateResponse(_message.Message):
     CHOICE_INDEX_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     MIGRATED_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """new text; may be empty while a character is incomplete"""
     completion_tokens: _builtins.int
@@ -713,6 +852,10 @@ class GenerateResponse(_message.Message):
     def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___PositionLogprobs]:
         """in order from the prompt's second token on, over several messages"""
 
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___AnswerPart]:
+        """what the new text says, if asked for; may come messages later than the text"""
+
     def __init__(
         self,
         *,
@@ -729,10 +872,11 @@ class GenerateResponse(_message.Message):
         choice_index: _builtins.int = ...,
         prompt_logprobs: _abc.Iterable[Global___PositionLogprobs] | None = ...,
         migrated: _builtins.bool = ...,
+        parts: _abc.Iterable[Global___AnswerPart] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_matched_stop", b"_matched_stop", "_seed", b"_seed", "matched_stop", b"matched_stop", "seed", b"seed", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_matched_stop", b"_matched_stop", "_seed", b"_seed", "choice_index", b"choice_index", "completion_tokens", b"completion_tokens", "finish_reason", b"finish_reason", "logprobs", b"logprobs", "matched_stop", b"matched_stop", "migrated", b"migrated", "prompt_logprobs", b"prompt_logprobs", "request_id", b"request_id", "seed", b"seed", "text", b"text", "timings", b"timings", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_matched_stop", b"_matched_stop", "_seed", b"_seed", "choice_index", b"choice_index", "completion_tokens", b"completion_tokens", "finish_reason", b"finish_reason", "logprobs", b"logprobs", "matched_stop", b"matched_stop", "migrated", b"migrated", "parts", b"parts", "prompt_logprobs", b"prompt_logprobs", "request_id", b"request_id", "seed", b"seed", "text", b"text", "timings", b"timings", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__matched_stop: _TypeAlias = _typing.Literal["matched_stop"]  # noqa: Y015
     _WhichOneofArgType__matched_stop: _TypeAlias = _typing.Literal["_matched_stop", b"_matched_stop"]  # noqa: Y015
@@ -910,6 +1054,8 @@ class GetModelResponse(_message.Message):
     MODEL_DIGEST_FIELD_NUMBER: _builtins.int
     HAS_CHAT_TEMPLATE_FIELD_NUMBER: _builtins.int
     EOS_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    TOOL_CALL_PARSER_FIELD_NUMBER: _builtins.int
+    REASONING_PARSER_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """the name by which the worker calls it"""
     architecture: _builtins.str
@@ -932,6 +1078,10 @@ class GetModelResponse(_message.Message):
     """SHA-256 over configuration, tokenizer and weight files' headers"""
     has_chat_template: _builtins.bool
     """whether a Chat can be rendered"""
+    tool_call_parser: _builtins.str
+    """the family that its chat template's calls belong to; "" = none that is known"""
+    reasoning_parser: _builtins.str
+    """the same of its reasoning"""
     @_builtins.property
     def eos_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """tokens that end an answer, unless ignore_eos"""
@@ -951,10 +1101,12 @@ class GetModelResponse(_message.Message):
         model_digest: _builtins.str = ...,
         has_chat_template: _builtins.bool = ...,
         eos_token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        tool_call_parser: _builtins.str = ...,
+        reasoning_parser: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "dtype", b"dtype", "eos_token_ids", b"eos_token_ids", "has_chat_template", b"has_chat_template", "max_model_len", b"max_model_len", "model_digest", b"model_digest", "name", b"name", "num_attention_heads", b"num_attention_heads", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers", "num_parameters", b"num_parameters", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "dtype", b"dtype", "eos_token_ids", b"eos_token_ids", "has_chat_template", b"has_chat_template", "max_model_len", b"max_model_len", "model_digest", b"model_digest", "name", b"name", "num_attention_heads", b"num_attention_heads", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers", "num_parameters", b"num_parameters", "reasoning_parser", b"reasoning_parser", "tool_call_parser", b"tool_call_parser", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

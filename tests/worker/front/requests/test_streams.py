@@ -94,7 +94,7 @@ def test_what_waits_for_an_interval_comes_with_the_end_however_it_ends(ends):
 
 def test_what_is_no_token_waits_for_no_interval():
     stream = make_stream(interval=100)
-    stream.begin_with(Resumed("known", None, None))
+    stream.begin_with(Resumed("", "known", None, None))
     assert stream.pop().text == "known"
     stream.push(TokenOutput("1", [], prompt_logprobs=[TokenLogprobs(-1.0, [], [])]))
     assert len(stream.pop().prompt_logprobs) == 1
@@ -177,7 +177,7 @@ def test_many_tokens_at_once_and_long_texts_are_cut_too():
     stream = make_stream()
     stream.push(output("a" * (MAX_POSITIONS_PER_PIECE + 1)))
     assert [len(stream.pop().token_ids) for _ in range(2)] == [MAX_POSITIONS_PER_PIECE, 1]
-    long = Resumed("x" * (MAX_CHARS_PER_PIECE + 1), None, None)
+    long = Resumed("", "x" * (MAX_CHARS_PER_PIECE + 1), None, None)
     stream.begin_with(long)
     assert [len(stream.pop().text) for _ in range(2)] == [MAX_CHARS_PER_PIECE, 1]
 
@@ -185,7 +185,7 @@ def test_many_tokens_at_once_and_long_texts_are_cut_too():
 def test_the_largest_piece_is_below_the_message_limit():
     logprobs = TokenLogprobs(-1.5, [2**32 - 1] * 20, [-1.5] * 20)
     stream = make_stream()
-    stream.begin_with(Resumed("\U0001f600" * (MAX_CHARS_PER_PIECE - 1), None, None))
+    stream.begin_with(Resumed("", "\U0001f600" * (MAX_CHARS_PER_PIECE - 1), None, None))
     tokens = [0x10FFFF] * MAX_POSITIONS_PER_PIECE
     stream.push(TokenOutput("1", tokens, "length", [logprobs] * len(tokens)))
     stream.push(TokenOutput("1", tokens, "length", [logprobs] * len(tokens)))

@@ -125,7 +125,7 @@ def resume(text, emitted, *, stops=(), ends=frozenset(), **rules):
 
 def test_a_caller_may_know_text_that_is_held_back_here_and_does_not_get_it_twice():
     assembly, resumed = resume("xab", 2, stops=("abc",))
-    assert resumed == Resumed("", None, None)
+    assert resumed == Resumed("xa", "", None, None)
     assert assembly.step(ord("z"), is_end=False) == "bz"
     assembly, _ = resume("xab", 3, stops=("abc",))
     assert assembly.flush() == ""
@@ -139,6 +139,6 @@ def test_more_bytes_than_there_can_be_or_half_a_character_are_refused(emitted, m
 
 def test_an_end_token_counts_only_after_min_tokens():
     ends = frozenset({ord("!")})
-    assert resume("a!b", 0, ends=ends)[1] == Resumed("a", "stop", None)
-    assert resume("a!b", 0, ends=ends, include_stop=True)[1] == Resumed("a!", "stop", None)
-    assert resume("a!b", 0, ends=ends, min_tokens=2)[1] == Resumed("a!b", None, None)
+    assert resume("a!b", 0, ends=ends)[1] == Resumed("", "a", "stop", None)
+    assert resume("a!b", 0, ends=ends, include_stop=True)[1] == Resumed("", "a!", "stop", None)
+    assert resume("a!b", 0, ends=ends, min_tokens=2)[1] == Resumed("", "a!b", None, None)

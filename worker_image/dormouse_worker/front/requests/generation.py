@@ -14,6 +14,7 @@ from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.ipc import Sampling
 from dormouse_worker.front.requests import validation
+from dormouse_worker.front.requests.answer_parts import answer_parsers
 from dormouse_worker.front.requests.caller import Caller, TimeLimit
 from dormouse_worker.front.requests.choices import Choices
 from dormouse_worker.front.requests.in_flight import Order
@@ -96,6 +97,7 @@ async def begin(worker: Worker, model: Model, request: pb.GenerateRequest, calle
         grammar = await model.grammar(request.sampling_params, caller.name)
         first = _first_sampling(model, request, Prepared(max_tokens, secrets.randbits(SEED_BITS), bad_words, grammar))
         ends = frozenset(grammar.end_token_ids) if grammar is not None else frozenset[int]()
+        parsers = answer_parsers(model, request, prompt, num_choices)
         assemblies = [TextAssembly(_text_rules(request, model, prompt, ends)) for _ in range(num_choices)]
         resumed = await _resume(model, request, first, assemblies[0]) if request.HasField("resume") else None
     _check_admission(worker, num_choices)  # it may have changed while we tokenized
@@ -111,7 +113,9 @@ async def begin(worker: Worker, model: Model, request: pb.GenerateRequest, calle
         )
         for assembly, sampling in zip(assemblies, samplings, strict=True)
     ]
-    facts = Facts(request.request_id or uuid.uuid4().hex, first.seed, prompt)
+    if resumed is not None and parsers:
+        parsers[0].feed(resumed.known_text)
+    facts = Facts(request.request_id or uuid.uuid4().hex, first.seed, prompt, parsers)
     generation = Generation(worker, facts, streams, bell)
     if resumed is not None:
         streams[0].begin_with(resumed)
@@ -156,13 +160,15 @@ async def _resume(model: Model, request: pb.GenerateRequest, sampling: Sampling,
     if resumed.finish_reason is None and len(resume.output_token_ids) == sampling.max_tokens:
         # the first worker died between the last token and the message that ends a full piece
         text = resumed.text + assembly.flush()
-        return Resumed(text, "stop" if assembly.matched_stop else "length", assembly.matched_stop)
+        reason = "stop" if assembly.matched_stop else "length"
+        return Resumed(resumed.known_text, text, reason, assembly.matched_stop)
     return resumed
 
 
 def _text_rules(request: pb.GenerateRequest, model: Model, prompt: list[int], ends: frozenset[int]) -> TextRules:
     params = request.sampling_params
-    skip = params.skip_special_tokens if params.HasField("skip_special_tokens") else True
+    is_parsed = request.HasField("answer_parsing")  # special tokens are among the markers
+    skip = params.skip_special_tokens if params.HasField("skip_special_tokens") else not is_parsed
     return TextRules(
         decoder=model.codec.stream(prompt, skip_special_tokens=skip),
         stops=tuple(params.stop),

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_worker.front.answers.parser import AnswerParser
 from dormouse_worker.front.api.wire import to_position_logprobs, to_response, to_timings
+from dormouse_worker.front.requests.answer_parts import parts_of
 from dormouse_worker.front.requests.streams import OutputStream, Piece
 
 
@@ -17,6 +19,7 @@ class Facts:
     request_id: str
     seed: int
     prompt_token_ids: Sequence[int]
+    parsers: Sequence[AnswerParser] = ()  # one for each choice; none = nothing is told apart
 
 
 class Reply:
@@ -44,6 +47,8 @@ class Reply:
             response.choice_index = stream.choice_index
         if self._is_first:
             response.seed, response.request_id, self._is_first = self._facts.seed, self._facts.request_id, False
+        if self._facts.parsers:
+            response.parts.extend(parts_of(self._facts.parsers[stream.choice_index], piece))
         if piece.prompt_logprobs:
             self._add_prompt_logprobs(response, piece)
         if piece.finish_reason is not None:

@@ -28,6 +28,7 @@ class TextRules:
 class Resumed(NamedTuple):
     """Where a sequence stands that another worker began."""
 
+    known_text: str  # what the caller has
     text: str  # given out by its tokens, but not known to the caller
     finish_reason: str | None  # set = it had ended already
     matched_stop: str | None
@@ -92,16 +93,17 @@ class TextAssembly:
                 break
         if reason is not None and self.matched_stop is None:
             given.append(self._rest())
-        return Resumed(self._beyond("".join(given), emitted_utf8_bytes), reason, self.matched_stop)
+        known, new = self._parted("".join(given), emitted_utf8_bytes)
+        return Resumed(known, new, reason, self.matched_stop)
 
-    def _beyond(self, given: str, emitted_utf8_bytes: int) -> str:
-        """Return what the caller does not have of the text given out; note what he has of the text held back."""
+    def _parted(self, given: str, emitted_utf8_bytes: int) -> tuple[str, str]:
+        """Return what the caller has, and what he does not have of the text given out; note what he has beyond it."""
         text = (given + self._search.held).encode()
         known = text[:emitted_utf8_bytes].decode(errors="ignore")
         if len(known.encode()) < emitted_utf8_bytes:
             raise ValueError(f"at most {len(text)}, the text of the resumed tokens, and never within a character")
         self._num_known_chars = max(0, len(known) - len(given))
-        return given[len(known) :]
+        return known, given[len(known) :]
 
     def _new(self, text: str) -> str:
         """Return the part that the caller does not have."""

@@ -14,6 +14,7 @@ from dormouse_worker.common.errors import ModelInvalid
 from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.ipc import EngineStatus
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.front.answers.detection import reasoning_family, tool_family
 from dormouse_worker.front.requests import validation
 from dormouse_worker.front.text.chat import TemplateRefused, check_templates, read_template_sources
 from dormouse_worker.front.text.deferred_tokenizer import Codec, LateCodec, load_codec
@@ -37,6 +38,8 @@ class Model:
     templates: Renderer
     grammars: Grammars
     work: TextWork
+    tool_call_parser: str = ""  # the family that its chat template belongs to
+    reasoning_parser: str = ""
 
     async def prompt_token_ids(self, request: pb.GenerateRequest, caller: str, max_model_len: int) -> list[int]:
         """Return the prompt's ids. Raises CallError INVALID_ARGUMENT if a chat cannot be rendered, or text not fit."""
@@ -122,6 +125,8 @@ class Model:
             model_digest=card.digest,
             has_chat_template=bool(self.templates),
             eos_token_ids=card.eos_token_ids,
+            tool_call_parser=self.tool_call_parser,
+            reasoning_parser=self.reasoning_parser,
         )
 
     def close(self) -> None:
@@ -172,7 +177,9 @@ def load_model(
     except (TemplateRefused, KeyError, TypeError, OSError, ValueError) as error:
         raise ModelInvalid(f"{path}: {error}; mend the chat template") from error
     grammars = Grammars(path / "tokenizer.json", card.eos_token_ids)
-    return Model(names, card, codec, Renderer(sources, named, now=now), grammars, work)
+    all_templates = "\n".join(sources.values())
+    families = tool_family(all_templates), reasoning_family(all_templates)
+    return Model(names, card, codec, Renderer(sources, named, now=now), grammars, work, *families)
 
 
 def chat_arguments(chat: pb.Chat) -> dict[str, Any]:

@@ -1,0 +1,97 @@
+"""What is told apart in a call's answers: from the request to parsers, from what they tell to messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_worker.front.answers.emitter import ToolSchemas
+from dormouse_worker.front.answers.events import Arguments, CallBegins, Content, Event
+from dormouse_worker.front.answers.families import (
+    HARMONY,
+    REASONING_FAMILIES,
+    REASONING_NAMES,
+    TOOL_FAMILIES,
+    TOOL_NAMES,
+)
+from dormouse_worker.front.answers.parser import AnswerParser, Grammar
+from dormouse_worker.front.requests.streams import Piece
+from dormouse_worker.front.requests.validation import refuse
+from dormouse_worker.front.text.plain import plain_dict
+from dormouse_worker.front.text.served_model import Model
+
+NUM_TAIL_TOKENS = 8  # of a prompt: a marker and white space are fewer
+ABORT = "abort"  # of an answer that goes on elsewhere
+
+
+def answer_parsers(
+    model: Model, request: pb.GenerateRequest, prompt: Sequence[int], num_choices: int
+) -> list[AnswerParser]:
+    """Return a parser for each choice, none if nothing is to be told apart. Raises CallError INVALID_ARGUMENT."""
+    if not request.HasField("answer_parsing"):
+        return []
+    kind = request.WhichOneof("prompt")
+    if kind != "chat":
+        refuse("answer_parsing", f"set with prompt.{kind}", "of a chat only")
+    asked, schemas = request.answer_parsing, tool_schemas(request.chat)
+    _check_names(asked, schemas)
+    grammar = _grammar(model, asked, prompt)
+    return [AnswerParser(grammar, schemas) for _ in range(num_choices)]
+
+
+def parts_of(parser: AnswerParser, piece: Piece) -> Iterator[pb.AnswerPart]:
+    """Yield what a piece of the answer says."""
+    events = parser.feed(piece.text)
+    if piece.finish_reason not in {None, ABORT}:
+        events += parser.finish()
+    return map(_to_part, events)
+
+
+def tool_schemas(chat: pb.Chat) -> ToolSchemas:
+    """Return the parameters of a chat's tools by name; what is no function has none."""
+    functions = [plain_dict(tool).get("function") for tool in chat.tools]
+    return {
+        str(function["name"]): function["parameters"] if isinstance(function.get("parameters"), dict) else {}
+        for function in functions
+        if isinstance(function, dict) and "name" in function
+    }
+
+
+def _check_names(asked: pb.AnswerParsing, schemas: ToolSchemas) -> None:
+    for field, value, known in (
+        ("tool_call_parser", asked.tool_call_parser, TOOL_NAMES),
+        ("reasoning_parser", asked.reasoning_parser, REASONING_NAMES),
+    ):
+        if value not in known:
+            refuse(f"answer_parsing.{field}", repr(value[:64]), f"one of {', '.join(known[1:])}")
+    if asked.WhichOneof("forced") == "function" and asked.function not in schemas:
+        refuse("answer_parsing.function", repr(asked.function[:64]), "the name of one of chat.tools")
+
+
+def _grammar(model: Model, asked: pb.AnswerParsing, prompt: Sequence[int]) -> Grammar:
+    tools = (asked.tool_call_parser or model.tool_call_parser) if asked.tool_calls else ""
+    thinks = (asked.reasoning_parser or model.reasoning_parser) if asked.reasoning else ""
+    reasoning = REASONING_FAMILIES.get(thinks)
+    forced = {"function": asked.function, "any_function": ""}.get(asked.WhichOneof("forced") or "")
+    return Grammar(
+        tools=TOOL_FAMILIES.get(tools),
+        reasoning=reasoning,
+        begins_in_reasoning=reasoning is not None and _ends_with(model, prompt, reasoning.opening),
+        is_harmony=HARMONY in {tools, thinks} and forced is None,
+        forced=forced,
+    )
+
+
+def _ends_with(model: Model, prompt: Sequence[int], marker: str) -> bool:
+    tail = model.codec.decode(list(prompt[-NUM_TAIL_TOKENS:]), skip_special_tokens=False)
+    return tail.rstrip().endswith(marker)
+
+
+def _to_part(event: Event) -> pb.AnswerPart:
+    if isinstance(event, CallBegins):
+        return pb.AnswerPart(call=pb.ToolCall(index=event.index, name=event.name))
+    if isinstance(event, Arguments):
+        return pb.AnswerPart(arguments=pb.ToolCallArguments(index=event.index, json=event.text))
+    if isinstance(event, Content):
+        return pb.AnswerPart(content=event.text)
+    return pb.AnswerPart(reasoning=event.text)
