@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -14,6 +15,8 @@ from dormouse_kube.api import Kind, KubeApi, Resource
 from dormouse_kube.errors import Gone, KubeError, Unavailable
 
 _LOG = logging.getLogger(__name__)
+
+_SHORT_S = 1.0  # a watch that told nothing and ended sooner counts as a failure, as in client-go
 
 
 class ObjectKey(NamedTuple):
@@ -52,7 +55,7 @@ class Reflector:
     vanished ones as None, so that nothing is missed. `synced` is set once every namespace was listed.
     """
 
-    def __init__(  # noqa: PLR0913  # the last three exist for tests
+    def __init__(  # noqa: PLR0913  # the last four exist for tests
         self,
         api: KubeApi,
         kind: Kind,
@@ -63,6 +66,7 @@ class Reflector:
         backoff: Backoff | None = None,
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
         rng: random.Random | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take the namespaces to look at; none means all."""
         self._api = api
@@ -73,6 +77,7 @@ class Reflector:
         self._backoff = backoff or Backoff()
         self._sleep = sleep
         self._rng = rng or random.Random()  # noqa: S311  # jitter needs no cryptography
+        self._clock = clock
         self._objects: dict[ObjectKey, Resource] = {}
         self._unlisted = set(self._namespaces)
         self._failures: dict[str | None, int] = dict.fromkeys(self._namespaces, 0)  # in a row
@@ -105,7 +110,6 @@ class Reflector:
                 version = await self._relist(namespace)
                 while True:
                     version = await self._watch(namespace, version)
-                    self._failures[namespace] = 0
             except KubeError as error:
                 self._failures[namespace] += 1
                 delay_s = self._pause_s(error, self._failures[namespace])
@@ -134,16 +138,30 @@ class Reflector:
         return listed.resource_version
 
     async def _watch(self, namespace: str | None, version: str) -> str:
-        """Follow changes until the server ends the watch; return the version to continue from."""
+        """Follow changes until the server ends the watch; return the version to continue from, at once or soon."""
         watch = self._api.watch(self._kind, namespace, resource_version=version, label_selector=self._label_selector)
+        started_s, has_worked = self._clock(), False
         async for event in watch:
-            self._failures[namespace] = 0  # it works: a later break is a new one
+            if event.type != "BOOKMARK" or self._clock() - started_s >= _SHORT_S:
+                has_worked = True
+                self._failures[namespace] = 0  # a later break is a new one
             version = event.object["metadata"]["resourceVersion"]
             if event.type == "DELETED":
                 self._remove(key_of(event.object))
             elif event.type != "BOOKMARK":
                 self._store(key_of(event.object), event.object)
+        if has_worked or self._clock() - started_s >= _SHORT_S:
+            self._failures[namespace] = 0
+        else:
+            await self._wait_for_watch(namespace)
         return version
+
+    async def _wait_for_watch(self, namespace: str | None) -> None:
+        """Pause before a watch that was ended at once is opened again, longer each time."""
+        self._failures[namespace] += 1
+        delay_s = self._backoff.delay_s(self._failures[namespace], self._rng)
+        _LOG.debug("the server ended the watch of %s at once, again in %.1f s", self._kind.plural, delay_s)
+        await self._sleep(delay_s)
 
     def _store(self, key: ObjectKey, obj: Resource) -> None:
         """Keep the object and tell of it, unless it is the one that is kept already."""

@@ -23,6 +23,7 @@ class Rig:
         self.kube = FakeKube()
         self.told: list[tuple[str, bool]] = []
         self.pauses: list[float] = []
+        self.now_s = 0.0
         self.reflector = Reflector(
             self.kube,
             PODS,
@@ -31,6 +32,7 @@ class Rig:
             on_change=lambda key, obj: self.told.append((key.name, obj is not None)),
             sleep=self._sleep,
             rng=random.Random(1),
+            clock=lambda: self.now_s,
         )
 
     async def _sleep(self, seconds: float) -> None:
@@ -45,6 +47,9 @@ class Rig:
         self.task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await self.task
+
+    def pass_s(self, seconds: float) -> None:
+        self.now_s += seconds
 
     async def settle(self) -> None:
         """Let everything that can run do so."""
@@ -115,6 +120,7 @@ async def test_what_changed_during_a_break_is_found_by_the_next_list():
 async def test_a_watch_that_ends_is_continued_without_a_list():
     async with Rig() as rig:
         await rig.settle()
+        rig.pass_s(1.0)
         rig.kube.end_watches()
         await rig.settle()
         rig.kube.put(PODS, pod("one"))
@@ -122,6 +128,35 @@ async def test_a_watch_that_ends_is_continued_without_a_list():
         assert [call.verb for call in rig.kube.calls] == ["list", "watch", "watch"]
         assert rig.names() == ["one"]
         assert rig.pauses == []
+
+
+async def test_watches_that_end_at_once_are_opened_again_with_growing_pauses_and_without_a_list():
+    async with Rig() as rig:
+        await rig.settle()
+        for _ in range(5):
+            rig.kube.end_watches()
+            await rig.settle()
+        assert [call.verb for call in rig.kube.calls] == ["list", *["watch"] * 6]
+        assert len(rig.pauses) == 5
+        assert rig.pauses[0] <= 0.2
+        assert rig.pauses[-1] >= 1.6
+
+
+@pytest.mark.parametrize("works", [lambda rig: rig.kube.put(PODS, pod("one")), lambda rig: rig.pass_s(1.0)])
+async def test_a_watch_that_works_before_it_ends_makes_the_next_short_one_a_first_one(works):
+    async with Rig() as rig:
+        await rig.settle()
+        for _ in range(3):
+            rig.kube.end_watches()
+            await rig.settle()
+        works(rig)
+        await rig.settle()
+        rig.kube.end_watches()
+        await rig.settle()
+        assert len(rig.pauses) == 3, "it worked: no pause"
+        rig.kube.end_watches()
+        await rig.settle()
+        assert rig.pauses[-1] <= 0.2 < rig.pauses[-2]
 
 
 async def test_a_version_that_is_too_old_leads_to_a_new_list():
