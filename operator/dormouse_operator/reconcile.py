@@ -277,9 +277,8 @@ class Reconciler:
 
 
 def _requeue_after_s(plan: Plan, observation: Observation) -> float | None:
-    """Return when to look again: a poll is not needed where those who are polled tell by themselves."""
-    is_poll = plan.requeue_after_s == POLL_S
-    after_s = _TOLD_POLL_S if is_poll and observation.is_told else plan.requeue_after_s
+    """Return when to look again: polls are rare where those who are polled tell by themselves."""
+    after_s = plan.requeue.after_s(_TOLD_POLL_S if observation.is_told else POLL_S)
     is_outdated = bool(observation.observed.dropped)
     return _soonest(after_s, _STRANGER_S if observation.meets_stranger else None, _OUTDATED_S if is_outdated else None)
 

@@ -171,8 +171,25 @@ def pods_of(action: Action) -> tuple[Pod, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class Requeue:
+    """When to look again even if nothing changes."""
+
+    polls: bool = False  # a worker changes by itself
+    due_s: float | None = None  # until something is over by the clock; 0 = it is
+
+    def after_s(self, poll_s: float) -> float | None:
+        """Return after how many seconds, where a poll is due after `poll_s`; None: never.
+
+        What is over and waits for a worker is looked at as often as a worker that tells nothing, and not all the time.
+        """
+        if not self.polls:
+            return self.due_s
+        return poll_s if self.due_s is None else min(poll_s, max(self.due_s, POLL_S))
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """The actions of this pass, and after how many seconds to look again even if nothing changes (None: never)."""
+    """The actions of this pass, and when to make the next."""
 
     actions: tuple[Action, ...] = ()
-    requeue_after_s: float | None = None
+    requeue: Requeue = Requeue()

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from dormouse_operator.decide import block_agreement, children, groups, sleep
-from dormouse_operator.decide.actions import POLL_S, Action, Plan, pods_of
+from dormouse_operator.decide.actions import Action, Plan, Requeue, pods_of
 from dormouse_operator.decide.block_agreement import Blocks
 from dormouse_operator.decide.findings import Findings
 from dormouse_operator.decide.replica import next_step
@@ -51,7 +51,7 @@ def plan(situation: Situation, findings: Findings) -> Plan:
     for view, pods in rollout.older(situation, standing, stop):
         actions += _steps(view, block_agreement.blocks_of(view), [pod for pod in pods if pod.name not in busy])
     actions += sleep.steps(situation)
-    return Plan(tuple(actions), _requeue_after_s(situation, findings))
+    return Plan(tuple(actions), _requeue(situation, findings))
 
 
 def _steps(view: Situation, blocks: Blocks, pods: Sequence[Pod]) -> list[Action]:
@@ -60,11 +60,10 @@ def _steps(view: Situation, blocks: Blocks, pods: Sequence[Pod]) -> list[Action]
     return [step for step in steps if step]
 
 
-def _requeue_after_s(situation: Situation, findings: Findings) -> float | None:
+def _requeue(situation: Situation, findings: Findings) -> Requeue:
     """Return when to look again. Changes of pods are told by the watch; what a worker does by itself is not."""
     asked = [pod for pod in situation.pods if pod.can_be_asked and pod.owner_uid == situation.deployment.uid]
-    if any(situation.state(pod) in _CHANGING or situation.state(pod) is None for pod in asked):
-        return POLL_S
+    polls = any(situation.state(pod) in _CHANGING or situation.state(pod) is None for pod in asked)
     times = (
         _waiting_ends(situation, findings.blocks),
         _progress_ends(situation, findings.standing),
@@ -73,7 +72,7 @@ def _requeue_after_s(situation: Situation, findings: Findings) -> float | None:
         _next_stuck(situation),
     )
     ends = [end for end in times if end]
-    return max(0.0, (min(ends) - situation.now).total_seconds()) if ends else None
+    return Requeue(polls, max(0.0, (min(ends) - situation.now).total_seconds()) if ends else None)
 
 
 def _waiting_ends(situation: Situation, blocks: Blocks) -> datetime | None:
