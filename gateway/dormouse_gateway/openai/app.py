@@ -20,9 +20,10 @@ from starlette.routing import Route
 from dormouse_api.status import CallError
 from dormouse_gateway.hold import refusals
 from dormouse_gateway.model import Deployment
+from dormouse_gateway.openai import asking
 from dormouse_gateway.openai.bodies import ClientGone
 from dormouse_gateway.openai.document import document
-from dormouse_gateway.openai.doors import DOORS
+from dormouse_gateway.openai.doors import QUESTION_DOORS, TEXT_DOORS
 from dormouse_gateway.openai.errors import ApiError, from_call_error
 from dormouse_gateway.openai.generating import Generating
 from dormouse_gateway.openai.headers import REQUEST_ID, check_framing, check_size, request_id, to_metadata
@@ -109,7 +110,8 @@ def make_app(router: Router, generating: Generating, on_response: OnResponse = l
     routes = [
         route("GET", "/v1/models", models.list),
         route("GET", "/v1/models/{model:path}", models.get),
-        *(route("POST", door.path, partial(generating.respond, door)) for door in DOORS),
+        *(route("POST", door.path, partial(generating.respond, door)) for door in TEXT_DOORS),
+        *(route("POST", door.path, partial(asking.respond, generating, door)) for door in QUESTION_DOORS),
         route("GET", "/openapi.json", describe),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: missing})

@@ -128,8 +128,9 @@ async def ask(serve: Serve, request: Request, metadata: Metadata, caller: Caller
     """Return the one message of an answer of one, within a call that was admitted. Raises CallError."""
     async with LocalCall(serve, request, metadata, lambda _: nullcontext(caller), peer=peer) as call:
         message = await call.read()
-    if message is None:
-        raise CallError(grpc.StatusCode.INTERNAL, "a worker ended without an answer")
+        if message is None:
+            raise CallError(grpc.StatusCode.INTERNAL, "a worker ended without an answer")
+        await call.read()  # the end: a call that is left before is counted as cancelled
     return message
 
 

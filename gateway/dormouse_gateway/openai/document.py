@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dormouse_gateway.openai.schemas import CHAT_REQUEST, COMPLETION_REQUEST
+from dormouse_gateway.openai.tokens import DETOKENIZE_REQUEST, TOKENIZE_REQUEST
 
 Json = dict[str, Any]
 
@@ -76,6 +77,7 @@ _COMPLETION_ANSWER = _answer(
     "text_completion",
     _with(_object(index=_NUMBER, text=_TEXT, logprobs=_or_null(_LOGPROBS), finish_reason=_FINISH), **_PROMPT),
 )
+_TOKENS = _object(count=_NUMBER, max_model_len=_NUMBER, tokens=_array(_NUMBER), token_strs=_or_null(_array(_TEXT)))
 _REQUEST_ID: Json = {"x-request-id": {"description": "The client's, else drawn.", "schema": _TEXT}}
 _RETRY: Json = {"retry-after": {"description": "Seconds.", "schema": _NUMBER, "required": True}}
 _REFUSALS: dict[str, tuple[str, bool]] = {  # status → what it means, whether it says when to come again
@@ -113,7 +115,7 @@ def _get(name: str, summary: str, ok: Json, *statuses: str, parameters: list[Jso
     return {"get": about | ({"parameters": parameters} if parameters else {})}
 
 
-def _post(name: str, summary: str, body: Json, ok: Json, events: str) -> Json:
+def _post(name: str, summary: str, body: Json, ok: Json, events: str | None = None) -> Json:
     return {
         "post": {
             "operationId": name,
@@ -154,6 +156,8 @@ def document() -> Json:
                 _CHAT_ANSWER,
                 events.format("chat.completion.chunk"),
             ),
+            "/tokenize": _post("tokenize", "Tell a prompt's tokens.", TOKENIZE_REQUEST, _TOKENS),
+            "/detokenize": _post("detokenize", "Tell tokens' text.", DETOKENIZE_REQUEST, _object(prompt=_TEXT)),
             "/openapi.json": _get("describe", "This document.", {"type": "object"}, "400"),
         },
         "components": {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},

@@ -1,9 +1,10 @@
-"""The doors at which text is asked for: for each what a body may say, what it comes to, and how its answer looks."""
+"""The doors: for each what a body may say, what it comes to, and how its answer looks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from dormouse_gateway.openai import refused
 from dormouse_gateway.openai.answers import Form
@@ -12,49 +13,85 @@ from dormouse_gateway.openai.choices import chat_form, completion_form
 from dormouse_gateway.openai.errors import ApiError
 from dormouse_gateway.openai.mapping import Body, to_chat, to_completion
 from dormouse_gateway.openai.schemas import CHAT_REQUEST, COMPLETION_REQUEST
+from dormouse_gateway.openai.shapes import Json
+from dormouse_gateway.openai.texts import WorkerTexts
+from dormouse_gateway.openai.tokens import DETOKENIZE_REQUEST, TOKENIZE_REQUEST, detokenize, tokenize
 from dormouse_gateway.openai.wish import Wish
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
-    """One way to ask for text. Behind it all go the same way."""
+    """One path that takes a body."""
 
     path: str
     schema: Schema
     refused: Mapping[str, str]  # parameter → why it is not taken
-    to_wish: Callable[[Body, str], Wish]
-    form: Callable[[Body, Wish, str, float], Form]  # body, wish, request id, Unix time
     names: Mapping[str, tuple[str, ...]]  # what a worker calls a field → what it may be called here
 
     def named(self, error: ApiError, body: Body) -> ApiError:
         """Return a worker's refusal under the name by which the client wrote the field."""
-        at_fault = f"{error.param}."
-        names = [name for field, theirs in self.names.items() if at_fault.startswith(f"{field}.") for name in theirs]
+        at_fault = error.param or ""
+        names = [name for field, theirs in self.names.items() if _lies_in(at_fault, field) for name in theirs]
         written = next((name for name in names if name in body), None)
         return replace(error, param=written) if written else error
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDoor(Door):
+    """One way to ask for text. Behind it all go the same way."""
+
+    to_wish: Callable[[Body, str], Wish]
+    form: Callable[[Body, Wish, str, float], Form]  # body, wish, request id, Unix time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionDoor(Door):
+    """One thing to ask for that workers know asleep, too."""
+
+    answer: Callable[[Body, WorkerTexts], Coroutine[Any, Any, Json]]
+
+
+def _lies_in(path: str, field: str) -> bool:
+    return path == field or path.startswith((f"{field}.", f"{field}["))
+
+
 _FORM = ("structured_outputs", "response_format")
 
-CHAT_DOOR = Door(
-    "/v1/chat/completions",
-    CHAT_REQUEST,
-    refused.CHAT,
-    to_chat,
-    chat_form,
-    {
-        "prompt": ("messages",),
-        "prompt.chat": ("messages",),
-        "structured_outputs": _FORM,
-        "max_tokens": ("max_completion_tokens", "max_tokens"),
-    },
+_CHAT = {
+    "prompt": ("messages",),
+    "prompt.chat": ("messages",),
+    "chat.messages": ("messages",),
+    "chat.tools": ("tools",),
+    "chat.template_args": ("chat_template_kwargs",),
+    "chat.continue_final_message": ("continue_final_message",),
+}
+
+CHAT_DOOR = TextDoor(
+    path="/v1/chat/completions",
+    schema=CHAT_REQUEST,
+    refused=refused.CHAT,
+    names={**_CHAT, "structured_outputs": _FORM, "max_tokens": ("max_completion_tokens", "max_tokens")},
+    to_wish=to_chat,
+    form=chat_form,
 )
-COMPLETION_DOOR = Door(
-    "/v1/completions",
-    COMPLETION_REQUEST,
-    refused.COMPLETION,
-    to_completion,
-    completion_form,
-    {"prompt.text": ("prompt",), "prompt.token_ids": ("prompt",), "structured_outputs": _FORM},
+COMPLETION_DOOR = TextDoor(
+    path="/v1/completions",
+    schema=COMPLETION_REQUEST,
+    refused=refused.COMPLETION,
+    names={"prompt": ("prompt",), "structured_outputs": _FORM},
+    to_wish=to_completion,
+    form=completion_form,
 )
-DOORS = (CHAT_DOOR, COMPLETION_DOOR)
+TOKENIZE_DOOR = QuestionDoor(
+    path="/tokenize", schema=TOKENIZE_REQUEST, refused=refused.TOKENIZE, names=_CHAT, answer=tokenize
+)
+DETOKENIZE_DOOR = QuestionDoor(
+    path="/detokenize",
+    schema=DETOKENIZE_REQUEST,
+    refused={},
+    names={"token_ids": ("tokens",)},
+    answer=detokenize,
+)
+TEXT_DOORS = (CHAT_DOOR, COMPLETION_DOOR)
+QUESTION_DOORS = (TOKENIZE_DOOR, DETOKENIZE_DOOR)
+DOORS: tuple[Door, ...] = (*TEXT_DOORS, *QUESTION_DOORS)

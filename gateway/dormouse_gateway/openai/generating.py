@@ -15,13 +15,12 @@ from dormouse_api.status import CallError
 from dormouse_gateway.clients.keys import Caller, Keyring
 from dormouse_gateway.clients.requests import Metadata
 from dormouse_gateway.openai.answers import OURS, Answer, Form, as_events, in_one_piece
-from dormouse_gateway.openai.bodies import read_bytes, unless_gone
+from dormouse_gateway.openai.bodies import unless_gone
 from dormouse_gateway.openai.calls import LocalCall, Serve
-from dormouse_gateway.openai.doors import Door
+from dormouse_gateway.openai.doors import TextDoor
 from dormouse_gateway.openai.errors import from_call_error
-from dormouse_gateway.openai.headers import to_metadata
 from dormouse_gateway.openai.many import ManyCalls
-from dormouse_gateway.openai.reading import read_body
+from dormouse_gateway.openai.receiving import receive
 from dormouse_gateway.openai.texts import WorkerTexts
 from dormouse_gateway.openai.wish import Wish
 
@@ -41,13 +40,11 @@ class Generating:
     waiting_s: float  # between two comments to a client that waits for its first event
     now: Callable[[], float] = time.time
 
-    async def respond(self, door: Door, request: Request, request_id: str) -> Response:
+    async def respond(self, door: TextDoor, request: Request, request_id: str) -> Response:
         """Answer. Raises ApiError, ClientGone."""
-        metadata = to_metadata(request.headers.raw)
-        caller = self.keys.identify(metadata)  # before anything is read
-        body = read_body(await read_bytes(request, self.timeout_s), door.schema, door.refused)
+        received = await receive(door, request, self.keys, self.timeout_s)
+        body, metadata, caller, peer = received.body, received.metadata, received.caller, received.peer
         wish = door.to_wish(body, request_id)
-        peer = peer_of(request)
         answer = Answer(wish, WorkerTexts(self.serve, wish.model, metadata, caller, peer))
         form = door.form(body, wish, request_id, self.now())
         async with AsyncExitStack() as opened:
@@ -79,11 +76,6 @@ class Generating:
             media_type=_EVENTS,
             headers=_said(call) | _NOT_KEPT,
         )
-
-
-def peer_of(request: Request) -> str:
-    """Return where the connection came from, host:port; "" where it has no address. Headers tell nothing of that."""
-    return f"{request.client.host}:{request.client.port}" if request.client else ""
 
 
 async def _whole(call: Running, answer: Answer, form: Form) -> Response:

@@ -57,6 +57,7 @@ def chat_of(body: Body) -> pb.Chat:
     chat.template_args.update(body.get("chat_template_kwargs", {}))
     if "add_generation_prompt" in body:
         chat.add_generation_prompt = body["add_generation_prompt"]
+    chat.continue_final_message = bool(body.get("continue_final_message"))
     return chat
 
 

@@ -42,6 +42,9 @@ CHAT: Mapping[str, str] = {
     "mm_processor_kwargs": "models see text only",
     "add_special_tokens": "a model's template brings its own",
 }
+TOKENIZE: Mapping[str, str] = {
+    name: CHAT[name] for name in ("chat_template", "documents", "mm_processor_kwargs", "cache_salt")
+}
 COMPLETION: Mapping[str, str] = {**_VLLM, "prompt_embeds": "a prompt is text or token ids"}
 RESPONSES: Mapping[str, str] = {
     "previous_response_id": "nothing is stored: send the whole conversation as input",

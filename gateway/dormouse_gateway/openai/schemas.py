@@ -172,6 +172,7 @@ PARALLEL = unused(BOOLEAN, "a model's calls stand in the text, as many as it wri
 EFFORT = text(1, 32) | {"description": "The variable reasoning_effort of the model's template, where it has one."}
 TEMPLATE_KWARGS = FREE | {"description": "Further variables of the template (enable_thinking, …)."}
 GENERATION_PROMPT = BOOLEAN | {"description": "Default true: the prompt ends where the assistant's turn begins."}
+CONTINUE = BOOLEAN | {"description": "The answer goes on with the final message. Not beside add_generation_prompt."}
 
 CHAT_REQUEST = request(
     {"model": MODEL, "messages": MESSAGES | {"description": "The conversation, rendered by the model's template."}},
@@ -191,10 +192,7 @@ CHAT_REQUEST = request(
         "verbosity": only("medium", "How much a model says is up to it."),
         "chat_template_kwargs": TEMPLATE_KWARGS,
         "add_generation_prompt": GENERATION_PROMPT,
-        "continue_final_message": only(
-            False,  # noqa: FBT003  # a value of the API
-            "A turn that is there is not gone on with; /v1/completions goes on with any text.",
-        ),
+        "continue_final_message": CONTINUE,
     },
 )
 COMPLETION_REQUEST = request(

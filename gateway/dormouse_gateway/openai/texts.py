@@ -31,9 +31,9 @@ class WorkerTexts:
             self._known |= zip(new, told.token_texts, strict=True)
         return self._known
 
-    async def joined(self, token_ids: Iterable[int]) -> str:
+    async def joined(self, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of all of them together. Raises CallError."""
-        asked = pb.DetokenizeRequest(model=self.model, token_ids=token_ids)
+        asked = pb.DetokenizeRequest(model=self.model, token_ids=token_ids, skip_special_tokens=skip_special_tokens)
         return pb.DetokenizeResponse.FromString(await self._ask(asked)).text
 
     async def token_ids(self, request: pb.GenerateRequest) -> list[int]:
@@ -44,8 +44,15 @@ class WorkerTexts:
         asked = pb.TokenizeRequest(model=self.model, chat=request.chat if is_chat else None)
         if not is_chat:
             asked.text = request.text
-        told = pb.TokenizeResponse.FromString(await self._ask(asked))
-        return list(told.token_ids)
+        return list((await self.tokenize(asked)).token_ids)
+
+    async def tokenize(self, asked: pb.TokenizeRequest) -> pb.TokenizeResponse:
+        """Return the tokens of text or of a chat. Raises CallError."""
+        return pb.TokenizeResponse.FromString(await self._ask(asked))
+
+    async def describe(self) -> pb.GetModelResponse:
+        """Return what the model is. Raises CallError."""
+        return pb.GetModelResponse.FromString(await self._ask(pb.GetModelRequest(model=self.model)))
 
     async def _ask(self, asked: Request) -> bytes:
         return await ask(self.serve, asked, self.metadata, self.caller, peer=self.peer)

@@ -46,6 +46,11 @@ def checked(prompts: Sequence[pb.GenerateRequest], *, is_stream: bool) -> tuple[
     for request in prompts:
         if not is_stream:
             request.stream_interval = _WHOLE_ANSWER_INTERVAL
-        if request.ByteSize() > MAX_MESSAGE_BYTES:
-            raise too_large(f"the request has {request.ByteSize()} bytes as a message", MAX_MESSAGE_BYTES)
+        check_size(request)
     return tuple(prompts)
+
+
+def check_size(message: pb.GenerateRequest | pb.TokenizeRequest) -> None:
+    """Raise ApiError for what is too large for a message."""
+    if message.ByteSize() > MAX_MESSAGE_BYTES:
+        raise too_large(f"the request has {message.ByteSize()} bytes as a message", MAX_MESSAGE_BYTES)

@@ -58,7 +58,6 @@ async def test_an_unknown_model_is_404_and_the_known_ones_are_listed(client):
         ({"functions": []}, "functions"),
         ({"audio": None}, "audio"),
         ({"response_format": {"type": "json"}}, "response_format.type"),
-        ({"continue_final_message": True}, "continue_final_message"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"temperature": "hot"}, "temperature"),
         ({"n": 17}, "n"),

@@ -7,6 +7,8 @@ from hypothesis import HealthCheck, Phase, settings
 from schemathesis import openapi
 
 from dormouse_gateway.openai.document import document
+from dormouse_gateway.openai.doors import DOORS, TOKENIZE_DOOR
+from dormouse_gateway.openai.schemas import MESSAGES
 from tests.gateway.openai.in_thread import running_in_thread
 
 EXAMPLES = 25
@@ -17,16 +19,20 @@ TOLD_IN_WORDS = (
     "structured_outputs",
     "n",
     "max_tokens",
+    "continue_final_message",
 )  # what they do not go together with
 
 
 def described():
     """Return the document with the one model that is there, so that some requests get past its name."""
     found = copy.deepcopy(document())
-    for path in ("/v1/completions", "/v1/chat/completions"):
+    for path in (door.path for door in DOORS):
         body = found["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
         body["properties"]["model"] = {"enum": ["tiny", "none"]}
         body["properties"] |= {name: NULL for name in TOLD_IN_WORDS if name in body["properties"]}
+        if path == TOKENIZE_DOOR.path:  # messages, or else a prompt
+            body["properties"] |= {"prompt": NULL, "messages": MESSAGES}
+            body["required"].append("messages")
     return found
 
 

@@ -12,12 +12,12 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.clients.keys import ANYBODY, Keyring
 from dormouse_gateway.clients.requests import parse
 from dormouse_gateway.openai.app import make_app
+from dormouse_gateway.openai.doors import DOORS
 from dormouse_gateway.openai.generating import Generating
 from dormouse_gateway.openai.reading import MAX_DEPTH
-from dormouse_gateway.openai.schemas import CHAT_REQUEST, COMPLETION_REQUEST
 from dormouse_gateway.router import Router
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+CHAT, COMPLETIONS, TOKENIZE, DETOKENIZE = "/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 GOOD = {
@@ -31,8 +31,10 @@ GOOD = {
         "chat_template_kwargs": {"a": {"b": [1]}},
     },
     COMPLETIONS: {"model": "tiny", "prompt": "a", "logit_bias": {"1": 1}, "stop": ["a"]},
+    TOKENIZE: {"model": "tiny", "messages": [{"role": "user", "content": "a"}], "return_token_strs": True},
+    DETOKENIZE: {"model": "tiny", "tokens": [1, 2]},
 }
-FIELDS = {CHAT: sorted(CHAT_REQUEST["properties"]), COMPLETIONS: sorted(COMPLETION_REQUEST["properties"])}
+FIELDS = {door.path: sorted(door.schema["properties"]) for door in DOORS}
 
 
 async def core(method, raw, context, admit=None):
@@ -45,6 +47,8 @@ async def core(method, raw, context, admit=None):
         case pb.DetokenizeRequest():
             texts = ["a" for _ in request.token_ids]
             await context.write(pb.DetokenizeResponse(text="".join(texts), token_texts=texts))
+        case pb.GetModelRequest():
+            await context.write(pb.GetModelResponse(max_model_len=9))
         case _:
             for choice in range(max(1, request.sampling_params.n)):
                 await context.write(

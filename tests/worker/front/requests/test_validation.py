@@ -111,8 +111,8 @@ def test_only_the_gateway_resumes_and_one_choice_at_a_time():
     assert words == "sampling_params.n is 2; allowed: 1 where resume is set"
 
 
-def make_chat(num_messages=1, num_tools=0, args=()):
-    chat = pb.Chat(messages=[pb.ChatMessage()] * num_messages)
+def make_chat(num_messages=1, num_tools=0, args=(), **fields):
+    chat = pb.Chat(messages=[pb.ChatMessage()] * num_messages, **fields)
     chat.template_args.update(dict.fromkeys(args, 1))
     for _ in range(num_tools):
         chat.tools.add()
@@ -126,6 +126,11 @@ CHATS = [
         {"args": ["enable_thinking"]},
         {"args": ["x", "tools"]},
         "chat.template_args is tools; allowed: names other than messages, tools, add_generation_prompt",
+    ),
+    (
+        {"continue_final_message": True, "add_generation_prompt": False},
+        {"continue_final_message": True, "add_generation_prompt": True},
+        "chat.continue_final_message is true beside add_generation_prompt; allowed: one of the two",
     ),
 ]
 

@@ -158,6 +158,9 @@ CHATS = {
     "one turn": {"messages": [USER]},
     "with system": {"messages": [{"role": "system", "content": "Be brief."}, USER, ANSWER, {**USER, "name": "Ann"}]},
     "no generation prompt": {"messages": [USER, ANSWER], "addGenerationPrompt": False},
+    "gone on with": {"messages": [USER, {**ANSWER, "content": "Because."}], "continueFinalMessage": True},
+    "gone on with after spaces": {"messages": [USER, {**ANSWER, "content": " It is \n"}], "continueFinalMessage": True},
+    "gone on with from nothing": {"messages": [USER, {**ANSWER, "content": ""}], "continueFinalMessage": True},
     "with tools": {"messages": [USER, CALL, RESULT], "tools": [TOOL]},
     "with arguments": {"messages": [USER], "templateArgs": {"enable_thinking": False, "date_string": "today"}},
 }
@@ -190,9 +193,19 @@ def reference_text(reference, source, chat):
         tools=[plain_dict(tool) for tool in chat.tools] or None,
         chat_template=source,
         tokenize=False,
-        add_generation_prompt=chat.add_generation_prompt if chat.HasField("add_generation_prompt") else True,
+        add_generation_prompt=chat_arguments(chat)["add_generation_prompt"],
+        continue_final_message=chat.continue_final_message,
         **plain_dict(chat.template_args),
     )
+
+
+@pytest.mark.parametrize("source", ["{{ messages[0].content }}", TEMPLATES["deepseek"]])
+def test_a_template_that_leaves_something_of_the_final_message_out_is_a_bad_request(reference, source):
+    chat = chat_of({"messages": [USER, ANSWER], "continueFinalMessage": True})
+    with pytest.raises(TemplateRefused, match="leaves something of the final message out"):
+        render_chat(templates_of(source), chat)
+    with pytest.raises(ValueError, match="does not appear in the chat"):
+        reference_text(reference, source, chat)
 
 
 @pytest.mark.parametrize("chat", CHATS)

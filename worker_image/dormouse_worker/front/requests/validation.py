@@ -119,6 +119,8 @@ def check_chat(chat: pb.Chat) -> None:
         refuse("chat.tools", f"{len(chat.tools)} tools", f"at most {MAX_TOOLS}")
     for name in _taken(chat.template_args.fields):
         refuse("chat.template_args", name, f"names other than {', '.join(OWN_VARIABLES)}")
+    if chat.continue_final_message and chat.add_generation_prompt:
+        refuse("chat.continue_final_message", "true beside add_generation_prompt", "one of the two")
 
 
 def check_lengths(prompt_token_ids: Sequence[int], params: pb.SamplingParams, max_model_len: int) -> int:

@@ -22,6 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 DEFAULT, TOOL_USE = "default", "tool_use"
+_END_MARK = "CONTINUE_FINAL_MESSAGE_TAG "  # stands behind the final message while it is rendered; transformers' own
 OWN_VARIABLES = ("messages", "tools", "add_generation_prompt")  # a caller's template_args cannot replace these
 
 
@@ -100,18 +101,23 @@ class ChatTemplates:
         tools: Sequence[Mapping[str, Any]] | None,
         add_generation_prompt: bool,
         template_args: Mapping[str, Any],
+        continue_final_message: bool = False,
     ) -> str:
-        """Return the rendered text. Raises TemplateRefused with the template's own words, if it has any."""
+        """Return the rendered text, up to the end of the final message's text where that is to be gone on with.
+
+        Raises TemplateRefused with the template's own words, if it has any.
+        """
         template = self._templates[choose(self._templates, with_tools=tools is not None)]
         variables = {"documents": None, **self._special_tokens, **template_args}
         try:
             pieces = template.generate(
-                messages=[dict(message) for message in messages],
+                messages=_with_end_mark(messages) if continue_final_message else [dict(each) for each in messages],
                 tools=None if tools is None else [dict(tool) for tool in tools],
                 add_generation_prompt=add_generation_prompt,
                 **variables,
             )
-            return _join(pieces, self._max_chars)
+            text = _join(pieces, self._max_chars)
+            return _until_end_mark(text, messages[-1]["content"]) if continue_final_message else text
         except TemplateRefused:
             raise
         except jinja2.TemplateError as error:
@@ -192,6 +198,20 @@ def _join(pieces: Iterator[str], max_chars: int) -> str:
             raise TemplateRefused(f"the model's chat template makes more than {max_chars} characters of this chat")
         text.append(piece)
     return "".join(text)
+
+
+def _with_end_mark(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    *before, final = (dict(message) for message in messages)
+    return [*before, final | {"content": final["content"] + _END_MARK}]
+
+
+def _until_end_mark(text: str, content: str) -> str:
+    """Return what stands before the mark, cut as transformers does: with its last spaces unless the template trims."""
+    at = text.rfind(_END_MARK.strip())
+    if at < 0 or content.strip() not in text:
+        why = "the model's chat template leaves something of the final message out: nothing can go on with it"
+        raise TemplateRefused(why)
+    return text[:at] if text.startswith(_END_MARK, at) else text[:at].rstrip()
 
 
 def _compile(environment: ImmutableSandboxedEnvironment, name: str, source: str) -> jinja2.Template:

@@ -184,11 +184,13 @@ def load_model(
 
 def chat_arguments(chat: pb.Chat) -> dict[str, Any]:
     """Return what `ChatTemplates.render` takes."""
+    begins_turn = chat.add_generation_prompt if chat.HasField("add_generation_prompt") else None
     return {
         "messages": [message_dict(message) for message in chat.messages],
         "tools": [plain_dict(tool) for tool in chat.tools] or None,
-        "add_generation_prompt": chat.add_generation_prompt if chat.HasField("add_generation_prompt") else True,
+        "add_generation_prompt": not chat.continue_final_message if begins_turn is None else begins_turn,
         "template_args": plain_dict(chat.template_args),
+        "continue_final_message": chat.continue_final_message,
     }
 
 
