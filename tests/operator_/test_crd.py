@@ -127,6 +127,7 @@ REFUSED = [
     ({"engine": {"gpuMemoryUtilization": 0}}, ["spec.engine.gpuMemoryUtilization", "0"]),
     ({"engine": {"device": "tpu"}}, ["spec.engine.device", "tpu", "cpu"]),
     ({"engine": {"dtype": "int3"}}, ["spec.engine.dtype", "int3", "bfloat16"]),
+    ({"engine": {"toolCallParser": "hermse"}}, ["spec.engine.toolCallParser", "hermse", "hermes", "none"]),
     ({"engine": {"seed": -1}}, ["spec.engine.seed", "-1"]),
     ({"engine": {"compileSizes": [0]}}, ["spec.engine.compileSizes[0]", "0", "1"]),
     ({"engine": {"compileSizes": [2, 2]}}, ["spec.engine.compileSizes[1]", "Duplicate", "2"]),
@@ -253,6 +254,8 @@ async def test_the_server_fills_defaults_and_accepts_good_values(served):
             "loadFormat": "auto",
             "cudaGraphs": True,
             "asyncScheduling": True,
+            "toolCallParser": "auto",
+            "reasoningParser": "auto",
             "seed": 0,
         },
         "lifecycle": {

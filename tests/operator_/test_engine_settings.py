@@ -45,6 +45,8 @@ OTHER = {  # a value that is not the default
     "cuda_graphs": False,
     "compile_sizes": [8, 1],
     "async_scheduling": False,
+    "tool_call_parser": "none",
+    "reasoning_parser": "think",
     "seed": 9,
     "keep_host_copy": False,
     "keep_prefix_cache": True,

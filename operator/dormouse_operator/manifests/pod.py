@@ -192,6 +192,8 @@ def worker_arguments(deployment: Deployment) -> list[str]:
         "--swap-space": engine.swap_space_bytes or None,
         "--load-format": engine.load_format,
         "--compile-sizes": ",".join(map(str, engine.compile_sizes)) or None,
+        "--tool-call-parser": _unless_auto(engine.tool_call_parser),
+        "--reasoning-parser": _unless_auto(engine.reasoning_parser),
         "--profile-cache": _PROFILE_CACHE,
         "--seed": engine.seed,
         "--drain-timeout": deployment.lifecycle.drain_timeout_s,
@@ -206,6 +208,11 @@ def worker_arguments(deployment: Deployment) -> list[str]:
     }
     arguments = [f"{flag}={value}" for flag, value in flags.items() if value is not None]
     return arguments + [switch for switch, is_set in switches.items() if is_set]
+
+
+def _unless_auto(name: str) -> str | None:
+    """Return the name, None for the worker's default: workers of an earlier release know no such flag."""
+    return None if name == "auto" else name
 
 
 def _unless_one(size: int) -> int | None:

@@ -21,7 +21,9 @@ from typing import Any
 from dormouse_operator.model import Deployment, Engine, Placement, Pod
 
 _DIGEST_CHARS = 8
-_LATER_FIELDS = {"prefault_kv_cache", "compile_sizes", "async_scheduling"}  # unknown to an earlier release
+_LATER_FIELDS = {  # unknown to an earlier release
+    *("prefault_kv_cache", "compile_sizes", "async_scheduling", "tool_call_parser", "reasoning_parser")
+}
 _DEFAULTS = {field.name: field.default for field in fields(Engine)}
 
 

@@ -95,6 +95,8 @@ class Engine:
     cuda_graphs: bool = True
     compile_sizes: tuple[int, ...] = ()
     async_scheduling: bool = True
+    tool_call_parser: str = "auto"
+    reasoning_parser: str = "auto"
     keep_host_copy: bool = True
     keep_prefix_cache: bool = False
     seed: int = 0

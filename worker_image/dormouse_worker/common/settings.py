@@ -58,6 +58,21 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             "DIRECTORY",
         ),
     ] = ""
+    tool_call_parser: Annotated[
+        Literal[
+            *("auto", "none", "hermes", "llama3_json", "mistral", "pythonic", "deepseek_v3", "deepseek_v31"),
+            *("granite", "glm45", "qwen3_coder", "openai"),
+        ],
+        _flag(
+            "how the model writes calls of functions: auto = as its chat template says (default), none = calls are text"
+        ),
+    ] = "auto"
+    reasoning_parser: Annotated[
+        Literal["auto", "none", "think", "granite", "mistral", "openai"],
+        _flag(
+            "how the model writes what it thinks: auto = as its chat template says (default), none = thoughts are text"
+        ),
+    ] = "auto"
     seed: Annotated[int, _flag("of random weights (default {default})", ge=0, le=(1 << 63) - 1)] = 0
 
     device: Annotated[Literal["cpu", "cuda"], _flag("where to compute (default {default})")] = "cpu"

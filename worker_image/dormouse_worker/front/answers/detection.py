@@ -1,7 +1,8 @@
-"""Which family a model's chat template belongs to, by the markers that it writes. Pure."""
+"""Which family a model belongs to: what its settings say, else the markers that its chat template writes. Pure."""
 
 from __future__ import annotations
 
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.front.answers.families import HARMONY
 
 # The first whose markers all stand in the template. What is more special comes first.
@@ -24,6 +25,18 @@ _REASONING: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("think", ("<think>",)),
     ("think", ("</think>",)),
 )
+
+
+def families_of(template: str, settings: EngineSettings) -> tuple[str, str]:
+    """Return the names of the families of a model's calls and of its reasoning, "" for none."""
+    return (
+        _chosen(settings.tool_call_parser, tool_family(template)),
+        _chosen(settings.reasoning_parser, reasoning_family(template)),
+    )
+
+
+def _chosen(said: str, detected: str) -> str:
+    return {"auto": detected, "none": ""}.get(said, said)
 
 
 def tool_family(template: str) -> str:

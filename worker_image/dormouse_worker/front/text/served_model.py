@@ -14,7 +14,7 @@ from dormouse_worker.common.errors import ModelInvalid
 from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.ipc import EngineStatus
 from dormouse_worker.common.settings import EngineSettings
-from dormouse_worker.front.answers.detection import reasoning_family, tool_family
+from dormouse_worker.front.answers.detection import families_of
 from dormouse_worker.front.requests import validation
 from dormouse_worker.front.text.chat import TemplateRefused, check_templates, read_template_sources
 from dormouse_worker.front.text.deferred_tokenizer import Codec, LateCodec, load_codec
@@ -38,7 +38,7 @@ class Model:
     templates: Renderer
     grammars: Grammars
     work: TextWork
-    tool_call_parser: str = ""  # the family that its chat template belongs to
+    tool_call_parser: str = ""  # the family by whose rules its answers are read; "" = calls are text
     reasoning_parser: str = ""
 
     async def prompt_token_ids(self, request: pb.GenerateRequest, caller: str, max_model_len: int) -> list[int]:
@@ -177,8 +177,7 @@ def load_model(
     except (TemplateRefused, KeyError, TypeError, OSError, ValueError) as error:
         raise ModelInvalid(f"{path}: {error}; mend the chat template") from error
     grammars = Grammars(path / "tokenizer.json", card.eos_token_ids)
-    all_templates = "\n".join(sources.values())
-    families = tool_family(all_templates), reasoning_family(all_templates)
+    families = families_of("\n".join(sources.values()), settings)
     return Model(names, card, codec, Renderer(sources, named, now=now), grammars, work, *families)
 
 
