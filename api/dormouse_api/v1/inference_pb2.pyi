@@ -69,6 +69,7 @@ class ChatMessage(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     TOOL_CALLS_FIELD_NUMBER: _builtins.int
     TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
+    REASONING_CONTENT_FIELD_NUMBER: _builtins.int
     role: _builtins.str
     """as the model's template knows it: system, user, assistant, tool"""
     content: _builtins.str
@@ -77,6 +78,8 @@ class ChatMessage(_message.Message):
     """of who speaks, for templates that show it"""
     tool_call_id: _builtins.str
     """of a tool's turn: the call that it answers"""
+    reasoning_content: _builtins.str
+    """what an assistant's turn thought, for templates that show it"""
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[_struct_pb2.Struct]:
         """Calls that an assistant turn made, in the form the template expects: [{function: {name, arguments}}]."""
@@ -89,17 +92,22 @@ class ChatMessage(_message.Message):
         name: _builtins.str | None = ...,
         tool_calls: _abc.Iterable[_struct_pb2.Struct] | None = ...,
         tool_call_id: _builtins.str | None = ...,
+        reasoning_content: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_tool_call_id", b"_tool_call_id", "name", b"name", "tool_call_id", b"tool_call_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_reasoning_content", b"_reasoning_content", "_tool_call_id", b"_tool_call_id", "name", b"name", "reasoning_content", b"reasoning_content", "tool_call_id", b"tool_call_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_tool_call_id", b"_tool_call_id", "content", b"content", "name", b"name", "role", b"role", "tool_call_id", b"tool_call_id", "tool_calls", b"tool_calls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_reasoning_content", b"_reasoning_content", "_tool_call_id", b"_tool_call_id", "content", b"content", "name", b"name", "reasoning_content", b"reasoning_content", "role", b"role", "tool_call_id", b"tool_call_id", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__name: _TypeAlias = _typing.Literal["name"]  # noqa: Y015
     _WhichOneofArgType__name: _TypeAlias = _typing.Literal["_name", b"_name"]  # noqa: Y015
+    _WhichOneofReturnType__reasoning_content: _TypeAlias = _typing.Literal["reasoning_content"]  # noqa: Y015
+    _WhichOneofArgType__reasoning_content: _TypeAlias = _typing.Literal["_reasoning_content", b"_reasoning_content"]  # noqa: Y015
     _WhichOneofReturnType__tool_call_id: _TypeAlias = _typing.Literal["tool_call_id"]  # noqa: Y015
     _WhichOneofArgType__tool_call_id: _TypeAlias = _typing.Literal["_tool_call_id", b"_tool_call_id"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__name) -> _WhichOneofReturnType__name | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reasoning_content) -> _WhichOneofReturnType__reasoning_content | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__tool_call_id) -> _WhichOneofReturnType__tool_call_id | None: ...
 
@@ -492,8 +500,8 @@ Global___Resume: _TypeAlias = Resume  # noqa: Y015
 
 @_typing.final
 class AnswerParsing(_message.Message):
-    """What is told apart in an answer, beside its text. A name of "" is that of the family to which the model's chat template
-    belongs; GetModel tells it. Where there is none, the whole answer is content.
+    """What is told apart in an answer, beside its text. A name of "" is that of the model's own family; GetModel tells it.
+    Where there is none and nothing is forced, nothing is told apart: messages have no parts, and parsed is false.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -504,8 +512,11 @@ class AnswerParsing(_message.Message):
     REASONING_PARSER_FIELD_NUMBER: _builtins.int
     FUNCTION_FIELD_NUMBER: _builtins.int
     ANY_FUNCTION_FIELD_NUMBER: _builtins.int
+    SINGLE_CALL_FIELD_NUMBER: _builtins.int
     tool_calls: _builtins.bool
-    """calls of functions"""
+    """Calls of functions. Where one of the chat's tools has function.strict, arguments fit the schemas of all; refused
+    for families whose calls no grammar is known for.
+    """
     reasoning: _builtins.bool
     """what the model thinks before it answers"""
     tool_call_parser: _builtins.str
@@ -513,9 +524,11 @@ class AnswerParsing(_message.Message):
     reasoning_parser: _builtins.str
     """think, granite, mistral, openai"""
     function: _builtins.str
-    """one of the chat's tools: the whole answer is its arguments"""
+    """one of the chat's tools: the answer is its arguments"""
     any_function: _builtins.bool
-    """true: the whole answer is a JSON list of objects with name and parameters"""
+    """true: the answer is a JSON list of one or more objects with name and parameters"""
+    single_call: _builtins.bool
+    """further calls are not told, and any_function makes one"""
     def __init__(
         self,
         *,
@@ -525,10 +538,11 @@ class AnswerParsing(_message.Message):
         reasoning_parser: _builtins.str = ...,
         function: _builtins.str = ...,
         any_function: _builtins.bool = ...,
+        single_call: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["any_function", b"any_function", "forced", b"forced", "function", b"function"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["any_function", b"any_function", "forced", b"forced", "function", b"function", "reasoning", b"reasoning", "reasoning_parser", b"reasoning_parser", "tool_call_parser", b"tool_call_parser", "tool_calls", b"tool_calls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["any_function", b"any_function", "forced", b"forced", "function", b"function", "reasoning", b"reasoning", "reasoning_parser", b"reasoning_parser", "single_call", b"single_call", "tool_call_parser", b"tool_call_parser", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_forced: _TypeAlias = _typing.Literal["function", "any_function"]  # noqa: Y015
     _WhichOneofArgType_forced: _TypeAlias = _typing.Literal["forced", b"forced"]  # noqa: Y015
@@ -580,7 +594,7 @@ class GenerateRequest(_message.Message):
 
     @_builtins.property
     def answer_parsing(self) -> Global___AnswerParsing:
-        """Of a chat only. Special tokens are part of the text then, unless skip_special_tokens says otherwise."""
+        """Of a chat only. Special tokens that are markers of the family are part of the text then."""
 
     def __init__(
         self,
@@ -818,6 +832,7 @@ class GenerateResponse(_message.Message):
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     MIGRATED_FIELD_NUMBER: _builtins.int
     PARTS_FIELD_NUMBER: _builtins.int
+    PARSED_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """new text; may be empty while a character is incomplete"""
     completion_tokens: _builtins.int
@@ -836,6 +851,8 @@ class GenerateResponse(_message.Message):
     """Last message of each choice only: a gateway continued it on another worker, with no gap and no repeat. Its timings,
     and the usage's cached_tokens, are those of the worker that ended it.
     """
+    parsed: _builtins.bool
+    """parts say what the text says, here and in all messages of this choice"""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """new tokens"""
@@ -877,10 +894,11 @@ class GenerateResponse(_message.Message):
         prompt_logprobs: _abc.Iterable[Global___PositionLogprobs] | None = ...,
         migrated: _builtins.bool = ...,
         parts: _abc.Iterable[Global___AnswerPart] | None = ...,
+        parsed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_matched_stop", b"_matched_stop", "_seed", b"_seed", "matched_stop", b"matched_stop", "seed", b"seed", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_matched_stop", b"_matched_stop", "_seed", b"_seed", "choice_index", b"choice_index", "completion_tokens", b"completion_tokens", "finish_reason", b"finish_reason", "logprobs", b"logprobs", "matched_stop", b"matched_stop", "migrated", b"migrated", "parts", b"parts", "prompt_logprobs", b"prompt_logprobs", "request_id", b"request_id", "seed", b"seed", "text", b"text", "timings", b"timings", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_matched_stop", b"_matched_stop", "_seed", b"_seed", "choice_index", b"choice_index", "completion_tokens", b"completion_tokens", "finish_reason", b"finish_reason", "logprobs", b"logprobs", "matched_stop", b"matched_stop", "migrated", b"migrated", "parsed", b"parsed", "parts", b"parts", "prompt_logprobs", b"prompt_logprobs", "request_id", b"request_id", "seed", b"seed", "text", b"text", "timings", b"timings", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__matched_stop: _TypeAlias = _typing.Literal["matched_stop"]  # noqa: Y015
     _WhichOneofArgType__matched_stop: _TypeAlias = _typing.Literal["_matched_stop", b"_matched_stop"]  # noqa: Y015
@@ -1083,7 +1101,7 @@ class GetModelResponse(_message.Message):
     has_chat_template: _builtins.bool
     """whether a Chat can be rendered"""
     tool_call_parser: _builtins.str
-    """the family that its chat template's calls belong to; "" = none that is known"""
+    """the family by whose rules its calls are read; "" = none: they are text"""
     reasoning_parser: _builtins.str
     """the same of its reasoning"""
     @_builtins.property

@@ -11,17 +11,20 @@ from google.protobuf import struct_pb2
 from dormouse_api.names import Role
 from dormouse_api.testing_tickets import proof
 from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_worker.front.testing import write_model
 from dormouse_worker.testing.fake_engine import Script
 
 CALL = '<think>H</think>S[TOOL_CALLS]now[ARGS]{"z": "é"}'  # within the tests' 64 tokens
+THINKS = "{% for m in messages %}{{ m.role }}{{ m.reasoning_content }}:{{ m.content }}{% endfor %}<think>\n"
 ALL = pb.AnswerParsing(tool_calls=True, reasoning=True, tool_call_parser="mistral", reasoning_parser="think")
 
 
-def chat(*names: str) -> pb.Chat:
+def chat(*names: str, strict: bool = False, **schema: object) -> pb.Chat:
     tools = []
     for name in names:
         tool = struct_pb2.Struct()
-        tool.update({"type": "function", "function": {"name": name, "parameters": {"type": "object"}}})
+        function = {"name": name, "parameters": {"type": "object", **schema}, "strict": strict}
+        tool.update({"type": "function", "function": function})
         tools.append(tool)
     return pb.Chat(messages=[pb.ChatMessage(role="user", content="hi")], tools=tools)
 
@@ -65,10 +68,31 @@ async def test_parts_are_the_same_wherever_another_worker_goes_on(open_house):
             assert told([*had, *rest]) == expected, cut
 
 
-async def test_nothing_is_told_apart_unless_asked(open_house):
+@pytest.mark.parametrize("asked", [{}, {"answer_parsing": pb.AnswerParsing(tool_calls=True, reasoning=True)}])
+async def test_nothing_is_told_apart_unless_asked_and_of_a_model_without_a_family(open_house, asked):
     async with open_house(Script(tokens=(64, 65))) as house:
-        messages = await house.collect(chat("now"), max_tokens=4)
-        assert not any(message.parts for message in messages)
+        messages = await house.collect(chat("now"), max_tokens=4, **asked)
+        assert not any(message.parts or message.parsed for message in messages)
+        assert house.engine.engine.received[-1].sampling.grammar is None
+
+
+async def test_special_tokens_are_no_text_unless_they_are_markers(open_house):
+    async with open_house() as house:
+        tokens = (*(await house.tokenize("<|user|>a[TOOL_CALLS]now[ARGS]{}")).token_ids,)
+        house.engine.engine.script = Script(tokens=tokens)
+        messages = await house.collect(chat("now"), answer_parsing=ALL, max_tokens=len(tokens))
+        assert told(messages)["content"] == "a"
+        assert all(message.parsed for message in messages)
+
+
+async def test_only_the_first_call_is_told_where_one_is_wanted(open_house):
+    async with open_house() as house:
+        text = "[TOOL_CALLS]now[ARGS]{}[TOOL_CALLS]then[ARGS]{}"
+        tokens = tuple((await house.tokenize(text)).token_ids)
+        house.engine.engine.script = Script(tokens=tokens)
+        parsing = pb.AnswerParsing(tool_calls=True, tool_call_parser="mistral", single_call=True)
+        said = told(await house.collect(chat("now"), answer_parsing=parsing, max_tokens=len(tokens)))
+        assert (said["called"], said["arguments"], said["content"]) == ("now", "{}", "")
 
 
 @pytest.mark.parametrize(
@@ -78,6 +102,9 @@ async def test_nothing_is_told_apart_unless_asked(open_house):
         (chat("now"), pb.AnswerParsing(tool_call_parser="hermse"), "answer_parsing.tool_call_parser"),
         (chat("now"), pb.AnswerParsing(reasoning_parser="hermes"), "answer_parsing.reasoning_parser"),
         (chat("now"), pb.AnswerParsing(function="then"), "answer_parsing.function"),
+        (chat(), pb.AnswerParsing(any_function=True), "answer_parsing.any_function"),
+        (chat("now", strict=True), ALL, "chat.tools"),
+        (chat("now", type="array"), pb.AnswerParsing(any_function=True), "chat.tools"),
     ],
 )
 async def test_what_cannot_be_told_apart_is_refused_by_name(house, prompt, parsing, field):
@@ -93,3 +120,54 @@ async def test_a_forced_function_gets_the_whole_answer_as_arguments(open_house):
         parsing = pb.AnswerParsing(tool_calls=True, function="now")
         said = told(await house.collect(chat("now"), answer_parsing=parsing, max_tokens=len(tokens)))
         assert (said["called"], json.loads(said["arguments"]), said["content"]) == ("now", {"zone": 1}, "")
+
+
+async def grammar_of(house, prompt, parsing: pb.AnswerParsing, **ask) -> str:
+    """Return the grammar that the engine gets for a request."""
+    await house.collect(prompt, answer_parsing=parsing, max_tokens=2, **ask)
+    grammar = house.engine.engine.received[-1].sampling.grammar
+    return grammar.text if grammar else ""
+
+
+async def test_a_forced_call_binds_the_answer_by_the_tools_schemas(house):
+    tools = chat("now", "then", properties={"zone": {"type": "string"}})
+    one = await grammar_of(house, tools, pb.AnswerParsing(tool_calls=True, function="now"))
+    assert '"zone"' in one
+    assert "parameters" not in one
+    whole = await grammar_of(house, tools, pb.AnswerParsing(tool_calls=True, any_function=True))
+    assert whole.count('"zone"') == 2
+    assert "{0,31}" in whole
+    single = await grammar_of(house, tools, pb.AnswerParsing(tool_calls=True, any_function=True, single_call=True))
+    assert "{0,31}" not in single
+
+
+async def test_what_is_strict_binds_calls_in_the_families_own_form(house):
+    parsing = pb.AnswerParsing(tool_calls=True, tool_call_parser="hermes")
+    assert "<tool_call>" in await grammar_of(house, chat("now", strict=True), parsing)
+    assert await grammar_of(house, chat("now"), parsing) == ""
+
+
+async def test_a_forced_call_takes_no_other_form(house):
+    bound = pb.StructuredOutputs(json_object=True)
+    parsing = pb.AnswerParsing(any_function=True)
+    error = await house.refusal(house.collect(chat("now"), answer_parsing=parsing, structured_outputs=bound))
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "sampling_params.structured_outputs" in error.details()
+
+
+async def test_a_bound_answer_thinks_first_where_the_prompt_begins_to(open_house, tmp_path):
+    async with open_house(path=write_model(tmp_path, template=THINKS)) as house:
+        tokens = tuple((await house.tokenize('Hm.</think>{"a": 1}')).token_ids)
+        house.engine.engine.script = Script(tokens=tokens)
+        parsing, bound = pb.AnswerParsing(reasoning=True), pb.StructuredOutputs(json_object=True)
+        ask = {"answer_parsing": parsing, "structured_outputs": bound, "max_tokens": len(tokens)}
+        said = told(await house.collect(chat(), **ask))
+        assert (said["reasoning"], said["content"]) == ("Hm.", '{"a": 1}')
+        assert "thoughts @body" in house.engine.engine.received[-1].sampling.grammar.text
+
+
+async def test_what_a_turn_thought_reaches_the_template(open_house, tmp_path):
+    async with open_house(path=write_model(tmp_path, template=THINKS)) as house:
+        turn = pb.ChatMessage(role="assistant", content="c", reasoning_content="why")
+        asked = pb.TokenizeRequest(chat=pb.Chat(messages=[turn]))
+        assert (await house.inference.Tokenize(asked)).rendered_text == "assistantwhy:c<think>"

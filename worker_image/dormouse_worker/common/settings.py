@@ -60,8 +60,18 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
     tool_call_parser: Annotated[
         Literal[
-            *("auto", "none", "hermes", "llama3_json", "mistral", "pythonic", "deepseek_v3", "deepseek_v31"),
-            *("granite", "glm45", "qwen3_coder", "openai"),
+            "auto",
+            "none",
+            "hermes",
+            "llama3_json",
+            "mistral",
+            "pythonic",
+            "deepseek_v3",
+            "deepseek_v31",
+            "granite",
+            "glm45",
+            "qwen3_coder",
+            "openai",
         ],
         _flag(
             "how the model writes calls of functions: auto = as its chat template says (default), none = calls are text"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from dormouse_worker.common.errors import ModelInvalid
-from dormouse_worker.front.testing import BOS
+from dormouse_worker.front.testing import BOS, EOS, SPECIAL_TOKENS
 from dormouse_worker.front.text.tokenizer import TextCodec, TokenizerMissing
 
 REPLACEMENT = "\ufffd"
@@ -92,3 +92,12 @@ def test_a_prompt_is_never_cut(model_path):
     tokenizer = Tokenizer.from_file(str(model_path / "tokenizer.json"))
     tokenizer.enable_truncation(max_length=2)
     assert len(TextCodec(tokenizer).encode("abcdef", add_special_tokens=False)) == 6
+
+
+def test_special_tokens_that_are_markers_are_found_and_kept(codec):
+    found = codec.special_token_ids([f"a{SPECIAL_TOKENS[2]}b", "c"])
+    (token,) = found.values()
+    assert found == {SPECIAL_TOKENS[2]: codec.encode(SPECIAL_TOKENS[2], add_special_tokens=False)[0]}
+    ids = [*codec.encode("é", add_special_tokens=False), EOS, token]
+    decoder = codec.stream([], skip_special_tokens=True, kept=found.values())
+    assert "".join(map(decoder.step, ids)) == f"é{SPECIAL_TOKENS[2]}"

@@ -16,8 +16,10 @@ ToolSchemas = Mapping[str, Mapping[str, Any]]  # name → JSON Schema of the par
 class Emitter:
     """Owns what was read and not handed out yet, and the number of calls so far."""
 
-    def __init__(self, tools: ToolSchemas) -> None:
+    def __init__(self, tools: ToolSchemas, *, is_single: bool = False) -> None:
+        """`is_single`: calls after the first are counted, and not told."""
         self.tools = tools
+        self._is_single = is_single
         self.num_calls = 0
         self._events: list[Event] = []
         self._held = ""  # white space of which nobody knows yet whether text follows
@@ -48,6 +50,8 @@ class Emitter:
         """Begin a call; return where its arguments go."""
         self.part()
         index, self.num_calls = self.num_calls, self.num_calls + 1
+        if self._is_single and index:
+            return JsonWriter(lambda _: None)
         self._events.append(CallBegins(index, name))
         return JsonWriter(lambda text: self._events.append(Arguments(index, text)))
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Literal
 
-from dormouse_worker.front.answers.calls import CallSyntax, JsonCalls, NamedCalls, PairCalls
+from dormouse_worker.front.answers.calls import JsonCalls, NamedCalls, PairCalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +18,30 @@ class ReasoningFamily:
 
 
 @dataclass(frozen=True, slots=True)
+class CallForm:
+    """What stands around a call's name and arguments, both JSON: `trigger before NAME between ARGUMENTS after`."""
+
+    trigger: str  # begins a call and nothing else
+    before: str
+    between: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
 class ToolFamily:
     """How calls are written: sections within the text, or the whole text (`bare`)."""
 
     name: str
-    sections: tuple[CallSyntax, ...] = ()
+    sections: tuple[JsonCalls | NamedCalls | PairCalls, ...] = ()
     noise: tuple[str, ...] = ()  # markers that say nothing
     bare: Literal["json", "python"] | None = None  # the text begins with calls of known tools, without a marker
+    strict: CallForm | None = None  # how a grammar writes a call; None: none does
+
+    @property
+    def markers(self) -> frozenset[str]:
+        """Return what may stand in a text beside what it says."""
+        written = [value for section in self.sections for value in astuple(section) if isinstance(value, str)]
+        return frozenset({*written, *self.noise} - {""})
 
 
 THINK = ReasoningFamily("think", "<think>", "</think>")
@@ -35,7 +52,11 @@ REASONING_FAMILIES = {family.name: family for family in (THINK, GRANITE_THINKS, 
 TOOL_FAMILIES = {
     family.name: family
     for family in (
-        ToolFamily("hermes", (JsonCalls("<tool_call>", "</tool_call>"),)),
+        ToolFamily(
+            "hermes",
+            (JsonCalls("<tool_call>", "</tool_call>"),),
+            strict=CallForm("<tool_call>", '\n{"name": ', ', "arguments": ', "}\n</tool_call>"),
+        ),
         ToolFamily("llama3_json", (JsonCalls("<|python_tag|>", separator=";"),), ("<|eom_id|>",), bare="json"),
         ToolFamily("mistral", (NamedCalls("[TOOL_CALLS]", "[ARGS]", noise="[CALL_ID]", or_json=True),)),
         ToolFamily("pythonic", noise=("<|python_start|>", "<|python_end|>"), bare="python"),

@@ -12,6 +12,7 @@ from dormouse_worker.front.answers.closable_json import Malformed
 from dormouse_worker.front.answers.emitter import Emitter, ToolSchemas
 from dormouse_worker.front.answers.events import Event
 from dormouse_worker.front.answers.families import ReasoningFamily, ToolFamily
+from dormouse_worker.front.answers.harmony import MARKERS as HARMONY_MARKERS
 from dormouse_worker.front.answers.harmony import read_harmony
 from dormouse_worker.front.answers.python_calls import read_python_calls
 from dormouse_worker.front.answers.sections import pass_on
@@ -26,7 +27,15 @@ class Grammar:
     reasoning: ReasoningFamily | None = None
     begins_in_reasoning: bool = False  # the prompt ends with the marker
     is_harmony: bool = False
-    forced: str | None = None  # the whole text is arguments of this function; "" = a list of calls
+    forced: str | None = None  # the answer is arguments of this function; "" = a list of calls
+    is_single: bool = False  # only the first call is told
+
+    @property
+    def markers(self) -> frozenset[str]:
+        """Return what may stand in a text beside what it says."""
+        of_reasoning = {self.reasoning.opening, self.reasoning.closing} if self.reasoning else set()
+        of_calls = self.tools.markers if self.tools else frozenset[str]()
+        return of_calls | of_reasoning | (HARMONY_MARKERS if self.is_harmony else frozenset())
 
 
 class AnswerParser:
@@ -35,7 +44,7 @@ class AnswerParser:
     def __init__(self, grammar: Grammar, schemas: ToolSchemas) -> None:
         self._grammar = grammar
         self._source = Source()
-        self._out = Emitter(schemas)
+        self._out = Emitter(schemas, is_single=grammar.is_single)
         self._reader = self._read()
         self._is_done = False
 

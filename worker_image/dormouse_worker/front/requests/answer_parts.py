@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.front.answers.emitter import ToolSchemas
@@ -21,22 +22,42 @@ from dormouse_worker.front.text.plain import plain_dict
 from dormouse_worker.front.text.served_model import Model
 
 NUM_TAIL_TOKENS = 8  # of a prompt: a marker and white space are fewer
+JSON_KINDS = {"json_schema", "json_object", "choice"}  # of answers that have no markers
 ABORT = "abort"  # of an answer that goes on elsewhere
 
 
-def answer_parsers(
-    model: Model, request: pb.GenerateRequest, prompt: Sequence[int], num_choices: int
-) -> list[AnswerParser]:
-    """Return a parser for each choice, none if nothing is to be told apart. Raises CallError INVALID_ARGUMENT."""
+@dataclass(frozen=True, slots=True)
+class Parsing:
+    """How the answers of one call are read."""
+
+    grammar: Grammar
+    schemas: ToolSchemas
+    strict: str = ""  # the first tool whose arguments have to fit its schema
+
+    @property
+    def is_forced(self) -> bool:
+        """Return whether the answer has to be a call."""
+        return self.grammar.forced is not None
+
+    def parsers(self, num_choices: int) -> list[AnswerParser]:
+        """Return a parser for each choice."""
+        return [AnswerParser(self.grammar, self.schemas) for _ in range(num_choices)]
+
+
+def read_parsing(model: Model, request: pb.GenerateRequest, prompt: Sequence[int]) -> Parsing | None:
+    """Return how answers are told apart, None if nothing is. Raises CallError INVALID_ARGUMENT."""
     if not request.HasField("answer_parsing"):
-        return []
+        return None
     kind = request.WhichOneof("prompt")
     if kind != "chat":
         refuse("answer_parsing", f"set with prompt.{kind}", "of a chat only")
     asked, schemas = request.answer_parsing, tool_schemas(request.chat)
     _check_names(asked, schemas)
-    grammar = _grammar(model, asked, prompt)
-    return [AnswerParser(grammar, schemas) for _ in range(num_choices)]
+    is_json = request.sampling_params.structured_outputs.WhichOneof("constraint") in JSON_KINDS
+    grammar = _grammar(model, asked, prompt, is_json=is_json)
+    strict = _first_strict(request.chat) if grammar.tools or grammar.is_harmony else ""
+    tells_apart = grammar.tools or grammar.reasoning or grammar.is_harmony or grammar.forced is not None
+    return Parsing(grammar, schemas, strict) if tells_apart else None
 
 
 def parts_of(parser: AnswerParser, piece: Piece) -> Iterator[pb.AnswerPart]:
@@ -66,20 +87,39 @@ def _check_names(asked: pb.AnswerParsing, schemas: ToolSchemas) -> None:
             refuse(f"answer_parsing.{field}", repr(value[:64]), f"one of {', '.join(known[1:])}")
     if asked.WhichOneof("forced") == "function" and asked.function not in schemas:
         refuse("answer_parsing.function", repr(asked.function[:64]), "the name of one of chat.tools")
+    if asked.any_function and not schemas:
+        refuse("answer_parsing.any_function", "true without chat.tools", "at least one tool to call")
 
 
-def _grammar(model: Model, asked: pb.AnswerParsing, prompt: Sequence[int]) -> Grammar:
+def _grammar(model: Model, asked: pb.AnswerParsing, prompt: Sequence[int], *, is_json: bool) -> Grammar:
+    """Return what the answer is written in; a family's calls and channels are not where the whole of it is bound."""
+    forced = _forced(asked)
     tools = (asked.tool_call_parser or model.tool_call_parser) if asked.tool_calls else ""
     thinks = (asked.reasoning_parser or model.reasoning_parser) if asked.reasoning else ""
     reasoning = REASONING_FAMILIES.get(thinks)
-    forced = {"function": asked.function, "any_function": ""}.get(asked.WhichOneof("forced") or "")
+    is_free = forced is None and not is_json
     return Grammar(
-        tools=TOOL_FAMILIES.get(tools),
+        tools=TOOL_FAMILIES.get(tools) if is_free else None,
         reasoning=reasoning,
         begins_in_reasoning=reasoning is not None and _ends_with(model, prompt, reasoning.opening),
-        is_harmony=HARMONY in {tools, thinks} and forced is None,
+        is_harmony=HARMONY in {tools, thinks} and is_free,
         forced=forced,
+        is_single=asked.single_call,
     )
+
+
+def _forced(asked: pb.AnswerParsing) -> str | None:
+    """Return the function that has to be called, "" for any, None if none has to."""
+    if asked.WhichOneof("forced") == "function":
+        return str(asked.function)
+    return "" if asked.any_function else None
+
+
+def _first_strict(chat: pb.Chat) -> str:
+    """Return the name of the first tool that says strict, "" if none does."""
+    functions = [plain_dict(tool).get("function") for tool in chat.tools]
+    named = (function for function in functions if isinstance(function, dict) and function.get("strict") is True)
+    return next((str(function.get("name", "")) for function in named), "")
 
 
 def _ends_with(model: Model, prompt: Sequence[int], marker: str) -> bool:

@@ -14,7 +14,8 @@ from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.ipc import Sampling
 from dormouse_worker.front.requests import validation
-from dormouse_worker.front.requests.answer_parts import answer_parsers
+from dormouse_worker.front.requests.answer_parts import read_parsing
+from dormouse_worker.front.requests.binding import bind
 from dormouse_worker.front.requests.caller import Caller, TimeLimit
 from dormouse_worker.front.requests.choices import Choices
 from dormouse_worker.front.requests.in_flight import Order
@@ -94,11 +95,13 @@ async def begin(worker: Worker, model: Model, request: pb.GenerateRequest, calle
         validation.check_made_of(f"prompt.{request.WhichOneof('prompt')}", prompt, model.card.vocab_size)
         max_tokens = validation.check_lengths(prompt, request.sampling_params, max_model_len)
         bad_words = await model.bad_words_token_ids(request.sampling_params.bad_words, caller.name)
-        grammar = await model.grammar(request.sampling_params, caller.name)
+        parsing = read_parsing(model, request, prompt)
+        grammar = await bind(model, request, parsing, caller.name)
         first = _first_sampling(model, request, Prepared(max_tokens, secrets.randbits(SEED_BITS), bad_words, grammar))
         ends = frozenset(grammar.end_token_ids) if grammar is not None else frozenset[int]()
-        parsers = answer_parsers(model, request, prompt, num_choices)
-        assemblies = [TextAssembly(_text_rules(request, model, prompt, ends)) for _ in range(num_choices)]
+        parsers = parsing.parsers(num_choices) if parsing else []
+        markers = parsing.grammar.markers if parsing else frozenset[str]()
+        assemblies = [TextAssembly(_text_rules(request, model, prompt, ends, markers)) for _ in range(num_choices)]
         resumed = await _resume(model, request, first, assemblies[0]) if request.HasField("resume") else None
     _check_admission(worker, num_choices)  # it may have changed while we tokenized
     samplings, bell = choices(first, num_choices), WakeEvent()
@@ -165,12 +168,14 @@ async def _resume(model: Model, request: pb.GenerateRequest, sampling: Sampling,
     return resumed
 
 
-def _text_rules(request: pb.GenerateRequest, model: Model, prompt: list[int], ends: frozenset[int]) -> TextRules:
+def _text_rules(
+    request: pb.GenerateRequest, model: Model, prompt: list[int], ends: frozenset[int], markers: frozenset[str]
+) -> TextRules:
     params = request.sampling_params
-    is_parsed = request.HasField("answer_parsing")  # special tokens are among the markers
-    skip = params.skip_special_tokens if params.HasField("skip_special_tokens") else not is_parsed
+    skip = params.skip_special_tokens if params.HasField("skip_special_tokens") else True
+    kept = model.codec.special_token_ids(markers).values()
     return TextRules(
-        decoder=model.codec.stream(prompt, skip_special_tokens=skip),
+        decoder=model.codec.stream(prompt, skip_special_tokens=skip, kept=kept),
         stops=tuple(params.stop),
         include_stop=params.include_stop_str_in_output,
         min_tokens=params.min_tokens,

@@ -48,6 +48,7 @@ class Reply:
         if self._is_first:
             response.seed, response.request_id, self._is_first = self._facts.seed, self._facts.request_id, False
         if self._facts.parsers:
+            response.parsed = True
             response.parts.extend(parts_of(self._facts.parsers[stream.choice_index], piece))
         if piece.prompt_logprobs:
             self._add_prompt_logprobs(response, piece)

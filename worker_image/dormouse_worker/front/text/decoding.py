@@ -233,14 +233,17 @@ class WindowDecoder:
     window alone would.
     """
 
-    def __init__(self, decode: Decode, prompt_token_ids: Sequence[int] = ()) -> None:
+    def __init__(self, decode: Decode, prompt_token_ids: Sequence[int] = (), skipped: Set[int] = frozenset()) -> None:
         self._decode = decode
-        before = list(prompt_token_ids[-MAX_WAITING_TOKENS:])
+        self._skipped = skipped
+        before = [token_id for token_id in prompt_token_ids[-MAX_WAITING_TOKENS:] if token_id not in skipped]
         self._before = before if before and REPLACEMENT not in decode(before) else []
         self._waiting: list[int] = []
 
     def step(self, token_id: int) -> str:
         """See `Decoder`."""
+        if token_id in self._skipped:
+            return ""
         self._waiting.append(token_id)
         text = self._text()
         is_complete = text and not text.endswith(REPLACEMENT)

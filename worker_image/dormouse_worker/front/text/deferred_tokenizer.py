@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -34,7 +34,11 @@ class Codec(Protocol):
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str: ...  # noqa: D102
 
-    def stream(self, prompt_token_ids: Sequence[int], *, skip_special_tokens: bool) -> Decoder: ...  # noqa: D102
+    def special_token_ids(self, texts: Collection[str]) -> dict[str, int]: ...  # noqa: D102
+
+    def stream(  # noqa: D102
+        self, prompt_token_ids: Sequence[int], *, skip_special_tokens: bool, kept: Collection[int] = ()
+    ) -> Decoder: ...
 
 
 class LateCodec:
@@ -87,11 +91,17 @@ class LateCodec:
         """See `Codec`. Raises CallError without a tokenizer."""
         return self._loaded().decode(token_ids, skip_special_tokens=skip_special_tokens)
 
-    def stream(self, prompt_token_ids: Sequence[int], *, skip_special_tokens: bool) -> Decoder:
+    def special_token_ids(self, texts: Collection[str]) -> dict[str, int]:
+        """See `Codec`. Without a tokenizer there are none."""
+        return self._codec.special_token_ids(texts) if self._codec is not None else {}
+
+    def stream(
+        self, prompt_token_ids: Sequence[int], *, skip_special_tokens: bool, kept: Collection[int] = ()
+    ) -> Decoder:
         """See `Codec`. Without a tokenizer every token is no text."""
         if self._codec is None:
             return NoText()
-        return self._codec.stream(prompt_token_ids, skip_special_tokens=skip_special_tokens)
+        return self._codec.stream(prompt_token_ids, skip_special_tokens=skip_special_tokens, kept=kept)
 
     def _loaded(self) -> TextCodec:
         if why := self.why_textless:

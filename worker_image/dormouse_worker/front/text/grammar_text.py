@@ -9,17 +9,25 @@ from typing import Any
 from llguidance import LLMatcher, StructTag
 
 from dormouse_worker.common.grammar import GrammarRefused
+from dormouse_worker.front.text.call_grammar import OPTIONS, calls_grammar, closed
 
-OPTIONS = "x-guidance"  # in a schema: how llguidance reads it, up to leaving out what it cannot keep
 TAG_FIELDS, STRUCTURE_FIELDS = {"type", "structures", "triggers"}, {"begin", "schema", "end"}
 
 
 def to_text(order: Mapping[str, Any]) -> str:
     """Return the grammar for a constraint: `kind` and `value` as in StructuredOutputs, and what holds for JSON.
 
+    `kind` "calls" is that of `call_grammar`; `thoughts`, if there are any, may come before what is bound.
     Raises GrammarRefused saying which part of it nobody can keep.
     """
+    text = _bound(order)
+    return behind_thoughts(text, order["thoughts"]) if "thoughts" in order else text
+
+
+def _bound(order: Mapping[str, Any]) -> str:
     kind, value = order["kind"], order["value"]
+    if kind == "calls":
+        return LLMatcher.grammar_from_lark(calls_grammar(value))
     if kind == "json_schema":
         return _json(_schema(value, closes_objects=order["disable_additional_properties"]), order)
     if kind == "json_object":
@@ -53,20 +61,7 @@ def _schema(value: str, *, closes_objects: bool) -> Any:
         return {}
     if OPTIONS in schema:
         raise GrammarRefused(f"{OPTIONS}: a schema cannot choose how it is read")
-    return _closed(schema) if closes_objects else schema
-
-
-def _closed(schema: Any) -> Any:
-    """Return the schema with additionalProperties false wherever an object's properties stand without it."""
-    if isinstance(schema, list):
-        return [_closed(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    closed = {name: _closed(part) for name, part in schema.items()}
-    is_open = "additionalProperties" not in schema and "patternProperties" not in schema
-    if is_open and ("properties" in schema or schema.get("type") == "object"):
-        closed["additionalProperties"] = False
-    return closed
+    return closed(schema) if closes_objects else schema
 
 
 def _parsed(value: str, field: str) -> Any:
@@ -114,3 +109,21 @@ def _is_structure(value: Any) -> bool:
         and isinstance(value.get("end", ""), str)
         and isinstance(value.get("schema"), dict)
     )
+
+
+def behind_thoughts(text: str, thoughts: Mapping[str, Any]) -> str:
+    """Return the grammar whose text may have thoughts before it, with their markers; has to, where they have begun."""
+    parts = json.loads(text)["grammars"] if text.startswith("{") else [{"lark_grammar": text}]
+    [body] = parts  # llguidance makes one of whatever there is
+    opening = "" if thoughts["has_begun"] else f"{_marker(thoughts['opening'], thoughts['opening_id'])} "
+    lines = [f"start: thoughts{'' if thoughts['has_begun'] else '?'} @body", f"thoughts: {opening}thought SPACE?"]
+    if thoughts["closing_id"] is None:
+        lines.append(f"thought[suffix={json.dumps(thoughts['closing'])}]: /(?s:.*)/")
+    else:
+        lines.append(f"thought: TEXT? {_marker('', thoughts['closing_id'])}\nTEXT: /(?s:.+)/")
+    lines.append("SPACE: /[ \\t\\r\\n]+/")
+    return json.dumps({"grammars": [{"lark_grammar": "\n".join(lines)}, {**body, "name": "body"}]})
+
+
+def _marker(text: str, token_id: int | None) -> str:
+    return json.dumps(text) if token_id is None else f"<[{token_id}]>"

@@ -6,9 +6,10 @@ was asked before is answered at once, a refusal too.
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,19 @@ from dormouse_worker.front.text.bounded_process import Job
 from dormouse_worker.front.text.process_pool import ProcessPool
 
 FIELD = "sampling_params.structured_outputs"
+CALLS_FIELD = "chat.tools"
 MAX_KNOWN_BYTES = 16 << 20  # of what was asked, with the answers
+
+
+@dataclass(frozen=True, slots=True)
+class Thoughts:
+    """What may come before that which is bound. A marker that is a special token has its id, any other None."""
+
+    opening: str
+    closing: str
+    has_begun: bool  # by the prompt: then they have to come
+    opening_id: int | None = None
+    closing_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +69,29 @@ class Grammars:
     def __repr__(self) -> str:
         return f"Grammars({len(self._known)} known; {self._pool!r})"
 
-    async def compile(self, asked: pb.StructuredOutputs, caller: str) -> Grammar:
-        """Return the grammar. Raises CallError INVALID_ARGUMENT naming field and reason."""
+    async def compile(self, asked: pb.StructuredOutputs, caller: str, thoughts: Thoughts | None = None) -> Grammar:
+        """Return the grammar of what a caller asked for. Raises CallError INVALID_ARGUMENT naming field and reason."""
         kind = asked.WhichOneof("constraint")
         assert kind is not None, "checked with the message"
-        key = asked.SerializeToString(deterministic=True)
+        return await self._compile(_order(asked, kind), f"{FIELD}.{kind}", caller, thoughts)
+
+    async def compile_calls(self, calls: Mapping[str, Any], caller: str, thoughts: Thoughts | None = None) -> Grammar:
+        """Return the grammar of calls as `call_grammar` has them. Raises as `compile` does."""
+        return await self._compile({"kind": "calls", "value": calls}, CALLS_FIELD, caller, thoughts)
+
+    async def _compile(self, order: dict[str, Any], field: str, caller: str, thoughts: Thoughts | None) -> Grammar:
+        if thoughts is not None:
+            order["thoughts"] = asdict(thoughts)
+        key = json.dumps(order).encode()
         answer = self._known.get(key)
         if answer is None:
-            answer = await self._ask(_order(asked, kind), caller)
+            answer = await self._ask(order, caller)
             if not isinstance(answer, GrammarRefused) or answer.__cause__ is None:  # else late: it may be the machine
                 self._learn(key, answer)
         else:
             self._known.move_to_end(key)
         if isinstance(answer, GrammarRefused):
-            validation.refuse(f"{FIELD}.{kind}", f"refused ({answer})", "what can be kept to the letter")
+            validation.refuse(field, f"refused ({answer})", "what can be kept to the letter")
         return Grammar(answer, self._end_token_ids)
 
     def close(self) -> None:

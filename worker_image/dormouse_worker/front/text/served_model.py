@@ -11,7 +11,6 @@ from typing import Any
 from dormouse_api.status import CONTEXT_LENGTH_EXCEEDED
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.errors import ModelInvalid
-from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.ipc import EngineStatus
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.front.answers.detection import families_of
@@ -69,12 +68,6 @@ class Model:
             lambda: [ids for word in words for ids in self.codec.bad_word_token_ids(word)], caller=caller
         )
         return tuple(dict.fromkeys(ids for ids in found if max(ids) < self.card.vocab_size))
-
-    async def grammar(self, params: pb.SamplingParams, caller: str) -> Grammar | None:
-        """Return what binds the answer, None if nothing does. Raises CallError INVALID_ARGUMENT."""
-        if not params.HasField("structured_outputs"):
-            return None
-        return await self.grammars.compile(params.structured_outputs, caller)
 
     async def tokenize(self, request: pb.TokenizeRequest, caller: str) -> pb.TokenizeResponse:
         """Return ids, and for a chat the rendered text. Raises CallError INVALID_ARGUMENT."""
@@ -198,6 +191,8 @@ def message_dict(message: pb.ChatMessage) -> Mapping[str, Any]:
     turn: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.HasField("name"):
         turn["name"] = message.name
+    if message.HasField("reasoning_content"):
+        turn["reasoning_content"] = message.reasoning_content
     if message.tool_calls:
         turn["tool_calls"] = [plain_dict(call) for call in message.tool_calls]
     if message.HasField("tool_call_id"):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,8 @@ class TextCodec:
         tokenizer.no_padding()
         self._tokenizer = tokenizer
         added = tokenizer.get_added_tokens_decoder()
-        self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        self._special = {str(token.content): token_id for token_id, token in added.items() if token.special}
+        self._special_ids = frozenset(self._special.values())
         parts = decoder_parts(tokenizer.decoder)
         self._bytes = TokenBytes(tokenizer) if is_byte_level(parts) else None
         self._pieces = self._make_pieces(parts) if self._bytes is None else None
@@ -105,28 +106,37 @@ class TextCodec:
         decoder = self.stream((), skip_special_tokens=skip_special_tokens)
         return "".join([*map(decoder.step, token_ids), decoder.flush()])
 
-    def stream(self, prompt_token_ids: Sequence[int], *, skip_special_tokens: bool) -> Decoder:
-        """Return a decoder for what follows the prompt. Where that ends within a character, its rest is broken."""
-        skipped = self._special_ids if skip_special_tokens else frozenset[int]()
+    def special_token_ids(self, texts: Collection[str]) -> dict[str, int]:
+        """Return which of these texts are special tokens, or have one in them: the token's text → its id."""
+        return {word: token_id for word, token_id in self._special.items() if any(word in text for text in texts)}
+
+    def stream(
+        self, prompt_token_ids: Sequence[int], *, skip_special_tokens: bool, kept: Collection[int] = ()
+    ) -> Decoder:
+        """Return a decoder for what follows the prompt; `kept` are special tokens that are not skipped.
+
+        Where the prompt ends within a character, its rest is broken.
+        """
+        skipped = self._special_ids.difference(kept) if skip_special_tokens else frozenset[int]()
         if self._bytes is not None:
             return ByteDecoder(self._bytes, skipped)
         if self._pieces is not None:
             return PieceDecoder(self._pieces, skipped, prompt_token_ids)
-        return WindowDecoder(partial(self._decode_here, skip_special_tokens=skip_special_tokens), prompt_token_ids)
+        return WindowDecoder(self._decode_here, prompt_token_ids, skipped)
 
     def _make_pieces(self, parts: Sequence[Mapping[str, Any]]) -> TokenPieces | None:
         """Return what each token says, None if that depends on others."""
         if not is_piecewise(parts):
             return None
         has_bytes = falls_back_to_bytes(parts)
-        decode = partial(self._decode_here, skip_special_tokens=False)
+        decode = self._decode_here
         anchor = find_anchor(decode, (i for i in range(self.vocab_size) if i not in self._special_ids))
         return None if anchor is None else TokenPieces(self._tokenizer, decode, anchor, has_bytes=has_bytes)
 
-    def _decode_here(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        """Decode few tokens, without leaving the thread."""
+    def _decode_here(self, token_ids: Sequence[int]) -> str:
+        """Decode few tokens, special ones too, without leaving the thread."""
         with _no_panic():
-            return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
+            return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False))
 
 
 @contextmanager

@@ -1,0 +1,61 @@
+"""What binds a call's answers: the form that its caller asks for, or the tools that the answer has to call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_worker.common.grammar import Grammar
+from dormouse_worker.front.requests.answer_parts import Parsing
+from dormouse_worker.front.requests.validation import refuse
+from dormouse_worker.front.text.grammars import Thoughts
+from dormouse_worker.front.text.served_model import Model
+
+
+async def bind(model: Model, request: pb.GenerateRequest, parsing: Parsing | None, caller: str) -> Grammar | None:
+    """Return the grammar of the answers, None if any text will do. Raises CallError INVALID_ARGUMENT."""
+    params = request.sampling_params
+    thoughts = _thoughts(model, parsing) if parsing else None
+    if parsing and parsing.is_forced:
+        if params.HasField("structured_outputs"):
+            refuse("sampling_params.structured_outputs", "set where a call is forced", "one of the two")
+        return await model.grammars.compile_calls(_forced(parsing), caller, thoughts)
+    if params.HasField("structured_outputs"):
+        return await model.grammars.compile(params.structured_outputs, caller, thoughts)
+    if parsing and parsing.strict:
+        return await model.grammars.compile_calls(_strict(model, parsing), caller)
+    return None
+
+
+def _forced(parsing: Parsing) -> dict[str, Any]:
+    name, schemas = parsing.grammar.forced, parsing.schemas
+    if name:
+        return {"form": "arguments", "tools": [(name, schemas[name])]}
+    return {"form": "list", "tools": list(schemas.items()), "is_single": parsing.grammar.is_single}
+
+
+def _strict(model: Model, parsing: Parsing) -> Mapping[str, Any]:
+    form = parsing.grammar.tools.strict if parsing.grammar.tools else None
+    if form is None:
+        family = parsing.grammar.tools.name if parsing.grammar.tools else "openai"
+        limit = f"only where a call is forced: no grammar is known for calls of the family {family}"
+        refuse("chat.tools", f"strict for {parsing.strict[:64]!r}", limit)
+    trigger_id = model.codec.special_token_ids([form.trigger]).get(form.trigger)
+    return {"form": "tags", "tools": list(parsing.schemas.items()), "trigger_id": trigger_id, **asdict(form)}
+
+
+def _thoughts(model: Model, parsing: Parsing) -> Thoughts | None:
+    """Return what may be thought before the answer that is bound, None if nothing is told apart there."""
+    family = parsing.grammar.reasoning
+    if family is None:
+        return None
+    ids = model.codec.special_token_ids([family.opening, family.closing])
+    return Thoughts(
+        family.opening,
+        family.closing,
+        parsing.grammar.begins_in_reasoning,
+        ids.get(family.opening),
+        ids.get(family.closing),
+    )
