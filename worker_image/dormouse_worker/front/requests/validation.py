@@ -103,10 +103,10 @@ def check_token_ids(field: str, token_ids: Sequence[int], vocab_size: int) -> No
 
 def check_made_of(field: str, token_ids: Sequence[int], vocab_size: int) -> None:
     """A text's tokens are rows of the embedding: a tokenizer may know more of them. Raises CallError."""
-    if max(token_ids, default=0) >= vocab_size:
-        bad = next(token_id for token_id in token_ids if token_id >= vocab_size)
+    top = max(token_ids, default=0)
+    if top >= vocab_size:
         limit = f"text of tokens below the vocabulary size {vocab_size}; the tokenizer knows more than the model"
-        refuse(field, f"made of token {bad}, among others", limit)
+        refuse(field, f"made of token {top}, among others", limit)
 
 
 def check_chat(chat: pb.Chat) -> None:
