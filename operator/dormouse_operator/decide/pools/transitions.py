@@ -107,9 +107,10 @@ def foul(slot: Slot, culprit: Replica | None, now: datetime) -> Slot:
 
 def clear(slot: Slot, draining: Replica | None, now: datetime) -> Slot:
     """Use the slot again: whoever fouled it is gone. A holder that was leaving by then is given it anew."""
+    assert slot.leaving is None
     rest = tuple(holding for holding in slot.holders if holding.replica != draining)
     phase = _rest_phase(rest) if draining is None else SlotPhase.GRANTING
-    return _changed(slot, now, phase=phase, holders=rest, leaving=None, next=draining, way_out=WayOut.LEVEL1)
+    return _changed(slot, now, phase=phase, holders=rest, next=draining, way_out=WayOut.LEVEL1)
 
 
 def _rest_phase(holders: tuple[Holding, ...]) -> SlotPhase:

@@ -51,7 +51,7 @@ def leaves_at(scene: Scene, holding: Holding, waiter: Waiter, place: Place) -> d
     demand = scene.demands.get(holding.replica.key)
     if demand is None or is_spare(scene, demand):
         return scene.now
-    if not scene.gateways_heard or waiter.num_awake >= scene.awake.get(demand.key, 0):
+    if not scene.gateways_heard or waiter.num_awake >= scene.awake[demand.key]:
         return None
     turn = timedelta(seconds=scene.policy.turn_s(demand.weight, _switch_s(demand, holding.replica, place)))
     waits = timedelta(seconds=_needed_wait_s(scene.policy, demand, waiter) - waiter.waited_s)
@@ -59,8 +59,8 @@ def leaves_at(scene: Scene, holding: Holding, waiter: Waiter, place: Place) -> d
 
 
 def is_spare(scene: Scene, demand: Demand) -> bool:
-    """Return whether a member has more awake than it asks for. While a gateway is not heard, only idleness counts."""
-    return demand.is_idle or (scene.gateways_heard and scene.awake.get(demand.key, 0) > demand.wanted)
+    """Return whether a holder's member has more awake than it asks for. While a gateway is not heard, if it is idle."""
+    return demand.is_idle or (scene.gateways_heard and scene.awake[demand.key] > demand.wanted)
 
 
 def _switch_s(demand: Demand, leaving: Replica, place: Place) -> float:

@@ -85,6 +85,7 @@ def test_a_switch_that_takes_long_makes_turns_long():
     assert POLICY.max_switching_share == 0.1
     assert decided([held(A, for_s=71)], saver, slow).due == later(1), "9 × 8 s"
     assert decided([held(A, for_s=72)], saver, slow).yields
+    assert decided([held(A, for_s=44)], replace(saver, places=()), slow).due == later(1), "9 × 5 s: no more is known"
 
 
 def test_while_a_gateway_is_not_heard_of_no_busy_holder_leaves_and_an_idle_one_does():
@@ -125,6 +126,7 @@ def test_in_the_order_of_priority_a_busy_holder_leaves_for_who_has_come_up_to_it
     assert decided(slots, holder, demand("b", waited_s=59), policy=PRIORITY).due == later(1)
     assert decided(slots, holder, demand("b", waited_s=60), policy=PRIORITY).yields
     assert decided(slots, holder, demand("b", waited_s=1, priority=5), policy=PRIORITY).due == later(1), "patience"
+    assert decided(slots, holder, demand("b", waited_s=POLICY.patience_s)).yields, "Fair knows no priority"
 
 
 def test_a_replica_whose_wake_failed_backs_off_and_holds_nobody_up():

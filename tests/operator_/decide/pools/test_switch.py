@@ -17,8 +17,7 @@ from dormouse_operator.decide.pools.commands import (
     WakeUp,
     Write,
 )
-from dormouse_operator.decide.pools.switch import next_step
-from dormouse_operator.model.pools import GIB, Holding, SlotPhase, TenantState, WayOut
+from dormouse_operator.model.pools import GIB, Holding, SlotPhase, WayOut
 from dormouse_operator.testing.nouns import NOW
 from tests.operator_.decide.pools.nouns import (
     POLICY,
@@ -32,19 +31,11 @@ from tests.operator_.decide.pools.nouns import (
     later,
     refusal,
     tenant,
-    tenants,
     yielding,
 )
-
-ASLEEP, STANDBY, RISING, DRAINING = TenantState.ASLEEP, TenantState.STANDBY, TenantState.RISING, TenantState.DRAINING
-
-
-def step(slot, *there, policy=POLICY, **fields):
-    return next_step(slot, tenants(*there), {}, policy, NOW, **fields)
-
+from tests.operator_.decide.pools.steps import ASLEEP, DRAINING, GRANTED, RISING, SERVING, STANDBY, step
 
 LEAVES = yielding()
-GRANTED = {"grant_epoch": 5}
 
 
 @pytest.mark.parametrize(
@@ -93,7 +84,7 @@ def freed(epoch):
         (tenant(B, STANDBY, grant_epoch=7), WakeUp(B, 7)),
         (tenant(B, DRAINING, grant_epoch=7), WakeUp(B, 7)),
         (tenant(B, RISING, grant_epoch=7), Wait(later(POLICY.wake_s))),
-        (tenant(B, TenantState.SERVING), GrantDevice(B, 7, "")),
+        (tenant(B, SERVING), GrantDevice(B, 7, "")),
     ],
 )
 def test_who_comes_is_granted_the_device_before_it_is_woken(coming, expected):
@@ -145,8 +136,7 @@ def test_a_holder_that_starts_its_engine_or_drains_for_others_is_left_alone():
 
 @pytest.mark.parametrize("state", [ASLEEP, STANDBY])
 def test_a_holder_that_went_to_sleep_by_itself_leaves_for_nobody(state):
-    slot = step(held(A), tenant(A, state, **GRANTED)).slot
-    assert (slot.phase, slot.leaving, slot.next, slot.way_out) == (SlotPhase.YIELDING, A, None, WayOut.LEVEL1)
+    assert step(held(A), tenant(A, state, **GRANTED)) == Write(yielding(A, None, epoch=1))
 
 
 def test_of_two_holders_both_are_seen_after():
