@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import anthropic
 import jsonschema
 import openai
 import pytest
@@ -161,6 +162,21 @@ def test_an_answer_that_is_bound_to_a_schema_is_accepted_by_it(client, stream):
     assert ends == ["stop"] * 4
     for text in texts:
         jsonschema.validate(json.loads(text), SCHEMA)
+
+
+def test_anthropics_client_talks_to_it_and_goes_on_with_a_turn(client):
+    url = str(client.base_url).removesuffix("/v1/")
+    turns = [*HI, {"role": "assistant", "content": "nut nest"}]
+    ask = {"model": "small", "max_tokens": 8, "messages": turns, "extra_body": {"temperature": 0}}
+    with anthropic.Anthropic(api_key="none", base_url=url, max_retries=0, timeout=WAIT_S) as claude:
+        whole = claude.messages.create(**ask)
+        with claude.messages.stream(**ask) as stream:
+            streamed = stream.get_final_message()
+        counted = claude.messages.count_tokens(model="small", messages=turns)
+    unlike = {"id": ..., "content": ..., "usage": {"input_tokens", "cache_read_input_tokens"}}
+    assert whole.model_dump(exclude=unlike) == streamed.model_dump(exclude=unlike)
+    assert whole.content[0].text == streamed.content[0].text
+    assert counted.input_tokens == whole.usage.input_tokens + whole.usage.cache_read_input_tokens
 
 
 def test_a_schema_that_cannot_be_kept_is_refused_under_the_name_that_the_client_wrote(client):

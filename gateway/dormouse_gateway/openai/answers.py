@@ -142,7 +142,8 @@ async def as_events(
     except ApiError as error:
         yield b"".join(form.failed(error))
     else:
-        yield _note(source.said) + form.end_mark
+        if tail := _note(source.said) + form.end_mark:
+            yield tail
 
 
 async def _events(

@@ -24,9 +24,16 @@ from dormouse_gateway.openai import asking
 from dormouse_gateway.openai.bodies import ClientGone
 from dormouse_gateway.openai.document import document
 from dormouse_gateway.openai.doors import QUESTION_DOORS, TEXT_DOORS
-from dormouse_gateway.openai.errors import ApiError, from_call_error
+from dormouse_gateway.openai.errors import ApiError, Words, encoded, from_call_error, openai_body
 from dormouse_gateway.openai.generating import Generating
-from dormouse_gateway.openai.headers import REQUEST_ID, check_framing, check_size, request_id, to_metadata
+from dormouse_gateway.openai.headers import (
+    ANTHROPICS_ID,
+    REQUEST_ID,
+    check_framing,
+    check_size,
+    request_id,
+    to_metadata,
+)
 from dormouse_gateway.router import Router
 
 _LOG = logging.getLogger(__name__)
@@ -43,6 +50,7 @@ class Endpoint:
     path: str
     respond: Respond
     on_response: OnResponse
+    words: Words = openai_body  # in which it refuses
 
     async def __call__(self, request: Request) -> Response:
         """Answer; whatever goes wrong becomes an error object."""
@@ -53,17 +61,21 @@ class Endpoint:
             drawn = request_id(request.headers.raw) or drawn
             response = await self.respond(request, drawn)
         except ApiError as error:
-            response = _refusal(error)
+            response = self._refusal(error, drawn)
         except CallError as error:
-            response = _refusal(from_call_error(error))
+            response = self._refusal(from_call_error(error), drawn)
         except ClientGone:
             response = Response(status_code=_CLIENT_GONE)
         except Exception:  # noqa: BLE001  # the outermost layer: whatever it is becomes a response and a log line
             _LOG.exception("error in request %s", drawn)
-            response = _refusal(ApiError(500, f"the gateway failed; look for {drawn} in its log", "server_error"))
-        response.headers[REQUEST_ID] = drawn
+            words = f"the gateway failed; look for {drawn} in its log"
+            response = self._refusal(ApiError(500, words, "server_error"), drawn)
+        response.headers[REQUEST_ID] = response.headers[ANTHROPICS_ID] = drawn
         self.on_response(self.path, response.status_code)
         return response
+
+    def _refusal(self, error: ApiError, drawn: str) -> Response:
+        return Response(encoded(self.words(error, drawn)), error.status, error.headers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +115,15 @@ def make_app(router: Router, generating: Generating, on_response: OnResponse = l
         assert isinstance(error, HTTPException)
         return await Endpoint("other", partial(_refuse_path, error), on_response)(request)
 
-    def route(method: str, path: str, respond: Respond) -> Route:
-        serve = Endpoint(path.replace(":path", ""), respond, on_response).__call__  # a function, as starlette asks for
-        return Route(path, serve, methods=[method])
+    def route(method: str, path: str, respond: Respond, words: Words = openai_body) -> Route:
+        endpoint = Endpoint(path.replace(":path", ""), respond, on_response, words)
+        return Route(path, endpoint.__call__, methods=[method])  # a function, as starlette asks for
 
     routes = [
         route("GET", "/v1/models", models.list),
         route("GET", "/v1/models/{model:path}", models.get),
-        *(route("POST", door.path, partial(generating.respond, door)) for door in TEXT_DOORS),
-        *(route("POST", door.path, partial(asking.respond, generating, door)) for door in QUESTION_DOORS),
+        *(route("POST", door.path, partial(generating.respond, door), door.words) for door in TEXT_DOORS),
+        *(route("POST", door.path, partial(asking.respond, generating, door), door.words) for door in QUESTION_DOORS),
         route("GET", "/openapi.json", describe),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: missing})
@@ -119,13 +131,8 @@ def make_app(router: Router, generating: Generating, on_response: OnResponse = l
 
 async def _refuse_path(error: HTTPException, request: Request, _id: str) -> Response:
     words = f"{request.method} {request.url.path}: {error.detail}; /openapi.json tells what is there"
-    response = _refusal(ApiError(error.status_code, words))
-    response.headers.update(error.headers or {})
-    return response
-
-
-def _refusal(error: ApiError) -> Response:
-    return Response(error.encode(), error.status, error.headers)
+    refusal = ApiError(error.status_code, words)
+    return Response(encoded(refusal.body), refusal.status, {**refusal.headers, **(error.headers or {})})
 
 
 def _model(name: str, deployment: Deployment) -> dict[str, Any]:

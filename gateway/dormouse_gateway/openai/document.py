@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dormouse_gateway.openai.messages.schemas import COUNT_REQUEST, MESSAGES_REQUEST
 from dormouse_gateway.openai.schemas import CHAT_REQUEST, COMPLETION_REQUEST
 from dormouse_gateway.openai.tokens import DETOKENIZE_REQUEST, TOKENIZE_REQUEST
 
@@ -78,6 +79,23 @@ _COMPLETION_ANSWER = _answer(
     _with(_object(index=_NUMBER, text=_TEXT, logprobs=_or_null(_LOGPROBS), finish_reason=_FINISH), **_PROMPT),
 )
 _TOKENS = _object(count=_NUMBER, max_model_len=_NUMBER, tokens=_array(_NUMBER), token_strs=_or_null(_array(_TEXT)))
+_BLOCK = _object(type={"const": "text"}, text=_TEXT)
+_MESSAGE = _object(
+    id=_TEXT,
+    type={"const": "message"},
+    role={"const": "assistant"},
+    model=_TEXT,
+    content=_array(_BLOCK),
+    stop_reason={"enum": ["end_turn", "max_tokens", "stop_sequence"]},
+    stop_sequence=_or_null(_TEXT),
+    usage=_object(
+        input_tokens=_NUMBER,
+        cache_creation_input_tokens=_NUMBER,
+        cache_read_input_tokens=_NUMBER,
+        output_tokens=_NUMBER,
+    ),
+)
+_ANTHROPICS_ERROR = _object(type={"const": "error"}, error=_object(type=_TEXT, message=_TEXT), request_id=_TEXT)
 _REQUEST_ID: Json = {"x-request-id": {"description": "The client's, else drawn.", "schema": _TEXT}}
 _RETRY: Json = {"retry-after": {"description": "Seconds.", "schema": _NUMBER, "required": True}}
 _REFUSALS: dict[str, tuple[str, bool]] = {  # status → what it means, whether it says when to come again
@@ -96,18 +114,18 @@ _REFUSALS: dict[str, tuple[str, bool]] = {  # status → what it means, whether 
 }
 
 
-def _responses(ok: Json, *statuses: str, events: str | None = None) -> Json:
+def _responses(ok: Json, *statuses: str, events: str | None = None, error: Json = _ERROR) -> Json:
     content: Json = {"application/json": {"schema": ok}}
     if events:
         event = {"type": "object", "properties": {"data": _TEXT}, "required": ["data"], "description": events}
         content["text/event-stream"] = {"schema": event}
     found: Json = {"200": {"description": "The answer.", "headers": _REQUEST_ID, "content": content}}
-    return found | {status: _refused(*_REFUSALS[status]) for status in statuses}
+    return found | {status: _refused(error, *_REFUSALS[status]) for status in statuses}
 
 
-def _refused(description: str, says_when: bool) -> Json:  # noqa: FBT001  # a column of the table
+def _refused(error: Json, description: str, says_when: bool) -> Json:  # noqa: FBT001  # a column of the table
     headers = _REQUEST_ID | (_RETRY if says_when else {})
-    return {"description": description, "headers": headers, "content": {"application/json": {"schema": _ERROR}}}
+    return {"description": description, "headers": headers, "content": {"application/json": {"schema": error}}}
 
 
 def _get(name: str, summary: str, ok: Json, *statuses: str, parameters: list[Json] | None = None) -> Json:
@@ -115,13 +133,13 @@ def _get(name: str, summary: str, ok: Json, *statuses: str, parameters: list[Jso
     return {"get": about | ({"parameters": parameters} if parameters else {})}
 
 
-def _post(name: str, summary: str, body: Json, ok: Json, events: str | None = None) -> Json:
+def _post(name: str, summary: str, body: Json, ok: Json, events: str | None = None, **more: Json) -> Json:
     return {
         "post": {
             "operationId": name,
             "summary": summary,
             "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
-            "responses": _responses(ok, *_REFUSALS, events=events),
+            "responses": _responses(ok, *_REFUSALS, events=events, **more),
         }
     }
 
@@ -155,6 +173,21 @@ def document() -> Json:
                 CHAT_REQUEST,
                 _CHAT_ANSWER,
                 events.format("chat.completion.chunk"),
+            ),
+            "/v1/messages": _post(
+                "createMessage",
+                "Answer in a conversation, as Anthropic's API does.",
+                MESSAGES_REQUEST,
+                _MESSAGE,
+                "With stream: Anthropic's events, from message_start to message_stop. Comments while it waits.",
+                error=_ANTHROPICS_ERROR,
+            ),
+            "/v1/messages/count_tokens": _post(
+                "countTokens",
+                "Count the tokens of such a conversation.",
+                COUNT_REQUEST,
+                _object(input_tokens=_NUMBER),
+                error=_ANTHROPICS_ERROR,
             ),
             "/tokenize": _post("tokenize", "Tell a prompt's tokens.", TOKENIZE_REQUEST, _TOKENS),
             "/detokenize": _post("detokenize", "Tell tokens' text.", DETOKENIZE_REQUEST, _object(prompt=_TEXT)),

@@ -10,8 +10,11 @@ from dormouse_gateway.openai import refused
 from dormouse_gateway.openai.answers import Form
 from dormouse_gateway.openai.checking import Schema
 from dormouse_gateway.openai.choices import chat_form, completion_form
-from dormouse_gateway.openai.errors import ApiError
+from dormouse_gateway.openai.errors import ApiError, Words, anthropic_body, openai_body
 from dormouse_gateway.openai.mapping import Body, to_chat, to_completion
+from dormouse_gateway.openai.messages.form import message_form
+from dormouse_gateway.openai.messages.mapping import count, to_message
+from dormouse_gateway.openai.messages.schemas import COUNT_REQUEST, MESSAGES_REQUEST
 from dormouse_gateway.openai.schemas import CHAT_REQUEST, COMPLETION_REQUEST
 from dormouse_gateway.openai.shapes import Json
 from dormouse_gateway.openai.texts import WorkerTexts
@@ -27,6 +30,7 @@ class Door:
     schema: Schema
     refused: Mapping[str, str]  # parameter → why it is not taken
     names: Mapping[str, tuple[str, ...]]  # what a worker calls a field → what it may be called here
+    words: Words = openai_body  # in which it refuses
 
     def named(self, error: ApiError, body: Body) -> ApiError:
         """Return a worker's refusal under the name by which the client wrote the field."""
@@ -92,6 +96,31 @@ DETOKENIZE_DOOR = QuestionDoor(
     names={"token_ids": ("tokens",)},
     answer=detokenize,
 )
-TEXT_DOORS = (CHAT_DOOR, COMPLETION_DOOR)
-QUESTION_DOORS = (TOKENIZE_DOOR, DETOKENIZE_DOOR)
+_MESSAGES = {
+    "prompt": ("messages",),
+    "chat.messages": ("messages",),
+    "chat.continue_final_message": ("messages",),
+    "chat.template_args": ("output_config", "thinking"),
+    "stop": ("stop_sequences",),
+    "structured_outputs": ("output_config",),
+}
+MESSAGES_DOOR = TextDoor(
+    path="/v1/messages",
+    schema=MESSAGES_REQUEST,
+    refused=refused.MESSAGES,
+    names=_MESSAGES,
+    words=anthropic_body,
+    to_wish=to_message,
+    form=message_form,
+)
+COUNT_DOOR = QuestionDoor(
+    path="/v1/messages/count_tokens",
+    schema=COUNT_REQUEST,
+    refused=refused.MESSAGES,
+    names=_MESSAGES,
+    words=anthropic_body,
+    answer=count,
+)
+TEXT_DOORS = (CHAT_DOOR, COMPLETION_DOOR, MESSAGES_DOOR)
+QUESTION_DOORS = (TOKENIZE_DOOR, DETOKENIZE_DOOR, COUNT_DOOR)
 DOORS: tuple[Door, ...] = (*TEXT_DOORS, *QUESTION_DOORS)

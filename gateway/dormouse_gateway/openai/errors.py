@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,16 @@ _KINDS: Mapping[grpc.StatusCode, tuple[int, str, str | None]] = {  # status, typ
     _Code.UNAVAILABLE: (503, "server_error", "unavailable"),
     _Code.CANCELLED: (503, "server_error", "unavailable"),
     _Code.DEADLINE_EXCEEDED: (504, "server_error", "timeout"),
+}
+_ANTHROPIC_KINDS: Mapping[int, str] = {
+    **dict.fromkeys((400, 408, 415, 431), "invalid_request_error"),
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
 }
 _CODES = {CONTEXT_LENGTH_EXCEEDED: "context_length_exceeded"}  # by reason; OpenAI's, where it has one
 _UNEXPECTED = (500, "server_error", None)
@@ -66,9 +76,26 @@ class ApiError(Exception):
             headers["connection"] = "close"
         return headers
 
-    def encode(self) -> bytes:
-        """Return the body as JSON. What is no text is told as JSON tells it: a refusal must never fail itself."""
-        return json.dumps(self.body, ensure_ascii=False).encode(errors="backslashreplace")
+
+Words = Callable[[ApiError, str], dict[str, Any]]  # error, request id → the body that says it
+
+
+def openai_body(error: ApiError, _request_id: str) -> dict[str, Any]:
+    """Return OpenAI's error object."""
+    return error.body
+
+
+def anthropic_body(error: ApiError, request_id: str) -> dict[str, Any]:
+    """Return Anthropic's error object, which has no place of its own for the field."""
+    names_it = error.param is None or error.param in error.message
+    message = error.message if names_it else f"{error.param}: {error.message}"
+    kind = _ANTHROPIC_KINDS.get(error.status, "api_error")
+    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
+
+
+def encoded(body: dict[str, Any]) -> bytes:
+    """Return the body as JSON. What is no text is told as JSON tells it: a refusal must never fail itself."""
+    return json.dumps(body, ensure_ascii=False).encode(errors="backslashreplace")
 
 
 def from_call_error(error: CallError) -> ApiError:

@@ -8,7 +8,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from dormouse_gateway.openai.errors import ApiError
+from dormouse_gateway.openai.errors import ApiError, encoded
 from dormouse_gateway.openai.headers import MAX_HEADER_BYTES
 
 
@@ -69,7 +69,7 @@ class BoundedProtocol(H11Protocol):
         if self.conn.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
             self.transport.abort()  # an answer is under way: nothing can be said any more
             return
-        body = error.encode()
+        body = encoded(error.body)
         headers = {**error.headers, "content-length": str(len(body)), "connection": "close"}
         head = h11.Response(status_code=400, headers=list(headers.items()), reason=b"Bad Request")
         for event in (head, h11.Data(data=body), h11.EndOfMessage()):

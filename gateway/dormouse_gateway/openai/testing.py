@@ -22,6 +22,8 @@ def word(token_id: int) -> str:
 class TalkingWorker(FakeWorker):
     """Says the words of `tokens`, each choice as all others; knows usage and, where asked for, log-probabilities."""
 
+    matched_stop: str | None = None  # the stop string that ends each choice
+
     async def Generate(self, request: pb.GenerateRequest, context: Any) -> AsyncIterator[pb.GenerateResponse]:
         """Stream one message per token; the last one of each choice says why it ended."""
         params, num_choices = request.sampling_params, request.sampling_params.n or 1
@@ -32,12 +34,18 @@ class TalkingWorker(FakeWorker):
             if message.completion_tokens > len(said):
                 continue
             for choice in range(num_choices):
-                yield self._message(message.token_ids[0], choice, request, is_first=message.completion_tokens == 1)
+                yield self._message(message, choice, request)
         reason = pb.FINISH_REASON_LENGTH if len(said) == params.max_tokens else pb.FINISH_REASON_STOP
         for choice in range(num_choices):
             is_last = choice == num_choices - 1
             usage = pb.Usage(prompt_tokens=PROMPT_TOKENS, completion_tokens=len(said) * num_choices, cached_tokens=2)
-            yield pb.GenerateResponse(finish_reason=reason, choice_index=choice, usage=usage if is_last else None)
+            yield pb.GenerateResponse(
+                finish_reason=reason,
+                choice_index=choice,
+                completion_tokens=len(said),
+                matched_stop=self.matched_stop,
+                usage=usage if is_last else None,
+            )
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Any) -> pb.TokenizeResponse:
         """Every text is the same tokens."""
@@ -52,14 +60,16 @@ class TalkingWorker(FakeWorker):
             return pb.DetokenizeResponse(token_texts=words)
         return pb.DetokenizeResponse(text="".join(words))
 
-    def _message(
-        self, token_id: int, choice: int, request: pb.GenerateRequest, *, is_first: bool
-    ) -> pb.GenerateResponse:
+    def _message(self, bare: pb.GenerateResponse, choice: int, request: pb.GenerateRequest) -> pb.GenerateResponse:
+        """Return the token's message with its text and what is asked for besides."""
+        (token_id,), count = bare.token_ids, bare.completion_tokens
         params = request.sampling_params
-        message = pb.GenerateResponse(text=word(token_id), token_ids=[token_id], choice_index=choice)
+        message = pb.GenerateResponse(
+            text=word(token_id), token_ids=[token_id], choice_index=choice, completion_tokens=count
+        )
         if params.HasField("logprobs"):
             message.logprobs.append(_position(token_id, params.logprobs))
-        if params.HasField("prompt_logprobs") and is_first:
+        if params.HasField("prompt_logprobs") and count == 1:
             prompt = request.token_ids.ids or TEXT_TOKENS
             positions = [_position(token, params.prompt_logprobs) for token in prompt[1:]]
             message.prompt_logprobs.extend(positions)

@@ -1,6 +1,7 @@
 """The whole gateway, a worker that talks, and OpenAI's own client."""
 
 import pytest
+from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
 from dormouse_gateway.openai.testing import TalkingWorker
@@ -18,6 +19,18 @@ async def worker():
 
 
 @pytest.fixture
+async def two_talkers(house):
+    """Two workers of the model tiny, each of which waits after its first word."""
+    made = [TalkingWorker(name=name, is_gated=True) for name in ("one", "two")]
+    for each in made:
+        await each.start()
+    await house.add("tiny", made)
+    yield made
+    for each in made:
+        await each.stop()
+
+
+@pytest.fixture
 async def open_client():
     """Make clients; close them with the test."""
     made = []
@@ -25,6 +38,21 @@ async def open_client():
     def make(house, key="none", **how):
         base = f"http://127.0.0.1:{house.ports.openai}/v1"
         made.append(AsyncOpenAI(api_key=key, base_url=base, max_retries=0, timeout=30, **how))
+        return made[-1]
+
+    yield make
+    for client in made:
+        await client.close()
+
+
+@pytest.fixture
+async def open_anthropic():
+    """Make clients of Anthropic's; close them with the test."""
+    made = []
+
+    def make(house, key="none", **how):
+        base = f"http://127.0.0.1:{house.ports.openai}"
+        made.append(AsyncAnthropic(api_key=key, base_url=base, max_retries=0, timeout=30, **how))
         return made[-1]
 
     yield make

@@ -29,7 +29,9 @@ def described():
     for path in (door.path for door in DOORS):
         body = found["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
         body["properties"]["model"] = {"enum": ["tiny", "none"]}
-        body["properties"] |= {name: NULL for name in TOLD_IN_WORDS if name in body["properties"]}
+        body["properties"] |= {
+            name: NULL for name in TOLD_IN_WORDS if name in body["properties"] and name not in body["required"]
+        }
         if path == TOKENIZE_DOOR.path:  # messages, or else a prompt
             body["properties"] |= {"prompt": NULL, "messages": MESSAGES}
             body["required"].append("messages")

@@ -18,6 +18,7 @@ from dormouse_gateway.openai.reading import MAX_DEPTH
 from dormouse_gateway.router import Router
 
 CHAT, COMPLETIONS, TOKENIZE, DETOKENIZE = "/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"
+MESSAGES = "/v1/messages"
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 GOOD = {
@@ -33,6 +34,18 @@ GOOD = {
     COMPLETIONS: {"model": "tiny", "prompt": "a", "logit_bias": {"1": 1}, "stop": ["a"]},
     TOKENIZE: {"model": "tiny", "messages": [{"role": "user", "content": "a"}], "return_token_strs": True},
     DETOKENIZE: {"model": "tiny", "tokens": [1, 2]},
+    MESSAGES: {
+        "model": "tiny",
+        "max_tokens": 9,
+        "system": [{"type": "text", "text": "a"}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "a"}]},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {"a": [1]}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "a"}]},
+        ],
+        "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": {"type": "object"}}},
+        "thinking": {"type": "enabled", "budget_tokens": 9},
+    },
 }
 FIELDS = {door.path: sorted(door.schema["properties"]) for door in DOORS}
 

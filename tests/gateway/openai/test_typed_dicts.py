@@ -1,11 +1,13 @@
 """No parameter that a client library knows is ignored in silence: each is taken or refused by its name."""
 
 import pytest
+from anthropic.types import MessageCountTokensParams
+from anthropic.types import message_create_params as message
 from openai.types import completion_create_params as completion
 from openai.types.chat import completion_create_params as chat
 
 from dormouse_gateway.openai.checking import check
-from dormouse_gateway.openai.doors import CHAT_DOOR, COMPLETION_DOOR, DOORS
+from dormouse_gateway.openai.doors import CHAT_DOOR, COMPLETION_DOOR, COUNT_DOOR, DOORS, MESSAGES_DOOR
 from dormouse_gateway.openai.errors import ApiError
 from dormouse_gateway.openai.reading import read_body
 from tools.pages.http import rows
@@ -13,6 +15,8 @@ from tools.pages.http import rows
 KNOWN = {
     CHAT_DOOR.path: chat.CompletionCreateParamsStreaming,
     COMPLETION_DOOR.path: completion.CompletionCreateParamsStreaming,
+    MESSAGES_DOOR.path: message.MessageCreateParamsStreaming,
+    COUNT_DOOR.path: MessageCountTokensParams,
 }
 
 

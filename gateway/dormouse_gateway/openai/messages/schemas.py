@@ -1,0 +1,91 @@
+"""What bodies of /v1/messages may say, as JSON Schema. Names and meanings are Anthropic's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dormouse_api.limits import MAX_CHAT_MESSAGES, MAX_STOP_STRING_BYTES, MAX_STOP_STRINGS, MAX_TOOLS
+from dormouse_gateway.openai.schema_kit import (
+    BOOLEAN,
+    FREE,
+    MAX_NAME_CHARS,
+    Json,
+    array,
+    fields,
+    integer,
+    kind,
+    one_of,
+    or_null,
+    request,
+    text,
+    unused,
+)
+from dormouse_gateway.openai.schemas import MAX_TOKENS, MODEL, STOP_STRING, TEMPERATURE, TOP_P
+
+_CACHE_CONTROL = unused(FREE, "equal beginnings are cached without being asked.")
+_CACHED: Mapping[str, Json] = {"cache_control": or_null(_CACHE_CONTROL)}
+_TEXT = kind("text", {"text": text(), **_CACHED, "citations": {"type": "null"}}, "text")
+_TEXTS = array(_TEXT, MAX_CHAT_MESSAGES)
+_TOOL_USE = kind(
+    "tool_use",
+    {"id": text(1, MAX_NAME_CHARS), "name": text(1, MAX_NAME_CHARS), "input": FREE, "caller": FREE, **_CACHED},
+    "id",
+    "name",
+    "input",
+)
+_TOOL_RESULT = kind(
+    "tool_result",
+    {
+        "tool_use_id": text(1, MAX_NAME_CHARS),
+        "content": or_null(one_of(text(), _TEXTS)),
+        "is_error": or_null(BOOLEAN),
+        **_CACHED,
+    },
+    "tool_use_id",
+)
+_THINKING = kind("thinking", {"thinking": text(), "signature": text()}, "thinking")
+_REDACTED = kind("redacted_thinking", {"data": text()}, "data")
+_BLOCKS = array(one_of(_TEXT, _TOOL_USE, _TOOL_RESULT, _THINKING, _REDACTED), MAX_TOOLS + MAX_CHAT_MESSAGES)
+_TURN = fields(
+    {"role": {"enum": ["user", "assistant", "system"]}, "content": one_of(text(), _BLOCKS)}, "role", "content"
+)
+_THINKS = one_of(
+    kind("disabled", {}),
+    kind("enabled", {"budget_tokens": integer(0, MAX_TOKENS), "display": or_null(text())}),
+    kind("adaptive", {"display": or_null(text())}),
+    description="disabled or not: the template's variable enable_thinking. A budget is not kept: use max_tokens.",
+)
+_FORMAT = kind("json_schema", {"schema": FREE}, "schema")
+_OUTPUT = fields({"effort": or_null(text(1, 32)), "format": or_null(_FORMAT)}) | {
+    "description": "effort: the template's variable reasoning_effort. format: a schema that the answer has to fit."
+}
+
+_REQUIRED: Mapping[str, Json] = {
+    "model": MODEL,
+    "messages": array(_TURN, MAX_CHAT_MESSAGES, least=1)
+    | {"description": "Text, and calls of tools with their results. A last turn of the assistant is gone on with."},
+}
+_PROMPT: Mapping[str, Json] = {
+    "system": one_of(text(), _TEXTS, description="The first turn. What clients send there for billing is left out."),
+    "thinking": _THINKS,
+    "output_config": _OUTPUT,
+    "cache_control": _CACHE_CONTROL,
+    "speed": unused({"enum": ["standard"]}, "there is one."),
+    "user_profile_id": unused(text(0, MAX_NAME_CHARS), "who asks is told by the API key."),
+    "workspace_id": unused(text(0, MAX_NAME_CHARS), "who asks is told by the API key."),
+}
+MESSAGES_REQUEST = request(
+    {**_REQUIRED, "max_tokens": integer(1, MAX_TOKENS) | {"description": "At most what the model has room for."}},
+    {
+        **_PROMPT,
+        "stream": BOOLEAN | {"description": "Anthropic's events. The prompt's tokens are told at the end."},
+        "stop_sequences": array(STOP_STRING, MAX_STOP_STRINGS)
+        | {"description": f"At most {MAX_STOP_STRINGS} strings of {MAX_STOP_STRING_BYTES} bytes."},
+        "temperature": TEMPERATURE,
+        "top_p": TOP_P,
+        "top_k": integer(0, MAX_TOKENS) | {"description": "0 = all."},
+        "metadata": unused(fields({"user_id": or_null(text())}), "who asks is told by the API key."),
+        "service_tier": unused({"enum": ["auto", "standard_only"]}, "there is one."),
+    },
+)
+COUNT_REQUEST = request(_REQUIRED, _PROMPT)

@@ -1,0 +1,282 @@
+"""What Anthropic's own client gets from the gateway."""
+
+import anthropic
+import grpc
+import pytest
+
+from dormouse_api.status import CallError
+from dormouse_gateway.clients.salts import presented_key
+from dormouse_gateway.openai.headers import to_metadata
+from dormouse_gateway.testing.workers import set_ready
+from tests.gateway.clients.test_keys import write_key
+from tests.gateway.openai.conftest import HI
+
+ASK = {"model": "tiny", "max_tokens": 9, "messages": HI}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+@pytest.fixture
+async def claude(house, worker, open_anthropic):
+    """A client of a gateway that serves the model tiny."""
+    await house.add("tiny", [worker])
+    return open_anthropic(house)
+
+
+def chat_of(worker):
+    return worker.seen[0].request.chat
+
+
+async def test_a_message_is_answered_with_usage(claude, worker):
+    answer = await claude.messages.create(**ASK)
+    (block,) = answer.content
+    assert (answer.type, answer.role, answer.model, block.type) == ("message", "assistant", "tiny", "text")
+    assert (block.text, answer.stop_reason, answer.stop_sequence) == ("Hello dormouse", "end_turn", None)
+    usage = answer.usage
+    assert (usage.input_tokens, usage.cache_read_input_tokens, usage.output_tokens) == (3, 2, 3)
+    assert answer.id.startswith("msg_")
+    assert answer._request_id
+    assert worker.seen[0].request.sampling_params.max_tokens == 9
+
+
+async def test_a_stream_tells_the_same_message_by_anthropics_events(claude):
+    async with claude.messages.stream(**ASK) as stream:
+        names = [event.type async for event in stream if event.type != "text"]
+        whole = await stream.get_final_message()
+    deltas = names.count("content_block_delta")
+    assert names == [
+        "message_start",
+        "content_block_start",
+        *["content_block_delta"] * deltas,
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    ]
+    assert deltas == 3
+    other = await claude.messages.create(**ASK)
+    unlike = {"id", "content"}
+    assert whole.model_dump(exclude=unlike) == other.model_dump(exclude=unlike)
+    assert [block.text for block in whole.content] == ["Hello dormouse"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("max_tokens", "stop", "expected"),
+    [(2, None, ("max_tokens", None)), (9, "END", ("stop_sequence", "END")), (9, None, ("end_turn", None))],
+)
+async def test_why_it_ended_is_told_in_anthropics_words(claude, worker, max_tokens, stop, expected, stream):
+    worker.matched_stop = stop
+    ask = ASK | {"max_tokens": max_tokens}
+    if stream:
+        async with claude.messages.stream(**ask) as events:
+            answer = await events.get_final_message()
+    else:
+        answer = await claude.messages.create(**ask)
+    assert (answer.stop_reason, answer.stop_sequence) == expected
+
+
+async def test_an_answer_without_text_is_one_empty_block(claude, worker):
+    worker.tokens = ()
+    async with claude.messages.stream(**ASK) as stream:
+        assert [block.text for block in (await stream.get_final_message()).content] == [""]
+
+
+async def test_parameters_reach_the_worker(claude, worker):
+    await claude.messages.create(
+        **ASK,
+        stop_sequences=["a", "b"],
+        output_config={"effort": "high", "format": {"type": "json_schema", "schema": SCHEMA}},
+        thinking={"type": "disabled"},
+        metadata={"user_id": "me"},
+        service_tier="auto",
+        extra_body={"temperature": 0.5, "top_p": 0.25, "top_k": 7},
+    )
+    request = worker.seen[0].request
+    params = request.sampling_params
+    assert (list(params.stop), params.temperature, params.top_p, params.top_k) == (["a", "b"], 0.5, 0.25, 7)
+    assert params.structured_outputs.json_schema == '{"type": "object", "properties": {"a": {"type": "integer"}}}'
+    args = request.chat.template_args
+    assert (args["reasoning_effort"], args["enable_thinking"]) == ("high", False)
+
+
+async def test_systems_words_are_the_first_turn_and_what_is_for_billing_is_left_out(claude, worker):
+    system = [
+        {"type": "text", "text": "x-anthropic-billing-header: cch=1f2e3"},
+        {"type": "text", "text": "Be", "cache_control": {"type": "ephemeral"}},
+        {"type": "text", "text": "kind."},
+    ]
+    more = {"role": "system", "content": "And brief."}
+    await claude.messages.create(**ASK | {"messages": [more, *HI]}, system=system)
+    told = [(turn.role, turn.content) for turn in chat_of(worker).messages]
+    assert told == [("system", "Be\nkind.\n\nAnd brief."), ("user", "hi")]
+
+
+async def test_calls_and_their_results_are_turns_as_templates_know_them(claude, worker):
+    messages = [
+        {"role": "user", "content": "What is it like outside?"},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "Hm.", "signature": "s"},
+                {"type": "text", "text": "I look."},
+                {"type": "tool_use", "id": "c1", "name": "look", "input": {"where": "out"}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "rain"}]},
+                {"type": "tool_result", "tool_use_id": "c2", "content": "no", "is_error": True},
+                {"type": "text", "text": "And?"},
+            ],
+        },
+    ]
+    await claude.messages.create(**ASK | {"messages": messages})
+    chat = chat_of(worker)
+    told = [(turn.role, turn.content, turn.tool_call_id) for turn in chat.messages[1:]]
+    assert told == [
+        ("assistant", "I look.", ""),
+        ("tool", "rain", "c1"),
+        ("tool", "Error: no", "c2"),
+        ("user", "And?", ""),
+    ]
+    call = chat.messages[1].tool_calls[0]
+    assert (call["id"], call["function"]["name"], call["function"]["arguments"]["where"]) == ("c1", "look", "out")
+    assert not chat.continue_final_message
+
+
+async def test_the_assistants_last_turn_is_gone_on_with(claude, worker):
+    await claude.messages.create(**ASK | {"messages": [*HI, {"role": "assistant", "content": "It is"}]})
+    assert chat_of(worker).continue_final_message
+    assert not chat_of(worker).HasField("add_generation_prompt")
+
+
+async def test_tokens_are_counted_of_the_same_conversation_without_making_any(claude, worker):
+    told = await claude.messages.count_tokens(model="tiny", messages=HI, system="Be kind.")
+    assert told.input_tokens == 2
+    await claude.messages.create(**ASK, system="Be kind.")
+    asked, made = worker.seen
+    assert (asked.method, made.method) == ("Tokenize", "Generate")
+    assert asked.request.chat == made.request.chat
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "status"),
+    [
+        (
+            CallError(grpc.StatusCode.INVALID_ARGUMENT, "sampling_params.stop is 5 strings"),
+            "invalid_request_error",
+            400,
+        ),
+        (CallError(grpc.StatusCode.PERMISSION_DENIED, "no"), "permission_error", 403),
+        (CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", 2.5), "rate_limit_error", 429),
+        (CallError(grpc.StatusCode.INTERNAL, "oh"), "api_error", 500),
+        (CallError(grpc.StatusCode.DEADLINE_EXCEEDED, "late"), "timeout_error", 504),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_workers_refusal_is_anthropics_error_also_of_a_stream(claude, worker, given, kind, status, stream):
+    worker.fail_before = given
+    with pytest.raises(anthropic.APIStatusError) as caught:
+        await claude.messages.create(**ASK, stop_sequences=["a"], stream=stream)
+    error = caught.value
+    assert (error.status_code, error.type, error.body["type"]) == (status, kind, "error")
+    assert given.message in error.api_message
+    assert ("stop_sequences" in error.api_message) is (status == 400)
+    assert error.request_id == error.body["request_id"]
+    assert error.response.headers.get("retry-after") == ("3" if status == 429 else None)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"max_tokens": 0}, "max_tokens is 0"),
+        ({"tools": []}, "tools is not supported"),
+        ({"context_management": {}}, "context_management is not supported"),
+        ({"nonsense": 1}, "nonsense is not supported"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, r"messages\[0\].content\[0\].type"),
+        ({"stop_sequences": ["a"] * 5}, "stop_sequences is 5 items"),
+        ({"thinking": {"type": "deep"}}, "thinking.type"),
+    ],
+)
+async def test_what_is_wrong_is_named(claude, worker, body, words):
+    with pytest.raises(anthropic.BadRequestError, match=words) as caught:
+        await claude.messages.create(**ASK, extra_body=body)
+    assert (caught.value.type, worker.seen) == ("invalid_request_error", [])
+
+
+async def test_an_error_after_the_first_word_is_an_event_of_the_stream(claude, worker):
+    worker.fail_after = CallError(grpc.StatusCode.INTERNAL, "the engine died")
+    told = []
+    with pytest.raises(anthropic.APIStatusError, match="the engine died") as caught:
+        async with claude.messages.stream(**ASK) as stream:
+            told.extend([text async for text in stream.text_stream])
+    assert caught.value.type == "api_error"
+
+
+async def test_keys_hold_whichever_way_they_come(make_house, worker, open_anthropic, tmp_path):
+    write_key(tmp_path, "a", models=["tiny"], max_concurrent=1, requests_per_minute=60)
+    async with make_house(api_keys_dir=tmp_path) as house:
+        await house.add("tiny", [worker])
+        wrong, right = open_anthropic(house, "wrong"), open_anthropic(house, "a-secret")
+        for ask in (wrong.messages.create(**ASK), wrong.messages.count_tokens(model="tiny", messages=HI)):
+            with pytest.raises(anthropic.AuthenticationError) as unknown:
+                await ask
+            assert unknown.value.type == "authentication_error"
+        with pytest.raises(anthropic.NotFoundError, match="known models: tiny"):
+            await right.messages.create(**ASK | {"model": "other"})
+        bearer = open_anthropic(house, None, auth_token="a-secret")
+        assert (await bearer.messages.create(**ASK)).content[0].text == "Hello dormouse"
+        worker.is_gated = True
+        async with right.messages.stream(**ASK) as stream:
+            with pytest.raises(anthropic.RateLimitError, match="1 requests at the same time"):
+                await right.messages.create(**ASK)
+            worker.gate.set()
+            assert await stream.get_final_text() == "Hello dormouse"
+
+
+async def test_a_model_that_is_off_is_overloaded_with_a_time(house, claude):
+    await house.add("off", [], replicas=0)
+    with pytest.raises(anthropic.APIStatusError, match=r"spec\.replicas is 0") as caught:
+        await claude.messages.create(**ASK | {"model": "off"}, stream=True)
+    assert (caught.value.status_code, caught.value.type) == (503, "overloaded_error")
+    assert caught.value.response.headers["retry-after"] == "30"
+
+
+def test_a_key_that_is_sent_in_both_ways_is_one_and_two_are_two():
+    mine, other = (b"x-api-key", b"a"), (b"authorization", b"Bearer b")
+    assert presented_key(to_metadata([mine, (b"Authorization", b"Bearer a")])) == b"a"
+    with pytest.raises(CallError, match="authorization is given 2 times"):
+        presented_key(to_metadata([mine, other]))
+
+
+async def test_messages_are_held_while_the_model_wakes_and_count_as_its_activity(house, worker, kube, open_anthropic):
+    await house.add("tiny", [worker], ready=False)
+    claude = open_anthropic(house)
+    async with claude.messages.stream(**ASK) as stream:
+        assert stream.response.headers["dormouse-held"] == "true"
+        worker.tell_load()
+        set_ready(kube, "tiny-talker", ready=True)
+        assert await stream.get_final_text() == "Hello dormouse"
+    metrics = house.gateway.metrics
+    labels = {"model": "default/tiny", "code": "OK", "method": "Generate"}
+    assert metrics.value("dormouse_gateway_requests_total", **labels) == 1
+    assert metrics.value("dormouse_gateway_http_responses_total", path="/v1/messages", status="200") == 1
+
+
+async def test_a_stream_goes_on_where_its_worker_died(house, two_talkers, open_anthropic):
+    async with open_anthropic(house).messages.stream(**ASK) as stream:
+        words = aiter(stream.text_stream)
+        first = await anext(words)
+        busy, idle = sorted(two_talkers, key=lambda worker: not worker.started.is_set())
+        idle.gate.set()
+        await busy.stop()
+        assert first + "".join([word async for word in words]) == "Hello dormouse"
+        assert (await stream.get_final_message()).usage.output_tokens == 3
+    assert list(idle.seen[0].request.resume.output_token_ids) == [1]
+
+
+async def test_a_client_that_goes_away_frees_the_worker(claude, worker):
+    worker.is_gated = True
+    async with claude.messages.stream(**ASK) as stream:
+        await anext(aiter(stream))
+    await worker.cancelled.wait()
