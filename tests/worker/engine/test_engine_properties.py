@@ -16,6 +16,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.ipc import AddRequest
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.assembly import build_engine
@@ -30,6 +31,9 @@ from dormouse_worker.engine.testing_stages import AheadFakeExecutor, StagedFakeE
 
 MAX_MODEL_LEN, MAX_SEQS, MAX_TOKENS = 24, 4, 9
 WINDOWS = [(None,), (5,), (None, 5), (5, None, 3)]
+
+
+BOUND = Grammar("start: whatever the model says", ())
 
 
 def expected_tokens(prompt, count, windows):
@@ -49,6 +53,7 @@ class EngineMachine(RuleBasedStateMachine):
         num_blocks=st.integers(6, 8),
         stages=st.integers(1, 3),
         runs_ahead=st.booleans(),
+        most_forced=st.integers(0, 5),
         is_stubborn=st.booleans(),
         raises_at_once=st.booleans(),
     )
@@ -84,18 +89,21 @@ class EngineMachine(RuleBasedStateMachine):
         priority=st.integers(-1, 1),
         salt=st.sampled_from(["", "x"]),
         asks=st.booleans(),
+        is_bound=st.booleans(),
         count=st.integers(1, 6),
     )
     def arrive(self, count, **request):
         for _ in range(count):
             self.arrive_one(**request)
 
-    def arrive_one(self, *, first, length, max_tokens, num_resumed, priority, salt, asks):
+    def arrive_one(self, *, first, length, max_tokens, num_resumed, priority, salt, asks, is_bound):
         self.count += 1
         name, prompt = str(self.count), list(range(first, first + length))  # so that many share a beginning
         tokens = expected_tokens(prompt, min(max_tokens, MAX_MODEL_LEN - len(prompt)), self.windows)
         resumed = tokens[: min(num_resumed, len(tokens) - 1)]
-        sampling = make_sampling(max_tokens=max_tokens, prompt_logprobs=0 if asks else None)
+        sampling = make_sampling(
+            max_tokens=max_tokens, prompt_logprobs=0 if asks else None, grammar=BOUND if is_bound else None
+        )
         assert self.engine.add(AddRequest(name, prompt, sampling, resumed, priority, salt)) is None
         self.open[name] = tokens[len(resumed) :]
         self.asked[name] = prompt[1:] if asks else []

@@ -48,6 +48,26 @@ def test_a_mask_allows_what_may_follow_and_at_the_end_the_end_only(grammars, tok
     assert repr(matcher) == "Matcher(3 tokens, Compilation(done=True))"
 
 
+def test_what_can_only_follow_is_taken_with_the_token_before_it_and_so_is_the_end(grammars, tokenizer_file):
+    y, e, s = tokens_of(tokenizer_file, "yes")
+    all_at_once, one_more, many_ends = (
+        grammars.matcher(grammar) for grammar in (YES, YES, Grammar(YES.text, (EOS, EOS + 1)))
+    )
+    grammars.masks([(matcher, []) for matcher in (all_at_once, one_more, many_ends)])()
+    forced = grammars.force([(all_at_once, y, 9), (one_more, y, 1), (many_ends, y, 9)])
+    assert forced == [(e, s, EOS), (e,), (e, s)]
+    assert [allowed(mask) for mask in grammars.masks([(one_more, []), (many_ends, [])])()] == [{s}, {EOS, EOS + 1}]
+    assert (all_at_once.num_tokens, one_more.num_tokens) == (4, 2)
+
+
+def test_nothing_is_forced_behind_the_end_or_behind_what_does_not_follow(grammars):
+    ended, wrong = grammars.matcher(A_LOT), grammars.matcher(A_LOT)
+    grammars.masks([(ended, []), (wrong, [])])()
+    assert grammars.force([(ended, EOS, 9), (wrong, NUL, 9)]) == [(), ()]
+    (why,) = grammars.masks([(wrong, [])])()
+    assert "doesn't satisfy the grammar" in str(why)
+
+
 def test_matchers_of_one_grammar_know_nothing_of_each_other(grammars, tokenizer_file):
     y, e, _ = tokens_of(tokenizer_file, "yes")
     first, second = grammars.matcher(YES), grammars.matcher(YES)

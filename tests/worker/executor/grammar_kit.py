@@ -31,6 +31,7 @@ class Answer:
 
     def __init__(self):
         self.token_ids, self.logprobs, self.finish_reason, self.refusal = [], [], None, ""
+        self.num_passes = 0  # that brought tokens
 
     @property
     def text(self):
@@ -85,6 +86,7 @@ def answers_of(messages):
         for output in message.outputs:
             answer = answers.setdefault(output.request_id, Answer())
             answer.token_ids += output.token_ids
+            answer.num_passes += bool(output.token_ids)
             answer.logprobs += output.logprobs or []
             answer.finish_reason = output.finish_reason or answer.finish_reason
         for name, why in (message.refused | message.failed).items():

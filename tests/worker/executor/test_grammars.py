@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 
 from dormouse_worker.common.grammar import Grammar
+from dormouse_worker.model.testing import EOS
 from tests.worker.executor.grammar_kit import BYTES, PROMPT, BoundRank, grammar, schema
 
 WAYS = {
@@ -180,6 +181,40 @@ def test_a_resume_after_any_token_goes_on_with_the_same_tokens(ranks, way, asked
     names = {rank.add(bound_by, resumed=whole.token_ids[:cut], **asked): cut for cut in range(len(whole.token_ids))}
     for name, answer in rank.finish(start).items():
         assert whole.token_ids[: names[name]] + answer.token_ids == whole.token_ids
+
+
+ASKED = [
+    {"temperature": 0.0},
+    {"temperature": 1.3, "top_p": 0.9, "seed": 8, "choice_index": 2},
+    {"frequency_penalty": 1.5, "repetition_penalty": 1.3},
+    {"min_tokens": 25},
+    {"stop_token_ids": (EOS, BYTES.index(ord("e")))},
+    {"max_tokens": 7},
+    {"logit_bias": {BYTES.index(ord("a")): 5.0}},
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("asked", ASKED, ids=str)
+def test_forced_tokens_are_those_that_come_one_by_one(ranks, way, asked):
+    rank, start = ranks(way), len(ranks(way)._sent)
+    names = [
+        (rank.add(schema(value), **asked), rank.add(schema(value), **asked, logprobs=0)) for value in SCHEMAS
+    ]  # whoever asks what the model thought of each token gets them one by one
+    answers = rank.finish(start)
+    for together, apart in names:
+        assert answers[together].token_ids == answers[apart].token_ids
+        assert answers[together].finish_reason == answers[apart].finish_reason
+        assert answers[apart].num_passes == len(answers[apart].token_ids)
+    assert sum(answers[together].num_passes for together, _ in names) < sum(
+        0.8 * answers[apart].num_passes for _, apart in names
+    )
+
+
+@pytest.mark.parametrize("asked", [{"allowed_token_ids": tuple(range(250))}, {"bad_words_token_ids": ((0, 1),)}])
+def test_who_has_masks_of_his_own_gets_each_token_from_a_pass(rank, asked):
+    answer = rank.answer(schema(PERSON), **asked)
+    assert answer.num_passes == len(answer.token_ids)
 
 
 @pytest.mark.parametrize("way", WAYS)

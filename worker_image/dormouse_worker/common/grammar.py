@@ -69,6 +69,18 @@ def mask_of(matcher: LLMatcher) -> bytes:
     return mask
 
 
+def forced_by(matcher: LLMatcher, most: int) -> tuple[int, ...]:
+    """Have a matcher go on as long as just one token may come next; return these tokens, `most` at most.
+
+    llguidance forces text, not tokens, and says how its tokenizer would write it. So do its masks, one token at a time.
+    """
+    forced: list[int] = matcher.compute_ff_tokens()[:most]
+    if forced:
+        del forced[matcher.validate_tokens(forced) :]
+        matcher.consume_tokens(forced)
+    return tuple(forced)
+
+
 def words_of(matcher: LLMatcher) -> str:
     """Return what is wrong with a matcher, in the library's words."""
     words = " ".join(matcher.get_error().split())

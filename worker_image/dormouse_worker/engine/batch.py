@@ -1,8 +1,8 @@
 """What the scheduler hands to the ranks and what comes back: frozen, free of tensors, the same for every device.
 
 A rank remembers the sequences it was told of. It gets a sequence whole when it is admitted (`NewSequence`) and
-afterwards only what changed (`ScheduledSequence`); the tokens that it samples it appends by itself. In a group of ranks
-they come to all of them by `append_sampled`.
+afterwards only what changed (`ScheduledSequence`); the tokens that it samples, and what these force, it appends by
+itself. In a group of ranks they come to all of them by `append_sampled`.
 
 They are msgspec's structs: a step makes two for each sequence, and a frozen dataclass takes several times as long. None
 can be part of a cycle, so the garbage collector need not look at those (`gc=False`).
@@ -69,11 +69,12 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class SampledToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The next token of one sequence."""
+    """The next token of one sequence, and those that can only follow it."""
 
     request_id: str
     token_id: int
     logprobs: TokenLogprobs | None = None
+    forced: tuple[int, ...] = ()  # its grammar allows nothing else: known without a pass
 
 
 class ModelOutput(msgspec.Struct, frozen=True):

@@ -261,12 +261,12 @@ class Engine:
         request, sampled = progress.request, progress.sampled
         logprobs = None if sampled.logprobs is None else [sampled.logprobs]
         if request.has_answered:
-            return TokenOutput(request.request_id, [sampled.token_id], progress.finish_reason, logprobs)
+            return TokenOutput(request.request_id, progress.token_ids, progress.finish_reason, logprobs)
         request.has_answered = True
         assert request.first_scheduled_s is not None, "a token came from a request that was scheduled"
         return TokenOutput(
             request.request_id,
-            [sampled.token_id],
+            progress.token_ids,
             progress.finish_reason,
             logprobs,
             queue_seconds=request.first_scheduled_s - request.arrival_s,

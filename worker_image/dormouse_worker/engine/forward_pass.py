@@ -26,10 +26,11 @@ class Limits:
 
 
 class Progress(msgspec.Struct, frozen=True, gc=False):
-    """One request got a token; `finish_reason` set = it is complete."""
+    """One request got a token, and perhaps forced ones behind it; `finish_reason` set = it is complete."""
 
     request: Request
-    sampled: SampledToken
+    token_ids: list[int]  # up to the one that completes it
+    sampled: SampledToken  # the first of them
     finish_reason: str | None
 
 

@@ -20,6 +20,7 @@ from dormouse_worker.common.grammar import (
     Grammar,
     GrammarRefused,
     compile_grammar,
+    forced_by,
     make_tokenizer,
     mask_of,
     words_of,
@@ -71,8 +72,9 @@ class Compilation:
 class Matcher:
     """Follows one sequence's output. Its grammar may still be compiling."""
 
-    def __init__(self, compilation: Compilation) -> None:
+    def __init__(self, compilation: Compilation, end_token_ids: Sequence[int]) -> None:
         self._compilation = compilation
+        self._end_token_ids = end_token_ids
         self._matcher: LLMatcher | None = None
         self.num_tokens = 0  # of the output that it has seen
 
@@ -87,6 +89,22 @@ class Matcher:
         if new_token_ids and not self._matcher.consume_tokens(list(new_token_ids)):
             raise GrammarRefused(words_of(self._matcher))
         return mask_of(self._matcher)
+
+    def force_after(self, token_id: int, most: int) -> tuple[int, ...]:
+        """Take the output's next token; return those that can only follow it, `most` at most, which are taken, too.
+
+        To be called after a mask. A token that does not follow is told with the next one.
+        """
+        matcher, ends = self._matcher, self._end_token_ids
+        assert matcher is not None, "a mask comes first"
+        self.num_tokens += 1
+        if token_id in ends or not matcher.consume_tokens([token_id]):
+            return ()
+        forced = forced_by(matcher, most)
+        if matcher.is_stopped() and len(ends) == 1 and len(forced) < most:
+            forced += tuple(ends)
+        self.num_tokens += len(forced)
+        return forced
 
 
 class Grammars:
@@ -123,11 +141,15 @@ class Grammars:
 
     def matcher(self, grammar: Grammar) -> Matcher:
         """Return a matcher at the beginning of the output."""
-        return Matcher(self.prepare(grammar))
+        return Matcher(self.prepare(grammar), grammar.end_token_ids)
 
     def masks(self, wanted: Sequence[tuple[Matcher, Sequence[int]]]) -> Callable[[], list[Mask]]:
         """Begin to make a mask for each matcher, whose output has grown by these tokens; return who waits for them."""
         return self._masker.submit(_make_masks, wanted).result
+
+    def force(self, said: Sequence[tuple[Matcher, int, int]]) -> list[tuple[int, ...]]:
+        """Return what can only follow, for each matcher, behind the token that was just said; so many at most."""
+        return self._masker.submit(_force_each, said).result()
 
     def close(self) -> None:
         """End the threads, once what they do is done."""
@@ -151,6 +173,10 @@ def _make_mask(matcher: Matcher, token_ids: Sequence[int]) -> Mask:
         return matcher.mask_after(token_ids)
     except GrammarRefused as error:
         return error
+
+
+def _force_each(said: Sequence[tuple[Matcher, int, int]]) -> list[tuple[int, ...]]:
+    return [matcher.force_after(token_id, most) for matcher, token_id, most in said]
 
 
 def _deep_thread(name: str) -> ThreadPoolExecutor:

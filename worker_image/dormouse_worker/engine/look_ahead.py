@@ -5,7 +5,8 @@ The host then schedules and prepares while the device computes, and neither wait
     device    | A1 | A2 | A3 | …        A2 goes on from the tokens of A1, which only the device knows yet
     host      A2 A1' A3 A2' …           A1' = the output of A1 has come
 
-A sequence that ends with A1 by its token is in A2 all the same: what A2 says of it counts for nothing.
+A sequence that ends with A1 by its token is in A2 all the same: what A2 says of it counts for nothing. One that a
+grammar binds is in one batch only: how many tokens it gets is known when they are.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dormouse_worker.engine.request import Request
 
 
 class LookAhead:
-    """Implements `InFlight`: a request may be in each batch."""
+    """Implements `InFlight`: a request may be in each batch, but for those that grammars bind."""
 
     def __init__(self, max_model_len: int) -> None:
         self._max_model_len = max_model_len
@@ -39,7 +40,13 @@ class LookAhead:
     def choose(self, running: Sequence[Request]) -> list[Request]:
         """See `InFlight`: all that may get a token beyond what is promised."""
         limit = self._max_model_len
-        return [request for request in running if not request.is_leaving and request.gets_more(limit)]
+        return [
+            request
+            for request in running
+            if not request.is_leaving
+            and request.gets_more(limit)
+            and not (request.is_bound and request.request_id in self)
+        ]
 
     def depart(self, batch: Batch) -> None:
         """See `InFlight`."""

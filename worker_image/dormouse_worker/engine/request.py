@@ -13,7 +13,7 @@ from dormouse_worker.engine.prefix import BlockHash, hash_block, root_hash
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A sequence that grows by one token per step.
+    """A sequence that grows by one token per step, and by those that its grammar forces behind it.
 
     Three lengths, `num_computed_tokens < num_tokens` while it lives and `num_prompt_tokens <= num_tokens`:
     computed tokens have keys and values in the cache, or will have them once the batches under way have come; the rest
@@ -39,12 +39,14 @@ class Request:
     num_told_logprobs: int = 0  # set by the engine: prompt log-probabilities sent
     num_prompt_tokens: int = field(init=False)
     wants_prompt_logprobs: bool = field(init=False)  # every prompt token goes through a pass that keeps its logits
+    is_bound: bool = field(init=False)  # by a grammar: how many tokens a batch brings is known when it has come
     _block_hashes: list[BlockHash] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         assert self.prompt_token_ids, "a request has at least one prompt token"
         self.num_prompt_tokens = len(self.prompt_token_ids)
         self.wants_prompt_logprobs = self.sampling.prompt_logprobs is not None
+        self.is_bound = self.sampling.grammar is not None
 
     @property
     def is_held(self) -> bool:
@@ -103,6 +105,11 @@ class Request:
     def keep_promise(self, token_id: int) -> None:
         """A batch has come and brought this token."""
         self.num_promised_tokens -= 1
+        self.output_token_ids.append(token_id)
+
+    def append_forced(self, token_id: int) -> None:
+        """The token behind the last one is known, too; the next batches compute them in one go."""
+        assert not self.num_promised_tokens, "a batch under way would be at another place"
         self.output_token_ids.append(token_id)
 
     def start_over(self) -> None:

@@ -1,10 +1,11 @@
 """Decides who computes what in the next forward pass. By priority, then first come, first served; prompts in chunks.
 
-Each pass gives every running sequence its pending tokens (one while decoding, a chunk of its prompt before) within a
-token budget, then admits waiting sequences into what is left. A sequence is admitted with blocks for all tokens it
-has, so (windows apart) only decoding ever needs a further block. When none is left the last running sequence in line
-is preempted: its blocks go to host memory if there is room, else they are freed and it is computed anew; it waits in
-its old place in line. The first in line is never preempted, and one sequence always fits: so there is always progress.
+Each pass gives every running sequence its pending tokens (one while decoding, more where a grammar forced some, a chunk
+of its prompt before) within a token budget, then admits waiting sequences into what is left. A sequence is admitted
+with blocks for all tokens it has, so (windows apart) only decoding ever needs a further block. When none is left the
+last running sequence in line is preempted: its blocks go to host memory if there is room, else they are freed and it is
+computed anew; it waits in its old place in line. The first in line is never preempted, and one sequence always fits: so
+there is always progress.
 There is no aging: a steady stream of requests that go first starves those of a lower priority, as in vLLM.
 
 With several batches in flight a request keeps its blocks until the last output it is in has come: an abort waits for
@@ -191,12 +192,19 @@ class Scheduler:
         request.start_over()
         insort(self._waiting, request, key=_in_line)
 
-    def _record(self, request: Request, token: SampledToken) -> Progress:
-        request.keep_promise(token.token_id)
-        reason = request.finish_reason(self.limits.max_model_len)
+    def _record(self, request: Request, sampled: SampledToken) -> Progress:
+        token_ids, longest = [sampled.token_id], self.limits.max_model_len
+        request.keep_promise(sampled.token_id)
+        reason = request.finish_reason(longest)
+        for token_id in sampled.forced:
+            if reason is not None:
+                break
+            token_ids.append(token_id)
+            request.append_forced(token_id)
+            reason = request.finish_reason(longest)
         if reason is not None:
             self._let_go(request)
-        return Progress(request, token, reason)
+        return Progress(request, token_ids, sampled, reason)
 
     def _schedule_running(self, current: Pass, chosen: list[Request]) -> None:
         """Put the chosen into the pass in line order, each with its blocks; preempts from the line's far end.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,6 +117,7 @@ class FakeExecutor:
         self.fail_once: dict[str, Exception] = {}
         self.not_finite: set[str] = set()  # requests whose logits are not finite from now on
         self.preparations: dict[str, Preparation] = {}  # grammar → who compiles it
+        self.most_forced = 0  # tokens that bound requests get behind a sampled one: what the model would say there
         self.stuck: dict[str, str] = {}  # requests whose grammars leave no token from now on, and why
         self._windows = windows
         self._profiled = False
@@ -268,7 +269,15 @@ class FakeExecutor:
         sequence = self._sequences[request_id]
         token = next_token(*(self._read(sequence, group) for group in range(len(self._windows))))
         sequence.tokens.append(token)
-        return SampledToken(request_id, token)
+        return SampledToken(request_id, token, forced=tuple(self._force(sequence)))
+
+    def _force(self, sequence: FakeSequence) -> Iterator[int]:
+        new, tokens = sequence.new, sequence.tokens
+        longest = min(len(new.prompt_token_ids) + new.sampling.max_tokens, self.report.max_model_len)
+        count = tokens[-1] % (self.most_forced + 1) if new.sampling.grammar is not None else 0
+        for _ in range(min(count, longest - len(tokens))):
+            tokens.append(next_token(*visible_tokens(tokens, self._windows)))
+            yield tokens[-1]
 
     def _read(self, sequence: FakeSequence, group: int) -> list[int]:
         """Return the cached tokens that the last one sees."""

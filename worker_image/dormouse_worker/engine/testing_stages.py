@@ -52,14 +52,14 @@ class StagedFakeExecutor(FakeExecutor):
         """Note the tokens that come with the batch."""
         untold, self._untold = self._untold, []
         for token in [each for each in untold if each.request_id in self._sequences]:
-            self._sequences[token.request_id].tokens.append(token.token_id)
+            self._sequences[token.request_id].tokens += [token.token_id, *token.forced]
         busy = {request_id for other in self.under_way for request_id in other.request_ids}
         assert not busy & set(batch.request_ids), "a request is in one batch at most"
 
     def _end(self, output: ModelOutput) -> None:
         """Know nothing of the tokens before a batch brings them."""
         for token in output.sampled:
-            self._sequences[token.request_id].tokens.pop()
+            del self._sequences[token.request_id].tokens[-1 - len(token.forced) :]
 
     def _compute(self, batch: Batch) -> ModelOutput:
         if self._is_lost and not batch.is_fresh:
@@ -87,7 +87,10 @@ class AheadFakeExecutor(StagedFakeExecutor):
         return True
 
     def _begin(self, batch: Batch) -> None:
-        del batch  # whatever is promised is known here
+        """Whatever is promised is known here, but not how many tokens a bound sequence gets."""
+        busy = {request_id for other in self.under_way for request_id in other.request_ids}
+        both = [self._sequences[key].new for key in busy & set(batch.request_ids) if key in self._sequences]
+        assert all(new.sampling.grammar is None for new in both), "its next tokens may be several"
 
     def _end(self, output: ModelOutput) -> None:
         del output  # and stays so

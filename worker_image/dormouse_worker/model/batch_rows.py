@@ -12,7 +12,13 @@ from dormouse_worker.engine.batch import NewSequence
 from dormouse_worker.engine.grammars import Matcher
 from dormouse_worker.model.attention.interface import Ints
 from dormouse_worker.model.sampling.native_sampler import Draws, describe_draws
-from dormouse_worker.model.sampling.sampling_row import Bits, is_plain, needs_logits_only, takes_likeliest
+from dormouse_worker.model.sampling.sampling_row import (
+    Bits,
+    is_plain,
+    needs_logits_only,
+    takes_forced,
+    takes_likeliest,
+)
 from dormouse_worker.model.scratch import address_of
 
 
@@ -32,6 +38,7 @@ class RankSequence:
         "request_id",
         "row",
         "sampling",
+        "takes_forced",
         "takes_likeliest",
     )
 
@@ -43,6 +50,7 @@ class RankSequence:
         self.takes_likeliest = takes_likeliest(new.sampling)
         self.is_plain = is_plain(new.sampling)
         self.needs_logits_only = needs_logits_only(new.sampling)
+        self.takes_forced = takes_forced(new.sampling)
         self.matcher: Matcher | None = None  # set with the first mask
         self.allowed: Bits | None = None  # set by `constraints` before each token, where a grammar binds it
         self.asks_for_prompt = new.sampling.prompt_logprobs is not None
@@ -76,6 +84,12 @@ class RankSequence:
     def position(self) -> int:
         """Return how long the output is."""
         return int(self._counts[self.row]) - self.num_prompt_tokens
+
+    @property
+    def num_left(self) -> int:
+        """Return how many tokens may follow at most."""
+        longest = len(self._tokens) - 1  # see `InputBatch`
+        return min(self.sampling.max_tokens - self.position, longest - int(self._counts[self.row]))
 
 
 _row, _num_prompt_tokens, _token_address, _sampling = (

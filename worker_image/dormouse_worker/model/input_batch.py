@@ -75,13 +75,14 @@ class InputBatch:
             if any(scheduled.new_block_ids):
                 self._append_blocks(scheduled)
 
-    def append(self, request_id: str, token_id: int) -> None:
-        """Note the token that was sampled for a sequence; nothing happens if it was released meanwhile."""
+    def append(self, request_id: str, *token_ids: int) -> None:
+        """Note what was sampled for a sequence, or forced; nothing happens if it was released meanwhile."""
         sequence = self._sequences.get(request_id)
         if sequence is not None:
             row = sequence.row
-            self._token_ids[row, self._num_tokens[row]] = token_id
-            self._num_tokens[row] += 1
+            end = self._num_tokens[row] + len(token_ids)
+            self._token_ids[row, self._num_tokens[row] : end] = token_ids
+            self._num_tokens[row] = end
 
     def append_each(self, batch_rows: BatchRows, token_ids: list[int] | int) -> None:
         """Note a token for each of these sequences."""

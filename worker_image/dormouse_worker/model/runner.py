@@ -12,7 +12,8 @@ from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.engine.grammars import Grammars
 from dormouse_worker.model.attention.interface import AttentionBackend
 from dormouse_worker.model.attention.native import NativeBackend
-from dormouse_worker.model.constraints import Stuck, begin_masks
+from dormouse_worker.model.batch_rows import BatchRows
+from dormouse_worker.model.constraints import Stuck, add_forced, begin_masks
 from dormouse_worker.model.forward.choose import ForwardPaths
 from dormouse_worker.model.forward.in_torch import TorchForward
 from dormouse_worker.model.graphs import DecodeGraphs
@@ -142,14 +143,22 @@ class ModelRunner:
         output = self._answers.answer(wanted, logits, self._input)
         if stuck:
             output = msgspec.structs.replace(output, stuck=stuck | output.stuck)
+        if wanted.batch_rows.bound and self._grammars is not None:
+            output = add_forced(self._grammars, wanted.batch_rows, output)
         if self._model.layout.world_size == 1:
-            self._input.append_each(wanted.batch_rows, [token.token_id for token in output.sampled])
+            self._append(wanted.batch_rows, output.sampled)
         return output
+
+    def _append(self, batch_rows: BatchRows, sampled: Sequence[SampledToken]) -> None:
+        self._input.append_each(batch_rows, [token.token_id for token in sampled])
+        if batch_rows.bound:
+            for token in sampled:
+                self._input.append(token.request_id, *token.forced)
 
     def append_sampled(self, tokens: Sequence[SampledToken]) -> None:
         """Note what was sampled for sequences of an earlier batch; for those that were released since, nothing."""
         for token in tokens:
-            self._input.append(token.request_id, token.token_id)
+            self._input.append(token.request_id, token.token_id, *token.forced)
 
     @torch.inference_mode()
     def _move(self, batch: Batch) -> None:

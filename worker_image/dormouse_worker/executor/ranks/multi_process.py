@@ -143,7 +143,9 @@ class MultiProcessExecutor:
             raise self._out_of_step(replies)
         self._raise_failed(replies)
         output = self._value(replies.answers[self._sampler], ModelOutput)
-        self._untold += [SampledToken(token.request_id, token.token_id) for token in output.sampled]
+        self._untold += [
+            SampledToken(token.request_id, token.token_id, forced=token.forced) for token in output.sampled
+        ]
         return output
 
     def start_profile(self, directory: str) -> None:

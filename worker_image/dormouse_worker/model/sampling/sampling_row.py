@@ -84,5 +84,11 @@ def needs_logits_only(sampling: Sampling) -> bool:
     return is_plain(sampling) and not has_penalties(sampling) and sampling.grammar is None
 
 
+def takes_forced(sampling: Sampling) -> bool:
+    """Return whether a token that its grammar forces is what it would sample, and nothing else is told of it."""
+    is_alone = not sampling.allowed_token_ids and not sampling.bad_words_token_ids
+    return sampling.grammar is not None and sampling.logprobs is None and is_alone
+
+
 def _has_masks(sampling: Sampling) -> bool:
     return bool(sampling.allowed_token_ids or sampling.bad_words_token_ids or sampling.logit_bias)
