@@ -7,7 +7,6 @@ takes nothing new, and what has not ended after the policy's `drain_s` is ended 
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -15,6 +14,7 @@ from functools import partial
 from itertools import count
 from typing import Protocol
 
+from bench.pools_picture import Stretch
 from bench.pools_trace import Call, Model, Trace
 from dormouse_cli.load.figures import percentile
 from dormouse_operator.decide.pools.arbiter import Decision
@@ -63,7 +63,11 @@ class Outcome:
     longest_pause_s: float = 0.0  # of such a stream
     switches: int = 0
     switching_s: float = 0.0  # of slots that computed for nobody, since somebody left or came
-    held_s: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))  # by model
+    stretches: list[Stretch] = field(default_factory=list)  # who had which slot, until its last call had ended
+
+    def held_s(self, model: int) -> float:
+        """Return for how long a model had a slot, all in all."""
+        return sum(found.end_s - found.start_s for found in self.stretches if found.model == model)
 
     @property
     def goodput(self) -> float:
@@ -109,6 +113,9 @@ class World:
             self._now_s, _, happen = heapq.heappop(self._events)
             happen()
             self._decide()
+        for slot in self._slots.values():
+            if slot.phase is SlotPhase.HELD:
+                self._note(slot, self._trace.seconds)
         return self.outcome
 
     @property
@@ -219,10 +226,15 @@ class World:
         slot = self._slots[name]
         if slot.leaving is None or self._running[name] or name in self._still_since_s:
             return
-        number = number_of(slot.leaving)
         self._still_since_s[name] = self._now_s
-        self.outcome.held_s[number] += (self._now - slot.holders[0].since).total_seconds()
-        self._after(self._trace.models[number].sleep_s, partial(self._asleep, name))
+        self._note(slot, self._now_s)
+        self._after(self._trace.models[number_of(slot.leaving)].sleep_s, partial(self._asleep, name))
+
+    def _note(self, slot: Slot, end_s: float) -> None:
+        """Remember that a slot was its holder's until then."""
+        holding = slot.holders[0]
+        start_s = (holding.since - START).total_seconds()
+        self.outcome.stretches.append(Stretch(slot.name, number_of(holding.replica), start_s, max(start_s, end_s)))
 
     def _asleep(self, name: str) -> None:
         self._slots[name] = let_go(self._slots[name], self._now)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
 
+from bench.pools_picture import Stretch, Window, draw
 from bench.pools_rivals import LeastRecentlyUsed, Ours, Static
 from bench.pools_trace import Call, Model, Trace, busy_pair, make_trace
 from bench.pools_world import PREFILL_S, World
@@ -33,7 +35,8 @@ def test_an_idle_holder_leaves_at_once_and_a_busy_one_when_its_calls_have_ended_
     assert waits(outcome) == [1.0, 1.5, 4.0], "1 s of it woke at 11.5 and worked till 14.5"
     assert (outcome.switches, outcome.lost, outcome.parked) == (2, 0, 0)
     assert outcome.switching_s == 1.0 + 1.5 + 1.5
-    assert outcome.held_s[0] == pytest.approx(9.0)
+    assert outcome.stretches == [Stretch("0", 0, 1.0, 10.0), Stretch("0", 1, 11.5, 14.5), Stretch("0", 0, 16.0, 100.0)]
+    assert (outcome.held_s(0), outcome.held_s(1)) == (93.0, 3.0)
 
 
 def test_a_stream_that_does_not_end_is_parked_and_goes_on_where_it_was():
@@ -77,3 +80,25 @@ def test_the_pair_calls_one_slot_all_the_time():
     found = busy_pair()
     assert found.num_slots == 1
     assert max(later.at_s - call.at_s for call, later in zip(found.calls, found.calls[1:], strict=False)) < 20
+
+
+def test_the_picture_has_a_box_for_each_stretch_in_the_window_and_cuts_it_at_the_edges():
+    stretches = [
+        Stretch("0", 0, 0.0, 90.0),
+        Stretch("0", 1, 100.0, 110.0),
+        Stretch("1", 30, 150.0, 900.0),
+        Stretch("0", 2, 200.0, 210.0),
+    ]
+    drawn = draw("title", {"ours": stretches, "LRU": stretches[:1]}, 2, Window(80.0, 200.0))
+    boxes = re.findall(r'<rect x="([0-9.]+)" y="(\d+)" width="([0-9.]+)" height="18" fill="(#\w+)"', drawn)
+    assert [(float(x), float(width)) for x, _, width, _ in boxes] == [
+        (70.0, 66.7),
+        (203.3, 66.7),
+        (536.7, 333.3),
+        (70.0, 66.7),
+    ]
+    assert [color for *_, color in boxes] == ["#0072b2", "#e69f00", "#bbbbbb", "#0072b2"]
+    first, second, below, other_panel = (int(y) for _, y, *_ in boxes)
+    assert first == second < below < other_panel
+    assert "title" in drawn
+    assert drawn.count("1.33333 min") == 2
