@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, floor
 
 from dormouse_operator.model import Rollout
 
@@ -17,18 +19,16 @@ class Limits:
 
 def surge_limits(rollout: Rollout, wanted: int) -> Limits:
     """Return the limits of Surge: a share of surge is rounded up, one of unavailability down; never both 0."""
-    surge = _resolve(rollout.max_surge, wanted, round_up=True)
-    unavailable = _resolve(rollout.max_unavailable, wanted, round_up=False)
+    surge = ceil(_pods(rollout.max_surge, wanted))
+    unavailable = floor(_pods(rollout.max_unavailable, wanted))
     return Limits(surge, unavailable if surge else max(1, unavailable))
 
 
 def in_place_limits(rollout: Rollout, wanted: int) -> Limits:
     """Return the limits of SleepSwap and Recreate: no pod more, and always at least one at a time."""
-    return Limits(0, max(1, _resolve(rollout.max_unavailable, wanted, round_up=False)))
+    return Limits(0, max(1, floor(_pods(rollout.max_unavailable, wanted))))
 
 
-def _resolve(value: int | str, wanted: int, *, round_up: bool) -> int:
-    if isinstance(value, int):
-        return value
-    hundredths = int(value.removesuffix("%")) * wanted
-    return -(-hundredths // 100) if round_up else hundredths // 100
+def _pods(value: int | str, wanted: int) -> Fraction:
+    """Return a number of pods, or a share of those wanted as it is before rounding."""
+    return Fraction(value) if isinstance(value, int) else Fraction(int(value.removesuffix("%")) * wanted, 100)

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from dormouse_operator.decide.pools.commands import DeletePod, EndEngine, Sleep, Wait
+from dormouse_operator.decide.pools.leaving import observed
 from dormouse_operator.decide.pools.transitions import go_deeper
 from dormouse_operator.model.pools import GIB, SlotPhase, WayOut
 from dormouse_operator.testing.nouns import NOW
-from tests.operator_.decide.pools.nouns import POLICY, A, C, later, replica, tenant, yielding
+from tests.operator_.decide.pools.nouns import POLICY, A, C, later, replica, tenant, tenants, yielding
 from tests.operator_.decide.pools.steps import (
     ABSENT,
     ASLEEP,
@@ -32,6 +33,11 @@ def deeper(slot, *there):
     written = step(slot, *there).slot
     assert (written.phase, written.since, written.epoch) == (SlotPhase.YIELDING, NOW, 8)
     return written.way_out
+
+
+def test_a_replica_of_which_nothing_is_observed_is_absent():
+    assert observed({}, A) == tenant(A, ABSENT)
+    assert observed(tenants(tenant(A, RISING)), A) == tenant(A, RISING)
 
 
 def test_who_does_not_drain_is_ended_at_the_deadline_and_not_before():
