@@ -68,6 +68,7 @@ REMEDIES: Mapping[str, str] = {
     "Profiled": NOTHING,
     "InsufficientMemory": "lower maxModelLen, maxNumSeqs or maxNumBatchedTokens, or give the worker more memory",
     "MaxModelLenTooLarge": "lower maxModelLen to what the message says, or give the worker more memory",
+    "WrongDevice": "delete the pod: its claim gave it another device than its pool's slot has",
     "ReportOutOfBounds": "report it: a worker measured what cannot be",
     "NoReports": "wait",
     "WaitingForReports": "wait: it ends by itself",

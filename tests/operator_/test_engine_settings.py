@@ -28,6 +28,7 @@ ELSEWHERE = {  # what of a worker's settings is no word of spec.engine
 OF_THE_PROGRAM = {  # what no user of the resource says
     *("model", "model_impl", "memory_limit_bytes", "tokenizer_cache", "profile_cache", "threads"),
     *("attention_backend", "worker_cls", "worker_extension_cls"),
+    *("device_memory_budget_bytes", "expected_device"),  # a grant's words
 }
 OTHER = {  # a value that is not the default
     "device": "cpu",

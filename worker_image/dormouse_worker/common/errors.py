@@ -76,6 +76,10 @@ class HubUnreachable(WorkerError):
     """The hub gave no answer, or an error of its own; trying again may help."""
 
 
+class WrongDevice(WorkerError):
+    """The worker sees another device than the one that it is meant to use."""
+
+
 class InvalidArgument(WorkerError):
     """A command carries a value outside its limits."""
 

@@ -105,6 +105,18 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     memory_limit_bytes: Annotated[
         int, _flag("cpu: the memory to share (default: the container's limit)", "SIZE", ge=0)
     ] = 0
+    device_memory_budget_bytes: Annotated[
+        int,
+        _flag(
+            "most to take of the device's memory, where that is less than the share (default: the share alone); "
+            "a grant brings its own",
+            "SIZE",
+            ge=0,
+        ),
+    ] = 0
+    expected_device: Annotated[
+        str, _flag("start on this GPU only, by its UUID (default: on any); a grant brings its own", "UUID")
+    ] = ""
     kv_cache_memory_bytes: Annotated[
         int, _flag("exact size of the KV cache instead of the measured rest", "SIZE", ge=0)
     ] = 0

@@ -2,13 +2,14 @@
 
 import pytest
 
-from dormouse_worker.common.errors import InvalidSettings
+from dormouse_worker.common.errors import InvalidSettings, WrongDevice
 from dormouse_worker.model.device.check import (
     ANY,
     DTYPE_CAPABILITY,
     QUANTIZERS,
     check_device,
     find_quantizer,
+    require_device,
     resolve_dtype,
 )
 
@@ -104,3 +105,17 @@ def test_a_quantizers_own_dtype_is_chosen_where_nobody_names_another():
 def test_every_quantizers_oldest_device_computes_in_one_of_its_dtypes(name):
     needs = QUANTIZERS[name]
     assert any(DTYPE_CAPABILITY.get(dtype, ANY) <= needs.capability for dtype in needs.dtypes or ("float16",))
+
+
+@pytest.mark.parametrize(
+    "expected", ["", "GPU-1", "GPU-2,GPU-1", "GPU-2, GPU-1", "MIG-1", "gpu-7-of-node", "GPU-2,gpu-7"]
+)
+def test_the_expected_device_or_one_that_can_not_be_compared_is_taken(expected):
+    require_device("GPU-1", expected)
+    require_device("cpu", expected)
+
+
+@pytest.mark.parametrize("expected", ["GPU-2", "MIG-2", "GPU-2,GPU-3"])
+def test_another_device_than_expected_is_named_with_it(expected):
+    with pytest.raises(WrongDevice, match=f"sees the device GPU-1, and was granted {expected}"):
+        require_device("GPU-1", expected)

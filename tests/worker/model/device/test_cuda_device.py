@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dormouse_worker.common.errors import InvalidSettings
+from dormouse_worker.common.errors import InvalidSettings, WrongDevice
 from dormouse_worker.common.host import Host
 from dormouse_worker.model.device.arena import Arena
 from dormouse_worker.model.device.cuda import CudaDevice, cut, open_cuda_device, open_memory
@@ -185,4 +185,13 @@ def test_a_driver_too_old_is_told_before_a_context_is_made(bindings, monkeypatch
     bindings.version = 12040
     with pytest.raises(InvalidSettings, match="driver offers CUDA 12"):
         open_cuda_device(Host(), open_calls=lambda: CudaCalls(bindings))
+    assert not bindings.has_context
+
+
+def test_another_device_than_the_granted_one_is_told_before_a_context_is_made(bindings, monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", "12.4")
+    bindings.version = 12040
+    granted = "GPU-00000000-0000-0000-0000-000000000001"
+    with pytest.raises(WrongDevice, match=f"this worker sees the device GPU-.*, and was granted {granted}"):
+        open_cuda_device(Host(), open_calls=lambda: CudaCalls(bindings), expected=granted)
     assert not bindings.has_context

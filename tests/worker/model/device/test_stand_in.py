@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dormouse_worker.common.errors import InsufficientMemory, InvalidSettings
+from dormouse_worker.common.errors import InsufficientMemory, InvalidSettings, WrongDevice
 from dormouse_worker.common.host import Host
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.common.stand_in import DEVICES_VARIABLE, has_gpu, has_stand_in
@@ -48,23 +48,31 @@ def test_cuda_is_a_stand_in_where_the_environment_names_some(settings, environ, 
 
 @pytest.mark.parametrize(
     ("wanted", "index", "name"),
-    [("", 0, "gpu-0"), ("", 1, "gpu-1"), ("gpu-1", 0, "gpu-1"), ("gpu.example.com/node/gpu-1", 0, "gpu-1")],
+    [
+        ("", 0, "gpu-0"),
+        ("", 1, "gpu-1"),
+        ("gpu-1", 0, "gpu-1"),
+        ("gpu.example.com/node/gpu-1", 0, "gpu-1"),
+        ("gpu.example.com/node/gpu-1, gpu-0", 0, "gpu-1"),
+        ("gpu.example.com/node/gpu-1, gpu-0", 1, "gpu-0"),
+    ],
 )
 def test_a_device_is_had_by_its_name_or_its_place(root, wanted, index, name):
     assert choose_device(root, wanted, index) == name
 
 
 @pytest.mark.parametrize(
-    ("wanted", "index", "words"),
+    ("wanted", "index", "error", "words"),
     [
-        ("", 2, "3 devices are wanted; .* has gpu-0, gpu-1"),
-        ("gpu-7", 0, "'gpu-7' is wanted; .* has gpu-0, gpu-1"),
-        ("..", 0, "has gpu-0, gpu-1"),
-        ("notes", 0, "has gpu-0, gpu-1"),
+        ("", 2, InvalidSettings, "3 devices are wanted; .* has gpu-0, gpu-1"),
+        ("gpu-1", 1, InvalidSettings, "2 devices are wanted of 'gpu-1'; .* has gpu-0, gpu-1"),
+        ("gpu-7", 0, WrongDevice, "'gpu-7' is wanted; .* has gpu-0, gpu-1"),
+        ("..", 0, WrongDevice, "has gpu-0, gpu-1"),
+        ("notes", 0, WrongDevice, "has gpu-0, gpu-1"),
     ],
 )
-def test_a_device_that_is_not_there_is_refused_with_those_that_are(root, wanted, index, words):
-    with pytest.raises(InvalidSettings, match=words):
+def test_a_device_that_is_not_there_is_refused_with_those_that_are(root, wanted, index, error, words):
+    with pytest.raises(error, match=words):
         choose_device(root, wanted, index)
 
 

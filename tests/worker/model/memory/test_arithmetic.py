@@ -110,6 +110,11 @@ def report(limit=None, measured=MEASURED, **overrides):
     )
 
 
+def fit(limit=None, measured=MEASURED, **overrides):
+    """Raise unless what `report` returns can serve."""
+    require_fit(report(limit, measured, **overrides), settings(**{"gpu_memory_utilization": 0.5, **overrides}))
+
+
 @pytest.mark.parametrize(
     ("limit", "overrides", "num_blocks", "limited_by"),
     [
@@ -120,6 +125,31 @@ def report(limit=None, measured=MEASURED, **overrides):
         (Limit(8 * GIB, is_known=False), {}, 1024, "kvCacheMemory default 1.0 GiB (no memory limit is set)"),
         (Limit(GIB, is_known=False), {}, 12, "kvCacheMemory default 1.0 GiB (no memory limit is set)"),
         (Limit(8 * GIB, is_known=False), {"kv_cache_memory_bytes": 3 * MIB}, 3, "kvCacheMemory"),
+        (
+            Limit(2 * GIB, is_known=True),
+            {"device_memory_budget_bytes": GIB - 1},
+            519,
+            "device memory budget 1024.0 MiB",
+        ),
+        (Limit(2 * GIB, is_known=True), {"device_memory_budget_bytes": GIB + 1}, 524, "memory limit 2.00 GiB"),
+        (
+            Limit(8 * GIB, is_known=False),
+            {"device_memory_budget_bytes": 600 * MIB},
+            96,
+            "device memory budget 600.0 MiB",
+        ),
+        (
+            Limit(2 * GIB, is_known=True),
+            {"device_memory_budget_bytes": 512 * MIB, "device": "cuda", "tensor_parallel_size": 2},
+            8,
+            "device memory budget 512.0 MiB",
+        ),
+        (
+            Limit(GIB, is_known=True),
+            {"device_memory_budget_bytes": GIB, "device": "cpu", "tensor_parallel_size": 2},
+            8,
+            "device memory budget 512.0 MiB",
+        ),
     ],
 )
 def test_what_is_left_makes_blocks_and_it_is_said_what_bounds_them(limit, overrides, num_blocks, limited_by):
@@ -142,9 +172,9 @@ def test_on_the_cpu_swapped_blocks_share_the_memory_and_on_a_gpu_they_do_not():
 
 def test_swap_space_counts_against_an_exact_cache():
     exact = {"gpu_memory_utilization": 1.0, "kv_cache_memory_bytes": 1500 * MIB}
-    require_fit(report(**exact))
+    fit(**exact)
     with pytest.raises(InsufficientMemory, match=r"swap space 64\.0 MiB and a cache of 1\.46 GiB exceed"):
-        require_fit(report(**exact, swap_space_bytes=64 * MIB))
+        fit(**exact, swap_space_bytes=64 * MIB)
 
 
 GRAPHS = dataclasses.replace(MEASURED, graph_bytes=200 * MIB, measured_by="nvml")
@@ -171,7 +201,7 @@ def test_graphs_take_from_the_cache_and_stand_in_the_report():
 def test_a_gpus_errors_name_its_own_shares_and_knobs(overrides, words):
     limit = Limit(700 * MIB, is_known=True, name="device memory")
     with pytest.raises(InsufficientMemory, match=words):
-        require_fit(report(limit, GRAPHS, **GPU_MEMORY, **overrides))
+        fit(limit, GRAPHS, **GPU_MEMORY, **overrides)
 
 
 def test_a_gpus_cache_is_bounded_by_its_memory():
@@ -180,12 +210,12 @@ def test_a_gpus_cache_is_bounded_by_its_memory():
 
 
 def test_a_report_that_fits_passes():
-    require_fit(report())
+    fit()
 
 
 def test_not_one_block_is_insufficient_memory_with_numbers_and_knobs():
     with pytest.raises(InsufficientMemory) as caught:
-        require_fit(report(Limit(900 * MIB, is_known=True)))
+        fit(Limit(900 * MIB, is_known=True))
     for part in (
         "900.0 MiB",
         "450.0 MiB",
@@ -200,20 +230,40 @@ def test_not_one_block_is_insufficient_memory_with_numbers_and_knobs():
 
 def test_an_exact_cache_above_the_memory_is_insufficient_memory():
     with pytest.raises(InsufficientMemory, match=r"cache of 2\.00 GiB exceed the 2\.00 GiB .* lower kvCacheMemory"):
-        require_fit(report(kv_cache_memory_bytes=2 * GIB))
+        fit(kv_cache_memory_bytes=2 * GIB)
 
 
 def test_an_exact_cache_below_one_block_is_insufficient_memory():
     with pytest.raises(InsufficientMemory, match="kvCacheMemory 1000 is less than one block of 1048576 bytes"):
-        require_fit(report(kv_cache_memory_bytes=1000))
+        fit(kv_cache_memory_bytes=1000)
 
 
 def test_a_model_length_above_the_blocks_names_both_numbers_and_the_knob():
     with pytest.raises(
         MaxModelLenTooLarge, match=r"hold 112 tokens, the model length is 128 .*set maxModelLen to at most 112"
     ):
-        require_fit(report(kv_cache_memory_bytes=7 * MIB))
+        fit(kv_cache_memory_bytes=7 * MIB)
 
 
 def test_the_default_cache_is_one_gib():
     assert gib(DEFAULT_KV_CACHE_BYTES) == "1.00 GiB"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({}, r"the device memory budget of 490\.0 MiB leaves no block of 1048576 bytes beside weights 100\.0 MiB"),
+        (
+            {"kv_cache_memory_bytes": MIB},
+            r"rounding 4\.0 MiB and a cache of 1\.0 MiB exceed the device memory budget of 490\.0 MiB",
+        ),
+    ],
+)
+def test_a_budget_that_is_too_small_is_named(overrides, words):
+    fit(device_memory_budget_bytes=700 * MIB)
+    with pytest.raises(InsufficientMemory, match=words):
+        fit(device_memory_budget_bytes=490 * MIB, **overrides)
+
+
+def test_a_budget_may_be_that_of_an_exact_cache():
+    fit(device_memory_budget_bytes=511 * MIB, kv_cache_memory_bytes=7 * MIB, block_size=128)

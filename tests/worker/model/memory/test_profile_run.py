@@ -121,3 +121,9 @@ def test_another_model_setting_device_rank_or_number_of_threads_is_another(direc
     write_tiny_model(directory, hidden_size=64)
     keys.add(make_key(settings(directory, **cache), RANK))
     assert len({key.digest() for key in keys}) == len(keys) == 6
+
+
+def test_a_grants_words_make_no_other_profile(directory, tmp_path):
+    cache = {"profile_cache": str(tmp_path / "cache")}
+    granted = settings(directory, **cache, device_memory_budget_bytes=1 << 30, expected_device="GPU-1")
+    assert make_key(granted, RANK) == make_key(settings(directory, **cache), RANK)

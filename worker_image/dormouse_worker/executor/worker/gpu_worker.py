@@ -18,7 +18,7 @@ class GpuWorker(RankWorker):
 
     def make_device(self) -> Device:
         """See `RankWorker`."""
-        device = open_cuda_device(self.host)
+        device = open_cuda_device(self.host, expected=self.settings.expected_device)
         self._nvml = open_nvml(device.name)
         return device
 

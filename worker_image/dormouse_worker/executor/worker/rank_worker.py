@@ -137,7 +137,7 @@ class RankWorker(WorkerBase):
             self.meter,
             self._run_profile,
         )
-        require_fit(self._report)
+        require_fit(self._report, self.settings)
         return self._report.num_gpu_blocks, self._report.num_cpu_blocks
 
     def get_memory_report(self) -> MemoryReport | None:

@@ -20,7 +20,12 @@ class StandInWorker(RankWorker):
 
     def make_device(self) -> StandInDevice:
         """See `RankWorker`."""
-        self._stand_in = open_stand_in(self.host, index=self.layout.tensor_rank)
+        self._stand_in = open_stand_in(
+            self.host,
+            index=self.layout.tensor_rank,
+            wanted=self.settings.expected_device,
+            budget_bytes=self.settings.device_memory_budget_bytes,
+        )
         return self._stand_in
 
     def nvml_own_bytes(self) -> int | None:
@@ -32,7 +37,8 @@ class StandInWorker(RankWorker):
         counts = super().determine_num_available_blocks()
         report = self.get_memory_report()
         assert report is not None, "it was just made"
-        self._memory().expect_activations(report.peak_activation_bytes)
+        memory = self._memory()  # its arenas hold the weights, in whole pages: what these have to spare was counted too
+        memory.expect_activations(max(0, report.weights_bytes + report.peak_activation_bytes - memory.used_bytes))
         return counts
 
     def submit(self, batch: Batch) -> Callable[[], ModelOutput]:

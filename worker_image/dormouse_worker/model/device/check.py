@@ -1,4 +1,4 @@
-"""Whether a device can compute a model, from what config.json says; asked before anything is loaded. Pure.
+"""Whether a device is the one that is meant, and can compute a model by its config.json; asked at first. Pure.
 
 What transformers' quantizers do on a device too old for them is to fall back to a multiple of the memory, or to fail in
 the first forward pass. Both are told here instead, with the knob to turn.
@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from dormouse_worker.common.errors import InvalidSettings
+from dormouse_worker.common.errors import InvalidSettings, WrongDevice
 
 Capability = tuple[int, int]
 ANY: Capability = (0, 0)
+UUID_PREFIXES = ("GPU-", "MIG-")  # of a name that means one device anywhere; what else a driver says is its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,19 @@ QUANTIZERS: Mapping[str, Needs] = MappingProxyType(
         "torchao_int4": Needs((8, 0), ("bfloat16",)),
     }
 )
+
+
+def require_device(name: str, expected: str) -> None:
+    """Raise WrongDevice if this is not the expected device, or none of several that a comma divides; "" = any is.
+
+    Only UUIDs are compared: a claim's driver may call devices as it likes. Without NVML a slice bears the prefix of a
+    whole GPU (see `device_names`), so the prefix does not count.
+    """
+    wanted = [part.strip() for part in expected.split(",") if part.strip()]
+    if not wanted or not all(part.startswith(UUID_PREFIXES) for part in (name, *wanted)):
+        return
+    if name[4:] not in {part[4:] for part in wanted}:
+        raise WrongDevice(f"this worker sees the device {name}, and was granted {expected}: nothing was loaded on it")
 
 
 def check_device(name: str, capability: Capability | None, dtype: str, config: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 
 from dormouse_worker.common.host import Host
+from dormouse_worker.model.device.check import require_device
 from dormouse_worker.model.device.cuda_calls import CudaCalls, open_cuda, require_capability, require_driver
 from dormouse_worker.model.device.cuda_driver import CudaDriver, device_names
 from dormouse_worker.model.device.host_driver import HostDriver
@@ -117,15 +118,18 @@ def open_memory(calls: CudaCalls, ordinal: int, free_bytes: Callable[[], int] | 
     return made[-1], change if change.num_bytes >= 0 else Change(CONTEXT_BYTES, is_certain=False)
 
 
-def open_cuda_device(host: Host, ordinal: int = 0, open_calls: Callable[[], CudaCalls] = open_cuda) -> CudaDevice:
+def open_cuda_device(
+    host: Host, ordinal: int = 0, open_calls: Callable[[], CudaCalls] = open_cuda, *, expected: str = ""
+) -> CudaDevice:
     """Return one GPU of those that this process sees, before anything else of CUDA has run in it.
 
     torch finds the context that is made here, so that both speak of the same memory. Raises InvalidSettings where there
-    is no GPU, or driver and device are too old for this torch.
+    is no GPU, or driver and device are too old for this torch, and WrongDevice where it is not the expected one.
     """
     calls = open_calls()
     require_driver(calls, torch.version.cuda)
     found = find_device(device_names(calls, ordinal))
+    require_device(found.name, expected)
     memory, context = open_memory(calls, ordinal, found.free_bytes)
     require_capability(memory.capability, torch.cuda.get_arch_list())
     memory.make_current()

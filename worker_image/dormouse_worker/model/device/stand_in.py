@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dormouse_worker.common.errors import InsufficientMemory, InvalidSettings
+from dormouse_worker.common.errors import InsufficientMemory, InvalidSettings, WrongDevice
 from dormouse_worker.common.host import Host
 from dormouse_worker.common.stand_in import DEVICES_VARIABLE
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
@@ -62,8 +62,7 @@ def open_stand_in(
 ) -> StandInDevice:
     """Return a device of those in the folder that the environment names, and take its context.
 
-    `wanted` is what a grant calls it; without one it is the one at this index. Raises InvalidSettings,
-    InsufficientMemory.
+    `wanted` and `index` are as in `choose_device`. Raises InvalidSettings, WrongDevice, InsufficientMemory.
     """
     root = Path(environ[DEVICES_VARIABLE])
     name = choose_device(root, wanted, index)
@@ -76,20 +75,20 @@ def open_stand_in(
 
 
 def choose_device(root: Path, wanted: str, index: int) -> str:
-    """Return the name of a device's folder. Raises InvalidSettings naming those that there are.
+    """Return the name of a device's folder: the one at this index of those that are wanted; "" = of all there are.
 
-    A device may be wanted by the name alone, or as claims tell it: DRIVER/POOL/NAME.
+    A comma divides several. Each may be wanted by its name alone, or as claims tell it: DRIVER/POOL/NAME. Raises
+    InvalidSettings where there are too few, WrongDevice where the wanted one is not there; both name those that are.
     """
     names = sorted(path.parent.name for path in root.glob(f"*/{MEMORY}"))
-    there = ", ".join(names) or "none"
-    if wanted:
-        name = wanted.rpartition("/")[2]
-        if name not in names:
-            raise InvalidSettings(f"the device {wanted!r} is wanted; {DEVICES_VARIABLE} {root} has {there}")
-        return name
-    if index >= len(names):
-        raise InvalidSettings(f"{index + 1} devices are wanted; {DEVICES_VARIABLE} {root} has {there}")
-    return names[index]
+    chosen = [part.strip().rpartition("/")[2] for part in wanted.split(",")] if wanted else names
+    there = f"{DEVICES_VARIABLE} {root} has {', '.join(names) or 'none'}"
+    if index >= len(chosen):
+        of_those = f" of {wanted!r}" if wanted else ""
+        raise InvalidSettings(f"{index + 1} devices are wanted{of_those}; {there}")
+    if chosen[index] not in names:
+        raise WrongDevice(f"the device {wanted!r} is wanted; {there}")
+    return chosen[index]
 
 
 def copy_bytes(target: torch.Tensor, source: torch.Tensor) -> None:

@@ -13,6 +13,8 @@ from dormouse_worker.common.settings import EngineSettings
 DEFAULT_KV_CACHE_BYTES = 1 << 30  # the cache's size where neither a limit nor kvCacheMemory is set
 RESIDENT_MEMORY, DEVICE_FREE_MEMORY, NVML = "resident memory", "device free memory", "nvml"  # ways to measure
 EXACT = "kvCacheMemory"  # what bounds the cache where its size was set
+BUDGET = "device memory budget"  # what bounds it where a grant, or the flag, leaves less than the share
+ROUNDING_BYTES = 4 << 20  # of a budget, kept back: the cache's memory comes in whole pages of 2 MiB, its pools aligned
 GRAPH_BYTES_PER_LAYER = 256 << 10  # of one CUDA graph
 
 
@@ -115,15 +117,33 @@ def estimate_graph_bytes(sizes: Sequence[int], *, num_layers: int, row_bytes: in
     return len(sizes) * num_layers * GRAPH_BYTES_PER_LAYER + max(sizes, default=0) * row_bytes
 
 
+def usable_bytes(settings: EngineSettings, total_bytes: int, device: str) -> int:
+    """Return how much of the memory to share this worker may use: its share of it, or its budget if that is less."""
+    share_bytes = int(total_bytes * settings.gpu_memory_utilization)
+    return min(share_bytes, budget_bytes(settings, device) or share_bytes)
+
+
+def budget_bytes(settings: EngineSettings, device: str) -> int:
+    """Return this rank's budget, 0 = none. On the CPU the ranks of a stage share one device."""
+    ranks = settings.tensor_parallel_size if device == "cpu" else 1
+    return settings.device_memory_budget_bytes // ranks
+
+
 def cache_bytes(settings: EngineSettings, limit: Limit, measured: Measured, device: str) -> tuple[int, str]:
     """Return the cache's size, possibly negative, and what bounds it."""
     taken_bytes = measured.needed_bytes + shared_swap(device, settings.swap_space_bytes)
-    usable = int(limit.total_bytes * settings.gpu_memory_utilization) - taken_bytes
+    usable = usable_bytes(settings, limit.total_bytes, device) - taken_bytes
     if settings.kv_cache_memory_bytes:
         return settings.kv_cache_memory_bytes, EXACT
+    if _is_budget_least(settings, limit.total_bytes, device):
+        return usable - ROUNDING_BYTES, f"{BUDGET} {gib(budget_bytes(settings, device))}"
     if not limit.is_known:
         return min(DEFAULT_KV_CACHE_BYTES, usable), "kvCacheMemory default 1.0 GiB (no memory limit is set)"
     return usable, f"{limit.name} {gib(limit.total_bytes)}"
+
+
+def _is_budget_least(settings: EngineSettings, total_bytes: int, device: str) -> bool:
+    return 0 < budget_bytes(settings, device) == usable_bytes(settings, total_bytes, device)
 
 
 def shared_swap(device: str, swap_bytes: int) -> int:
@@ -164,8 +184,9 @@ def make_report(
     )
 
 
-def require_fit(report: MemoryReport) -> None:
+def require_fit(report: MemoryReport, settings: EngineSettings) -> None:
     """Raise InsufficientMemory or MaxModelLenTooLarge, with the numbers and the knobs, unless the report can serve."""
+    has_budget = _is_budget_least(settings, report.total_bytes, report.device)
     words = CPU_WORDS if report.device == "cpu" else DEVICE_WORDS
     taken = report.weights_bytes + report.peak_activation_bytes + report.non_torch_bytes + report.graph_bytes
     shares = (
@@ -179,14 +200,25 @@ def require_fit(report: MemoryReport) -> None:
     if swap_bytes:
         taken += swap_bytes
         shares += f", swap space {gib(swap_bytes)}"
-    if is_exact and taken + report.kv_cache_bytes > report.total_bytes:
+    most = report.total_bytes
+    if has_budget:
+        most = budget_bytes(settings, report.device)
+        taken += ROUNDING_BYTES
+        shares += f", rounding {gib(ROUNDING_BYTES)}"
+    if is_exact and taken + report.kv_cache_bytes > most:
+        there = f"{BUDGET} of {gib(most)}" if has_budget else f"{gib(most)} there are"
         raise InsufficientMemory(
-            f"{shares} and a cache of {gib(report.kv_cache_bytes)} exceed the {gib(report.total_bytes)} there are; "
+            f"{shares} and a cache of {gib(report.kv_cache_bytes)} exceed the {there}; "
             f"lower kvCacheMemory or {words.more}"
         )
     if is_exact and report.num_gpu_blocks == 0:
         raise InsufficientMemory(
             f"kvCacheMemory {report.kv_cache_bytes} is less than one block of {report.block_bytes} bytes; raise it"
+        )
+    if report.num_gpu_blocks == 0 and has_budget:
+        raise InsufficientMemory(
+            f"the {BUDGET} of {gib(most)} leaves no block of {report.block_bytes} bytes beside {shares}; "
+            f"raise it or lower {words.less}"
         )
     if report.num_gpu_blocks == 0:
         usable = int(report.total_bytes * report.gpu_memory_utilization)

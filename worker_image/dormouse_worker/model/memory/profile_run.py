@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from dormouse_worker.common.ipc import MemoryReport
 from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.settings import EngineSettings
@@ -92,11 +94,15 @@ def profile_memory(
 
 
 def make_key(settings: EngineSettings, rank: ProfiledRank) -> ProfileKey:
-    """Return the name of this worker's profile. Reads the headers of the model's files."""
+    """Return the name of this worker's profile. Reads the headers of the model's files.
+
+    What a grant says is no part of it: the same is measured, and is held against each start's bounds.
+    """
+    ungranted = msgspec.structs.replace(settings, device_memory_budget_bytes=0, expected_device="")
     files = check_model_files(settings.model_path, settings.load_format, rank.layout)
     return ProfileKey(
         model_digest=digest_model(files),
-        settings_digest=settings.digest(),
+        settings_digest=ungranted.digest(),
         device=f"{rank.device}, rank {rank.rank}, {rank.threads} threads",
         versions=software_versions(),
     )
