@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from dormouse_operator.errors import WorkerRefused
 from dormouse_operator.model import DeviceGrant, Pod, Worker, WorkerState
-from dormouse_operator.testing.workers import FakeWorker, FakeWorkers
+from dormouse_operator.testing.workers import RISING, FakeWorker, FakeWorkers
 
 _HOLDS_NOTHING = {WorkerState.STANDBY, WorkerState.ASLEEP}
 
@@ -40,7 +40,9 @@ class PooledWorker(FakeWorker):
     instance: int = 1
     grant: DeviceGrant | None = None
     slot_epoch: int = 0  # the highest that it has heard of
+    revoked_epoch: int = 0  # at which its last grant was taken back
     refused_slot_epoch: int = 0
+    told_missing_bytes: int = 0  # by its last prepared wake
     refuses: set[str] = field(default_factory=set)  # of "sleep", "wake": what it refuses, for as long as it is in here
     hangs: set[str] = field(default_factory=set)  # of "sleep 1", "wake", …: what it never answers
 
@@ -53,23 +55,28 @@ class PooledWorker(FakeWorker):
             grant=self.grant,
             needs_grant=True,
             refused_slot_epoch=self.refused_slot_epoch,
-            missing_bytes=self.missing_bytes if self.refused_slot_epoch else 0,
+            missing_bytes=self.told_missing_bytes,
         )
 
     def grant_device(self, epoch: int, grant: DeviceGrant, instance: str) -> None:
-        """Take a grant, unless it is meant for another instance, or older than one that is known."""
+        """Take a grant, unless it is meant for another instance, was taken back, or is older than one that is known."""
         self._begin("grant", epoch)
         if instance not in {"", str(self.instance)}:
             raise WorkerRefused(f"FAILED_PRECONDITION: instance {instance} is not {self.instance}")
+        if grant.slot_epoch == self.revoked_epoch:
+            raise WorkerRefused(f"FAILED_PRECONDITION: slot_epoch {grant.slot_epoch} was revoked")
+        if self.grant is not None and self.grant.slot_epoch == grant.slot_epoch and self.grant != grant:
+            raise WorkerRefused(f"FAILED_PRECONDITION: slot_epoch {grant.slot_epoch} was granted with other words")
         self._hear(grant.slot_epoch)
         self.grant = grant
 
     def revoke_device(self, epoch: int, slot_epoch: int) -> None:
         """Lose the grant."""
         self._begin("revoke", epoch)
+        if self.grant is not None and slot_epoch >= self.slot_epoch:
+            self._require(*_HOLDS_NOTHING)
         self._hear(slot_epoch)
-        self._require(*_HOLDS_NOTHING)
-        self.grant = None
+        self.grant, self.revoked_epoch = None, slot_epoch
 
     def initialize_cache(self, epoch: int, count: int) -> None:
         """Allocate, under a grant."""
@@ -90,7 +97,8 @@ class PooledWorker(FakeWorker):
         """Reserve the memory, under a grant."""
         self._require_grant()
         self._refuse("wake")
-        if self.missing_bytes:
+        self.told_missing_bytes = 0 if self.state in RISING else self.missing_bytes
+        if self.told_missing_bytes:
             self.refused_slot_epoch = self.slot_epoch
         super(PooledWorker, self).prepare_wake_up(epoch)
 
@@ -98,7 +106,7 @@ class PooledWorker(FakeWorker):
         """Take the memory, under a grant: from STANDBY an engine loads first."""
         self._require_grant()
         super(PooledWorker, self).wake_up(epoch)
-        self.refused_slot_epoch = 0
+        self.told_missing_bytes = 0
         self.device.take(self)
 
     def restart(self) -> None:
@@ -106,7 +114,8 @@ class PooledWorker(FakeWorker):
         super(PooledWorker, self).restart()
         self.device.give_back(self)
         self.state, self.sleep_level, self.grant = WorkerState.STANDBY, 3, None
-        self.instance, self.slot_epoch, self.refused_slot_epoch = self.instance + 1, 0, 0
+        self.instance, self.slot_epoch, self.revoked_epoch = self.instance + 1, 0, 0
+        self.refused_slot_epoch, self.told_missing_bytes = 0, 0
         self.running_requests = 0
 
     def _hear(self, slot_epoch: int) -> None:

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from dormouse_operator.errors import CredentialRefused, WorkerError, WorkerRefused, WorkerUnreachable
-from dormouse_operator.model import DeviceGrant, Failure, Pod, Report, Worker, WorkerState
+from dormouse_operator.model import AT_REST, DeviceGrant, Failure, Pod, Report, Worker, WorkerState
 
 GIB = 2**30
 _UNMEASURED = {WorkerState.STARTING, WorkerState.LOADING, WorkerState.FAILED, WorkerState.STANDBY}
+RISING = {WorkerState.STARTING, WorkerState.LOADING, WorkerState.PROFILED, WorkerState.INITIALIZING}
 
 
 @dataclass(slots=True)
@@ -37,7 +38,7 @@ class FakeWorker:
     engine_failures: int = 0  # since its container started
     last_engine_failure: Failure | None = None
     engine_failed: datetime | None = None
-    has_report: bool = False  # in FAILED: whether it had measured before
+    has_report: bool = False  # in FAILED and STANDBY: whether it had measured before
     commands: list[str] = field(default_factory=list)
     arguments: tuple[str, ...] = ()  # of the last swap
     swapping_to: str = ""  # digest of the engine that starts beside this one
@@ -136,7 +137,7 @@ class FakeWorker:
     def prepare_sleep(self, epoch: int, *, abort: bool, request_counter: int | None = None) -> None:
         """Close, and be idle."""
         self._begin("abort" if abort else "prepare_sleep", epoch)
-        if self.state is WorkerState.ASLEEP:
+        if self.state in AT_REST:
             return
         self._require(WorkerState.READY, WorkerState.DRAINING)
         if request_counter not in {None, self.request_counter}:
@@ -153,6 +154,8 @@ class FakeWorker:
         if level == 3:
             self.end_engine()
             return
+        if self.state is WorkerState.STANDBY:
+            return
         if self.state is WorkerState.ASLEEP:
             self.sleep_level = max(self.sleep_level, level)
             return
@@ -164,9 +167,10 @@ class FakeWorker:
         self.sleep_level = level
 
     def end_engine(self) -> None:
-        """Go to STANDBY, from whatever state."""
+        """Go to STANDBY, from whatever state. What was measured is still so."""
+        self.has_report = self.has_report or self.state not in _UNMEASURED
         self.state, self.allocated, self.kept, self.running_requests = WorkerState.STANDBY, 0, 0, 0
-        self.sleep_level, self.failure, self.has_report = 3, None, False
+        self.sleep_level, self.failure = 3, None
 
     def grant_device(self, epoch: int, grant: DeviceGrant, instance: str) -> None:
         """Refuse: only a worker of a pool takes a grant."""
@@ -181,16 +185,16 @@ class FakeWorker:
     def prepare_wake_up(self, epoch: int) -> None:
         """Reserve the memory."""
         self._begin("prepare_wake_up", epoch)
-        self._require(WorkerState.ASLEEP, WorkerState.READY, WorkerState.STANDBY)
+        self._require(WorkerState.ASLEEP, WorkerState.READY, WorkerState.STANDBY, *RISING)
 
     def wake_up(self, epoch: int) -> None:
         """Bring the memory back, or end a drain."""
         self._begin("wake_up", epoch)
         self.sleep_level = 0
         if self.state is WorkerState.STANDBY:
-            self.state = WorkerState.LOADING
+            self.state, self.has_report = WorkerState.LOADING, False
             return
-        if self.state is WorkerState.READY:
+        if self.state in {WorkerState.READY, *RISING}:
             return
         self._require(WorkerState.ASLEEP, WorkerState.DRAINING)
         if self.state is WorkerState.ASLEEP:

@@ -19,6 +19,7 @@ from dormouse_api.v1 import inference_pb2_grpc as inference_rpc
 from dormouse_api.v1 import worker_control_pb2 as control_pb
 from dormouse_api.v1 import worker_control_pb2_grpc as control_rpc
 from dormouse_worker.common.ipc import AddRequest, State
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.front.app import Front, Ports, Seams
 from dormouse_worker.front.engine.status_board import Changes
 from dormouse_worker.front.testing import engine_settings, front_settings, write_model
@@ -36,6 +37,7 @@ class House:
 
     front: Front
     engines: list[InProcessEngine]
+    started: list[EngineSettings]  # what each engine was started with
     ports: Ports
     stop: asyncio.Event
     running: asyncio.Task
@@ -160,7 +162,7 @@ def open_house(model_path):
         tracer=None,
         **settings,
     ):
-        engines, spawns = [InProcessEngine(script or Script())], Changes()
+        engines, started, spawns = [InProcessEngine(script or Script())], [], Changes()
         if not loaded:
             engines[0].loaded.clear()
 
@@ -168,6 +170,7 @@ def open_house(model_path):
             async def spawn(socket_path):
                 if engines[-1].is_spawned:
                     engines.append(make_engine(settings))
+                started.append(settings)
                 process = await engines[-1].spawn(socket_path)
                 spawns.notify()
                 return process
@@ -187,7 +190,7 @@ def open_house(model_path):
             aio.insecure_channel(f"127.0.0.1:{ports.inference}") as serving,
             aio.insecure_channel(f"127.0.0.1:{ports.control}") as control,
         ):
-            house = House(front, engines, ports, stop, running, serving, control, spawns)
+            house = House(front, engines, started, ports, stop, running, serving, control, spawns)
             try:
                 if ready:
                     await house.make_ready()

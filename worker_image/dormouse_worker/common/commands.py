@@ -11,7 +11,8 @@ from collections.abc import Collection
 import msgspec
 
 WEIGHTS, KV_CACHE = TAGS = ("weights", "kv_cache")  # what can sleep apart, in the order in which it wakes
-LEVELS = (1, 2)  # of sleep: 1: weights stay in host memory; 2: they are dropped
+LEVELS = (1, 2)  # of an engine's sleep: 1: weights stay in host memory; 2: they are dropped
+STANDBY_LEVEL = 3  # of a worker's: the front ends the engine, which is never told of it
 LIGHTEST, DEEPEST = LEVELS  # whatever sleeps stays as deep as it is, so the lightest only gives a reservation back
 
 

@@ -34,8 +34,8 @@ ALLOWED_IN: Mapping[str, tuple[State, ...]] = MappingProxyType(
     {
         "InitializeCache": (State.PROFILED, State.READY, State.DRAINING),
         "AbortAll": _ANY,
-        "PrepareSleep": (State.READY, State.DRAINING, State.ASLEEP),
-        "Sleep": (State.READY, State.DRAINING, State.ASLEEP),
+        "PrepareSleep": (State.READY, State.DRAINING, State.ASLEEP, State.STANDBY),
+        "Sleep": (State.READY, State.DRAINING, State.ASLEEP, State.STANDBY),  # level 3: any
         "PrepareWakeUp": (State.ASLEEP, State.READY),
         "WakeUp": (State.ASLEEP, State.READY, State.WAKING),  # WAKING: comes after the wake under way
         "SwapEngine": (State.READY, State.DRAINING, State.ASLEEP),
@@ -64,6 +64,9 @@ RETRY_AFTER_S: Mapping[State, float] = MappingProxyType(
     }
 )
 
+# On the way from an engine's start to service. A wake changes nothing there: what it asks for is under way.
+RISING: frozenset[State] = frozenset({State.STARTING, State.LOADING, State.PROFILED, State.INITIALIZING})
+
 # States in which the engine loop comes round; in the others it is inside one long piece of work.
 STEPPING: frozenset[State] = frozenset({State.PROFILED, State.READY, State.DRAINING, State.ASLEEP})
 
@@ -90,4 +93,6 @@ def describe(state: State, sleep_level: int) -> str:
     """Return the state in words, as they end the sentence 'the worker is …'."""
     if state is State.ASLEEP:
         return f"asleep at level {sleep_level}"
+    if state is State.STANDBY:
+        return "in standby"
     return state.lower()

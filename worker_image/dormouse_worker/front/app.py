@@ -7,6 +7,7 @@ import logging
 import shutil
 import tempfile
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ from dormouse_worker.front.engine.actuation import Actuation
 from dormouse_worker.front.engine.command_queue import CommandQueue
 from dormouse_worker.front.engine.config import EngineConfig, Served
 from dormouse_worker.front.engine.first_reading import FirstReading, Patience
+from dormouse_worker.front.engine.grants import Grants
 from dormouse_worker.front.engine.link import SpawnFor
 from dormouse_worker.front.engine.restarts import RestartLimits
 from dormouse_worker.front.engine.standalone import agree_with_itself, invitation
@@ -58,7 +60,7 @@ logger = logging.getLogger(__name__)
 SPARE_BYTES = 1 << 20  # so far beyond the limit gRPC lets a message in, to be refused with a sentence of ours
 STOP_GRACE_S = 1.0  # what calls get to end after the requests are done: watchers end by themselves
 EXIT_DRAINED, EXIT_ENGINE_DIED = 0, 1
-_RESTING = frozenset({State.ASLEEP, State.WAKING})
+_RESTING = frozenset({State.ASLEEP, State.WAKING, State.STANDBY})
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
 
@@ -79,6 +81,7 @@ class Seams:
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     now: Callable[[], datetime] = field(default=lambda: datetime.now().astimezone())
     patience: Patience = field(default_factory=Patience)
+    instance: str = field(default_factory=lambda: uuid.uuid4().hex)  # of this run of the container
     warms_templates: bool = True  # starts what renders chats before the first one comes
 
 
@@ -108,7 +111,9 @@ class Front:
         read, without = (partial(how, settings, engine) for how in (self._read_edition, EngineConfig))
         self._reading = FirstReading(read, without, engine.model_path, seams.patience)
         self._tasks: list[asyncio.Task[None]] = []
-        self.worker = Worker(spawn_for(engine), Served(self._reading.soon()), clock=seams.clock, now=seams.now)
+        grants = Grants(seams.instance, needs_grant=settings.device_grants)
+        spawn_for, served = grants.spawning(spawn_for), Served(self._reading.soon())
+        self.worker = Worker(spawn_for(engine), served, grants, clock=seams.clock, now=seams.now)
         self._traces = _traces(tracer, self.worker)
         self._health = health.HealthServicer()
         self._socket_dir = Path(tempfile.mkdtemp(prefix="dormouse-"))  # only we may enter
@@ -117,10 +122,7 @@ class Front:
         self._swap = EngineSwap(
             self.worker, turns, actuation, Workshop(spawn_for, self._read_edition, self._socket_dir)
         )
-        control = ControlService(  # type: ignore[abstract]  # GrantDevice and RevokeDevice answer UNIMPLEMENTED
-            self.worker, turns, actuation, self._swap
-        )
-        self._make_servers(control)
+        self._make_servers(ControlService(self.worker, turns, actuation, self._swap))
         self._http = HttpDoor({"/metrics": self._metrics, "/healthz": self._healthz, "/readyz": self._readyz})
         limits = RestartLimits(settings.max_engine_restarts, settings.engine_restart_window_s)
         self._keeper = EngineKeeper(self.worker, self._socket_dir / "engine.sock", limits, sleep=seams.sleep)

@@ -88,6 +88,7 @@ def front_settings(**overrides: Any) -> FrontSettings:
         "max_engine_restarts": 0,
         "engine_restart_window_s": 600.0,
         "standalone": False,
+        "device_grants": False,
         "enable_reflection": False,
         "profiler_dir": "",
         "log_level": "INFO",

@@ -22,6 +22,7 @@ from dormouse_worker.common.ipc import EngineStatus, FrontMessage, State, StepOu
 from dormouse_worker.common.lifecycle import RETRY_AFTER_S, describe
 from dormouse_worker.front.api.wire import Counts, to_error, to_failure, to_status
 from dormouse_worker.front.engine.config import EngineConfig, Served
+from dormouse_worker.front.engine.grants import Grants
 from dormouse_worker.front.engine.link import EngineLink, EngineLost, Spawn
 from dormouse_worker.front.engine.status_board import Changes, Failure, StatusBoard
 from dormouse_worker.front.engine.watchdog import Watchdog, overdue
@@ -39,10 +40,17 @@ class Worker:
     """Implements `EngineEvents`. Composes the owners of state; owns only the epoch and whether the end has begun."""
 
     def __init__(
-        self, spawn: Spawn, served: Served, *, clock: Callable[[], float], now: Callable[[], datetime]
+        self,
+        spawn: Spawn,
+        served: Served,
+        grants: Grants,
+        *,
+        clock: Callable[[], float],
+        now: Callable[[], datetime],
     ) -> None:
         self.served = served
-        self.changes = Changes()  # state, failure and epoch
+        self.grants = grants
+        self.changes = grants.changes  # state, failure, epoch and grant
         self.load_changes = Changes()  # requests and steps
         self.board = StatusBoard(self.changes)
         self.metrics = WorkerMetrics(served.edition.model_name, clock=clock)
@@ -55,6 +63,8 @@ class Worker:
         self.step = IDLE
         self.epoch = 0
         self.swapping_to = ""  # settings digest of the engine that starts beside ours; "" = none does
+        self.wants_engine = True  # False: STANDBY, or on the way there
+        self.died_in = State.STARTING  # the state in which the last engine was lost
         self.is_ending = False
         self.is_gpu_unhealthy = False  # the engine ended because of its device, and is not started again
         self.last_failure: Failure | None = None  # why it ended then
@@ -63,6 +73,9 @@ class Worker:
         self.last_death = ""  # how the engine ended when nobody had asked it to
         self.died = asyncio.Event()  # it died, and is not started again
         self.end_wanted = asyncio.Event()  # Shutdown was called
+        if grants.standing.needs_grant:
+            self.wants_engine = False
+            self.stand_by(0.0)
 
     def __repr__(self) -> str:
         return f"Worker({self.board!r}, {self.requests!r}, epoch={self.epoch})"
@@ -107,6 +120,7 @@ class Worker:
         counts = Counts(self.epoch, self.requests.num_accepted, self.requests.num_running, self.requests.num_waiting)
         status = to_status(self.board, self.served.edition.identity, counts)
         status.swapping_to = self.swapping_to
+        self.grants.tell(status)
         if self.last_failure is not None:
             status.last_engine_failure.CopyFrom(to_failure(self.last_failure))
             status.last_engine_failure_unix_seconds = self.failed_at.timestamp() if self.failed_at else 0.0
@@ -184,6 +198,20 @@ class Worker:
         self.swapping_to = ""
         self.changes.notify()
 
+    def stand_by(self, seconds: float) -> None:
+        """Say that there is no engine, nor wanted. seconds: see `StatusBoard.stand_by`."""
+        self.wants_engine = False
+        self.grants.end()
+        self.board.stand_by(seconds)
+        self.metrics.on_status(self.board.engine)
+        self.load_changes.notify()
+
+    def leave_standby(self) -> None:
+        """Say that an engine is wanted again; its keeper starts it."""
+        self.wants_engine, self.died_in = True, State.STARTING
+        self.board.restart()
+        self.metrics.on_status(self.board.engine)
+
     def adopt(self, edition: EngineConfig, link: EngineLink, status: EngineStatus) -> None:
         """Follow another engine and its settings from now on. Nothing runs, and the old engine has ended."""
         assert len(self.requests) == 0, "closed and drained before"
@@ -213,7 +241,9 @@ class Worker:
     def on_lost(self) -> None:
         """See `EngineEvents`: every caller is told at once, and nobody is admitted until a new engine is READY."""
         self._take_load(IDLE)
-        if not self.is_ending:
+        self.grants.end()
+        if not self.is_ending and self.wants_engine:
+            self.died_in = self.board.state
             self.board.restart()
         self.requests.fail_all("the engine of this worker died" if not self.is_ending else "the worker shut down")
 

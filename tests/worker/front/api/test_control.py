@@ -167,7 +167,7 @@ async def test_a_sleep_while_loading_is_refused(open_house):
 
 
 @pytest.mark.parametrize("method", ["PrepareSleep", "Sleep"])
-@pytest.mark.parametrize("fields", [{"level": 3}, {"level": 0}, {"level": 2, "tags": ["graphs"]}])
+@pytest.mark.parametrize("fields", [{"level": 4}, {"level": 0}, {"level": 2, "tags": ["graphs"]}])
 async def test_other_levels_and_parts_are_refused(house, method, fields):
     refused = await house.refusal(house.operate(method, **fields))
     assert refused.code() is Code.INVALID_ARGUMENT
@@ -199,6 +199,8 @@ FENCED = {
     "Sleep": {"level": 2},
     "PrepareWakeUp": {},
     "WakeUp": {},
+    "GrantDevice": {"slot_epoch": 1},
+    "RevokeDevice": {"slot_epoch": 1},
     "SaveShardedState": {"directory": "/x"},
     "StartProfile": {},
     "StopProfile": {},

@@ -150,13 +150,21 @@ async def test_awake_there_is_nothing_to_prepare(house):
     assert await house.collect()
 
 
-@pytest.mark.parametrize("method", ["PrepareSleep", "PrepareWakeUp", "SaveShardedState"])
-async def test_while_it_loads_all_are_refused(open_house, method):
+@pytest.mark.parametrize("method", ["PrepareSleep", "SaveShardedState"])
+async def test_while_it_loads_nothing_else_is_done(open_house, method):
     async with open_house(ready=False, loaded=False) as house:
         await house.until_state(State.LOADING)
         fields = {"level": 1} if method == "PrepareSleep" else {}
         refused = await house.refusal(house.operate(method, **fields))
         assert (refused.code(), "loading" in refused.details()) == (Code.FAILED_PRECONDITION, True)
+
+
+async def test_a_wake_while_it_loads_asks_for_what_is_under_way(open_house):
+    async with open_house(ready=False, loaded=False) as house:
+        await house.until_state(State.LOADING)
+        assert (await house.operate("PrepareWakeUp")).missing_bytes == 0
+        assert (await house.operate("WakeUp")).state == pb.WORKER_STATE_LOADING
+        assert not house.engine.engine.commands
 
 
 async def test_weights_are_saved_where_the_operator_says(house):

@@ -38,6 +38,7 @@ OTHERWISE = {
     "--profiler-dir": "/traces",
     "--log-level": "DEBUG",
     "--master-port": "8",
+    "--device-grants": None,
 }
 ENVIRONMENTAL = {
     "pod_uid",

@@ -18,6 +18,7 @@ from dormouse_worker.common.ipc import State
 from dormouse_worker.front.app import Front, Seams
 from dormouse_worker.front.engine.config import EngineConfig, Served
 from dormouse_worker.front.engine.first_reading import FirstReading, Patience
+from dormouse_worker.front.engine.grants import Grants
 from dormouse_worker.front.testing import engine_settings, front_settings, write_model
 from dormouse_worker.front.worker import Worker
 
@@ -129,7 +130,8 @@ class Reading:
         self.answer = Future()
         without = partial(EngineConfig, front, engine)
         self.reading = FirstReading(self.answer.result, without, path, Patience(opens_s=0.0, fails_s=fails_s))
-        self.worker = Worker(None, Served(self.reading.soon()), clock=time.monotonic, now=lambda: datetime.now(UTC))
+        served, grants = Served(self.reading.soon()), Grants("", needs_grant=False)
+        self.worker = Worker(None, served, grants, clock=time.monotonic, now=lambda: datetime.now(UTC))
         self.task = asyncio.create_task(self.reading.hand_over_late(self.worker, self.never))
 
     async def never(self):

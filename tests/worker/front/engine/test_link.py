@@ -217,3 +217,30 @@ async def test_an_engine_ages_from_its_start_until_it_hangs_up(tmp_path):
 
 async def test_a_link_that_was_never_started_can_be_stopped():
     await EngineLink(InProcessEngine().spawn, Events(), ManualClock()).stop()
+
+
+async def test_an_engine_that_was_ended_is_no_death_and_another_one_can_follow(tmp_path):
+    engine = InProcessEngine()
+    link, events, _ = await connect(tmp_path, engine)
+    await link.end()
+    assert (link.is_alive, events.said[-1]) == (False, "lost")
+    link._spawn = InProcessEngine().spawn
+    events.said.clear()
+    await link.start(tmp_path / "s")
+    await events.until(State.PROFILED)
+    await link.stop()
+
+
+async def test_an_engine_that_is_ended_at_once_gets_no_time(tmp_path):
+    engine = Stubborn()
+    link, events, _ = await connect(tmp_path, engine, end_grace_s=600)
+    async with asyncio.timeout(10):
+        await link.end(at_once=True)
+    assert (await engine.wait(), events.said[-1]) == (-9, "lost")
+
+
+async def test_the_end_of_no_engine_is_nothing():
+    link = EngineLink(InProcessEngine().spawn, Events(), ManualClock())
+    await link.until_ended()
+    await link.end()
+    assert not link.is_alive

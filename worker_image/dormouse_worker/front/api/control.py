@@ -15,13 +15,15 @@ from dormouse_api.status import CallError
 from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2_grpc as rpc
 from dormouse_worker.common import commands
-from dormouse_worker.common.commands import LEVELS, TAGS, Command, Sleep
+from dormouse_worker.common.commands import LEVELS, STANDBY_LEVEL, TAGS, Command, Sleep
 from dormouse_worker.common.ipc import State
 from dormouse_worker.front.api.answers import answered
+from dormouse_worker.front.api.grants import read_grant, read_slot_epoch
 from dormouse_worker.front.api.wire import to_report
-from dormouse_worker.front.engine.actuation import Actuation, precondition, require
+from dormouse_worker.front.engine.actuation import Actuation
 from dormouse_worker.front.engine.command_queue import CommandQueue
 from dormouse_worker.front.engine.health import check_health
+from dormouse_worker.front.engine.refusals import precondition, require
 from dormouse_worker.front.engine.swap import EngineSwap, SwapOrder
 from dormouse_worker.front.telemetry.profiling import trace_directory
 from dormouse_worker.front.worker import Worker
@@ -61,10 +63,12 @@ class ControlService(rpc.WorkerControlServicer):
         del context  # the deadline cancels us
         self._worker.take_epoch(request.epoch)
         board = self._worker.board
-        await self._worker.changes.until(lambda: board.engine.report is not None or board.state is State.FAILED)
+        ends = {State.FAILED, State.STANDBY}
+        await self._worker.changes.until(lambda: board.engine.report is not None or board.state in ends)
         if board.failure is not None:
             raise precondition(f"{board.failure.reason}: {board.failure.message}")
-        assert board.engine.report is not None, "waited for it"
+        if board.engine.report is None:
+            raise precondition(f"nothing was measured yet, and {self._worker.words}: WakeUp first")
         return to_report(board.engine.report)
 
     @answered
@@ -72,6 +76,7 @@ class ControlService(rpc.WorkerControlServicer):
         """Allocate the agreed counts and open."""
         del context  # the command runs to its end, whoever hangs up
         self._worker.take_epoch(request.epoch)
+        self._worker.grants.require("InitializeCache")
         await self._run(commands.InitializeCache(request.num_gpu_blocks, request.num_cpu_blocks))
         self._worker.reopen()
         return self._worker.status()
@@ -89,8 +94,8 @@ class ControlService(rpc.WorkerControlServicer):
         del context  # hanging up while it drains opens the worker again
         self._worker.take_epoch(request.epoch)
         counter = request.request_counter if request.HasField("request_counter") else None
-        _sleep(request)  # what Sleep would refuse is refused before anybody is turned away
-        accepted = await self._actuation.prepare_sleep(counter, must_abort=_must_abort(request))
+        is_standby = _sleep(request) is None  # what Sleep would refuse is refused before anybody is turned away
+        accepted = await self._actuation.prepare_sleep(counter, must_abort=_must_abort(request), is_standby=is_standby)
         return pb.PrepareSleepResponse(request_counter=accepted)
 
     @answered
@@ -98,7 +103,11 @@ class ControlService(rpc.WorkerControlServicer):
         """Give the memory back, after what PrepareSleep does if nobody called it."""
         del context  # hanging up while it drains cancels the sleep; afterwards it goes on
         self._worker.take_epoch(request.epoch)
-        await self._actuation.sleep(_sleep(request), must_abort=_must_abort(request))
+        command = _sleep(request)
+        if command is None:
+            await self._actuation.stand_by(must_abort=_must_abort(request))
+        else:
+            await self._actuation.sleep(command, must_abort=_must_abort(request))
         return self._worker.status()
 
     @answered
@@ -115,6 +124,22 @@ class ControlService(rpc.WorkerControlServicer):
         del context  # the command runs to its end, whoever hangs up
         self._worker.take_epoch(request.epoch)
         await self._actuation.wake_up(commands.WakeUp(_tags(request.tags)))
+        return self._worker.status()
+
+    @answered
+    async def GrantDevice(self, request: pb.GrantDeviceRequest, context: Context) -> pb.WorkerStatus:
+        """Let the worker use the device."""
+        del context  # it is done at once
+        self._worker.take_epoch(request.epoch)
+        self._worker.grants.grant(read_grant(request), request.instance)
+        return self._worker.status()
+
+    @answered
+    async def RevokeDevice(self, request: pb.RevokeDeviceRequest, context: Context) -> pb.WorkerStatus:
+        """Take the grant back."""
+        del context  # what a prepared wake reserved is given back, whoever hangs up
+        self._worker.take_epoch(request.epoch)
+        await self._actuation.revoke(read_slot_epoch(request.slot_epoch))
         return self._worker.status()
 
     @answered
@@ -142,7 +167,8 @@ class ControlService(rpc.WorkerControlServicer):
         """Forget every cached prefix; running requests keep what they hold."""
         del context  # the command runs to its end, whoever hangs up
         self._worker.take_epoch(request.epoch)
-        await self._run(commands.ResetPrefixCache())
+        if self._worker.board.state is not State.STANDBY:  # there is no cache, nor anybody to ask
+            await self._run(commands.ResetPrefixCache())
         return pb.ResetPrefixCacheResponse()
 
     @answered
@@ -185,14 +211,23 @@ class ControlService(rpc.WorkerControlServicer):
         return await self._turns.run(partial(self._worker.command, command))
 
 
-def _sleep(request: pb.PrepareSleepRequest | pb.SleepRequest) -> Sleep:
-    """Return what is asked for. Raises CallError INVALID_ARGUMENT."""
-    if request.level not in LEVELS:
+def _sleep(request: pb.PrepareSleepRequest | pb.SleepRequest) -> Sleep | None:
+    """Return what the engine is asked for, None for its end: STANDBY. Raises CallError INVALID_ARGUMENT."""
+    tags = _tags(request.tags)
+    if request.level in LEVELS:
+        return Sleep(request.level, tags)
+    if request.level != STANDBY_LEVEL:
         raise CallError(
             grpc.StatusCode.INVALID_ARGUMENT,
-            f"level is {request.level}; allowed: 1 (weights stay in host memory) and 2 (they are dropped)",
+            f"level is {request.level}; allowed: 1 (weights stay in host memory), 2 (they are dropped) and "
+            "3 (the engine process ends)",
         )
-    return Sleep(request.level, _tags(request.tags))
+    if tags != TAGS:
+        raise CallError(
+            grpc.StatusCode.INVALID_ARGUMENT,
+            f"tags is {list(tags)}, level is 3, which ends the engine process: leave tags empty",
+        )
+    return None
 
 
 def _must_abort(request: pb.PrepareSleepRequest | pb.SleepRequest) -> bool:

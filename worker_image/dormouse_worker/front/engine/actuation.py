@@ -5,6 +5,9 @@
     PrepareWakeUp  the memory is reserved, or the missing bytes are told
     WakeUp         the memory returns, is verified, and callers are let in again
 
+Level 3 goes to STANDBY, and a wake from there starts an engine: `standby` does that. In a pool, taking memory needs a
+grant: `grants` knows of it.
+
 A caller that prepared and was never heard of again must not keep a worker closed or memory reserved: after
 `--prepared-timeout` a preparation is taken back.
 """
@@ -13,19 +16,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
-import grpc
-
 from dormouse_api.status import CallError
-from dormouse_worker.common.commands import LIGHTEST, AbortAll, PrepareWakeUp, Sleep, WakeUp
+from dormouse_worker.common.commands import LIGHTEST, TAGS, AbortAll, PrepareWakeUp, Sleep, WakeUp
 from dormouse_worker.common.ipc import State
-from dormouse_worker.common.lifecycle import why_not
+from dormouse_worker.common.lifecycle import RISING
 from dormouse_worker.front.engine.command_queue import CommandQueue
+from dormouse_worker.front.engine.refusals import precondition, require
+from dormouse_worker.front.engine.standby import Standby
 from dormouse_worker.front.worker import Worker
 
 logger = logging.getLogger(__name__)
+
+ABORT_GRACE_S = 5.0  # what an engine gets to say how its requests ended, before level 3 ends it
+_OPEN = frozenset({State.READY, State.DRAINING})
 
 
 class Actuation:
@@ -34,6 +40,7 @@ class Actuation:
     def __init__(self, worker: Worker, turns: CommandQueue) -> None:
         self._worker = worker
         self._turns = turns
+        self._standby = Standby(worker, turns)
         self._prepared: asyncio.TimerHandle | None = None  # ends it
 
     def __repr__(self) -> str:
@@ -41,16 +48,17 @@ class Actuation:
 
     async def drain(self, timeout_s: float) -> int:
         """Refuse new requests and wait for the running ones; return how many are left. Stays draining."""
-        if self._worker.board.state in {State.READY, State.DRAINING}:
+        if self._worker.board.state in _OPEN:
             self._worker.start_draining()
             await self._wait_until_drained(timeout_s or self._worker.settings.drain_timeout_s)
         return len(self._worker.requests)
 
-    async def prepare_sleep(self, request_counter: int | None, *, must_abort: bool) -> int:
+    async def prepare_sleep(self, request_counter: int | None, *, must_abort: bool, is_standby: bool = False) -> int:
         """Drain or abort, and stay closed; return the request counter. Raises CallError with everything as before."""
         self._turns.require_open()
-        require(self._worker, "PrepareSleep")
-        if self._worker.board.state is not State.ASLEEP:
+        with self._worker.grants.noting_refusals():
+            self._standby.require_possible() if is_standby else require(self._worker, "PrepareSleep")
+        if self._worker.board.state in _OPEN:
             self._check_counter(request_counter)
             was_prepared = self._forget_preparation()
             await self._close(must_abort=must_abort, reopens=was_prepared)
@@ -61,34 +69,91 @@ class Actuation:
         """Give the memory back. A sleep that fails leaves the worker as it was; hanging up while it drains, too."""
         self._turns.require_open()
         was_prepared = self._forget_preparation()
-        require(self._worker, "Sleep")
-        if self._worker.board.state is State.ASLEEP:
-            await self._turns.run(partial(self._worker.command, command))
+        with self._worker.grants.noting_refusals():
+            require(self._worker, "Sleep")
+        if self._worker.board.state is State.STANDBY:  # deeper than any
             return
-        reopens = await self._close(must_abort=must_abort, reopens=was_prepared)
-        await self._turns.run(partial(self._sleep_or_reopen, command, reopens=reopens))
+        act: Callable[[], Awaitable[object]] = partial(self._worker.command, command)
+        if self._worker.board.state is not State.ASLEEP:
+            reopens = await self._close(must_abort=must_abort, reopens=was_prepared)
+            act = partial(self._sleep_or_reopen, command, reopens=reopens)
+        with self._worker.grants.noting_refusals():
+            await self._turns.run(act)
+
+    async def stand_by(self, *, must_abort: bool) -> None:
+        """End the engine process, in any state. Refused while requests run, else nothing keeps it from its end."""
+        if await self._standby.join():
+            return
+        self._turns.require_open()
+        with self._worker.grants.noting_refusals():
+            self._standby.require_possible()
+        was_prepared = self._forget_preparation()
+        if self._worker.board.state in _OPEN:
+            await self._empty(must_abort=must_abort, reopens=was_prepared)
+        await self._standby.enter()
 
     async def prepare_wake_up(self, command: PrepareWakeUp) -> int:
         """Reserve; return the missing bytes, 0 = reserved until WakeUp, Sleep or the timeout."""
-        require(self._worker, "PrepareWakeUp")
-        missing_bytes = int(await self._turns.run(partial(self._worker.command, command)) or 0)
-        if missing_bytes == 0 and self._worker.board.state is State.ASLEEP:
+        worker = self._worker
+        with worker.grants.noting_refusals():
+            worker.grants.require("PrepareWakeUp")
+            missing_bytes = 0
+            if worker.board.state not in {State.STANDBY, *RISING}:  # there it takes what it finds free
+                require(worker, "PrepareWakeUp")
+                missing_bytes = int(await self._turns.run(partial(self._worker.command, command)) or 0)
+        worker.grants.note_missing(missing_bytes)
+        if missing_bytes == 0 and worker.board.state is State.ASLEEP:
             self._expect_second_phase("WakeUp", self._give_back)
         return missing_bytes
 
     async def wake_up(self, command: WakeUp) -> None:
-        """Wake, or end a draining, or a sleep that waits for it."""
+        """Wake, or end a draining, or a sleep that waits for it. Where an engine has to start, that begins only."""
         self._turns.require_open()
+        with self._worker.grants.noting_refusals():
+            self._worker.grants.require("WakeUp")
+            await self._wake_up(command)
+        self._worker.grants.note_missing(0)
+
+    async def revoke(self, slot_epoch: int) -> None:
+        """Take the grant back, and before that what a prepared wake has reserved under it. Raises CallError."""
+        worker = self._worker
+        worker.grants.check_revoke(slot_epoch, worker.board.engine)
+        if self._forget_preparation() and worker.board.state is State.ASLEEP:
+            await self._turns.run(self._sleep_again)
+        self._turns.require_none("RevokeDevice")
+        worker.grants.revoke(slot_epoch, worker.board.engine)
+
+    async def _wake_up(self, command: WakeUp) -> None:
+        worker = self._worker
         self._forget_preparation()
-        self._worker.reopen()
-        require(self._worker, "WakeUp")
-        if self._worker.board.state is not State.READY:
-            await self._turns.run(partial(self._worker.command, command))
+        if worker.board.state is State.STANDBY:
+            if command.tags != TAGS:
+                raise precondition(f"tags is {list(command.tags)}; in standby nothing wakes apart: leave them empty")
+            self._standby.leave()
+        if worker.board.state in RISING:
+            return
+        worker.reopen()
+        require(worker, "WakeUp")
+        if worker.board.state is not State.READY:
+            await self._turns.run(partial(worker.command, command))
 
     def take_over(self) -> bool:
         """Let nobody in, for whoever goes on from here instead of us; return whether a failure of his reopens."""
         was_prepared = self._forget_preparation()
         return self._worker.start_draining() or was_prepared
+
+    async def _empty(self, *, must_abort: bool, reopens: bool) -> None:
+        """Close, though the engine may hang or die meanwhile: then what runs is cut off, if that was asked for."""
+        grace_s = min(ABORT_GRACE_S, self._worker.settings.drain_timeout_s) if must_abort else None
+        try:
+            async with asyncio.timeout(grace_s):
+                await self._close(must_abort=must_abort, reopens=reopens)
+        except CallError:
+            if self._worker.board.state in _OPEN:
+                raise
+        except TimeoutError:
+            self._worker.start_draining()
+            self._worker.requests.fail_all("the worker goes to standby, and its engine does not answer")
 
     async def _close(self, *, must_abort: bool, reopens: bool) -> bool:
         """Let nobody in any more and wait until nothing runs; return whether a failure from now on reopens.
@@ -172,14 +237,3 @@ class Actuation:
         engine = self._worker.board.engine
         if engine.state is State.ASLEEP:
             await self._worker.command(Sleep(LIGHTEST, engine.sleeping_tags))
-
-
-def require(worker: Worker, call: str) -> None:
-    """Raise CallError FAILED_PRECONDITION unless the worker is in a state that allows the call."""
-    if why := why_not(call, worker.board.state, worker.board.engine.sleep_level):
-        raise precondition(why)
-
-
-def precondition(message: str) -> CallError:
-    """Return the error of a call that the worker's state does not allow."""
-    return CallError(grpc.StatusCode.FAILED_PRECONDITION, message)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 import grpc
 
@@ -54,11 +54,20 @@ class CommandQueue:
 
     def start_alone(self, why: str, command: Callable[[], Awaitable[T]]) -> asyncio.Task[T]:
         """Run a command and refuse all others until it ends. Only after `require_none`."""
+        return self._shut_for(why, self.start(command))
 
+    def start_ahead(self, why: str, command: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
+        """Run what ends the commands under way, without waiting for them; refuse all others until it ends.
+
+        Raises CallError while shut out.
+        """
+        self.require_open()
+        return self._shut_for(why, asyncio.create_task(command()))
+
+    def _shut_for(self, why: str, task: asyncio.Task[T]) -> asyncio.Task[T]:
         def open_again(_: asyncio.Task[T]) -> None:
             self._why_shut = ""
 
-        task = self.start(command)
         self._why_shut = why
         task.add_done_callback(open_again)
         return task

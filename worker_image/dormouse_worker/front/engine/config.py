@@ -29,6 +29,7 @@ FIXED: Mapping[str, str] = MappingProxyType(
         "max_engine_restarts": "--max-engine-restarts",
         "engine_restart_window_s": "--engine-restart-window",
         "standalone": "--standalone",
+        "device_grants": "--device-grants",
         "enable_reflection": "--enable-reflection",
         "profiler_dir": "--profiler-dir",
         "log_level": "--log-level",

@@ -8,6 +8,7 @@ import grpc
 
 from dormouse_api.status import CallError
 from dormouse_worker.common.commands import CheckHealth
+from dormouse_worker.common.ipc import State
 from dormouse_worker.common.lifecycle import COMPUTING
 from dormouse_worker.front.worker import Worker
 
@@ -15,8 +16,11 @@ from dormouse_worker.front.worker import Worker
 async def check_health(worker: Worker) -> float:
     """Return the seconds since the engine was last heard of. Raises CallError UNAVAILABLE, saying what is wrong.
 
-    While it loads or carries out a command nothing is asked of it: both take as long as they take.
+    While it loads or carries out a command nothing is asked of it: both take as long as they take. In STANDBY there is
+    none that could be ill.
     """
+    if worker.board.state is State.STANDBY:
+        return 0.0
     silence_s = worker.link.silence_s
     if not worker.link.is_alive or not worker.is_healthy:
         failure = worker.board.failure

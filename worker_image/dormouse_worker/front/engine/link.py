@@ -103,7 +103,8 @@ class EngineLink:
         self._process: EngineProcess | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()  # a stop waits for a start that is under way, or its process would be forgotten
-        self._is_stopping = False
+        self._is_stopping = False  # for good
+        self._is_ending = False  # the engine that is there: its end was asked for
         self.why_killed = ""  # of the last engine, if it was `kill` that ended it
 
     def __repr__(self) -> str:
@@ -166,13 +167,13 @@ class EngineLink:
             listener.close()
             raise
         self._started_s = self._last_message_s = self._clock()
-        self.why_killed = ""
+        self._is_ending, self.why_killed = False, ""
         self._supervisor = asyncio.create_task(self._supervise(self._process, listener, connection))
 
     async def until_ended(self) -> None:
-        """Wait until the engine that was started last has ended and everybody has been told."""
-        assert self._supervisor is not None, "started"
-        await asyncio.shield(self._supervisor)
+        """Wait until the engine that was started last has ended and everybody has been told; at once without one."""
+        if self._supervisor is not None:
+            await asyncio.shield(self._supervisor)
 
     def kill(self, why: str) -> None:
         """End the engine as a crash does, and tell who waits for it why; nothing happens if there is none."""
@@ -198,15 +199,23 @@ class EngineLink:
         return await answer
 
     async def stop(self) -> None:
-        """End the engine: ask, wait a little, kill. Safe when it was never started or has ended."""
+        """End the engine as `end` does, and start none from now on."""
         self._is_stopping = True
+        await self.end()
+
+    async def end(self, *, at_once: bool = False) -> None:
+        """End the engine: ask, wait a little, kill; `at_once`: kill. Nobody hears of a death.
+
+        Safe when it was never started or has ended. Another one may be started afterwards.
+        """
         async with self._starting:
             if self._supervisor is None or self._process is None:
                 return
-            if self._writer is None:
+            self._is_ending = True
+            if at_once or self._writer is None:
                 self._process.kill()
             self._close_socket()
-            await self._supervisor
+            await asyncio.shield(self._supervisor)
 
     async def _supervise(
         self,
@@ -228,7 +237,7 @@ class EngineLink:
                 connection.result()[1].close()
             self._lose()
         exit_code = await self._end(process, ended)
-        if not self._is_stopping:
+        if not self._is_asked_to_end:
             self.events.on_death(exit_code, process.last_words())
 
     async def _read_all(self, reader: asyncio.StreamReader) -> None:
@@ -271,13 +280,17 @@ class EngineLink:
             return EngineOverdue(f"the engine was killed: {self.why_killed}")
         return EngineLost("the engine died while it carried out the command")
 
+    @property
+    def _is_asked_to_end(self) -> bool:
+        return self._is_stopping or self._is_ending
+
     def _close_socket(self) -> None:
         if self._writer is not None:
             self._writer.close()
 
     async def _end(self, process: EngineProcess, ended: asyncio.Task[int]) -> int:
         """Return the exit code; kill a process that outlives its socket."""
-        grace_s = self._end_grace_s if self._is_stopping else BROKEN_GRACE_S
+        grace_s = self._end_grace_s if self._is_asked_to_end else BROKEN_GRACE_S
         with contextlib.suppress(TimeoutError):
             return await asyncio.wait_for(asyncio.shield(ended), grace_s)
         process.kill()

@@ -9,6 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
+import msgspec
+
+from dormouse_worker.common.commands import STANDBY_LEVEL, TAGS
 from dormouse_worker.common.ipc import EngineStatus, State
 from dormouse_worker.common.lifecycle import combine, is_allowed
 
@@ -123,11 +126,23 @@ class StatusBoard:
         self._draining = False
         self.changes.notify()
 
+    def stand_by(self, seconds: float) -> None:
+        """Say that there is no engine and shall be none; why it or the front failed is over. Its report stays.
+
+        seconds: what the end of the engine took; 0 = none was there.
+        """
+        held = {"num_gpu_blocks": 0, "num_cpu_blocks": 0, "residual_bytes": 0, "freed_bytes": 0, "host_copy_bytes": 0}
+        took = {"last_sleep_seconds": seconds, "sleep_phases": {"end": seconds} if seconds else {}}
+        failure = {"failure_reason": "", "failure_message": ""}
+        depth = {"state": State.STANDBY, "sleep_level": STANDBY_LEVEL, "sleeping_tags": TAGS}
+        self._failure = None
+        self.replace(msgspec.structs.replace(self._engine, **depth, **held, **took, **failure))
+
     def replace(self, status: EngineStatus) -> None:
-        """Take the word of another engine, put in the place of one that slept. A failure of the front's own stays."""
+        """Take what is told in place of what the engine said last. A failure of the front's own stays."""
         self._engine = status
         self._draining = False
-        logger.info("state changed", extra={"fields": {"new": self.state, "by": "another engine"}})
+        logger.info("state changed", extra={"fields": {"new": self.state, "by": "the front"}})
         self.changes.notify()
 
     def start_draining(self) -> bool:

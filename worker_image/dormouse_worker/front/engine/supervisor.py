@@ -37,8 +37,9 @@ class EngineKeeper:
         return f"EngineKeeper({self._budget!r})"
 
     async def start(self) -> None:
-        """Start the engine and look after it. Raises OSError if it cannot be started for the first time."""
-        await self._worker.link.start(self._socket_path)
+        """Start the engine, unless none is wanted, and look after it. Raises OSError if the first cannot be started."""
+        if self._worker.wants_engine:
+            await self._worker.link.start(self._socket_path)
         self._tasks = asyncio.create_task(self._keep()), asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
@@ -50,24 +51,32 @@ class EngineKeeper:
     async def _keep(self) -> None:
         worker = self._worker
         while True:
+            if not worker.wants_engine:
+                await worker.changes.until(lambda: worker.wants_engine)
+                await self._begin()
             link = worker.link
             await link.until_ended()
             await worker.changes.until(lambda: not worker.swapping_to)  # else the old model would load beside the new
-            if worker.link is not link:
+            if worker.link is not link or not worker.wants_engine:
                 continue
             if worker.is_ending or worker.is_gpu_unhealthy:
                 return
+            if not worker.grants.starts_again(worker.died_in):
+                logger.warning("engine is not restarted", extra={"fields": {"because": worker.last_death}})
+                worker.stand_by(0.0)
+                continue
             delay_s = self._budget.take()
             if delay_s is None:
                 worker.give_up(str(self._limits))
                 return
             logger.warning("engine restarts", extra={"fields": {"delay_s": delay_s, "because": worker.last_death}})
             await self._sleep(delay_s)
-            await self._start_again()
+            if worker.wants_engine:
+                worker.metrics.on_engine_restart()
+                await self._begin()
 
-    async def _start_again(self) -> None:
-        """Start a new engine; not being able to counts as one more death."""
-        self._worker.metrics.on_engine_restart()
+    async def _begin(self) -> None:
+        """Start an engine; not being able to counts as one more death."""
         try:
             # shielded: a process that was half started when we are cancelled must be known to the link, which ends it
             await asyncio.shield(self._worker.link.start(self._socket_path))

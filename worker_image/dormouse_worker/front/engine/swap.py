@@ -24,11 +24,12 @@ from dormouse_api.status import CallError
 from dormouse_worker.common.commands import TAGS, Sleep, WakeUp
 from dormouse_worker.common.errors import WorkerError
 from dormouse_worker.common.ipc import State
-from dormouse_worker.front.engine.actuation import Actuation, precondition, require
+from dormouse_worker.front.engine.actuation import Actuation
 from dormouse_worker.front.engine.command_queue import CommandQueue
 from dormouse_worker.front.engine.config import EngineConfig, ReadEdition, settings_of
 from dormouse_worker.front.engine.link import SpawnFor
 from dormouse_worker.front.engine.newcomer import NewcomerEngine, Retired
+from dormouse_worker.front.engine.refusals import precondition, require
 from dormouse_worker.front.engine.status_board import Failure
 from dormouse_worker.front.worker import Worker
 
@@ -125,6 +126,8 @@ class EngineSwap:
             raise _failed(Failure(edition.model.reason, str(edition.model)), "nothing was changed")
         if worker.is_ending:
             raise CallError(grpc.StatusCode.UNAVAILABLE, "the worker is shutting down")
+        if worker.settings.device_grants:
+            raise precondition("SwapEngine: a worker with --device-grants keeps its settings; a new pod has others")
         require(worker, "SwapEngine")
         if left := len(worker.requests):
             raise precondition(f"SwapEngine needs a worker on which nothing runs; {left} requests do: Drain first")

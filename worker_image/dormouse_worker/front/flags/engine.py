@@ -1,4 +1,4 @@
-"""The flags by which the front looks after its engine: how long it may take, how often it may be started again."""
+"""The flags by which the front looks after its engine: how long it may take, how often, and whether, it may start."""
 
 from __future__ import annotations
 
@@ -47,3 +47,23 @@ def add_engine_care_flags(group: argparse._ArgumentGroup) -> None:
         metavar="SECONDS",
         help="how long a restart counts (default 600)",
     )
+
+
+def add_grant_flags(group: argparse._ArgumentGroup) -> None:
+    """Add what makes a worker wait for a grant of its device; `settings` reads it."""
+    group.add_argument(
+        "--device-grants",
+        action="store_true",
+        help="share the device in turns: start in STANDBY, and start an engine only once GrantDevice allows it",
+    )
+
+
+def check_grant_flags(parser: argparse.ArgumentParser, flags: argparse.Namespace) -> None:
+    """End like any bad flag does where nobody could grant, or what is granted would not be all that is used."""
+    if flags.device_grants and flags.standalone:
+        parser.error("argument --device-grants: not allowed with --standalone: nobody grants there")
+    if flags.device_grants and flags.pipeline_parallel_size > 1:
+        parser.error(
+            f"argument --device-grants: needs --pipeline-parallel-size 1, not {flags.pipeline_parallel_size}: "
+            "a grant is for the devices of one pod"
+        )

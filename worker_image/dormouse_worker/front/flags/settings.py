@@ -15,7 +15,7 @@ from dormouse_worker.common.group import GroupPlace
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.front.flags import flag_types
 from dormouse_worker.front.flags.developer import add_developer_flags
-from dormouse_worker.front.flags.engine import add_engine_care_flags
+from dormouse_worker.front.flags.engine import add_engine_care_flags, add_grant_flags, check_grant_flags
 from dormouse_worker.front.flags.group import add_group_flags, check_group_flags, place_of_flags
 from dormouse_worker.front.flags.model import add_engine_flags, add_model_flags, engine_settings
 
@@ -57,6 +57,7 @@ class FrontSettings:
     max_engine_restarts: int  # within the window; one death more ends the worker with code 1. 0 = the first does
     engine_restart_window_s: float  # how long a restart counts
     standalone: bool  # agree with itself instead of waiting for an operator, and end where a status would be FAILED
+    device_grants: bool  # a pool's worker: it starts in STANDBY and uses the device under a grant only
     enable_reflection: bool  # gRPC reflection on the serving port
     profiler_dir: str  # where profiles may be written, absolute; "" = none may be taken
     log_level: str
@@ -106,6 +107,7 @@ def _parse(
         )
     engine = engine_settings(flags)
     check_group_flags(parser, flags)
+    check_grant_flags(parser, flags)
     front = FrontSettings(
         served_model_names=tuple(flags.served_model_name or (Path(flags.model).name,)),
         host=flags.host,
@@ -124,6 +126,7 @@ def _parse(
         max_engine_restarts=flags.max_engine_restarts,
         engine_restart_window_s=flags.engine_restart_window,
         standalone=flags.standalone,
+        device_grants=flags.device_grants,
         enable_reflection=flags.enable_reflection,
         profiler_dir=flags.profiler_dir,
         log_level=flags.log_level,
@@ -243,6 +246,7 @@ def _add_front_flags(group: argparse._ArgumentGroup) -> None:
         action="store_true",
         help="wait for no operator: allocate what was measured and serve; this is what `dormouse serve` runs",
     )
+    add_grant_flags(group)
     add("--enable-reflection", action="store_true", help="let clients ask the serving port for its schema")
     add(
         "--tracing-endpoint",

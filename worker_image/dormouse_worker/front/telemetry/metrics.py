@@ -13,7 +13,7 @@ from dormouse_worker.front.telemetry.token_counter import TokenTally
 FAST_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
 STEP_S = (0.002, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0)
 LONG_S = (0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0)
-SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")  # by sleep level, as vLLM calls them
+SLEEP_STATES = ("awake", "weights_offloaded", "discard_all", "standby")  # by sleep level; all but the last are vLLM's
 
 
 class WorkerMetrics:
