@@ -135,20 +135,26 @@ def test_a_model_goes_to_standby_and_comes_back_and_the_device_changes_hands(pai
     assert usage.marks.highest_bytes <= BUDGET + 16 * MIB, "one that is awake, and a sleeper's context"
 
 
-def test_a_front_that_was_killed_comes_again_without_its_grant(pair, start_on, device):
-    before = pair[1]
+def test_a_front_that_was_killed_comes_again_without_its_grant(start_on, tmp_path):
+    device = tmp_path / "gpu-0"
+    offer_device(device, TOTAL)
+    before = start_on(tmp_path, "--device-grants")
     instance = before.status().instance
+    grant(before, 1, instance=instance)
+    wake(before)
+    assert before.report().num_gpu_blocks
+    assert len(read_usage(device).books.rows) == 1
     (engine,) = engines_of(before)
     ended = os.pidfd_open(engine)
     before.process.kill()
     assert select.select([ended], [], [], 60)[0], "an engine does not outlive its front"
     os.close(ended)
     assert read_usage(device).books.rows == {}
-    again = start_on(device.parent, "--device-grants")
+    again = start_on(tmp_path, "--device-grants")
     status = again.status()
     assert (status.state, status.HasField("grant"), engines_of(again)) == (STANDBY, False, [])
     assert status.instance != instance
-    request = control.GrantDeviceRequest(epoch=EPOCH, slot="pool-0", slot_epoch=3, instance=instance)
+    request = control.GrantDeviceRequest(epoch=EPOCH, slot="pool-0", slot_epoch=1, instance=instance)
     assert "it started anew" in refusal(again, "GrantDevice", request)[1]
 
 
