@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from concurrent.futures import Future
 
@@ -90,6 +91,22 @@ def test_a_tokenizer_that_is_none_is_a_reason(tmp_path):
     file.write_text("{}")
     with pytest.raises(GrammarRefused, match="tokenizer cannot be bound by grammars"):
         make_tokenizer(file, (1,))
+
+
+UNIGRAM = {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["</s>", 0.0], *([c, -1.0] for c in "</s>ab")]}
+BYTES = {"type": "Sequence", "decoders": [{"type": "ByteFallback"}]}
+WORDS = {"type": "WordLevel", "unk_token": "<unk>", "vocab": {"<unk>": 0, "</s>": 1, "a</s>b": 2}}
+
+
+@pytest.mark.parametrize(("model", "ids"), [(UNIGRAM, [6, 2, 3, 4, 5, 7]), (WORDS, [2])], ids=["Unigram", "WordLevel"])
+def test_characters_are_no_special_token_whatever_kind_of_tokenizer(tmp_path, model, ids):
+    added = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    names = [{"id": token_id, "content": name, **added} for token_id, name in enumerate(("<unk>", "</s>"))]
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps({"version": "1.0", "model": model, "added_tokens": names, "decoder": BYTES}))
+    tokenizer = make_tokenizer(file, (1,))
+    assert tokenizer.tokenize_str("a</s>b") == ids
+    assert tokenizer.is_special_token(1)
 
 
 def test_long_words_are_cut():

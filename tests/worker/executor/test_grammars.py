@@ -27,6 +27,7 @@ SCHEMAS = [
     {"type": "null"},
     {"const": {"a": [1, None]}},
     {"enum": ["red", "green", 3, None, "été 😀"]},
+    {"const": "</s><|user|>"},  # names of special tokens
     DIGIT,
     {"type": "integer", "minimum": -7, "maximum": 7},
     {"type": "number", "minimum": 0, "maximum": 1, "multipleOf": 0.25},
@@ -63,7 +64,7 @@ SCHEMAS = [
         "$ref": "#/$defs/list",
     },
 ]
-PERSON = SCHEMAS[15]
+PERSON = SCHEMAS[16]
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +137,12 @@ def test_log_probabilities_are_those_of_the_model_not_of_the_mask(rank):
     answer = rank.answer(grammar("choice", ["yes"]), logprobs=2)
     assert len(answer.logprobs) == 4
     assert all(row.sampled < -0.01 for row in answer.logprobs), "the model did not want to say yes"
+
+
+def test_characters_that_name_a_special_token_are_characters(rank):
+    for bound_by in (schema({"const": "</s>"}), grammar("regex", '"</s>"'), grammar("choice", ['"</s>"'])):
+        answer = rank.answer(bound_by)
+        assert (answer.text, answer.finish_reason, len(answer.token_ids)) == ('"</s>"', "stop", 7)
 
 
 def test_penalties_and_bias_choose_among_what_is_allowed_and_nothing_allows_what_is_not(rank):

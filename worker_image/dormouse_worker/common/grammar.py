@@ -7,9 +7,10 @@ what passed there, on a deeper stack than the front had.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -34,13 +35,39 @@ class GrammarRefused(Exception):
 
 
 def make_tokenizer(file: Path, end_token_ids: Sequence[int]) -> LLTokenizer:
-    """Read a tokenizer.json; takes a tenth of a second for 50,000 tokens. Raises GrammarRefused."""
+    """Read a tokenizer.json; takes a tenth of a second for 50,000 tokens. Raises GrammarRefused.
+
+    No text is a special token to it: a grammar that forces the characters `</s>` must not force the answer's end. So
+    grammars name special tokens by their ids only, as in `<[2]>`.
+    """
     from llguidance import LLTokenizer
 
     try:
-        return LLTokenizer(str(file), eos_token=list(end_token_ids))
+        return LLTokenizer(_without_names(file.read_bytes()), eos_token=list(end_token_ids))
     except Exception as error:  # the library raises what it likes
         raise GrammarRefused(f"the model's tokenizer cannot be bound by grammars: {error}") from error
+
+
+def special_tokens(tokenizer: Mapping[str, Any]) -> dict[str, int]:
+    """Return the ids of the special tokens of a tokenizer.json, by what they are called."""
+    return {token["content"]: token["id"] for token in tokenizer.get("added_tokens") or () if token["special"]}
+
+
+def _without_names(tokenizer_json: bytes) -> str:
+    """Return a tokenizer.json whose special tokens have names that nobody knows, who writes a text."""
+    made = msgspec.json.decode(tokenizer_json)
+    secret = token_hex(16)
+    names = {name: f"{secret}{name}" for name in special_tokens(made)}
+    for token in made.get("added_tokens") or ():
+        token["content"] = names.get(token["content"], token["content"])
+    model = made["model"]
+    if isinstance(vocab := model.get("vocab"), dict):
+        model["vocab"] = {names.get(text, text): token_id for text, token_id in vocab.items()}
+    elif vocab is not None:
+        model["vocab"] = [[names.get(text, text), score] for text, score in vocab]
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]
+    return msgspec.json.encode(made).decode()
 
 
 def compile_grammar(tokenizer: LLTokenizer, text: str) -> LLMatcher:

@@ -210,6 +210,14 @@ def test_whatever_is_asked_is_a_grammar_or_a_refusal(tokenizer_file):
         assert set(answer) in ({"text"}, {"refused"}), asked
 
 
+def test_a_grammar_names_special_tokens_and_text_that_looks_like_one_is_text(tokenizer_file):
+    checker = Checker(str(tokenizer_file), [EOS])
+    lark = 'start: </s> "</s> \\" </s>" /<s>\\/</ <|user|> // <s>\n'
+    answer = checker.answer({"kind": "grammar", "value": lark})
+    assert answer == {"text": lark.replace("start: </s>", "start: <[257]>").replace("<|user|>", "<[258]>")}
+    assert "unknown special token" in checker.answer({"kind": "grammar", "value": "start: <nobody>"})["refused"]
+
+
 def test_objects_that_do_not_say_so_are_closed_on_request(tokenizer_file):
     checker = Checker(str(tokenizer_file), [EOS])
     parts = {"a": {"type": "object"}, "b": {"properties": {}, "additionalProperties": True}}

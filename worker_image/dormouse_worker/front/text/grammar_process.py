@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dormouse_worker.common.grammar import GrammarRefused, compile_grammar, make_tokenizer
+import msgspec
+
+from dormouse_worker.common.grammar import GrammarRefused, compile_grammar, make_tokenizer, special_tokens
 from dormouse_worker.front.text.grammar_text import to_text
 from dormouse_worker.front.text.orders import MAX_REFUSAL_CHARS, REFUSED, TEXT, encode, limit_memory, limit_time, read
 
@@ -26,11 +28,12 @@ class Checker:
     def __init__(self, tokenizer_file: str, end_token_ids: list[int]) -> None:
         """Read the tokenizer. Raises GrammarRefused."""
         self._tokenizer = make_tokenizer(Path(tokenizer_file), end_token_ids)
+        self._special_tokens = special_tokens(msgspec.json.decode(Path(tokenizer_file).read_bytes()))
 
     def answer(self, order: Mapping[str, Any]) -> dict[str, Any]:
         """Return the answer to an order."""
         try:
-            text = to_text(order)
+            text = to_text(order, self._special_tokens)
             compile_grammar(self._tokenizer, text)
         except GrammarRefused as error:
             return {REFUSED: str(error)[:MAX_REFUSAL_CHARS]}

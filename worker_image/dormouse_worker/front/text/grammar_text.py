@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from llguidance import LLMatcher, StructTag
@@ -11,20 +13,23 @@ from llguidance import LLMatcher, StructTag
 from dormouse_worker.common.grammar import GrammarRefused
 from dormouse_worker.front.text.call_grammar import OPTIONS, calls_grammar, closed
 
+# of a Lark grammar, what may hold names of special tokens: strings, comments, patterns; and such names
+LARK_PARTS = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/(?:\\.|[^/\\\n])+/|<[^<>\s]+>')
 TAG_FIELDS, STRUCTURE_FIELDS = {"type", "structures", "triggers"}, {"begin", "schema", "end"}
 
 
-def to_text(order: Mapping[str, Any]) -> str:
+def to_text(order: Mapping[str, Any], special_tokens: Mapping[str, int] = MappingProxyType({})) -> str:
     """Return the grammar for a constraint: `kind` and `value` as in StructuredOutputs, and what holds for JSON.
 
-    `kind` "calls" is that of `call_grammar`; `thoughts`, if there are any, may come before what is bound.
+    `kind` "calls" is that of `call_grammar`; `thoughts`, if there are any, may come before what is bound. A Lark
+    grammar may name special tokens, whose ids are here.
     Raises GrammarRefused saying which part of it nobody can keep.
     """
-    text = _bound(order)
+    text = _bound(order, special_tokens)
     return behind_thoughts(text, order["thoughts"]) if "thoughts" in order else text
 
 
-def _bound(order: Mapping[str, Any]) -> str:
+def _bound(order: Mapping[str, Any], special_tokens: Mapping[str, int]) -> str:
     kind, value = order["kind"], order["value"]
     if kind == "calls":
         return LLMatcher.grammar_from_lark(calls_grammar(value))
@@ -37,8 +42,18 @@ def _bound(order: Mapping[str, Any]) -> str:
     if kind == "choice":
         return LLMatcher.grammar_from_lark("start: " + " | ".join(json.dumps(option) for option in value))
     if kind == "grammar":
-        return LLMatcher.grammar_from_lark(value)
+        return LLMatcher.grammar_from_lark(_with_ids(value, special_tokens))
     return LLMatcher.grammar_from_lark(_tags(value))
+
+
+def _with_ids(lark: str, special_tokens: Mapping[str, int]) -> str:
+    """Name special tokens by their ids, as the tokenizer of grammars knows them; what else stands there stays."""
+
+    def by_id(part: re.Match[str]) -> str:
+        token_id = special_tokens.get(part[0])
+        return part[0] if token_id is None else f"<[{token_id}]>"
+
+    return LARK_PARTS.sub(by_id, lark)
 
 
 def _json(schema: Any, order: Mapping[str, Any]) -> str:
