@@ -15,7 +15,8 @@ from typing import Any
 from localkube import pki
 from localkube.config import audit_policy
 from localkube.spec import Paths
-from tests.faults.programs import Program, clean_environment, free_port
+from tests.faults.programs import Program, clean_environment
+from tests.ports import free_port
 
 USERS = ("operator-a", "operator-b", "operator-of-one", "operator-of-all", "gateway", "controller-manager")
 ADMIN = "admin"

@@ -13,7 +13,8 @@ from typing import Any
 import aiohttp
 import yaml
 
-from tests.faults.programs import Program, clean_environment, free_port
+from tests.faults.programs import Program, clean_environment
+from tests.ports import free_port
 from tools.charts import CHART_FILES
 from tools.dashboards.picture import Line
 

@@ -29,10 +29,11 @@ from localkube.packages import PROMETHEUS, ensure_package
 from localkube.progress import Progress
 from tests.faults.conftest import _NAMES, _NAMESPACES, _PATHS
 from tests.faults.control_plane import ADMIN, render_rights
-from tests.faults.programs import Program, clean_environment, free_port
+from tests.faults.programs import Program, clean_environment
 from tests.faults.prometheus import Prometheus, Target
 from tests.faults.worker_kubelet import WorkerKubelet
 from tests.faults.world import World, install
+from tests.ports import free_port
 from tools.bootstrap import ROOT
 from tools.dashboards import DASHBOARDS
 from tools.dashboards.picture import draw

@@ -10,10 +10,10 @@ import pytest
 
 from tests.faults.collector import Collector, Told, collecting
 from tests.faults.gateway_process import ANSWER
-from tests.faults.programs import free_port
 from tests.faults.real_worker import real_worker
 from tests.faults.town import Town
 from tests.gateway.kit import tokens_of
+from tests.ports import free_port
 
 TRACE_ID, PARENT_ID = bytes(range(16)), bytes(range(8))
 CALLED = (("traceparent", f"00-{TRACE_ID.hex()}-{PARENT_ID.hex()}-01"),)

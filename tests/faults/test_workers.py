@@ -17,7 +17,8 @@ from tests.faults.gateway_process import Client
 from tests.faults.real_worker import real_worker
 from tests.faults.town import Town
 from tests.gateway.kit import tokens_of
-from tests.integration.conftest import EPOCH, free_port
+from tests.integration.conftest import EPOCH
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

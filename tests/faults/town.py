@@ -19,8 +19,9 @@ from dormouse_kube.api import ENDPOINT_SLICES, INFERENCE_DEPLOYMENTS, PODS
 from dormouse_kube.client import KubeClient
 from tests.faults.control_plane import ControlPlane
 from tests.faults.gateway_process import GatewayProcess
-from tests.faults.programs import clean_environment, free_port
+from tests.faults.programs import clean_environment
 from tests.faults.toxi import Toxiproxy
+from tests.ports import free_port
 
 PATIENCE_S = 60.0  # how long a wait lasts before the test fails
 _LOOK_S = 0.05

@@ -9,7 +9,8 @@ from typing import Any
 
 import aiohttp
 
-from tests.faults.programs import Program, clean_environment, free_port
+from tests.faults.programs import Program, clean_environment
+from tests.ports import free_port
 
 _NAME = "api"
 

@@ -18,8 +18,9 @@ from tests.faults.control_plane import ControlPlane
 from tests.faults.gate import Gate
 from tests.faults.kubelet import ProcessKubelet
 from tests.faults.operator_process import OperatorProcess
-from tests.faults.programs import clean_environment, free_port
+from tests.faults.programs import clean_environment
 from tests.faults.toxi import Toxiproxy
+from tests.ports import free_port
 
 PATIENCE_S = 60.0  # how long a wait lasts before the test fails; on an idle machine most take one or two seconds
 _LOOK_S = 0.1

@@ -23,7 +23,8 @@ from dormouse_worker.executor.ranks.messages import Answer, Call, Hello, encode,
 from dormouse_worker.executor.ranks.multi_process import MultiProcessExecutor
 from dormouse_worker.executor.ranks.tls import DIRECTORY_VARIABLE, RankTls
 from dormouse_worker.executor.testing_ranks import group_settings, write_group_model
-from tests.worker.executor.ranks.test_gathering import WAIT_S, Followers, NoChildren, two_free_ports
+from tests.ports import free_port, free_port_pair
+from tests.worker.executor.ranks.test_gathering import WAIT_S, Followers, NoChildren
 
 AUTHORITY = an_authority()
 HELLO = Hello(0, "group", "settings", "1.0", "model")
@@ -43,9 +44,7 @@ def certificates(tmp_path):
 @pytest.fixture
 def door(certificates):
     """A leader's door on loopback that wants certificates of the deployment `tiny`."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     door = RankDoor([listen_tcp("127.0.0.1", port)], Expected(1, 1, HELLO), time.monotonic, RankTls(certificates()))
     yield door, port
     door.close()
@@ -88,7 +87,11 @@ def say_hello(connection):
 def test_pods_of_one_deployment_compute_together(tmp_path, certificates, environ):
     settings = group_settings(write_group_model(tmp_path / "model"), tensor=1, pipeline=2)
     place = GroupPlace(
-        num_nodes=2, master_addr="127.0.0.1", master_port=two_free_ports(), rank_timeout_s=10.0, start_timeout_s=WAIT_S
+        num_nodes=2,
+        master_addr="127.0.0.1",
+        master_port=free_port_pair(),
+        rank_timeout_s=WAIT_S,
+        start_timeout_s=WAIT_S,
     )
     environ = {**environ, DIRECTORY_VARIABLE: str(certificates())}
     leader, followers = MultiProcessExecutor(settings, {**os.environ, **environ}, place), Followers(place, settings)

@@ -13,6 +13,7 @@ from dormouse_worker.model.parallel.communicator import ALONE
 from dormouse_worker.model.parallel.start import connect, connect_from_environment
 from dormouse_worker.model.testing import reference_generate, write_tiny_model
 from dormouse_worker.native.library import Missing, load_kernels
+from tests.ports import free_port
 from tests.worker.forked import Forked
 
 CPU = torch.device("cpu")
@@ -24,9 +25,7 @@ MANY_TOKENS = 10
 @pytest.fixture
 def port():
     """Return a port that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    return free_port()
 
 
 @pytest.fixture
