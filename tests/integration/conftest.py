@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
+import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,16 +20,11 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as inference_rpc
 from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_api.v1 import worker_control_pb2_grpc as control_rpc
+from tests.ports import free_port
 from tools.bootstrap import ROOT, bare_python
 
 EPOCH = 1
-
-
-def free_port() -> int:
-    """Return a port of loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+PATIENCE_S = 60.0  # how long a wait lasts before the test fails
 
 
 class Worker:
@@ -44,6 +39,7 @@ class Worker:
         pod_uid: str = POD_UID,
         port: int = 0,
     ) -> None:
+        self.model = model
         self.port, self.control_port, self.metrics_port = port or free_port(), free_port(), free_port()
         self._pod_uid = pod_uid
         command = [bare_python(), "-m", "dormouse_worker", "--model", str(model), "--served-model-name", "tiny"]
@@ -67,9 +63,9 @@ class Worker:
         self.channel.close()
         self.control_channel.close()
         self.process.terminate()
-        self.process.wait(timeout=30)
+        self.process.wait(PATIENCE_S)
 
-    def operate(self, method: str, request: object, timeout_s: float = 60) -> object:
+    def operate(self, method: str, request: object, timeout_s: float = PATIENCE_S) -> object:
         """Call WorkerControl in the operator's role."""
         call = getattr(self.control, method)
         return call(request, timeout=timeout_s, metadata=proof(Role.OPERATOR, self._pod_uid), wait_for_ready=True)
@@ -88,6 +84,29 @@ class Worker:
     def status(self) -> control.WorkerStatus:
         """Return the worker's status."""
         return self.operate("GetStatus", control.GetStatusRequest())  # type: ignore[return-value]
+
+    def until(
+        self, holds: Callable[[control.WorkerStatus], object], timeout_s: float = PATIENCE_S
+    ) -> control.WorkerStatus:
+        """Return the first status of which this holds. Raises RpcError DEADLINE_EXCEEDED when the time is over."""
+        watch = self.control.WatchStatus(
+            control.GetStatusRequest(),
+            timeout=timeout_s,
+            metadata=proof(Role.OPERATOR, self._pod_uid),
+            wait_for_ready=True,
+        )
+        found: control.WorkerStatus = next(status for status in watch if holds(status))
+        watch.cancel()
+        return found
+
+    def engine(self) -> int:
+        """Return the pid of its engine, waiting until it is started."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not (found := children.read_text().split()):
+            assert time.monotonic() < deadline_s, "no engine was started"
+            os.sched_yield()
+        return int(found[0])
 
     def health(self, service: str) -> int:
         """Return the gRPC health of a service."""

@@ -12,14 +12,13 @@ from pathlib import Path
 import grpc
 import pytest
 
-from dormouse_api.names import INFERENCE_SERVICE, Role
-from dormouse_api.testing_tickets import proof
+from dormouse_api.names import INFERENCE_SERVICE
 from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_worker.engine.testing import next_token
 from dormouse_worker.executor.testing_ranks import FAKE_RANK, order_ranks
 from dormouse_worker.model.testing import write_tiny_model
-from tests.integration.conftest import free_port
 from tests.name_service import NameService
+from tests.ports import free_port_pair
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -38,19 +37,6 @@ def expected(count):
     return tokens[len(PROMPT) :]
 
 
-def until(worker, holds, timeout_s=WAIT_S):
-    """Return the first status of which this holds; a worker that never gets there fails at the deadline."""
-    call = worker.control.WatchStatus(
-        control.GetStatusRequest(),
-        timeout=timeout_s,
-        metadata=proof(Role.OPERATOR),
-        wait_for_ready=True,
-    )
-    status = next(status for status in call if holds(status))
-    call.cancel()
-    return status
-
-
 def has_state(state):
     return lambda status: status.state == state
 
@@ -65,23 +51,11 @@ def children(pid):
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def master_port():
-    """Return the first of two free ports."""
-    while True:
-        port = free_port()
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            return port
-
-
 def kill_and_agree_again(leader, pid, number=signal.SIGKILL):
     """End a process of the group; return the leader's status once a new group has the same agreement."""
     os.kill(pid, number)
-    until(leader, lambda status: status.state != READY)
-    until(leader, has_state(PROFILED))
+    leader.until(lambda status: status.state != READY)
+    leader.until(has_state(PROFILED))
     return leader.start()
 
 
@@ -96,7 +70,7 @@ class Group:
     def __init__(self, start_worker, model):
         self.model = model
         self._start_worker = start_worker
-        port = str(master_port())
+        port = str(free_port_pair())
         place = ("--master-addr", "127.0.0.1", "--master-port", port, "--pipeline-parallel-size", "2")
         self._flags = (*FLAGS, *CARE, *place)
         self.leader = start_worker(model, *self._flags)
@@ -108,7 +82,7 @@ class Group:
 
 def start_leader(start_worker, model, *flags):
     """Return the first pod of a group of two, and how to start the second."""
-    place = ("--master-addr", "127.0.0.1", "--master-port", str(master_port()), "--pipeline-parallel-size", "2")
+    place = ("--master-addr", "127.0.0.1", "--master-port", str(free_port_pair()), "--pipeline-parallel-size", "2")
     flags = (*FLAGS, *CARE, *place, *flags)
     return start_worker(model, *flags), lambda: start_worker(model, *flags, "--node-rank", "1")
 
@@ -130,8 +104,8 @@ def test_two_pods_serve_as_one_and_the_leader_tells_of_all_ranks(group):
     assert group.leader.greedy(PROMPT, 6) == expected(6)
     status = group.leader.status()
     assert [(rank.rank, rank.report.num_gpu_blocks) for rank in status.ranks] == [(0, 10), (1, 10)]
-    follower = group.follower.status()
-    assert (follower.state, follower.node_rank, [rank.rank for rank in follower.ranks]) == (READY, 1, [1])
+    follower = group.follower.until(has_state(READY))  # it may hear of it later than who asked for it
+    assert (follower.node_rank, [rank.rank for rank in follower.ranks]) == (1, [1])
     assert group.follower.health(INFERENCE_SERVICE) == 2, "NOT_SERVING: nobody sends requests there"
     assert group.follower.health("") == 1
     assert group.follower.page("readyz") == "ok\n"
@@ -192,7 +166,7 @@ def test_a_request_that_a_dying_rank_interrupts_may_be_continued_elsewhere(group
         list(group.leader.stream(PROMPT, temperature=0, max_tokens=20))
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     order_ranks(group.model)
-    until(group.leader, has_state(PROFILED))
+    group.leader.until(has_state(PROFILED))
     group.leader.start()
 
 
@@ -203,25 +177,26 @@ def test_a_rank_that_dies_in_the_middle_of_a_wake_leaves_nothing_half_awake(grou
         group.leader.operate("WakeUp", control.WakeUpRequest(epoch=1))
     assert "rank 1" in caught.value.details()
     order_ranks(group.model)
-    status = until(group.leader, has_state(PROFILED))
+    status = group.leader.until(has_state(PROFILED))
     assert status.last_engine_failure.reason == "RankLost"
     group.leader.start()
     assert group.leader.greedy(PROMPT, 6) == expected(6)
 
 
 def test_a_rank_that_comes_too_late_is_named_and_is_in_time_for_the_next_attempt(start_worker, model):
-    leader, start_follower = start_leader(start_worker, model, "--group-start-timeout", "2")
-    status = until(leader, lambda status: status.last_engine_failure.reason)
-    assert status.last_engine_failure.reason == "RankMissing"
-    assert "of 2 ranks these did not come within 2 s: 1" in status.last_engine_failure.message
+    leader, start_follower = start_leader(start_worker, model, "--group-start-timeout", "5")
+    failure = leader.until(lambda status: status.last_engine_failure.reason).last_engine_failure
+    assert failure.reason == "RankMissing"
+    assert "of 2 ranks these did not come within 5 s: 1" in failure.message
     start_follower()
-    until(leader, has_state(PROFILED))
+    leader.until(has_state(PROFILED))
     leader.start()
     assert leader.greedy(PROMPT, 6) == expected(6)
 
 
 def test_pods_wait_for_a_leader_whose_name_is_not_known_yet(start_worker, model, tmp_path):
-    place = ("--master-addr", "leader.group.svc", "--master-port", str(master_port()), "--pipeline-parallel-size", "2")
+    port = str(free_port_pair())
+    place = ("--master-addr", "leader.group.svc", "--master-port", port, "--pipeline-parallel-size", "2")
     with ExitStack() as stack:
         pods = []
         for node_rank in ("0", "1"):
@@ -235,22 +210,22 @@ def test_pods_wait_for_a_leader_whose_name_is_not_known_yet(start_worker, model,
             names.await_questions("leader", 4, timeout_s=WAIT_S)  # each attempt asks for addresses of two kinds
             names.tell("127.0.0.1")
         leader, _ = pods[0]
-        assert not until(leader, has_state(PROFILED)).last_engine_failure.reason
+        assert not leader.until(has_state(PROFILED)).last_engine_failure.reason
         leader.start()
         assert leader.greedy(PROMPT, 6) == expected(6)
 
 
 def test_a_taken_port_is_told_and_taken_once_it_is_free(start_worker, model):
-    port = master_port()
+    port = free_port_pair()
     with socket.create_server(("127.0.0.1", port + 1)):
         leader, start_follower = start_leader(start_worker, model, "--master-port", str(port))
-        status = until(leader, lambda status: status.last_engine_failure.reason)
+        status = leader.until(lambda status: status.last_engine_failure.reason)
         assert status.last_engine_failure.reason == "GroupPortTaken"
         assert (
             f"127.0.0.1 port {port + 1} for the other ranks (--master-port + 1)" in status.last_engine_failure.message
         )
     start_follower()
-    until(leader, has_state(PROFILED))
+    leader.until(has_state(PROFILED))
     leader.start()
     assert leader.greedy(PROMPT, 6) == expected(6)
 
@@ -263,8 +238,8 @@ def test_a_followers_whole_pod_may_be_replaced(group):
     os.close(rank_ended)
     assert readable, "no rank outlives its front"
     group.follower = group.start_follower()
-    until(group.leader, lambda status: status.state != READY)
-    until(group.leader, has_state(PROFILED))
+    group.leader.until(lambda status: status.state != READY)
+    group.leader.until(has_state(PROFILED))
     group.leader.start()
     assert group.leader.greedy(PROMPT, 6) == expected(6)
 
@@ -274,7 +249,7 @@ def test_a_follower_that_is_told_to_end_keeps_its_ranks_until_the_leader_has_end
     group.leader.start()
     ranks = rank_pids(group.follower, of_engine=False)
     group.follower.process.terminate()
-    until(group.follower, has_state(control.WORKER_STATE_DRAINING))
+    group.follower.until(has_state(control.WORKER_STATE_DRAINING))
     assert group.leader.greedy(PROMPT, 6) == expected(6)
     assert rank_pids(group.follower, of_engine=False) == ranks
     group.leader.process.terminate()

@@ -26,14 +26,14 @@ from dormouse_gateway.testing.slices import ControlledKube
 from dormouse_gateway.testing.workers import infd, pod
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
 from tests.integration.conftest import EPOCH
-from tests.integration.test_processes import engine_of
+from tests.integration.crawling import CRAWLING, crawling, own_copy
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.timeout(240)
 
 PROMPT = list(range(300, 340))
 PENALTIES = {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.7}
-BEFORE = 12  # messages of each stream before something happens: a small part of it
+BEFORE = 6  # tokens of each choice before something happens: a small part of it
 LONG = 200  # tokens
 
 
@@ -56,6 +56,10 @@ class Answer:
     prompt_logprobs: list[float] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
     usages: list[tuple[int, int]] = field(default_factory=list)
+
+    def num_tokens(self) -> int:
+        """Return how many tokens every choice has at least, of those that said anything."""
+        return min((len(choice.tokens) for choice in self.choices.values()), default=0)
 
     def take(self, message: pb.GenerateResponse) -> None:
         """Add a message."""
@@ -90,10 +94,20 @@ def check_same(told, whole):
 
 
 @pytest.fixture(scope="module")
-def pair(start_worker, tiny_model):
+def start_crawler(start_worker, tiny_model, tmp_path_factory):
+    """Start workers of the same model each of which can be had to crawl."""
+
+    def start(*flags):
+        return start_worker(own_copy(tiny_model, tmp_path_factory.mktemp("own") / "model"), *CRAWLING, *flags)
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def pair(start_crawler):
     """Two workers of the same model, one with other chunks and blocks."""
     flags = ("--engine-restart-window", "0")
-    made = [start_worker(tiny_model, *flags), start_worker(tiny_model, *flags, "--max-num-batched-tokens", "16")]
+    made = [start_crawler(*flags), start_crawler(*flags, "--max-num-batched-tokens", "16")]
     for worker in made:
         worker.start()
     return made
@@ -155,13 +169,17 @@ class Reader:
         request = pb.GenerateRequest(model="tiny", token_ids=pb.TokenIds(ids=PROMPT), sampling_params=params)
         self.call = house.stub.Generate(request, timeout=120)
         self.answer = Answer()
+        self._num_choices = params.n or 1
 
-    async def read(self, most=None):
-        """Read so many messages, or all."""
-        count = 0
-        while count != most and (message := await self.call.read()) is not aio.EOF:
+    async def begin(self, num_tokens):
+        """Read until every choice has so many tokens."""
+        while len(self.answer.choices) < self._num_choices or self.answer.num_tokens() < num_tokens:
+            self.answer.take(await self.call.read())
+
+    async def read(self):
+        """Read to the end."""
+        while (message := await self.call.read()) is not aio.EOF:
             self.answer.take(message)
-            count += 1
         return self.answer
 
 
@@ -171,7 +189,7 @@ async def read_all(house, asked):
 
 async def begin_all(house, asked):
     readers = [Reader(house, params) for params in asked]
-    await asyncio.gather(*(reader.read(BEFORE) for reader in readers))
+    await asyncio.gather(*(reader.begin(BEFORE) for reader in readers))
     return readers
 
 
@@ -206,24 +224,24 @@ def check_all(told, wholes):
         assert all(choice.migrated for choice in answer.choices.values())
 
 
-async def test_streams_go_on_when_their_workers_engine_or_the_whole_worker_is_killed(
-    pair, start_worker, tiny_model, byte_tokens
-):
+async def test_streams_go_on_when_their_workers_engine_or_the_whole_worker_is_killed(pair, start_crawler, byte_tokens):
     """First the engine of one, which the worker survives and tells of; when it serves again, all of the other."""
-    survivor, doomed = pair[0], start_worker(tiny_model, "--max-num-batched-tokens", "32")
+    survivor, doomed = pair[0], start_crawler("--max-num-batched-tokens", "32")
     await asyncio.to_thread(doomed.start)
     async with gateway_of([survivor, doomed]) as house:
         asked, wholes = await requests_to_test(house, byte_tokens)
-        readers = await begin_all(house, asked)
-        await only(house, "w0", "w1")
-        os.kill(engine_of(survivor.process.pid), signal.SIGKILL)
+        with crawling(survivor.model):
+            readers = await begin_all(house, asked)
+            await only(house, "w0", "w1")
+            os.kill(survivor.engine(), signal.SIGKILL)
         check_all(await end_all(readers), wholes)
 
         await asyncio.to_thread(survivor.start)
         await only(house, "w1")
-        readers = await begin_all(house, asked)
-        await only(house, "w0", "w1")
-        doomed.process.kill()
+        with crawling(doomed.model):
+            readers = await begin_all(house, asked)
+            await only(house, "w0", "w1")
+            doomed.process.kill()
         check_all(await end_all(readers), wholes)
         assert house.gateway.metrics.value("dormouse_migrated_total", outcome="done") == 2 * len(asked)
         assert house.gateway.migrator.room.used_bytes == 0
@@ -233,13 +251,14 @@ async def test_streams_of_the_only_worker_go_on_in_its_next_engine(pair):
     """Nobody else serves: they wait, as requests do, until its front has started another engine, and miss nothing."""
     worker = pair[0]
     asked = [
-        pb.SamplingParams(temperature=0, seed=1, max_tokens=LONG // 4, ignore_eos=True, logprobs=0, **PENALTIES),
-        pb.SamplingParams(temperature=0.9, seed=9, n=2, logprobs=1, ignore_eos=True, max_tokens=LONG // 4, top_p=0.95),
+        pb.SamplingParams(temperature=0, seed=1, max_tokens=LONG, ignore_eos=True, logprobs=0, **PENALTIES),
+        pb.SamplingParams(temperature=0.9, seed=9, n=2, logprobs=1, ignore_eos=True, max_tokens=LONG, top_p=0.95),
     ]
     async with gateway_of([worker]) as house:
         wholes = await read_all(house, asked)
-        readers = await begin_all(house, asked)
-        os.kill(engine_of(worker.process.pid), signal.SIGKILL)
+        with crawling(worker.model):
+            readers = await begin_all(house, asked)
+            os.kill(worker.engine(), signal.SIGKILL)
         ending = asyncio.create_task(end_all(readers))
         await until(lambda: len(house.gateway.holder) == sum(len(whole.choices) for whole in wholes))
         await asyncio.to_thread(worker.start)
@@ -252,14 +271,14 @@ async def test_streams_go_on_when_worker_after_worker_gives_up_what_it_has(pair,
     async with gateway_of(pair) as house:
         asked, wholes = await requests_to_test(house, byte_tokens)
         num_choices = sum(len(whole.choices) for whole in wholes)
-        readers = await begin_all(house, asked)
-        counts = [worker.status().request_counter for worker in pair]
-        for here, there in ((0, 1), (1, 0)):
-            num_begun = await asyncio.to_thread(first_tokens, pair[there])
-            await only(house, f"w{there}")
-            await asyncio.to_thread(give_up, pair[here])
-            await begun(pair[there], num_begun + num_choices)
-            await asyncio.gather(*(reader.read(BEFORE) for reader in readers))
+        with crawling(*(worker.model for worker in pair)):
+            readers = await begin_all(house, asked)
+            counts = [worker.status().request_counter for worker in pair]
+            for here, there in ((0, 1), (1, 0)):
+                num_begun = await asyncio.to_thread(first_tokens, pair[there])
+                await only(house, f"w{there}")
+                await asyncio.to_thread(give_up, pair[here])
+                await begun(pair[there], num_begun + num_choices)
         check_all(await end_all(readers), wholes)
     assert [worker.status().request_counter for worker in pair] == [count + num_choices for count in counts]
 

@@ -17,15 +17,14 @@ from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_worker.model.testing import write_tiny_model
 from tests.integration.conftest import EPOCH
 from tests.integration.frail_worker import DIE
-from tests.integration.test_processes import engine_of
 from tests.integration.test_sleep import FLAGS, Code
 
 pytestmark = pytest.mark.timeout(240)
 
-NOTICED_WITHIN_S = 1.0
+NOTICED_WITHIN_S = 30.0  # of its end, by the kernel; who waits for a sign of life does so for --engine-timeout
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 PROMPT = list(range(20, 50))
-STARTING = {control.WORKER_STATE_STARTING, control.WORKER_STATE_LOADING}
+NEW = {control.WORKER_STATE_STARTING, control.WORKER_STATE_LOADING, control.WORKER_STATE_PROFILED}  # until it is told
 MAX_MODEL_LEN = 4096  # room for an answer that is not at its end when it is looked for
 NO_HISTORY = ("--engine-restart-window", "0")  # each death is the first: no test waits for another's
 
@@ -61,14 +60,6 @@ def code_of(future):
     return caught.value.code()
 
 
-def until_state(worker, states, timeout_s):
-    """Return the first status in one of these states. Raises RpcError DEADLINE_EXCEEDED when the time is over."""
-    watch = worker.control.WatchStatus(control.GetStatusRequest(), timeout=timeout_s, metadata=proof(Role.OPERATOR))
-    found = next(status for status in watch if status.state in states)
-    watch.cancel()
-    return found
-
-
 def first_health(worker):
     """Return what a watcher of the health is told at once."""
     stub = health_pb2_grpc.HealthStub(worker.channel)
@@ -84,14 +75,14 @@ def an_engine_that_dies(worker, expected):
 
     Yields the engine's pid.
     """
-    pid = engine_of(worker.process.pid)
+    pid = worker.engine()
     ended = os.pidfd_open(pid)
     try:
         yield pid
         assert select.select([ended], [], [], 60)[0], "the engine lives on"
     finally:
         os.close(ended)
-    until_state(worker, STARTING, NOTICED_WITHIN_S)
+    worker.until(lambda status: status.state in NEW, NOTICED_WITHIN_S)
     assert first_health(worker) == NOT_SERVING
     for method, fields in (
         ("PrepareSleep", {"level": 1}),
@@ -99,10 +90,10 @@ def an_engine_that_dies(worker, expected):
         ("PrepareWakeUp", {}),
         ("WakeUp", {}),
     ):
-        assert code_of(begin(worker, method, **fields)) is Code.FAILED_PRECONDITION, f"{method} while it loads"
+        assert code_of(begin(worker, method, **fields)) is Code.FAILED_PRECONDITION, f"{method} before it serves"
     assert worker.start().sleep_level == 0  # waits for the report of the new engine
     assert worker.greedy(PROMPT, 8) == expected
-    assert engine_of(worker.process.pid) != pid
+    assert worker.engine() != pid
 
 
 def test_killed_while_a_sleep_is_prepared(mortal, expected):
@@ -111,7 +102,7 @@ def test_killed_while_a_sleep_is_prepared(mortal, expected):
         tokens = list(next(iter(stream)).token_ids)
         os.kill(pid, signal.SIGSTOP)  # what runs cannot end
         preparing = begin(mortal, "PrepareSleep", level=1)
-        until_state(mortal, {control.WORKER_STATE_DRAINING}, 30)
+        mortal.until(lambda status: status.state == control.WORKER_STATE_DRAINING)
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(grpc.RpcError) as caught:
             tokens += [t for m in stream for t in m.token_ids]

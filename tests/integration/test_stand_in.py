@@ -12,7 +12,6 @@ from dormouse_worker.model.device.ledger_file import offer_device, read_usage
 from dormouse_worker.model.device.stand_in import CONTEXT_BYTES
 from dormouse_worker.model.testing import write_tiny_model
 from tests.integration.conftest import EPOCH
-from tests.integration.test_processes import engine_of
 from tests.integration.test_sleep import refusal, sleep, wake
 
 pytestmark = pytest.mark.timeout(240)
@@ -99,7 +98,7 @@ def test_a_worker_that_is_killed_gives_everything_back(start_on, tmp_path):
     offer_device(tmp_path / "gpu-0", TOTAL)
     worker = start_on(tmp_path / "gpu-0")
     assert read_usage(tmp_path / "gpu-0").books.used_bytes > CACHE
-    ended = os.pidfd_open(engine_of(worker.process.pid))
+    ended = os.pidfd_open(worker.engine())
     worker.process.kill()
     assert select.select([ended], [], [], 60)[0], "an engine does not outlive its front"
     os.close(ended)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import grpc
@@ -12,8 +13,8 @@ import pytest
 
 from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_worker.model.testing import write_tiny_model
-from tests.integration.conftest import EPOCH
-from tests.integration.test_sleep_faults import begin, code_of, until_state
+from tests.integration.conftest import EPOCH, PATIENCE_S
+from tests.integration.test_sleep_faults import begin, code_of
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -66,6 +67,17 @@ def engines_of(worker):
     ]
 
 
+def second_engine_of(worker):
+    """Return the process id of the engine that is to replace the first one, as soon as it is there."""
+    first = worker.engine()
+    worker.until(lambda status: status.state == ASLEEP)
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not (others := [pid for pid in engines_of(worker) if pid != first]):
+        assert time.monotonic() < deadline_s, "no second engine was started"
+        os.sched_yield()
+    return others[0]
+
+
 def test_a_swapped_worker_says_what_the_other_model_says_and_the_old_engine_is_gone(worker, steady, models):
     expected = steady.greedy(PROMPT, 16)
     assert worker.greedy(PROMPT, 16) != expected
@@ -103,11 +115,10 @@ def test_an_old_engine_killed_in_the_middle_is_started_again_when_the_new_one_is
     digest = steady.status().settings_digest
     (old,) = engines_of(steady)
     swapping = begin(steady, "SwapEngine", arguments=[*steady.arguments, "--model", str(models[0])], **NEW)
-    until_state(steady, {ASLEEP}, 60)
-    while len(engines_of(steady)) < 2:
-        os.sched_yield()
+    new = second_engine_of(steady)
+    os.kill(new, signal.SIGSTOP)  # it is in the middle of its start whenever the other's end is noticed
     os.kill(old, signal.SIGKILL)
-    until_state(steady, {control.WORKER_STATE_STARTING}, 60)
+    steady.until(lambda status: status.state == control.WORKER_STATE_STARTING)
     for pid in engines_of(steady):
         os.kill(pid, signal.SIGKILL)
     with pytest.raises(grpc.RpcError) as caught:
@@ -120,10 +131,7 @@ def test_an_old_engine_killed_in_the_middle_is_started_again_when_the_new_one_is
 
 def test_a_worker_that_ends_in_the_middle_leaves_no_engine(worker, models):
     swapping = begin(worker, "SwapEngine", arguments=[*worker.arguments, "--model", str(models[1])], **NEW)
-    until_state(worker, {ASLEEP}, 60)
-    while len(engines_of(worker)) < 2:
-        os.sched_yield()
-    both = engines_of(worker)
+    both = [worker.engine(), second_engine_of(worker)]
     worker.process.terminate()
     assert worker.process.wait(timeout=30) == 0
     assert code_of(swapping) in {grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNAVAILABLE}
