@@ -78,11 +78,12 @@ def shared(cluster: Cluster, namespace: str) -> Iterator[Deployments]:
     made.delete("shared")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def model(shared: Deployments, gateway: rpc.InferenceStub) -> Model:
-    """The shared deployment's model, through the gateway."""
-    assert shared.made
-    return Model(gateway, "shared")
+    """The shared deployment's model, through the gateway, which learns that it serves later than its status says so."""
+    [name] = shared.made
+    wait_until(lambda: Models(gateway).answers(name, [5], 1))
+    return Model(gateway, name)
 
 
 @pytest.fixture

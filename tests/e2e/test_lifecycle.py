@@ -88,8 +88,8 @@ def test_two_workers_with_different_limits_report_different_counts_and_both_allo
     assert cache["numGpuBlocks"] == reports[pods[1]]
     assert pods[1] in cache["limitingRank"]
     agreed = cache["numGpuBlocks"]
-    said = [m for m in deployments.events("uneven") if "blocks agreed" in m]
-    assert any(str(agreed) in m and pods[1] in m for m in said), said
+    words = ("blocks agreed", str(agreed), pods[1])
+    eventually(lambda: any(all(word in message for word in words) for message in deployments.events("uneven")))
     assert worker_metric(deployments, pods, "vllm:cache_config_info", "num_gpu_blocks") == [str(agreed)] * 2
 
 
@@ -128,7 +128,7 @@ def test_a_killed_worker_and_a_deleted_pod_come_back_and_the_blocks_are_agreed_a
     name = deployments.apply("mortal")
     deployments.wait(name, "condition=Ready")
     [pod] = deployments.pods(name)
-    before = model_of(name).greedy([10, 11, 12], 8)
+    before = eventually(lambda: model_of.answers(name, [10, 11, 12], 8))
     kill = "import os, signal; os.kill(1, signal.SIGTERM)"
     cluster.kubectl("exec", "-n", deployments.namespace, pod["metadata"]["name"], "--", "python", "-c", kill)
     eventually(lambda: deployments.restarts(name) == [1])
