@@ -31,7 +31,7 @@ async def test_the_device_that_was_allocated_stands_in_the_status_of_the_pod_and
         [pod] = world.pods("a")
         assert pod["spec"]["resourceClaims"] == gpu["claims"]
         assert pod["spec"]["containers"][0]["resources"]["claims"] == [{"name": "gpu"}]
-    async with world.operator("operator-b") as operator:
+    async with world.operator() as operator:  # of the pod before: it need not wait for the lease
         await world.apply("a", **spec, lifecycle={"drainTimeoutSeconds": 61})
         await world.until(lambda: world.is_ready("a"))
         await world.rests(operator)

@@ -26,7 +26,10 @@ async def recorded(world: World) -> set[str]:
 
 
 async def test_a_forged_pod_gets_into_no_status_and_goes_while_the_others_serve(world: World) -> None:
-    """Also one that a new operator meets which saw neither made: it knows its own by the status."""
+    """Also one that a new operator meets which saw neither made: it knows its own by the status.
+
+    The new process is of the pod before, which need not wait for the lease of the one that was killed.
+    """
 
     async def is_gone(name: str) -> bool:  # asked directly: a copy may not have seen it come yet
         return await world.kube.get(PODS, world.namespace, name) is None
@@ -40,7 +43,7 @@ async def test_a_forged_pod_gets_into_no_status_and_goes_while_the_others_serve(
         assert await recorded(world) == mine
         assert world.is_ready("a")
     await world.kube.create(PODS, like(world.pods("a")[0], "forged-two"))
-    async with world.operator("operator-b", resync_seconds=1):
+    async with world.operator(resync_seconds=1):
         await world.eventually(lambda: is_gone("forged-two"))
         assert await recorded(world) == mine
         await world.until(lambda: {pod["metadata"]["uid"] for pod in world.pods("a")} == mine)

@@ -10,8 +10,9 @@ from typing import Any
 
 from dormouse_api.testing_tickets import GATEWAY_SEED
 from tests.faults.gateway_process import GatewayProcess
-from tests.faults.programs import clean_environment, free_port
+from tests.faults.programs import clean_environment
 from tests.faults.world import World
+from tests.ports import free_port
 
 SLEEPY = {"level1AfterSeconds": 1, "minActiveSeconds": 0, "holdTimeoutSeconds": 100}
 
@@ -58,7 +59,7 @@ async def test_a_request_that_waits_wakes_and_the_gateway_writes_nothing(world: 
         world.operator(gateway_control=f"127.0.0.1:{env['DORMOUSE_CONTROL_PORT']}"),
     ):
         await world.apply("m", lifecycle=SLEEPY)
-        for _ in range(3):
+        for _ in range(2):
             await world.until(lambda: world.status("m").get("phase") == "Asleep")
             call = client.ask("m")
             assert dict(await call.initial_metadata())["dormouse-held"] == "true"

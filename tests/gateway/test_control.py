@@ -83,12 +83,13 @@ async def test_a_deployment_that_is_gone_is_told(house, kube, workers):
         assert [(gone.namespace, gone.name) for gone in update.removed] == [("default", "tiny")]
 
 
-async def test_a_gateway_that_does_not_know_all_yet_says_so(make_house, kube):
+async def test_a_gateway_that_does_not_know_all_yet_says_so(make_house, kube, workers):
     kube.fail("list", ENDPOINT_SLICES, Unavailable("not yet"), times=1)
     async with make_house(is_synced=False) as house, operator(house) as watch:
         call = watch()
         assert not (await call.read()).is_complete
         await house.until(lambda: house.gateway.router.is_synced)
+        await house.add("tiny", workers[:1])  # told at once; without it, the next sign of life would tell
         while not (await call.read()).is_complete:
             pass
 
@@ -138,8 +139,8 @@ class Naps:
         await self.gate.wait()
 
 
-def stream(log, **how):
-    control = GatewayControl(log, is_synced=lambda: True, **how)
+def stream(log, *, is_synced=lambda: True, **how):
+    control = GatewayControl(log, is_synced=is_synced, **how)
     return control.WatchActivity(pb.WatchActivityRequest(), None)
 
 
@@ -205,6 +206,16 @@ async def test_a_gateway_where_nothing_happens_says_that_it_is_there():
     beat = await anext(updates)
     assert beat.is_complete
     assert not beat.activities
+    await updates.aclose()
+
+
+async def test_that_it_knows_all_by_now_comes_with_a_sign_of_life_at_the_latest():
+    log, naps, is_synced = ActivityLog(), Naps(), asyncio.Event()
+    naps.gate.set()
+    updates = stream(log, is_synced=is_synced.is_set, sleep=naps, heartbeat_s=INTERVAL_S + 0.01)
+    assert not (await anext(updates)).is_complete
+    is_synced.set()
+    assert (await anext(updates)).is_complete
     await updates.aclose()
 
 
