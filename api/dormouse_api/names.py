@@ -33,6 +33,8 @@ LABEL_COMPONENT = "app.kubernetes.io/component"
 COMPONENT_WORKER = "worker"  # can be called
 COMPONENT_FOLLOWER = "follower"  # computes for the leader of its group, and is called by nobody else
 
+DEFAULT_MAX_NUM_SEQS = 64  # spec.engine.maxNumSeqs as the schema fills it in: what a worker computes at a time
+
 READINESS_GATE = "dormouse.dev/cache-allocated"  # pod condition, True while the agreed cache is allocated and open
 
 METADATA_TICKET = "dormouse-ticket"  # gRPC metadata: proves the caller's role to one server; absent = client

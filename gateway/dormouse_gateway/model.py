@@ -10,9 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dormouse_api.names import (
-    INFERENCE_PORT,
-)
+from dormouse_api.names import DEFAULT_MAX_NUM_SEQS, INFERENCE_PORT
 from dormouse_api.short_names import Said, said_of
 from dormouse_kube.api import Resource
 from dormouse_kube.reflector import ObjectKey
@@ -35,7 +33,7 @@ class Deployment:
     phase: str = ""  # status.phase; empty until the operator wrote one
     reason: str = ""  # of the condition that says why it is not ready
     message: str = ""
-    max_num_seqs: int = 64  # spec.engine.maxNumSeqs: what one worker computes at a time
+    max_num_seqs: int = DEFAULT_MAX_NUM_SEQS  # spec.engine.maxNumSeqs: what one worker computes at a time
     hold_timeout_s: float = 300.0  # spec.lifecycle.holdTimeoutSeconds; 0 = requests are not held
     max_held: int = 1000  # spec.lifecycle.maxHeldRequests, per gateway
     name_said: Said = Said.NOTHING  # what the operator says of its model name

@@ -10,9 +10,11 @@ import msgspec
 import pytest
 import yaml
 
+from dormouse_api.names import DEFAULT_MAX_NUM_SEQS
 from dormouse_operator.manifests import worker_arguments
 from dormouse_operator.model import Engine
 from dormouse_operator.parse import parse_deployment
+from dormouse_operator.parse.spec import TARGET_OUTSTANDING
 from dormouse_worker.common.knobs import KNOBS
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.front.flags.settings import parse_settings
@@ -95,6 +97,12 @@ def test_every_default_is_another_word_for_that_of_the_worker():
     }
     nouns = {field.name: field.default for field in fields(Engine) if field.default is not None}
     assert nouns == {**{name: KNOBS[name].default for name in nouns}, "device": "cuda"}
+
+
+def test_how_much_a_worker_computes_at_a_time_is_guessed_alike_by_operator_and_gateway():
+    """Where no schema filled it in; without a measure of load, a replica should have half of it."""
+    assert KNOBS["max_num_seqs"].default == DEFAULT_MAX_NUM_SEQS
+    assert f"targetOutstandingPerReplica is {TARGET_OUTSTANDING}." in SPEC["scaling"]["description"]
 
 
 @pytest.mark.parametrize("name", OTHER)

@@ -6,17 +6,16 @@ are taken away by the scaler, where there is one.
 
 from __future__ import annotations
 
+from dormouse_api.names import DEFAULT_MAX_NUM_SEQS
 from dormouse_operator.decide.scaling import DEFAULTS, asked_for
 from dormouse_operator.model import Activity, Deployment, Scaling
-
-_NUM_SEQS = 64  # the schema's maxNumSeqs
 
 
 def measures_of(deployment: Deployment) -> Scaling:
     """Return by which measures replicas are asked for; where none are named, by half of what a worker runs at once."""
     if deployment.scaling:
         return deployment.scaling
-    num_seqs = deployment.engine.max_num_seqs or _NUM_SEQS
+    num_seqs = deployment.engine.max_num_seqs or DEFAULT_MAX_NUM_SEQS
     return Scaling(max_replicas=max(1, deployment.replicas), target_outstanding=max(1, num_seqs // 2))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from dormouse_api.names import ANNOTATION_WAKE
+from dormouse_api.names import ANNOTATION_WAKE, DEFAULT_MAX_NUM_SEQS
 from dormouse_operator.model import (
     Deployment,
     DeviceClaim,
@@ -22,7 +22,7 @@ from dormouse_operator.parse.lifecycle import parse_lifecycle
 from dormouse_operator.parse.recorded import parse_status
 from dormouse_operator.parse.values import Raw, SpecError, parse_bytes
 
-TARGET_OUTSTANDING = 32  # per replica, where no measure is named: half of what the schema's maxNumSeqs computes at once
+TARGET_OUTSTANDING = DEFAULT_MAX_NUM_SEQS // 2  # per replica, where no measure is named
 MODELS_ROOT = "/models"  # claims are mounted below it
 CACHE_ROOT = f"{MODELS_ROOT}/cache"  # what hubs served; a directory for each repository and revision
 _ALLOWED_URIS = "hf://ORG/NAME, pvc://CLAIM/PATH and file:///PATH"
