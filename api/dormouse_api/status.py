@@ -5,8 +5,9 @@ Where programs must tell one error from others of its code, ErrorInfo holds a re
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 from google.protobuf import any_pb2, duration_pb2
@@ -16,6 +17,9 @@ from grpc_status import rpc_status
 STATUS_DETAILS = "grpc-status-details-bin"  # trailing metadata: a google.rpc.Status
 ERROR_DOMAIN = "inference.dormouse.dev"  # of the reasons in ErrorInfo
 CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"  # the prompt, or what shall follow it, is longer than the model
+
+
+_Detail = TypeVar("_Detail", error_details_pb2.RetryInfo, error_details_pb2.ErrorInfo)
 
 
 @dataclass(slots=True, unsafe_hash=True)  # not frozen: context managers write an exception's traceback
@@ -59,19 +63,20 @@ def read_details(code: grpc.StatusCode, message: str, raw: bytes) -> CallError:
 
 
 def _retry_after_s(status: status_pb2.Status) -> float | None:
-    for detail in status.details:
-        info = error_details_pb2.RetryInfo()
-        if detail.Unpack(info):
-            return float(info.retry_delay.ToNanoseconds() / 1e9)
-    return None
+    delays = (info.retry_delay for info in _details(status, error_details_pb2.RetryInfo))
+    return next((float(delay.ToNanoseconds() / 1e9) for delay in delays), None)
 
 
 def _reason(status: status_pb2.Status) -> str:
-    for detail in status.details:
-        info = error_details_pb2.ErrorInfo()
-        if detail.Unpack(info) and info.domain == ERROR_DOMAIN:
-            return str(info.reason).lower()
-    return ""
+    infos = _details(status, error_details_pb2.ErrorInfo)
+    return next((str(info.reason).lower() for info in infos if info.domain == ERROR_DOMAIN), "")
+
+
+def _details(status: status_pb2.Status, kind: type[_Detail]) -> Iterator[_Detail]:
+    for packed in status.details:
+        detail = kind()
+        if packed.Unpack(detail):
+            yield detail
 
 
 def _packed(detail: Any) -> any_pb2.Any:
