@@ -34,6 +34,7 @@ from dormouse_worker.model.device.arena import Arena
 from dormouse_worker.model.device.host_driver import HostDriver
 
 CACHE_BYTES = 128 << 20
+SETTINGS: dict[str, Any] = {"kv_cache_memory_bytes": CACHE_BYTES, "threads": 0, "block_size": 16, "max_model_len": 1024}
 CYCLES_TO_SETTLE = 5  # until libraries and allocator hold what they keep for ever
 READ_BYTES = 32 << 20  # at once; larger pieces are no faster
 
@@ -51,7 +52,7 @@ def main() -> None:
 
 def measure_cycles(model: Path, level: int, count: int) -> list[Cycle]:
     """Sleep and wake so often, each time beside what a wake is compared with; the first, unmeasured, warms up."""
-    worker = _start(model, CACHE_BYTES)
+    worker = _start(model)
     peer = copying(worker) if level == 1 else _reading(model)
     return [_cycle(worker, level, peer) for _ in range(count + 1)][1:]
 
@@ -59,7 +60,7 @@ def measure_cycles(model: Path, level: int, count: int) -> list[Cycle]:
 def measure_residue(model: Path, level: int, count: int) -> Held:
     """Return what a process holds asleep; level 0: after the imports and forward passes, the model's own included."""
     del count  # once
-    worker = _start(model, CACHE_BYTES)
+    worker = _start(model)
     generate(worker)
     copy_bytes = 0
     if level:
@@ -71,7 +72,7 @@ def measure_residue(model: Path, level: int, count: int) -> Held:
 
 def measure_drift(model: Path, level: int, count: int) -> tuple[Held, Held]:
     """Return what a process holds asleep before and after so many cycles."""
-    worker = _start(model, CACHE_BYTES)
+    worker = _start(model)
     before = None
     for cycle in range(CYCLES_TO_SETTLE + count + 1):
         generate(worker)
@@ -85,8 +86,8 @@ def measure_drift(model: Path, level: int, count: int) -> tuple[Held, Held]:
     return before, after
 
 
-def _start(model: Path, cache_bytes: int) -> FakeDeviceWorker:
-    worker = make_fake_worker(model, kv_cache_memory_bytes=cache_bytes, threads=0, block_size=16, max_model_len=1024)
+def _start(model: Path) -> FakeDeviceWorker:
+    worker = make_fake_worker(model, **SETTINGS)
     start(worker)
     return worker
 

@@ -12,14 +12,12 @@ from pathlib import Path
 
 import msgspec
 
-from bench.sleep_probe import copying
+from bench.sleep_probe import SETTINGS, copying
 from bench.switch import Switch
 from dormouse_worker.common.commands import TAGS, WEIGHTS
 from dormouse_worker.common.host import release_free_memory
 from dormouse_worker.executor.testing import generate, make_settings, start, touch_cache
 from dormouse_worker.executor.worker.stand_in_worker import StandInWorker
-
-CACHE_BYTES = 128 << 20
 
 
 def main() -> None:
@@ -39,8 +37,7 @@ def main() -> None:
 
 
 def _start(model: Path) -> StandInWorker:
-    fields = {"kv_cache_memory_bytes": CACHE_BYTES, "threads": 0, "block_size": 16, "max_model_len": 1024}
-    worker = StandInWorker(make_settings(model, device="cuda", **fields), 0)
+    worker = StandInWorker(make_settings(model, device="cuda", **SETTINGS), 0)
     worker.init_device()
     start(worker)
     return worker
