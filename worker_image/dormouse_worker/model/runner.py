@@ -87,7 +87,7 @@ class ModelRunner:
     def run_ahead(self, copier: TokenCopier) -> None:
         """From now on leave sampled tokens on the device and copy them for who waits; only where no others compute."""
         self._promised = PromisedTokens(self._input, self._model.device, copier)
-        self._paths.inputs.promised = self._promised
+        self._paths.go_on_from(self._promised)
 
     def execute(self, batch: Batch) -> ModelOutput:
         """Compute the batch; return one token per sequence that samples, in order. See `Batch` for the order.

@@ -21,7 +21,9 @@ from dormouse_worker.model.forward.path import ForwardPath
 from dormouse_worker.model.graphs import DecodeGraphs
 from dormouse_worker.model.input_batch import PackedInput
 from dormouse_worker.model.lean.build import Unfit
+from dormouse_worker.model.lean.native import NativeDecoder
 from dormouse_worker.model.loader import LoadedModel
+from dormouse_worker.model.promised_tokens import PromisedTokens
 from dormouse_worker.model.scratch import Floats
 
 
@@ -31,16 +33,20 @@ class ForwardPaths:
     def __init__(self, forward: TorchForward, backend: AttentionBackend, graphs: DecodeGraphs | None = None) -> None:
         """`graphs` were recorded over the very model and cache of `forward`."""
         model = forward.model
-        self.inputs = DeviceInput(model.device)
+        self._inputs = DeviceInput(model.device)
         paths: list[ForwardPath] = []
-        if not isinstance(model.native, Unfit) and backend.name == NativeBackend.name:
-            paths.append(NativePath(model.native, backend, forward))
+        if native := _native_of(model, backend.name):
+            paths.append(NativePath(native, backend, forward))
         if graphs is not None:
-            paths.append(GraphPath(graphs, model, self.inputs))
-        self._paths = (*paths, EagerPath(forward, backend, self.inputs))
+            paths.append(GraphPath(graphs, model, self._inputs))
+        self._paths = (*paths, EagerPath(forward, backend, self._inputs))
 
     def __repr__(self) -> str:
         return f"ForwardPaths({', '.join(map(repr, self._paths))})"
+
+    def go_on_from(self, promised: PromisedTokens) -> None:
+        """From now on fill in tokens of earlier passes that only the device knows yet."""
+        self._inputs.promised = promised
 
     def compute(self, packed: PackedInput, rows: Ints) -> torch.Tensor | Floats:
         """Return the logits [len(rows), V] of the ascending rows that are wanted, an array if torch had no part."""
@@ -50,10 +56,16 @@ class ForwardPaths:
         raise AssertionError("the last path computes any pass")
 
 
+def _native_of(model: LoadedModel, attention: str) -> NativeDecoder | None:
+    """Return our kernels of the model, where they know it and are the ones that attend."""
+    native = model.native
+    return native if isinstance(native, NativeDecoder) and attention == NativeBackend.name else None
+
+
 def describe_path(model: LoadedModel, attention: str) -> str:
     """Return which path computes with an attention backend of this name, and why it is not our kernels'."""
-    if not isinstance(model.native, Unfit) and attention == NativeBackend.name:
-        return f"{NATIVE} {model.native.name}"
+    if native := _native_of(model, attention):
+        return f"{NATIVE} {native.name}"
     sizes = () if model.lean is None else model.lean.parts.compiled_sizes
     in_torch = f"{model.impl} compiled for {', '.join(map(str, sizes))} tokens" if sizes else model.impl
     reason = model.native.reason if isinstance(model.native, Unfit) else "attention is not"
