@@ -126,9 +126,9 @@ def waiting_ends(situation: Situation) -> datetime | None:
 def _agreed(situation: Situation, least: int, *, is_complete: bool) -> int:
     """Return the count, given the least report that counts and whether every replica has one."""
     held = _present(situation)
-    if held is None or least < held:
+    if held is None or (is_complete and least >= held * WORTH_RAISING):
         return least
-    return least if is_complete and least >= held * WORTH_RAISING else held
+    return min(least, held)
 
 
 def _present(situation: Situation) -> int | None:

@@ -189,6 +189,12 @@ def test_a_prompt_that_is_too_long_has_a_reason_for_programs(num_prompt, params)
     assert caught.value.reason == CONTEXT_LENGTH_EXCEEDED
 
 
+def test_what_programs_need_not_tell_from_other_refusals_has_no_reason():
+    with pytest.raises(CallError) as caught:
+        validation.check_request_id("\n")
+    assert caught.value.reason == ""
+
+
 @pytest.mark.parametrize(
     ("good", "bad"),
     [
