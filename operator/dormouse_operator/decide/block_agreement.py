@@ -88,7 +88,7 @@ def _block_size(situation: Situation, known: Sequence[tuple[Pod, Report]]) -> in
     """Return the tokens per block that counts: of those that hold a cache, else of most; the lowest index decides."""
     holding = [report.block_size for pod, report in known if situation.allocated_gpu_blocks(pod)]
     sizes = Counter(holding or [report.block_size for _, report in known])
-    return sizes.most_common(1)[0][0] if sizes else None
+    return max(sizes, key=lambda size: sizes[size], default=None)
 
 
 def _missing(situation: Situation) -> tuple[Pod, ...]:

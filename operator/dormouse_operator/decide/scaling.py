@@ -104,7 +104,7 @@ def _wish_by_usage(target: float, replicas: int, activity: Activity, tolerance: 
     awake = min(activity.awake_workers, replicas)
     load = awake * activity.mean_kv_cache_usage / target
     wish = _wish(load, replicas, tolerance)
-    return wish if wish >= replicas else min(replicas, _wish(load + replicas - awake, replicas, tolerance))
+    return max(wish, min(replicas, _wish(load + replicas - awake, replicas, tolerance)))
 
 
 def _remember(history: History, asked: Asked, behaviour: Behaviour) -> History:

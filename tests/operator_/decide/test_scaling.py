@@ -152,6 +152,17 @@ def test_replicas_at_most_double_at_once_but_four_may_always_come():
     assert play(Scaling(max_replicas=100, target_outstanding=10), [1000] * 5) == [5, 10, 20, 40, 80]
 
 
+def test_what_was_asked_for_counts_for_the_length_of_the_window_and_is_forgotten_then():
+    asked = (Asked(0.0, 5),)
+    within = decide(299.0, BY_REQUESTS, 5, load(1), asked)
+    assert (within.replicas, within.history) == (5, (*asked, Asked(299.0, 1)))
+    over = decide(300.0, BY_REQUESTS, 5, load(1), asked)
+    assert (over.replicas, over.history) == (1, (Asked(300.0, 1),))
+    longer = Behaviour(up_window_s=600.0, down_window_s=300.0)
+    kept = decide(300.0, BY_REQUESTS, 5, load(1), asked, longer)
+    assert (kept.replicas, kept.history) == (1, (*asked, Asked(300.0, 1))), "one window still needs it, the other not"
+
+
 def test_with_a_window_upwards_a_short_burst_adds_nothing():
     patient = Behaviour(up_window_s=60.0)
     assert set(play(BY_REQUESTS, [5] * 8 + [90] * 3 + [5] * 8, behaviour=patient)) == {1}

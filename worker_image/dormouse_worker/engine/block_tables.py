@@ -37,7 +37,7 @@ class CacheLayout:
 
     def fills_block(self, start: int, end: int) -> bool:
         """Return whether the tokens at [start, end) complete a block."""
-        return end // self.block_size > start // self.block_size
+        return end - end % self.block_size > start
 
     def first_needed(self, group: int, position: int) -> int:
         """Return the first block that a token at this position, or a later one, sees in the group."""

@@ -15,7 +15,7 @@ BlockHash = bytes
 
 def root_hash(salt: str) -> BlockHash:
     """Return the parent of a sequence's first block."""
-    return hashlib.sha256(b"dormouse prefix\0" + salt.encode("utf-8", "surrogatepass")).digest()
+    return hashlib.sha256(b"dormouse prefix\0" + salt.encode(errors="surrogatepass")).digest()
 
 
 def hash_block(parent: BlockHash, token_ids: Sequence[int]) -> BlockHash:

@@ -81,9 +81,7 @@ class Request:
     def token_ids(self, start: int, end: int) -> list[int]:
         """Return the known tokens at positions [start, end)."""
         split = self.num_prompt_tokens
-        if start >= split:
-            return self.output_token_ids[start - split : end - split]
-        return self.prompt_token_ids[start:end] + self.output_token_ids[: max(0, end - split)]
+        return self.prompt_token_ids[start:end] + self.output_token_ids[max(0, start - split) : max(0, end - split)]
 
     def block_hashes(self, num_tokens: int, block_size: int) -> Sequence[BlockHash]:
         """Return the names of the full blocks of the first `num_tokens` tokens, and of more if they are known.

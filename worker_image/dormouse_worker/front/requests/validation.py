@@ -94,7 +94,7 @@ def check_resume(request: pb.GenerateRequest, vocab_size: int, *, from_gateway: 
 
 def check_token_ids(field: str, token_ids: Sequence[int], vocab_size: int) -> None:
     """Every id is a row of the embedding. Raises CallError INVALID_ARGUMENT naming the first that is not."""
-    if max(token_ids, default=0) < vocab_size:  # a million of them: no loop of ours while all other streams wait
+    if not token_ids or max(token_ids) < vocab_size:  # a million of them: no loop of ours while all other streams wait
         return
     for position, token_id in enumerate(token_ids):
         if token_id >= vocab_size:
@@ -103,10 +103,9 @@ def check_token_ids(field: str, token_ids: Sequence[int], vocab_size: int) -> No
 
 def check_made_of(field: str, token_ids: Sequence[int], vocab_size: int) -> None:
     """A text's tokens are rows of the embedding: a tokenizer may know more of them. Raises CallError."""
-    top = max(token_ids, default=0)
-    if top >= vocab_size:
+    if token_ids and max(token_ids) >= vocab_size:
         limit = f"text of tokens below the vocabulary size {vocab_size}; the tokenizer knows more than the model"
-        refuse(field, f"made of token {top}, among others", limit)
+        refuse(field, f"made of token {max(token_ids)}, among others", limit)
 
 
 def check_chat(chat: pb.Chat) -> None:
