@@ -12,10 +12,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import anthropic
 import jsonschema
 import openai
+import pydantic
 import pytest
 
 from tests.worker.hub_server import HubServer
@@ -177,6 +179,32 @@ def test_anthropics_client_talks_to_it_and_goes_on_with_a_turn(client):
     assert whole.model_dump(exclude=unlike) == streamed.model_dump(exclude=unlike)
     assert whole.content[0].text == streamed.content[0].text
     assert counted.input_tokens == whole.usage.input_tokens + whole.usage.cache_read_input_tokens
+
+
+class Hide(pydantic.BaseModel):
+    """Hide something."""
+
+    kind: Literal["nut", "nest"]
+    depth: int = pydantic.Field(ge=0, le=150)
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "Hide"}}])
+def test_a_forced_call_fits_its_schema_streamed_or_not(client, choice):
+    """As openai-python's own helpers ask for it and read it; the model learned nothing at all."""
+    tools = [openai.pydantic_function_tool(Hide)]
+    asked = {"model": "small", "messages": HI, "tools": tools, "tool_choice": choice, "temperature": 1, "seed": 7}
+    asked |= {"parallel_tool_calls": False}
+    parsed = client.chat.completions.parse(**asked).choices[0]
+    assert parsed.finish_reason == "tool_calls"
+    (call,) = parsed.message.tool_calls
+    assert call.function.name == "Hide"
+    assert isinstance(call.function.parsed_arguments, Hide)
+    with client.chat.completions.stream(**asked) as stream:
+        (same,) = stream.get_final_completion().choices[0].message.tool_calls
+    assert same.function.arguments == call.function.arguments
+    turns = [*HI, parsed.message, {"role": "tool", "tool_call_id": call.id, "content": "done"}]
+    asked |= {"messages": turns, "tool_choice": "none", "max_tokens": 2}
+    assert client.chat.completions.create(**asked).choices[0].finish_reason == "length"
 
 
 def test_a_schema_that_cannot_be_kept_is_refused_under_the_name_that_the_client_wrote(client):

@@ -13,6 +13,7 @@ import grpc
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.openai.errors import ApiError, from_call_error
+from dormouse_gateway.openai.parts import Parts, merged
 from dormouse_gateway.openai.prompts import Prompts, Texts, tokens
 from dormouse_gateway.openai.shapes import FINISH_REASONS, Json, Piece
 from dormouse_gateway.openai.wish import Wish
@@ -58,12 +59,13 @@ class Form(Protocol):
 class Answer:
     """Turns messages into pieces. Owns what was said so far: usage, and how far each choice's tokens have come.
 
-    All text of all doors passes `piece`: what is to become of it (calls, thoughts) is decided there.
+    All text of all doors passes `piece`, which tells calls and thoughts apart from it.
     """
 
     wish: Wish
     texts: Texts
     usage: pb.Usage = field(default_factory=pb.Usage)
+    parts: Parts = field(default_factory=Parts)
     _offsets: dict[int, int] = field(default_factory=dict)
     _prompts: Prompts = field(init=False)
 
@@ -80,18 +82,19 @@ class Answer:
             raise CallError(grpc.StatusCode.UNAVAILABLE, _ENDED_EARLY, 1.0)
         if self.wish.needs_prompts:
             self._prompts.take(message)
-        finish = FINISH_REASONS.get(message.finish_reason)
+        said = self.parts.read(message)
+        finish = self.parts.finish(message.choice_index, FINISH_REASONS.get(message.finish_reason))
         if self.wish.without_answer:
             return self._nothing(message.choice_index, finish)
         told = await tokens(self.texts, message.logprobs) if self.wish.with_logprobs else None
         ids = list(message.token_ids) if self.wish.with_token_ids else None
-        if not (message.text or told or ids or finish):
-            return None  # a part of a character, or a sign of life
+        if not (said.text or said.reasoning or said.calls or told or ids or finish):
+            return None  # a part of a character or of a marker, or a sign of life
         index = message.choice_index
         offset = self._offsets.get(index, 0)
         self._offsets[index] = offset + sum(len(token.text) for token in told or ())
         stop = message.matched_stop if message.HasField("matched_stop") else None
-        return Piece(index, message.text, told, finish, offset, ids, stop)
+        return Piece(index, said.text, told, finish, offset, ids, stop, reasoning=said.reasoning, calls=said.calls)
 
     async def with_prompt(self, piece: Piece) -> Piece:
         """Return the choice's piece with what is told of its prompt. Raises CallError."""
@@ -197,6 +200,8 @@ def _joined(pieces: Sequence[Piece]) -> Piece:
         tokens=told if any(piece.tokens is not None for piece in pieces) else None,
         token_ids=ids if any(piece.token_ids is not None for piece in pieces) else None,
         offset=0,
+        reasoning="".join(piece.reasoning for piece in pieces),
+        calls=merged(call for piece in pieces for call in piece.calls),
     )
 
 

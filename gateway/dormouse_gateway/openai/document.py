@@ -42,6 +42,7 @@ _USAGE = _object(
     prompt_tokens_details=_object(cached_tokens=_NUMBER),
 )
 _FINISH = {"enum": ["stop", "length"]}
+_CALL = _object(id=_TEXT, type={"const": "function"}, function=_object(name=_TEXT, arguments=_TEXT))
 _ENTRY = {"token": _TEXT, "logprob": _LOGPROB, "bytes": _or_null(_array(_NUMBER))}
 _CHAT_LOGPROBS = _object(content=_array(_object(**_ENTRY, top_logprobs=_array(_object(**_ENTRY)))), refusal=_NULL)
 _LOGPROBS = _object(
@@ -68,9 +69,14 @@ _CHAT_ANSWER = _answer(
     "chat.completion",
     _object(
         index=_NUMBER,
-        message=_object(role={"const": "assistant"}, content=_TEXT, refusal=_NULL),
+        message=_with(
+            _object(role={"const": "assistant"}, content=_or_null(_TEXT), refusal=_NULL),
+            tool_calls=_array(_CALL),
+            reasoning_content=_TEXT,
+            reasoning=_TEXT,
+        ),
         logprobs=_or_null(_CHAT_LOGPROBS),
-        finish_reason=_FINISH,
+        finish_reason={"enum": [*_FINISH["enum"], "tool_calls"]},
     ),
     **_PROMPT,
 )

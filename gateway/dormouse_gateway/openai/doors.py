@@ -74,7 +74,12 @@ CHAT_DOOR = TextDoor(
     path="/v1/chat/completions",
     schema=CHAT_REQUEST,
     refused=refused.CHAT,
-    names={**_CHAT, "structured_outputs": _FORM, "max_tokens": ("max_completion_tokens", "max_tokens")},
+    names={
+        **_CHAT,
+        "structured_outputs": _FORM,
+        "answer_parsing": ("tool_choice", "tools"),
+        "max_tokens": ("max_completion_tokens", "max_tokens"),
+    },
     to_wish=to_chat,
     form=chat_form,
 )

@@ -10,6 +10,7 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.openai.errors import refuse
 from dormouse_gateway.openai.sampling import begin
 from dormouse_gateway.openai.schemas import DEFAULT_COMPLETION_TOKENS, MAX_PROMPTS
+from dormouse_gateway.openai.tools import offered, parsing
 from dormouse_gateway.openai.turns import call, joined, tool
 from dormouse_gateway.openai.wish import Wish, checked
 
@@ -26,6 +27,7 @@ def to_chat(body: Body, request_id: str) -> Wish:
     if wants_logprobs:
         params.logprobs = int(body.get("top_logprobs", 0))
     request.chat.CopyFrom(chat_of(body))
+    request.answer_parsing.CopyFrom(parsing(body))
     return _wish(body, [request], with_logprobs=wants_logprobs)
 
 
@@ -50,8 +52,7 @@ def to_completion(body: Body, request_id: str) -> Wish:
 def chat_of(body: Body) -> pb.Chat:
     """Return the conversation of a chat's body, also of one that is to be counted only."""
     chat = pb.Chat(messages=[_turn(message) for message in body["messages"]])
-    if body.get("tool_choice") != "none":
-        chat.tools.extend(tool(one["function"]) for one in body.get("tools", ()))
+    chat.tools.extend(map(tool, offered(body)))
     if "reasoning_effort" in body:
         chat.template_args.update({"reasoning_effort": body["reasoning_effort"]})
     chat.template_args.update(body.get("chat_template_kwargs", {}))
@@ -107,6 +108,8 @@ def _turn(said: Body) -> pb.ChatMessage:
     for name in ("name", "tool_call_id"):
         if name in message:
             setattr(turn, name, message[name])
+    if thought := message.get("reasoning_content", message.get("reasoning")):
+        turn.reasoning_content = thought
     turn.tool_calls.extend(
         call(one["function"]["name"], one["function"]["arguments"], one.get("id"))
         for one in message.get("tool_calls", ())

@@ -45,6 +45,7 @@ from dormouse_gateway.openai.schema_kit import (
     unused,
 )
 from dormouse_gateway.openai.structured import RESPONSE_FORMAT, STRUCTURED_OUTPUTS
+from dormouse_gateway.openai.tools import TOOL_CHOICE
 
 MAX_TOKENS = (1 << 31) - 1  # the model's length is the real limit, and the worker's to say
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, of /v1/completions only
@@ -58,7 +59,6 @@ STREAM = BOOLEAN | {"description": "Server-sent events, ended by [DONE]."}
 TEMPERATURE = number(0, _MAX_TEMPERATURE) | {"description": "0 = greedy. Default: the model's, else 1."}
 TOP_P = above_0(1) | {"description": "The smallest set of tokens with this probability."}
 STOP_STRING = text(1, MAX_STOP_STRING_BYTES)
-NOT_FORCED = "Calls are not forced: a model's calls stand in the text, as it wrote them."
 NOT_PADDED = only(False, "Answers are not padded.")  # noqa: FBT003  # a value of the API
 
 _COMMON: Mapping[str, Json] = {
@@ -127,10 +127,12 @@ _TOOL_CALL = fields(
     {
         "id": text(0, MAX_NAME_CHARS),
         "type": only("function", "There are no others."),
+        "index": unused(integer(0, MAX_TOKENS), "their order says it."),
         "function": fields(
             {
                 "name": text(1, MAX_NAME_CHARS),
                 "arguments": text() | {"description": "As text; a JSON object becomes one."},
+                "parsed_arguments": unused({}, "openai-python sends back what it made of them."),
             },
             "name",
             "arguments",
@@ -151,6 +153,12 @@ _SAID: Mapping[str, Json] = {
     "name": or_null(text(1, MAX_NAME_CHARS)),
     "tool_call_id": or_null(text(0, MAX_NAME_CHARS)),
     "refusal": {"type": "null"},
+    "audio": {"type": "null"},
+    "function_call": {"type": "null"},
+    "annotations": or_null(unused(array(FREE, MAX_CHAT_MESSAGES), "clients send back what an answer had.")),
+    "parsed": unused({}, "openai-python sends back what it made of the content."),
+    "reasoning_content": or_null(text()) | {"description": "What the assistant thought, for the template."},
+    "reasoning": or_null(text()) | {"description": "The same under its other name."},
 }
 _CALLS = array(_TOOL_CALL, MAX_TOOLS, least=1)
 _TURN = fields({**_SAID, "content": _CONTENT, "tool_calls": or_null(_CALLS)}, "role", "content")
@@ -159,16 +167,16 @@ MESSAGES = array(one_of(_TURN, _CALLING_TURN), MAX_CHAT_MESSAGES, least=1)
 FUNCTION: Mapping[str, Json] = {
     "name": text(1, MAX_NAME_CHARS),
     "description": or_null(text()),
-    "parameters": or_null(FREE) | {"description": "A JSON Schema, for the template."},
-    "strict": or_null(only(False, "Arguments are not forced to fit.")),  # noqa: FBT003  # a value of the API
+    "parameters": or_null(FREE) | {"description": "A JSON Schema."},
+    "strict": or_null(BOOLEAN) | {"description": "Whether arguments are forced to fit where no call is."},
 }
 TOOLS = array(
     fields(
         {"type": only("function", "There are no others."), "function": fields(FUNCTION, "name")}, "type", "function"
     ),
     MAX_TOOLS,
-) | {"description": "Rendered by the model's template. Calls stand in the content, as the model wrote them."}
-PARALLEL = unused(BOOLEAN, "a model's calls stand in the text, as many as it writes.")
+) | {"description": "Functions that the model may call. Rendered by its template."}
+PARALLEL = BOOLEAN | {"description": "false: one call at most. Default: as many as the model makes."}
 EFFORT = text(1, 32) | {"description": "The variable reasoning_effort of the model's template, where it has one."}
 TEMPLATE_KWARGS = FREE | {"description": "Further variables of the template (enable_thinking, …)."}
 GENERATION_PROMPT = BOOLEAN | {"description": "Default true: the prompt ends where the assistant's turn begins."}
@@ -186,7 +194,7 @@ CHAT_REQUEST = request(
         "tools": TOOLS,
         "parallel_tool_calls": PARALLEL,
         "modalities": array(only("text", "Answers are text."), 1, least=1) | {"description": '["text"] only.'},
-        "tool_choice": {"enum": ["auto", "none"], "description": f"none: the template gets no tools. {NOT_FORCED}"},
+        "tool_choice": TOOL_CHOICE,
         "reasoning_effort": EFFORT,
         "prediction": unused(FREE, "it would change the time only."),
         "verbosity": only("medium", "How much a model says is up to it."),

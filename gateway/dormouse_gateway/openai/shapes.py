@@ -24,6 +24,16 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A part of one call of a function, or all of it. Only the part with which it begins has id and name."""
+
+    index: int  # of the call in its answer
+    arguments: str = ""  # all parts together are one JSON object
+    name: str = ""
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ToldPrompt:
     """What is told of a prompt, each only where it is asked for."""
 
@@ -38,13 +48,15 @@ class Piece:
     """A part of one choice's answer, or all of it."""
 
     index: int
-    text: str = ""
+    text: str = ""  # what is said to the caller
     tokens: Sequence[Token] | None = None  # None = no log-probabilities are wanted
     finish: str | None = None
     offset: int = 0  # characters of tokens before
     token_ids: Sequence[int] | None = None  # None = not wanted
     matched_stop: str | None = None  # the stop string that ended it
     prompt: ToldPrompt | None = None  # in a stream of the choice's first piece
+    reasoning: str = ""  # what is thought before that
+    calls: Sequence[ToolCall] = ()  # behind both; of each function one part
 
 
 class Shape(Protocol):
@@ -80,13 +92,20 @@ class ChatShape:
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
     def part(self, piece: Piece) -> Json:
-        """Return the new text as a delta."""
-        delta = {"content": piece.text} if piece.text or piece.finish is None else {}
+        """Return what is new as a delta."""
+        delta = _reasoning(piece)
+        if piece.calls:
+            delta["tool_calls"] = [{"index": call.index} | _tool_call(call) for call in piece.calls]
+        if piece.text or not (delta or piece.finish):
+            delta["content"] = piece.text
         return self._choice(piece) | {"delta": delta}
 
     def whole(self, piece: Piece) -> Json:
         """Return the assistant's message."""
-        return self._choice(piece) | {"message": {"role": "assistant", "content": piece.text, "refusal": None}}
+        said: Json = {"role": "assistant", "content": piece.text, "refusal": None} | _reasoning(piece)
+        if piece.calls:
+            said |= {"content": piece.text or None, "tool_calls": [_tool_call(call) for call in piece.calls]}
+        return self._choice(piece) | {"message": said}
 
     def _choice(self, piece: Piece) -> Json:
         tokens = None if piece.tokens is None else {"content": [_chat_token(token) for token in piece.tokens]}
@@ -171,6 +190,18 @@ def to_usage(usage: pb.Usage) -> Json:
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
     }
+
+
+def _reasoning(piece: Piece) -> Json:
+    """Return what was thought under both names that clients of vLLM read."""
+    return {"reasoning_content": piece.reasoning, "reasoning": piece.reasoning} if piece.reasoning else {}
+
+
+def _tool_call(call: ToolCall) -> Json:
+    """Return a call; of one that has begun before only its arguments."""
+    if not call.name:
+        return {"function": {"arguments": call.arguments}}
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
 def _ids(piece: Piece) -> Json:

@@ -80,7 +80,9 @@ def test_the_schemas_are_schemas(kind, schema):
         ({"logit_bias": {"1": 101}}, "logit_bias.1 is 101; allowed: from -100 to 100"),
         ({"seed": -1}, "seed is -1; allowed: from 0 to 18446744073709551615"),
         ({"model": ""}, "model is 0 characters; allowed: 1 to 256"),
-        ({"tool_choice": "required"}, 'tool_choice is "required"; allowed: "auto", "none"'),
+        ({"tool_choice": "any"}, 'tool_choice is "any"; allowed: "auto", "none", "required"'),
+        ({"tool_choice": {"type": "custom"}}, 'tool_choice.type is "custom"; allowed: "function", "allowed_tools"'),
+        ({"tool_choice": {"type": "function"}}, "tool_choice.function is missing"),
         ({"messages": []}, "messages is 0 items; allowed: 1 to 1024"),
         ({"messages": [{"content": "a"}]}, "messages[0].role is missing; allowed: As the model's template"),
         (

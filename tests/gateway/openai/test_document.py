@@ -20,6 +20,7 @@ TOLD_IN_WORDS = (
     "n",
     "max_tokens",
     "continue_final_message",
+    "tool_choice",
 )  # what they do not go together with
 
 

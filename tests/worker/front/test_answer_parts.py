@@ -104,6 +104,8 @@ async def test_only_the_first_call_is_told_where_one_is_wanted(open_house):
         (chat("now"), pb.AnswerParsing(function="then"), "answer_parsing.function"),
         (chat(), pb.AnswerParsing(any_function=True), "answer_parsing.any_function"),
         (chat("now", strict=True), ALL, "chat.tools"),
+        (chat("now", "now"), ALL, "chat.tools"),
+        (chat("to day"), ALL, "chat.tools"),
         (chat("now", type="array"), pb.AnswerParsing(any_function=True), "chat.tools"),
     ],
 )

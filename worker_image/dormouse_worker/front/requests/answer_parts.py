@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_worker.front.answers.calls import MAX_NAME_CHARS, checked_name
+from dormouse_worker.front.answers.closable_json import Malformed
 from dormouse_worker.front.answers.emitter import ToolSchemas
 from dormouse_worker.front.answers.events import Arguments, CallBegins, Content, Event
 from dormouse_worker.front.answers.families import (
@@ -55,9 +59,11 @@ def read_parsing(model: Model, request: pb.GenerateRequest, prompt: Sequence[int
     _check_names(asked, schemas)
     is_json = request.sampling_params.structured_outputs.WhichOneof("constraint") in JSON_KINDS
     grammar = _grammar(model, asked, prompt, is_json=is_json)
-    strict = _first_strict(request.chat) if grammar.tools or grammar.is_harmony else ""
-    tells_apart = grammar.tools or grammar.reasoning or grammar.is_harmony or grammar.forced is not None
-    return Parsing(grammar, schemas, strict) if tells_apart else None
+    calls = bool(grammar.tools) or grammar.is_harmony or grammar.forced is not None
+    if calls:
+        _check_tools(request.chat)
+    is_told = calls or grammar.reasoning
+    return Parsing(grammar, schemas, _first_strict(request.chat) if calls else "") if is_told else None
 
 
 def parts_of(parser: AnswerParser, piece: Piece) -> Iterator[pb.AnswerPart]:
@@ -70,11 +76,10 @@ def parts_of(parser: AnswerParser, piece: Piece) -> Iterator[pb.AnswerPart]:
 
 def tool_schemas(chat: pb.Chat) -> ToolSchemas:
     """Return the parameters of a chat's tools by name; what is no function has none."""
-    functions = [plain_dict(tool).get("function") for tool in chat.tools]
     return {
         str(function["name"]): function["parameters"] if isinstance(function.get("parameters"), dict) else {}
-        for function in functions
-        if isinstance(function, dict) and "name" in function
+        for function in _functions(chat)
+        if "name" in function
     }
 
 
@@ -89,6 +94,25 @@ def _check_names(asked: pb.AnswerParsing, schemas: ToolSchemas) -> None:
         refuse("answer_parsing.function", repr(asked.function[:64]), "the name of one of chat.tools")
     if asked.any_function and not schemas:
         refuse("answer_parsing.any_function", "true without chat.tools", "at least one tool to call")
+
+
+def _check_tools(chat: pb.Chat) -> None:
+    """Refuse functions that no answer can call: a name stands for one of them, and is found in a text."""
+    names = [str(function.get("name", "")) for function in _functions(chat)]
+    for name, count in Counter(names).items():
+        if count > 1:
+            refuse("chat.tools", f"{count} functions named {name[:64]!r}", "names that differ")
+        try:
+            checked_name(name)
+        except Malformed:
+            limit = f"names of 1 to {MAX_NAME_CHARS} characters without white space"
+            refuse("chat.tools", f"a function named {name[:64]!r}", limit)
+
+
+def _functions(chat: pb.Chat) -> list[dict[str, Any]]:
+    """Return the descriptions of a chat's functions; what of the tools is none is left out."""
+    functions = [plain_dict(tool).get("function") for tool in chat.tools]
+    return [function for function in functions if isinstance(function, dict)]
 
 
 def _grammar(model: Model, asked: pb.AnswerParsing, prompt: Sequence[int], *, is_json: bool) -> Grammar:
@@ -117,9 +141,8 @@ def _forced(asked: pb.AnswerParsing) -> str | None:
 
 def _first_strict(chat: pb.Chat) -> str:
     """Return the name of the first tool that says strict, "" if none does."""
-    functions = [plain_dict(tool).get("function") for tool in chat.tools]
-    named = (function for function in functions if isinstance(function, dict) and function.get("strict") is True)
-    return next((str(function.get("name", "")) for function in named), "")
+    strict = (function for function in _functions(chat) if function.get("strict") is True)
+    return next((str(function.get("name", "")) for function in strict), "")
 
 
 def _ends_with(model: Model, prompt: Sequence[int], marker: str) -> bool:
