@@ -8,6 +8,8 @@ GROUP = "inference.dormouse.dev"
 VERSION = "v1alpha1"
 KIND = "InferenceDeployment"
 PLURAL = "inferencedeployments"
+POOL_KIND = "GpuPool"
+POOL_PLURAL = "gpupools"
 API_VERSION = f"{GROUP}/{VERSION}"
 
 INFERENCE_PORT = 50051  # workers and gateway: dormouse.v1.Inference, health, reflection
@@ -29,6 +31,8 @@ LABEL_RANKS = f"{GROUP}/ranks"  # on pods of replicas with several ranks: how ma
 LABEL_GROUP_SIZE = f"{GROUP}/group-size"  # on pods of replicas with several pods: how many
 LABEL_WORKER_INDEX = f"{GROUP}/worker-index"  # beside it: "0" leads; the replica's own number is LABEL_REPLICA
 LABEL_LEADER_UID = f"{GROUP}/leader-uid"  # on followers: the very pod that they were made for
+LABEL_POOL = f"{GROUP}/pool"  # on pods of a pool's members, and on its claims: the name of the GpuPool
+LABEL_SLOT = f"{GROUP}/slot"  # beside it: the slot, which is the name of its ResourceClaim
 LABEL_COMPONENT = "app.kubernetes.io/component"
 COMPONENT_WORKER = "worker"  # can be called
 COMPONENT_FOLLOWER = "follower"  # computes for the leader of its group, and is called by nobody else

@@ -33,6 +33,7 @@ NETWORK_POLICIES = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicie
 RESOURCE_CLAIMS = Kind("resource.k8s.io/v1", "ResourceClaim", "resourceclaims")
 LEASES = Kind("coordination.k8s.io/v1", "Lease", "leases")
 INFERENCE_DEPLOYMENTS = Kind("inference.dormouse.dev/v1alpha1", "InferenceDeployment", "inferencedeployments")
+GPU_POOLS = Kind("inference.dormouse.dev/v1alpha1", "GpuPool", "gpupools")
 
 
 @dataclass(frozen=True, slots=True)

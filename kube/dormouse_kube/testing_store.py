@@ -18,7 +18,8 @@ from dormouse_kube.api import PODS, Kind, Resource, WatchEvent
 from dormouse_kube.errors import Conflict, Gone, Invalid
 from dormouse_kube.merge import merge, remove_given_up
 
-_WITH_STATUS = {"pods", "services", "inferencedeployments"}
+_WITH_GENERATION = {"inferencedeployments", "gpupools"}
+_WITH_STATUS = {"pods", "services", *_WITH_GENERATION}
 
 T = TypeVar("T")
 Key = tuple[str, str, str]  # plural, namespace, name
@@ -72,7 +73,7 @@ class Store:
             name: old[name] for name in ("uid", "creationTimestamp", "resourceVersion", "generation") if name in old
         }
         fresh["metadata"] = {**fresh["metadata"], **kept}
-        if kind.plural == "inferencedeployments":
+        if kind.plural in _WITH_GENERATION:
             grown = stored is not None and stored.get("spec") != fresh.get("spec")
             fresh["metadata"]["generation"] = old.get("generation", 1) + int(grown)
         if fresh == stored:

@@ -30,8 +30,9 @@ def test_kustomize_takes_all_of_it(cluster: Cluster, built: list[Manifest]):
     def names(manifests: list[Manifest]) -> set[tuple[str, str]]:
         return {(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests}
 
-    more = {("Namespace", NAMESPACE), ("CustomResourceDefinition", "inferencedeployments.inference.dormouse.dev")}
-    assert names(built) == names(rendered(cluster)) | more
+    plurals = ("inferencedeployments", "gpupools")
+    definitions = {("CustomResourceDefinition", f"{plural}.inference.dormouse.dev") for plural in plurals}
+    assert names(built) == names(rendered(cluster)) | {("Namespace", NAMESPACE)} | definitions
 
 
 def test_people_with_view_or_edit_in_a_namespace_reach_its_deployments_as_with_the_chart(built: list[Manifest]):
@@ -44,8 +45,8 @@ def test_people_with_view_or_edit_in_a_namespace_reach_its_deployments_as_with_t
     assert found == {"dormouse-view": {"view", "edit", "admin"}, "dormouse-edit": {"edit", "admin"}}
 
 
-def test_the_definition_of_the_resource_is_in_it_once(built: list[Manifest]):
-    assert [manifest["kind"] for manifest in built].count("CustomResourceDefinition") == 1
+def test_the_definition_of_each_resource_is_in_it_once(built: list[Manifest]):
+    assert [manifest["kind"] for manifest in built].count("CustomResourceDefinition") == 2
 
 
 def test_nothing_in_it_claims_to_be_helms(built: list[Manifest]):

@@ -52,7 +52,8 @@ def test_without_values_everything_that_a_cluster_needs_is_there(default: list[M
         + ["NetworkPolicy"] * 2
         + ["PodDisruptionBudget"] * 2
         + ["Role", "RoleBinding", "Secret", "Service", "Service"]
-        + ["ConfigMap", "CustomResourceDefinition"]
+        + ["ConfigMap"]
+        + ["CustomResourceDefinition"] * 2
     )
 
 
@@ -129,6 +130,7 @@ def test_who_may_view_or_edit_a_namespace_may_do_so_with_its_deployments_but_for
     assert not {what for right in rights.values() for what, _ in right} - {
         "inferencedeployments",
         "inferencedeployments/scale",
+        "gpupools",
     }
 
 
@@ -137,9 +139,10 @@ def _aggregated_to(role: Manifest) -> set[str]:
     return {label.removeprefix(prefix) for label in role["metadata"]["labels"] if label.startswith(prefix)}
 
 
-def test_the_installed_crd_is_the_one_of_the_tree_and_stays_on_uninstall(default: list[Manifest]):
-    installed = named(default, "CustomResourceDefinition", "inferencedeployments.inference.dormouse.dev")
-    written = yaml.safe_load((ROOT / "crds" / "inferencedeployments.yaml").read_text())
+@pytest.mark.parametrize("plural", ["inferencedeployments", "gpupools"])
+def test_the_installed_crd_is_the_one_of_the_tree_and_stays_on_uninstall(default: list[Manifest], plural: str):
+    installed = named(default, "CustomResourceDefinition", f"{plural}.inference.dormouse.dev")
+    written = yaml.safe_load((ROOT / "crds" / f"{plural}.yaml").read_text())
     assert installed["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
     assert installed["spec"] == written["spec"]
 

@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import copy
-import uuid
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from dormouse_kube.api import Kind
-from dormouse_kube.client import KubeClient
-from dormouse_kube.errors import Conflict, Invalid, KubeError, NotFound
+from dormouse_kube.errors import Conflict, Invalid, KubeError
 from dormouse_operator.model import Prewarm
 from dormouse_operator.parse import parse_deployment
+from tests.operator_.crds import definition, loose, nodes, served_kind
 
-CRD = yaml.safe_load((Path(__file__).parents[2] / "crds" / "inferencedeployments.yaml").read_text())
+CRD = definition("inferencedeployments")
 VERSION = CRD["spec"]["versions"][0]
 SCHEMA = VERSION["schema"]["openAPIV3Schema"]
-CRDS = Kind("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False)
-
-
-def nodes(schema: dict[str, Any], path: str = ""):
-    """Yield every property below a schema with its path."""
-    for name, node in schema.get("properties", {}).items():
-        yield f"{path}.{name}", node
-        yield from nodes(node, f"{path}.{name}")
-    if "items" in schema:
-        yield f"{path}[]", schema["items"]
-        yield from nodes(schema["items"], f"{path}[]")
 
 
 def test_every_field_is_described():
@@ -46,14 +30,7 @@ def test_the_schema_is_structural_and_prunes_unknown_fields_but_those_of_a_pod()
 
 
 def test_everything_in_the_spec_is_bounded():
-    loose = [
-        path
-        for path, node in nodes(SCHEMA["properties"]["spec"])
-        if (node.get("type") == "string" and not ({"maxLength", "enum"} & node.keys()))
-        or (node.get("type") == "array" and "maxItems" not in node)
-        or ("additionalProperties" in node and "maxProperties" not in node)
-    ]
-    assert loose == []
+    assert loose(SCHEMA["properties"]["spec"]) == []
 
 
 def test_users_see_six_columns_and_may_scale():
@@ -73,34 +50,8 @@ def test_users_see_six_columns_and_may_scale():
 @pytest.fixture
 async def served(cluster):
     """A client, and the kind as the server knows it."""
-    group = f"schema-{uuid.uuid4().hex[:8]}.dormouse.dev"
-    crd = copy.deepcopy(CRD)
-    names = crd["spec"]["names"]
-    crd["metadata"] = {"name": f"{names['plural']}.{group}"}
-    crd["spec"]["group"] = group
-    crd["spec"]["names"] = {name: value for name, value in names.items() if name not in {"shortNames", "categories"}}
-    kind = Kind(f"{group}/v1alpha1", names["kind"], names["plural"])
-    async with await KubeClient.connect(
-        kubeconfig=cluster.kubeconfig or None, context=cluster.context or None
-    ) as client:
-        await client.create(CRDS, crd)
-        try:
-            await until_served(client, kind)
-            yield client, kind
-        finally:
-            await client.delete(CRDS, "", crd["metadata"]["name"])
-
-
-async def until_served(client: KubeClient, kind: Kind) -> None:
-    """Wait until the server serves the new kind."""
-    async with asyncio.timeout(30):
-        while True:
-            try:
-                await client.list(kind, "default")
-            except NotFound:
-                await asyncio.sleep(0.2)
-            else:
-                return
+    async with served_kind(cluster, CRD) as (client, kind):
+        yield client, kind
 
 
 def manifest(kind: Kind, name: str = "thing", **spec: Any) -> dict[str, Any]:
@@ -112,6 +63,7 @@ def manifest(kind: Kind, name: str = "thing", **spec: Any) -> dict[str, Any]:
 
 CUDA = {"device": "cuda"}
 OWN = {"name": "gpu", "resourceClaimTemplateName": "one-gpu"}
+POOL = {"name": "shared"}
 REFUSED = [
     ({"replicas": -1}, ["spec.replicas", "-1", "0"]),
     ({"engine": {"maxModelLen": 0}}, ["spec.engine.maxModelLen", "0", "1"]),
@@ -166,6 +118,17 @@ REFUSED = [
     ),
     ({"engine": CUDA, "gpu": {"claims": [OWN, OWN]}}, ["spec.gpu.claims[1]", "Duplicate"]),
     ({"engine": CUDA, "gpu": {"claims": [OWN], "resourceName": "a.b/c"}}, ["spec.gpu.claims", "both set"]),
+    ({"engine": CUDA, "gpu": {"claims": [OWN], "pool": POOL}}, ["spec.gpu.pool", "spec.gpu.claims are both set"]),
+    ({"engine": CUDA, "gpu": {"resourceName": "a.b/c", "pool": POOL}}, ["spec.gpu.pool", "resourceName are both set"]),
+    ({"engine": CUDA, "gpu": {"pool": {}}}, ["spec.gpu.pool.name", "Required"]),
+    ({"engine": CUDA, "gpu": {"pool": {"name": "team/shared"}}}, ["spec.gpu.pool.name", "team/shared"]),
+    ({"engine": CUDA, "gpu": {"pool": {**POOL, "namespace": "b"}}}, ["unknown field", "spec.gpu.pool.namespace"]),
+    ({"engine": CUDA, "gpu": {"pool": {**POOL, "weight": 0}}}, ["spec.gpu.pool.weight", "0"]),
+    ({"engine": CUDA, "gpu": {"pool": {**POOL, "priority": 1001}}}, ["spec.gpu.pool.priority", "1001", "1000"]),
+    (
+        {"engine": CUDA, "gpu": {"pool": POOL}, "parallelism": {"pipeline": 2}},
+        ["spec.parallelism.pipeline", "spec.gpu.pool needs spec.parallelism.pipeline 1", "set it to 1"],
+    ),
     ({"engine": {"maxModelLength": 12}}, ["unknown field", "spec.engine.maxModelLength"]),
     ({"replica": 2}, ["unknown field", "spec.replica"]),
     ({"resources": {"limits": {"memory": "lots"}}}, ["spec.resources.limits.memory", "lots"]),
@@ -303,6 +266,8 @@ async def test_the_server_fills_defaults_and_accepts_good_values(served):
     model = {"uri": "hf://org/Tiny-1.5", "revision": "refs/pr/1", "tokenSecretRef": {"name": "hub"}, "size": "16Gi"}
     loaded = await client.create(kind, manifest(kind, "loaded", model=model, cache={"size": "40Gi"}))
     assert loaded["spec"]["model"]["tokenSecretRef"] == {"name": "hub", "key": "token"}
+    member = await client.create(kind, manifest(kind, "member", engine=CUDA, gpu={"pool": POOL}))
+    assert member["spec"]["gpu"]["pool"] == {"name": "shared", "priority": 0, "weight": 1}
     assert good["spec"]["scaling"] == {"minReplicas": 1, "maxReplicas": 4, "targetKvUsage": 0.8}
 
 

@@ -20,7 +20,7 @@ import yaml
 
 from dormouse_cli.main import app
 from dormouse_gateway.__main__ import command_line as gateway_flags
-from dormouse_operator.parse import parse_deployment
+from dormouse_operator.parse import parse_deployment, parse_pool
 from dormouse_worker.front.flags.settings import command_line as worker_flags
 from tests.tools.documents import Block, Command, blocks, commands
 from tools.bootstrap import ROOT
@@ -147,11 +147,14 @@ def test_an_example_s_deployment_has_only_fields_that_there_are(path):
 
 
 def check_deployment(document: dict[str, Any]) -> None:
-    """Hold a deployment, or a part of its spec, to the schema; a whole one is read as the operator does."""
-    known = resource.schema()["properties"]["spec"]
+    """Hold a deployment, a pool, or a part of a spec, to the schema; a whole one is read as the operator does."""
+    is_pool = document.get("kind") == "GpuPool"
+    known = resource.schema("gpupools" if is_pool else "inferencedeployments")["properties"]["spec"]
     assert unknown(document["spec"], known, "spec") == []
-    if "model" in document["spec"]:
-        metadata = {"namespace": "team", "name": "a", "uid": "u", **document.get("metadata", {})}
+    metadata = {"namespace": "team", "name": "a", "uid": "u", **document.get("metadata", {})}
+    if is_pool:
+        parse_pool({**document, "metadata": metadata})
+    elif "model" in document["spec"]:
         parse_deployment({**document, "metadata": metadata})
 
 
@@ -172,4 +175,5 @@ def unknown(value: Any, schema: Mapping[str, Any], path: str) -> list[str]:
 
 
 def test_a_field_that_is_not_there_is_found():
-    assert unknown({"model": {"url": "x"}}, resource.schema()["properties"]["spec"], "spec") == ["spec.model.url"]
+    known = resource.schema("inferencedeployments")["properties"]["spec"]
+    assert unknown({"model": {"url": "x"}}, known, "spec") == ["spec.model.url"]

@@ -56,12 +56,18 @@ def test_every_rpc_message_field_and_value_has_a_comment():
 
 
 def test_every_field_of_the_resource_and_every_value_of_the_chart_is_described():
-    assert [one.path for one in resource.all_fields() if len(one.description) < LEAST] == []
+    for plural in ("inferencedeployments", "gpupools"):
+        assert [one.path for one in resource.all_fields(plural) if len(one.description) < LEAST] == []
     assert [one.path for one in chart.all_values() if len(one.description) < LEAST] == []
 
 
 def test_every_field_and_value_stands_in_its_page():
-    for page, listed in (("inferencedeployment.md", resource.all_fields()), ("chart.md", chart.all_values())):
+    pages = {
+        "inferencedeployment.md": resource.all_fields("inferencedeployments"),
+        "gpupool.md": resource.all_fields("gpupools"),
+        "chart.md": chart.all_values(),
+    }
+    for page, listed in pages.items():
         assert [one.path for one in listed if not is_named(page, one)] == []
 
 

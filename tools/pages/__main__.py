@@ -15,7 +15,7 @@ FOLDER = ROOT / "docs" / "reference"
 def pages() -> Mapping[str, str]:
     """Return file name → text of all pages."""
     return {
-        "inferencedeployment.md": resource.text(),
+        **resource.pages(),
         "chart.md": chart.text(),
         "grpc.md": protos.text(),
         "cli.md": commands.text(),

@@ -1,4 +1,4 @@
-"""docs/reference/inferencedeployment.md: every field of the custom resource, from its definition."""
+"""A page for each custom resource of docs/reference: every field of it, from its definition."""
 
 from __future__ import annotations
 
@@ -11,28 +11,33 @@ from tools.bootstrap import ROOT
 from tools.pages.schemas import Field, Schema, as_written, fields
 from tools.pages.tables import code, escaped, page, table
 
-CRD = ROOT / "crds" / "inferencedeployments.yaml"
 _HEADS = ("Field", "Type", "Default", "Allowed", "What")
 
 
-def schema() -> Schema:
-    """Return the schema of the one version."""
-    (version,) = yaml.safe_load(CRD.read_text("utf-8"))["spec"]["versions"]
+def schema(plural: str) -> Schema:
+    """Return the schema of the one version of a resource."""
+    path = ROOT / "crds" / f"{plural}.yaml"
+    (version,) = yaml.safe_load(path.read_text("utf-8"))["spec"]["versions"]
     found: Schema = version["schema"]["openAPIV3Schema"]
     return found
 
 
-def all_fields() -> list[Field]:
+def all_fields(plural: str) -> list[Field]:
     """Return the fields of spec and status."""
-    whole = schema()
+    whole = schema(plural)
     return [field for part in ("spec", "status") for field in fields(whole["properties"][part], part)]
 
 
-def text() -> str:
-    """Return the page."""
-    whole = schema()
+def pages() -> dict[str, str]:
+    """Return file name → text of the page of each resource."""
+    deployments = _text("inferencedeployments", "InferenceDeployment", _DEPLOYMENTS)
+    return {"inferencedeployment.md": deployments, "gpupool.md": _text("gpupools", "GpuPool", _POOLS)}
+
+
+def _text(plural: str, kind: str, introduction: str) -> str:
+    whole = schema(plural)
     parts = [
-        _INTRODUCTION,
+        introduction,
         f"{escaped(whole['description'])}",
         "## spec",
         _plain(whole["properties"]["spec"], "spec"),
@@ -41,7 +46,7 @@ def text() -> str:
         f"## status\n\n{escaped(whole['properties']['status']['description'])}",
         table(_HEADS[:2] + _HEADS[4:], ((*row[:2], row[4]) for row in map(_row, _status(whole)))),
     ]
-    return page("InferenceDeployment", *parts)
+    return page(kind, *parts)
 
 
 def _status(whole: Schema) -> Iterator[Field]:
@@ -78,6 +83,8 @@ def _rules(schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
         yield from _rules(below, f"{path}.{name}".lstrip("."))
 
 
-_INTRODUCTION = """`inference.dormouse.dev/v1alpha1`, short name `infd`. The same text is told by `kubectl explain
+_DEPLOYMENTS = """`inference.dormouse.dev/v1alpha1`, short name `infd`. The same text is told by `kubectl explain
 infd.spec`. A field that is not here is an error. How the fields play together stands in
 [The life of a deployment](../lifecycle.md) and [Place pods and models](../placement.md)."""
+_POOLS = """`inference.dormouse.dev/v1alpha1`, short name `gpool`. The same text is told by `kubectl explain
+gpool.spec`. A field that is not here is an error."""

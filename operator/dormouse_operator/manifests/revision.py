@@ -62,9 +62,15 @@ def _pod_part(deployment: Deployment, image: str) -> Mapping[str, Any]:
 
 
 def _placement_part(placement: Placement) -> Mapping[str, Any]:
-    """Return what is asked of a node, claims only where there are some: pods of before keep their digests."""
+    """Return what is asked of a node, claims and pool only where there are some: pods of before keep their digests.
+
+    Of a pool its name alone: weights, and who else is in it, change no pod.
+    """
     asked = asdict(placement)
-    return asked if placement.claims else {name: value for name, value in asked.items() if name != "claims"}
+    if not placement.claims:
+        del asked["claims"]
+    asked["pool"] = placement.pool.name if placement.pool else None
+    return {name: value for name, value in asked.items() if name != "pool" or value}
 
 
 def _digest(decisive: Mapping[str, Any]) -> str:

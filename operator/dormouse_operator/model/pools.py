@@ -8,11 +8,12 @@ before anything was told to a worker; `Tenant` is what workers and the kubelet t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from dormouse_operator.model.recorded import RecordedCondition
 from dormouse_operator.model.wanted import Key
 
 
@@ -231,6 +232,38 @@ class PoolPolicy:
         """Return for how long a replica is not woken after it refused."""
         doublings = min(refusal.times - 1, 30)
         return timedelta(seconds=min(self.max_backoff_s, self.first_backoff_s * 2**doublings))
+
+
+@dataclass(frozen=True, slots=True)
+class PoolDevice:
+    """What the claim of each slot asks for: devices of a DeviceClass for which all CEL expressions hold."""
+
+    device_class: str
+    selectors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """A GpuPool: the user's spec and the status that the operator wrote last."""
+
+    key: Key
+    uid: str
+    generation: int
+    device: PoolDevice
+    num_slots: int
+    gpus_per_slot: int = 1
+    policy: PoolPolicy = PoolPolicy()
+    release_after_s: float | None = None  # None = its claims are never given back
+    is_deleting: bool = False
+    slots: tuple[Slot, ...] = ()  # as recorded, also those above `num_slots` that are still there
+    waiting: Mapping[str, datetime] = field(default_factory=dict)  # by name of the member: since when
+    conditions: Mapping[str, RecordedCondition] = field(default_factory=dict)
+    raw: Mapping[str, Any] = field(default_factory=dict)  # the status, to tell whether a new one differs
+
+    @property
+    def slot_names(self) -> tuple[str, ...]:
+        """Return the slots that are wanted; each has a ResourceClaim of its name."""
+        return tuple(f"{self.key.name}-{index}" for index in range(self.num_slots))
 
 
 Demands = Mapping[Key, Demand]

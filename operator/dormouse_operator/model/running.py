@@ -83,6 +83,8 @@ class Pod:
     ordinal: int = 0  # within the group; 0 leads
     leader_uid: str = ""  # of a follower: the very pod that it was made for
     claims: tuple[str, ...] = ()  # names of the ResourceClaims that it has devices of
+    pool: str = ""  # of a pool's member: the GpuPool
+    slot: str = ""  # beside it: the slot that it is on for life
 
     @property
     def can_be_asked(self) -> bool:

@@ -65,11 +65,21 @@ class DeviceClaim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolMember:
+    """The GpuPool of the deployment's namespace whose slots its replicas are on, and what it counts for there."""
+
+    name: str
+    priority: int = 0
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """What a worker's pod asks of a node beside its resources."""
 
-    gpu_resource: str | None = None  # extended resource of which each rank gets one; None on cpu, or with claims
+    gpu_resource: str | None = None  # extended resource of which each rank gets one; None on cpu, with claims or a pool
     claims: tuple[DeviceClaim, ...] = ()  # on cuda, in place of an extended resource
+    pool: PoolMember | None = None  # on cuda, in place of both
     template: Mapping[str, Any] = field(default_factory=dict)  # the user's PodTemplateSpec, merged over ours
 
 

@@ -2,17 +2,30 @@
 
 from dormouse_operator.parse.arrows import as_stored, parse_arrows
 from dormouse_operator.parse.claims import parse_devices
-from dormouse_operator.parse.pods import CONTAINER, DOWNLOADER, OPERATOR_KEY, Pods, parse_pod, parse_pods
+from dormouse_operator.parse.pods import (
+    CONTAINER,
+    DEVICE_GRANTS,
+    DOWNLOADER,
+    OPERATOR_KEY,
+    POOL_CLAIM,
+    Pods,
+    parse_pod,
+    parse_pods,
+)
+from dormouse_operator.parse.pool import parse_pool
 from dormouse_operator.parse.recorded import parse_status
+from dormouse_operator.parse.slots import parse_slot, write_slot, write_time
 from dormouse_operator.parse.spec import CACHE_ROOT, MODELS_ROOT, parse_deployment
 from dormouse_operator.parse.values import Raw, SpecError, format_time, parse_bytes, parse_time
 
 __all__ = [
     "CACHE_ROOT",
     "CONTAINER",
+    "DEVICE_GRANTS",
     "DOWNLOADER",
     "MODELS_ROOT",
     "OPERATOR_KEY",
+    "POOL_CLAIM",
     "Pods",
     "Raw",
     "SpecError",
@@ -24,6 +37,10 @@ __all__ = [
     "parse_devices",
     "parse_pod",
     "parse_pods",
+    "parse_pool",
+    "parse_slot",
     "parse_status",
     "parse_time",
+    "write_slot",
+    "write_time",
 ]

@@ -28,6 +28,8 @@ from dormouse_operator.parse.values import Raw, parse_time
 CONTAINER = "worker"
 OPERATOR_KEY = "DORMOUSE_OPERATOR_KEY"  # variable: the public key by which a worker knows the operator
 _BY_TAINT = "DeletionByTaintManager"  # why the control plane deletes a pod of a node that does not answer
+DEVICE_GRANTS = "--device-grants"  # flag of workers that touch their device under a grant alone
+POOL_CLAIM = "gpu"  # within the pod of a pool's member: the claim of its slot
 DOWNLOADER = "download"  # the init container that fetches a model of a hub
 _MOST_REPLICAS = 1000  # as the schema bounds spec.replicas
 
@@ -94,7 +96,7 @@ def parse_pod(raw: Raw) -> Pod:
     conditions = {item["type"]: item for item in status.get("conditions") or ()}
     scheduled, gate = conditions.get("PodScheduled", {}), conditions.get(READINESS_GATE, {})
     target = conditions.get("DisruptionTarget", {})
-    is_scheduled = scheduled.get("status") == "True"
+    is_scheduled, slot = scheduled.get("status") == "True", _slot_of(raw)
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -127,7 +129,18 @@ def parse_pod(raw: Raw) -> Pod:
         ordinal=place.ordinal,
         leader_uid=labels.get(LABEL_LEADER_UID, ""),
         claims=tuple(_claims_of(raw)),
+        pool=slot.rpartition("-")[0],
+        slot=slot,
     )
+
+
+def _slot_of(raw: Raw) -> str:
+    """Return the slot of a pool's member by what nobody can change: flag and claim. Labels anybody may."""
+    if DEVICE_GRANTS not in (_container_of(raw).get("args") or ()):
+        return ""
+    claims = (raw.get("spec") or {}).get("resourceClaims") or ()
+    names = (claim.get("resourceClaimName") for claim in claims if claim["name"] == POOL_CLAIM)
+    return next((str(name) for name in names if name), "")
 
 
 def _claims_of(raw: Raw) -> Iterator[str]:

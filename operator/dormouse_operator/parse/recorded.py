@@ -19,7 +19,7 @@ from dormouse_operator.parse.values import Raw, parse_time
 
 def parse_status(raw: Raw) -> RecordedStatus:
     """Return what the operator wrote before; {} is a status that was never written."""
-    conditions = {item["type"]: _parse_condition(item) for item in raw.get("conditions") or ()}
+    conditions = {item["type"]: parse_condition(item) for item in raw.get("conditions") or ()}
     cache, actuation, rollout = raw.get("kvCache"), raw.get("lastActuation"), raw.get("rollout")
     return RecordedStatus(
         observed_generation=raw.get("observedGeneration", 0),
@@ -57,7 +57,8 @@ def _parse_ladder(lifecycle: Raw | None) -> Ladder | None:
     )
 
 
-def _parse_condition(item: Raw) -> RecordedCondition:
+def parse_condition(item: Raw) -> RecordedCondition:
+    """Return a condition of a status."""
     condition = Condition(item["type"], item["status"], item.get("reason", ""), item.get("message", ""))
     return RecordedCondition(condition, parse_time(item.get("lastTransitionTime")))
 

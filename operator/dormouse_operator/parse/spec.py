@@ -14,6 +14,7 @@ from dormouse_operator.model import (
     ModelSource,
     Parallelism,
     Placement,
+    PoolMember,
     Rollout,
     Scaling,
     SecretKey,
@@ -28,6 +29,7 @@ CACHE_ROOT = f"{MODELS_ROOT}/cache"  # what hubs served; a directory for each re
 _ALLOWED_URIS = "hf://ORG/NAME, pvc://CLAIM/PATH and file:///PATH"
 _DEFAULT_GPU = "nvidia.com/gpu"
 MOST_RANKS = 64  # along each of the two ways to share a model
+MOST_WEIGHT = 100  # of a pool's member
 
 
 def parse_deployment(raw: Raw) -> Deployment:
@@ -94,14 +96,30 @@ def _hub_path(hub: Hub) -> str:
 def _parse_placement(spec: Raw) -> Placement:
     device, gpu = (spec.get("engine") or {}).get("device", "cuda"), spec.get("gpu") or {}
     claims = tuple(_parse_claim(claim) for claim in gpu.get("claims") or ())
-    if claims and "resourceName" in gpu:
-        raise SpecError("spec.gpu.resourceName and spec.gpu.claims are both set; remove one of them")
-    has_resource = device == "cuda" and not claims
+    pool = _parse_member(gpu["pool"], spec) if "pool" in gpu else None
+    named = [name for name in ("resourceName", "claims", "pool") if gpu.get(name)]
+    if len(named) > 1:
+        raise SpecError(f"spec.gpu.{' and spec.gpu.'.join(named)} are both set; remove one of them")
+    has_resource = device == "cuda" and not (claims or pool)
     return Placement(
         gpu_resource=gpu.get("resourceName", _DEFAULT_GPU) if has_resource else None,
         claims=claims if device == "cuda" else (),
+        pool=pool if device == "cuda" else None,
         template=spec.get("template") or {},
     )
+
+
+def _parse_member(pool: Raw, spec: Raw) -> PoolMember:
+    """Return which pool the deployment is in, and what it counts for there."""
+    pipeline, weight = (spec.get("parallelism") or {}).get("pipeline", 1), float(pool.get("weight", 1))
+    if not pool.get("name"):
+        raise SpecError("spec.gpu.pool.name is missing; it is the name of a GpuPool of the same namespace")
+    if pipeline != 1:
+        cure = "set it to 1 or remove spec.gpu.pool"
+        raise SpecError(f"spec.parallelism.pipeline is {pipeline}; spec.gpu.pool needs 1: {cure}")
+    if not 0 < weight <= MOST_WEIGHT:
+        raise SpecError(f"spec.gpu.pool.weight is {weight:g}; allowed are numbers above 0 and at most {MOST_WEIGHT}")
+    return PoolMember(name=pool["name"], priority=pool.get("priority", 0), weight=weight)
 
 
 def _parse_claim(claim: Raw) -> DeviceClaim:
