@@ -19,6 +19,7 @@ from dormouse_operator.manifests.pod import (
     revision_manifest,
     worker_arguments,
 )
+from dormouse_operator.manifests.pool import member_complaint, on_slot, slot_claim_manifest
 from dormouse_operator.manifests.resources import claims_complaint
 from dormouse_operator.manifests.revision import choose_image, pod_digest_of, pod_name, revision_of
 from dormouse_operator.manifests.service import parse_ranks_service, parse_service, service_manifest
@@ -37,6 +38,8 @@ __all__ = [
     "claims_complaint",
     "event_manifest",
     "gate_manifest",
+    "member_complaint",
+    "on_slot",
     "parse_budget",
     "parse_policy",
     "parse_ranks_service",
@@ -53,6 +56,7 @@ __all__ = [
     "selector_labels",
     "selector_text",
     "service_manifest",
+    "slot_claim_manifest",
     "template_complaint",
     "worker_arguments",
 ]

@@ -24,7 +24,7 @@ from dormouse_operator.manifests.resources import resources_of
 from dormouse_operator.manifests.revision import pod_digest_of, pod_name, revision_of
 from dormouse_operator.manifests.template import merge_template
 from dormouse_operator.model import Deployment, DeviceClaim, Pod
-from dormouse_operator.parse import CONTAINER, MODELS_ROOT, OPERATOR_KEY, format_time
+from dormouse_operator.parse import CONTAINER, DEVICE_GRANTS, MODELS_ROOT, OPERATOR_KEY, format_time
 
 _USER = 65532  # nobody's, as in the images
 _NODE_LOSS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -205,6 +205,7 @@ def worker_arguments(deployment: Deployment) -> list[str]:
         "--no-async-scheduling": not engine.async_scheduling,
         "--no-keep-host-copy": not engine.keep_host_copy,
         "--keep-prefix-cache": engine.keep_prefix_cache,
+        DEVICE_GRANTS: deployment.placement.pool is not None,
     }
     arguments = [f"{flag}={value}" for flag, value in flags.items() if value is not None]
     return arguments + [switch for switch, is_set in switches.items() if is_set]

@@ -6,6 +6,7 @@ from dormouse_operator.decide.conditions.verdicts import failed, holds, not_yet,
 from dormouse_operator.decide.findings import Findings
 from dormouse_operator.decide.rollout.change import Change, change_of
 from dormouse_operator.decide.rollout.inventory import Standing, is_available, is_exchanging
+from dormouse_operator.decide.rollout.limits import may_surge
 from dormouse_operator.decide.rollout.stall import (
     COMPLETE,
     CONDITION,
@@ -44,8 +45,11 @@ def evaluate(situation: Situation, findings: Findings) -> Condition:
 
 def _moving(situation: Situation, standing: Standing, words: str) -> Condition:
     """Tell how the exchange is done, and why not otherwise."""
-    if situation.deployment.rollout.strategy == "Surge":
+    if may_surge(situation.deployment):
         return holds(TYPE, "Surging", words)
+    if situation.deployment.rollout.strategy == "Surge":
+        why = "a slot of a pool has room for one pod of each replica"
+        return holds(TYPE, RECREATING, f"{why}: each pod is deleted first, then created; {words}")
     if group := next((pod for pod in standing.old if pod.group_size > 1), None):
         why = f"SleepSwap cannot exchange the engine of a group of {group.group_size} pods"
         return holds(TYPE, RECREATING, f"{why}: each group is deleted first, then created; {words}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, floor
 
-from dormouse_operator.model import Rollout
+from dormouse_operator.model import Deployment, Rollout
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,11 @@ class Limits:
     max_unavailable: int  # below what is wanted
 
 
+def may_surge(deployment: Deployment) -> bool:
+    """Return whether there may be more pods than wanted. A pool's slot is for one pod of each replica."""
+    return deployment.rollout.strategy == "Surge" and deployment.placement.pool is None
+
+
 def surge_limits(rollout: Rollout, wanted: int) -> Limits:
     """Return the limits of Surge: a share of surge is rounded up, one of unavailability down; never both 0."""
     surge = ceil(_pods(rollout.max_surge, wanted))
@@ -25,7 +30,7 @@ def surge_limits(rollout: Rollout, wanted: int) -> Limits:
 
 
 def in_place_limits(rollout: Rollout, wanted: int) -> Limits:
-    """Return the limits of SleepSwap and Recreate: no pod more, and always at least one at a time."""
+    """Return the limits of SleepSwap, Recreate and members of pools: no pod more, and always at least one at a time."""
     return Limits(0, max(1, floor(_pods(rollout.max_unavailable, wanted))))
 
 

@@ -9,7 +9,7 @@ from dormouse_operator.decide import children
 from dormouse_operator.decide.actions import Action
 from dormouse_operator.decide.rollout import removal, surge, swapping
 from dormouse_operator.decide.rollout.inventory import Standing, is_available, is_swapping
-from dormouse_operator.decide.rollout.limits import Limits, in_place_limits, surge_limits
+from dormouse_operator.decide.rollout.limits import Limits, in_place_limits, may_surge, surge_limits
 from dormouse_operator.decide.rollout.stall import Stall, limits_of_stall
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.model import Pod
@@ -39,7 +39,7 @@ def older(situation: Situation, standing: Standing, stop: Stall | None) -> Itera
 
 def _limits(situation: Situation) -> Limits:
     rollout, wanted = situation.deployment.rollout, situation.wanted_replicas
-    return surge_limits(rollout, wanted) if rollout.strategy == "Surge" else in_place_limits(rollout, wanted)
+    return surge_limits(rollout, wanted) if may_surge(situation.deployment) else in_place_limits(rollout, wanted)
 
 
 def _exchange(situation: Situation, standing: Standing, limits: Limits) -> list[Action]:
