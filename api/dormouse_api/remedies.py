@@ -25,6 +25,13 @@ REMEDIES: Mapping[str, str] = {
     "Unschedulable": "the message is the scheduler's: add a node, free its resource, or ask for less",
     "GroupBroken": "wait: the pods of a group end together, and a new group begins; the message names the first",
     "Scheduled": NOTHING,
+    # the slots of a pool
+    "NoPlace": "raise spec.slots or spec.maxMembersPerSlot of the GpuPool, or lower spec.replicas, as the message says",
+    "PoolUnfit": "correct the field that the message names, or name another GpuPool",
+    "PoolNotFound": "create the GpuPool that the message names, or correct spec.gpu.pool.name",
+    "WaitsForSlot": "wait: busy members take turns; if it lasts, add slots to the pool",
+    "SlotTooSmall": "lower maxModelLen, maxNumSeqs or what the pool keeps for sleepers, or use larger GPUs",
+    "Standby": "nothing: a wake starts the engine process",
     # the worker and its model
     "WaitingForPods": "wait",
     "ImagePullFailed": "correct spec.image or give the node access to the registry",

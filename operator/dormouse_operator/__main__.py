@@ -9,7 +9,7 @@ import uvloop
 
 from dormouse_kube.errors import KubeError
 from dormouse_operator import logs
-from dormouse_operator.app import run
+from dormouse_operator.process import run
 from dormouse_operator.seeds import read_seeds
 from dormouse_operator.settings import SettingsError, parse_settings
 

@@ -6,35 +6,35 @@ Every operator watches, also one that waits for the lease: so it knows everythin
 from __future__ import annotations
 
 import asyncio
-import logging
-import signal
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Collection
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Protocol
 
 from dormouse_api.mutual_tls import MutualTls
 from dormouse_kube.api import KubeApi
-from dormouse_kube.client import KubeClient
 from dormouse_operator import logs, memory
 from dormouse_operator.act.execute import Executor
 from dormouse_operator.act.host_memory import HostMemoryBook
+from dormouse_operator.act.places import Places
+from dormouse_operator.act.pool_effects import PoolEffects
+from dormouse_operator.act.pool_orders import PoolOrders
 from dormouse_operator.act.scaler import Scaler
-from dormouse_operator.act.workers import GrpcWorkerControl, WorkerControl
+from dormouse_operator.act.workers import WorkerControl
 from dormouse_operator.act.writes import Writer
 from dormouse_operator.certificates.identities import CertificateSettings, Identities
 from dormouse_operator.decide.release import Release
-from dormouse_operator.errors import NotLeading
-from dormouse_operator.http import serve_http
-from dormouse_operator.lead.election import Leadership
-from dormouse_operator.lead.lease_thread import LeaseThread, Pulse
 from dormouse_operator.manifests import WorkerDefaults
 from dormouse_operator.metrics import Metrics
-from dormouse_operator.model import Key
+from dormouse_operator.model import AnyKey, Key, PoolKey
+from dormouse_operator.model.pools import Replica
 from dormouse_operator.observe.activity import ActivityBook, ActivityWatch
-from dormouse_operator.observe.gateways import Gateways, GrpcGateways
+from dormouse_operator.observe.gateways import Gateways
 from dormouse_operator.observe.observer import Observer
+from dormouse_operator.observe.pool_observer import PoolObserver
 from dormouse_operator.observe.worker_statuses import FollowedStatuses
+from dormouse_operator.pool_reconcile import PoolReconciler
+from dormouse_operator.race import race
 from dormouse_operator.reconcile import Leader, Reconciler
 from dormouse_operator.seeds import Seeds
 from dormouse_operator.settings import Settings
@@ -44,8 +44,6 @@ from dormouse_operator.watch.kopf_watch import Watch, watch
 from dormouse_operator.watch.model_names import Claims
 from dormouse_operator.watch.resync import find_unseen
 from dormouse_operator.worklist import Worklist
-
-_LOG = logging.getLogger(__name__)
 
 _RELEASE_S = 2.0
 
@@ -101,7 +99,7 @@ class App:
         self._metrics = metrics
         self.candidate = candidate
         self._acts = False
-        self.cache = Cache(claims=Claims(settings.names))
+        self.cache = Cache(claims=Claims(settings.names), on_members=self._mark)
         self.worklist = Worklist(
             self._reconcile,
             clock=asyncio.get_running_loop().time,
@@ -146,13 +144,29 @@ class App:
         self.reconciler = Reconciler(
             writer,
             observer,
-            Executor(writer, workers, authority=candidate, defaults=defaults, seals=seeds.seals),
+            Executor(
+                writer,
+                workers,
+                authority=candidate,
+                defaults=defaults,
+                places=Places(self.cache),
+                seals=seeds.seals,
+            ),
             release=release,
             leader=candidate,
             metrics=metrics,
             url=settings.gateway_address,
             reporter=settings.pod_name,
             followers=[each for each in (self.scaler, self.host_memory, self.identities) if each],
+        )
+        self.pools = PoolReconciler(
+            writer,
+            PoolObserver(kube, self.cache, self.statuses, release=release, activities=self.activities, clock=utc_now),
+            PoolOrders(PoolEffects(writer, workers, candidate), clock=clock, on_done=self._order_ended),
+            leader=candidate,
+            metrics=metrics.pools,
+            mark=self._mark,
+            reporter=settings.pod_name,
         )
         if tls and self.identities:
             identities = self.identities
@@ -174,7 +188,7 @@ class App:
     async def run(self, stop: asyncio.Event) -> None:
         """Watch, wait for the lease, and act until `stop` is set or the lease is lost (NotLeading)."""
         namespaces = self._settings.watch_namespaces
-        await _race(
+        await race(
             stop.wait(),
             self._lead(),
             self.feed.run(),
@@ -191,69 +205,54 @@ class App:
             listening = [listen() for listen in self._listening]
             if self.identities:
                 listening.append(self.identities.run())
-            await _race(self.candidate.keep(), self.worklist.run(), self._resync(), self.scaler.run(), *listening)
+            await race(self.candidate.keep(), self.worklist.run(), self._resync(), self.scaler.run(), *listening)
         finally:
             with suppress(TimeoutError):  # then it runs out by itself
                 async with asyncio.timeout(_RELEASE_S):
                     await self.candidate.release()
+            await self.pools.stop()
             await self.statuses.close()
 
-    def _mark(self, key: Key) -> None:
-        """Have a changed deployment looked at; whoever comes to act looks through all of them first.
+    def _mark(self, key: AnyKey) -> None:
+        """Have a changed deployment, or pool, looked at; whoever comes to act looks through all of them first.
 
         A new one comes after those that are under way: of a thousand applied at once the first are soon Ready, and few
         workers are followed at a time.
         """
         if self._acts:
-            self.worklist.mark(key) if key in self.reconciler.seen else self.worklist.sweep([key])
+            is_known = isinstance(key, PoolKey) or key in self.reconciler.seen
+            self.worklist.mark(key) if is_known else self.worklist.sweep([key])
+
+    def _order_ended(self, pool: PoolKey, replica: Replica, after_s: float) -> None:
+        """Have a pool looked at again, and hear its workers anew: one of them did what it was told, or refused."""
+        self.statuses.refresh(pool)
+        self.statuses.refresh(replica.key)
+        if self._acts:
+            self.worklist.mark(pool, after_s)
 
     def _mark_all(self, keys: Collection[Key]) -> None:
         """Have deployments looked at whose load is news: of one at once, of many after whatever changes meanwhile."""
         if not self._acts:
             return
+        for pool in {pool for key in keys for pool in self.cache.members.pools_of(key)}:
+            self.worklist.mark(pool)
         if len(keys) == 1:
             self.worklist.mark(next(iter(keys)))
         else:
             self.worklist.sweep(keys)
 
-    async def _reconcile(self, key: Key) -> float | None:
+    async def _reconcile(self, key: AnyKey) -> float | None:
         with logs.log_object(str(key)):
+            if isinstance(key, PoolKey):
+                return await self.pools.reconcile(key)
             return await self.reconciler.reconcile(key)
 
     async def _resync(self) -> None:
         """Mark, now and then, what was missed, and give back the memory that what came before has left."""
         while True:
             await asyncio.sleep(self._settings.resync_seconds)
-            self.worklist.sweep(find_unseen(self.cache, self.reconciler.seen))
+            self.worklist.sweep(find_unseen(self.cache, [self.reconciler.seen, self.pools.seen]))
             await asyncio.to_thread(memory.trim)
-
-
-async def run(settings: Settings, seeds: Seeds) -> int:
-    """Run the operator until a signal; return the exit code: 0 after a signal, 1 after losing the lease."""
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    metrics, pulse = Metrics(), Pulse()
-
-    async def connect() -> KubeClient:
-        return await KubeClient.connect(on_call=metrics.count_call)
-
-    async with await connect() as kube, LeaseThread(connect, _leader_of(settings, pulse)) as candidate:
-        logs.set_up(settings.log_level, settings.log_format, epoch=lambda: candidate.epoch)
-        tls = MutualTls() if settings.mutual_tls else None
-        workers = GrpcWorkerControl(seeds.tickets_to_workers(), tls=tls)
-        gateways = _gateways(settings, seeds, tls)
-        app = App(kube, workers, candidate, settings=settings, seeds=seeds, metrics=metrics, gateways=gateways, tls=tls)
-        async with serve_http(
-            settings.metrics_port, render_metrics=metrics.render, is_ready=lambda: app.is_ready
-        ) as port:
-            _LOG.info("serving /metrics on port %d", port)
-            try:
-                await _race(stop.wait(), pulse.run(), app.run(stop))
-            except NotLeading as error:
-                _LOG.error("stopping: %s", error)
-                return 1
-    return 0
 
 
 def _certificates(settings: Settings) -> CertificateSettings:
@@ -264,44 +263,3 @@ def _certificates(settings: Settings) -> CertificateSettings:
         authority_lifetime=timedelta(seconds=settings.authority_seconds),
         authority_secret=settings.authority_secret,
     )
-
-
-def _gateways(settings: Settings, seeds: Seeds, tls: MutualTls | None) -> Gateways | None:
-    """Return where gateways are found, None if that is not set."""
-    service = settings.gateway_control
-    if not service:
-        return None
-    return GrpcGateways(service, seeds.tickets_to_gateways(), clock=asyncio.get_running_loop().time, tls=tls)
-
-
-def _leader_of(settings: Settings, pulse: Pulse) -> Callable[[KubeApi], Leadership]:
-    """Return what makes the Leadership over a client."""
-    return lambda kube: Leadership(
-        kube,
-        namespace=settings.namespace,
-        name=settings.lease_name,
-        pod_uid=settings.pod_uid,
-        clock=utc_now,
-        is_well=pulse.is_felt,
-    )
-
-
-async def _race(*coroutines: Coroutine[Any, Any, Any]) -> None:
-    """Run all until the first ends; cancel and await the others; raise what the first raised."""
-    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-    for result in results:
-        for error in _flatten(result):
-            raise error
-
-
-def _flatten(result: object) -> list[BaseException]:
-    """Return the errors in what a task gave, those inside a group of errors one by one; cancelling is none."""
-    if isinstance(result, BaseExceptionGroup):
-        return [error for inner in result.exceptions for error in _flatten(inner)]
-    return [result] if isinstance(result, Exception) else []

@@ -18,6 +18,7 @@ from dormouse_operator.deployment_metrics import DeploymentMetrics
 from dormouse_operator.logs import log_step
 from dormouse_operator.manifests import EventRecord
 from dormouse_operator.model import Key, RecordedStatus
+from dormouse_operator.pool_metrics import PoolMetrics
 
 _FAST_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _SLOW_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 120, 300, 600)
@@ -31,6 +32,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         ProcessCollector(namespace="dormouse", registry=self._registry)
         self._deployments = DeploymentMetrics()
+        self.pools = PoolMetrics(self._registry)
         kwargs: dict[str, Any] = {"registry": self._registry}
         self._steps = Histogram(
             "dormouse_reconcile_seconds", "Duration of the steps of a pass", ["step"], buckets=_FAST_S, **kwargs

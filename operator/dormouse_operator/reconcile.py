@@ -33,8 +33,8 @@ from dormouse_operator.model import Key
 from dormouse_operator.observe.observer import Observation, Observer
 from dormouse_operator.observe.refusals import Refusals, hear
 from dormouse_operator.parse import SpecError, parse_status
-from dormouse_operator.watch.cache import Snapshot
 from dormouse_operator.watch.model_names import model_name_of
+from dormouse_operator.watch.snapshots import Snapshot
 
 _LOG = logging.getLogger(__name__)
 

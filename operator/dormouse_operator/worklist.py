@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from dormouse_kube.reflector import Backoff
 from dormouse_operator.errors import NotLeading
-from dormouse_operator.model import Key
+from dormouse_operator.model import AnyKey
 
 _LOG = logging.getLogger(__name__)
 
@@ -31,16 +31,16 @@ class Dirty:
     counts only while it is what `_due` says, so that a mark which is overtaken by an earlier one needs no search.
     """
 
-    _due: dict[Key, tuple[float, int]] = field(default_factory=dict)  # when, and its rank
-    _busy: set[Key] = field(default_factory=set)
-    _later: list[tuple[float, int, Key]] = field(default_factory=list)
-    _ready: list[tuple[int, float, Key]] = field(default_factory=list)
+    _due: dict[AnyKey, tuple[float, int]] = field(default_factory=dict)  # when, and its rank
+    _busy: set[AnyKey] = field(default_factory=set)
+    _later: list[tuple[float, int, AnyKey]] = field(default_factory=list)
+    _ready: list[tuple[int, float, AnyKey]] = field(default_factory=list)
 
     def __repr__(self) -> str:
         """Show the counts."""
         return f"Dirty({len(self._due)} due, {len(self._busy)} busy)"
 
-    def mark(self, key: Key, due: float, rank: int = CHANGED) -> None:
+    def mark(self, key: AnyKey, due: float, rank: int = CHANGED) -> None:
         """Make the key due at this time, or earlier or by a better rank if it is so already."""
         old_due, old_rank = self._due.get(key, (due, rank))
         entry = min(due, old_due), min(rank, old_rank)
@@ -48,10 +48,10 @@ class Dirty:
             self._due[key] = entry
             heapq.heappush(self._later, (*entry, key))
 
-    def take(self, now: float, limit: int) -> list[Key]:
+    def take(self, now: float, limit: int) -> list[AnyKey]:
         """Give out keys that are due, the longest waiting first, so that at most `limit` are being worked on."""
         self._ripen(now)
-        taken: list[Key] = []
+        taken: list[AnyKey] = []
         while self._ready and len(self._busy) < limit:
             rank, due, key = heapq.heappop(self._ready)
             if self._due.get(key) == (due, rank) and key not in self._busy:
@@ -60,7 +60,7 @@ class Dirty:
                 taken.append(key)
         return taken
 
-    def give_back(self, key: Key) -> None:
+    def give_back(self, key: AnyKey) -> None:
         """Say that the work on a key that was given out has ended."""
         self._busy.remove(key)
         if key in self._due:  # its entry may have been passed over in the meantime
@@ -92,12 +92,12 @@ class Dirty:
             if self._counts(key, due, rank):
                 heapq.heappush(self._ready, (rank, due, key))
 
-    def _counts(self, key: Key, due: float, rank: int) -> bool:
+    def _counts(self, key: AnyKey, due: float, rank: int) -> bool:
         """Return whether an entry of a heap still says when the key is due, and the key can be given out."""
         return key not in self._busy and self._due.get(key) == (due, rank)
 
 
-Reconcile = Callable[[Key], Awaitable[float | None]]  # returns after how many seconds to come again
+Reconcile = Callable[[AnyKey], Awaitable[float | None]]  # returns after how many seconds to come again
 OnError = Callable[[str], None]  # the kind of error
 
 
@@ -122,19 +122,19 @@ class Worklist:
         self._on_error = on_error
         self._rng = rng or random.Random()  # noqa: S311  # jitter needs no cryptography
         self._dirty = Dirty()
-        self._failures: dict[Key, int] = {}
+        self._failures: dict[AnyKey, int] = {}
         self._changed = asyncio.Event()
 
     def __repr__(self) -> str:
         """Show the counts."""
         return f"Worklist({self._dirty!r}, {len(self._failures)} failing)"
 
-    def mark(self, key: Key, after_s: float = 0.0) -> None:
+    def mark(self, key: AnyKey, after_s: float = 0.0) -> None:
         """Have the key looked at, now or after so many seconds."""
         self._dirty.mark(key, self._clock() + after_s)
         self._changed.set()
 
-    def sweep(self, keys: Iterable[Key]) -> None:
+    def sweep(self, keys: Iterable[AnyKey]) -> None:
         """Have many keys looked through, after whatever changes meanwhile."""
         for key in keys:
             self._dirty.mark(key, self._clock(), SWEPT)
@@ -158,7 +158,7 @@ class Worklist:
                     async with asyncio.timeout(timeout_s):
                         await self._changed.wait()
 
-    async def work(self, key: Key) -> None:
+    async def work(self, key: AnyKey) -> None:
         """Make one pass over a key that was given out, and mark it for the next."""
         try:
             after_s = await self._reconcile(key)
@@ -173,7 +173,7 @@ class Worklist:
             self.mark(key, after_s)
         self._changed.set()
 
-    def _note_failure(self, key: Key, error: Exception) -> float:
+    def _note_failure(self, key: AnyKey, error: Exception) -> float:
         """Log what went wrong and return the pause before the next try."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         asked_s = getattr(error, "retry_after_s", None)  # by an API server that is too busy

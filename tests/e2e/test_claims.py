@@ -5,19 +5,16 @@ Nothing is in a pod that gets such a GPU, so its worker says that there is none 
 
 from __future__ import annotations
 
-import signal
-import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from localkube.gpus.objects import DRIVER
 from localkube.spec import NODE_NAME
+from tests.e2e.gpus import Driver
 from tests.e2e.kit import Deployments, wait_until_none
 from tools.kubectl import Cluster
-from tools.release import tool_command, tool_env
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -30,43 +27,12 @@ TEMPLATE = {
 BOTH = [f"{DRIVER}/{NODE_NAME}/gpu-0", f"{DRIVER}/{NODE_NAME}/gpu-1"]
 
 
-class Driver:
-    """Two stand-in GPUs, offered by a process that may be killed and started again."""
-
-    def __init__(self) -> None:
-        self.process = self._start()
-
-    def _start(self) -> subprocess.Popen[str]:
-        command = tool_command("localkube", "gpus", "--number", "2", "--memory", "512Mi")
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=tool_env())
-        assert process.stderr is not None
-        said = process.stderr.readline()
-        assert "offers gpu-0, gpu-1" in said, said
-        return process
-
-    @contextmanager
-    def killed(self) -> Iterator[None]:
-        """Let there be no driver while the block runs; the one before had no time to clean up."""
-        self.process.kill()
-        self.process.communicate()
-        try:
-            yield
-        finally:
-            self.process = self._start()
-
-    def stop(self) -> None:
-        """End it as Ctrl-C does."""
-        self.process.send_signal(signal.SIGINT)
-        _, said = self.process.communicate(timeout=60)
-        assert self.process.returncode == 0, said
-
-
 @pytest.fixture
 def driver(cluster: Cluster, namespace: str) -> Iterator[Driver]:
     """A driver, and a template of claims for one GPU each. Nothing of both is left afterwards."""
     assert cluster.local, "the driver talks to the kubelet of localkube"
     cluster.apply(TEMPLATE, namespace)
-    driver = Driver()
+    driver = Driver(number=2)
     yield driver
     cluster.kubectl("delete", "resourceclaimtemplate", "one-gpu", "-n", namespace)
     driver.stop()

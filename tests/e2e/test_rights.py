@@ -40,6 +40,26 @@ def used_rights(audit_log: Path, release) -> set[Right]:
     }
 
 
+def shrink_a_pool(cluster, namespace, eventually):
+    """Let an unused pool of GPUs that nobody offers, have a claim for each slot, then lose one with its slot."""
+
+    def claims():
+        found = cluster.list("resourceclaims", namespace, "inference.dormouse.dev/pool=idle")
+        return [claim["metadata"]["name"] for claim in found]
+
+    def apply(slots):
+        spec = {"slots": slots, "device": {"claim": {"deviceClassName": "nobody.example.com"}}}
+        manifest = {"apiVersion": "inference.dormouse.dev/v1alpha1", "kind": "GpuPool", "metadata": {"name": "idle"}}
+        cluster.apply({**manifest, "spec": spec}, namespace)
+
+    apply(2)
+    eventually(lambda: claims() == ["idle-0", "idle-1"])
+    apply(1)
+    eventually(lambda: claims() == ["idle-0"])
+    cluster.kubectl("delete", "gpool", "idle", "-n", namespace)
+    eventually(lambda: not claims())
+
+
 def test_the_operator_uses_every_right_to_write_that_it_has_and_no_other(deployments, cluster, release, eventually):
     audit_log = cache_root() / "localkube" / "log" / "audit.log"
     if not cluster.local:
@@ -54,6 +74,7 @@ def test_the_operator_uses_every_right_to_write_that_it_has_and_no_other(deploym
     eventually(lambda: deployments.status(name)["rollout"]["revision"] != before)
     deployments.wait(name, 'jsonpath={.status.conditions[?(@.type=="Progressing")].reason}=Complete')
     eventually(lambda: deployments.pods(cached))  # it never serves: its claim is what counts here
+    shrink_a_pool(cluster, deployments.namespace, eventually)
     cluster.kubectl("scale", f"infd/{name}", "-n", deployments.namespace, "--replicas=0")
     eventually(lambda: not deployments.pods(name))
     granted = granted_rights(cluster, release)

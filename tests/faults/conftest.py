@@ -16,8 +16,8 @@ from localkube.spec import Paths
 from tests.faults.connections import end_connections
 from tests.faults.control_plane import ADMIN, ControlPlane, render_rights
 from tests.faults.town import Town
-from tests.faults.world import World, install
-from tools.bootstrap import ROOT, cache_root
+from tests.faults.world import World, definitions, install
+from tools.bootstrap import cache_root
 from tools.release import CHART
 
 _PATHS = Paths(Path(cache_root()).resolve() / "localkube")
@@ -65,7 +65,7 @@ async def world(
 ) -> AsyncIterator[World]:
     """A namespace with the chart's rights for the operators, and a node that runs its pods."""
     namespace = f"test-{next(_NAMES)}"
-    await install(kube, (ROOT / "crds" / "inferencedeployments.yaml").read_text("utf-8"))
+    await install(kube, definitions())
     await kube.apply(_NAMESPACES, {"metadata": {"name": namespace}}, field_manager="tests")
     await install(kube, render_rights(binaries / "helm", CHART, namespace), ("operator-a", "operator-b"))
     await install(kube, render_rights(binaries / "helm", CHART, namespace, component="gateway"), ("gateway",))
@@ -80,7 +80,7 @@ async def town(
 ) -> AsyncIterator[Town]:
     """A namespace with the chart's rights for gateways; models, workers and gateways are the test's."""
     namespace = f"test-{next(_NAMES)}"
-    await install(kube, (ROOT / "crds" / "inferencedeployments.yaml").read_text("utf-8"))
+    await install(kube, definitions())
     await kube.apply(_NAMESPACES, {"metadata": {"name": namespace}}, field_manager="tests")
     await install(kube, render_rights(binaries / "helm", CHART, namespace, component="gateway"), ("gateway",))
     town = Town(plane, kube, namespace, tmp_path, toxiproxy)

@@ -32,9 +32,8 @@ from tests.faults.control_plane import ADMIN, render_rights
 from tests.faults.programs import Program, clean_environment
 from tests.faults.prometheus import Prometheus, Target
 from tests.faults.worker_kubelet import WorkerKubelet
-from tests.faults.world import World, install
+from tests.faults.world import World, definitions, install
 from tests.ports import free_port
-from tools.bootstrap import ROOT
 from tools.dashboards import DASHBOARDS
 from tools.dashboards.picture import draw
 from tools.release import CHART
@@ -81,7 +80,7 @@ class Release:
 async def release(plane, kube, toxiproxy, binaries, tmp_path, tiny_model):
     """A release with one deployment of two replicas, all awake and scraped."""
     namespace = f"test-{next(_NAMES)}"
-    await install(kube, (ROOT / "crds" / "inferencedeployments.yaml").read_text("utf-8"))
+    await install(kube, definitions())
     await kube.apply(_NAMESPACES, {"metadata": {"name": namespace}}, field_manager="tests")
     await install(kube, render_rights(binaries / "helm", CHART, namespace), ("operator-a", "operator-b"))
     world = World(plane, kube, namespace, tmp_path, toxiproxy)

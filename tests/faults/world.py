@@ -21,6 +21,7 @@ from tests.faults.operator_process import OperatorProcess
 from tests.faults.programs import clean_environment
 from tests.faults.toxi import Toxiproxy
 from tests.ports import free_port
+from tools.bootstrap import ROOT
 
 PATIENCE_S = 60.0  # how long a wait lasts before the test fails; on an idle machine most take one or two seconds
 _LOOK_S = 0.1
@@ -243,6 +244,11 @@ class World:
         told = [f"{key.name}: {obj.get('status')}" for key, obj in list(self._deployments.objects.items())[:5]]
         logs = [f"{process!r}\n{process.program.tail()}" for process in self._operators]
         return "\n".join([*told, repr(self.kubelet), *logs])
+
+
+def definitions() -> str:
+    """Return all of our custom resources, as the chart installs them."""
+    return "\n---\n".join(path.read_text("utf-8") for path in sorted((ROOT / "crds").glob("*.yaml")))
 
 
 async def install(kube: KubeClient, manifests: str, users: tuple[str, ...] = ()) -> None:

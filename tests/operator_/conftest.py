@@ -13,6 +13,7 @@ from dormouse_kube.errors import KubeError
 from dormouse_kube.testing import FakeKube
 from dormouse_operator.act.execute import Executor
 from dormouse_operator.act.host_memory import HostMemoryBook
+from dormouse_operator.act.places import Places
 from dormouse_operator.act.scaler import Scaler
 from dormouse_operator.act.writes import Writer
 from dormouse_operator.decide.release import Release
@@ -116,6 +117,7 @@ class Rig:
             self.workers,
             authority=self.leader,
             defaults=WorkerDefaults("IfNotPresent", self.operator_keys[0], "bb"),
+            places=Places(self.cache),
             seals=Seals(self.seeds),
         )
         self.told = Told()

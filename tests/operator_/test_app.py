@@ -38,7 +38,7 @@ def deployment(name="tiny"):
     return {"metadata": {"namespace": "team", "name": name}, "spec": spec}
 
 
-def app_over(kube, metrics=None, gateways=None, tls=None, **settings):
+def app_over(kube, metrics=None, gateways=None, tls=None, workers=None, **settings):
     free = {"holderIdentity": "", "leaseTransitions": 0}
     kube.put(LEASES, {"metadata": {"namespace": "system", "name": SETTINGS.lease_name}, "spec": free})
     leadership = Leadership(
@@ -50,7 +50,7 @@ def app_over(kube, metrics=None, gateways=None, tls=None, **settings):
     )
     return App(
         kube,
-        FakeWorkers(),
+        workers or FakeWorkers(),
         leadership,
         settings=replace(SETTINGS, **settings),
         seeds=Seeds((OPERATOR_SEED,), (GATEWAY_SEED,)),

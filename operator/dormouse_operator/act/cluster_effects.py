@@ -8,6 +8,7 @@ from typing import assert_never
 from dormouse_api.names import ANNOTATION_SEAL
 from dormouse_kube.api import CLAIMS, DISRUPTION_BUDGETS, NETWORK_POLICIES, PODS, SERVICES, Kind
 from dormouse_kube.errors import Conflict
+from dormouse_operator.act.places import Places
 from dormouse_operator.act.writes import Writer
 from dormouse_operator.decide.actions import (
     ApplyDisruptionBudget,
@@ -35,6 +36,7 @@ from dormouse_operator.manifests import (
     claim_manifest,
     claim_name,
     gate_manifest,
+    on_slot,
     pod_manifest,
     policy_manifest,
     ranks_service_manifest,
@@ -42,6 +44,7 @@ from dormouse_operator.manifests import (
     service_manifest,
 )
 from dormouse_operator.model import Pod
+from dormouse_operator.model.pools import Replica
 
 _REVISION_MANAGER = f"{FIELD_MANAGER}-revision"
 
@@ -49,8 +52,9 @@ _REVISION_MANAGER = f"{FIELD_MANAGER}-revision"
 class ClusterEffects:
     """Writes to the API server. Raises KubeError."""
 
-    def __init__(self, kube: Writer, defaults: WorkerDefaults, seals: Seals | None = None) -> None:
-        """Take where to write, what every worker pod gets, and how it is known again."""
+    def __init__(self, kube: Writer, defaults: WorkerDefaults, places: Places, seals: Seals | None = None) -> None:
+        """Take where to write, what every worker pod gets, who knows free slots, and how a pod is known again."""
+        self._places = places
         self._kube = kube
         self._seals = seals
         self._defaults = defaults
@@ -76,7 +80,7 @@ class ClusterEffects:
                 label = revision_manifest(deployment, pod, revision)
                 await self._kube.apply(PODS, label, field_manager=_REVISION_MANAGER)
             case SetGate(pod, is_open, reason):
-                gate = gate_manifest(deployment, pod, is_open=is_open, reason=reason, now=situation.now)
+                gate = gate_manifest(deployment.key.namespace, pod, is_open=is_open, reason=reason, now=situation.now)
                 await self._kube.apply(PODS, gate, field_manager=FIELD_MANAGER, subresource="status")
             case _:
                 assert_never(action)
@@ -96,7 +100,13 @@ class ClusterEffects:
             with suppress(Conflict):
                 await self._kube.create(CLAIMS, claim_manifest(deployment))
         pod = pod_manifest(deployment, image=situation.image, index=index, defaults=self._defaults, name=name)
-        await self._create(situation, pod)
+        pool = situation.observed.pool
+        if pool is None:
+            await self._create(situation, pod)
+            return
+        with self._places.reserve(pool, Replica(deployment.key, index)) as slot:
+            if slot is not None:  # else somebody took the last place just now: the condition says so in the next pass
+                await self._create(situation, on_slot(pod, pool.key.name, slot))
 
     async def _create_follower(self, situation: Situation, leader: Pod, ordinal: int) -> None:
         pod = pod_manifest(

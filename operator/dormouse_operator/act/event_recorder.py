@@ -7,6 +7,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Protocol
 
+from dormouse_api.names import KIND
 from dormouse_kube.api import EVENTS, Kind, Resource
 from dormouse_kube.errors import Conflict, KubeError
 from dormouse_operator.manifests import EventRecord, event_manifest
@@ -23,10 +24,12 @@ class Creator(Protocol):
         ...
 
 
-async def record_event(api: Creator, event: EventRecord, *, key: Key, uid: str, now: datetime, reporter: str) -> None:
-    """Write an Event about a deployment; one that stands already is told."""
+async def record_event(
+    api: Creator, event: EventRecord, *, key: Key, uid: str, now: datetime, reporter: str, kind: str = KIND
+) -> None:
+    """Write an Event about a deployment, or an object of another kind of ours; one that stands already is told."""
     _LOG.info("%s: %s: %s", key, event.reason, event.message)
-    manifest = event_manifest(event, key=key, uid=uid, now=now, reporter=reporter)
+    manifest = event_manifest(event, key=key, uid=uid, now=now, reporter=reporter, kind=kind)
     try:
         with suppress(Conflict):
             await api.create(EVENTS, manifest)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from dormouse_kube.errors import Conflict, Forbidden, KubeError, NotFound
 from dormouse_operator.act.cluster_effects import ClusterEffects
+from dormouse_operator.act.places import Places
 from dormouse_operator.act.worker_effects import WorkerEffects
 from dormouse_operator.act.workers import WorkerControl
 from dormouse_operator.act.writes import Authority, Writer
@@ -47,10 +48,11 @@ class Executor:
         *,
         authority: Authority,
         defaults: WorkerDefaults,
+        places: Places,
         seals: Seals | None = None,
     ) -> None:
-        """Take both worlds, the right to act on them, what every worker pod gets, and how it is known again."""
-        self._cluster = ClusterEffects(kube, defaults, seals)
+        """Take both worlds, the right to act, what every worker pod gets, who knows free slots, and the pods' seals."""
+        self._cluster = ClusterEffects(kube, defaults, places, seals)
         self._workers = WorkerEffects(workers)
         self._authority = authority
 

@@ -22,6 +22,7 @@ from dormouse_operator.model import Pod, Report, Worker, WorkerState
 
 BLOCKS_AGREED = "BlocksAgreed"
 WAITING_FOR_REPORTS = "WaitingForReports"
+_SILENT = {WorkerState.FAILED, WorkerState.STANDBY}  # report nothing for now
 WORTH_RAISING = 1.1  # a larger count is taken from this multiple of the present one on
 
 
@@ -97,7 +98,7 @@ def _missing(situation: Situation) -> tuple[Pod, ...]:
 
 
 def _may_report(worker: Worker | None) -> bool:
-    return worker is None or (not ranks.reports_of(worker) and worker.state is not WorkerState.FAILED)
+    return worker is None or (not ranks.reports_of(worker) and worker.state not in _SILENT)
 
 
 def _agree(situation: Situation, counting: Sequence[tuple[Pod, Report]]) -> Agreement:

@@ -18,9 +18,12 @@ from dormouse_operator.decide.actions import (
     DeleteDisruptionBudget,
     DeleteNetworkPolicy,
 )
+from dormouse_operator.decide.membership import rest_of
+from dormouse_operator.decide.pools.places import choose_slot, no_place
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.manifests import pod_name
 from dormouse_operator.model import ChildState, Pod, leader_name
+from dormouse_operator.model.pools import Replica
 
 
 def services(situation: Situation) -> list[Action]:
@@ -64,7 +67,22 @@ def creations(situation: Situation, filled: Collection[int]) -> list[CreatePod]:
     """
     taken = {pod.name for pod in situation.pods} | {leader_name(pod.name) for pod in situation.orphans}
     missing = [(index, free_name(situation, index)) for index in range(situation.wanted_replicas)]
-    return [CreatePod(index) for index, name in missing if index not in filled and name not in taken]
+    return [
+        CreatePod(index)
+        for index, name in missing
+        if index not in filled and name not in taken and not placeless(situation, index)
+    ]
+
+
+def placeless(situation: Situation, index: int) -> str:
+    """Return why a replica of a pool's member can have no pod, "" where it can, or is in no pool."""
+    member, pool = situation.deployment.placement.pool, situation.observed.pool
+    if member is None:
+        return ""
+    replica, placed = Replica(situation.deployment.key, index), situation.observed.placed
+    if pool is None or pool.is_deleting:
+        return rest_of(situation.deployment, None).message
+    return "" if choose_slot(pool, replica, placed) else no_place(pool, replica, placed)
 
 
 def free_name(situation: Situation, index: int) -> str:

@@ -95,7 +95,7 @@ def deployment_phase(situation: Situation, findings: Findings, conditions: Condi
 
 
 def _phase_with_cache(situation: Situation, findings: Findings, pod: Pod) -> Phase:
-    if situation.wants_sleep:
+    if situation.wants_sleep or situation.is_spare(pod):
         return Phase.DRAINING
     return Phase.ACTIVE if pod in findings.serving else Phase.ALLOCATING
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dormouse_operator.decide.actions import Drain, EndRequests, InitializeCache, ReplicaAction, SetGate, WakeUp
 from dormouse_operator.decide.block_agreement import Agreement, Blocks
 from dormouse_operator.decide.draining import is_drained, is_late
+from dormouse_operator.decide.membership import Stance
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.model import AWAKE, Pod, WorkerState
 
@@ -21,11 +22,26 @@ def next_step(situation: Situation, pod: Pod, blocks: Blocks) -> ReplicaAction |
     state = situation.state(pod)
     if state is None or pod.has_ended:
         return None
+    if stance := situation.stance(pod):
+        return _as_member(situation, pod, blocks, stance)
     if pod.gate_open and (state is not WorkerState.READY or situation.wants_sleep):
         return SetGate(pod, is_open=False, reason="GoingToSleep" if situation.wants_sleep else _camel(state))
     if state is WorkerState.PROFILED:
         return _initialize(pod, blocks)
     return None if situation.wants_sleep else _towards_service(situation, pod, blocks)
+
+
+def _as_member(situation: Situation, pod: Pod, blocks: Blocks, stance: Stance) -> ReplicaAction | None:
+    """Return the next step under a pool, which alone puts to sleep and wakes, and shuts the gate of who leaves."""
+    state = situation.state(pod)
+    if pod.gate_open and state not in AWAKE:
+        return SetGate(pod, is_open=False, reason=_camel(state or WorkerState.STARTING))
+    if stance is Stance.RESTS:
+        return None
+    if state is WorkerState.PROFILED:
+        return _initialize(pod, blocks)
+    is_to_serve = stance is Stance.SERVES and state in AWAKE
+    return _towards_service(situation, pod, blocks) if is_to_serve else None
 
 
 def _initialize(pod: Pod, blocks: Blocks) -> InitializeCache | None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from dormouse_operator.decide import sleep_ladder, spare_replicas
 from dormouse_operator.decide.condemned import by_epoch, outdated_images
+from dormouse_operator.decide.membership import resting
 from dormouse_operator.decide.questions import Questions, own_pods
 from dormouse_operator.decide.release import Release
 from dormouse_operator.decide.situation import Situation
@@ -44,7 +45,9 @@ def settle(observed: Observed, questions: Questions, release: Release) -> Situat
     decision = _ladder(observed, questions, heard.workers)
     wanted_replicas = decision.num_present(deployment.replicas)
     own = own_pods(deployment, questions.pods)
-    spares = spare_replicas.choose(decision.ladder, own, heard.workers, observed.refusals)
+    alone = [pod for pod in own if not pod.pool]
+    spares = spare_replicas.choose(decision.ladder, alone, heard.workers, observed.refusals)
+    spares |= resting(deployment, observed.pool, own, heard.workers)
     outdated = outdated_images(own, observed.refusing, release.operator_keys)
     image = choose_image(deployment, questions.pods, release.default_image, outdated=outdated)
     return Situation(

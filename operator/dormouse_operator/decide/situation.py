@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 
+from dormouse_operator.decide.membership import Stance, is_stranded, stance_of
 from dormouse_operator.decide.release import Release
 from dormouse_operator.model import (
     AWAKE,
@@ -149,6 +150,27 @@ class Situation:
     def is_spare(self, pod: Pod) -> bool:
         """Return whether the pod's worker sleeps on while others serve, because the load does not ask for it."""
         return pod.name in self.spares
+
+    def stance(self, pod: Pod) -> Stance | None:
+        """Return what its pool lets a pod do, None where it is in none."""
+        return stance_of(self.deployment, self.observed.pool, pod, self.worker(pod))
+
+    def is_stranded(self, pod: Pod) -> bool:
+        """Return whether the pod rests on a slot of a pool that is gone."""
+        return is_stranded(self.observed.pool, pod, self.worker(pod))
+
+    @property
+    def engaged(self) -> tuple[Pod, ...]:
+        """Return the pods that are wanted and there, but for those that have no engine process for now."""
+        return tuple(
+            pod for pod in self.replicas if not (self.is_spare(pod) and self.state(pod) is WorkerState.STANDBY)
+        )
+
+    @property
+    def rests_by_pool(self) -> bool:
+        """Return whether its pool lets none of its replicas be awake."""
+        is_member = self.deployment.placement.pool is not None
+        return is_member and all(self.is_spare(pod) and pod.pool for pod in self.replicas)
 
     def worker(self, pod: Pod) -> Worker | None:
         """Return what is known of the pod's worker."""

@@ -45,5 +45,7 @@ def _give_copies_up(situation: Situation) -> list[ReplicaAction]:
 
 
 def _must_fall_asleep(situation: Situation, pod: Pod) -> bool:
-    """Return whether the pod's worker is awake, or not as deep asleep as ordered."""
+    """Return whether the pod's worker is awake, or not as deep asleep as ordered. In a pool, that has it sleep."""
+    if pod.pool:
+        return not pod.has_ended and situation.is_light(pod)
     return not pod.has_ended and (situation.state(pod) in AWAKE or situation.is_light(pod))

@@ -203,7 +203,8 @@ def _stay_or_leave(evidence: Evidence, ladder: Ladder | None) -> Decision:
     if serving_since is None or activity.outstanding or activity.held or evidence.is_stirred:
         return Decision(ladder, evidence.now + least)
     since = max(serving_since, ladder.since) if ladder else serving_since
-    idle_since = _whole_second(max(since, evidence.now - timedelta(seconds=activity.quiet_s), *_asked(evidence)))
+    asked = asked_at(evidence.lifecycle, evidence.wake_intent, evidence.now) or since
+    idle_since = _whole_second(max(since, evidence.now - timedelta(seconds=activity.quiet_s), asked))
     may_leave = since + timedelta(seconds=evidence.lifecycle.min_active_s)
     due = max(may_leave, idle_since + least)
     if evidence.now < due:
@@ -249,10 +250,10 @@ def _delays(lifecycle: Lifecycle) -> dict[Rung, timedelta]:
     return {rung: timedelta(seconds=delay_s) for rung, delay_s in wanted.items() if delay_s is not None}
 
 
-def _asked(evidence: Evidence) -> list[datetime]:
-    """Return when somebody who is no request last wanted it awake: an intent, a prewarm."""
-    times = [last_firing(evidence.lifecycle.prewarm, evidence.now), _time_of(evidence.wake_intent)]
-    return [min(time, evidence.now) for time in times if time and time <= evidence.now + _CLOCKS_DIFFER]
+def asked_at(lifecycle: Lifecycle, wake_intent: str, now: datetime) -> datetime | None:
+    """Return when somebody who is no request last wanted it awake: an intent, a prewarm; None for never."""
+    times = (last_firing(lifecycle.prewarm, now), _time_of(wake_intent))
+    return max((min(time, now) for time in times if time and time <= now + _CLOCKS_DIFFER), default=None)
 
 
 def _time_of(intent: str) -> datetime | None:

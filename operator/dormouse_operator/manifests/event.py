@@ -1,4 +1,4 @@
-"""What is told to the user once: an Event about a deployment."""
+"""What is told to the user once: an Event about a deployment or a pool."""
 
 from __future__ import annotations
 
@@ -22,8 +22,13 @@ class EventRecord:
     message: str
 
 
-def event_manifest(event: EventRecord, *, key: Key, uid: str, now: datetime, reporter: str) -> Manifest:
-    """Return the Event about a deployment. Its name tells when and what, so that a repetition is no second one."""
+def event_manifest(
+    event: EventRecord, *, key: Key, uid: str, now: datetime, reporter: str, kind: str = KIND
+) -> Manifest:
+    """Return the Event about a deployment, or an object of another kind of ours.
+
+    Its name tells when and what, so that a repetition is no second one.
+    """
     mark = hashlib.sha256(f"{now.isoformat()}{event.reason}{event.message}".encode()).hexdigest()[:16]
     time = format_time(now)
     return {
@@ -32,7 +37,7 @@ def event_manifest(event: EventRecord, *, key: Key, uid: str, now: datetime, rep
         "metadata": {"name": f"{key.name}.{mark}", "namespace": key.namespace},
         "involvedObject": {
             "apiVersion": API_VERSION,
-            "kind": KIND,
+            "kind": kind,
             "namespace": key.namespace,
             "name": key.name,
             "uid": uid,

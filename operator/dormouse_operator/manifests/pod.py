@@ -248,7 +248,7 @@ def _mounts(deployment: Deployment) -> list[Manifest]:
     return mounts
 
 
-def gate_manifest(deployment: Deployment, pod: Pod, *, is_open: bool, reason: str, now: datetime) -> Manifest:
+def gate_manifest(namespace: str, pod: Pod, *, is_open: bool, reason: str, now: datetime) -> Manifest:
     """Return the pod's readiness gate, to be applied to the status subresource.
 
     The UID makes the apply fail where a new pod took the name in the meantime.
@@ -260,7 +260,7 @@ def gate_manifest(deployment: Deployment, pod: Pod, *, is_open: bool, reason: st
         "message": "",
         "lastTransitionTime": format_time(now),
     }
-    metadata = {"name": pod.name, "namespace": deployment.key.namespace, "uid": pod.uid}
+    metadata = {"name": pod.name, "namespace": namespace, "uid": pod.uid}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": {"conditions": [condition]}}
 
 

@@ -32,6 +32,7 @@ from dormouse_operator.model.running import (
     WorkerState,
 )
 from dormouse_operator.model.wanted import (
+    AnyKey,
     Deployment,
     DesiredState,
     DeviceClaim,
@@ -42,6 +43,7 @@ from dormouse_operator.model.wanted import (
     ModelSource,
     Parallelism,
     Placement,
+    PoolKey,
     PoolMember,
     Prewarm,
     Rollout,
@@ -60,6 +62,7 @@ __all__ = [
     "WAKEABLE",
     "Activity",
     "Actuation",
+    "AnyKey",
     "Arrows",
     "Child",
     "ChildState",
@@ -84,6 +87,7 @@ __all__ = [
     "Parallelism",
     "Placement",
     "Pod",
+    "PoolKey",
     "PoolMember",
     "Prewarm",
     "Rank",

@@ -155,6 +155,7 @@ class Tenant:
     grant_epoch: int = 0  # of the grant that it has; 0 = none
     refused_epoch: int = 0  # at which it refused its last sleep or wake; 0 = it did not
     missing_bytes: int = 0  # of the device, as a refused wake told
+    is_oversized: bool = False  # its engine was started within more than it may take now, or without a bound
     silent_s: float = 0.0  # for how long it has not answered
     is_deleting: bool = False  # its pod is
     has_lost_node: bool = False  # nobody is there to end it
@@ -253,7 +254,6 @@ class Pool:
     num_slots: int
     gpus_per_slot: int = 1
     policy: PoolPolicy = PoolPolicy()
-    release_after_s: float | None = None  # None = its claims are never given back
     is_deleting: bool = False
     slots: tuple[Slot, ...] = ()  # as recorded, also those above `num_slots` that are still there
     waiting: Mapping[str, datetime] = field(default_factory=dict)  # by name of the member: since when

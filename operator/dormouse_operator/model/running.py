@@ -23,8 +23,8 @@ class WorkerState(StrEnum):
 
 
 AWAKE = frozenset({WorkerState.READY, WorkerState.DRAINING})  # with a cache
-WAKEABLE = AWAKE | {WorkerState.ASLEEP}  # or can have it back
 AT_REST = frozenset({WorkerState.ASLEEP, WorkerState.STANDBY})  # a wake brings it back
+WAKEABLE = AWAKE | AT_REST  # or can have it back
 
 
 FORMED = "GroupFormed"  # reason of the gate of a leader whose pods were all there once; it never opened yet

@@ -23,6 +23,21 @@ class Key(NamedTuple):
         return f"{self.namespace}/{self.name}"
 
 
+class PoolKey(NamedTuple):
+    """Where a GpuPool is. It equals no `Key`, whatever their names."""
+
+    namespace: str
+    name: str
+    kind: Literal["GpuPool"] = "GpuPool"
+
+    def __str__(self) -> str:
+        """Return GpuPool namespace/name."""
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+AnyKey = Key | PoolKey  # of what is watched, looked at and decided about
+
+
 @dataclass(frozen=True, slots=True)
 class SecretKey:
     """One value of a Secret in the deployment's namespace."""

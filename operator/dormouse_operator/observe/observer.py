@@ -22,14 +22,20 @@ from dormouse_operator.decide.questions import Questions, questions_of
 from dormouse_operator.decide.release import Release
 from dormouse_operator.manifests import ranks_service_name
 from dormouse_operator.model import Deployment, Key, Observed, Pod, Worker, WorkerState
+from dormouse_operator.model.pools import Pool
 from dormouse_operator.observe.activity import ActivityBook
 from dormouse_operator.observe.devices import Devices
 from dormouse_operator.observe.refusals import Refusals
 from dormouse_operator.observe.worker_statuses import Answer, Statuses, Unwelcome
-from dormouse_operator.parse import parse_deployment, parse_pods
-from dormouse_operator.watch.cache import Cache, Snapshot
+from dormouse_operator.parse import SpecError, parse_deployment, parse_pods, parse_pool
+from dormouse_operator.watch.cache import Cache
+from dormouse_operator.watch.snapshots import Snapshot
 
-_SETTLED = {WorkerState.ASLEEP, WorkerState.FAILED}  # nothing changes there without a command or a new container
+_SETTLED = {
+    WorkerState.ASLEEP,
+    WorkerState.STANDBY,
+    WorkerState.FAILED,
+}  # nothing changes there without a command or a new container
 
 
 class HostMemory(Protocol):
@@ -142,6 +148,8 @@ class Observer:
             dropped=refusals.dropped,
             forbidden=refusals.forbidden,
             name_owner=snapshot.rival,
+            pool=_readable(snapshot.pool),
+            placed=snapshot.placed,
         )
 
     async def _budget(self, snapshot: Snapshot, deployment: Deployment, questions: Questions) -> Resource | None:
@@ -182,6 +190,14 @@ class Observer:
             refusing={name: str(answer) for name, answer in told.items() if isinstance(answer, Unwelcome)},
             is_told=is_told,
         )
+
+
+def _readable(pool: Resource | None) -> Pool | None:
+    """Return a pool, None where there is none that can be read."""
+    try:
+        return parse_pool(pool) if pool else None
+    except SpecError:
+        return None
 
 
 def _is_moving(answer: Answer) -> bool:

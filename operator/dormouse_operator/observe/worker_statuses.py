@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from dormouse_kube.reflector import Backoff
 from dormouse_operator.act.workers import STATUS_TIMEOUT_S, WorkerControl
 from dormouse_operator.errors import CredentialRefused, WorkerError
-from dormouse_operator.model import Key, Pod, Worker
+from dormouse_operator.model import AnyKey, Pod, Worker
 
 
 class Unwelcome(str):
@@ -31,15 +31,15 @@ Answer = Worker | str  # a str says why there is none
 class Statuses(Protocol):
     """The answers of workers. Nothing here raises: a worker that does not answer is an observation."""
 
-    async def ask(self, key: Key, pod: Pod) -> Answer:
+    async def ask(self, key: AnyKey, pod: Pod) -> Answer:
         """Return what the pod's worker says, or why it says nothing."""
         ...
 
-    def follow(self, key: Key, pod_uids: Collection[str]) -> bool:
+    def follow(self, key: AnyKey, pod_uids: Collection[str]) -> bool:
         """Go on to hear of these pods of a deployment, and of no others; tell whether changes are told."""
         ...
 
-    def refresh(self, key: Key) -> None:
+    def refresh(self, key: AnyKey) -> None:
         """Note that the deployment's workers were given commands: what they said before counts no more."""
         ...
 
@@ -51,17 +51,17 @@ class AskedStatuses:
         """Take whom to ask."""
         self._workers = workers
 
-    async def ask(self, key: Key, pod: Pod) -> Answer:
+    async def ask(self, key: AnyKey, pod: Pod) -> Answer:
         """See Statuses."""
         del key  # nothing is kept
         return await _ask(self._workers, pod)
 
-    def follow(self, key: Key, pod_uids: Collection[str]) -> bool:
+    def follow(self, key: AnyKey, pod_uids: Collection[str]) -> bool:
         """See Statuses."""
         del key, pod_uids  # nothing is kept
         return False
 
-    def refresh(self, key: Key) -> None:
+    def refresh(self, key: AnyKey) -> None:
         """See Statuses."""
 
 
@@ -79,17 +79,17 @@ class FollowedStatuses:
     """Statuses that are told as they change; `mark` hears of every change."""
 
     workers: WorkerControl
-    mark: Callable[[Key], None]
+    mark: Callable[[AnyKey], None]
     backoff: Backoff = field(default_factory=lambda: Backoff(first_s=0.1, max_s=2.0))
     sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep
     rng: random.Random = field(default_factory=random.Random)
-    _followers: dict[Key, dict[str, _Follower]] = field(default_factory=dict)
+    _followers: dict[AnyKey, dict[str, _Follower]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Show how many workers are followed."""
         return f"FollowedStatuses({sum(len(followers) for followers in self._followers.values())} followed)"
 
-    async def ask(self, key: Key, pod: Pod) -> Answer:
+    async def ask(self, key: AnyKey, pod: Pod) -> Answer:
         """See Statuses. What the stream told last counts, unless a command was given since."""
         follower = self._followers.setdefault(key, {}).setdefault(pod.uid, _Follower())
         if follower.task and follower.task.done():  # it met something that nobody foresaw: begin anew
@@ -101,7 +101,7 @@ class FollowedStatuses:
             follower.task = asyncio.create_task(self._listen(key, pod, follower), name=f"follow {pod.name}")
         return follower.answer
 
-    def follow(self, key: Key, pod_uids: Collection[str]) -> bool:
+    def follow(self, key: AnyKey, pod_uids: Collection[str]) -> bool:
         """See Statuses."""
         followers = self._followers.get(key, {})
         for uid in [uid for uid in followers if uid not in pod_uids]:
@@ -110,7 +110,7 @@ class FollowedStatuses:
             self._followers.pop(key, None)
         return True
 
-    def refresh(self, key: Key) -> None:
+    def refresh(self, key: AnyKey) -> None:
         """See Statuses."""
         for follower in self._followers.get(key, {}).values():
             follower.is_stale = True
@@ -122,7 +122,7 @@ class FollowedStatuses:
             self.follow(key, ())
         await asyncio.gather(*(task for task in tasks if task), return_exceptions=True)
 
-    async def _listen(self, key: Key, pod: Pod, follower: _Follower) -> None:
+    async def _listen(self, key: AnyKey, pod: Pod, follower: _Follower) -> None:
         """Take in what the worker tells; when the stream breaks, ask, pause a little longer each time, and try anew."""
         failures = 0
         while True:
@@ -134,7 +134,7 @@ class FollowedStatuses:
             await self.sleep(self.backoff.delay_s(failures, self.rng))
             self._note(key, follower, await _ask(self.workers, pod))
 
-    def _note(self, key: Key, follower: _Follower, answer: Answer) -> None:
+    def _note(self, key: AnyKey, follower: _Follower, answer: Answer) -> None:
         if answer != follower.answer:
             follower.answer = answer
             self.mark(key)

@@ -11,6 +11,7 @@ from dormouse_operator.parse.pods import (
     Pods,
     parse_pod,
     parse_pods,
+    slot_of,
 )
 from dormouse_operator.parse.pool import parse_pool
 from dormouse_operator.parse.recorded import parse_status
@@ -41,6 +42,7 @@ __all__ = [
     "parse_slot",
     "parse_status",
     "parse_time",
+    "slot_of",
     "write_slot",
     "write_time",
 ]

@@ -96,7 +96,7 @@ def parse_pod(raw: Raw) -> Pod:
     conditions = {item["type"]: item for item in status.get("conditions") or ()}
     scheduled, gate = conditions.get("PodScheduled", {}), conditions.get(READINESS_GATE, {})
     target = conditions.get("DisruptionTarget", {})
-    is_scheduled, slot = scheduled.get("status") == "True", _slot_of(raw)
+    is_scheduled, slot = scheduled.get("status") == "True", slot_of(raw)
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -134,7 +134,7 @@ def parse_pod(raw: Raw) -> Pod:
     )
 
 
-def _slot_of(raw: Raw) -> str:
+def slot_of(raw: Raw) -> str:
     """Return the slot of a pool's member by what nobody can change: flag and claim. Labels anybody may."""
     if DEVICE_GRANTS not in (_container_of(raw).get("args") or ()):
         return ""

@@ -25,6 +25,9 @@ def parse_pool(raw: Raw) -> Pool:
     """Return the GpuPool. Raises SpecError where the schema was not enforced."""
     metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
     key = Key(metadata["namespace"], metadata["name"])
+    if spec.get("releaseAfterSeconds") is not None:
+        words = "spec.releaseAfterSeconds is not built in this release"
+        raise SpecError(f"{words}; set spec.lifecycle.zeroAfterSeconds of each member instead")
     num_slots, policy = _bounded(spec, "spec", "slots", None, (1, MOST_SLOTS)), _parse_policy(spec)
     if (places := num_slots * policy.max_members_per_slot) > MOST_PLACES:
         product = f"spec.slots {num_slots} x spec.maxMembersPerSlot {policy.max_members_per_slot} = {places} places"
@@ -37,7 +40,6 @@ def parse_pool(raw: Raw) -> Pool:
         num_slots=num_slots,
         gpus_per_slot=_bounded(spec, "spec", "gpusPerSlot", 1, (1, MOST_RANKS)),
         policy=policy,
-        release_after_s=_parse_release(spec.get("releaseAfterSeconds")),
         is_deleting="deletionTimestamp" in metadata,
         slots=tuple(parse_slot(item, key.namespace) for item in _named(status.get("slots"))),
         waiting=dict(_waiting(status)),
@@ -81,12 +83,6 @@ def _parse_policy(spec: Raw) -> PoolPolicy:
         max_members_per_slot=members,
         sleeper_reserve_bytes=parse_bytes("spec.sleeperReserve", spec.get("sleeperReserve", "1Gi")),
     )
-
-
-def _parse_release(seconds: int | None) -> float | None:
-    if seconds is not None and seconds < 1:
-        raise SpecError(f"spec.releaseAfterSeconds is {seconds}; the least is 1, and null is never")
-    return seconds
 
 
 def _bounded(mapping: Raw, path: str, name: str, default: int | None, limits: tuple[int, int]) -> int:

@@ -9,7 +9,7 @@ from dormouse_kube.api import Kind
 from dormouse_kube.errors import KubeError
 from dormouse_kube.testing import FakeKube
 from dormouse_kube.testing_store import selector
-from dormouse_operator.model import Key
+from dormouse_operator.model import AnyKey
 from dormouse_operator.watch.cache import SELECTORS, Cache
 from dormouse_operator.watch.feed import Feed
 from dormouse_operator.watch.sessions import OnCall
@@ -23,7 +23,7 @@ class CachePump:
     cache: Cache
     version: int = 0
 
-    def pump(self) -> list[Key]:
+    def pump(self) -> list[AnyKey]:
         """Take in what happened since the last time; return the deployments that it concerns."""
         if not self.cache.is_complete:
             self._fill()
@@ -38,7 +38,7 @@ class CachePump:
                 self.cache.take(kind, obj)
         self.cache.is_complete = True
 
-    def _events_of(self, kind: Kind) -> list[Key | None]:
+    def _events_of(self, kind: Kind) -> list[AnyKey | None]:
         selected = selector(SELECTORS[kind])
         return [
             self.cache.drop(kind, event.object) if event.type == "DELETED" else self.cache.take(kind, event.object)

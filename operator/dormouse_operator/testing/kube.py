@@ -19,7 +19,8 @@ from dormouse_api.names import (
 from dormouse_kube.api import PODS
 from dormouse_kube.testing import FakeKube
 from dormouse_operator.model import WorkerState
-from dormouse_operator.parse import CONTAINER, format_time
+from dormouse_operator.parse import CONTAINER, format_time, slot_of
+from dormouse_operator.testing.pooled import PooledWorker, SharedDevice
 from dormouse_operator.testing.workers import FakeWorker, FakeWorkers
 
 _PROBED_WELL = {WorkerState.READY, WorkerState.ASLEEP, WorkerState.WAKING}  # asleep, the gate says that it is not ready
@@ -51,6 +52,7 @@ class FakeNode:
     is_full: bool = False  # no pod gets a node
     lost: set[str] = field(default_factory=set)  # pods whose kubelet is gone
     unplaced: set[str] = field(default_factory=set)  # names of pods that get none
+    devices: dict[str, SharedDevice] = field(default_factory=dict)  # by slot of a pool
     started: int = 0  # pods so far; none gets the address of an earlier one
 
     def tick(self) -> None:
@@ -135,14 +137,15 @@ class FakeNode:
         labels = pod["metadata"]["labels"]
         digest = next(item["value"] for item in _environment(pod) if item["name"] == "DORMOUSE_SETTINGS_DIGEST")
         blocks = self.blocks.get(labels["inference.dormouse.dev/replica"], 2000)
-        self.workers.workers[address] = FakeWorker(
-            pod["metadata"]["uid"],
-            digest,
-            num_gpu_blocks=blocks,
-            first_digest=digest,
-            num_ranks=int(labels.get(LABEL_RANKS, "1")),
-            is_whole=LABEL_GROUP_SIZE not in labels,
-        )
+        known = {"num_gpu_blocks": blocks, "first_digest": digest, "num_ranks": int(labels.get(LABEL_RANKS, "1"))}
+        uid, slot = pod["metadata"]["uid"], slot_of(pod)
+        if slot:
+            device = self.devices.setdefault(slot, SharedDevice())
+            self.workers.workers[address] = PooledWorker(
+                uid, digest, state=WorkerState.STANDBY, sleep_level=3, device=device, **known
+            )
+        else:
+            self.workers.workers[address] = FakeWorker(uid, digest, is_whole=LABEL_GROUP_SIZE not in labels, **known)
 
     def _probe(self, pod: Mapping[str, Any]) -> None:
         worker = self.workers.workers.get(pod["status"]["podIP"])
@@ -152,7 +155,9 @@ class FakeNode:
         self._edit(pod["metadata"], lambda obj: _set_ready(obj, is_ready=is_ready))
 
     def _end(self, pod: Mapping[str, Any]) -> None:
-        self.workers.workers.pop(pod.get("status", {}).get("podIP", ""), None)
+        worker = self.workers.workers.pop(pod.get("status", {}).get("podIP", ""), None)
+        if isinstance(worker, PooledWorker):
+            worker.device.give_back(worker)
         self.kube.finish_deletion(PODS, pod["metadata"]["namespace"], pod["metadata"]["name"])
 
     def _join_groups(self) -> None:

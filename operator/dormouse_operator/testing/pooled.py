@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from dormouse_operator.errors import WorkerRefused
 from dormouse_operator.model import DeviceGrant, Pod, Worker, WorkerState
-from dormouse_operator.testing.workers import RISING, FakeWorker, FakeWorkers
+from dormouse_operator.testing.workers import GIB, RISING, FakeWorker, FakeWorkers
 
 _HOLDS_NOTHING = {WorkerState.STANDBY, WorkerState.ASLEEP}
 
@@ -36,6 +36,7 @@ class SharedDevice:
 class PooledWorker(FakeWorker):
     """A worker with --device-grants: it uses the device under a grant alone, and begins in STANDBY."""
 
+    total_bytes: int = 80 * GIB
     device: SharedDevice = field(default_factory=SharedDevice)
     instance: int = 1
     grant: DeviceGrant | None = None
@@ -43,6 +44,7 @@ class PooledWorker(FakeWorker):
     revoked_epoch: int = 0  # at which its last grant was taken back
     refused_slot_epoch: int = 0
     told_missing_bytes: int = 0  # by its last prepared wake
+    started_within: int | None = None  # the bytes of the grant under which its engine was started; None = there is none
     refuses: set[str] = field(default_factory=set)  # of "sleep", "wake": what it refuses, for as long as it is in here
     hangs: set[str] = field(default_factory=set)  # of "sleep 1", "wake", …: what it never answers
 
@@ -92,6 +94,8 @@ class PooledWorker(FakeWorker):
         """Give the memory back."""
         super(PooledWorker, self).sleep(epoch, level=level, abort=abort)
         self.device.give_back(self)
+        if self.state is WorkerState.STANDBY:
+            self.started_within = None
 
     def prepare_wake_up(self, epoch: int) -> None:
         """Reserve the memory, under a grant."""
@@ -105,6 +109,8 @@ class PooledWorker(FakeWorker):
     def wake_up(self, epoch: int) -> None:
         """Take the memory, under a grant: from STANDBY an engine loads first."""
         self._require_grant()
+        if self.state is WorkerState.STANDBY and self.grant:
+            self.started_within = self.grant.budget_bytes
         super(PooledWorker, self).wake_up(epoch)
         self.told_missing_bytes = 0
         self.device.take(self)
@@ -113,7 +119,7 @@ class PooledWorker(FakeWorker):
         """Start anew, as after a crash of the container: nothing is left on the device, and no grant is known."""
         super(PooledWorker, self).restart()
         self.device.give_back(self)
-        self.state, self.sleep_level, self.grant = WorkerState.STANDBY, 3, None
+        self.state, self.sleep_level, self.grant, self.started_within = WorkerState.STANDBY, 3, None, None
         self.instance, self.slot_epoch, self.revoked_epoch = self.instance + 1, 0, 0
         self.refused_slot_epoch, self.told_missing_bytes = 0, 0
         self.running_requests = 0
@@ -132,6 +138,11 @@ class PooledWorker(FakeWorker):
     def _require_grant(self) -> None:
         if self.grant is None:
             raise WorkerRefused("FAILED_PRECONDITION: there is no grant of a device")
+        started, budget = self.started_within, self.grant.budget_bytes
+        if started is not None and budget and not 0 < started <= budget:
+            self.commands.append("engine is too big")
+            self.refused_slot_epoch = self.slot_epoch
+            raise WorkerRefused(f"FAILED_PRECONDITION: its engine was started within {started}: Sleep level 3 first")
 
 
 @dataclass(slots=True)

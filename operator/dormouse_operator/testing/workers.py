@@ -39,6 +39,7 @@ class FakeWorker:
     last_engine_failure: Failure | None = None
     engine_failed: datetime | None = None
     has_report: bool = False  # in FAILED and STANDBY: whether it had measured before
+    total_bytes: int = 0  # of its device, as it measured; 0 = it does not say
     commands: list[str] = field(default_factory=list)
     arguments: tuple[str, ...] = ()  # of the last swap
     swapping_to: str = ""  # digest of the engine that starts beside this one
@@ -111,7 +112,14 @@ class FakeWorker:
     def _reports(self) -> tuple[Report, ...]:
         counts = {rank: self.rank_blocks.get(rank, self.num_gpu_blocks) for rank in range(self.num_ranks)}
         return tuple(
-            Report(rank=rank, num_gpu_blocks=count, num_cpu_blocks=0, block_size=16, device="cpu")
+            Report(
+                rank=rank,
+                num_gpu_blocks=count,
+                num_cpu_blocks=0,
+                block_size=16,
+                total_bytes=self.total_bytes,
+                device="cpu",
+            )
             for rank, count in counts.items()
             if count is not None
         )

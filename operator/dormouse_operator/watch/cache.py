@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import zlib
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dormouse_api.names import LABEL_COMPONENT, LABEL_DEPLOYMENT
 from dormouse_kube.api import (
     DISRUPTION_BUDGETS,
+    GPU_POOLS,
     INFERENCE_DEPLOYMENTS,
     NETWORK_POLICIES,
     PODS,
@@ -25,12 +26,15 @@ from dormouse_kube.api import (
     Resource,
 )
 from dormouse_operator.manifests import ranks_service_name
-from dormouse_operator.model import Key
+from dormouse_operator.model import AnyKey, Key, PoolKey
+from dormouse_operator.watch.members import Members, pool_named_by
 from dormouse_operator.watch.model_names import Claims
+from dormouse_operator.watch.snapshots import MemberSnapshot, PoolSnapshot, Snapshot
 
 # What is watched, and the labels that select it.
 SELECTORS: dict[Kind, str] = {
     INFERENCE_DEPLOYMENTS: "",
+    GPU_POOLS: "",
     PODS: f"{LABEL_DEPLOYMENT},{LABEL_COMPONENT}",  # workers and followers
     SERVICES: LABEL_DEPLOYMENT,
     DISRUPTION_BUDGETS: LABEL_DEPLOYMENT,
@@ -42,20 +46,6 @@ Slot = tuple[str, str]  # plural, name
 _Place = tuple[str, str, str]  # plural, namespace, name
 
 
-class Snapshot(NamedTuple):
-    """A deployment and what was made for it, as last heard of."""
-
-    deployment: Resource
-    pods: tuple[Resource, ...]
-    service: Resource | None  # the one of the deployment's name
-    ranks_service: Resource | None  # the one under which the pods of groups find each other
-    budget: Resource | None  # the disruption budget of the deployment's name
-    policy: Resource | None  # the network policy of the deployment's name
-    rival: str  # who has its model name, or had it lately, as NAMESPACE/NAME; "" = itself
-    version: int  # of the copies: another one means that something changed
-    made: frozenset[str]  # UIDs of pods that the API server gave us as answers to `create`
-
-
 class _Entry(NamedTuple):
     version: int
     uid: str
@@ -65,7 +55,7 @@ class _Entry(NamedTuple):
 
 @dataclass(slots=True)
 class _Group:
-    """The objects of one deployment."""
+    """The objects of one deployment; of a pool itself alone."""
 
     entries: dict[Slot, _Entry] = field(default_factory=dict)
     version: int = 0
@@ -77,7 +67,9 @@ class Cache:
 
     is_complete: bool = False
     claims: Claims = field(default_factory=Claims)
-    _groups: dict[Key, _Group] = field(default_factory=dict)
+    members: Members = field(default_factory=Members)
+    on_members: Callable[[PoolKey], None] = lambda _: None  # hears of pools whose members changed
+    _groups: dict[AnyKey, _Group] = field(default_factory=dict)
     _gone: OrderedDict[_Place, int] = field(default_factory=OrderedDict)
     _changes: int = 0
 
@@ -85,7 +77,7 @@ class Cache:
         """Show the counts."""
         return f"Cache({len(self._groups)} deployments, {self._changes} changes, complete={self.is_complete})"
 
-    def __contains__(self, key: Key) -> bool:
+    def __contains__(self, key: AnyKey) -> bool:
         """Return whether anything is known under this key."""
         return key in self._groups
 
@@ -94,35 +86,60 @@ class Cache:
         """Return the size of the packed objects."""
         return sum(len(entry.packed) for group in self._groups.values() for entry in group.entries.values())
 
-    def versions(self) -> Iterator[tuple[Key, int]]:
-        """Return every deployment that exists with the version of its copies; one whose name is free has a new one."""
+    def versions(self) -> Iterator[tuple[AnyKey, int]]:
+        """Return every deployment and pool that exists with the version of its copies.
+
+        A deployment whose name is free has a new one.
+        """
         self._touch_all(key for key in self.claims.freed() if key in self._groups)
-        slot_of = INFERENCE_DEPLOYMENTS.plural
-        return ((key, group.version) for key, group in self._groups.items() if (slot_of, key.name) in group.entries)
+        return ((key, group.version) for key, group in self._groups.items() if _own_slot(key) in group.entries)
 
     def snapshot(self, key: Key) -> Snapshot | None:
         """Return what is known, None if there is no such deployment."""
         group = self._groups.get(key)
-        if group is None or (INFERENCE_DEPLOYMENTS.plural, key.name) not in group.entries:
+        if group is None or _own_slot(key) not in group.entries:
             return None
         entries = sorted(group.entries.items())
         pods = tuple(_unpack(entry) for (plural, _), entry in entries if plural == PODS.plural)
         named = (SERVICES, DISRUPTION_BUDGETS, NETWORK_POLICIES)
         service, budget, policy = (group.entries.get((kind.plural, key.name)) for kind in named)
+        own = _unpack(group.entries[_own_slot(key)])
+        pool = PoolKey(key.namespace, pool_named_by(own))
         ranks_service = group.entries.get((SERVICES.plural, ranks_service_name(key.name)))
         return Snapshot(
-            deployment=_unpack(group.entries[INFERENCE_DEPLOYMENTS.plural, key.name]),
+            deployment=own,
             pods=pods,
             service=_unpack(service) if service else None,
             ranks_service=_unpack(ranks_service) if ranks_service else None,
             budget=_unpack(budget) if budget else None,
             policy=_unpack(policy) if policy else None,
             rival=self.claims.rival_of(key),
+            pool=self._pool(pool),
+            placed=self.members.placed(pool),
             version=group.version,
             made=frozenset(entry.uid for entry in group.entries.values() if entry.is_made),
         )
 
-    def take(self, kind: Kind, obj: Resource, *, is_made: bool = False) -> Key | None:
+    def pool_snapshot(self, key: PoolKey) -> PoolSnapshot | None:
+        """Return what is known of a pool and its members, None if there is no such pool."""
+        group = self._groups.get(key)
+        if group is None or _own_slot(key) not in group.entries:
+            return None
+        members = tuple(self._member(member) for member in self.members.of(key))
+        return PoolSnapshot(_unpack(group.entries[_own_slot(key)]), members, group.version)
+
+    def _pool(self, key: PoolKey) -> Resource | None:
+        entry = self._groups[key].entries.get(_own_slot(key)) if key in self._groups else None
+        return _unpack(entry) if entry else None
+
+    def _member(self, key: Key) -> MemberSnapshot:
+        entries = self._groups[key].entries
+        own = entries.get(_own_slot(key))
+        pods = tuple(_unpack(entry) for (plural, _), entry in sorted(entries.items()) if plural == PODS.plural)
+        made = frozenset(entry.uid for entry in entries.values() if entry.is_made)
+        return MemberSnapshot(key, _unpack(own) if own else None, pods, made)
+
+    def take(self, kind: Kind, obj: Resource, *, is_made: bool = False) -> AnyKey | None:
         """Keep the object unless a newer one is known; return its deployment if something changed.
 
         `is_made`: it is the answer to a `create` of ours, which is remembered for as long as the object is there.
@@ -143,9 +160,11 @@ class Cache:
         group.entries[slot] = _Entry(version, uid, _pack(obj), is_ours)
         if kind is INFERENCE_DEPLOYMENTS:
             self._touch_all(self.claims.put(obj))
+        if isinstance(key, Key):
+            self._tell_pools(self.members.put(kind, key, obj))
         return self._touch(key, group)
 
-    def drop(self, kind: Kind, obj: Resource) -> Key | None:
+    def drop(self, kind: Kind, obj: Resource) -> AnyKey | None:
         """Forget the object, unless another one has its name by now; return its deployment if something changed."""
         namespace, name, uid = (obj["metadata"][part] for part in ("namespace", "name", "uid"))
         self._remember_gone(_place(kind, obj), version_of(obj))
@@ -158,7 +177,9 @@ class Cache:
         if key is not None:
             self._drop(key, slot, uid or self._groups[key].entries[slot].uid)
 
-    def retain(self, kind: Kind, namespace: str | None, names: Collection[tuple[str, str]], version: int) -> list[Key]:
+    def retain(
+        self, kind: Kind, namespace: str | None, names: Collection[tuple[str, str]], version: int
+    ) -> list[AnyKey]:
         """Forget what a whole list in this version does not name; return the deployments concerned."""
         vanished = [
             (key, name, entry)
@@ -172,30 +193,39 @@ class Cache:
             self._drop(key, (kind.plural, name), entry.uid)
         return [key for key, _, _ in vanished]
 
-    def _holder_of(self, kind: Kind, namespace: str, name: str) -> Key | None:
+    def _holder_of(self, kind: Kind, namespace: str, name: str) -> AnyKey | None:
         """Return whose object this is."""
         slot = (kind.plural, name)
         holders = (key for key, group in self._groups.items() if key.namespace == namespace and slot in group.entries)
         return next(holders, None)
 
-    def _drop(self, key: Key, slot: Slot, uid: str) -> Key | None:
+    def _drop(self, key: AnyKey, slot: Slot, uid: str) -> AnyKey | None:
         group = self._groups.get(key)
         known = group.entries.get(slot) if group else None
         if group is None or known is None or known.uid != uid:
             return None
         del group.entries[slot]
-        if slot == (INFERENCE_DEPLOYMENTS.plural, key.name):
-            self._touch_all(self.claims.remove(key))
+        if isinstance(key, Key):
+            if slot == _own_slot(key):
+                self._touch_all(self.claims.remove(key))
+            self._tell_pools(self.members.remove(slot[0], key, slot[1]))
         if not group.entries:
             del self._groups[key]
         return self._touch(key, group)
+
+    def _tell_pools(self, pools: Iterable[PoolKey]) -> None:
+        """Have pools looked at whose members changed."""
+        for pool in pools:
+            if pool in self._groups:
+                self._touch(pool, self._groups[pool])
+                self.on_members(pool)
 
     def _touch_all(self, keys: Iterable[Key]) -> None:
         """Have deployments looked at again by the next resync."""
         for key in keys:
             self._touch(key, self._groups[key])
 
-    def _touch(self, key: Key, group: _Group) -> Key:
+    def _touch(self, key: AnyKey, group: _Group) -> AnyKey:
         self._changes += 1
         group.version = self._changes
         return key
@@ -207,13 +237,20 @@ class Cache:
             self._gone.popitem(last=False)
 
 
-def key_of(kind: Kind, obj: Resource) -> Key | None:
-    """Return the deployment that the object is, or was made for; None if for none."""
+def key_of(kind: Kind, obj: Resource) -> AnyKey | None:
+    """Return the pool that the object is, or the deployment that it is or was made for; None if for none."""
     metadata = obj["metadata"]
+    if kind is GPU_POOLS:
+        return PoolKey(metadata["namespace"], metadata["name"])
     if kind is INFERENCE_DEPLOYMENTS:
         return Key(metadata["namespace"], metadata["name"])
     name = (metadata.get("labels") or {}).get(LABEL_DEPLOYMENT)
     return Key(metadata["namespace"], name) if name else None
+
+
+def _own_slot(key: AnyKey) -> Slot:
+    """Return where the object itself is among those of its group."""
+    return (INFERENCE_DEPLOYMENTS if isinstance(key, Key) else GPU_POOLS).plural, key.name
 
 
 def version_of(obj: Resource) -> int:

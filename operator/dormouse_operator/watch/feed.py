@@ -2,6 +2,9 @@
 
 A watch that had to start anew lists what is there, and says nothing of what vanished in between: then everything of
 that kind is listed once more, after the watch runs again, and what is not in that list is forgotten.
+
+A kind that the cluster can do without may be undefined: nobody can watch it then. The feed asks for it now and then,
+and has the watches begin anew once it is there.
 """
 
 from __future__ import annotations
@@ -13,15 +16,20 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
-from dormouse_kube.api import Kind, KubeApi, Resource
-from dormouse_kube.errors import KubeError, Unavailable
+from dormouse_kube.api import GPU_POOLS, Kind, KubeApi, Resource
+from dormouse_kube.errors import KubeError, NotFound, Unavailable
 from dormouse_kube.reflector import Backoff
-from dormouse_operator.model import Key
+from dormouse_operator.model import AnyKey
 from dormouse_operator.watch.cache import SELECTORS, Cache
 
 _LOG = logging.getLogger(__name__)
 
 Scope = tuple[Kind, str | None]  # a kind in one namespace, or in all
+
+# Kinds whose definition may be missing, and what is said then. What they are for is switched off.
+OPTIONAL: dict[Kind, str] = {
+    GPU_POOLS: "GpuPool is not defined in this cluster: GPU pools are switched off until crds/gpupools.yaml is applied"
+}
 
 
 class Listener(Protocol):
@@ -49,7 +57,7 @@ class Feed:
         cache: Cache,
         *,
         namespaces: tuple[str, ...],
-        mark: Callable[[Key], None],
+        mark: Callable[[AnyKey], None],
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     ) -> None:
@@ -61,9 +69,13 @@ class Feed:
         self._sleep = sleep
         self._scopes: list[Scope] = [(kind, namespace) for kind in SELECTORS for namespace in namespaces or (None,)]
         self._unlisted = set(self._scopes)
-        self._doubtful: dict[Scope, None] = {}  # watched anew and not yet checked, in the order of the starts
+        # watched anew and not yet checked, in the order of the starts; of what may be undefined no watch tells us
+        self._doubtful: dict[Scope, None] = {scope: None for scope in self._scopes if scope[0] in OPTIONAL}
+        self._undefined: set[Scope] = set()
+        self._unwatched: set[Scope] = set()  # defined, and no watch of it began
         self._heard: dict[Scope, float] = {}
         self._has_doubts = asyncio.Event()
+        self._has_doubts.set()
         self.filled = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -84,8 +96,19 @@ class Feed:
     def start(self, scope: Scope) -> None:
         """Note that a watch has listed and now follows from there."""
         self.hear(scope)
-        self._doubtful[scope] = None
-        self._has_doubts.set()
+        self._undefined.discard(scope)
+        self._unwatched.discard(scope)
+        self._doubt(scope)
+
+    @property
+    def has_unwatched(self) -> bool:
+        """Return whether a kind is defined that no watch follows, as it was not yet when the watches began."""
+        return bool(self._unwatched)
+
+    def look_for_definitions(self) -> None:
+        """Ask once more for what was not defined when it was last asked for."""
+        for scope in self._undefined:
+            self._doubt(scope)
 
     def see(self, kind: Kind, obj: Resource, *, is_gone: bool) -> None:
         """Take in one event; the deployment is marked if it tells something new."""
@@ -122,13 +145,36 @@ class Feed:
                 names.update((obj["metadata"]["namespace"], obj["metadata"]["name"]) for obj in page.items)
                 self._mark_all(self._cache.take(kind, obj) for obj in page.items)
                 await asyncio.sleep(0)  # other work goes between the pages
+        except NotFound:
+            if kind not in OPTIONAL:
+                self._doubt(scope)
+                raise
+            self._note_undefined(scope)
         except KubeError:
-            self._doubtful[scope] = None
+            self._doubt(scope)
             raise
-        self._mark_all(self._cache.retain(kind, namespace, names, version))
+        else:
+            self._mark_all(self._cache.retain(kind, namespace, names, version))
+            self._note_defined(scope)
         self._note_listed(scope)
 
-    def _mark_all(self, keys: Iterable[Key | None]) -> None:
+    def _doubt(self, scope: Scope) -> None:
+        self._doubtful[scope] = None
+        self._has_doubts.set()
+
+    def _note_undefined(self, scope: Scope) -> None:
+        """Go on without a kind; nothing of it can be there."""
+        kind, _ = scope
+        if kind not in {known for known, _ in self._undefined}:
+            _LOG.warning(OPTIONAL[kind])
+        self._undefined.add(scope)
+
+    def _note_defined(self, scope: Scope) -> None:
+        self._undefined.discard(scope)
+        if scope not in self._heard:
+            self._unwatched.add(scope)
+
+    def _mark_all(self, keys: Iterable[AnyKey | None]) -> None:
         for key in keys:
             if key is not None:
                 self._mark(key)

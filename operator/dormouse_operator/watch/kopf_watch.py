@@ -23,6 +23,7 @@ from dormouse_operator.watch.threads import run_in_thread
 _LOG = logging.getLogger(__name__)
 _RESTART_S = 1.0
 DEAF_S = 400.0  # a watch is connected anew every 300 s at the latest
+_BEGIN_S = 10.0  # for so long kopf may take to begin its watches
 
 
 class Watch(Protocol):
@@ -46,15 +47,28 @@ async def watch(feed: Feed, *, namespaces: tuple[str, ...], on_call: OnCall | No
 
 
 async def until_deaf(
-    feed: Feed, kopf_runs: asyncio.Task[None], *, look_s: float = 10.0, limit_s: float = DEAF_S
+    feed: Feed,
+    kopf_runs: asyncio.Task[None],
+    *,
+    look_s: float = 5.0,
+    limit_s: float = DEAF_S,
+    begin_s: float = _BEGIN_S,
 ) -> None:
-    """Return when kopf ended, or when a watch of it was silent for longer than the server ever is."""
-    deaf_s = 0.0
+    """Return when kopf ended, when a watch of it was silent for longer than the server ever is, or has more to watch.
+
+    kopf looks once which kinds are defined, as it begins.
+    """
+    deaf_s = unwatched_s = 0.0
     while deaf_s < limit_s:
         await asyncio.wait({kopf_runs}, timeout=look_s)
         if kopf_runs.done():
             _LOG.warning("kopf ended and is started again: %s", kopf_runs.exception())
             return
+        unwatched_s = unwatched_s + look_s if feed.has_unwatched else 0.0
+        if unwatched_s >= begin_s:
+            _LOG.info("a kind was defined after kopf had begun; kopf is started again, and watches it")
+            return
+        feed.look_for_definitions()
         age_s = max(feed.ages_s().values(), default=0.0)
         deaf_s = min(deaf_s + look_s, age_s)
     _LOG.warning("a watch was silent for %.0f s; kopf is started again", deaf_s)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from dormouse_operator.model import Key
+from dormouse_operator.model import AnyKey, Key, PoolKey
 from dormouse_operator.watch.cache import Cache
 
+Seen = Mapping[Key, int] | Mapping[PoolKey, int]
 
-def find_unseen(cache: Cache, seen: Mapping[Key, int]) -> list[Key]:
-    """Return the keys whose objects are not as they were seen: changed, new or gone."""
+
+def find_unseen(cache: Cache, seen: Iterable[Seen]) -> list[AnyKey]:
+    """Return the keys whose objects are not as they were seen, by all who look: changed, new or gone."""
+    known: dict[AnyKey, int] = {key: version for part in seen for key, version in part.items()}
     versions = dict(cache.versions())
-    changed = [key for key, version in versions.items() if seen.get(key) != version]
-    return changed + [key for key in seen if key not in versions]
+    changed = [key for key, version in versions.items() if known.get(key) != version]
+    return changed + [key for key in known if key not in versions]

@@ -23,7 +23,7 @@ def test_what_the_spec_leaves_out_is_the_arbiter_s_default():
     parsed = pool()
     assert (parsed.key, parsed.uid, parsed.generation) == (Key("team", "shared"), "u1", 3)
     assert (parsed.num_slots, parsed.gpus_per_slot, parsed.policy) == (2, 1, PoolPolicy())
-    assert (parsed.device, parsed.release_after_s) == (PoolDevice("gpu.nvidia.com"), None)
+    assert parsed.device == PoolDevice("gpu.nvidia.com")
     assert not parsed.is_deleting
     assert parsed.slot_names == ("shared-0", "shared-1")
     assert (parsed.slots, parsed.waiting, parsed.conditions, parsed.raw) == ((), {}, {}, {})
@@ -39,10 +39,9 @@ def test_what_the_spec_says_is_taken():
         maxMembersPerSlot=16,
         sleeperReserve="512Mi",
         policy={"order": "Priority", "minActiveSeconds": 60, "patienceSeconds": 0},
-        releaseAfterSeconds=3600,
     )
     assert parsed.device.selectors == (selectors[0]["cel"]["expression"],)
-    assert (parsed.num_slots, parsed.gpus_per_slot, parsed.release_after_s) == (4, 2, 3600)
+    assert (parsed.num_slots, parsed.gpus_per_slot) == (4, 2)
     assert parsed.policy == PoolPolicy(
         order="Priority",
         min_active_s=60,
@@ -74,7 +73,7 @@ def test_what_the_spec_says_is_taken():
         ({"policy": {"order": "Loud"}}, r"spec\.policy\.order is 'Loud'; allowed are Fair and Priority"),
         ({"policy": {"minActiveSeconds": -1}}, r"spec\.policy\.minActiveSeconds is -1; allowed are 0 to 86400"),
         ({"policy": {"patienceSeconds": 3601}}, r"spec\.policy\.patienceSeconds is 3601; allowed are 0 to 3600"),
-        ({"releaseAfterSeconds": 0}, r"spec\.releaseAfterSeconds is 0; the least is 1"),
+        ({"releaseAfterSeconds": 60}, r"spec\.releaseAfterSeconds is not built.*zeroAfterSeconds"),
     ],
 )
 def test_what_cannot_be_is_refused_by_field_value_and_limit(spec, words):

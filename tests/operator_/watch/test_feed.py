@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from dormouse_api.names import COMPONENT_WORKER, LABEL_COMPONENT, LABEL_DEPLOYMENT
-from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
-from dormouse_kube.errors import Unavailable
+from dormouse_kube.api import GPU_POOLS, INFERENCE_DEPLOYMENTS, PODS
+from dormouse_kube.errors import NotFound, Unavailable
 from dormouse_kube.testing import FakeKube
-from dormouse_operator.model import Key
+from dormouse_operator.model import Key, PoolKey
 from dormouse_operator.watch.cache import SELECTORS, Cache
 from dormouse_operator.watch.feed import Feed
 
@@ -48,9 +48,10 @@ class Stage:
         for _ in range(50):
             await asyncio.sleep(0)
 
-    def start(self, namespace=None) -> None:
+    def start(self, namespace=None, without=None) -> None:
         for kind in SELECTORS:
-            self.feed.start((kind, namespace))
+            if kind is not without:
+                self.feed.start((kind, namespace))
 
     def pods(self) -> list[str]:
         return [item["metadata"]["name"] for item in self.cache.snapshot(KEY).pods]
@@ -69,7 +70,7 @@ async def test_everything_is_known_once_every_kind_was_listed_after_its_watch_be
     stage.feed.start((PODS, None))
     await stage.turn()
     assert not stage.cache.is_complete
-    assert f"{len(SELECTORS) - 1} not listed" in repr(stage.feed)
+    assert f"{len(SELECTORS) - 2} not listed" in repr(stage.feed), "pods, and pools, that are listed without a watch"
     stage.start()
     await stage.turn()
     assert stage.cache.is_complete
@@ -124,3 +125,52 @@ async def test_the_age_of_a_watch_is_that_of_its_most_silent_namespace():
     assert stage.feed.ages_s() == {"pods": 6.0}
     stage.feed.hear((PODS, "a"))
     assert stage.feed.ages_s() == {"pods": 1.0}
+
+
+@pytest.fixture
+async def undefined():
+    """A feed where GpuPool is not defined, with everything else watched."""
+    made = Stage("team", "other")
+    made.kube.fail("list", GPU_POOLS, NotFound("the server could not find the requested resource"), times=4)
+    running = asyncio.create_task(made.feed.run())
+    for namespace in ("team", "other"):
+        made.start(namespace, without=GPU_POOLS)
+    await made.turn()
+    yield made
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_without_the_definition_of_pools_everything_else_is_known_and_the_log_says_what_to_apply(
+    undefined, caplog
+):
+    assert undefined.cache.is_complete
+    assert undefined.pauses == [], "it is no failure"
+    undefined.feed.look_for_definitions()
+    await undefined.turn()
+    said = [record.message for record in caplog.get_records("setup") if record.levelname == "WARNING"]
+    assert said == [
+        "GpuPool is not defined in this cluster: GPU pools are switched off until crds/gpupools.yaml is applied"
+    ]
+    assert caplog.records == [], "it is said once"
+
+
+async def test_a_definition_that_comes_later_is_found_and_has_to_be_watched(undefined):
+    undefined.feed.look_for_definitions()
+    await undefined.turn()
+    assert not undefined.feed.has_unwatched, "not defined yet"
+    undefined.kube.put(GPU_POOLS, {"metadata": {"namespace": "team", "name": "gpus"}, "spec": {}})
+    undefined.feed.look_for_definitions()
+    await undefined.turn()
+    assert undefined.feed.has_unwatched
+    assert undefined.marked[-1] == PoolKey("team", "gpus")
+    for namespace in ("team", "other"):
+        undefined.feed.start((GPU_POOLS, namespace))
+    assert not undefined.feed.has_unwatched
+
+
+async def test_a_kind_that_is_needed_has_to_be_defined(stage):
+    stage.kube.fail("list", INFERENCE_DEPLOYMENTS, NotFound("the server could not find the requested resource"))
+    stage.start()
+    await stage.turn()
+    assert len(stage.pauses) == 1

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dormouse_api.names import LABEL_DEPLOYMENT
+from dormouse_kube.api import GPU_POOLS
 from dormouse_kube.testing import FakeKube
-from dormouse_operator.model import Key
+from dormouse_operator.model import Key, PoolKey
 from dormouse_operator.watch.cache import SELECTORS, Cache
 from dormouse_operator.watch.feed import Feed
 from dormouse_operator.watch.kopf_watch import build_registry, build_settings
@@ -39,7 +40,8 @@ async def test_events_reach_the_cache_and_mark_the_deployment_that_they_are_abou
         obj = {"metadata": {**metadata, "resourceVersion": str(version + 1)}}
         await handler.fn(event={"type": "ADDED", "object": obj})
         await handler.fn(event={"type": None, "object": obj})
-    assert marked == [Key("team", "tiny")] * len(SELECTORS), "what is known already is no news"
+    about = [PoolKey("team", "tiny") if kind is GPU_POOLS else Key("team", "tiny") for kind in SELECTORS]
+    assert marked == about, "what is known already is no news"
     assert cache.snapshot(Key("team", "tiny")).service is not None
     await registry._watching.get_all_handlers()[0].fn(event={"type": "DELETED", "object": obj})
     assert cache.snapshot(Key("team", "tiny")) is None

@@ -14,15 +14,15 @@ async def test_the_resync_finds_what_is_new_changed_or_gone_and_nothing_else(rig
     await rig.reconcile()
     seen = rig.reconciler.seen
     rig.kube.calls.clear()
-    assert find_unseen(rig.cache, seen) == []
+    assert find_unseen(rig.cache, [seen]) == []
     new = {"metadata": {"namespace": "team", "name": "new"}, "spec": {"model": {"uri": "file:///x"}}}
     rig.kube.put(INFERENCE_DEPLOYMENTS, new)
     rig.pump.pump()
-    assert find_unseen(rig.cache, seen) == [Key("team", "new")]
+    assert find_unseen(rig.cache, [seen]) == [Key("team", "new")]
     rig.kube.edit(PODS, "team", rig.pods[0], lambda pod: pod["status"].update(message="x"))
     rig.pump.pump()
-    assert set(find_unseen(rig.cache, seen)) == {Key("team", "new"), rig.key}
-    assert find_unseen(Cache(), seen) == [rig.key]
+    assert set(find_unseen(rig.cache, [seen])) == {Key("team", "new"), rig.key}
+    assert find_unseen(Cache(), [seen]) == [rig.key]
     assert rig.kube.calls == []
 
 
@@ -30,4 +30,4 @@ async def test_pods_that_outlive_their_object_are_not_a_reason_to_look(rig):
     labels = {LABEL_DEPLOYMENT: "gone", LABEL_COMPONENT: COMPONENT_WORKER}
     rig.kube.put(PODS, {"metadata": {"namespace": "team", "name": "p", "labels": labels}, "spec": {}})
     rig.pump.pump()
-    assert find_unseen(rig.cache, {}) == []
+    assert find_unseen(rig.cache, []) == []

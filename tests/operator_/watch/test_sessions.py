@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from dormouse_api.names import COMPONENT_WORKER, LABEL_COMPONENT, LABEL_DEPLOYMENT
-from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS, Kind
-from dormouse_kube.errors import Gone
+from dormouse_kube.api import GPU_POOLS, INFERENCE_DEPLOYMENTS, PODS, Kind
+from dormouse_kube.errors import Gone, NotFound
 from dormouse_kube.testing import FakeKube
 from dormouse_kube.testing_http import HttpKube, serve
 from dormouse_operator.model import Key
@@ -149,3 +149,17 @@ async def test_a_kopf_that_is_silent_for_too_long_or_ends_is_given_up(caplog, ag
     assert words in caplog.text
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_kopf_begins_anew_when_a_kind_is_defined_that_it_found_undefined(caplog):
+    caplog.set_level("INFO")
+    kube = FakeKube()
+    kube.fail("list", GPU_POOLS, NotFound("the server could not find the requested resource"), times=3)
+    feed = Feed(kube, Cache(), namespaces=(), mark=[].append)
+    listing, kopf_runs = asyncio.create_task(feed.run()), asyncio.create_task(asyncio.Event().wait())
+    await until_deaf(feed, kopf_runs, look_s=0.001, begin_s=0.002)
+    assert "a kind was defined after kopf had begun" in caplog.text
+    assert len([call for call in kube.calls if call.plural == "gpupools"]) == 4
+    for task in (listing, kopf_runs):
+        task.cancel()
+    await asyncio.gather(listing, kopf_runs, return_exceptions=True)

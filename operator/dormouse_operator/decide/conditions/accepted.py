@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dormouse_operator.decide.conditions.verdicts import failed, holds
 from dormouse_operator.decide.situation import Situation
-from dormouse_operator.manifests import claims_complaint, ranks_complaint, ranks_service_name, template_complaint
+from dormouse_operator.manifests import (
+    claims_complaint,
+    member_complaint,
+    ranks_complaint,
+    ranks_service_name,
+    template_complaint,
+)
 from dormouse_operator.model import Condition
 
 TYPE = "Accepted"
@@ -32,4 +38,7 @@ def _rejection(situation: Situation) -> Condition | None:
     wanted = situation.wanted_replicas
     if complaint := ranks_complaint(deployment, wanted) or claims_complaint(deployment, wanted):
         return failed(TYPE, "InvalidSpec", complaint)
+    pool = situation.observed.pool
+    if pool and (complaint := member_complaint(deployment, pool, wanted)):
+        return failed(TYPE, "PoolUnfit", complaint)
     return None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dormouse_operator.decide.conditions.verdicts import failed, holds, idle_words, no_replicas, not_yet, spare_words
+from dormouse_operator.decide.membership import rest_of
 from dormouse_operator.decide.situation import Situation
-from dormouse_operator.model import WAKEABLE, Condition, Pod, Worker, WorkerState
+from dormouse_operator.model import AT_REST, WAKEABLE, Condition, Pod, Worker, WorkerState
 
 TYPE = "Asleep"
 WAKING = "Waking"
@@ -24,6 +25,8 @@ def evaluate(situation: Situation) -> Condition:
     sleeping = [pod for pod in there if _sleeps(situation, pod)]
     because = f"{idle_words(situation.ladder)}: " if situation.ladder and situation.is_idle else ""
     words = f"{because}{len(sleeping)} of {situation.wanted_replicas} workers are asleep"
+    if there and situation.rests_by_pool:
+        return _rests(situation)
     if not situation.wants_sleep and any(_is_waking(situation, pod) for pod in there):
         return not_yet(TYPE, WAKING, words)
     if not situation.wants_sleep:
@@ -41,6 +44,14 @@ def _awake(situation: Situation) -> Condition:
     if len(awake) + situation.spare_replicas == situation.wanted_replicas:
         return not_yet(TYPE, AWAKE, words + spare_words(situation))
     return not_yet(TYPE, "Starting", words)
+
+
+def _rests(situation: Situation) -> Condition:
+    """Tell of a member that its pool has asleep, or is putting to sleep."""
+    told = rest_of(situation.deployment, situation.observed.pool)
+    if leaving := next((pod for pod in situation.replicas if situation.state(pod) not in AT_REST), None):
+        return not_yet(TYPE, GOING_TO_SLEEP, f"pod {leaving.name} is not at rest yet; {told.message}")
+    return holds(TYPE, TYPE, told.message)
 
 
 def _is_refused(situation: Situation, pod: Pod) -> bool:

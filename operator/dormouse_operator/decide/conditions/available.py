@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dormouse_operator.decide.conditions.verdicts import holds, idle_words, no_replicas, not_yet
+from dormouse_operator.decide.membership import rest_of
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.model import Condition, Pod
 
@@ -17,6 +18,9 @@ def evaluate(situation: Situation, serving: Sequence[Pod]) -> Condition:
         return not_yet(TYPE, off.reason, off.message)
     if serving:
         return holds(TYPE, "Serving", f"{len(serving)} of {situation.deployment.replicas} replicas serve")
+    if situation.rests_by_pool:
+        told = rest_of(situation.deployment, situation.observed.pool)
+        return not_yet(TYPE, told.reason, told.message)
     if situation.ladder and situation.wants_sleep:
         return not_yet(TYPE, "Asleep", f"{idle_words(situation.ladder)}: asleep; a request wakes it")
     if situation.wants_sleep:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dormouse_operator.decide import block_agreement
 from dormouse_operator.decide.block_agreement import Blocks
-from dormouse_operator.decide.conditions.verdicts import failed, holds, no_replicas, not_yet, unknown
+from dormouse_operator.decide.conditions.verdicts import failed, holds, not_yet, nothing_engaged, unknown
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.model import Condition, Pod
 
@@ -13,16 +13,16 @@ TYPE = block_agreement.BLOCKS_AGREED
 
 def evaluate(situation: Situation, blocks: Blocks) -> Condition:
     """See the module. The flip to WaitingForReports starts the clock of the wait."""
-    if off := no_replicas(TYPE, situation):
+    if off := nothing_engaged(TYPE, situation):
         return off
     size = blocks.block_size
     if size is None:
         return unknown(TYPE, "NoReports", "no worker has reported its blocks")
-    if other := next((pod for pod in situation.replicas if _has_other_blocks(situation, pod, size)), None):
+    if other := next((pod for pod in situation.engaged if _has_other_blocks(situation, pod, size)), None):
         return failed(TYPE, "BlockSizeDiffers", _other_words(situation, other, size))
     late = ", ".join(pod.name for pod in blocks.missing)
     if blocks.agreement is None:
-        words = f"{len(blocks.reports)} of {len(situation.replicas)} workers have reported; waiting for {late}"
+        words = f"{len(blocks.reports)} of {len(situation.engaged)} workers have reported; waiting for {late}"
         return not_yet(
             TYPE, block_agreement.WAITING_FOR_REPORTS, f"{words}, at most {situation.release.agreement_timeout_s:g} s"
         )

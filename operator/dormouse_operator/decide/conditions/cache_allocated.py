@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dormouse_operator.decide.block_agreement import Blocks
-from dormouse_operator.decide.conditions.verdicts import failed, first_failed, holds, no_replicas, not_yet, unknown
+from dormouse_operator.decide.conditions.verdicts import failed, first_failed, holds, not_yet, nothing_engaged, unknown
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.model import AWAKE, Condition, WorkerState
 
@@ -12,8 +12,8 @@ TYPE = "CacheAllocated"
 
 def evaluate(situation: Situation, blocks: Blocks) -> Condition:
     """See the module."""
-    there = situation.replicas
-    if off := no_replicas(TYPE, situation):
+    there = situation.engaged
+    if off := nothing_engaged(TYPE, situation):
         return off
     if found := first_failed(situation, "later"):
         pod, failure = found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dormouse_operator.decide import ranks
 from dormouse_operator.decide.block_agreement import Blocks
-from dormouse_operator.decide.conditions.verdicts import failed, first_failed, holds, no_replicas, not_yet, unknown
+from dormouse_operator.decide.conditions.verdicts import failed, first_failed, holds, not_yet, nothing_engaged, unknown
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.model import Condition, Pod
 
@@ -13,21 +13,21 @@ TYPE = "MemoryProfiled"
 
 def evaluate(situation: Situation, blocks: Blocks, model_loaded: Condition) -> Condition:
     """See the module. `model_loaded` is that condition."""
-    if off := no_replicas(TYPE, situation):
+    if off := nothing_engaged(TYPE, situation):
         return off
     if found := first_failed(situation, "profiling"):
         pod, failure = found
         return failed(TYPE, failure.reason, f"pod {pod.name}: {failure.message}")
     if not model_loaded.is_true:
         return unknown(TYPE, "WaitingForModel", "not all workers have loaded the model")
-    if flaw := next((told for pod in situation.replicas if (told := _flawed(situation, pod))), None):
+    if flaw := next((told for pod in situation.engaged if (told := _flawed(situation, pod))), None):
         return flaw
-    if empty := next((pod for pod in situation.replicas if _reports_nothing(situation, pod)), None):
+    if empty := next((pod for pod in situation.engaged if _reports_nothing(situation, pod)), None):
         remedy = "give it more memory, or lower maxNumSeqs or maxNumBatchedTokens"
         return failed(TYPE, "InsufficientMemory", f"{_subject(situation, empty)} reports 0 blocks; {remedy}")
     counting = blocks.reports
-    if len(counting) < len(situation.replicas):
-        return not_yet(TYPE, "Profiling", f"{len(counting)} of {len(situation.replicas)} workers have reported")
+    if len(counting) < len(situation.engaged):
+        return not_yet(TYPE, "Profiling", f"{len(counting)} of {len(situation.engaged)} workers have reported")
     counts = [report.num_gpu_blocks for _, report in counting]
     limits = sorted({report.limited_by for _, report in counting if report.limited_by})
     because = f", limited by {', '.join(limits)}" if limits else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dormouse_operator.decide.conditions.verdicts import failed, first_failed, holds, no_replicas, not_yet, unknown
+from dormouse_operator.decide.conditions.verdicts import failed, first_failed, holds, not_yet, nothing_engaged, unknown
 from dormouse_operator.decide.crashes import end_of
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.model import Condition, Container, Pod, WorkerState
@@ -17,8 +17,8 @@ _UNLOADED = {None, WorkerState.STARTING, WorkerState.LOADING}
 
 def evaluate(situation: Situation) -> Condition:
     """See the module."""
-    there = situation.replicas
-    if off := no_replicas(TYPE, situation):
+    there = situation.engaged
+    if off := nothing_engaged(TYPE, situation):
         return off
     if not there:
         return unknown(TYPE, "WaitingForPods", "no pod exists yet")
@@ -71,9 +71,9 @@ def _after(container: Container) -> str:
 
 def _progress(situation: Situation, behind: Pod) -> Condition:
     """Tell how far the workers are, and of one of those behind what it does."""
-    loaded = [pod for pod in situation.replicas if situation.state(pod) not in _UNLOADED]
+    loaded = [pod for pod in situation.engaged if situation.state(pod) not in _UNLOADED]
     state = situation.state(behind)
-    words = f"{len(loaded)} of {len(situation.replicas)} workers have loaded the model; pod {behind.name} "
+    words = f"{len(loaded)} of {len(situation.engaged)} workers have loaded the model; pod {behind.name} "
     end = _cause(situation, behind)
     if state is None and behind.gate_open:  # it has served
         since = f" since {format_time(behind.ready_since)}" if behind.ready_since and not behind.is_ready else ""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dormouse_operator.decide.conditions import asleep
 from dormouse_operator.decide.conditions.verdicts import failed, holds, idle_words, not_yet, spare_words
 from dormouse_operator.decide.findings import Findings
+from dormouse_operator.decide.membership import ASLEEP, rest_of
 from dormouse_operator.decide.rollout.inventory import is_rolling_out
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.model import WAKEABLE, Condition, Pod
@@ -26,6 +27,10 @@ def evaluate(situation: Situation, findings: Findings, earlier: Iterable[Conditi
         why, how = (idle_words(situation.ladder), "a request wakes them") if situation.ladder else ("by order", "")
         words = f"{wanted} of {wanted} replicas sleep or are about to, {why}; {how or 'they can be woken'}"
         return holds(TYPE, "Asleep", words)
+    if _is_resting(situation) and (told := rest_of(situation.deployment, situation.observed.pool)):
+        if told.reason == ASLEEP:
+            return holds(TYPE, ASLEEP, told.message)
+        return (failed if told.is_failure else not_yet)(TYPE, told.reason, told.message)
     if sleep.reason in {asleep.WAKING, asleep.WAKE_REFUSED}:
         return not_yet(TYPE, sleep.reason, sleep.message)
     serve = min(len(findings.serving), wanted)
@@ -38,6 +43,13 @@ def evaluate(situation: Situation, findings: Findings, earlier: Iterable[Conditi
     if len(findings.serving) + situation.spare_replicas < wanted:
         return not_yet(TYPE, "PodsNotReady", f"{words}{_missing(situation, findings)}")
     return holds(TYPE, "Serving", words)
+
+
+def _is_resting(situation: Situation) -> bool:
+    """Return whether all pods are there, and their pool has all of them asleep, or lets none of them wake."""
+    there = situation.replicas
+    is_whole = len(there) == situation.wanted_replicas > 0 and all(situation.state(pod) in WAKEABLE for pod in there)
+    return situation.rests_by_pool and is_whole
 
 
 def _missing(situation: Situation, findings: Findings) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dormouse_operator.decide.children import free_name
+from dormouse_operator.decide.children import free_name, placeless
 from dormouse_operator.decide.conditions.verdicts import failed, holds, no_replicas, not_yet, unknown
 from dormouse_operator.decide.groups import scheduling_ends
+from dormouse_operator.decide.membership import POOL_NOT_FOUND
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.model import Condition, Group, Pod, follower_name
 
@@ -29,9 +30,18 @@ def evaluate(situation: Situation, accepted: Condition) -> Condition:
         (why for pod in situation.pods if situation.is_wanted(pod) and (why := _breach(situation, pod))), ""
     ):
         return not_yet(TYPE, GROUP_BROKEN, broken)
+    if len(there) < wanted and (words := _placeless(situation)):
+        return failed(TYPE, "NoPlace" if situation.observed.pool else POOL_NOT_FOUND, words)
     if len(there) < wanted:
         return not_yet(TYPE, "PodsMissing", f"{len(there)} of {wanted} pods exist{_still_ending(situation)}")
     return _groups(situation) if situation.deployment.parallelism.is_grouped else _pods(situation)
+
+
+def _placeless(situation: Situation) -> str:
+    """Return why a replica without a pod gets none on its pool's slots, "" where each will."""
+    filled = {pod.index for pod in situation.pods}
+    absent = (index for index in range(situation.wanted_replicas) if index not in filled)
+    return next((words for index in absent if (words := placeless(situation, index))), "")
 
 
 def _pods(situation: Situation) -> Condition:

@@ -41,6 +41,17 @@ def no_replicas(type_: str, situation: Situation) -> Condition | None:
     return unknown(type_, "NoReplicas", "spec.replicas is 0: no pod and no wake")
 
 
+def nothing_engaged(type_: str, situation: Situation) -> Condition | None:
+    """Return the answer where no engine process is there to tell of, None where one is."""
+    if off := no_replicas(type_, situation):
+        return off
+    there = situation.replicas
+    if there and not situation.engaged:
+        words = f"{len(there)} of {len(there)} workers are in STANDBY: no engine process until one is woken"
+        return unknown(type_, "Standby", words)
+    return None
+
+
 def spare_words(situation: Situation) -> str:
     """Return what the replicas do that the load does not ask for, "" if there are none."""
     asleep, away = situation.spare_replicas, 0 if situation.wants_no_pod else situation.num_away

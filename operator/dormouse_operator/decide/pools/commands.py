@@ -42,7 +42,7 @@ class Sleep:
     """Put a worker to sleep in two phases. It refuses if it has taken a request in since."""
 
     replica: Replica
-    level: int  # 1 or 2
+    level: int  # 1, 2, or 3 for STANDBY
     epoch: int
     request_counter: int
     must_abort: bool = False  # the time for draining is over: end what still runs
@@ -98,5 +98,6 @@ class TaintDevice:
     slot: str
 
 
-Command = SetGate | Drain | Sleep | EndEngine | RevokeDevice | GrantDevice | WakeUp | DeletePod | TaintDevice
+PodCommand = SetGate | Drain | Sleep | EndEngine | RevokeDevice | GrantDevice | WakeUp | DeletePod
+Command = PodCommand | TaintDevice
 Step = Write | Wait | Command

@@ -25,6 +25,7 @@ from dormouse_operator.decide.pools.transitions import foul, go_deeper, let_go
 from dormouse_operator.model.pools import PoolPolicy, Replica, Slot, Tenant, Tenants, TenantState, WayOut
 
 _SLEEPS = {WayOut.LEVEL1: 1, WayOut.LEVEL2: 2}
+_STANDBY_LEVEL = 3
 _NEXT = {WayOut.LEVEL1: WayOut.LEVEL2, WayOut.LEVEL2: WayOut.STANDBY, WayOut.STANDBY: WayOut.POD}
 
 
@@ -110,10 +111,13 @@ def _command(slot: Slot, tenant: Tenant, policy: PoolPolicy, now: datetime) -> S
 
 
 def _towards_sleep(slot: Slot, tenant: Tenant, policy: PoolPolicy, now: datetime) -> Step:
-    """Return what brings an awake replica to sleep. Requests are ended only once their time is over."""
+    """Return what brings an awake replica to sleep. Requests are ended only once their time is over.
+
+    An engine that takes more than it may could not be woken again: it ends, and starts within bounds the next time.
+    """
     drained_by = slot.since + timedelta(seconds=policy.drain_s)
     is_late = now >= drained_by
     if tenant.running_requests and not is_late:
         return Wait(drained_by) if tenant.state is TenantState.DRAINING else Drain(tenant.replica)
-    level = _SLEEPS[slot.way_out]
+    level = _STANDBY_LEVEL if tenant.is_oversized else _SLEEPS[slot.way_out]
     return Sleep(tenant.replica, level, slot.epoch, tenant.request_counter, must_abort=is_late)

@@ -29,7 +29,7 @@ from dormouse_operator.model.pools import (
 )
 
 FAILED, GONE, GONE_SILENT = "WakeFailed", "WorkerGone", "WorkerSilent"
-TOO_SLOW, TOO_SMALL = "WakeTooSlow", "SlotTooSmall"
+TOO_SLOW, TOO_SMALL, REFUSED = "WakeTooSlow", "SlotTooSmall", "WakeRefused"
 
 
 def rise(slot: Slot, tenants: Tenants, demands: Demands, policy: PoolPolicy, now: datetime) -> Step:
@@ -76,7 +76,12 @@ def _refusal(slot: Slot, tenant: Tenant, reason: str, now: datetime) -> Refusal:
 
 
 def _once_more_or_not(slot: Slot, tenant: Tenant, tenants: Tenants, demands: Demands, now: datetime) -> Slot:
-    """Return the slot after a refusal: sleepers go deeper for it, unless they did already, or none is left."""
+    """Return the slot after a refusal: sleepers go deeper for it, unless they did already, or none is left.
+
+    One that has the memory and does not wake starts from its files the next time.
+    """
+    if not tenant.missing_bytes:
+        return turn_away(slot, _refusal(slot, tenant, REFUSED, now), WayOut.STANDBY, now)
     refusal = _refusal(slot, tenant, TOO_SMALL, now)
     rest = [other for other in tenants.values() if other.replica not in slot.may_hold]
     deeper = deepenings(rest, demands, to_free_bytes=tenant.missing_bytes)

@@ -80,7 +80,7 @@ def classify_pods(situation: Situation) -> Standing:
     """Return who is where."""
     ours = [pod for pod in situation.pods if pod.owner_uid == situation.deployment.uid]
     alive = [pod for pod in ours if not (pod.is_deleting or pod.has_ended or situation.group(pod).broken_reason)]
-    new = _one_per_index(pod for pod in alive if situation.is_wanted(pod))
+    new = _one_per_index(pod for pod in alive if situation.is_wanted(pod) and not situation.is_stranded(pod))
     swappable = _one_per_index(pod for pod in alive if _is_swappable(situation, pod, {pod.index for pod in new}))
     kept = {pod.name for pod in (*new, *swappable)}
     rest = [pod for pod in alive if pod.name not in kept]
@@ -113,9 +113,14 @@ def _one_per_index(pods: Iterable[Pod]) -> tuple[Pod, ...]:
 def _is_swappable(situation: Situation, pod: Pod, filled: set[int]) -> bool:
     """Return whether the pod's engine can be swapped: one serves, sleeps, or comes up; the place is free.
 
-    A worker that is not heard for a moment, or whose probe was missed, keeps its pod: it owns the device.
+    A worker that is not heard for a moment, or whose probe was missed, keeps its pod: it owns the device. Not one of a
+    pool: a second engine would need a grant.
     """
-    if situation.deployment.rollout.strategy != "SleepSwap" or change_of(situation, pod) is not Change.ENGINE:
+    if (
+        pod.pool
+        or situation.deployment.rollout.strategy != "SleepSwap"
+        or change_of(situation, pod) is not Change.ENGINE
+    ):
         return False
     is_in_place = 0 <= pod.index < situation.wanted_replicas and pod.index not in filled
     serves = is_available(situation, pod) or _may_be_back(situation, pod)
@@ -146,10 +151,10 @@ def _is_marked(pod: Pod) -> bool:
 
 
 def _is_lost(situation: Situation, pod: Pod) -> bool:
-    """Return whether the pod of another revision leaves already, or never served and never will."""
+    """Return whether the pod leaves already, or never served and never will, or cannot any more where it is."""
     has_failed = situation.state(pod) is WorkerState.FAILED
     never_served = not pod.has_opened and not is_available(situation, pod)
-    return has_failed or never_served or _is_leaving(pod)
+    return has_failed or never_served or _is_leaving(pod) or situation.is_stranded(pod)
 
 
 def _is_leaving(pod: Pod) -> bool:

@@ -48,11 +48,17 @@ def _exchange(situation: Situation, standing: Standing, limits: Limits) -> list[
     if step is None:
         return []
     if step.verb == "create":
-        filled = {pod.index for pod in (*standing.new, *standing.swappable)}
+        filled = {pod.index for pod in (*standing.new, *standing.swappable, *_on_slots(situation))}
         return list[Action](children.creations(situation, filled)[: step.count])
     prey = sorted(standing.old, key=lambda pod: (_worth(situation, pod), _is_present(situation, pod), -pod.index))
     steps = (removal.next_step(situation, pod) for pod in prey[: step.count])
     return [found for found in steps if found]
+
+
+def _on_slots(situation: Situation) -> list[Pod]:
+    """Return the pods whose replicas have no second pod beside them: a pool knows each replica on one slot."""
+    ours = (pod for pod in situation.pods if pod.owner_uid == situation.deployment.uid)
+    return [pod for pod in ours if pod.pool] if situation.deployment.placement.pool else []
 
 
 def _worth(situation: Situation, pod: Pod) -> int:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dormouse_operator.decide.pools.commands import DeletePod, EndEngine, Sleep, Wait
+from dormouse_operator.decide.pools.commands import DeletePod, Drain, EndEngine, Sleep, Wait
 from dormouse_operator.decide.pools.leaving import observed
 from dormouse_operator.decide.pools.transitions import go_deeper
 from dormouse_operator.model.pools import GIB, SlotPhase, WayOut
@@ -122,3 +122,9 @@ def test_a_pod_that_does_not_go_fouls_the_slot():
     assert isinstance(step(yielding(for_s=POLICY.pod_gone_s - 1, way_out=WayOut.POD), silent), Wait)
     slot = step(yielding(for_s=POLICY.pod_gone_s, way_out=WayOut.POD), silent).slot
     assert (slot.phase, slot.leaving, slot.next) == (SlotPhase.FOULED, A, None)
+
+
+def test_a_replica_that_leaves_with_too_large_an_engine_ends_it_after_its_requests():
+    big = tenant(A, SERVING, is_oversized=True, **GRANTED)
+    assert step(yielding(), replace(big, running_requests=1)) == Drain(A)
+    assert step(yielding(), big) == Sleep(A, 3, 7, big.request_counter)

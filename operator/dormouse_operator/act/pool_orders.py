@@ -1,0 +1,118 @@
+"""Runs orders of pools beside each other, one at a time for each pod, so that what hangs on one slot stops no other.
+
+Owns the orders under way, which replicas refused, and until when a failed order is not repeated. All of it can be lost:
+a new operator derives the same orders, and workers take them twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from dormouse_kube.errors import Conflict, KubeError, NotFound
+from dormouse_operator.act.pool_effects import Order, PoolEffects
+from dormouse_operator.decide.pools.commands import PodCommand, Sleep, WakeUp
+from dormouse_operator.errors import NotLeading, RequestCameIn, WorkerError, WorkerRefused
+from dormouse_operator.model import PoolKey
+from dormouse_operator.model.pools import Replica
+
+_LOG = logging.getLogger(__name__)
+
+_AGAIN_S = 0.5  # after an order that failed; it is derived anew, and may be another one by then
+
+
+@dataclass(slots=True)
+class _Held:
+    """What is kept of one pool."""
+
+    running: dict[Replica, tuple[PodCommand, asyncio.Task[None]]] = field(default_factory=dict)
+    resting: dict[Replica, tuple[PodCommand, float]] = field(default_factory=dict)  # failed; not again before
+    refused: dict[Replica, int] = field(default_factory=dict)  # epoch of the slot at the last refusal
+
+
+class PoolOrders:
+    """The orders under way, by pool and replica."""
+
+    def __init__(
+        self,
+        effects: PoolEffects,
+        *,
+        clock: Callable[[], float],
+        on_done: Callable[[PoolKey, Replica, float], None],
+    ) -> None:
+        """Take who acts, a monotonic clock, and who hears that an order ended: look again after so many seconds."""
+        self._effects = effects
+        self._clock = clock
+        self._on_done = on_done
+        self._held: dict[PoolKey, _Held] = {}
+
+    def __repr__(self) -> str:
+        """Show the counts."""
+        return f"PoolOrders({sum(len(held.running) for held in self._held.values())} under way)"
+
+    def refused(self, pool: PoolKey) -> Mapping[Replica, int]:
+        """Return at which epoch of their slots replicas refused a sleep or a wake."""
+        return self._held[pool].refused if pool in self._held else {}
+
+    def begin(self, pool: PoolKey, orders: Collection[tuple[Replica, Order]]) -> None:
+        """Begin orders. One that is under way goes on; another one for the same pod takes its place."""
+        held = self._held.setdefault(pool, _Held())
+        for replica, order in orders:
+            if self._must_begin(held, replica, order.command):
+                self._start(pool, held, replica, order)
+
+    async def stop(self, pool: PoolKey | None = None) -> None:
+        """Give up what is under way, of one pool or of all, and forget."""
+        pools = list(self._held) if pool is None else [pool]
+        tasks = [task for key in pools for _, task in self._held.pop(key, _Held()).running.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _must_begin(self, held: _Held, replica: Replica, command: PodCommand) -> bool:
+        running, rests = held.running.get(replica), held.resting.get(replica)
+        if running and running[0] == command:
+            return False
+        return not (rests and rests[0] == command and self._clock() < rests[1])
+
+    def _start(self, pool: PoolKey, held: _Held, replica: Replica, order: Order) -> None:
+        before = held.running.pop(replica, None)
+        if before:
+            before[1].cancel()
+        task = asyncio.create_task(self._run(pool, held, replica, order), name=f"{pool} {replica}")
+        held.running[replica] = (order.command, task)
+
+    async def _run(self, pool: PoolKey, held: _Held, replica: Replica, order: Order) -> None:
+        """Carry one order out and note what became of it."""
+        failed = await self._try(held, replica, order)
+        if held.running.get(replica, (None, None))[1] is not asyncio.current_task():
+            return
+        del held.running[replica]
+        if failed:
+            held.resting[replica] = (order.command, self._clock() + _AGAIN_S)
+        else:
+            held.resting.pop(replica, None)
+        self._on_done(pool, replica, _AGAIN_S if failed else 0.0)
+
+    async def _try(self, held: _Held, replica: Replica, order: Order) -> bool:
+        """Return whether an order failed, so that it should rest before it is repeated."""
+        try:
+            await self._effects.act(order)
+        except RequestCameIn as error:
+            _LOG.info("%s: the sleep is put off: %s", replica, error)
+            return False
+        except (Conflict, NotFound, NotLeading) as error:
+            _LOG.info("%s: %s: %s", replica, type(order.command).__name__, error)
+        except WorkerRefused as error:
+            _LOG.warning("%s: %s is refused: %s", replica, type(order.command).__name__, error)
+            if isinstance(order.command, Sleep | WakeUp):
+                held.refused[replica] = order.command.epoch
+        except (WorkerError, KubeError) as error:
+            _LOG.warning("%s: %s: %s", replica, type(order.command).__name__, error)
+        except Exception:  # noqa: BLE001  # what one order brings about may not stop the others, nor be lost
+            _LOG.exception("%s: %s met what nobody foresaw", replica, type(order.command).__name__)
+        else:
+            return False
+        return True

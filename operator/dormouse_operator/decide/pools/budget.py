@@ -1,0 +1,41 @@
+"""How much of a slot's device a replica may take while it is awake. Pure.
+
+    budget = (total × utilization − what sleepers may leave) / awake at a time
+    what sleepers may leave = reserve × places + what any of them leaves beyond its reserve
+
+The total is what workers on the slot measured; before any has, the least of what others of the pool measured. The very
+first one goes by its own settings, and its engine ends with its turn: it takes what is the sleepers'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dormouse_operator.model import Deployment, DeviceGrant, Worker
+from dormouse_operator.model.pool_observed import PoolObserved
+from dormouse_operator.model.pools import Slot
+
+UTILIZATION = 0.9  # where the spec names none, as workers have it
+_LEAST_BYTES = 1  # 0 would be no bound at all
+
+
+def grant_of(observed: PoolObserved, slot: Slot, deployment: Deployment) -> DeviceGrant:
+    """Return the grant of a slot, for a replica of this deployment."""
+    return DeviceGrant(slot=slot.name, slot_epoch=slot.epoch, budget_bytes=budget_bytes(observed, slot, deployment))
+
+
+def budget_bytes(observed: PoolObserved, slot: Slot, deployment: Deployment) -> int:
+    """Return the bound in bytes, 0 for none."""
+    total = _total_bytes(observed.answers_on(slot.name)) or _total_bytes(observed.answers.values())
+    if not total:
+        return 0
+    policy, utilization = observed.pool.policy, deployment.engine.gpu_memory_utilization or UTILIZATION
+    beyond = sum(max(0, sleeper.residual_bytes - policy.sleeper_reserve_bytes) for sleeper in slot.sleepers)
+    left = int(total * utilization) - policy.residue_limit_bytes - beyond
+    return max(_LEAST_BYTES, left // policy.awake_per_slot)
+
+
+def _total_bytes(workers: Iterable[Worker]) -> int:
+    """Return the memory of the smallest device that any of them has measured, 0 for none."""
+    measured = (worker.report.total_bytes for worker in workers if worker.report)
+    return min((total for total in measured if total), default=0)

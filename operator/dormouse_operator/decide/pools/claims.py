@@ -1,0 +1,40 @@
+"""Which ResourceClaims a pool lacks, and which it has no slot for any more. Pure.
+
+A claim is made with its slot and goes with it, once no pod is there. Nobody else's claim is touched: pods on a slot of
+that name say what they wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from dormouse_operator.model.pool_observed import PoolObserved, SlotClaim
+from dormouse_operator.model.pools import Slot, SlotPhase
+
+
+class Claim(NamedTuple):
+    """A claim that is there."""
+
+    name: str
+    uid: str
+
+
+def missing(observed: PoolObserved) -> list[str]:
+    """Return the claims to make."""
+    if observed.pool.is_deleting:
+        return []
+    return [name for name in observed.pool.slot_names if observed.claims.get(name) == SlotClaim()]
+
+
+def surplus(observed: PoolObserved, slots: Iterable[Slot]) -> list[Claim]:
+    """Return the claims to delete, of the slots as they are to be recorded."""
+    leftover = ((slot.name, observed.claims[slot.name]) for slot in slots if is_leftover(observed, slot))
+    return [Claim(name, claim.uid) for name, claim in leftover if not claim.is_deleting]
+
+
+def is_leftover(observed: PoolObserved, slot: Slot) -> bool:
+    """Return whether nothing but its claim is left of a slot that is not wanted."""
+    claim = observed.claims.get(slot.name, SlotClaim())
+    is_empty = slot.phase is SlotPhase.FREE and not observed.num_pods_on(slot.name)
+    return claim.is_ours and is_empty and slot.name not in observed.pool.slot_names

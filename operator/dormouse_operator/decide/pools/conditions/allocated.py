@@ -1,0 +1,26 @@
+"""Allocated: every slot that has pods has its devices. Pure."""
+
+from __future__ import annotations
+
+from dormouse_operator.model import Condition
+from dormouse_operator.model.pool_observed import PoolObserved
+
+TYPE = "Allocated"
+
+
+def evaluate(observed: PoolObserved) -> Condition:
+    """See the module. A slot without pods has no devices: they are the cluster's."""
+    used = [name for name in observed.pool.slot_names if any(True for _ in observed.pods_on(name))]
+    if not used:
+        return Condition(TYPE, "Unknown", "NoPods", "no member has a pod on a slot")
+    going = (name for name in used if (claim := observed.claims.get(name)) and claim.is_deleting)
+    if name := next(going, ""):
+        words = f"ResourceClaim {name} is being deleted; its pods wait until it is made anew"
+        return Condition(TYPE, "False", "ClaimGoes", words)
+    for name in used:
+        for _, pod in observed.pods_on(name):
+            if not (pod.is_scheduled or pod.is_deleting):
+                words = f": {pod.unscheduled_message}" if pod.unscheduled_message else ""
+                return Condition(TYPE, "False", "WaitingForDevices", f"slot {name}: pod {pod.name} has no node{words}")
+    words = f"{len(used)} of {observed.pool.num_slots} slots have pods, and each of these its devices"
+    return Condition(TYPE, "True", TYPE, words)

@@ -1,0 +1,58 @@
+"""What is worth an Event on a pool: the difference between its recorded slots and those about to be written. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dormouse_operator.decide.pools.conditions.fouled import words_of
+from dormouse_operator.decide.pools.plan import PoolPlan
+from dormouse_operator.manifests import EventRecord
+from dormouse_operator.model.pool_observed import PoolObserved
+from dormouse_operator.model.pools import Refusal, Slot, SlotPhase
+
+GRANTED, YIELDING, HELD, FOULED, REFUSED = "Granted", "Yielding", "Held", "Fouled", "GrantRefused"
+
+
+def events(observed: PoolObserved, plan: PoolPlan) -> list[EventRecord]:
+    """Return what happened to slots since the recorded status was written."""
+    pairs = ((observed.recorded(slot.name), slot) for slot in plan.slots)
+    return [event for before, slot in pairs for event in _of_slot(before, slot)]
+
+
+def new_refusals(observed: PoolObserved, plan: PoolPlan) -> list[Refusal]:
+    """Return the grants that were refused since."""
+    pairs = ((observed.recorded(slot.name), slot) for slot in plan.slots)
+    return [refusal for before, slot in pairs for refusal in _refusals(before, slot)]
+
+
+def num_switches(observed: PoolObserved, plan: PoolPlan) -> int:
+    """Return on how many slots another replica came to serve since."""
+    pairs = ((observed.recorded(slot.name), slot) for slot in plan.slots)
+    return sum(_held_now(slot) - _held_now(before) != set() for before, slot in pairs)
+
+
+def _held_now(slot: Slot | None) -> set[object]:
+    return {(holding.replica, holding.since) for holding in slot.holders} if slot and slot.is_settled else set()
+
+
+def _of_slot(before: Slot | None, slot: Slot) -> Iterator[EventRecord]:
+    for refusal in _refusals(before, slot):
+        missing = f", {refusal.missing_bytes / 2**30:.2f} GiB are missing" if refusal.missing_bytes else ""
+        words = f"slot {slot.name}: {refusal.replica} does not serve: {refusal.reason}{missing}"
+        yield EventRecord("Warning", REFUSED, f"{words}; try {refusal.times}, the next one comes later")
+    if before and (before.phase, before.next, before.leaving) == (slot.phase, slot.next, slot.leaving):
+        return
+    if slot.phase is SlotPhase.GRANTING:
+        yield EventRecord("Normal", GRANTED, f"slot {slot.name} is given to {slot.next}")
+    elif slot.phase is SlotPhase.YIELDING:
+        whom = f"for {slot.next}" if slot.next else "for nobody yet"
+        yield EventRecord("Normal", YIELDING, f"slot {slot.name}: {slot.leaving} leaves {whom}")
+    elif slot.phase is SlotPhase.HELD:
+        yield EventRecord("Normal", HELD, f"slot {slot.name}: {slot.holders[-1].replica} serves")
+    elif slot.phase is SlotPhase.FOULED:
+        yield EventRecord("Warning", FOULED, words_of(slot))
+
+
+def _refusals(before: Slot | None, slot: Slot) -> list[Refusal]:
+    known = {(refusal.replica, refusal.times) for refusal in before.refusals} if before else set()
+    return [refusal for refusal in slot.refusals if (refusal.replica, refusal.times) not in known]

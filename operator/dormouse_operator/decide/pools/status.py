@@ -1,0 +1,45 @@
+"""The status of a pool that people read and that a new operator goes on from. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dormouse_operator.decide.pools.conditions import Conditions
+from dormouse_operator.decide.pools.plan import PoolPlan
+from dormouse_operator.model import Condition
+from dormouse_operator.model.pool_observed import PoolObserved, SlotClaim
+from dormouse_operator.model.pools import SlotPhase
+from dormouse_operator.parse import format_time, write_slot, write_time
+
+
+def build_status(observed: PoolObserved, plan: PoolPlan, conditions: Conditions) -> dict[str, Any]:
+    """Return the whole status."""
+    claims = {slot.name: observed.claims.get(slot.name, SlotClaim()) for slot in plan.slots}
+    return {
+        "observedGeneration": observed.pool.generation,
+        "members": sum(member.names_pool for member in observed.members.values()),
+        "heldSlots": sum(slot.phase is SlotPhase.HELD for slot in plan.slots),
+        "waitingMembers": len(plan.waiting),
+        "slots": [
+            write_slot(slot, node=observed.node_of(slot.name), devices=claims[slot.name].devices) for slot in plan.slots
+        ],
+        "waiting": [
+            {"name": name, "since": write_time(since), "wanted": wanted}
+            for name, (since, wanted) in plan.waiting.items()
+        ],
+        "conditions": [_write_condition(observed, condition) for condition in conditions.values()],
+    }
+
+
+def _write_condition(observed: PoolObserved, condition: Condition) -> dict[str, Any]:
+    """Return the condition with its times: the old one unless the status flipped."""
+    before = observed.pool.conditions.get(condition.type)
+    kept = before.since if before and before.condition.status == condition.status else None
+    return {
+        "type": condition.type,
+        "status": condition.status,
+        "reason": condition.reason,
+        "message": condition.message[:4096],
+        "lastTransitionTime": format_time(kept or observed.now),
+        "observedGeneration": observed.pool.generation,
+    }

@@ -1,0 +1,175 @@
+"""Reads the cache, the load, the workers and the claims of a pool into one frozen PoolObserved. Decides nothing.
+
+Every worker with a pod on a slot is asked: what may hold memory is not believed from memory. A claim is looked at where
+its devices are not known yet; an allocation stays as long as its pods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import NamedTuple
+
+from dormouse_kube.api import RESOURCE_CLAIMS, KubeApi
+from dormouse_kube.errors import Forbidden, Unavailable
+from dormouse_operator.decide.made import sort_out
+from dormouse_operator.decide.release import Release
+from dormouse_operator.model import UNMADE, Key, Pod, PoolKey, Worker, WorkerState
+from dormouse_operator.model.pool_observed import Member, PoolObserved, SlotClaim
+from dormouse_operator.model.pools import Pool, Replica
+from dormouse_operator.observe.activity import ActivityBook
+from dormouse_operator.observe.worker_statuses import Answer, Statuses
+from dormouse_operator.parse import SpecError, parse_deployment, parse_devices, parse_pods, parse_pool
+from dormouse_operator.watch.cache import Cache
+from dormouse_operator.watch.snapshots import MemberSnapshot, PoolSnapshot
+
+_SETTLED = {WorkerState.ASLEEP, WorkerState.STANDBY, WorkerState.FAILED}  # nothing changes there without a command
+_FIRST_SEEN = 0.0
+
+
+class PoolObservation(NamedTuple):
+    """What was observed, of which version, and whether workers tell by themselves when they change."""
+
+    observed: PoolObserved
+    resource_version: str
+    is_told: bool
+
+
+class _Claims(NamedTuple):
+    """The claims of a pool that were allocated when they were looked at, and of which pool."""
+
+    uid: str
+    allocated: Mapping[str, SlotClaim]
+
+
+class PoolObserver:
+    """Makes PoolObserved. Raises SpecError, KubeError, and Unavailable before the cache was filled."""
+
+    def __init__(
+        self,
+        kube: KubeApi,
+        cache: Cache,
+        statuses: Statuses,
+        *,
+        release: Release,
+        activities: ActivityBook,
+        clock: Callable[[], datetime],
+    ) -> None:
+        """Take the worlds, how pods are known that an operator made, and the load."""
+        self._kube = kube
+        self._cache = cache
+        self._statuses = statuses
+        self._release = release
+        self._activities = activities
+        self._clock = clock
+        self._silent: dict[PoolKey, dict[str, datetime]] = {}  # by UID of the pod: since when it gave no answer
+        self._claims: dict[PoolKey, _Claims] = {}
+
+    def __repr__(self) -> str:
+        """Show the counts."""
+        return f"PoolObserver({len(self._claims)} pools, {sum(map(len, self._silent.values()))} workers silent)"
+
+    def look(self, key: PoolKey) -> PoolSnapshot | None:
+        """Return what is known of the pool, None if it is gone. Raises Unavailable while nothing can be told."""
+        if not self._cache.is_complete:
+            raise Unavailable("the cluster was not listed yet")
+        return self._cache.pool_snapshot(key)
+
+    async def observe(self, key: PoolKey, snapshot: PoolSnapshot, refused: Mapping[Replica, int]) -> PoolObservation:
+        """Return what there is. `refused` is what was heard of the last orders."""
+        pool = parse_pool(snapshot.pool)
+        members = {found.key: self._member(pool, found) for found in snapshot.members}
+        pods = [pod for member in members.values() for pod in member.pods]
+        answers, is_told = await self._ask_all(key, pods)
+        now = self._clock()
+        observed = PoolObserved(
+            pool=pool,
+            now=now,
+            members=members,
+            answers=answers,
+            silent_s=self._note_silent(key, [pod for pod in pods if pod.uid not in answers], now),
+            refused=refused,
+            claims=await self._claims_of(key, pool, pods),
+            gateways_heard=self._activities.is_known,
+        )
+        return PoolObservation(observed, snapshot.pool["metadata"]["resourceVersion"], is_told)
+
+    def refresh(self, key: PoolKey | Key) -> None:
+        """Note that workers were given commands."""
+        self._statuses.refresh(key)
+
+    def forget(self, key: PoolKey) -> None:
+        """Note that the pool is gone."""
+        self._statuses.follow(key, ())
+        self._silent.pop(key, None)
+        self._claims.pop(key, None)
+
+    def _member(self, pool: Pool, found: MemberSnapshot) -> Member:
+        pods = parse_pods(found.pods).leaders
+        on_slots = tuple(pod for pod in pods if pod.pool == pool.key.name and pod.slot)
+        try:
+            deployment = parse_deployment(found.deployment) if found.deployment else None
+        except SpecError:
+            deployment = None
+        if deployment is None:
+            return Member(key=found.key, pods=on_slots, names_pool=False)
+        sorted_out = sort_out(deployment, on_slots, self._release.seals, made=found.made)
+        named = deployment.placement.pool
+        return Member(
+            key=found.key,
+            deployment=deployment,
+            pods=tuple(pod for pod in sorted_out if pod.owner_uid != UNMADE),
+            names_pool=named is not None and named.name == pool.key.name,
+            activity=self._activities.get(found.key),
+            wanted_ago_s=self._activities.wanted_ago_s(found.key),
+        )
+
+    async def _ask_all(self, key: PoolKey, pods: Iterable[Pod]) -> tuple[dict[str, Worker], bool]:
+        """Return what workers say, by UID of the pod; follow those that are on their way to another state."""
+        asked = [pod for pod in pods if pod.ip and pod.container.is_running and not pod.has_ended]
+        answers: list[Answer] = await asyncio.gather(*(self._statuses.ask(key, pod) for pod in asked))
+        told = {
+            pod.uid: answer
+            for pod, answer in zip(asked, answers, strict=True)
+            if isinstance(answer, Worker) and answer.pod_uid == pod.uid
+        }
+        moving = [pod.uid for pod in asked if pod.uid not in told or told[pod.uid].state not in _SETTLED]
+        return told, self._statuses.follow(key, moving)
+
+    def _note_silent(self, key: PoolKey, pods: Iterable[Pod], now: datetime) -> dict[str, float]:
+        """Return for how long each of these gives no answer, as far as we know."""
+        known = self._silent.get(key, {})
+        since = self._silent[key] = {pod.uid: known.get(pod.uid, now) for pod in pods}
+        return {uid: max(_FIRST_SEEN, (now - begin).total_seconds()) for uid, begin in since.items()}
+
+    async def _claims_of(self, key: PoolKey, pool: Pool, pods: Iterable[Pod]) -> dict[str, SlotClaim]:
+        """Return the claims of the slots: anew where nothing keeps them as they were, or a pod waits for one."""
+        waited = {pod.slot for pod in pods if not pod.is_scheduled}
+        kept = {pod.slot for pod in pods if pod.is_scheduled and not pod.is_deleting} - waited
+        before = self._claims.get(key)
+        allocated = before.allocated if before and before.uid == pool.uid else {}
+        known = {name: claim for name, claim in allocated.items() if name in kept}
+        names = dict.fromkeys((*pool.slot_names, *(slot.name for slot in pool.slots)))
+        missing = [name for name in names if name not in known]
+        found = await asyncio.gather(*(self._claim(pool, name) for name in missing))
+        claims = {**known, **{name: claim for name, claim in zip(missing, found, strict=True) if claim}}
+        stable = {name: claim for name, claim in claims.items() if claim.devices and not claim.is_deleting}
+        self._claims[key] = _Claims(pool.uid, stable)
+        return claims
+
+    async def _claim(self, pool: Pool, name: str) -> SlotClaim | None:
+        """Return a claim, None where it cannot be told whether there is one."""
+        try:
+            raw = await self._kube.get(RESOURCE_CLAIMS, pool.key.namespace, name)
+        except Forbidden:
+            return None
+        if raw is None:
+            return SlotClaim()
+        metadata = raw["metadata"]
+        return SlotClaim(
+            uid=metadata["uid"],
+            is_ours=any(owner["uid"] == pool.uid for owner in metadata.get("ownerReferences") or ()),
+            is_deleting="deletionTimestamp" in metadata,
+            devices=parse_devices(raw),
+        )

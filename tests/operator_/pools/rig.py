@@ -1,0 +1,225 @@
+"""An operator with a pool and its members over fakes, stepped by hand: one device a slot, which raises on overlap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dormouse_kube.api import EVENTS, GPU_POOLS, INFERENCE_DEPLOYMENTS, PODS
+from dormouse_kube.testing import FakeKube
+from dormouse_operator.model import Key, WorkerState
+from dormouse_operator.observe.gateways import Told
+from dormouse_operator.parse import parse_pool
+from dormouse_operator.testing.gateways import FakeGateways
+from dormouse_operator.testing.kube import FakeNode, SteppedClock
+from dormouse_operator.testing.pooled import PooledWorkers
+from tests.operator_.conftest import FakeLeader
+from tests.operator_.pools.one_operator import POOL, Operator
+
+NEVER = {"level1AfterSeconds": None}
+GATEWAY = "a:1"
+
+
+@dataclass
+class PoolRig:
+    """The world that operators come and go in."""
+
+    clock: SteppedClock = field(default_factory=SteppedClock)
+    leader: FakeLeader = field(default_factory=FakeLeader)
+
+    def __post_init__(self):
+        self.kube = FakeKube(clock=self.clock)
+        self.workers = PooledWorkers()
+        self.node = FakeNode(self.kube, self.workers, self.clock)
+        self.held = {}  # at gateways, by name of the member
+        self.called_s = {}  # when a request of a member was last there
+        self.began_s = self.clock().timestamp()
+        self.loads_at_once = True
+        self.restart_operator()
+
+    def restart_operator(self):
+        """Lose everything that is only in memory."""
+        self.operator = Operator(self.kube, self.workers, self.clock, self.leader)
+        self.tell()
+
+    # what people want
+
+    def pool(self, slots=1, **spec):
+        """Create the pool, or change it."""
+        device = {"claim": {"deviceClassName": "gpu.example.com"}}
+        body = {"slots": slots, "gpusPerSlot": 1, "device": device, **spec}
+        if self.kube.peek(GPU_POOLS, *POOL[:2]):
+            self.kube.edit(GPU_POOLS, *POOL[:2], lambda obj: obj["spec"].update(body))
+        else:
+            self.kube.put(GPU_POOLS, {"metadata": {"namespace": POOL.namespace, "name": POOL.name}, "spec": body})
+
+    def member(self, name, pool="gpus", **spec):
+        """Create a member, or change it."""
+        body = {
+            "model": {"uri": f"pvc://models/{name}"},
+            "engine": {"device": "cuda"},
+            "gpu": {"pool": {"name": pool}},
+            "lifecycle": NEVER,
+            **spec,
+        }
+        if self.kube.peek(INFERENCE_DEPLOYMENTS, POOL.namespace, name):
+            self.kube.edit(INFERENCE_DEPLOYMENTS, POOL.namespace, name, lambda obj: obj["spec"].update(spec))
+        else:
+            self.kube.put(
+                INFERENCE_DEPLOYMENTS, {"metadata": {"namespace": POOL.namespace, "name": name}, "spec": body}
+            )
+        self.held.setdefault(name, 0)
+        self.tell()
+
+    # what goes on
+
+    def call(self, name, count=1):
+        """Have requests come in at the gateway."""
+        self.held[name] += count
+        self.flow()
+
+    def crash(self, name, index=0):
+        """End a worker's container; the kubelet starts another one, and gateways hold what ran."""
+        self.held[name] += self.worker(name, index).running_requests
+        self.node.crash(self.pods_of(name)[index], exit_code=137)
+        self.tell()
+
+    def finish(self, name):
+        """Have all requests of a member end."""
+        for worker in self.workers_of(name):
+            worker.running_requests = 0
+        self.tell()
+
+    def flow(self):
+        """Send what gateways hold to whoever serves, and tell the operator."""
+        for name in self.held:
+            found = self.serving(name)
+            if found and self.held[name]:
+                found[0].running_requests += self.held[name]
+                found[0].request_counter += self.held[name]
+                self.held[name] = 0
+        self.tell()
+
+    def tell(self):
+        """Have the gateway tell what it knows of every member."""
+        gateways = FakeGateways(lambda: self.clock().timestamp())
+        for name, held in self.held.items():
+            if held or self.num_running(name):
+                self.called_s[name] = self.clock().timestamp()
+        reports = {
+            Key(POOL.namespace, name): gateways.report(
+                held=held,
+                in_flight=held + self.num_running(name),
+                running=self.num_running(name),
+                last_request_s=self.called_s.get(name),
+                known_since_s=self.began_s,
+            )
+            for name, held in self.held.items()
+        }
+        self.operator.activities.take(GATEWAY, Told(reports, (), is_complete=True))
+
+    async def step(self, seconds=0.0):
+        """Let the world, members' passes and the pool's pass take their turns once."""
+        self.node.tick()
+        if self.loads_at_once:
+            self.finish_loading()
+        self.flow()
+        await self.operator.look_at_pool()
+        self.check()
+        await self.operator.look_at_members()
+        self.node.tick()
+        self.check()
+        self.clock.step(seconds)
+
+    async def steps(self, number, seconds=0.0):
+        for _ in range(number):
+            await self.step(seconds)
+
+    async def until(self, reached, *, limit=60, seconds=0.5):
+        """Take steps until something is so."""
+        for _ in range(limit):
+            if reached():
+                return
+            await self.step(seconds)
+        raise AssertionError(f"not reached: {self.slots()}, {self.states()}, {self.events}")
+
+    async def serve_once(self, *names):
+        """Have members serve a request each, one after the other: then they sleep with their weights in host memory."""
+        for name in names:
+            self.call(name)
+            await self.until(lambda name=name: self.num_running(name))
+            self.finish(name)
+
+    def finish_loading(self):
+        for worker in self.workers.workers.values():
+            if worker.state is WorkerState.LOADING:
+                worker.finish_loading()
+
+    # what is seen
+
+    def check(self):
+        """At most so many have memory of a slot as may, whatever anybody believes."""
+        for slot, device in self.node.devices.items():
+            assert max(device.most_seen, len(device.holders)) <= device.most, slot
+
+    def pods_of(self, name):
+        return [
+            pod["metadata"]["name"]
+            for pod in self.kube.everything(PODS)
+            if pod["metadata"]["labels"]["inference.dormouse.dev/deployment"] == name
+        ]
+
+    def workers_of(self, name):
+        return [self.node.worker_of(pod) for pod in self.pods_of(name) if self.has_worker(pod)]
+
+    def has_worker(self, pod):
+        found = self.kube.peek(PODS, POOL.namespace, pod)
+        return found.get("status", {}).get("podIP") in self.workers.workers
+
+    def worker(self, name, index=0):
+        return self.workers_of(name)[index]
+
+    def num_running(self, name):
+        return sum(worker.running_requests for worker in self.workers_of(name))
+
+    def serving(self, name):
+        """Return the workers that gateways send to."""
+        ready = {"type": "Ready", "status": "True"}
+        pods = [pod for pod in self.pods_of(name) if self.has_worker(pod)]
+        return [
+            self.node.worker_of(pod)
+            for pod in pods
+            if ready in self.kube.peek(PODS, POOL.namespace, pod).get("status", {}).get("conditions", [])
+            and self.node.worker_of(pod).state is WorkerState.READY
+        ]
+
+    def serves(self, name):
+        return bool(self.serving(name))
+
+    def states(self):
+        return {name: [str(worker.state) for worker in self.workers_of(name)] for name in self.held}
+
+    def slots(self):
+        raw = self.kube.peek(GPU_POOLS, *POOL[:2])
+        return {slot.name: slot for slot in parse_pool(raw).slots} if raw else {}
+
+    def slot(self, index=0):
+        return self.slots()[f"{POOL.name}-{index}"]
+
+    def status(self, name):
+        return self.kube.peek(INFERENCE_DEPLOYMENTS, POOL.namespace, name).get("status", {})
+
+    def condition(self, name, type_):
+        found = next(item for item in self.status(name)["conditions"] if item["type"] == type_)
+        return found["status"], found["reason"], found["message"]
+
+    def pool_condition(self, type_):
+        status = self.kube.peek(GPU_POOLS, *POOL[:2])["status"]
+        found = next(item for item in status["conditions"] if item["type"] == type_)
+        return found["status"], found["reason"], found["message"]
+
+    @property
+    def events(self):
+        found = sorted(self.kube.everything(EVENTS), key=lambda event: int(event["metadata"]["resourceVersion"]))
+        return [
+            f"{event['reason']}: {event['message']}" for event in found if event["involvedObject"]["kind"] == "GpuPool"
+        ]
