@@ -39,3 +39,19 @@ def _total_bytes(workers: Iterable[Worker]) -> int:
     """Return the memory of the smallest device that any of them has measured, 0 for none."""
     measured = (worker.report.total_bytes for worker in workers if worker.report)
     return min((total for total in measured if total), default=0)
+
+
+def reserve_complaint(observed: PoolObserved) -> str:
+    """Return why nothing is left for who is awake, with the numbers; "" where something is, or nothing is measured."""
+    policy, total = observed.pool.policy, _total_bytes(observed.answers.values())
+    kept, most = policy.residue_limit_bytes, int(total * UTILIZATION)
+    if not total or kept < most:
+        return ""
+    each, members = _gib(policy.sleeper_reserve_bytes), policy.max_members_per_slot
+    product = f"spec.maxMembersPerSlot {members} x spec.sleeperReserve {each} = {_gib(kept)}"
+    words = f"{product} are kept for sleepers, and of a device with {_gib(total)} {_gib(most)} can be used"
+    return f"{words}: lower one of the two"
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.4g} GiB"

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dormouse_operator.decide.pools import claims
-from dormouse_operator.decide.pools.budget import budget_bytes
+from dormouse_operator.decide.pools.budget import budget_bytes, reserve_complaint
 from dormouse_operator.decide.pools.conditions import allocated, fouled
 from dormouse_operator.decide.pools.plan import plan_pool
 from dormouse_operator.decide.pools.status import build_status
@@ -123,6 +123,17 @@ def measured(*total_bytes, slots=("s-0", "s-1")):
 )
 def test_a_budget_is_what_the_own_device_has_beside_sleepers_or_the_least_device_of_the_pool(totals, budget):
     assert budget_bytes(measured(*totals), free("s-0"), a_deployment()) == budget
+
+
+@pytest.mark.parametrize(("total", "reason"), [(0, "Allocated"), (3 * GIB, "Allocated"), (2 * GIB, "ReserveTooLarge")])
+def test_a_pool_that_keeps_all_of_a_device_for_sleepers_says_so(total, reason):
+    assert allocated.evaluate(measured(total)).reason == reason
+
+
+def test_it_says_so_with_the_numbers():
+    product = "spec.maxMembersPerSlot 2 x spec.sleeperReserve 1 GiB = 2 GiB are kept for sleepers"
+    rest = "and of a device with 2 GiB 1.8 GiB can be used: lower one of the two"
+    assert reserve_complaint(measured(2 * GIB)) == f"{product}, {rest}"
 
 
 def test_what_a_sleeper_leaves_beyond_its_reserve_is_taken_off():

@@ -1,7 +1,8 @@
-"""Allocated: every slot that has pods has its devices. Pure."""
+"""Allocated: every slot that has pods has its devices, and these are large enough. Pure."""
 
 from __future__ import annotations
 
+from dormouse_operator.decide.pools.budget import reserve_complaint
 from dormouse_operator.model import Condition
 from dormouse_operator.model.pool_observed import PoolObserved
 
@@ -22,5 +23,7 @@ def evaluate(observed: PoolObserved) -> Condition:
             if not (pod.is_scheduled or pod.is_deleting):
                 words = f": {pod.unscheduled_message}" if pod.unscheduled_message else ""
                 return Condition(TYPE, "False", "WaitingForDevices", f"slot {name}: pod {pod.name} has no node{words}")
+    if complaint := reserve_complaint(observed):
+        return Condition(TYPE, "False", "ReserveTooLarge", complaint, is_failure=True)
     words = f"{len(used)} of {observed.pool.num_slots} slots have pods, and each of these its devices"
     return Condition(TYPE, "True", TYPE, words)
