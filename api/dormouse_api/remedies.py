@@ -108,6 +108,12 @@ REMEDIES: Mapping[str, str] = {
     "WakeRefused": "free the memory that the message names; it is tried again",
     "Verified": NOTHING,
     "ResidualTooHigh": "delete the pod that the message names, and report its log",
+    # pools of GPUs
+    "NoPods": "nothing: the pool's GPUs are the cluster's until a member has a pod there",
+    "WaitingForDevices": "the message ends with the scheduler's words: add GPUs, or lower spec.slots of the pool",
+    "ClaimGoes": "wait: the claim is made anew once its pods are gone; find out who deleted it",
+    "SlotFouled": "see the pod that the message names; if its node is off for good, taint it as out of service",
+    "MemberStarves": "raise spec.slots of the pool, lower minActiveSeconds, or move members to another pool",
     # attention
     "AsExpected": NOTHING,
     "DefinitionOutdated": "apply this release's CRD; until then, if status.pods is named, pods' labels are believed",

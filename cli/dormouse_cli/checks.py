@@ -55,6 +55,8 @@ RIGHTS = (
     Right("watch", "inferencedeployments", _OURS, "apply --wait, sleep, wake, restart, rollback"),
     Right("patch", "inferencedeployments", _OURS, "apply, sleep, wake, restart"),
     Right("update", "inferencedeployments", _OURS, "rollback"),
+    Right("list", "gpupools", _OURS, "pool"),
+    Right("get", "gpupools", _OURS, "pool NAME, status of members"),
     Right("list", "pods", "", "status, top, logs, doctor, report"),
     Right("get", "pods/log", "", "logs, report"),
     Right("get", "pods/proxy", "", "top"),
@@ -161,7 +163,9 @@ def capacity(views: Iterable[tuple[DeploymentView, Raw]], nodes: Iterable[Raw]) 
         is_cpu = (spec.get("engine") or {}).get("device") == "cpu"
         gpu = spec.get("gpu") or {}
         wanted = str(gpu.get("resourceName") or "nvidia.com/gpu")
-        has_no_need = is_cpu or gpu.get("claims") or view.replicas == 0  # of claims the scheduler says what is missing
+        has_no_need = (
+            is_cpu or gpu.get("claims") or gpu.get("pool") or view.replicas == 0
+        )  # the scheduler tells of claims
         if wanted not in offered and not has_no_need:
             remedy = "add a node with it, install its device plugin, or set spec.engine.device to cpu"
             yield Finding(Level.BAD, view.full_name, f"no node offers {wanted}", remedy)

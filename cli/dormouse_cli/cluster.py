@@ -125,7 +125,7 @@ def _not_found(error: NotFound) -> CommandFailed:
     if not is_kind:
         return CommandFailed(str(error), code=ExitCode.NOT_FOUND)
     words = (
-        f"this cluster has no InferenceDeployments of {API_VERSION}: Dormouse is not installed there, or is of a"
+        f"this cluster does not know this kind of {API_VERSION}: Dormouse is not installed there, or is of a"
         " version that this command line does not speak (dormouse --version; helm list -A)"
     )
     return CommandFailed(words, code=ExitCode.NOT_FOUND)

@@ -12,6 +12,7 @@ _COLOURS = {
     "Active": "green",
     "Serving": "green",
     "Asleep": "blue",
+    "Standby": "blue",
     "Zero": "blue",
     "Off": "blue",
     "Degraded": "yellow",
@@ -19,7 +20,18 @@ _COLOURS = {
     "Rejected": "red",
     "Ended": "red",
     "NotReady": "yellow",
+    "Held": "green",
+    "Free": "blue",
+    "Fouled": "red",
 }
+
+_TURNS = {
+    "Held": "holds",
+    "Granting": "is given",
+    "Yielding": "leaves",
+    "Level1": "at level 1 on",
+    "Level2": "at level 2 on",
+}  # what a pool says of a replica → before the name of its slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +59,8 @@ def tree(view: DeploymentView, now: datetime) -> Iterator[Line]:
             yield Line(1, f"what to do: {problem.remedy}", style="yellow")
     if not view.is_current:
         yield Line(1, "the status is older than the spec: the operator has not looked yet", style="yellow")
+    if view.waits_since:
+        yield Line(1, f"waits for a slot of pool {view.pool} since {ago(view.waits_since, now)}")
     for pod in view.pods:
         yield Line(1, _replica(pod), word=pod.state)
         yield from (Line(2, _crash(one, now), style="yellow") for one in view.crashes if one.pod == pod.pod)
@@ -62,6 +76,7 @@ def _deployment(view: DeploymentView, now: datetime) -> str:
         f"{view.full_name}  {view.phase}  {view.ready}/{view.replicas} ready",
         f"{view.sleeping} asleep" if view.sleeping else "",
         f"{view.blocks} blocks of {view.block_size} tokens" if view.blocks is not None else "",
+        f"in pool {view.pool}" if view.pool else "",
         f"ordered {view.desired_state}" if view.desired_state != "Auto" else "",
         last_wake(view, now),
     ]
@@ -81,6 +96,7 @@ def _replica(pod: ReplicaView) -> str:
     parts = [
         f"replica {pod.replica or '?'}  {pod.pod}  {pod.state}",
         pod.detail,
+        f"{_TURNS.get(pod.turn, 'on')} slot {pod.slot}" if pod.slot else "",
         f"on {pod.node}" if pod.node else "",
         f"memory limit {pod.memory_limit}" if pod.memory_limit else "",
         f"{pod.restarts} restarts" if pod.restarts else "",

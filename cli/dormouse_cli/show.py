@@ -1,17 +1,21 @@
-"""`status`: reads deployments and pods, writes the tree, or the same as JSON or YAML."""
+"""`status` and `pool`: read deployments with their pods, or pools; write trees, or the same as JSON or YAML."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 
 from dormouse_cli import find
 from dormouse_cli.lines import tree
 from dormouse_cli.options import Form
+from dormouse_cli.pool_lines import pool_tree, summary
+from dormouse_cli.pool_view import PoolView, read_pool, told_of
 from dormouse_cli.session import Session
-from dormouse_cli.view import DeploymentView, read
-from dormouse_kube.api import Resource
+from dormouse_cli.view import NOTHING_TOLD, DeploymentView, PoolTold, pool_of, read
+from dormouse_kube.api import GPU_POOLS, INFERENCE_DEPLOYMENTS, Resource
+from dormouse_kube.errors import Forbidden, NotFound
 
 
 async def status(session: Session, *, name: str | None, all_namespaces: bool, form: Form) -> None:
@@ -22,20 +26,47 @@ async def status(session: Session, *, name: str | None, all_namespaces: bool, fo
         session.screen.structured([asdict(view) for view in views], form)
         return
     if not views:
-        where = "in any namespace" if namespace is None else f"in the namespace {namespace}"
-        session.screen.remark(f"there is no InferenceDeployment {where}")
+        session.screen.remark(f"there is no InferenceDeployment {_where(namespace)}")
     for view in views:
         session.screen.tree(tree(view, datetime.now(UTC)))
 
 
 async def look(session: Session, *, name: str | None, namespace: str | None) -> list[DeploymentView]:
     """Return the views of what is asked for, with their pods."""
-    found: Sequence[Resource]
-    if name is not None and namespace is not None:
-        found = [await find.deployment(session.cluster, namespace, name)]
-    else:
-        found = await find.deployments(session.cluster, namespace)
-        if name is not None:
-            found = find.named(found, name)
+    found = await find.matching(session.cluster, INFERENCE_DEPLOYMENTS, namespace, name)
     pods = await find.worker_pods(session.cluster, namespace, name or "") if found else ()
-    return [read(raw, pods) for raw in found]
+    known = await _pools_of(session, found)
+    return [read(raw, pods, _told(raw, known)) for raw in found]
+
+
+async def _pools_of(session: Session, members: Sequence[Resource]) -> Mapping[tuple[str, str], PoolView]:
+    """Return the pools that the deployments name; of one that is not there, or may not be seen, nothing is told."""
+    named = {(raw["metadata"]["namespace"], name) for raw in members if (name := pool_of(raw))}
+    found: dict[tuple[str, str], PoolView] = {}
+    for namespace, name in sorted(named):
+        with suppress(Forbidden, NotFound):
+            if raw := await session.cluster.get(GPU_POOLS, namespace, name):
+                found[namespace, name] = read_pool(raw)
+    return found
+
+
+def _told(raw: Resource, known: Mapping[tuple[str, str], PoolView]) -> PoolTold:
+    pool = known.get((raw["metadata"]["namespace"], pool_of(raw)))
+    return told_of(pool, raw["metadata"]["name"]) if pool else NOTHING_TOLD
+
+
+async def pools(session: Session, *, name: str | None, all_namespaces: bool, form: Form) -> None:
+    """Show one pool as a tree, or a line for each of the namespace or of all."""
+    namespace = None if all_namespaces else session.namespace
+    views = [read_pool(raw) for raw in await find.matching(session.cluster, GPU_POOLS, namespace, name)]
+    if form is not Form.TEXT:
+        session.screen.structured([asdict(view) for view in views], form)
+        return
+    if not views:
+        session.screen.remark(f"there is no GpuPool {_where(namespace)}")
+    for view in views:
+        session.screen.tree(summary(view) if name is None else pool_tree(view, datetime.now(UTC)))
+
+
+def _where(namespace: str | None) -> str:
+    return "in any namespace" if namespace is None else f"in the namespace {namespace}"

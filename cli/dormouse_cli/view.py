@@ -6,14 +6,15 @@ Every field may be missing: an operator that is older or newer than this command
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from dormouse_api.names import LABEL_DEPLOYMENT, LABEL_REPLICA
+from dormouse_api.names import LABEL_DEPLOYMENT, LABEL_REPLICA, LABEL_SLOT
 from dormouse_api.remedies import NOTHING, REMEDIES
 
 Raw = Mapping[str, Any]
 
+UNTOLD = "Standby"  # the reason of a step that only an engine process could tell of
 STEPS = ("Accepted", "Scheduled", "ModelLoaded", "MemoryProfiled", "BlocksAgreed", "CacheAllocated", "Ready")
 
 
@@ -54,8 +55,10 @@ class ReplicaView:
     replica: str
     pod: str
     node: str
-    state: str  # Serving, Asleep, Starting, Pending, Ending, Ended, NotReady
+    state: str  # Serving, Asleep, Standby, Starting, Pending, Ending, Ended, NotReady
     detail: str  # why, where there is a why
+    slot: str  # of its pool, "" = it is in none
+    turn: str  # what the pool says of it: Held, Granting, Yielding, Level1, Level2, Standby; "" = nothing
     memory_limit: str
     restarts: int
     ranks: tuple[RankView, ...]
@@ -83,6 +86,17 @@ class WakeView:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolTold:
+    """What a pool says of one of its members."""
+
+    turns: Mapping[str, str] = field(default_factory=dict)  # by number of the replica, as in ReplicaView.turn
+    waits_since: str = ""
+
+
+NOTHING_TOLD = PoolTold()
+
+
+@dataclass(frozen=True, slots=True)
 class DeploymentView:
     """One InferenceDeployment."""
 
@@ -98,6 +112,8 @@ class DeploymentView:
     block_size: int | None
     model: str
     url: str
+    pool: str  # "" = it has its GPUs for itself
+    waits_since: str  # RFC 3339: for a slot of the pool; "" = it does not
     is_current: bool  # the status is about the present spec
     last_wake: WakeView | None
     conditions: tuple[ConditionView, ...]
@@ -127,11 +143,17 @@ class DeploymentView:
         if self.is_true("Ready"):
             return None
         steps = (self.condition(step) for step in STEPS)
-        return next((one for one in steps if one and one.status != "True"), None)
+        return next((one for one in steps if one and one.status != "True" and one.reason != UNTOLD), None)
 
 
-def read(raw: Raw, pods: Iterable[Raw] = ()) -> DeploymentView:
-    """Return the view of a resource and those of the pods that are its own."""
+def pool_of(raw: Raw) -> str:
+    """Return the name of the pool that a deployment is a member of, "" if of none."""
+    gpu = (raw.get("spec") or {}).get("gpu") or {}
+    return str((gpu.get("pool") or {}).get("name") or "")
+
+
+def read(raw: Raw, pods: Iterable[Raw] = (), told: PoolTold = NOTHING_TOLD) -> DeploymentView:
+    """Return the view of a resource and those of the pods that are its own, with what its pool says of it."""
     metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
     cache = status.get("kvCache") or {}
     own = [pod for pod in pods if is_pod_of(pod, metadata["namespace"], metadata["name"])]
@@ -148,10 +170,12 @@ def read(raw: Raw, pods: Iterable[Raw] = ()) -> DeploymentView:
         block_size=cache.get("blockSize"),
         model=str((spec.get("model") or {}).get("uri") or ""),
         url=str(status.get("url") or ""),
+        pool=pool_of(raw),
+        waits_since=told.waits_since,
         is_current=status.get("observedGeneration") == metadata.get("generation"),
         last_wake=_read_wake(status.get("lastActuation")),
-        conditions=tuple(_read_condition(one) for one in status.get("conditions") or ()),
-        pods=tuple(_read_pod(pod, cache.get("ranks") or ()) for pod in sorted(own, key=_order)),
+        conditions=tuple(read_condition(one) for one in status.get("conditions") or ()),
+        pods=tuple(_read_pod(pod, cache.get("ranks") or (), told) for pod in sorted(own, key=_order)),
         crashes=tuple(_read_crash(one) for one in status.get("crashes") or () if one.get("count")),
     )
 
@@ -168,7 +192,8 @@ def _order(pod: Raw) -> tuple[int, str, str]:
     return (int(label) if label.isdigit() else 1 << 30, label, pod["metadata"]["name"])
 
 
-def _read_condition(raw: Raw) -> ConditionView:
+def read_condition(raw: Raw) -> ConditionView:
+    """Return one condition of a status."""
     names = ("type", "status", "reason", "message", "lastTransitionTime")
     return ConditionView(*(str(raw.get(name) or "") for name in names))
 
@@ -185,16 +210,21 @@ def _read_wake(raw: Raw | None) -> WakeView | None:
     return WakeView(seconds=float(raw.get("seconds") or 0.0), **words)
 
 
-def _read_pod(pod: Raw, ranks: Sequence[Raw]) -> ReplicaView:
+def _read_pod(pod: Raw, ranks: Sequence[Raw], told: PoolTold) -> ReplicaView:
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
+    labels = metadata.get("labels") or {}
+    replica, slot = str(labels.get(LABEL_REPLICA, "")), str(labels.get(LABEL_SLOT, ""))
+    turn = told.turns.get(replica, "") if slot else ""
     own = tuple(_read_rank(rank) for rank in ranks if rank.get("pod") == metadata["name"])
-    state, detail = _state(pod, own)
+    state, detail = _state(pod, own, turn)
     return ReplicaView(
-        replica=str((metadata.get("labels") or {}).get(LABEL_REPLICA, "")),
+        replica=replica,
         pod=metadata["name"],
         node=str(spec.get("nodeName") or ""),
         state=state,
         detail=detail,
+        slot=slot,
+        turn=turn,
         memory_limit=_memory_limit(spec),
         restarts=sum(int(one.get("restartCount") or 0) for one in status.get("containerStatuses") or ()),
         ranks=own,
@@ -218,7 +248,7 @@ def _read_rank(raw: Raw) -> RankView:
     )
 
 
-def _state(pod: Raw, ranks: Sequence[RankView]) -> tuple[str, str]:
+def _state(pod: Raw, ranks: Sequence[RankView], turn: str) -> tuple[str, str]:
     """Return what the pod does in a word, and why where the cluster says it."""
     status = pod.get("status") or {}
     if pod["metadata"].get("deletionTimestamp"):
@@ -231,7 +261,9 @@ def _state(pod: Raw, ranks: Sequence[RankView]) -> tuple[str, str]:
         return "Pending", str(scheduled.get("message") or "")
     if waiting := _waiting(status):
         return "Starting", waiting
-    if any(rank.sleep_level for rank in ranks):
+    if turn == "Standby":
+        return turn, ""
+    if turn.startswith("Level") or any(rank.sleep_level for rank in ranks):
         return "Asleep", ""
     if (conditions.get("Ready") or {}).get("status") == "True":
         return "Serving", ""

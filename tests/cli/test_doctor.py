@@ -84,7 +84,7 @@ def test_a_cluster_without_our_kind_is_told_what_is_missing(dormouse):
     fake = well()
     fake.fail("list", INFERENCE_DEPLOYMENTS, NotFound("the server could not find the requested resource"))
     result = dormouse(fake, "doctor")
-    assert (result.exit_code, "no InferenceDeployments of inference.dormouse.dev/v1alpha1" in result.stdout) == (
+    assert (result.exit_code, "does not know this kind of inference.dormouse.dev/v1alpha1" in result.stdout) == (
         7,
         True,
     )
@@ -181,6 +181,7 @@ def test_a_pod_that_restarts_again_and_again_is_a_warning():
         ({"engine": {"device": "cuda"}}, True),
         ({"engine": {"device": "cuda"}, "gpu": {"resourceName": "amd.com/gpu"}}, False),
         ({"engine": {"device": "cuda"}, "gpu": {"claims": [{"name": "gpu", "resourceClaimName": "a"}]}}, False),
+        ({"engine": {"device": "cuda"}, "gpu": {"pool": {"name": "shared"}}}, False),
         ({"engine": {"device": "cpu"}}, False),
         ({"engine": {"device": "cuda"}, "replicas": 0}, False),
     ],

@@ -1,4 +1,4 @@
-"""`status`, `top`, `logs`: what there is, what it does, what it says."""
+"""`status`, `pool`, `top`, `logs`: what there is, what it does, what it says."""
 
 from __future__ import annotations
 
@@ -25,6 +25,27 @@ def status(
         from dormouse_cli import show
 
         await show.status(session, name=name, all_namespaces=all_namespaces, form=output)
+
+    run(context, work, kubeconfig=kubeconfig, kube_context=kube_context, namespace=namespace)
+
+
+def pool(
+    context: typer.Context,
+    name: Annotated[
+        str | None, typer.Argument(help="Name of the GpuPool, shown whole; default is all, in short.")
+    ] = None,
+    namespace: Namespace = None,
+    all_namespaces: AllNamespaces = False,
+    output: Output = Form.TEXT,
+    kubeconfig: Kubeconfig = None,
+    kube_context: Context = None,
+) -> None:
+    """Show pools of GPUs; one as a tree: slots, who holds each, who is next, who sleeps there, and who waits."""
+
+    async def work(session: Session) -> None:
+        from dormouse_cli import show
+
+        await show.pools(session, name=name, all_namespaces=all_namespaces, form=output)
 
     run(context, work, kubeconfig=kubeconfig, kube_context=kube_context, namespace=namespace)
 

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
 import dormouse_operator.decide.conditions
+import dormouse_operator.decide.pools.conditions
 from dormouse_api.remedies import REMEDIES
+from dormouse_operator.decide import membership
 from dormouse_worker.common import errors
 
 FOLDER = Path(dormouse_operator.decide.conditions.__file__).parent
+POOL_FOLDER = Path(dormouse_operator.decide.pools.conditions.__file__).parent
 ROOT = Path(__file__).resolve().parents[3]
 RUNGS = {"holds", "not_yet", "failed", "unknown", "make"}
 
 
-def reasons_in(path: Path) -> set[str]:
-    """Return the literal reasons that a condition's file gives, those behind its own names too."""
+def reasons_in(path: Path, *, makers: Collection[str] = RUNGS, place: int = 1) -> set[str]:
+    """Return the literal reasons that a condition's file gives, those behind its own names too.
+
+    `makers` are the functions that it makes conditions with, `place` is that of the reason among their arguments.
+    """
     tree = ast.parse(path.read_text())
     names = {
         target.id: node.value.value
@@ -28,8 +35,8 @@ def reasons_in(path: Path) -> set[str]:
     }
     found = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in RUNGS:
-            found |= set(words(node.args[1], names))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in makers:
+            found |= set(words(node.args[place], names))
     return found
 
 
@@ -42,6 +49,7 @@ def words(node: ast.expr, names: dict[str, str]) -> list[str]:
     return [names[node.id]] if isinstance(node, ast.Name) and node.id in names else []
 
 
+POOL_FILES = sorted(path for path in POOL_FOLDER.glob("*.py") if path.stem != "__init__")
 FILES = sorted(path for path in FOLDER.glob("*.py") if path.stem not in {"__init__", "verdicts", "reasons", "all"})
 
 
@@ -49,6 +57,17 @@ FILES = sorted(path for path in FOLDER.glob("*.py") if path.stem not in {"__init
 def test_each_reason_of_a_condition_has_a_remedy(path):
     assert reasons_in(path), "the scan finds what the file says"
     assert reasons_in(path) <= REMEDIES.keys()
+
+
+@pytest.mark.parametrize("path", POOL_FILES, ids=lambda path: path.stem)
+def test_each_reason_of_a_pool_s_condition_has_a_remedy(path):
+    assert reasons_in(path, makers={"Condition"}, place=2), "the scan finds what the file says"
+    assert reasons_in(path, makers={"Condition"}, place=2) <= REMEDIES.keys()
+
+
+def test_each_reason_why_a_member_has_nothing_awake_has_a_remedy():
+    reasons = {membership.POOL_NOT_FOUND, membership.WAITS_FOR_SLOT, membership.SLOT_TOO_SMALL, membership.ASLEEP}
+    assert reasons <= REMEDIES.keys()
 
 
 def test_each_failure_of_a_worker_has_a_remedy():
