@@ -1,4 +1,4 @@
-"""How much of a slot's device a replica may take while it is awake. Pure.
+"""What a replica is granted: which devices, and how much of each it may take while it is awake. Pure.
 
     budget = (total × utilization − what sleepers may leave) / awake at a time
     what sleepers may leave = reserve × places + what any of them leaves beyond its reserve
@@ -20,8 +20,14 @@ _LEAST_BYTES = 1  # 0 would be no bound at all
 
 
 def grant_of(observed: PoolObserved, slot: Slot, deployment: Deployment) -> DeviceGrant:
-    """Return the grant of a slot, for a replica of this deployment."""
-    return DeviceGrant(slot=slot.name, slot_epoch=slot.epoch, budget_bytes=budget_bytes(observed, slot, deployment))
+    """Return the grant of a slot, for a replica of this deployment: the devices are as its claim tells them."""
+    claim = observed.claims.get(slot.name)
+    return DeviceGrant(
+        slot=slot.name,
+        slot_epoch=slot.epoch,
+        budget_bytes=budget_bytes(observed, slot, deployment),
+        device=",".join(claim.devices) if claim else "",
+    )
 
 
 def budget_bytes(observed: PoolObserved, slot: Slot, deployment: Deployment) -> int:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dormouse_operator.decide.pools import claims
-from dormouse_operator.decide.pools.budget import budget_bytes, reserve_complaint
+from dormouse_operator.decide.pools.budget import budget_bytes, grant_of, reserve_complaint
 from dormouse_operator.decide.pools.conditions import allocated, fouled
 from dormouse_operator.decide.pools.plan import plan_pool
 from dormouse_operator.decide.pools.status import build_status
@@ -183,3 +183,18 @@ def test_a_slot_that_is_not_wanted_is_recorded_until_its_claim_is_gone():
     pool = replace(POOL, slots=(free("s-0"), free("s-1")))
     assert [slot.name for slot in plan_pool(seen(pool=pool, claims={"s-1": OURS})).slots] == ["s-0", "s-1"]
     assert [slot.name for slot in plan_pool(seen(pool=pool, claims={"s-1": SlotClaim()})).slots] == ["s-0"]
+
+
+@pytest.mark.parametrize(
+    ("known", "device"),
+    [
+        ({}, ""),
+        ({"s-0": OURS}, ""),
+        ({"s-0": replace(OURS, devices=("d/n/gpu-1",)), "s-1": replace(OURS, devices=("d/n/gpu-0",))}, "d/n/gpu-1"),
+        ({"s-0": replace(OURS, devices=("d/n/gpu-2", "d/n/gpu-3"))}, "d/n/gpu-2,d/n/gpu-3"),
+    ],
+    ids=["not looked at", "not allocated", "one", "two in a slot"],
+)
+def test_a_grant_names_the_devices_of_its_slots_claim(known, device):
+    grant = grant_of(seen(claims=known), free("s-0", epoch=5), a_deployment())
+    assert (grant.slot, grant.slot_epoch, grant.device) == ("s-0", 5, device)
