@@ -20,6 +20,9 @@ WINDOWS = ("5m", "30m", "1h", "6h")
 # setting, so the alert takes the longest time left within a day for it. An authority lives for years:
 # a week to replace it.
 LAST_SHARE = 0.25
+# A busy replica's turn is at least nine times as long as the switch (decision 50): a pool that only takes turns spends
+# a tenth of its slots' time on switches.
+SWITCHING_SHARE = 0.3
 AUTHORITY_S = 7 * 86400
 
 
@@ -143,6 +146,36 @@ ALERTS = (
         "A certificate of {{ $labels.pod }} expires and is not renewed",
         "It is accepted for {{ $value | humanizeDuration }} more; the operator renews with a third of the time left.",
         "certificate-expiring",
+    ),
+    Alert(
+        "DormousePoolStarving",
+        "max by (namespace, pool) (dormouse_pool_starving_members) > 0",
+        "5m",
+        "warning",
+        "Models of the pool {{ $labels.namespace }}/{{ $labels.pool }} wait too long for a GPU",
+        "For 5 minutes {{ $value }} of its members have had nothing awake, and requests that wait.",
+        "pool-starving",
+    ),
+    Alert(
+        "DormousePoolFouled",
+        'max by (namespace, pool) (dormouse_pool_slots{phase="Fouled"}) > 0',
+        "5m",
+        "critical",
+        "GPUs of the pool {{ $labels.namespace }}/{{ $labels.pool }} are given to nobody",
+        "For 5 minutes nobody could tell what is on the devices of {{ $value }} of its slots.",
+        "pool-fouled",
+    ),
+    Alert(
+        "DormousePoolThrashing",
+        "sum by (namespace, pool)"
+        ' (avg_over_time(dormouse_pool_slots{phase=~"Granting|Yielding"}[15m]))'
+        f" / sum by (namespace, pool) (avg_over_time(dormouse_pool_slots[15m])) > {SWITCHING_SHARE}",
+        "10m",
+        "warning",
+        "The pool {{ $labels.namespace }}/{{ $labels.pool }} spends its time on switches",
+        "{{ $value | humanizePercentage }} of its slots' time in the last 15 minutes served nobody,"
+        " as one model left or the next one came.",
+        "pool-thrashing",
     ),
     Alert(
         "DormouseErrorBudgetBurnFast",

@@ -9,12 +9,12 @@ from prometheus_client import Counter as CounterMetric
 
 from dormouse_operator.decide.pools.events import new_refusals, num_switches
 from dormouse_operator.decide.pools.plan import PoolPlan
+from dormouse_operator.decide.pools.rising import REASONS
 from dormouse_operator.model import PoolKey
 from dormouse_operator.model.pool_observed import PoolObserved
 from dormouse_operator.model.pools import SlotPhase
 
 _POOL = ["namespace", "pool"]
-_REASONS = ("WakeFailed", "WorkerSilent", "WakeTooSlow", "SlotTooSmall")  # of refused grants
 
 
 class PoolMetrics:
@@ -28,6 +28,12 @@ class PoolMetrics:
         )
         self._longest = Gauge(
             "dormouse_pool_longest_wait_seconds", "How long the first of them waits", _POOL, registry=registry
+        )
+        self._starving = Gauge(
+            "dormouse_pool_starving_members",
+            "Members with nothing awake that have waited longer than any should",
+            _POOL,
+            registry=registry,
         )
         self._switches = CounterMetric(
             "dormouse_pool_switches", "Times that another replica came to serve on a slot", _POOL, registry=registry
@@ -49,10 +55,11 @@ class PoolMetrics:
         waits_s = [(observed.now - since).total_seconds() for since, _ in plan.waiting.values()]
         self._waiting.labels(*place).set(len(waits_s))
         self._longest.labels(*place).set(max(waits_s, default=0.0))
+        self._starving.labels(*place).set(len(plan.decision.starving))
         if key not in self._known:  # from the start: a rate does not see a series' first value
             self._known.add(key)
             self._switches.labels(*place)
-            for reason in _REASONS:
+            for reason in REASONS:
                 self._refused.labels(*place, reason)
 
     def count(self, key: PoolKey, observed: PoolObserved, plan: PoolPlan) -> None:
@@ -69,7 +76,7 @@ class PoolMetrics:
         place = (key.namespace, key.name)
         for phase in SlotPhase:
             self._slots.remove(*place, phase.value)
-        for metric in (self._waiting, self._longest, self._switches):
+        for metric in (self._waiting, self._longest, self._starving, self._switches):
             metric.remove(*place)
-        for reason in _REASONS:
+        for reason in REASONS:
             self._refused.remove(*place, reason)

@@ -25,6 +25,7 @@ from grpc import aio
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
 from dormouse_gateway.testing.slices import SliceController
+from dormouse_kube.api import GPU_POOLS
 from localkube.packages import PROMETHEUS, ensure_package
 from localkube.progress import Progress
 from tests.faults.conftest import _NAMES, _NAMESPACES, _PATHS
@@ -100,12 +101,20 @@ async def release(plane, kube, toxiproxy, binaries, tmp_path, tiny_model):
     ):
         engine = {"device": "cpu", "dtype": "float32", "maxModelLen": 512, "maxNumSeqs": 4}
         await world.apply("tiny", replicas=2, engine=engine, lifecycle={**RESTLESS, "desiredState": "Active"})
+        await kube.apply(GPU_POOLS, idle_pool(namespace), field_manager="tests")
         await world.until(lambda: world.is_ready("tiny") and len(world.ready_pods("tiny")) == 2, timeout_s=120)
         ours = {"operator-a-0": metrics_port, "gateway-0": ports["metrics_port"]}
         targets = [Target(f"127.0.0.1:{port}", "system", pod) for pod, port in ours.items()]
         targets += [Target(worker.address, namespace, pod) for pod, worker in world.kubelet.workers.items()]
         prometheus.scrape(targets)
         yield Release(world, prometheus, rpc.InferenceStub(channel), f"http://127.0.0.1:{ports['http_port']}")
+
+
+def idle_pool(namespace):
+    """Return a pool without members: all that is said of it is that nothing happens."""
+    spec = {"slots": 1, "device": {"claim": {"deviceClassName": "gpu.example.com"}}}
+    kind = {"apiVersion": "inference.dormouse.dev/v1alpha1", "kind": "GpuPool"}
+    return {**kind, "metadata": {"namespace": namespace, "name": "idle"}, "spec": spec}
 
 
 @asynccontextmanager

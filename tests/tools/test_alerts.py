@@ -184,6 +184,42 @@ STORIES = [
         fires=[],
     ),
     Story(
+        "DormousePoolStarving",
+        {'dormouse_pool_starving_members{namespace="a",pool="shared"}': "0x4 2x20 0x20"},
+        quiet=[4, 8, 26],
+        fires=[11, 24],
+        labels={"namespace": "a", "pool": "shared"},
+    ),
+    Story(
+        "DormousePoolFouled",
+        {
+            'dormouse_pool_slots{namespace="a",pool="shared",phase="Fouled"}': "0x4 1x20 0x20",
+            'dormouse_pool_slots{namespace="a",pool="shared",phase="Held"}': "3x4 2x20 3x20",
+        },
+        quiet=[4, 8, 26],
+        fires=[11, 24],
+        labels={"namespace": "a", "pool": "shared"},
+    ),
+    Story(
+        "DormousePoolThrashing",
+        {
+            'dormouse_pool_slots{namespace="a",pool="shared",phase="Yielding"}': "0x9 1x60 0x60",
+            'dormouse_pool_slots{namespace="a",pool="shared",phase="Held"}': "2x9 1x60 2x60",
+        },
+        quiet=[9, 20, 90],
+        fires=[35, 69],
+        labels={"namespace": "a", "pool": "shared"},
+    ),
+    Story(
+        "DormousePoolThrashing",
+        {
+            'dormouse_pool_slots{namespace="a",pool="shared",phase="Granting"}': "0x9 1x5 0x100",
+            'dormouse_pool_slots{namespace="a",pool="shared",phase="Held"}': "1x9 0x5 1x100",
+        },
+        quiet=[20, 30, 60],  # one engine that starts for five minutes
+        fires=[],
+    ),
+    Story(
         "DormouseErrorBudgetBurnFast",
         {
             'dormouse_gateway_requests_total{model="a/m",code="OK",method="Generate"}': "0+100x300",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tools.dashboards.model import Dashboard, Panel
 from tools.dashboards.promql import (
     DEPLOYMENT,
+    IN_NAMESPACE,
     NAMESPACE,
     OF_DEPLOYMENT,
     OF_MODEL,
@@ -19,7 +20,7 @@ _ALL_RELEASES = "{}"  # the operator counts these over all deployments
 SLEEPING = Dashboard(
     "dormouse-sleep",
     "Sleep, wake and memory",
-    "Who sleeps, how long waking takes, who waits for it, and what sleepers keep.",
+    "Who sleeps, how long waking takes, who waits for it, how pools take turns, and what sleepers keep.",
     [NAMESPACE, DEPLOYMENT],
     {
         "Who sleeps": (
@@ -74,6 +75,41 @@ SLEEPING = Dashboard(
                 "reqps",
                 {"{{reason}}": rate("dormouse_rejected_total", "reason", "{}")},
                 "Requests that the gateways refused by themselves. Over all models.",
+            ),
+        ),
+        "Pools": (
+            Panel(
+                "Slots by phase",
+                "short",
+                {"{{pool}} {{phase}}": total("dormouse_pool_slots", "pool, phase", IN_NAMESPACE)},
+                "Held serves; Granting and Yielding change hands; Fouled is given to nobody.",
+            ),
+            Panel(
+                "Switches per second",
+                "ops",
+                {"{{pool}}": rate("dormouse_pool_switches_total", "pool", IN_NAMESPACE)},
+                "Times that another replica came to serve on a slot.",
+            ),
+            Panel(
+                "Members that wait for a slot",
+                "short",
+                {
+                    "waiting {{pool}}": total("dormouse_pool_waiting_members", "pool", IN_NAMESPACE),
+                    "starving {{pool}}": total("dormouse_pool_starving_members", "pool", IN_NAMESPACE),
+                },
+                "Starving ones have nothing awake, and have waited longer than any should.",
+            ),
+            Panel(
+                "Longest wait for a slot",
+                "s",
+                {"{{pool}}": total("dormouse_pool_longest_wait_seconds", "pool", IN_NAMESPACE, function="max")},
+                "Of the members that wait now.",
+            ),
+            Panel(
+                "Grants that brought nobody to serve, per second",
+                "ops",
+                {"{{pool}} {{reason}}": rate("dormouse_pool_refused_grants_total", "pool, reason", IN_NAMESPACE)},
+                "By reason; each is tried again, later each time.",
             ),
         ),
         "Memory": (

@@ -30,6 +30,7 @@ from dormouse_operator.model.pools import (
 
 FAILED, GONE, GONE_SILENT = "WakeFailed", "WorkerGone", "WorkerSilent"
 TOO_SLOW, TOO_SMALL, REFUSED = "WakeTooSlow", "SlotTooSmall", "WakeRefused"
+REASONS = (FAILED, GONE, GONE_SILENT, TOO_SLOW, TOO_SMALL, REFUSED)  # of refusals, all that there are
 
 
 def rise(slot: Slot, tenants: Tenants, demands: Demands, policy: PoolPolicy, now: datetime) -> Step:
