@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dormouse_gateway.openai.messages.schemas import COUNT_REQUEST, MESSAGES_REQUEST
+from dormouse_gateway.openai.responses.schemas import RESPONSES_REQUEST
 from dormouse_gateway.openai.schemas import CHAT_REQUEST, COMPLETION_REQUEST
 from dormouse_gateway.openai.tokens import DETOKENIZE_REQUEST, TOKENIZE_REQUEST
 
@@ -85,14 +86,20 @@ _COMPLETION_ANSWER = _answer(
     _with(_object(index=_NUMBER, text=_TEXT, logprobs=_or_null(_LOGPROBS), finish_reason=_FINISH), **_PROMPT),
 )
 _TOKENS = _object(count=_NUMBER, max_model_len=_NUMBER, tokens=_array(_NUMBER), token_strs=_or_null(_array(_TEXT)))
-_BLOCK = _object(type={"const": "text"}, text=_TEXT)
+_BLOCK = {
+    "anyOf": [
+        _object(type={"const": "text"}, text=_TEXT),
+        _object(type={"const": "thinking"}, thinking=_TEXT, signature=_TEXT),
+        _object(type={"const": "tool_use"}, id=_TEXT, name=_TEXT, input={"type": "object"}),
+    ]
+}
 _MESSAGE = _object(
     id=_TEXT,
     type={"const": "message"},
     role={"const": "assistant"},
     model=_TEXT,
     content=_array(_BLOCK),
-    stop_reason={"enum": ["end_turn", "max_tokens", "stop_sequence"]},
+    stop_reason={"enum": ["end_turn", "max_tokens", "stop_sequence", "tool_use"]},
     stop_sequence=_or_null(_TEXT),
     usage=_object(
         input_tokens=_NUMBER,
@@ -101,6 +108,24 @@ _MESSAGE = _object(
         output_tokens=_NUMBER,
     ),
 )
+_ITEM = _object(id=_TEXT, type={"enum": ["message", "reasoning", "function_call"]}, status=_TEXT)
+_RESPONSE = _object(
+    id=_TEXT,
+    object={"const": "response"},
+    created_at=_NUMBER,
+    model=_TEXT,
+    status={"enum": ["completed", "incomplete"]},
+    error=_NULL,
+    incomplete_details=_or_null(_object(reason={"const": "max_output_tokens"})),
+    output=_array(_ITEM | {"additionalProperties": True}),
+    usage=_object(
+        input_tokens=_NUMBER,
+        input_tokens_details=_object(cached_tokens=_NUMBER, cache_write_tokens=_NUMBER),
+        output_tokens=_NUMBER,
+        output_tokens_details=_object(reasoning_tokens=_NUMBER),
+        total_tokens=_NUMBER,
+    ),
+) | {"additionalProperties": True}  # what the request said comes back
 _ANTHROPICS_ERROR = _object(type={"const": "error"}, error=_object(type=_TEXT, message=_TEXT), request_id=_TEXT)
 _REQUEST_ID: Json = {"x-request-id": {"description": "The client's, else drawn.", "schema": _TEXT}}
 _RETRY: Json = {"retry-after": {"description": "Seconds.", "schema": _NUMBER, "required": True}}
@@ -179,6 +204,13 @@ def document() -> Json:
                 CHAT_REQUEST,
                 _CHAT_ANSWER,
                 events.format("chat.completion.chunk"),
+            ),
+            "/v1/responses": _post(
+                "createResponse",
+                "Answer a conversation, of which nothing is stored.",
+                RESPONSES_REQUEST,
+                _RESPONSE,
+                "With stream: OpenAI's events, from response.created to response.completed. Comments while it waits.",
             ),
             "/v1/messages": _post(
                 "createMessage",

@@ -15,6 +15,9 @@ from dormouse_gateway.openai.mapping import Body, to_chat, to_completion
 from dormouse_gateway.openai.messages.form import message_form
 from dormouse_gateway.openai.messages.mapping import count, to_message
 from dormouse_gateway.openai.messages.schemas import COUNT_REQUEST, MESSAGES_REQUEST
+from dormouse_gateway.openai.responses.form import response_form
+from dormouse_gateway.openai.responses.mapping import to_response
+from dormouse_gateway.openai.responses.schemas import RESPONSES_REQUEST
 from dormouse_gateway.openai.schemas import CHAT_REQUEST, COMPLETION_REQUEST
 from dormouse_gateway.openai.shapes import Json
 from dormouse_gateway.openai.texts import WorkerTexts
@@ -126,6 +129,22 @@ COUNT_DOOR = QuestionDoor(
     words=anthropic_body,
     answer=count,
 )
-TEXT_DOORS = (CHAT_DOOR, COMPLETION_DOOR, MESSAGES_DOOR)
+RESPONSES_DOOR = TextDoor(
+    path="/v1/responses",
+    schema=RESPONSES_REQUEST,
+    refused=refused.RESPONSES,
+    names={
+        "prompt": ("input",),
+        "chat.messages": ("input",),
+        "chat.tools": ("tools",),
+        "chat.template_args": ("reasoning",),
+        "structured_outputs": ("text",),
+        "answer_parsing": ("tool_choice", "tools"),
+        "max_tokens": ("max_output_tokens",),
+    },
+    to_wish=to_response,
+    form=response_form,
+)
+TEXT_DOORS = (CHAT_DOOR, COMPLETION_DOOR, RESPONSES_DOOR, MESSAGES_DOOR)
 QUESTION_DOORS = (TOKENIZE_DOOR, DETOKENIZE_DOOR, COUNT_DOOR)
 DOORS: tuple[Door, ...] = (*TEXT_DOORS, *QUESTION_DOORS)

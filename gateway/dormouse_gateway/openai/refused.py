@@ -68,8 +68,4 @@ MESSAGES: Mapping[str, str] = {
     "billing_policy": "nothing is billed",
     "thread": "nothing is stored: send the whole conversation",
     "output_format": "use output_config.format",
-    "context_management": "the conversation is used as it is sent",
-    "betas": "send them as the header anthropic-beta",
-    "tools": "calls are not told apart from text yet",
-    "tool_choice": "calls are not told apart from text yet",
 }

@@ -3,7 +3,7 @@
 # ruff: noqa: N802  the method names are those of the .proto file
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from dormouse_api.v1 import inference_pb2 as pb
@@ -23,6 +23,7 @@ class TalkingWorker(FakeWorker):
     """Says the words of `tokens`, each choice as all others; knows usage and, where asked for, log-probabilities."""
 
     matched_stop: str | None = None  # the stop string that ends each choice
+    parts: Mapping[int, Sequence[pb.AnswerPart]] | None = None  # what the n-th token says; None = not told apart
 
     async def Generate(self, request: pb.GenerateRequest, context: Any) -> AsyncIterator[pb.GenerateResponse]:
         """Stream one message per token; the last one of each choice says why it ended."""
@@ -67,6 +68,9 @@ class TalkingWorker(FakeWorker):
         message = pb.GenerateResponse(
             text=word(token_id), token_ids=[token_id], choice_index=choice, completion_tokens=count
         )
+        if self.parts is not None:
+            message.parsed = True
+            message.parts.extend(self.parts.get(count, ()))
         if params.HasField("logprobs"):
             message.logprobs.append(_position(token_id, params.logprobs))
         if params.HasField("prompt_logprobs") and count == 1:

@@ -4,9 +4,18 @@ import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
+from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.openai.testing import TalkingWorker
 
 HI = [{"role": "user", "content": "hi"}]
+TOLD_APART = {
+    1: [pb.AnswerPart(reasoning="Hm.")],
+    2: [pb.AnswerPart(content="I look.")],
+    3: [
+        pb.AnswerPart(call=pb.ToolCall(index=0, name="look")),
+        pb.AnswerPart(arguments=pb.ToolCallArguments(index=0, json='{"where": "out"}')),
+    ],
+}
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from dormouse_gateway.openai.reading import MAX_DEPTH
 from dormouse_gateway.router import Router
 
 CHAT, COMPLETIONS, TOKENIZE, DETOKENIZE = "/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"
-MESSAGES = "/v1/messages"
+RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 GOOD = {
@@ -34,6 +34,18 @@ GOOD = {
     COMPLETIONS: {"model": "tiny", "prompt": "a", "logit_bias": {"1": 1}, "stop": ["a"]},
     TOKENIZE: {"model": "tiny", "messages": [{"role": "user", "content": "a"}], "return_token_strs": True},
     DETOKENIZE: {"model": "tiny", "tokens": [1, 2]},
+    RESPONSES: {
+        "model": "tiny",
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "a"}]},
+            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "a"}]},
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "a"},
+        ],
+        "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}],
+        "tool_choice": {"type": "function", "name": "f"},
+        "text": {"format": {"type": "text"}},
+    },
     MESSAGES: {
         "model": "tiny",
         "max_tokens": 9,
@@ -45,6 +57,8 @@ GOOD = {
         ],
         "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": {"type": "object"}}},
         "thinking": {"type": "enabled", "budget_tokens": 9},
+        "tools": [{"name": "f", "input_schema": {"type": "object"}}],
+        "tool_choice": {"type": "tool", "name": "f"},
     },
 }
 FIELDS = {door.path: sorted(door.schema["properties"]) for door in DOORS}

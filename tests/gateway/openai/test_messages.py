@@ -5,13 +5,15 @@ import grpc
 import pytest
 
 from dormouse_api.status import CallError
+from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.clients.salts import presented_key
 from dormouse_gateway.openai.headers import to_metadata
 from dormouse_gateway.testing.workers import set_ready
 from tests.gateway.clients.test_keys import write_key
-from tests.gateway.openai.conftest import HI
+from tests.gateway.openai.conftest import HI, TOLD_APART
 
 ASK = {"model": "tiny", "max_tokens": 9, "messages": HI}
+TOOL = {"name": "look", "description": "Looks.", "input_schema": {"type": "object"}}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
 
@@ -139,15 +141,96 @@ async def test_calls_and_their_results_are_turns_as_templates_know_them(claude, 
         ("tool", "Error: no", "c2"),
         ("user", "And?", ""),
     ]
+    assert chat.messages[1].reasoning_content == "Hm."
     call = chat.messages[1].tool_calls[0]
     assert (call["id"], call["function"]["name"], call["function"]["arguments"]["where"]) == ("c1", "look", "out")
     assert not chat.continue_final_message
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_thoughts_text_and_calls_are_blocks_in_their_order(claude, worker, stream):
+    worker.parts = TOLD_APART
+    if stream:
+        async with claude.messages.stream(**ASK, tools=[TOOL]) as events:
+            answer = await events.get_final_message()
+    else:
+        answer = await claude.messages.create(**ASK, tools=[TOOL])
+    thought, text, call = answer.content
+    assert (thought.type, thought.thinking, text.type, text.text) == ("thinking", "Hm.", "text", "I look.")
+    assert (call.type, call.name, call.input) == ("tool_use", "look", {"where": "out"})
+    assert call.id
+    assert answer.stop_reason == "tool_use"
+
+
+async def test_each_block_ends_before_the_next_begins(claude, worker):
+    worker.parts = TOLD_APART
+    events = [event async for event in await claude.messages.create(**ASK, tools=[TOOL], stream=True)]
+    told = [(event.index, event.type.removeprefix("content_block_")) for event in events[1:-2]]
+    assert told == [(index, name) for index in range(3) for name in ("start", "delta", "stop")]
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        ({"type": "auto"}, pb.AnswerParsing(reasoning=True, tool_calls=True)),
+        ({"type": "any"}, pb.AnswerParsing(reasoning=True, tool_calls=True, any_function=True)),
+        ({"type": "tool", "name": "look"}, pb.AnswerParsing(reasoning=True, tool_calls=True, function="look")),
+        (
+            {"type": "auto", "disable_parallel_tool_use": True},
+            pb.AnswerParsing(reasoning=True, tool_calls=True, single_call=True),
+        ),
+        ({"type": "none"}, pb.AnswerParsing(reasoning=True)),
+    ],
+)
+async def test_tools_and_the_choice_among_them_reach_the_worker(claude, worker, choice, expected):
+    await claude.messages.create(**ASK, tools=[TOOL], tool_choice=choice)
+    request = worker.seen[0].request
+    assert request.answer_parsing == expected
+    assert [tool["function"]["name"] for tool in request.chat.tools] == (["look"] if expected.tool_calls else [])
+
+
+async def test_tools_count_as_tokens_too(claude, worker):
+    await claude.messages.count_tokens(model="tiny", messages=HI, tools=[TOOL])
+    assert worker.seen[0].request.chat.tools[0]["function"]["parameters"]["type"] == "object"
 
 
 async def test_the_assistants_last_turn_is_gone_on_with(claude, worker):
     await claude.messages.create(**ASK | {"messages": [*HI, {"role": "assistant", "content": "It is"}]})
     assert chat_of(worker).continue_final_message
     assert not chat_of(worker).HasField("add_generation_prompt")
+
+
+async def test_a_coding_agents_request_is_answered(claude, worker):
+    """Everything that Claude Code sends of its own accord."""
+    stream = await claude.messages.create(
+        model="tiny",
+        max_tokens=32_000,
+        stream=True,
+        system=[{"type": "text", "text": "You are kind.", "cache_control": {"type": "ephemeral", "ttl": "1h"}}],
+        messages=[
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "<system-reminder>a</system-reminder>"},
+                    {"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}},
+                ],
+            }
+        ],
+        tools=[TOOL | {"input_schema": {"$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object"}}],
+        metadata={"user_id": "user_1_account__session_2"},
+        thinking={"type": "adaptive", "budget_tokens": 0},
+        output_config={"effort": "medium"},
+        extra_body={
+            "temperature": 1,
+            "betas": ["interleaved-thinking-2025-05-14"],
+            "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        },
+        extra_query={"beta": "true"},
+        extra_headers={"anthropic-beta": "claude-code-20250219,interleaved-thinking-2025-05-14", "x-app": "cli"},
+    )
+    assert [event.type async for event in stream][-1] == "message_stop"
+    args = chat_of(worker).template_args
+    assert (args["reasoning_effort"], args["enable_thinking"]) == ("medium", True)
 
 
 async def test_tokens_are_counted_of_the_same_conversation_without_making_any(claude, worker):
@@ -190,8 +273,9 @@ async def test_a_workers_refusal_is_anthropics_error_also_of_a_stream(claude, wo
     ("body", "words"),
     [
         ({"max_tokens": 0}, "max_tokens is 0"),
-        ({"tools": []}, "tools is not supported"),
-        ({"context_management": {}}, "context_management is not supported"),
+        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, r"tools\[0\]"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice is set without tools"),
+        ({"context_management": {"edits": [{"type": "compact_20260112"}]}}, r"context_management.edits\[0\].type"),
         ({"nonsense": 1}, "nonsense is not supported"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, r"messages\[0\].content\[0\].type"),
         ({"stop_sequences": ["a"] * 5}, "stop_sequences is 5 items"),

@@ -5,9 +5,10 @@ from anthropic.types import MessageCountTokensParams
 from anthropic.types import message_create_params as message
 from openai.types import completion_create_params as completion
 from openai.types.chat import completion_create_params as chat
+from openai.types.responses import response_create_params as response
 
 from dormouse_gateway.openai.checking import check
-from dormouse_gateway.openai.doors import CHAT_DOOR, COMPLETION_DOOR, COUNT_DOOR, DOORS, MESSAGES_DOOR
+from dormouse_gateway.openai.doors import CHAT_DOOR, COMPLETION_DOOR, COUNT_DOOR, DOORS, MESSAGES_DOOR, RESPONSES_DOOR
 from dormouse_gateway.openai.errors import ApiError
 from dormouse_gateway.openai.reading import read_body
 from tools.pages.http import rows
@@ -15,6 +16,7 @@ from tools.pages.http import rows
 KNOWN = {
     CHAT_DOOR.path: chat.CompletionCreateParamsStreaming,
     COMPLETION_DOOR.path: completion.CompletionCreateParamsStreaming,
+    RESPONSES_DOOR.path: response.ResponseCreateParamsStreaming,
     MESSAGES_DOOR.path: message.MessageCreateParamsStreaming,
     COUNT_DOOR.path: MessageCountTokensParams,
 }

@@ -9,7 +9,8 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.openai.sampling import begin
 from dormouse_gateway.openai.structured import constrain_to
 from dormouse_gateway.openai.texts import WorkerTexts
-from dormouse_gateway.openai.turns import call, joined, with_one_beginning
+from dormouse_gateway.openai.tools import offered, parsing
+from dormouse_gateway.openai.turns import call, joined, tool, with_one_beginning
 from dormouse_gateway.openai.wish import Wish, check_size, checked
 
 Body = Mapping[str, Any]
@@ -24,6 +25,7 @@ def to_message(body: Body, request_id: str) -> Wish:
     if form := _output(body).get("format"):
         constrain_to(params, form)
     request.chat.CopyFrom(chat_of(body))
+    request.answer_parsing.CopyFrom(parsing(_tools(body)))
     is_stream = bool(body.get("stream"))
     return Wish(checked([request], is_stream=is_stream), is_stream)
 
@@ -39,13 +41,29 @@ def chat_of(body: Body) -> pb.Chat:
     """Return the conversation."""
     turns = [turn for said in body["messages"] for turn in _turns(said["role"], said["content"])]
     system = _system(body.get("system", ""))
-    chat = pb.Chat(messages=with_one_beginning([*system, *turns]))
+    chat = pb.Chat(messages=with_one_beginning([*system, *turns]), tools=map(tool, offered(_tools(body))))
     chat.continue_final_message = turns[-1].role == "assistant" and not turns[-1].tool_calls
     if effort := _output(body).get("effort"):
         chat.template_args.update({"reasoning_effort": effort})
     if "thinking" in body:
         chat.template_args.update({"enable_thinking": body["thinking"]["type"] != "disabled"})
     return chat
+
+
+def _tools(body: Body) -> Body:
+    """Return tools and choice in the form in which a chat has them."""
+    chosen = body.get("tool_choice", {"type": "auto"})
+    named = {"type": "function", "function": {"name": chosen.get("name")}}
+    return {
+        "tools": [{"function": _function(one)} for one in body.get("tools", ())],
+        "tool_choice": {"auto": "auto", "none": "none", "any": "required", "tool": named}[chosen["type"]],
+        "parallel_tool_calls": not chosen.get("disable_parallel_tool_use"),
+    }
+
+
+def _function(said: Body) -> Body:
+    strict = {"strict": True} if said.get("strict") else {}
+    return {"name": said["name"], "description": said.get("description"), "parameters": said["input_schema"]} | strict
 
 
 def _output(body: Body) -> Body:
@@ -64,6 +82,8 @@ def _turns(role: str, content: Any) -> Iterator[pb.ChatMessage]:
     results = [block for block in blocks if block["type"] == "tool_result"]
     yield from map(_result, results)
     turn = pb.ChatMessage(role=role, content=joined([block for block in blocks if block["type"] == "text"]))
+    if thoughts := [{"text": block["thinking"]} for block in blocks if block["type"] == "thinking"]:
+        turn.reasoning_content = joined(thoughts)
     turn.tool_calls.extend(
         call(block["name"], block["input"], block["id"]) for block in blocks if block["type"] == "tool_use"
     )

@@ -49,17 +49,43 @@ _BLOCKS = array(one_of(_TEXT, _TOOL_USE, _TOOL_RESULT, _THINKING, _REDACTED), MA
 _TURN = fields(
     {"role": {"enum": ["user", "assistant", "system"]}, "content": one_of(text(), _BLOCKS)}, "role", "content"
 )
+_DISPLAY = or_null({"enum": ["summarized", "omitted"]})
 _THINKS = one_of(
     kind("disabled", {}),
-    kind("enabled", {"budget_tokens": integer(0, MAX_TOKENS), "display": or_null(text())}),
-    kind("adaptive", {"display": or_null(text())}),
-    description="disabled or not: the template's variable enable_thinking. A budget is not kept: use max_tokens.",
+    kind("enabled", {"budget_tokens": integer(0, MAX_TOKENS), "display": _DISPLAY}),
+    kind("adaptive", {"budget_tokens": integer(0, MAX_TOKENS), "display": _DISPLAY}),
+    description="disabled or not: the template's variable enable_thinking. Thoughts are told whole; no budget is kept.",
+)
+_PARALLEL: Mapping[str, Json] = {"disable_parallel_tool_use": or_null(BOOLEAN)}
+_TOOLS = array(
+    fields(
+        {
+            "type": or_null({"enum": ["custom"]}),
+            "name": text(1, MAX_NAME_CHARS),
+            "description": or_null(text()),
+            "input_schema": FREE,
+            "strict": or_null(BOOLEAN),
+            "eager_input_streaming": or_null(BOOLEAN),
+            **_CACHED,
+        },
+        "name",
+        "input_schema",
+    ),
+    MAX_TOOLS,
+)
+_CHOICE = one_of(
+    kind("auto", _PARALLEL),
+    kind("any", _PARALLEL),
+    kind("tool", {"name": text(1, MAX_NAME_CHARS), **_PARALLEL}, "name"),
+    kind("none", {}),
+    description="any, tool: the answer is bound to calls whose arguments fit. none: the template gets no tools.",
 )
 _FORMAT = kind("json_schema", {"schema": FREE}, "schema")
 _OUTPUT = fields({"effort": or_null(text(1, 32)), "format": or_null(_FORMAT)}) | {
     "description": "effort: the template's variable reasoning_effort. format: a schema that the answer has to fit."
 }
 
+_KEEPS_ALL = kind("clear_thinking_20251015", {"keep": {"enum": ["all"]}}, "keep")
 _REQUIRED: Mapping[str, Json] = {
     "model": MODEL,
     "messages": array(_TURN, MAX_CHAT_MESSAGES, least=1)
@@ -69,7 +95,13 @@ _PROMPT: Mapping[str, Json] = {
     "system": one_of(text(), _TEXTS, description="The first turn. What clients send there for billing is left out."),
     "thinking": _THINKS,
     "output_config": _OUTPUT,
+    "tools": _TOOLS | {"description": "Tools of the client. Rendered by the model's template."},
+    "tool_choice": _CHOICE,
     "cache_control": _CACHE_CONTROL,
+    "context_management": unused(
+        fields({"edits": array(_KEEPS_ALL, MAX_TOOLS)}), "what keeps all thoughts is taken, other edits are refused."
+    ),
+    "betas": unused(array(text(0, MAX_NAME_CHARS), MAX_TOOLS), "names of features switch nothing on."),
     "speed": unused({"enum": ["standard"]}, "there is one."),
     "user_profile_id": unused(text(0, MAX_NAME_CHARS), "who asks is told by the API key."),
     "workspace_id": unused(text(0, MAX_NAME_CHARS), "who asks is told by the API key."),
