@@ -266,7 +266,7 @@ class WorkerStatus(_message.Message):
 
     @_builtins.property
     def last_sleep_phases(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """seconds by phase: save, drop"""
+        """seconds by phase: save, drop; of level 3: end"""
 
     @_builtins.property
     def last_wake_phases(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:

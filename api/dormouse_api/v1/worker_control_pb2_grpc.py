@@ -198,10 +198,11 @@ class WorkerControlServicer:
 
     def GrantDevice(self, request, context):
         """Lets a worker of a pool (--device-grants) use the device, until RevokeDevice or the end of the container. Without
-        a grant no engine process is there, and InitializeCache, PrepareWakeUp and WakeUp are FAILED_PRECONDITION. The
+        a grant no engine process is started, and InitializeCache, PrepareWakeUp and WakeUp are FAILED_PRECONDITION. The
         same slot epoch again changes nothing. FAILED_PRECONDITION, with nothing changed: the worker was started without
-        --device-grants, a slot epoch below the highest seen, another instance than the front's, another device than the
-        worker sees, or other bytes or another slot than the grant of this slot epoch has.
+        --device-grants, a slot epoch below the highest seen or at which a grant was taken back, another instance than the
+        front's, another device than its engine was started on, or other words than the grant of this slot epoch has. An
+        engine that sees another device than the granted one does not load: FAILED, WrongDevice.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -65,10 +65,11 @@ class WorkerControlStub:
     """
     GrantDevice: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.GrantDeviceRequest, _worker_control_pb2.WorkerStatus]
     """Lets a worker of a pool (--device-grants) use the device, until RevokeDevice or the end of the container. Without
-    a grant no engine process is there, and InitializeCache, PrepareWakeUp and WakeUp are FAILED_PRECONDITION. The
+    a grant no engine process is started, and InitializeCache, PrepareWakeUp and WakeUp are FAILED_PRECONDITION. The
     same slot epoch again changes nothing. FAILED_PRECONDITION, with nothing changed: the worker was started without
-    --device-grants, a slot epoch below the highest seen, another instance than the front's, another device than the
-    worker sees, or other bytes or another slot than the grant of this slot epoch has.
+    --device-grants, a slot epoch below the highest seen or at which a grant was taken back, another instance than the
+    front's, another device than its engine was started on, or other words than the grant of this slot epoch has. An
+    engine that sees another device than the granted one does not load: FAILED, WrongDevice.
     """
     RevokeDevice: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.RevokeDeviceRequest, _worker_control_pb2.WorkerStatus]
     """Takes the grant back. FAILED_PRECONDITION, with nothing changed: the worker holds memory (it is neither ASLEEP nor
@@ -130,10 +131,11 @@ class WorkerControlAsyncStub(WorkerControlStub):
     """
     GrantDevice: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.GrantDeviceRequest, _worker_control_pb2.WorkerStatus]  # type: ignore[assignment]
     """Lets a worker of a pool (--device-grants) use the device, until RevokeDevice or the end of the container. Without
-    a grant no engine process is there, and InitializeCache, PrepareWakeUp and WakeUp are FAILED_PRECONDITION. The
+    a grant no engine process is started, and InitializeCache, PrepareWakeUp and WakeUp are FAILED_PRECONDITION. The
     same slot epoch again changes nothing. FAILED_PRECONDITION, with nothing changed: the worker was started without
-    --device-grants, a slot epoch below the highest seen, another instance than the front's, another device than the
-    worker sees, or other bytes or another slot than the grant of this slot epoch has.
+    --device-grants, a slot epoch below the highest seen or at which a grant was taken back, another instance than the
+    front's, another device than its engine was started on, or other words than the grant of this slot epoch has. An
+    engine that sees another device than the granted one does not load: FAILED, WrongDevice.
     """
     RevokeDevice: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.RevokeDeviceRequest, _worker_control_pb2.WorkerStatus]  # type: ignore[assignment]
     """Takes the grant back. FAILED_PRECONDITION, with nothing changed: the worker holds memory (it is neither ASLEEP nor
@@ -252,10 +254,11 @@ class WorkerControlServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_worker_control_pb2.WorkerStatus, _abc.Awaitable[_worker_control_pb2.WorkerStatus]]:
         """Lets a worker of a pool (--device-grants) use the device, until RevokeDevice or the end of the container. Without
-        a grant no engine process is there, and InitializeCache, PrepareWakeUp and WakeUp are FAILED_PRECONDITION. The
+        a grant no engine process is started, and InitializeCache, PrepareWakeUp and WakeUp are FAILED_PRECONDITION. The
         same slot epoch again changes nothing. FAILED_PRECONDITION, with nothing changed: the worker was started without
-        --device-grants, a slot epoch below the highest seen, another instance than the front's, another device than the
-        worker sees, or other bytes or another slot than the grant of this slot epoch has.
+        --device-grants, a slot epoch below the highest seen or at which a grant was taken back, another instance than the
+        front's, another device than its engine was started on, or other words than the grant of this slot epoch has. An
+        engine that sees another device than the granted one does not load: FAILED, WrongDevice.
         """
 
     @_abc_1.abstractmethod

@@ -244,7 +244,8 @@ class Worker:
         self.grants.end()
         if not self.is_ending and self.wants_engine:
             self.died_in = self.board.state
-            self.board.restart()
+            if self.grants.starts_again(self.died_in):  # else it stays ASLEEP until its process is gone, then STANDBY
+                self.board.restart()
         self.requests.fail_all("the engine of this worker died" if not self.is_ending else "the worker shut down")
 
     def on_death(self, exit_code: int, last_words: str) -> None:

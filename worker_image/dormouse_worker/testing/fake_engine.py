@@ -31,6 +31,7 @@ from dormouse_worker.common.ipc import (
     decode_front,
     encode_frame,
 )
+from dormouse_worker.common.lifecycle import why_not
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.sleep_state import SleepState
 from dormouse_worker.engine.testing import make_report
@@ -138,6 +139,8 @@ class FakeEngine:
             return [CommandResult(command_id, *self.script.refusals[command.method])]
         if command.method == self.script.hangs_at:
             return []
+        if why := why_not(type(command).__name__, self.status.state, self.status.sleep_level):
+            return [CommandResult(command_id, "WrongState", why)]
         done = CommandResult(command_id, value=self.script.values.get(command.method, ""))
         if isinstance(command, PrepareWakeUp):
             done = CommandResult(command_id, value=self.script.missing_bytes)
@@ -154,7 +157,7 @@ class FakeEngine:
             sleep_state = self._slumber_after(command)
             depth = {"sleep_level": sleep_state.level, "sleeping_tags": sleep_state.tags}
             return [self._change(State.ASLEEP, num_gpu_blocks=0, **depth, **fields)]
-        if isinstance(command, WakeUp):
+        if isinstance(command, WakeUp) and self.status.state is not State.READY:
             awake = {"sleep_level": 0, "sleeping_tags": (), "num_gpu_blocks": 50, "last_wake_seconds": 1.5}
             return [self._change(State.WAKING), self._change(State.READY, **awake)]
         return []

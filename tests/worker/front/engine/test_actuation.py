@@ -9,7 +9,7 @@ import pytest
 
 from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_worker.common.commands import InitializeCache, PrepareWakeUp, SaveShardedState, Sleep, WakeUp
-from dormouse_worker.common.ipc import State
+from dormouse_worker.common.ipc import CommandRequest, State
 from dormouse_worker.testing.fake_engine import Script
 
 Code = grpc.StatusCode
@@ -103,6 +103,22 @@ async def test_what_an_operator_drained_stays_closed_after_a_refused_sleep(open_
         await house.operate("Drain")
         await house.refusal(house.operate("Sleep", level=1))
         assert await state(house) == DRAINING
+
+
+async def test_a_wake_while_the_engine_falls_asleep_comes_after_it(open_house):
+    async with open_house(Script(hangs_at="sleep")) as house:
+        sleeping = asyncio.create_task(house.operate("Sleep", level=1))
+        told = await house.engine.until_received(
+            lambda message: isinstance(message, CommandRequest) and message.command.method == "sleep"
+        )
+        waking = asyncio.create_task(house.operate("WakeUp", epoch=2))
+        await house.front.worker.changes.until(lambda: house.front.worker.epoch == 2)
+        assert await state(house) == DRAINING, "nobody is let in meanwhile"
+        house.engine.engine.script = Script()
+        house.engine.say(*house.engine.engine.handle(told))
+        await sleeping
+        assert (await waking).state == READY
+        assert await house.collect()
 
 
 async def test_asleep_already_is_prepared(house):

@@ -244,3 +244,12 @@ async def test_the_end_of_no_engine_is_nothing():
     await link.until_ended()
     await link.end()
     assert not link.is_alive
+
+
+async def test_an_engine_that_nobody_wants_by_the_time_is_not_started(tmp_path):
+    engine = InProcessEngine()
+    link = EngineLink(engine.spawn, Events(), ManualClock())
+    assert not await link.start(tmp_path / "s", lambda: False)
+    assert (link.is_alive, engine.is_spawned) == (False, False)
+    assert await link.start(tmp_path / "s", lambda: True)
+    await link.stop()

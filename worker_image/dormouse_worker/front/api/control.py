@@ -78,7 +78,7 @@ class ControlService(rpc.WorkerControlServicer):
         self._worker.take_epoch(request.epoch)
         self._worker.grants.require("InitializeCache")
         await self._run(commands.InitializeCache(request.num_gpu_blocks, request.num_cpu_blocks))
-        self._worker.reopen()
+        self._actuation.reopen()
         return self._worker.status()
 
     @answered

@@ -35,13 +35,14 @@ _OPEN = frozenset({State.READY, State.DRAINING})
 
 
 class Actuation:
-    """Owns the preparation under way, of which there is at most one."""
+    """Owns the preparation under way, of which there is at most one, and whether the engine was told to sleep."""
 
     def __init__(self, worker: Worker, turns: CommandQueue) -> None:
         self._worker = worker
         self._turns = turns
         self._standby = Standby(worker, turns)
         self._prepared: asyncio.TimerHandle | None = None  # ends it
+        self._falls_asleep = False  # the engine was told; nobody is let in until it has answered
 
     def __repr__(self) -> str:
         return f"Actuation({'prepared' if self._prepared else 'nothing prepared'})"
@@ -62,7 +63,7 @@ class Actuation:
             self._check_counter(request_counter)
             was_prepared = self._forget_preparation()
             await self._close(must_abort=must_abort, reopens=was_prepared)
-            self._expect_second_phase("Sleep", self._worker.reopen)
+            self._expect_second_phase("Sleep", self.reopen)
         return self._worker.requests.num_accepted
 
     async def sleep(self, command: Sleep, *, must_abort: bool) -> None:
@@ -132,10 +133,16 @@ class Actuation:
             self._standby.leave()
         if worker.board.state in RISING:
             return
-        worker.reopen()
-        require(worker, "WakeUp")
+        self.reopen()
+        if not self._falls_asleep:
+            require(worker, "WakeUp")
         if worker.board.state is not State.READY:
-            await self._turns.run(partial(worker.command, command))
+            await self._turns.run(partial(self._wake_unless_ready, command))
+
+    def reopen(self) -> None:
+        """Let callers in again, unless the engine was told to sleep."""
+        if not self._falls_asleep:
+            self._worker.reopen()
 
     def take_over(self) -> bool:
         """Let nobody in, for whoever goes on from here instead of us; return whether a failure of his reopens."""
@@ -169,7 +176,7 @@ class Actuation:
             self._require_drained()
         except BaseException:  # hanging up is a cancellation
             if reopens:
-                worker.reopen()
+                self.reopen()
             raise
         return reopens
 
@@ -194,11 +201,20 @@ class Actuation:
         if self._worker.board.state is State.ASLEEP:  # another Sleep was faster
             return
         try:
+            self._require_drained()  # again: it waited for its turn
+            self._falls_asleep = True
             await self._worker.command(command)
         except CallError:
             if reopens:
                 self._worker.reopen()
             raise
+        finally:
+            self._falls_asleep = False
+
+    async def _wake_unless_ready(self, command: WakeUp) -> None:
+        """Wake, unless the sleep that it waited for has failed."""
+        if self._worker.board.state is not State.READY:
+            await self._worker.command(command)
 
     async def _wait_until_drained(self, timeout_s: float) -> None:
         """Return when no request is in flight, the time is over, or somebody opened the worker again."""

@@ -140,15 +140,18 @@ class EngineLink:
         """Return the seconds since the engine was last heard of."""
         return self._clock() - self._last_message_s
 
-    async def start(self, socket_path: Path) -> None:
+    async def start(self, socket_path: Path, is_wanted: Callable[[], bool] = lambda: True) -> bool:
         """Listen, start the engine and return; it connects when it is up. Raises OSError if it cannot be started.
 
-        Does nothing after `stop`. Must not be called while an engine is alive.
+        Does nothing and returns False after `stop`, or if it is not wanted once nobody ends or starts one any more.
+        Must not be called while an engine is alive.
         """
         async with self._starting:
             assert not self.is_alive, "one engine at a time"
-            if not self._is_stopping:
-                await self._start(socket_path)
+            if self._is_stopping or not is_wanted():
+                return False
+            await self._start(socket_path)
+            return True
 
     async def _start(self, socket_path: Path) -> None:
         connection: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]]

@@ -52,8 +52,7 @@ class EngineKeeper:
         worker = self._worker
         while True:
             if not worker.wants_engine:
-                await worker.changes.until(lambda: worker.wants_engine)
-                await self._begin()
+                await self._begin_when_wanted()
             link = worker.link
             await link.until_ended()
             await worker.changes.until(lambda: not worker.swapping_to)  # else the old model would load beside the new
@@ -75,13 +74,21 @@ class EngineKeeper:
                 worker.metrics.on_engine_restart()
                 await self._begin()
 
-    async def _begin(self) -> None:
-        """Start an engine; not being able to counts as one more death."""
+    async def _begin_when_wanted(self) -> None:
+        is_begun = False
+        while not is_begun:
+            await self._worker.changes.until(lambda: self._worker.wants_engine)
+            is_begun = await self._begin()
+
+    async def _begin(self) -> bool:
+        """Start an engine, unless none is wanted by now; return whether it was. An OSError counts as one more death."""
+        worker = self._worker
         try:
             # shielded: a process that was half started when we are cancelled must be known to the link, which ends it
-            await asyncio.shield(self._worker.link.start(self._socket_path))
+            return await asyncio.shield(worker.link.start(self._socket_path, lambda: worker.wants_engine))
         except OSError as error:
-            self._worker.note_death(f"the engine process cannot be started: {error}")
+            worker.note_death(f"the engine process cannot be started: {error}")
+            return True
 
     async def _watch(self) -> None:
         """End an engine found late at two looks in a row: once may be a front that was held up itself."""
