@@ -1,4 +1,4 @@
-"""Mutation testing of what decides (scheduler, blocks, validator, agreement, planners): wrong changes to be noticed.
+"""Mutation testing of what decides (scheduler, blocks, validator, agreement, planners, pools): what no test notices.
 
 mutmut wants a project whose packages lie in `src` and whose tests lie beside it, and this repository keeps its packages
 under the parts they belong to. So it runs in build/mutation, a project made of links to the real one. `[tool.mutmut]`
@@ -15,6 +15,8 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
 
 from tools.bootstrap import ROOT, bare_python
 
@@ -30,6 +32,7 @@ LINKS = {
     "pyproject.toml": "pyproject.toml",
 }
 UNNOTICED = ("survived", "no tests", "suspicious")
+NOT_RUN = "not checked"
 
 
 def lay_out() -> None:
@@ -51,10 +54,28 @@ def mutmut(*args: str, show: bool = False) -> str:
     return done.stdout or ""
 
 
-def survivors() -> list[str]:
-    """Return the names of the mutants that tests ran and did not notice, or that no test ran."""
-    results = (line.strip().rpartition(": ") for line in mutmut("results").splitlines())
-    return [name for name, _, verdict in results if verdict in UNNOTICED]
+def verdicts() -> dict[str, str]:
+    """Return what became of each mutant, by its name."""
+    return parse(mutmut("results", "--all", "true"))
+
+
+def parse(results: str) -> dict[str, str]:
+    """Return what mutmut tells of each mutant, by its name."""
+    lines = (line.strip().rpartition(": ") for line in results.splitlines())
+    return {name: verdict for name, separator, verdict in lines if separator}
+
+
+def tell(found: Mapping[str, str]) -> Iterator[str]:
+    """Yield for each module how many of its mutants no test noticed. Those that were not run do not count."""
+    judged = {name: verdict for name, verdict in found.items() if verdict != NOT_RUN}
+    mutants = Counter(module_of(name) for name in judged)
+    live = Counter(module_of(name) for name, verdict in judged.items() if verdict in UNNOTICED)
+    yield from (f"{module}: {live[module]} of {mutants[module]}" for module in sorted(mutants))
+
+
+def module_of(name: str) -> str:
+    """Return the module of a mutant."""
+    return name.rpartition(".")[0]
 
 
 def main() -> None:
@@ -65,9 +86,11 @@ def main() -> None:
     lay_out()
     progress = sys.stdout.isatty()  # it is drawn a thousand times over
     mutmut("run", "--max-children", os.environ.get("CHILDREN", "1"), *sys.argv[1:], show=progress)
-    names = survivors()
+    found = verdicts()
+    names = [name for name, verdict in found.items() if verdict in UNNOTICED]
     for name in names:
         print(mutmut("show", name))
+    print(*tell(found), sep="\n")
     print(f"{len(names)} mutants were not noticed, {time.monotonic() - started_s:.0f} s")
 
 

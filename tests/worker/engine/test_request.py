@@ -45,3 +45,12 @@ def test_it_ends_at_a_stop_token_at_max_tokens_or_at_the_model_length(output, sa
 def test_an_empty_prompt_is_a_mistake_of_ours():
     with pytest.raises(AssertionError, match=r"^a request has at least one prompt token$"):
         make_request(prompt=())
+
+
+def test_a_forced_token_follows_what_is_known_and_nothing_that_is_promised():
+    request = make_request(output=[4])
+    request.append_forced(5)
+    assert (request.output_token_ids, request.num_known_tokens, request.num_pending_tokens) == ([4, 5], 5, 5)
+    request.advance(5, samples=True)
+    with pytest.raises(AssertionError, match=r"^a batch under way would be at another place$"):
+        request.append_forced(6)
