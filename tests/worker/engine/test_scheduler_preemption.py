@@ -37,6 +37,17 @@ def test_a_preempted_sequence_stands_before_those_that_never_ran():
     assert scheduler.request_ids == ["old", "young", "new"]
 
 
+def test_a_pass_that_preempts_admits_nobody_else_into_what_it_took():
+    scheduler = make_scheduler(num_blocks=4, tokens=16)
+    add(scheduler, "old", 7, max_tokens=9)
+    add(scheduler, "young", 7, max_tokens=9)
+    step(scheduler)
+    step(scheduler)
+    add(scheduler, "urgent", 1, priority=-1)
+    assert set(step(scheduler)) == {"old"}
+    assert set(step(scheduler)) == {"old", "urgent"}
+
+
 class TestSwapping:
     """Preempted sequences go to host memory while there is room."""
 
