@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import grpc
 import pytest
 
 from dormouse_api.status import CONTEXT_LENGTH_EXCEEDED, CallError
@@ -191,7 +192,7 @@ def test_a_prompt_that_is_too_long_has_a_reason_for_programs(num_prompt, params)
 def test_what_programs_need_not_tell_from_other_refusals_has_no_reason():
     with pytest.raises(CallError) as caught:
         validation.check_request_id("\n")
-    assert caught.value.reason == ""
+    assert (caught.value.code, caught.value.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "")
 
 
 @pytest.mark.parametrize(
