@@ -8,12 +8,15 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from dormouse_cli.pool_view import PoolView
 from dormouse_cli.versions import difference
 from dormouse_cli.view import DeploymentView
 
 Raw = Mapping[str, Any]
 OLDEST_KUBERNETES = (1, 29)  # Chart.yaml's kubeVersion
 _MANY_RESTARTS = 3
+_NOBODY_LOOKED = "no operator has looked at it"
+_WATCHED = "check that an operator runs and watches this namespace (watch.namespaces of the chart)"
 
 
 class Level(StrEnum):
@@ -55,7 +58,7 @@ RIGHTS = (
     Right("watch", "inferencedeployments", _OURS, "apply --wait, sleep, wake, restart, rollback"),
     Right("patch", "inferencedeployments", _OURS, "apply, sleep, wake, restart"),
     Right("update", "inferencedeployments", _OURS, "rollback"),
-    Right("list", "gpupools", _OURS, "pool"),
+    Right("list", "gpupools", _OURS, "pool, doctor, report"),
     Right("get", "gpupools", _OURS, "pool NAME, status of members"),
     Right("list", "pods", "", "status, top, logs, doctor, report"),
     Right("get", "pods/log", "", "logs, report"),
@@ -135,8 +138,7 @@ def deployment(view: DeploymentView) -> Iterator[Finding]:
 def _deployment(view: DeploymentView) -> Iterator[Finding]:
     about = view.full_name
     if not view.conditions:
-        remedy = "check that an operator runs and watches this namespace (watch.namespaces of the chart)"
-        yield Finding(Level.BAD, about, "no operator has looked at it", remedy)
+        yield Finding(Level.BAD, about, _NOBODY_LOOKED, _WATCHED)
         return
     if not view.is_current:
         yield Finding(
@@ -153,6 +155,17 @@ def _deployment(view: DeploymentView) -> Iterator[Finding]:
         if pod.restarts > _MANY_RESTARTS:
             remedy = f"kubectl logs --previous -n {view.namespace} {pod.pod}"
             yield Finding(Level.WARN, about, f"{pod.pod} has restarted {pod.restarts} times", remedy)
+
+
+def pool(view: PoolView) -> Iterator[Finding]:
+    """Judge one pool."""
+    if not view.conditions:
+        yield Finding(Level.BAD, view.full_name, _NOBODY_LOOKED, _WATCHED)
+    elif not view.problems:
+        words = f"{view.held} of {view.num_slots} slots are held, {len(view.waiting)} members wait"
+        yield Finding(Level.OK, view.full_name, words)
+    for one in view.problems:
+        yield Finding(Level.BAD, view.full_name, f"{one.type} is {one.status}: {one.reason}: {one.message}", one.remedy)
 
 
 def capacity(views: Iterable[tuple[DeploymentView, Raw]], nodes: Iterable[Raw]) -> Iterator[Finding]:

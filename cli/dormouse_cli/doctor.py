@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TypeVar
@@ -13,11 +14,12 @@ from dormouse_cli.cluster import DEPLOYMENTS, NODES, Cluster, explain
 from dormouse_cli.errors import CommandFailed
 from dormouse_cli.exit_codes import ExitCode
 from dormouse_cli.options import Form
+from dormouse_cli.pool_view import read_pool
 from dormouse_cli.session import Session
 from dormouse_cli.versions import own_version
 from dormouse_cli.view import read
-from dormouse_kube.api import LEASES, Kind, Resource
-from dormouse_kube.errors import Forbidden, KubeError
+from dormouse_kube.api import GPU_POOLS, LEASES, Kind, Resource
+from dormouse_kube.errors import Forbidden, KubeError, NotFound
 
 _COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.BAD: "red"}
 _PART_OF = "app.kubernetes.io/part-of=dormouse"
@@ -39,7 +41,7 @@ async def examine(session: Session, *, all_namespaces: bool, form: Form) -> None
 
 
 async def look(session: Session, namespace: str | None) -> list[Finding]:
-    """Return all findings: the cluster's, the installation's, the rights', the deployments'."""
+    """Return all findings: the cluster's, the installation's, the rights', the deployments', the pools'."""
     cluster, here = session.cluster, session.namespace
     findings = [checks.kubernetes(await cluster.server_version())]
     found, trouble = await _tried(find.deployments(cluster, namespace), "InferenceDeployments")
@@ -53,8 +55,17 @@ async def look(session: Session, namespace: str | None) -> list[Finding]:
     views = [(read(raw, pods or ()), raw) for raw in found or ()]
     for view, _ in views:
         findings += checks.deployment(view)
+    findings += await _pools(cluster, namespace)
     nodes, trouble = await _tried(_all(cluster, NODES), "nodes")
     return findings + trouble + (list(checks.capacity(views, nodes)) if nodes is not None else [])
+
+
+async def _pools(cluster: Cluster, namespace: str | None) -> list[Finding]:
+    """Return what there is to say of pools: nothing where the cluster does not know the kind, which is optional."""
+    with suppress(Forbidden, NotFound):
+        listed = await cluster.list(GPU_POOLS, namespace)
+        return [finding for raw in listed.items for finding in checks.pool(read_pool(raw))]
+    return []
 
 
 async def _installation(cluster: Cluster) -> list[Finding]:

@@ -11,6 +11,7 @@ from dormouse_cli.lines import Line
 from dormouse_cli.pool_lines import pool_tree, summary
 from dormouse_cli.pool_view import read_pool
 from dormouse_kube.api import GPU_POOLS
+from dormouse_kube.errors import Forbidden, NotFound
 from tests.cli import kit
 
 NOW = datetime(2026, 11, 21, 21, 42, 12, tzinfo=UTC)
@@ -153,3 +154,37 @@ def test_an_unknown_pool_suggests_names_that_are_near_and_an_empty_namespace_is_
     assert (result.exit_code, result.stdout) == (0, "")
     assert "there is no GpuPool in the namespace default" in result.stderr
     assert "there is no GpuPool in any namespace" in dormouse(cluster(), "pool", "-A").stderr
+
+
+def findings(dormouse, fake):
+    """Return what `doctor` says of pools, in a cluster where nothing is installed."""
+    shown = dormouse(fake, "doctor", "-o", "json").stdout
+    return [
+        (one["level"], one["words"], one["remedy"]) for one in json.loads(shown) if one["about"] == "default/shared"
+    ]
+
+
+def test_doctor_tells_how_a_pool_is(dormouse):
+    assert findings(dormouse, cluster(pool())) == [("ok", "1 of 3 slots are held, 1 members wait", "")]
+
+
+def test_doctor_tells_what_is_wrong_with_a_pool_and_what_to_do(dormouse):
+    raw = pool(conditions=[kit.condition("Fouled", "True", "SlotFouled", "slot shared-0: the pod cannot be ended")])
+    ((level, words, remedy),) = findings(dormouse, cluster(raw))
+    assert (level, words) == ("problem", "Fouled is True: SlotFouled: slot shared-0: the pod cannot be ended")
+    assert remedy.startswith("see the pod")
+
+
+def test_doctor_tells_that_no_operator_has_looked_at_a_pool(dormouse):
+    raw = pool()
+    del raw["status"]
+    assert [(level, words) for level, words, _ in findings(dormouse, cluster(raw))] == [
+        ("problem", "no operator has looked at it")
+    ]
+
+
+@pytest.mark.parametrize("error", [Forbidden("no"), NotFound("no such kind")], ids=["no right", "no such kind"])
+def test_doctor_says_nothing_of_pools_that_it_may_not_see_or_that_there_cannot_be(dormouse, error):
+    fake = cluster(pool())
+    fake.fail("list", GPU_POOLS, error)
+    assert findings(dormouse, fake) == []
