@@ -6,7 +6,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -36,7 +36,7 @@ class NameService:
     def running(cls, folder: Path) -> Iterator[NameService]:
         """Listen on any free address of loopback while the context lasts."""
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
-            listener.bind((_free_address(), _PORT))
+            _bind(listener)
             service = cls(listener, folder)
             thread = threading.Thread(target=service._serve, name="names")
             thread.start()
@@ -93,13 +93,10 @@ def _answer(message: bytes, address: IPv4Address | None) -> bytes:
     return header + message[_HEADER.size : end + 4] + record
 
 
-def _free_address() -> str:
-    """Return an address of loopback whose port 53 nobody listens on: tests may run beside each other."""
+def _bind(listener: socket.socket) -> None:
+    """Listen on port 53 of an address of loopback where nobody else does: tests may run beside each other."""
     for last in range(1, 255):
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.bind((f"127.53.53.{last}", _PORT))
-            except OSError:
-                continue
-            return f"127.53.53.{last}"
+        with suppress(OSError):
+            listener.bind((f"127.53.53.{last}", _PORT))
+            return
     raise AssertionError("every address is taken")

@@ -7,7 +7,6 @@ containers now and then, and removes a pod from the API when its processes have 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -22,11 +21,12 @@ from dormouse_kube.reflector import ObjectKey, Reflector
 from dormouse_operator.model import WorkerState
 from dormouse_operator.testing.grpc import serve
 from dormouse_operator.testing.workers import FakeWorker
+from tests.ports import free_network
 
 _BINDINGS = Kind("v1", "Binding", "bindings")
 _PROBE_S = 0.1
 _NODE = "process-node"
-_NETWORK = 16 + os.getpid() % 100  # 127.N.*.*: two test runs on one machine do not meet
+_NETWORK = free_network()  # 127.N.*.*: two test runs on one machine do not meet
 
 
 @dataclass
