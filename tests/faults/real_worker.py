@@ -12,10 +12,12 @@ from tests.integration.conftest import Worker
 
 
 @asynccontextmanager
-async def real_worker(model: Path, log: Path, *, pod_uid: str = POD_UID, port: int = 0) -> AsyncIterator[Worker]:
+async def real_worker(
+    model: Path, log: Path, *flags: str, pod_uid: str = POD_UID, port: int = 0
+) -> AsyncIterator[Worker]:
     """Yield a worker that has measured itself, and serves once `start` tells it to."""
     with log.open("wb") as output:
-        worker = Worker(model, output, pod_uid=pod_uid, port=port)
+        worker = Worker(model, output, *flags, pod_uid=pod_uid, port=port)
         try:
             await asyncio.to_thread(worker.report)
             yield worker

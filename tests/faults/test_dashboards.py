@@ -42,7 +42,8 @@ from tools.release import CHART
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 LARGEST_PICTURE = 200_000  # bytes
-LONG = 240  # tokens of a stream that is not at its end when something happens
+MAX_MODEL_LEN = 2048
+LONG = 1800  # tokens of a stream that is not at its end when something happens: seconds of work
 RESTLESS = {"level1AfterSeconds": 2, "minActiveSeconds": 0, "drainTimeoutSeconds": 10}
 LARGEST = {"percentunit": 1.0, "s": 600.0, "bytes": 64 * 2**30, "reqps": 1e4, "ops": 1e4, "short": 1e9}
 
@@ -99,7 +100,7 @@ async def release(plane, kube, toxiproxy, binaries, tmp_path, tiny_model):
         Prometheus.running(tmp_path / "prometheus", binary / "prometheus") as prometheus,
         aio.insecure_channel(f"127.0.0.1:{ports['port']}") as channel,
     ):
-        engine = {"device": "cpu", "dtype": "float32", "maxModelLen": 512, "maxNumSeqs": 4}
+        engine = {"device": "cpu", "dtype": "float32", "maxModelLen": MAX_MODEL_LEN, "maxNumSeqs": 4}
         await world.apply("tiny", replicas=2, engine=engine, lifecycle={**RESTLESS, "desiredState": "Active"})
         await kube.apply(GPU_POOLS, idle_pool(namespace), field_manager="tests")
         await world.until(lambda: world.is_ready("tiny") and len(world.ready_pods("tiny")) == 2, timeout_s=120)

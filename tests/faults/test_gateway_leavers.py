@@ -19,6 +19,7 @@ from tests.faults.raw_http2 import cut
 from tests.faults.town import Town
 from tests.gateway.kit import tokens_of
 from tests.integration.conftest import Worker
+from tests.integration.crawling import CRAWLING, crawling, own_copy
 
 SOON_S = 10.0  # one second is meant; as a deadline it has to hold on a machine that does much else
 ONE = {"device": "cpu", "maxNumSeqs": 1}
@@ -153,7 +154,8 @@ async def test_a_real_engine_stops_and_frees_its_blocks_when_its_clients_go(
     town: Town, tiny_model: Path, tmp_path: Path
 ) -> None:
     """Eight streams of 400 tokens each fill its batch; their clients close the connection after the first tokens."""
-    with (tmp_path / "worker.log").open("wb") as log, closing(Worker(tiny_model, log)) as worker:
+    model = own_copy(tiny_model, tmp_path / "model")
+    with (tmp_path / "worker.log").open("wb") as log, closing(Worker(model, log, *CRAWLING)) as worker:
         await asyncio.to_thread(worker.start)
         await town.model("tiny", f"127.0.0.1:{worker.port}")
 
@@ -165,8 +167,9 @@ async def test_a_real_engine_stops_and_frees_its_blocks_when_its_clients_go(
 
         async with town.gateway() as gateway:
             client = gateway.client()
-            calls = [client.ask("tiny", sampling={"max_tokens": 400, "ignore_eos": True}) for _ in range(8)]
-            await asyncio.gather(*(call.read() for call in calls))
-            await client.channel.close(None)
-            await town.eventually(is_idle, timeout_s=SOON_S)
+            with crawling(model):
+                calls = [client.ask("tiny", sampling={"max_tokens": 400, "ignore_eos": True}) for _ in range(8)]
+                await asyncio.gather(*(call.read() for call in calls))
+                await client.channel.close(None)
+                await town.eventually(is_idle, timeout_s=SOON_S)
             assert 8 <= await figure("vllm:generation_tokens_total") < 8 * 400, "it stopped before the end"

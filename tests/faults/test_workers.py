@@ -18,6 +18,7 @@ from tests.faults.real_worker import real_worker
 from tests.faults.town import Town
 from tests.gateway.kit import tokens_of
 from tests.integration.conftest import EPOCH
+from tests.integration.crawling import CRAWLING, crawling, own_copy
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -53,9 +54,10 @@ async def test_streams_of_a_worker_that_is_killed_go_on_without_a_wrong_token(
     ports = free_port(), free_port()
     await town.model("tiny", *(f"127.0.0.1:{port}" for port in ports))
     uids = await town.uid_of("tiny-0"), await town.uid_of("tiny-1")
+    models = [own_copy(tiny_model, tmp_path / name) for name in ("a", "b")]
     async with (
-        real_worker(tiny_model, tmp_path / "a.log", pod_uid=uids[0], port=ports[0]) as one,
-        real_worker(tiny_model, tmp_path / "b.log", pod_uid=uids[1], port=ports[1]) as other,
+        real_worker(models[0], tmp_path / "a.log", *CRAWLING, pod_uid=uids[0], port=ports[0]) as one,
+        real_worker(models[1], tmp_path / "b.log", *CRAWLING, pod_uid=uids[1], port=ports[1]) as other,
     ):
         await asyncio.gather(asyncio.to_thread(one.start), asyncio.to_thread(other.start))
         async with (
@@ -63,9 +65,10 @@ async def test_streams_of_a_worker_that_is_killed_go_on_without_a_wrong_token(
             gateway.client() as client,
         ):
             expected = await whole_answers(client, 12)
-            calls = [ask(client, number) for number in range(12)]
-            begun = [list((await call.read()).token_ids) for call in calls]
-            one.process.kill()
+            with crawling(*models):
+                calls = [ask(client, number) for number in range(12)]
+                begun = [list((await call.read()).token_ids) for call in calls]
+                one.process.kill()
             rest = await asyncio.gather(*map(tokens_of, calls))
             assert [first + more for first, more in zip(begun, rest, strict=True)] == expected
             assert await gateway.metric("dormouse_migrated_total", outcome="done") > 0
@@ -90,7 +93,6 @@ async def test_requests_that_run_or_arrive_while_their_worker_goes_to_sleep_are_
             assert status.state == control.WORKER_STATE_ASLEEP
             late = ask(client, 11)
             assert dict(await late.initial_metadata())["dormouse-held"] == "true"
-            await town.holds(gateway, 1)
             await asyncio.to_thread(worker.operate, "WakeUp", control.WakeUpRequest(epoch=EPOCH))
             rest = await asyncio.gather(*map(tokens_of, [*running, *arriving, late]))
             answers = [first + more for first, more in zip(begun, rest[:4], strict=True)] + rest[4:]

@@ -24,7 +24,7 @@ from tests.ports import free_port
 from tools.bootstrap import ROOT, bare_python
 
 EPOCH = 1
-PATIENCE_S = 60.0  # how long a wait lasts before the test fails
+PATIENCE_S = 120.0  # how long a wait lasts before the test fails
 
 
 class Worker:
