@@ -63,12 +63,12 @@ unit: install ## Unit tests (no cluster, no network)
 
 .PHONY: integration
 integration: install model demo-model ## Real processes, real models, no cluster
-	$(PY) -m pytest -m "not cluster and not gpu" tests/integration --durations=10
+	$(PY) -m pytest -n 2 --dist loadfile -m "not cluster and not gpu" tests/integration --durations=10
 
 .PHONY: faults
 faults: prepare ## What operator and gateway survive, quick part: real API server, real processes, broken network (2-3 minutes)
 	$(PY) -m localkube.extras
-	$(PY) -m pytest -m "not slow" tests/faults --durations=10
+	$(PY) -m pytest -n 2 -m "not slow" tests/faults --durations=10
 
 .PHONY: cluster
 cluster: prepare ## Start the local Kubernetes (or check the one of DORMOUSE_CONTEXT)
