@@ -149,6 +149,20 @@ async def test_what_is_strict_binds_calls_in_the_families_own_form(house):
     assert await grammar_of(house, chat("now"), parsing) == ""
 
 
+async def test_beside_a_form_calls_are_told_apart_where_a_grammar_knows_them(open_house):
+    async with open_house() as house:
+        text = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+        tokens = tuple((await house.tokenize(text)).token_ids)
+        house.engine.engine.script = Script(tokens=tokens)
+        bound = pb.StructuredOutputs(json_object=True)
+        for parser, called in (("hermes", "now"), ("mistral", "")):
+            parsing = pb.AnswerParsing(tool_calls=True, tool_call_parser=parser)
+            ask = {"structured_outputs": bound, "max_tokens": len(tokens)}
+            messages = await house.collect(chat("now"), answer_parsing=parsing, **ask)
+            assert told(messages)["called"] == called
+            assert ("<tool_call>" in house.engine.engine.received[-1].sampling.grammar.text) is bool(called)
+
+
 async def test_a_forced_call_takes_no_other_form(house):
     bound = pb.StructuredOutputs(json_object=True)
     parsing = pb.AnswerParsing(any_function=True)

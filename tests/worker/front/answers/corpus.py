@@ -98,6 +98,9 @@ SAMPLES = {
     "hermes, no call": Sample(
         "<tool_call>{city: Oslo}</tool_call> sorry", Said("<tool_call>{city: Oslo}</tool_call> sorry"), "hermes"
     ),
+    "hermes, no call between words": Sample(
+        "Write\n\n<tool_call> {} </tool_call> so. ", Said("Write\n\n<tool_call> {} </tool_call> so. "), "hermes"
+    ),
     "hermes, cut within arguments": Sample(
         '<tool_call>{"name": "weather", "arguments": {"city": "Os',
         Said(calls=(("weather", '{"city":"Os"}'),)),

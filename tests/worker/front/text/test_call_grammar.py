@@ -18,7 +18,7 @@ MARK = 258  # a special token
 FORM = {"trigger": "<tool_call>", "before": '\n{"name": ', "between": ', "arguments": ', "after": "}\n</tool_call>"}
 ONE = {"form": "arguments", "tools": TOOLS[:1]}
 LIST = {"form": "list", "tools": TOOLS, "is_single": False}
-TAGS = {"form": "tags", "tools": TOOLS, "trigger_id": None, **FORM}
+TAGS = {"form": "tags", "tools": TOOLS, "trigger_id": None, "is_single": False, **FORM}
 WEATHER, NOW = '{"name": "weather", "parameters": {"city": "x"}}', '{"name": "now", "parameters": {}}'
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "x"}}\n</tool_call>'
 THINK = {"opening": "<think>", "closing": "</think>", "has_begun": False, "opening_id": None, "closing_id": None}
@@ -34,8 +34,8 @@ def tokenizer(tmp_path_factory):
 def takes(tokenizer):
     """Return whether a grammar takes a text, and may end behind it. A number is a token."""
 
-    def check(calls, *texts, thoughts=None, **order):
-        order = {"kind": "calls", "value": calls, **order, **({"thoughts": thoughts} if thoughts else {})}
+    def check(value, /, *texts, thoughts=None, **order):
+        order = {"kind": "calls", "value": value, "thoughts": thoughts, **order}
         matcher = compile_grammar(tokenizer, to_text(order))
         ids = [i for text in texts for i in ([text] if isinstance(text, int) else tokenizer.tokenize_str(text))]
         return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
@@ -110,6 +110,19 @@ def test_thoughts_may_come_before_whatever_is_bound(takes, kind, value, text):
     order = {"kind": kind, "disable_any_whitespace": False, "disable_additional_properties": False, "thoughts": THINK}
     for whole in (text, f"<think>?</think>\n{text}"):
         assert takes(value, whole, **order)
+
+
+def test_calls_may_come_instead_of_whatever_is_bound_and_behind_thoughts(takes):
+    order = {"kind": "json_object", "disable_any_whitespace": False, "disable_additional_properties": False}
+    for thoughts, lead in ((None, ""), (THINK, "<think>?</think>\n")):
+        either = {**order, "calls": TAGS, "thoughts": thoughts}
+        for text in ("{}", CALL, f"{CALL}\n{CALL}"):
+            assert takes(True, lead + text, **either)
+        for text in (f"{{}}{CALL}", f"{CALL}{{}}", f"{CALL} a", CALL.replace("city", "town"), "a"):
+            assert not takes(True, lead + text, **either)
+        single = {**either, "calls": {**TAGS, "is_single": True}}
+        assert takes(True, lead + CALL, **single)
+        assert not takes(True, f"{lead}{CALL}\n{CALL}", **single)
 
 
 @pytest.mark.parametrize(

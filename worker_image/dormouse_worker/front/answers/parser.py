@@ -106,9 +106,10 @@ def _read_content(source: Source, out: Emitter, family: ToolFamily | None) -> Wa
     sections: dict[str, CallSyntax] = {section.opening: section for section in family.sections} if family else {}
     markers = (*sections, *(family.noise if family else ()))
     while marker := (yield from pass_on(source, markers, out.content)):
-        out.part()
         if marker in sections:
             yield from _read_section(source, out, sections[marker])
+        else:
+            out.part()
 
 
 def _read_section(source: Source, out: Emitter, section: CallSyntax) -> Wait:

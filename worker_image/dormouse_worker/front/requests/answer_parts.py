@@ -26,7 +26,6 @@ from dormouse_worker.front.text.plain import plain_dict
 from dormouse_worker.front.text.served_model import Model
 
 NUM_TAIL_TOKENS = 8  # of a prompt: a marker and white space are fewer
-JSON_KINDS = {"json_schema", "json_object", "choice"}  # of answers that have no markers
 ABORT = "abort"  # of an answer that goes on elsewhere
 
 
@@ -57,13 +56,17 @@ def read_parsing(model: Model, request: pb.GenerateRequest, prompt: Sequence[int
         refuse("answer_parsing", f"set with prompt.{kind}", "of a chat only")
     asked, schemas = request.answer_parsing, tool_schemas(request.chat)
     _check_names(asked, schemas)
-    is_json = request.sampling_params.structured_outputs.WhichOneof("constraint") in JSON_KINDS
-    grammar = _grammar(model, asked, prompt, is_json=is_json)
+    grammar = _grammar(model, asked, prompt, has_form=is_json(request.sampling_params.structured_outputs))
     calls = bool(grammar.tools) or grammar.is_harmony or grammar.forced is not None
     if calls:
         _check_tools(request.chat)
     is_told = calls or grammar.reasoning
     return Parsing(grammar, schemas, _first_strict(request.chat) if calls else "") if is_told else None
+
+
+def is_json(asked: pb.StructuredOutputs) -> bool:
+    """Return whether an answer of this form has no markers: a call can only come instead of it."""
+    return asked.WhichOneof("constraint") in {"json_schema", "json_object", "choice"}
 
 
 def parts_of(parser: AnswerParser, piece: Piece) -> Iterator[pb.AnswerPart]:
@@ -115,18 +118,18 @@ def _functions(chat: pb.Chat) -> list[dict[str, Any]]:
     return [function for function in functions if isinstance(function, dict)]
 
 
-def _grammar(model: Model, asked: pb.AnswerParsing, prompt: Sequence[int], *, is_json: bool) -> Grammar:
-    """Return what the answer is written in; a family's calls and channels are not where the whole of it is bound."""
+def _grammar(model: Model, asked: pb.AnswerParsing, prompt: Sequence[int], *, has_form: bool) -> Grammar:
+    """Return what the answer is written in; beside a form, calls are told apart where a grammar knows them."""
     forced = _forced(asked)
     tools = (asked.tool_call_parser or model.tool_call_parser) if asked.tool_calls else ""
     thinks = (asked.reasoning_parser or model.reasoning_parser) if asked.reasoning else ""
-    reasoning = REASONING_FAMILIES.get(thinks)
-    is_free = forced is None and not is_json
+    reasoning, family = REASONING_FAMILIES.get(thinks), TOOL_FAMILIES.get(tools)
+    can_call = forced is None and family is not None and not (has_form and family.strict is None)
     return Grammar(
-        tools=TOOL_FAMILIES.get(tools) if is_free else None,
+        tools=family if can_call else None,
         reasoning=reasoning,
         begins_in_reasoning=reasoning is not None and _ends_with(model, prompt, reasoning.opening),
-        is_harmony=HARMONY in {tools, thinks} and is_free,
+        is_harmony=HARMONY in {tools, thinks} and forced is None and not has_form,
         forced=forced,
         is_single=asked.single_call,
     )

@@ -8,7 +8,8 @@ from typing import Any
 
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.grammar import Grammar
-from dormouse_worker.front.requests.answer_parts import Parsing
+from dormouse_worker.front.answers.families import HARMONY
+from dormouse_worker.front.requests.answer_parts import Parsing, is_json
 from dormouse_worker.front.requests.validation import refuse
 from dormouse_worker.front.text.grammars import Thoughts
 from dormouse_worker.front.text.served_model import Model
@@ -23,7 +24,8 @@ async def bind(model: Model, request: pb.GenerateRequest, parsing: Parsing | Non
             refuse("sampling_params.structured_outputs", "set where a call is forced", "one of the two")
         return await model.grammars.compile_calls(_forced(parsing), caller, thoughts)
     if params.HasField("structured_outputs"):
-        return await model.grammars.compile(params.structured_outputs, caller, thoughts)
+        calls = _tagged(model, parsing) if parsing and is_json(params.structured_outputs) else None
+        return await model.grammars.compile(params.structured_outputs, caller, thoughts, calls)
     if parsing and parsing.strict:
         return await model.grammars.compile_calls(_strict(model, parsing), caller)
     return None
@@ -37,13 +39,22 @@ def _forced(parsing: Parsing) -> dict[str, Any]:
 
 
 def _strict(model: Model, parsing: Parsing) -> Mapping[str, Any]:
-    form = parsing.grammar.tools.strict if parsing.grammar.tools else None
-    if form is None:
-        family = parsing.grammar.tools.name if parsing.grammar.tools else "openai"
+    calls = _tagged(model, parsing)
+    if calls is None:
+        family = parsing.grammar.tools.name if parsing.grammar.tools else HARMONY
         limit = f"only where a call is forced: no grammar is known for calls of the family {family}"
         refuse("chat.tools", f"strict for {parsing.strict[:64]!r}", limit)
+    return calls
+
+
+def _tagged(model: Model, parsing: Parsing) -> Mapping[str, Any] | None:
+    """Return calls as the model's family writes them, None if no grammar is known for that."""
+    form = parsing.grammar.tools.strict if parsing.grammar.tools else None
+    if form is None:
+        return None
     trigger_id = model.codec.special_token_ids([form.trigger]).get(form.trigger)
-    return {"form": "tags", "tools": list(parsing.schemas.items()), "trigger_id": trigger_id, **asdict(form)}
+    asked = {"tools": list(parsing.schemas.items()), "is_single": parsing.grammar.is_single}
+    return {"form": "tags", "trigger_id": trigger_id, **asked, **asdict(form)}
 
 
 def _thoughts(model: Model, parsing: Parsing) -> Thoughts | None:

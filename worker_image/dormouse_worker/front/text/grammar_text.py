@@ -12,6 +12,7 @@ from llguidance import LLMatcher, StructTag
 
 from dormouse_worker.common.grammar import GrammarRefused
 from dormouse_worker.front.text.call_grammar import OPTIONS, calls_grammar, closed
+from dormouse_worker.front.text.composed_grammar import composed
 
 # of a Lark grammar, what may hold names of special tokens: strings, comments, patterns; and such names
 LARK_PARTS = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/(?:\\.|[^/\\\n])+/|<[^<>\s]+>')
@@ -21,12 +22,11 @@ TAG_FIELDS, STRUCTURE_FIELDS = {"type", "structures", "triggers"}, {"begin", "sc
 def to_text(order: Mapping[str, Any], special_tokens: Mapping[str, int] = MappingProxyType({})) -> str:
     """Return the grammar for a constraint: `kind` and `value` as in StructuredOutputs, and what holds for JSON.
 
-    `kind` "calls" is that of `call_grammar`; `thoughts`, if there are any, may come before what is bound. A Lark
+    `kind` "calls" is that of `call_grammar`; `calls` may come instead of what is bound, `thoughts` before it. A Lark
     grammar may name special tokens, whose ids are here.
     Raises GrammarRefused saying which part of it nobody can keep.
     """
-    text = _bound(order, special_tokens)
-    return behind_thoughts(text, order["thoughts"]) if "thoughts" in order else text
+    return composed(_bound(order, special_tokens), order.get("thoughts"), order.get("calls"))
 
 
 def _bound(order: Mapping[str, Any], special_tokens: Mapping[str, int]) -> str:
@@ -124,21 +124,3 @@ def _is_structure(value: Any) -> bool:
         and isinstance(value.get("end", ""), str)
         and isinstance(value.get("schema"), dict)
     )
-
-
-def behind_thoughts(text: str, thoughts: Mapping[str, Any]) -> str:
-    """Return the grammar whose text may have thoughts before it, with their markers; has to, where they have begun."""
-    parts = json.loads(text)["grammars"] if text.startswith("{") else [{"lark_grammar": text}]
-    [body] = parts  # llguidance makes one of whatever there is
-    opening = "" if thoughts["has_begun"] else f"{_marker(thoughts['opening'], thoughts['opening_id'])} "
-    lines = [f"start: thoughts{'' if thoughts['has_begun'] else '?'} @body", f"thoughts: {opening}thought SPACE?"]
-    if thoughts["closing_id"] is None:
-        lines.append(f"thought[suffix={json.dumps(thoughts['closing'])}]: /(?s:.*)/")
-    else:
-        lines.append(f"thought: TEXT? {_marker('', thoughts['closing_id'])}\nTEXT: /(?s:.+)/")
-    lines.append("SPACE: /[ \\t\\r\\n]+/")
-    return json.dumps({"grammars": [{"lark_grammar": "\n".join(lines)}, {**body, "name": "body"}]})
-
-
-def _marker(text: str, token_id: int | None) -> str:
-    return json.dumps(text) if token_id is None else f"<[{token_id}]>"

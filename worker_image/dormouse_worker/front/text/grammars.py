@@ -69,11 +69,21 @@ class Grammars:
     def __repr__(self) -> str:
         return f"Grammars({len(self._known)} known; {self._pool!r})"
 
-    async def compile(self, asked: pb.StructuredOutputs, caller: str, thoughts: Thoughts | None = None) -> Grammar:
-        """Return the grammar of what a caller asked for. Raises CallError INVALID_ARGUMENT naming field and reason."""
+    async def compile(
+        self,
+        asked: pb.StructuredOutputs,
+        caller: str,
+        thoughts: Thoughts | None = None,
+        calls: Mapping[str, Any] | None = None,
+    ) -> Grammar:
+        """Return the grammar of what a caller asked for, `calls` in tags instead of it allowed.
+
+        Raises CallError INVALID_ARGUMENT naming field and reason.
+        """
         kind = asked.WhichOneof("constraint")
         assert kind is not None, "checked with the message"
-        return await self._compile(_order(asked, kind), f"{FIELD}.{kind}", caller, thoughts)
+        order = _order(asked, kind) | ({"calls": calls} if calls is not None else {})
+        return await self._compile(order, f"{FIELD}.{kind}", caller, thoughts)
 
     async def compile_calls(self, calls: Mapping[str, Any], caller: str, thoughts: Thoughts | None = None) -> Grammar:
         """Return the grammar of calls as `call_grammar` has them. Raises as `compile` does."""
