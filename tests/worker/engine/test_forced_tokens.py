@@ -76,16 +76,27 @@ def test_more_forced_tokens_than_a_pass_takes_are_computed_in_chunks():
     assert [s.samples for batch in engine.executor.batches for s in batch.sequences][:4] == [True, False, False, True]
 
 
-def test_a_bound_sequence_is_in_one_batch_and_free_ones_run_ahead():
+@pytest.mark.parametrize("asking", [{"grammar": BOUND}, {"logprobs": 1}, {"presence_penalty": 0.5}], ids=str)
+def test_who_asks_the_host_is_in_every_second_batch_and_others_run_ahead(asking):
     engine = forcing(AheadFakeExecutor)
-    engine.add("a", max_tokens=9, grammar=BOUND)
-    engine.add("b", max_tokens=9)
-    engine.step()
+    engine.add("a", max_tokens=9, **asking)
+    engine.add("b", "c", "d", max_tokens=9)
+    seen = []
+    for _ in range(3):
+        engine.engine._hand_over()
+        seen.append(engine.under_way())
+        engine.step()
+    assert seen == [["abcd", "bcd"], ["bcd", "abcd"], ["abcd", "bcd"]]
+    assert engine.run()["b"] == expected(range(3), 9)
+
+
+def test_where_many_ask_the_host_all_wait_for_it():
+    engine = forcing(AheadFakeExecutor)
+    engine.add("a", "b", max_tokens=9, grammar=BOUND)
+    engine.add("c", "d", "e", max_tokens=9)
     engine.engine._hand_over()
-    assert engine.under_way() == ["b", "ab"]
-    engine.step()
-    engine.engine._hand_over()
-    assert engine.under_way() == ["ab", "b"]
+    assert engine.under_way() == ["abcde"]
+    assert engine.run()["d"] == expected(range(1, 4), 9)
 
 
 @pytest.mark.parametrize("host_blocks", [0, 8])

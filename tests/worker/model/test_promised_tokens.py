@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from operator import attrgetter
 from unittest.mock import Mock
 
 import pytest
@@ -32,6 +33,9 @@ BLOCK_SIZE, MAX_TOKENS = 4, 10
 PROMPTS = {str(n): [(i * i * 7 + i * n + 3) % 250 for i in range(length)] for n, length in enumerate((1, 5, 17, 30))}
 RANDOM = {"temperature": 1.0, "top_p": 0.9, "top_k": 40, "seed": 11}
 META = torch.device("meta")
+
+
+request_id_of = attrgetter("request_id")
 
 
 class Copier:
@@ -133,14 +137,43 @@ def test_a_crowded_cache_changes_nothing(loaded, host_blocks):
 )
 def test_one_that_looks_at_tokens_or_tells_more_is_answered_the_same_beside_others(loaded, special):
     model, copier = loaded("llama"), Copier()
-    samplings = [{}, RANDOM, {**special, "max_tokens": 4}, RANDOM]
+    samplings = [{}, RANDOM, {**special, "max_tokens": 2 * MAX_TOKENS}, RANDOM]
     assert run(make_engine(model, copier), samplings) == run(make_engine(model, None, ahead=False), samplings)
     assert copier.num_open == 0
-    assert copier.most_open == 2, "the others run ahead once it has gone"
+    assert copier.most_open == 2, "the others run ahead while it is there"
 
 
-def test_a_pass_that_promises_nothing_is_answered_before_the_next_begins(loaded):
-    """Its logits lie where those of the next one will, and its tokens are what that one goes on from."""
+def test_rows_that_ask_the_host_are_answered_behind_the_pass_that_others_began_meanwhile(loaded):
+    model, asking = (
+        loaded("llama"),
+        {"a": {"logprobs": 2, "repetition_penalty": 1.5}, "b": {}, "c": {"prompt_logprobs": 1}},
+    )
+    news = [NewSequence(name, PROMPTS["1"], [], make_sampling(**asking[name])) for name in asking]
+    prompts = batch.Batch(
+        is_fresh=True,
+        released=(),
+        swap_out=(),
+        swap_in=(),
+        new=tuple(news),
+        sequences=tuple(
+            batch.ScheduledSequence(new.request_id, 0, 5, ([2 * row, 2 * row + 1],), samples=True)
+            for row, new in enumerate(news)
+        ),
+    )
+    alone, copier = make_runner(model, None), Copier()
+    ahead = make_runner(model, copier)
+    first, second = ahead.submit(prompts), ahead.submit(make_batch([("b", 5, 6, ([],)), ("c", 5, 6, ([],))]))
+    assert copier.num_open == 2
+    third = ahead.submit(make_batch([("a", 5, 6, ([],))]))
+    expected = [alone.execute(prompts), alone.execute(make_batch([("b", 5, 6, ([],)), ("c", 5, 6, ([],))]))]
+    expected.append(alone.execute(make_batch([("a", 5, 6, ([],))])))
+    for answer, other in zip([first(), second(), third()], expected, strict=True):
+        assert sorted(answer.sampled, key=request_id_of) == other.sampled
+        assert answer.prompt_logprobs == other.prompt_logprobs
+    assert first().sampled == first().sampled, "whoever asks again gets the same"
+
+
+def test_a_pass_whose_tokens_were_not_promised_is_answered_before_the_next_goes_on_from_them(loaded):
     runner = make_runner(loaded("llama"), Copier())
     first = runner.submit(prompt_alone("a", PROMPTS["2"], repetition_penalty=1.5))
     second = runner.submit(make_batch([("a", 17, 18, ([],))]))

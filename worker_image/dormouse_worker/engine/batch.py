@@ -80,7 +80,7 @@ class SampledToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class ModelOutput(msgspec.Struct, frozen=True):
     """What one forward pass gave."""
 
-    sampled: list[SampledToken]  # one for each sequence that `samples`, in order
+    sampled: list[SampledToken]  # one for each sequence that `samples`
     # request id → of the prompt tokens at [start + 1, end + 1) of the pass, for requests that ask for them
     prompt_logprobs: dict[str, list[TokenLogprobs]] = {}
     # whose logits were not finite: NaN among them, or no finite largest one. Their tokens mean nothing

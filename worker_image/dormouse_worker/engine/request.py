@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dormouse_worker.common.ipc import Sampling
+from dormouse_worker.common.sampling import needs_logits_only
 from dormouse_worker.engine.block_tables import Shortage
 from dormouse_worker.engine.grammars import Preparation
 from dormouse_worker.engine.prefix import BlockHash, hash_block, root_hash
@@ -39,14 +40,14 @@ class Request:
     num_told_logprobs: int = 0  # set by the engine: prompt log-probabilities sent
     num_prompt_tokens: int = field(init=False)
     wants_prompt_logprobs: bool = field(init=False)  # every prompt token goes through a pass that keeps its logits
-    is_bound: bool = field(init=False)  # by a grammar: how many tokens a batch brings is known when it has come
+    asks_host: bool = field(init=False)  # about each token: the next batch begins where all of them are known
     _block_hashes: list[BlockHash] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         assert self.prompt_token_ids, "a request has at least one prompt token"
         self.num_prompt_tokens = len(self.prompt_token_ids)
         self.wants_prompt_logprobs = self.sampling.prompt_logprobs is not None
-        self.is_bound = self.sampling.grammar is not None
+        self.asks_host = not needs_logits_only(self.sampling)
 
     @property
     def is_held(self) -> bool:

@@ -7,18 +7,14 @@ from functools import cached_property
 from operator import attrgetter
 
 import numpy as np
+import numpy.typing as npt
 
+from dormouse_worker.common.sampling import is_plain, needs_logits_only, takes_forced, takes_likeliest
 from dormouse_worker.engine.batch import NewSequence
 from dormouse_worker.engine.grammars import Matcher
 from dormouse_worker.model.attention.interface import Ints
 from dormouse_worker.model.sampling.native_sampler import Draws, describe_draws
-from dormouse_worker.model.sampling.sampling_row import (
-    Bits,
-    is_plain,
-    needs_logits_only,
-    takes_forced,
-    takes_likeliest,
-)
+from dormouse_worker.model.sampling.sampling_row import Bits
 from dormouse_worker.model.scratch import address_of
 
 
@@ -120,6 +116,21 @@ class BatchRows:
 
     def __len__(self) -> int:
         return len(self.sequences)
+
+    @cached_property
+    def is_free(self) -> npt.NDArray[np.bool_]:
+        """Return of each sequence whether the logits alone decide about its tokens."""
+        return np.fromiter(map(_needs_logits_only, self.sequences), np.bool_, len(self))
+
+    @cached_property
+    def free(self) -> BatchRows:
+        """Return those of which it is so."""
+        return BatchRows([sequence for sequence in self.sequences if sequence.needs_logits_only])
+
+    @cached_property
+    def asking(self) -> BatchRows:
+        """Return the others."""
+        return BatchRows([sequence for sequence in self.sequences if not sequence.needs_logits_only])
 
     @cached_property
     def num_prompt_tokens(self) -> Ints:

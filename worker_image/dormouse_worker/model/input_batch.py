@@ -54,7 +54,7 @@ class InputBatch:
         self._counting = np.arange(max_num_seqs + 1)
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
         self._sequences: dict[str, RankSequence] = {}
-        self._lineup = BatchRows(())  # of the last pass
+        self._lineups = BatchRows(()), BatchRows(())  # of the last passes: sequences may take part in every second one
 
     def __repr__(self) -> str:
         return f"InputBatch({len(self._sequences)} sequences, {len(self._free_rows)} free rows)"
@@ -66,7 +66,7 @@ class InputBatch:
     def update(self, batch: Batch) -> None:
         """Take what the batch brings. After an exception only a fresh batch may follow."""
         if batch.is_fresh or batch.released or batch.new:  # an id may come again, in another row
-            self._lineup = BatchRows(())
+            self._lineups = BatchRows(()), BatchRows(())
         for request_id in tuple(self._sequences) if batch.is_fresh else batch.released:
             self._remove(request_id)
         for new in batch.new:
@@ -133,9 +133,13 @@ class InputBatch:
         return PackedInput(batch_rows, self._token_ids[row_of, positions], positions, spans.query_starts, groups)
 
     def _line_up(self, request_ids: list[str]) -> BatchRows:
-        if request_ids != self._lineup.request_ids:
-            self._lineup = BatchRows([self._sequences[request_id] for request_id in request_ids])
-        return self._lineup
+        last, before = self._lineups
+        if request_ids == last.request_ids:
+            return last
+        if request_ids != before.request_ids:
+            before = BatchRows([self._sequences[request_id] for request_id in request_ids])
+        self._lineups = before, last
+        return before
 
     def _add(self, new: NewSequence) -> None:
         row = self._free_rows.pop()

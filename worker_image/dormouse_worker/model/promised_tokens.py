@@ -4,13 +4,15 @@
     device    newest token of each row          stands in for it in the input of the pass
 
 The host launches a pass without waiting for the one before, and learns the tokens while the device computes. Only where
-the logits alone decide: a pass in which anybody's tokens are looked at (penalties, banned words), or more is told than
-tokens, promises nothing and is answered before the next one begins.
+the logits alone decide: rows whose tokens are looked at (penalties, grammars), or of which more is told than tokens,
+are set aside, and answered when somebody asks. That computes beside the pass that was launched meanwhile, on a stream
+of its own: behind it the answer would come a whole pass later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -70,6 +72,8 @@ class PromisedTokens:
         self._device = device
         self._copier = copier
         self._newest = torch.zeros(input_batch.num_rows, dtype=torch.long, device=device)
+        is_cuda = device.type == "cuda"
+        self._aside = torch.cuda.Stream(device) if is_cuda else None  # type: ignore[no-untyped-call]
         self._open: list[_Promise] = []
         self._rows = BatchRows(()), torch.empty(0, dtype=torch.long, device=device)
 
@@ -102,6 +106,15 @@ class PromisedTokens:
             target, rows = to_device(np.stack([where, packed.batch_rows.rows[sequences]]), self._device)
             token_ids.index_copy_(0, target, self._newest[rows])
 
+    def set_aside(self, logits: torch.Tensor) -> Callable[[], AbstractContextManager[object]]:
+        """Return where to compute with these logits, which were computed just now, whatever is launched meanwhile."""
+        if self._aside is None:
+            return nullcontext
+        ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        ready.record()
+        logits.record_stream(self._aside)
+        return partial(_beside, self._aside, ready)
+
     def forget(self) -> None:
         """The rows are other sequences' from now on; whoever waits still gets his tokens."""
         self._open.clear()
@@ -123,3 +136,10 @@ class PromisedTokens:
         request_ids = promise.batch_rows.request_ids
         odd = tuple(request_ids[row] for row in np.flatnonzero(told == ODD))
         return ModelOutput([*map(SampledToken, request_ids, tokens.tolist())], not_finite=odd)
+
+
+@contextmanager
+def _beside(stream: torch.cuda.Stream, ready: torch.cuda.Event) -> Iterator[None]:
+    with torch.cuda.stream(stream):
+        stream.wait_event(ready)
+        yield

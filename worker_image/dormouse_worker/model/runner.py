@@ -23,6 +23,7 @@ from dormouse_worker.model.loader import LoadedModel
 from dormouse_worker.model.parallel.communicator import ALONE, Communicator
 from dormouse_worker.model.promised_tokens import PromisedTokens, TokenCopier
 from dormouse_worker.model.sampling.answers import Answers, choose_on_device
+from dormouse_worker.model.sampling.gather import row_index
 from dormouse_worker.model.sampling.logit_rows import LogitRows, choose_logit_rows
 from dormouse_worker.model.sampling.native_sampler import NativeSampler
 from dormouse_worker.model.scratch import Floats
@@ -31,9 +32,16 @@ from dormouse_worker.model.scratch import Floats
 class LateAnswer:
     """Answers a pass when it is first asked, and lets go of its logits then."""
 
-    def __init__(self, answer: Callable[[], ModelOutput]) -> None:
+    def __init__(self, request_ids: Sequence[str], answer: Callable[[], ModelOutput]) -> None:
+        """`request_ids` are those whose tokens are known with the answer only."""
+        self.request_ids = frozenset(request_ids)
         self._answer: Callable[[], ModelOutput] | None = answer
         self._output = ModelOutput([])
+
+    @property
+    def is_answered(self) -> bool:
+        """Return whether somebody has asked."""
+        return self._answer is None
 
     def __call__(self) -> ModelOutput:
         """Return the answer. Raises what computing it raises, and may be asked again then."""
@@ -74,7 +82,7 @@ class ModelRunner:
             windows=cache.spec.windows,
         )
         self._promised: PromisedTokens | None = None
-        self._late: LateAnswer | None = None  # to the last pass, where it promised nothing
+        self._late: list[LateAnswer] = []  # to passes that did not promise every token
         self._has_failed = False  # a batch could not begin: one that builds on it is refused
 
     def __repr__(self) -> str:
@@ -120,21 +128,46 @@ class ModelRunner:
         logits = self._paths.compute(packed, wanted.rows)
         if not samples:
             return partial(ModelOutput, [])
-        if self._promised is None:
+        if self._promised is None or not isinstance(logits, torch.Tensor):
             output = self._conclude(wanted, logits, wait_for_masks)
             return lambda: output
-        if isinstance(logits, torch.Tensor) and wanted.only_logits_count:
+        if wanted.only_logits_count:
             return self._promised.promise(wanted.batch_rows, *choose_on_device(logits, wanted.batch_rows))
-        self._late = LateAnswer(partial(self._conclude, wanted, logits, wait_for_masks))
-        return self._late
+        self._late.append(self._promise_some(self._promised, wanted, logits, wait_for_masks))
+        return self._late[-1]
 
     def _make_way(self, batch: Batch) -> None:
-        """Finish with the pass before, whose tokens are the next one's input and whose logits lie where its will."""
-        late, self._late = self._late, None
+        """Finish with passes before where this one goes on from tokens that were not promised."""
+        waiting, self._late = [late for late in self._late if not late.is_answered], []
         if batch.is_fresh and self._promised is not None:
             self._promised.forget()
-        elif late is not None:
-            late()
+            return
+        for late in waiting:
+            if late.request_ids.isdisjoint(batch.request_ids):
+                self._late.append(late)
+            else:
+                late()
+
+    def _promise_some(
+        self, promised: PromisedTokens, wanted: LogitRows, logits: torch.Tensor, wait_for_masks: Callable[[], Stuck]
+    ) -> LateAnswer:
+        """Promise the tokens that the logits alone decide; set the other rows aside until they are asked for."""
+        free, (kept, others) = wanted.batch_rows.free, wanted.without_free_ones()
+        known: Callable[[], ModelOutput] = partial(ModelOutput, [])
+        if len(free):
+            known = promised.promise(free, *choose_on_device(logits[row_index(wanted.free_rows, logits)], free))
+        rows = logits[row_index(kept, logits)]  # a copy: the next pass may write its logits to the same place
+        beside = promised.set_aside(rows)
+
+        def answer() -> ModelOutput:
+            first = known()
+            with beside():
+                second = self._conclude(others, rows, wait_for_masks)
+            return msgspec.structs.replace(
+                second, sampled=first.sampled + second.sampled, not_finite=first.not_finite + second.not_finite
+            )
+
+        return LateAnswer(others.batch_rows.request_ids, answer)
 
     def _conclude(
         self, wanted: LogitRows, logits: torch.Tensor | Floats, wait_for_masks: Callable[[], Stuck]

@@ -19,9 +19,9 @@ def take_rows(tensor: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
     return tensor if len(rows) == tensor.shape[0] else tensor[row_index(rows, tensor)]
 
 
-def row_index(rows: Sequence[int], other: torch.Tensor) -> torch.Tensor:
+def row_index(rows: Sequence[int] | npt.NDArray[np.int64], other: torch.Tensor) -> torch.Tensor:
     """Return the numbers of rows as what indexes a tensor on the other's device: a list would be waited for."""
-    return tensor_beside(np.array(rows, dtype=np.int64), other)
+    return tensor_beside(np.asarray(rows, dtype=np.int64), other)
 
 
 def flat_cells(ids_of_rows: Iterable[tuple[int, TokenIds]], vocab_size: int) -> npt.NDArray[np.int64]:

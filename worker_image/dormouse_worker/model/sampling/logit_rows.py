@@ -39,6 +39,24 @@ class LogitRows:
         """Return whether these rows decide all that is wanted: no token before is looked at, nothing else is told."""
         return not self.prompt_parts and self.batch_rows.need_logits_only
 
+    @property
+    def free_rows(self) -> Ints:
+        """Return the rows of the logits that alone decide about a token; they are `batch_rows.free`'s."""
+        rows: Ints = self.sampled[self.batch_rows.is_free]
+        return rows
+
+    def without_free_ones(self) -> tuple[Ints, LogitRows]:
+        """Return which rows of the logits are wanted besides those, and the same of them alone."""
+        sampled = self.sampled[~self.batch_rows.is_free]
+        kept = np.concatenate([*(np.arange(part.rows.start, part.rows.stop) for part in self.prompt_parts), sampled])
+        parts, start = [], 0
+        for part in self.prompt_parts:
+            end = start + part.rows.stop - part.rows.start
+            parts.append(PromptPart(part.request_id, slice(start, end), part.token_ids, part.num_top))
+            start = end
+        rows = LogitRows(self.rows[kept], np.arange(start, len(kept)), self.batch_rows.asking, tuple(parts))
+        return kept, rows
+
 
 def choose_logit_rows(batch: Batch, packed: PackedInput) -> LogitRows:
     """Return the rows. The last prompt token's row is sampled from, all before it tell about the token after."""

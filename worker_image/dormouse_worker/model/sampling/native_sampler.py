@@ -8,10 +8,10 @@ from ctypes import Array
 import numpy as np
 
 from dormouse_worker.common.ipc import Sampling
+from dormouse_worker.common.sampling import has_penalties
 from dormouse_worker.model.attention.interface import Ints
 from dormouse_worker.model.sampling.exact_softmax import factors_of
 from dormouse_worker.model.sampling.gather import float32_factors
-from dormouse_worker.model.sampling.sampling_row import has_penalties
 from dormouse_worker.model.scratch import ALIGNMENT_BYTES, Floats, address_of
 from dormouse_worker.native import abi
 from dormouse_worker.native.library import Kernels

@@ -27,6 +27,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from dormouse_worker.common.sampling import has_edits
 from dormouse_worker.model.sampling.draw import draw
 from dormouse_worker.model.sampling.exact_softmax import weigh
 from dormouse_worker.model.sampling.filters import least_weights
@@ -43,7 +44,7 @@ from dormouse_worker.model.sampling.masks import (
 from dormouse_worker.model.sampling.native_sampler import NativeSampler, describe_draws
 from dormouse_worker.model.sampling.penalties import penalize_presence_and_frequency, penalize_repetition
 from dormouse_worker.model.sampling.philox import uniforms
-from dormouse_worker.model.sampling.sampling_row import Choice, SamplingRow, has_edits
+from dormouse_worker.model.sampling.sampling_row import Choice, SamplingRow
 
 __all__ = ["Choice", "SamplingRow", "are_chosen_finite", "choose", "prompt_logprobs", "sample"]
 
