@@ -65,9 +65,15 @@ def revoke(worker, slot_epoch):
     return worker.operate("RevokeDevice", control.RevokeDeviceRequest(epoch=EPOCH, slot_epoch=slot_epoch))
 
 
+def report_of(worker):
+    """Return what an engine measures that was just started."""
+    request = control.DetermineNumAvailableBlocksRequest(epoch=EPOCH)
+    return worker.operate("DetermineNumAvailableBlocks", request, timeout_s=180)
+
+
 def agree(worker):
-    """Allocate all that was measured."""
-    request = control.InitializeCacheRequest(epoch=EPOCH, num_gpu_blocks=worker.report().num_gpu_blocks)
+    """Allocate all that is measured."""
+    request = control.InitializeCacheRequest(epoch=EPOCH, num_gpu_blocks=report_of(worker).num_gpu_blocks)
     assert worker.operate("InitializeCache", request).state == READY
 
 
@@ -142,7 +148,7 @@ def test_a_front_that_was_killed_comes_again_without_its_grant(start_on, tmp_pat
     instance = before.status().instance
     grant(before, 1, instance=instance)
     wake(before)
-    assert before.report().num_gpu_blocks
+    assert report_of(before).num_gpu_blocks
     assert len(read_usage(device).books.rows) == 1
     (engine,) = engines_of(before)
     ended = os.pidfd_open(engine)

@@ -14,7 +14,9 @@ from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.front.engine.link import Spawn, SpawnFor
 
 ENGINE_ARGV: tuple[str, ...] = (sys.executable, "-m", "dormouse_worker.engine_process")
-LAST_WORDS_S = 1.0  # how long to read on after the end: a grandchild may hold the pipe open
+# How long to read on after the end. Ranks of a killed engine hold the pipe, and their devices, until they are gone,
+# too: nobody else may be given these before. What outlives the engine for other reasons is not waited for longer.
+LAST_WORDS_S = 5.0
 MAX_LINE_BYTES = 1 << 16
 
 
@@ -30,7 +32,7 @@ class SubprocessEngine:
         return f"SubprocessEngine(pid={self._process.pid}, exit_code={self._process.returncode})"
 
     async def wait(self) -> int:
-        """See `EngineProcess`; the last words are complete when this returns."""
+        """See `EngineProcess`; the last words are complete, and ranks are gone, when this returns."""
         exit_code = await self._process.wait()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._copying, LAST_WORDS_S)
