@@ -130,8 +130,8 @@ def test_whichever_process_dies_takes_the_others_along(model, victim):
 
 @pytest.fixture(scope="module")
 def served(model):
-    """A command that serves all tests that leave it as it is."""
-    with serving(model, "--served-model-name", "small") as one:
+    """A command that serves all tests that leave it as it is; its calls are written as Qwen writes them."""
+    with serving(model, "--served-model-name", "small", "--tool-call-parser", "hermes") as one:
         yield one
 
 
@@ -205,6 +205,21 @@ def test_a_forced_call_fits_its_schema_streamed_or_not(client, choice):
     turns = [*HI, parsed.message, {"role": "tool", "tool_call_id": call.id, "content": "done"}]
     asked |= {"messages": turns, "tool_choice": "none", "max_tokens": 2}
     assert client.chat.completions.create(**asked).choices[0].finish_reason == "length"
+
+
+def test_an_answer_beside_tools_is_of_its_form_or_calls_with_arguments_that_fit(client):
+    bound = {"type": "json_schema", "json_schema": {"name": "nut", "schema": SCHEMA}}
+    asked = {"model": "small", "messages": HI, "temperature": 1, "seed": 7, "n": 16, "response_format": bound}
+    asked |= {"tools": [openai.pydantic_function_tool(Hide)], "parallel_tool_calls": False}
+    ended = {"stop": 0, "tool_calls": 0, "length": 0}  # a model that learned nothing may write blanks to the end
+    for choice in client.chat.completions.create(**asked).choices:
+        ended[choice.finish_reason] += 1
+        if choice.finish_reason == "stop":
+            jsonschema.validate(json.loads(choice.message.content), SCHEMA)
+        for call in choice.message.tool_calls or () if choice.finish_reason == "tool_calls" else ():
+            Hide.model_validate_json(call.function.arguments)
+    assert ended["stop"], ended
+    assert ended["tool_calls"], ended
 
 
 def test_a_schema_that_cannot_be_kept_is_refused_under_the_name_that_the_client_wrote(client):
