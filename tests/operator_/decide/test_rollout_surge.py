@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dormouse_operator.decide.rollout.limits import Limits, in_place_limits, surge_limits
+from dormouse_operator.decide.rollout.limits import Limits, in_place_limits, may_surge, surge_limits
 from dormouse_operator.decide.rollout.surge import Counts, Step, next_step
 from dormouse_operator.model import Rollout
+from dormouse_operator.model.wanted import Placement, PoolMember
+from dormouse_operator.testing.nouns import a_deployment
 
 
 @dataclass
@@ -176,3 +178,10 @@ def test_in_place_there_is_no_surge_and_always_one_at_a_time():
 def test_a_share_of_many_is_exact():
     assert surge_limits(Rollout(max_surge="25%", max_unavailable="25%"), 404) == Limits(101, 101)
     assert in_place_limits(Rollout(max_unavailable="50%"), 4) == Limits(0, 2)
+
+
+def test_only_surge_takes_more_pods_than_wanted_and_never_on_a_pools_slots():
+    pooled = Placement(pool=PoolMember(name="gpus"))
+    assert may_surge(a_deployment(rollout=Rollout(strategy="Surge")))
+    assert not may_surge(a_deployment(rollout=Rollout(strategy="Recreate")))
+    assert not may_surge(a_deployment(rollout=Rollout(strategy="Surge"), placement=pooled))

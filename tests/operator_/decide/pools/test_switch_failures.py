@@ -115,6 +115,13 @@ def test_one_that_does_not_fit_though_nobody_has_anything_to_give_is_turned_away
     assert [(found.replica, found.times) for found in slot.refusals] == [(C, 1), (B, 4)]
 
 
+def test_one_that_has_the_memory_and_does_not_wake_starts_from_its_files_the_next_time():
+    refuses = tenant(B, ASLEEP, grant_epoch=7, refused_epoch=7)
+    slot = step(granting(B, deepening=(C,)), refuses, tenant(C, STANDBY)).slot
+    left = {"holders": (Holding(B, NOW),), "refusals": (refusal(B, reason="WakeRefused"),)}
+    assert slot == yielding(B, None, epoch=8, way_out=WayOut.STANDBY, **left)
+
+
 def test_of_each_replica_the_last_refusal_is_remembered():
     refuses = tenant(B, ASLEEP, grant_epoch=7, refused_epoch=7, missing_bytes=9)
     before = granting(B, refusals=(refusal(B, times=3, ago_s=99), refusal(C)))
