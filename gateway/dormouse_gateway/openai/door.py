@@ -30,9 +30,10 @@ class OpenAIDoor:
 
     def __init__(self, app: ASGIApp, *, timeout_s: float, max_connections: int, tls: ssl.SSLContext | None) -> None:
         """Take what to serve, how long clients may take, how many there may be, and what to prove the name with."""
+        self._protocol = bounded(timeout_s, max_connections)
         config = uvicorn.Config(
             _unless_cut_off(app),
-            http=bounded(timeout_s, max_connections),
+            http=self._protocol,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -61,6 +62,7 @@ class OpenAIDoor:
     async def stop(self, timeout_s: float) -> None:
         """Take no more requests, let running ones end, cut off what runs for longer."""
         self._server.config.timeout_graceful_shutdown = timeout_s  # type: ignore[assignment]  # any number does
+        self._protocol.is_ending = True
         self._server.should_exit = True
         if self._serving:
             await self._serving

@@ -20,6 +20,7 @@ class BoundedProtocol(H11Protocol):
 
     timeout_s: float = 30.0
     max_connections: int = 2048
+    is_ending: bool = False  # the port closes: who has just come through is shown out
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -31,6 +32,9 @@ class BoundedProtocol(H11Protocol):
         super().connection_made(transport)
         if len(self.connections) > self.max_connections:
             transport.abort()
+            return
+        if self.is_ending:
+            self.shutdown()  # uvicorn asks only those to go that were there before, and waits for all
             return
         self._reading = self._abort_later()
 

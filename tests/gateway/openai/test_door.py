@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+from contextlib import suppress
 
 import aiohttp
 import openai
@@ -54,11 +55,12 @@ async def connect():
 
 
 async def until_refused(connect, house):
-    try:
+    """Connect until the port is closed; return the connections."""
+    opened = []
+    with suppress(OSError):
         while True:
-            await connect(house)
-    except OSError:
-        return
+            opened.append(await connect(house))
+    return opened
 
 
 async def post(house, path="/v1/completions", content_type="application/json", **body):
@@ -231,6 +233,14 @@ async def test_at_the_end_a_running_stream_finishes_and_nobody_else_is_let_in(ho
     words += [chunk.choices[0].text async for chunk in stream]
     assert "".join(words) == "Hello dormouse"
     await house.running
+
+
+async def test_who_comes_while_the_port_closes_and_says_nothing_does_not_hold_up_the_end(make_house, connect):
+    async with make_house(drain_timeout_s=1000, http_timeout_s=1000) as house:
+        house.stop.set()
+        for opened in await until_refused(connect, house):
+            await opened.until_closed()
+        await house.running
 
 
 async def test_a_stream_that_outlives_the_drain_timeout_is_cut_off(make_house, worker, open_client, caplog):
