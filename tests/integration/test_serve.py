@@ -222,6 +222,17 @@ def test_an_answer_beside_tools_is_of_its_form_or_calls_with_arguments_that_fit(
     assert ended["tool_calls"], ended
 
 
+def test_a_response_is_the_same_whole_and_streamed_and_is_what_its_schema_says(client):
+    bound = {"type": "json_schema", "name": "nut", "schema": {"enum": ["nut", "nest"]}}
+    ask = {"model": "small", "input": "hi", "instructions": "nut", "temperature": 0, "text": {"format": bound}}
+    whole = client.responses.create(**ask)
+    with client.responses.stream(**ask) as stream:
+        streamed = stream.get_final_response()
+    assert whole.status == streamed.status == "completed"
+    assert whole.output_text == streamed.output_text
+    assert json.loads(whole.output_text) in {"nut", "nest"}
+
+
 def test_a_schema_that_cannot_be_kept_is_refused_under_the_name_that_the_client_wrote(client):
     schema = {"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 99999989}}, "required": ["a"]}
     bound = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}

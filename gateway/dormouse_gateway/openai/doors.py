@@ -111,6 +111,8 @@ _MESSAGES = {
     "chat.template_args": ("output_config", "thinking"),
     "stop": ("stop_sequences",),
     "structured_outputs": ("output_config",),
+    "chat.tools": ("tools",),
+    "answer_parsing": ("tool_choice", "tools"),
 }
 MESSAGES_DOOR = TextDoor(
     path="/v1/messages",

@@ -189,6 +189,13 @@ async def test_tools_and_the_choice_among_them_reach_the_worker(claude, worker, 
     assert [tool["function"]["name"] for tool in request.chat.tools] == (["look"] if expected.tool_calls else [])
 
 
+async def test_a_choice_that_the_worker_cannot_force_is_refused_under_its_name(claude, worker):
+    words = "answer_parsing.any_function is true; allowed: models of a known family"
+    worker.fail_before = CallError(grpc.StatusCode.INVALID_ARGUMENT, words)
+    with pytest.raises(anthropic.BadRequestError, match="tool_choice: answer_parsing"):
+        await claude.messages.create(**ASK, tools=[TOOL], tool_choice={"type": "any"})
+
+
 async def test_tools_count_as_tokens_too(claude, worker):
     await claude.messages.count_tokens(model="tiny", messages=HI, tools=[TOOL])
     assert worker.seen[0].request.chat.tools[0]["function"]["parameters"]["type"] == "object"
