@@ -91,3 +91,8 @@ def test_the_layer_group_with_the_fewest_blocks_decides_whether_there_is_room():
     view.introduce(request)
     view.schedule(request, ([5, 6], [7]), end=5)
     assert view.schedule_decode(request) is None
+
+
+def test_one_token_alone_is_no_decoding_of_a_sequence_that_the_ranks_do_not_know():
+    request = Request("a", [1], make_sampling(), arrival_s=0.0)
+    assert RankView(block_size=4).schedule_decode(request) is None
