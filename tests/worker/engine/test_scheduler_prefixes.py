@@ -58,6 +58,9 @@ def test_a_prefix_that_does_not_fit_now_is_found_again_later():
     waiting = add(scheduler, "b", 15)
     assert set(step(scheduler)) == {"a"}
     assert waiting.num_computed_tokens == 0
+    assert waiting.shortage.next_hash == waiting.block_hashes(12, 4)[2], (
+        "it waits for a third block to be known, or room"
+    )
     scheduler.remove("a")
     assert step(scheduler) == {"b": (8, 15, True)}
     assert scheduler.counters.prefix_queries == 9 + 15
