@@ -62,6 +62,16 @@ def test_rows_that_are_left_in_a_turn_admit_nobody():
     assert (scheduler.num_running, scheduler.num_waiting) == (4, 1)
 
 
+def test_whoever_comes_just_before_a_turn_runs_after_it():
+    scheduler = make_scheduler(num_blocks=30, tokens=16, seqs=8, max_model_len=20)
+    fill(scheduler, "abcdef")
+    add(scheduler, "asks", 12, prompt_logprobs=0, max_tokens=9)
+    assert all(len(step(scheduler)) == 7 for _ in range(4))
+    add(scheduler, "waits", 1)
+    assert step(scheduler) == {"a": (5, 6, True), "asks": (8, 12, True)}, "though a row is left"
+    assert step(scheduler)["waits"] == (0, 1, True)
+
+
 def test_a_prompt_that_needs_no_row_but_its_last_gets_no_turn():
     scheduler = make_scheduler(num_blocks=20, tokens=16, seqs=4, max_model_len=20)
     fill(scheduler, "abc")
