@@ -7,6 +7,9 @@ PACKAGES := api/dormouse_api kube/dormouse_kube operator/dormouse_operator gatew
 # what decides without touching anything: every branch of it is tested
 PURE := decide manifests model parse
 
+# where tests of the cluster are; to look for them everywhere takes half a minute
+CLUSTER := tests/e2e tests/chart tests/kube tests/localkube tests/operator_
+
 .PHONY: help
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -76,7 +79,7 @@ cluster: prepare ## Start the local Kubernetes (or check the one of DORMOUSE_CON
 
 .PHONY: e2e
 e2e: install model cluster images ## Tests on the real cluster
-	$(PY) -m pytest -m "cluster and not slow" tests --durations=10
+	$(PY) -m pytest -m "cluster and not slow" $(CLUSTER) --durations=10
 
 .PHONY: e2e-nodes
 e2e-nodes: prepare model ## Two nodes: one is drained, one is lost under load (4 minutes)
