@@ -118,7 +118,7 @@ mutate: install ## Change what decides in small ways, print those that no test n
 	$(PY) -m tools.mutate
 
 .PHONY: bench
-bench: install ## Measure against vLLM and transformers; one part with NAME=throughput, latency, prefix, decode, startup, memory, kernels, serve, sleep, gateway, coldstart, groups or pools
+bench: install ## Measure against vLLM and transformers; one part with NAME=throughput, latency, prefix, decode, startup, memory, kernels, serve, sleep, gateway, coldstart, groups, structured or pools
 	$(PY) -m bench $(NAME)
 
 .PHONY: bench-peers

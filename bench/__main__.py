@@ -12,6 +12,7 @@
     gateway     the gateway's cost beside direct calls; 1,000 requests that arrive during one wake (as root)
     coldstart   wakes from both levels and from no pod at all, beyond the worker's own time (as root)
     groups      groups beside one worker: tokens, decode, a step's bytes, a rank that is killed
+    structured  answers bound by schemas: validity, speed beside free text, hostile grammars, kills
     switch      a stand-in GPU's change of hands between two workers, its copy beside one memcpy
     pools       40 models on 4 GPUs in virtual time: the arbiter beside LRU and a static partition
 
@@ -38,6 +39,7 @@ from bench import (
     serve,
     sleep,
     startup,
+    structured,
     switch,
     throughput,
 )
@@ -57,6 +59,7 @@ BENCHMARKS: dict[str, Measure] = {
     "gateway": gateway.measure,
     "coldstart": coldstart.measure,
     "groups": groups.measure,
+    "structured": structured.measure,
     "switch": switch.measure,
     "pools": pools.measure,
 }

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from os import environ
+from typing import Protocol
 
 from bench.helpers import Job, answer_lines
 from bench.peer_env import KV_CACHE_GIB
@@ -35,12 +37,21 @@ MAX_MODEL_LEN = 2048
 MEMORY_LIMIT_BYTES = 10 << 30
 
 
+class Hearer(Protocol):
+    """What one request's messages are told to."""
+
+    finish_reason: str  # of the last message
+
+    def add(self, tokens: list[int], now_s: float, cached_tokens: int = 0) -> None:
+        """Take one message."""
+
+
 class Desk:
     """Implements `engine.loop.Transport`: takes requests from here, and gives to their traces what comes back."""
 
     def __init__(self) -> None:
         self.status = EngineStatus(State.STARTING)
-        self.traces: dict[str, Trace] = {}
+        self.traces: Mapping[str, Hearer] = {}
         self.num_open = 0
         self._waiting: list[FrontMessage] = []
 
@@ -67,11 +78,13 @@ class Desk:
             raise RuntimeError(f"{message.error_reason}: {message.error_message}")
 
     def _take(self, message: StepOutputs) -> None:
-        if message.failed:
-            raise RuntimeError(f"requests failed: {message.failed}")
+        if message.failed or message.refused:
+            raise RuntimeError(f"requests failed: {message.failed | message.refused}")
         now_s = time.monotonic()
         for output in message.outputs:
-            self.traces[output.request_id].add(output.token_ids, now_s, output.cached_tokens)
+            trace = self.traces[output.request_id]
+            trace.add(output.token_ids, now_s, output.cached_tokens)
+            trace.finish_reason = output.finish_reason or ""
             self.num_open -= output.finish_reason is not None
 
 
@@ -100,14 +113,15 @@ class Engine:
         """Return the replies in order. Raises RuntimeError if one of them failed."""
         self._num_jobs += 1
         desk = self._desk
-        desk.traces, desk.num_open = {}, len(job.requests)
+        traces: dict[str, Trace] = {}
+        desk.traces, desk.num_open = traces, len(job.requests)
         for request in job.requests:
             request_id = f"{self._num_jobs}-{request.id}"
-            desk.traces[request_id] = Trace(request, time.monotonic())
+            traces[request_id] = Trace(request, time.monotonic())
             desk.post(make_add(request_id, request.prompt, max_tokens=request.max_tokens))
         while desk.num_open:
             self._loop.turn()
-        return [trace.reply() for trace in desk.traces.values()]
+        return [trace.reply() for trace in traces.values()]
 
     def _open(self) -> None:
         """Agree with itself on the blocks that it reported. Raises RuntimeError if it could not load."""

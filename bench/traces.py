@@ -17,6 +17,7 @@ class Trace:
         self._tokens: list[int] = []
         self._times_s: list[float] = []
         self._cached_tokens = 0
+        self.finish_reason = ""  # of the last message
 
     def __repr__(self) -> str:
         return f"Trace({self._request.id}, {len(self._tokens)} of {self._request.max_tokens} tokens)"
