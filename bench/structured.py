@@ -181,7 +181,7 @@ async def _hostile(model: Path) -> list[Row]:
             end = "refused"
         seconds = time.monotonic() - began_s
         grammars.close()
-        rows.append(Row(f"hostile: {what}, {end}", seconds, "s", goal=AtMost(2.5)))
+        rows.append(Row(f"hostile: {what}, {end}", seconds, "s", goal=AtMost(2)))
     return rows
 
 
