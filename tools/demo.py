@@ -24,6 +24,7 @@ from dormouse_api.v1 import inference_pb2_grpc as rpc
 from tools import reference
 from tools.bootstrap import ROOT
 from tools.demo_model import FOLDER, demo_model_dir
+from tools.demo_pools import show_pools
 from tools.kubectl import Cluster, CommandFailed, localkube
 from tools.progress import Progress, begun, follow, stream
 from tools.release import Release, fill_model_claim, install, tool_command, tool_env
@@ -89,7 +90,8 @@ def example(*, tensor: int, pipeline: int) -> dict[str, Any]:
 
 def run_demo(console: Console, deployment: dict[str, Any]) -> None:
     """Do the steps in order and show what each brought about."""
-    progress = Progress(total=10, console=console, before_s=seconds_before(os.environ.get(STARTED, "")))
+    has_gpus = "DORMOUSE_CONTEXT" not in os.environ  # of the local cluster, and only there
+    progress = Progress(total=10 + has_gpus, console=console, before_s=seconds_before(os.environ.get(STARTED, "")))
     with begun(tool_command("tools.demo_model"), {**tool_env(), **ONE_CORE}) as model_making:
         with progress.step("Start Kubernetes on this machine") as step:
             stream(tool_command("tools.testcluster", "up"), step, tool_env())
@@ -125,6 +127,9 @@ def run_demo(console: Console, deployment: dict[str, Any]) -> None:
             fall_asleep(console, cluster)
             woken = chat(console, stub)
             order(cluster, **NIGHT_IS_OVER)
+        if has_gpus:
+            with progress.step("Have four models take turns on two GPUs (stand-ins), and show the pool") as step:
+                show_pools(console, cluster, stub, NAMESPACE, step)
     if not (agreeing and tokens == again == woken):
         sys.exit("the answers differ: this is a bug")
     console.print(f"\nDone in {spent(progress)}. The cluster stays up. Try next:")

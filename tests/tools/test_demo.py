@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from dormouse_operator.parse import parse_deployment
-from tools.demo import example, seconds_before, spent
+from pathlib import Path
+
+import yaml
+
+from dormouse_operator.manifests.pool import member_complaint
+from dormouse_operator.parse import parse_deployment, parse_pool
+from tools import demo_pools
+from tools.demo import NAMESPACE, example, seconds_before, spent
 from tools.progress import Progress
 
 
@@ -30,3 +36,22 @@ def test_the_time_at_the_end_counts_what_make_did_before():
 
 def test_a_start_that_nobody_told_or_that_lies_ahead_counts_nothing():
     assert [seconds_before(told, now_s=5.0) for told in ("", "soon", "-3", "9")] == [0.0] * 4
+
+
+def test_the_demo_s_pool_is_the_example_and_its_members_fit_into_it():
+    texts = demo_pools.manifests(NAMESPACE, Path("/elsewhere"))
+    volume, _, pool, *members = (one for text in texts for one in yaml.safe_load_all(text))
+    assert volume["spec"]["hostPath"]["path"] == "/elsewhere"
+    assert volume["spec"]["claimRef"]["namespace"] == NAMESPACE
+    assert [one["metadata"]["name"] for one in members] == list(demo_pools.MEMBERS)
+    shared = parse_pool(placed(pool))
+    assert shared.key.name == demo_pools.POOL
+    for one in members:
+        deployment = parse_deployment(placed(one))
+        assert deployment.placement.pool.name == demo_pools.POOL
+        assert member_complaint(deployment, shared, deployment.replicas) == ""
+
+
+def placed(manifest):
+    """Return a manifest as the API server has it."""
+    return {**manifest, "metadata": {**manifest["metadata"], "namespace": NAMESPACE, "uid": "u1", "generation": 1}}
