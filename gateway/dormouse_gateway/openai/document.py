@@ -175,11 +175,69 @@ def _post(name: str, summary: str, body: Json, ok: Json, events: str | None = No
     }
 
 
+def _bodies() -> Json:
+    """Return the paths that take one."""
+    return (
+        _openais()
+        | _anthropics()
+        | {
+            "/tokenize": _post("tokenize", "Tell a prompt's tokens.", TOKENIZE_REQUEST, _TOKENS),
+            "/detokenize": _post("detokenize", "Tell tokens' text.", DETOKENIZE_REQUEST, _object(prompt=_TEXT)),
+        }
+    )
+
+
+def _openais() -> Json:
+    events = "With stream: events of {}, each with a part of the answer; then data: [DONE]. Comments while it waits."
+    return {
+        "/v1/completions": _post(
+            "createCompletion",
+            "Go on with a text.",
+            COMPLETION_REQUEST,
+            _COMPLETION_ANSWER,
+            events.format("text_completion"),
+        ),
+        "/v1/chat/completions": _post(
+            "createChatCompletion",
+            "Answer in a conversation.",
+            CHAT_REQUEST,
+            _CHAT_ANSWER,
+            events.format("chat.completion.chunk"),
+        ),
+        "/v1/responses": _post(
+            "createResponse",
+            "Answer a conversation, of which nothing is stored.",
+            RESPONSES_REQUEST,
+            _RESPONSE,
+            "With stream: OpenAI's events, from response.created to response.completed. Comments while it waits.",
+        ),
+    }
+
+
+def _anthropics() -> Json:
+    return {
+        "/v1/messages": _post(
+            "createMessage",
+            "Answer in a conversation, as Anthropic's API does.",
+            MESSAGES_REQUEST,
+            _MESSAGE,
+            "With stream: Anthropic's events, from message_start to message_stop. Comments while it waits.",
+            error=_ANTHROPICS_ERROR,
+        ),
+        "/v1/messages/count_tokens": _post(
+            "countTokens",
+            "Count the tokens of such a conversation.",
+            COUNT_REQUEST,
+            _object(input_tokens=_NUMBER),
+            error=_ANTHROPICS_ERROR,
+        ),
+    }
+
+
 def document() -> Json:
     """Return it."""
     parameter = {"name": "model", "in": "path", "required": True, "schema": _TEXT | {"minLength": 1}}
     list_of_models = _object(object={"const": "list"}, data=_array(_MODEL))
-    events = "With stream: events of {}, each with a part of the answer; then data: [DONE]. Comments while it waits."
     return {
         "openapi": "3.1.0",
         "info": {"title": "Dormouse", "version": "1", "description": "Text of models that sleep when nobody calls."},
@@ -191,44 +249,7 @@ def document() -> Json:
             "/v1/models/{model}": _get(
                 "getModel", "Describe a model.", _MODEL, "400", "401", "404", "503", parameters=[parameter]
             ),
-            "/v1/completions": _post(
-                "createCompletion",
-                "Go on with a text.",
-                COMPLETION_REQUEST,
-                _COMPLETION_ANSWER,
-                events.format("text_completion"),
-            ),
-            "/v1/chat/completions": _post(
-                "createChatCompletion",
-                "Answer in a conversation.",
-                CHAT_REQUEST,
-                _CHAT_ANSWER,
-                events.format("chat.completion.chunk"),
-            ),
-            "/v1/responses": _post(
-                "createResponse",
-                "Answer a conversation, of which nothing is stored.",
-                RESPONSES_REQUEST,
-                _RESPONSE,
-                "With stream: OpenAI's events, from response.created to response.completed. Comments while it waits.",
-            ),
-            "/v1/messages": _post(
-                "createMessage",
-                "Answer in a conversation, as Anthropic's API does.",
-                MESSAGES_REQUEST,
-                _MESSAGE,
-                "With stream: Anthropic's events, from message_start to message_stop. Comments while it waits.",
-                error=_ANTHROPICS_ERROR,
-            ),
-            "/v1/messages/count_tokens": _post(
-                "countTokens",
-                "Count the tokens of such a conversation.",
-                COUNT_REQUEST,
-                _object(input_tokens=_NUMBER),
-                error=_ANTHROPICS_ERROR,
-            ),
-            "/tokenize": _post("tokenize", "Tell a prompt's tokens.", TOKENIZE_REQUEST, _TOKENS),
-            "/detokenize": _post("detokenize", "Tell tokens' text.", DETOKENIZE_REQUEST, _object(prompt=_TEXT)),
+            **_bodies(),
             "/openapi.json": _get("describe", "This document.", {"type": "object"}, "400"),
         },
         "components": {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},

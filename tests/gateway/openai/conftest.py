@@ -74,3 +74,10 @@ async def client(house, worker, open_client):
     """A client of a gateway that serves the model tiny."""
     await house.add("tiny", [worker])
     return open_client(house)
+
+
+@pytest.fixture
+async def claude(house, worker, open_anthropic):
+    """A client of a gateway that serves the model tiny."""
+    await house.add("tiny", [worker])
+    return open_anthropic(house)
