@@ -172,8 +172,8 @@ def test_a_stale_epoch_and_unknown_names_are_refused_and_change_nothing(sleeper,
     code, words = refusal(sleeper, method, message(epoch=EPOCH, tags=["weights", "cuda_graphs"], **level))
     assert (code, "cuda_graphs" in words, "kv_cache" in words) == (Code.INVALID_ARGUMENT, True, True)
     if level:
-        code, words = refusal(sleeper, method, message(epoch=EPOCH, level=3))
-        assert (code, "level is 3" in words) == (Code.INVALID_ARGUMENT, True)
+        code, words = refusal(sleeper, method, message(epoch=EPOCH, level=4))
+        assert (code, "level is 4" in words) == (Code.INVALID_ARGUMENT, True)
     assert sleeper.status().state == READY
     assert generate(sleeper)
 
