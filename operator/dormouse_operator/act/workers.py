@@ -21,6 +21,7 @@ from dormouse_api.v1 import worker_control_pb2_grpc as rpc
 from dormouse_operator.act.worker_status import parse_worker
 from dormouse_operator.errors import CredentialRefused, WorkerError, WorkerRefused, WorkerUnreachable
 from dormouse_operator.model import DeviceGrant, Pod, Worker
+from dormouse_operator.model.units import in_gib
 
 STATUS_TIMEOUT_S = 3.0
 DRAIN_STEP_S = 2.0  # one call waits this long for requests to end; then the order is looked at again
@@ -143,7 +144,7 @@ class GrpcWorkerControl:
         request = pb.PrepareWakeUpRequest(epoch=epoch)
         answer = await self._call(pod, MEMORY_TIMEOUT_S, lambda stub: stub.PrepareWakeUp, request)
         if answer.missing_bytes:
-            raise WorkerRefused(f"{answer.missing_bytes / 2**30:.2f} GiB of memory are missing to wake up")
+            raise WorkerRefused(f"{in_gib(answer.missing_bytes)} of memory are missing to wake up")
 
     async def wake_up(self, pod: Pod, *, epoch: int) -> Worker:
         """See WorkerControl."""

@@ -18,8 +18,8 @@ from datetime import datetime
 
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.model import Key, RecordedStatus, Rung, WorkerState
+from dormouse_operator.model.units import GIB, in_gib
 
-GIB = 2**30
 READ_BYTES_PER_S = GIB  # of a model's files, where no wake from level 2 was measured: a usual local disk
 
 
@@ -84,5 +84,5 @@ def evictions(
 
 
 def _words(node: str, used_bytes: int, limit_bytes: int) -> str:
-    words = f"copies of sleeping models take {used_bytes / GIB:.2f} GiB on node {node}"
-    return f"{words}, maxSleepingHostBytes is {limit_bytes / GIB:.2f} GiB"
+    words = f"copies of sleeping models take {in_gib(used_bytes)} on node {node}"
+    return f"{words}, maxSleepingHostBytes is {in_gib(limit_bytes)}"

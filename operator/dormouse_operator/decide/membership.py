@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from dormouse_operator.model import AWAKE, Deployment, Pod, Worker
 from dormouse_operator.model.pools import Pool, Refusal, Replica, SlotPhase
+from dormouse_operator.model.units import in_gib
 
 POOL_NOT_FOUND, WAITS_FOR_SLOT, SLOT_TOO_SMALL, ASLEEP = "PoolNotFound", "WaitsForSlot", "SlotTooSmall", "Asleep"
 _TELLING_REFUSALS = 2  # in a row: one may have met a neighbour that had not gone yet
@@ -77,7 +78,7 @@ def rest_of(deployment: Deployment, pool: Pool | None) -> Rest:
         return Rest(POOL_NOT_FOUND, words, is_failure=True)
     refusals = [refusal for slot in pool.slots for refusal in slot.refusals if refusal.replica.key == deployment.key]
     if refused := next((found for found in refusals if _tells(found)), None):
-        words = f"{refused.replica} does not fit: {refused.missing_bytes / 2**30:.2f} GiB are missing"
+        words = f"{refused.replica} does not fit: {in_gib(refused.missing_bytes)} are missing"
         return Rest(
             SLOT_TOO_SMALL, f"pool {member.name}: {words} on its slot, after {refused.times} tries", is_failure=True
         )

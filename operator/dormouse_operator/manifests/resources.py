@@ -14,11 +14,11 @@ from typing import Any
 
 from dormouse_operator.manifests.common import Manifest
 from dormouse_operator.model import Deployment
+from dormouse_operator.model.units import GIB, MIB
 
-_GIB, _MIB = 2**30, 2**20
-_CPU_REST_BYTES = 2 * _GIB  # interpreter and libraries of front and engine, activations of the largest batch
-_GPU_REST_BYTES = 4 * _GIB  # the same with a CUDA context, staging buffers and what may be filled of /dev/shm
-_DEFAULT_CACHE_BYTES = _GIB  # as the worker's own default on the CPU
+_CPU_REST_BYTES = 2 * GIB  # interpreter and libraries of front and engine, activations of the largest batch
+_GPU_REST_BYTES = 4 * GIB  # the same with a CUDA context, staging buffers and what may be filled of /dev/shm
+_DEFAULT_CACHE_BYTES = GIB  # as the worker's own default on the CPU
 _DEFAULT_UTILIZATION = 0.9  # as the schema's
 
 
@@ -30,7 +30,7 @@ def resources_of(deployment: Deployment) -> Manifest:
     if gpu is not None and gpu not in limits:
         limits[gpu] = requests.get(gpu, deployment.parallelism.tensor)  # nosec B113  # a mapping
     if "memory" not in limits and "memory" not in requests and (memory := memory_bytes(deployment)):
-        limits["memory"] = requests["memory"] = f"{math.ceil(memory / _MIB)}Mi"
+        limits["memory"] = requests["memory"] = f"{math.ceil(memory / MIB)}Mi"
     named = {"limits": limits, "requests": requests, "claims": _claims(deployment)}
     return {**given, **{name: values for name, values in named.items() if values}}
 

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, Literal, NamedTuple
 
 from dormouse_operator.model.recorded import RecordedCondition
+from dormouse_operator.model.units import GIB
 from dormouse_operator.model.wanted import Key
 
 
@@ -194,7 +195,6 @@ class Demand:
 
 
 Order = Literal["Fair", "Priority"]
-GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

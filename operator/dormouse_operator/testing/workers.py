@@ -10,8 +10,8 @@ from datetime import datetime
 
 from dormouse_operator.errors import CredentialRefused, WorkerError, WorkerRefused, WorkerUnreachable
 from dormouse_operator.model import AT_REST, DeviceGrant, Failure, Pod, Report, Worker, WorkerState
+from dormouse_operator.model.units import GIB, in_gib
 
-GIB = 2**30
 _UNMEASURED = {WorkerState.STARTING, WorkerState.LOADING, WorkerState.FAILED, WorkerState.STANDBY}
 RISING = {WorkerState.STARTING, WorkerState.LOADING, WorkerState.PROFILED, WorkerState.INITIALIZING}
 
@@ -301,7 +301,7 @@ class FakeWorkers:
         """See WorkerControl."""
         self._do(pod, lambda worker: worker.prepare_wake_up(epoch))
         if missing := self.at(pod).missing_bytes:
-            raise WorkerRefused(f"{missing / GIB:.2f} GiB of memory are missing to wake up")
+            raise WorkerRefused(f"{in_gib(missing)} of memory are missing to wake up")
 
     async def wake_up(self, pod: Pod, *, epoch: int) -> Worker:
         """See WorkerControl."""

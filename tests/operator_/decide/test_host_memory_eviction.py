@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dormouse_operator.act.host_memory import HostMemoryBook
-from dormouse_operator.decide.host_memory_eviction import GIB, Copies, copies_of, evictions
+from dormouse_operator.decide.host_memory_eviction import Copies, copies_of, evictions
 from dormouse_operator.model import Actuation, Key, Ladder, Lifecycle, RecordedStatus, Rung, WorkerState
+from dormouse_operator.model.units import GIB
 from dormouse_operator.testing.nouns import NOW, a_deployment, a_pod, a_situation, a_worker, but
 
 ASLEEP = WorkerState.ASLEEP

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dormouse_operator.decide.host_memory_eviction import GIB
 from dormouse_operator.model import Key
+from dormouse_operator.model.units import GIB
 from tests.operator_.ladders import asleep, awake, tell, wake
 
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from dormouse_api.names import LABEL_DEPLOYMENT
 from dormouse_kube.api import PODS
 from dormouse_operator.model import WorkerState
-from dormouse_operator.testing.workers import GIB
+from dormouse_operator.model.units import GIB
 from tests.operator_.pools.rig import POOL, PoolRig
 
 pytestmark = pytest.mark.timeout(300)  # some thousand passes

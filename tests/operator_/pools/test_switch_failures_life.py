@@ -7,7 +7,7 @@ import pytest
 from dormouse_kube.api import GPU_POOLS, PODS
 from dormouse_operator.model import WorkerState
 from dormouse_operator.model.pools import SlotPhase
-from dormouse_operator.testing.workers import GIB
+from dormouse_operator.model.units import GIB
 from tests.operator_.pools.rig import POOL, Operator
 
 

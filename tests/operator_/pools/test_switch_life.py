@@ -5,7 +5,7 @@ from __future__ import annotations
 from dormouse_kube.api import RESOURCE_CLAIMS
 from dormouse_operator.model import WorkerState
 from dormouse_operator.model.pools import SlotPhase
-from dormouse_operator.testing.workers import GIB
+from dormouse_operator.model.units import GIB
 
 
 async def test_members_begin_without_an_engine_process_and_their_slot_has_a_claim_of_the_pools(rig):

@@ -6,6 +6,7 @@ from dormouse_operator.decide.conditions.verdicts import failed, holds, idle_wor
 from dormouse_operator.decide.membership import rest_of
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.model import AT_REST, WAKEABLE, Condition, Pod, Worker, WorkerState
+from dormouse_operator.model.units import in_gib
 
 TYPE = "Asleep"
 WAKING = "Waking"
@@ -76,7 +77,7 @@ def _is_waking(situation: Situation, pod: Pod) -> bool:
 
 def _savings(workers: list[Worker]) -> str:
     """Return what the sleep brought, in GiB and seconds."""
-    freed = sum(worker.freed_bytes for worker in workers) / 2**30
-    kept = sum(worker.residual_bytes for worker in workers) / 2**30
+    freed = sum(worker.freed_bytes for worker in workers)
+    kept = sum(worker.residual_bytes for worker in workers)
     seconds = max((worker.last_sleep_s for worker in workers), default=0.0)
-    return f"freed {freed:.2f} GiB in {seconds:.2f} s, {kept:.2f} GiB stay in use"
+    return f"freed {in_gib(freed)} in {seconds:.2f} s, {in_gib(kept)} stay in use"

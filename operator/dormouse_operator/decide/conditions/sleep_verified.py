@@ -5,11 +5,11 @@ from __future__ import annotations
 from dormouse_operator.decide.conditions.verdicts import failed, holds, unknown
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.model import Condition, WorkerState
+from dormouse_operator.model.units import GIB, ROUND, in_gib
 
 TYPE = "SleepVerified"
-RESIDUE_LIMIT_BYTES = (
-    2 * 2**30
-)  # of each rank: a CUDA context with graphs keeps about 1 GiB, an interpreter with torch about half
+# of each rank: a CUDA context with graphs keeps about 1 GiB, an interpreter with torch about half
+RESIDUE_LIMIT_BYTES = 2 * GIB
 
 
 def evaluate(situation: Situation) -> Condition:
@@ -21,8 +21,8 @@ def evaluate(situation: Situation) -> Condition:
         return unknown(TYPE, "Awake", "no worker is asleep")
     pod, worker = max(sleeping, key=lambda entry: entry[1].residual_bytes)
     allowed_bytes = RESIDUE_LIMIT_BYTES * pod.num_ranks
-    residue = f"{worker.residual_bytes / 2**30:.2f} GiB"
-    limit = f"{allowed_bytes / 2**30:g} GiB"
+    residue = in_gib(worker.residual_bytes)
+    limit = in_gib(allowed_bytes, ROUND)
     if worker.residual_bytes > allowed_bytes:
         words = f"pod {pod.name} still holds {residue} asleep, {limit} are expected at most"
         return failed(TYPE, "ResidualTooHigh", f"{words}; restart it by deleting the pod, and report its log")

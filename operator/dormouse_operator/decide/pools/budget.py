@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dormouse_operator.model import Deployment, DeviceGrant, Worker
 from dormouse_operator.model.pool_observed import PoolObserved
 from dormouse_operator.model.pools import Slot
+from dormouse_operator.model.units import ROUND, in_gib
 
 UTILIZATION = 0.9  # where the spec names none, as workers have it
 _LEAST_BYTES = 1  # 0 would be no bound at all
@@ -53,11 +54,9 @@ def reserve_complaint(observed: PoolObserved) -> str:
     kept, most = policy.residue_limit_bytes, int(total * UTILIZATION)
     if not total or kept < most:
         return ""
-    each, members = _gib(policy.sleeper_reserve_bytes), policy.max_members_per_slot
-    product = f"spec.maxMembersPerSlot {members} x spec.sleeperReserve {each} = {_gib(kept)}"
-    words = f"{product} are kept for sleepers, and of a device with {_gib(total)} {_gib(most)} can be used"
+    each, product, device, usable = (
+        in_gib(num_bytes, ROUND) for num_bytes in (policy.sleeper_reserve_bytes, kept, total, most)
+    )
+    rule = f"spec.maxMembersPerSlot {policy.max_members_per_slot} x spec.sleeperReserve {each} = {product}"
+    words = f"{rule} are kept for sleepers, and of a device with {device} {usable} can be used"
     return f"{words}: lower one of the two"
-
-
-def _gib(num_bytes: int) -> str:
-    return f"{num_bytes / 2**30:.4g} GiB"

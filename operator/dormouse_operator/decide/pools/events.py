@@ -9,6 +9,7 @@ from dormouse_operator.decide.pools.plan import PoolPlan
 from dormouse_operator.manifests import EventRecord
 from dormouse_operator.model.pool_observed import PoolObserved
 from dormouse_operator.model.pools import Refusal, Slot, SlotPhase
+from dormouse_operator.model.units import in_gib
 
 GRANTED, YIELDING, HELD, FOULED, REFUSED = "Granted", "Yielding", "Held", "Fouled", "GrantRefused"
 
@@ -37,7 +38,7 @@ def _held_now(slot: Slot | None) -> set[object]:
 
 def _of_slot(before: Slot | None, slot: Slot) -> Iterator[EventRecord]:
     for refusal in _refusals(before, slot):
-        missing = f", {refusal.missing_bytes / 2**30:.2f} GiB are missing" if refusal.missing_bytes else ""
+        missing = f", {in_gib(refusal.missing_bytes)} are missing" if refusal.missing_bytes else ""
         words = f"slot {slot.name}: {refusal.replica} does not serve: {refusal.reason}{missing}"
         yield EventRecord("Warning", REFUSED, f"{words}; try {refusal.times}, the next one comes later")
     if before and (before.phase, before.next, before.leaving) == (slot.phase, slot.next, slot.leaving):

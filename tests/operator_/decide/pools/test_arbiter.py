@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from dormouse_operator.decide.pools.arbiter import Decision, Grant, Yield, decide
-from dormouse_operator.model.pools import GIB, Sleeper, SlotPhase
+from dormouse_operator.model.pools import Sleeper, SlotPhase
+from dormouse_operator.model.units import GIB
 from dormouse_operator.testing.nouns import NOW
 from tests.operator_.decide.pools.nouns import (
     POLICY,

@@ -9,7 +9,8 @@ import pytest
 from dormouse_operator.decide.pools.commands import DeletePod, Drain, EndEngine, Sleep, Wait
 from dormouse_operator.decide.pools.leaving import observed
 from dormouse_operator.decide.pools.transitions import go_deeper
-from dormouse_operator.model.pools import GIB, SlotPhase, WayOut
+from dormouse_operator.model.pools import SlotPhase, WayOut
+from dormouse_operator.model.units import GIB
 from dormouse_operator.testing.nouns import NOW
 from tests.operator_.decide.pools.nouns import POLICY, A, C, later, replica, tenant, tenants, yielding
 from tests.operator_.decide.pools.steps import (

@@ -16,11 +16,11 @@ from dormouse_operator.decide.pools.tenants import tenant_of, tenants_on
 from dormouse_operator.model import Container, DeviceGrant, Key, WorkerState
 from dormouse_operator.model.pool_observed import Member, PoolObserved, SlotClaim
 from dormouse_operator.model.pools import Pool, PoolDevice, PoolPolicy, Sleeper, TenantState
+from dormouse_operator.model.units import GIB
 from dormouse_operator.testing.nouns import NOW, a_deployment, a_pod, a_report, a_worker
 from tests.operator_.decide.pools.nouns import A, B, free, held
 from tests.operator_.decide.pools.nouns import fouled as a_fouled
 
-GIB = 2**30
 POOL = Pool(key=Key("team", "s"), uid="u", generation=1, device=PoolDevice("gpu.example.com"), num_slots=1)
 OURS = SlotClaim(uid="c", is_ours=True)
 

@@ -17,7 +17,8 @@ from dormouse_operator.decide.pools.commands import (
     WakeUp,
     Write,
 )
-from dormouse_operator.model.pools import GIB, Holding, SlotPhase, WayOut
+from dormouse_operator.model.pools import Holding, SlotPhase, WayOut
+from dormouse_operator.model.units import GIB
 from dormouse_operator.testing.nouns import NOW
 from tests.operator_.decide.pools.nouns import (
     POLICY,

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from dormouse_operator.decide.pools.commands import EndEngine, GrantDevice, Wait, WakeUp, Write
-from dormouse_operator.model.pools import GIB, Holding, Refusal, SlotPhase, WayOut
+from dormouse_operator.model.pools import Holding, Refusal, SlotPhase, WayOut
+from dormouse_operator.model.units import GIB
 from dormouse_operator.testing.nouns import NOW
 from tests.operator_.decide.pools.nouns import (
     POLICY,
