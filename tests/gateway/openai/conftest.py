@@ -39,34 +39,27 @@ async def two_talkers(house):
         await each.stop()
 
 
-@pytest.fixture
-async def open_client():
-    """Make clients; close them with the test."""
-    made = []
+def make_opener(kind, path):
+    """Make a fixture: a function that opens clients of `kind` to the gateway's `path`, closed with the test."""
 
-    def make(house, key="none", **how):
-        base = f"http://127.0.0.1:{house.ports.openai}/v1"
-        made.append(AsyncOpenAI(api_key=key, base_url=base, max_retries=0, timeout=30, **how))
-        return made[-1]
+    @pytest.fixture
+    async def opener():
+        made = []
 
-    yield make
-    for client in made:
-        await client.close()
+        def make(house, key="none", **how):
+            base = f"http://127.0.0.1:{house.ports.openai}{path}"
+            made.append(kind(api_key=key, base_url=base, max_retries=0, timeout=30, **how))
+            return made[-1]
+
+        yield make
+        for client in made:
+            await client.close()
+
+    return opener
 
 
-@pytest.fixture
-async def open_anthropic():
-    """Make clients of Anthropic's; close them with the test."""
-    made = []
-
-    def make(house, key="none", **how):
-        base = f"http://127.0.0.1:{house.ports.openai}"
-        made.append(AsyncAnthropic(api_key=key, base_url=base, max_retries=0, timeout=30, **how))
-        return made[-1]
-
-    yield make
-    for client in made:
-        await client.close()
+open_client = make_opener(AsyncOpenAI, "/v1")
+open_anthropic = make_opener(AsyncAnthropic, "")
 
 
 @pytest.fixture

@@ -47,10 +47,10 @@ from dormouse_worker.common.ipc import (
 )
 from dormouse_worker.common.lifecycle import why_not
 from dormouse_worker.common.settings import EngineSettings
-from dormouse_worker.engine.actuation import Actuation
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.engine import NOT_FINITE, Engine
 from dormouse_worker.engine.executor import Executor
+from dormouse_worker.engine.sleeping_parts import SleepingParts
 from dormouse_worker.engine.status import StatusTeller
 from dormouse_worker.engine.validation import check_block_counts, unknown_token
 
@@ -75,7 +75,7 @@ class Controller:
         self._send = send
         self._clock = clock
         self._teller = StatusTeller(send)
-        self._actuation = Actuation(executor, self._teller, clock, keep_prefix_cache=settings.keep_prefix_cache)
+        self._sleeping = SleepingParts(executor, self._teller, clock, keep_prefix_cache=settings.keep_prefix_cache)
         self._engine: Engine | None = None
         self._agreed = (0, 0)  # block counts on the device and in host memory; kept over a sleep
         self.is_shut_down = False
@@ -237,15 +237,15 @@ class Controller:
     def _sleep(self, command: Sleep) -> None:
         self._require_idle("sleep")
         with self._failing():
-            self._actuation.sleep(command, self._built())
+            self._sleeping.sleep(command, self._built())
 
     def _prepare_wake_up(self, command: PrepareWakeUp) -> int:
         """Reserve; the bytes that are missing stand in the answer."""
-        return self._actuation.prepare_wake_up(command.tags)
+        return self._sleeping.prepare_wake_up(command.tags)
 
     def _wake_up(self, command: WakeUp) -> None:
         with self._failing(Damaged):
-            if self._actuation.wake_up(command.tags, self._built()):
+            if self._sleeping.wake_up(command.tags, self._built()):
                 self._open()
 
     def _reset_prefix_cache(self, _: ResetPrefixCache) -> None:

@@ -35,13 +35,13 @@ from dormouse_worker.front.api.inference import InferenceService
 from dormouse_worker.front.api.listening import listen, plain_host, port_error
 from dormouse_worker.front.api.relay import RelayService
 from dormouse_worker.front.certificate import Certificate
-from dormouse_worker.front.engine.actuation import Actuation
 from dormouse_worker.front.engine.command_queue import CommandQueue
 from dormouse_worker.front.engine.config import EngineConfig, Served
 from dormouse_worker.front.engine.first_reading import FirstReading, Patience
 from dormouse_worker.front.engine.grants import Grants
 from dormouse_worker.front.engine.link import SpawnFor
 from dormouse_worker.front.engine.restarts import RestartLimits
+from dormouse_worker.front.engine.sleep_conductor import SleepConductor
 from dormouse_worker.front.engine.standalone import agree_with_itself, invitation
 from dormouse_worker.front.engine.supervisor import EngineKeeper
 from dormouse_worker.front.engine.swap import EngineSwap, Workshop
@@ -118,11 +118,11 @@ class Front:
         self._health = health.HealthServicer()
         self._socket_dir = Path(tempfile.mkdtemp(prefix="dormouse-"))  # only we may enter
         turns = CommandQueue()
-        actuation = Actuation(self.worker, turns)
+        conductor = SleepConductor(self.worker, turns)
         self._swap = EngineSwap(
-            self.worker, turns, actuation, Workshop(spawn_for, self._read_edition, self._socket_dir)
+            self.worker, turns, conductor, Workshop(spawn_for, self._read_edition, self._socket_dir)
         )
-        self._make_servers(ControlService(self.worker, turns, actuation, self._swap))
+        self._make_servers(ControlService(self.worker, turns, conductor, self._swap))
         self._http = HttpDoor({"/metrics": self._metrics, "/healthz": self._healthz, "/readyz": self._readyz})
         limits = RestartLimits(settings.max_engine_restarts, settings.engine_restart_window_s)
         self._keeper = EngineKeeper(self.worker, self._socket_dir / "engine.sock", limits, sleep=seams.sleep)

@@ -154,7 +154,7 @@ class FakeEngine:
             return self.handle(AbortRequests(list(self._requests)))
         if isinstance(command, Sleep):
             fields = {"residual_bytes": 7, "freed_bytes": 993, "last_sleep_seconds": 0.5}
-            sleep_state = self._slumber_after(command)
+            sleep_state = self._sleep_state_after(command)
             depth = {"sleep_level": sleep_state.level, "sleeping_tags": sleep_state.tags}
             return [self._change(State.ASLEEP, num_gpu_blocks=0, **depth, **fields)]
         if isinstance(command, WakeUp) and self.status.state is not State.READY:
@@ -162,7 +162,7 @@ class FakeEngine:
             return [self._change(State.WAKING), self._change(State.READY, **awake)]
         return []
 
-    def _slumber_after(self, command: Sleep) -> SleepState:
+    def _sleep_state_after(self, command: Sleep) -> SleepState:
         before = SleepState(dict.fromkeys(self.status.sleeping_tags, self.status.sleep_level))
         return before.deepen(command.level, command.tags)
 

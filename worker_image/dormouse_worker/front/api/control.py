@@ -20,10 +20,10 @@ from dormouse_worker.common.ipc import State
 from dormouse_worker.front.api.answers import answered
 from dormouse_worker.front.api.grants import read_grant, read_slot_epoch
 from dormouse_worker.front.api.wire import to_report
-from dormouse_worker.front.engine.actuation import Actuation
 from dormouse_worker.front.engine.command_queue import CommandQueue
 from dormouse_worker.front.engine.health import check_health
 from dormouse_worker.front.engine.refusals import precondition, require
+from dormouse_worker.front.engine.sleep_conductor import SleepConductor
 from dormouse_worker.front.engine.swap import EngineSwap, SwapOrder
 from dormouse_worker.front.telemetry.profiling import trace_directory
 from dormouse_worker.front.worker import Worker
@@ -36,10 +36,10 @@ WATCH_INTERVAL_S = 0.02  # at most so often a watcher hears something
 class ControlService(rpc.WorkerControlServicer):
     """One worker's control calls: reads the request, checks the epoch, leaves the rest to those who own it."""
 
-    def __init__(self, worker: Worker, turns: CommandQueue, actuation: Actuation, swap: EngineSwap) -> None:
+    def __init__(self, worker: Worker, turns: CommandQueue, conductor: SleepConductor, swap: EngineSwap) -> None:
         self._worker = worker
         self._turns = turns
-        self._actuation = actuation
+        self._conductor = conductor
         self._swap = swap
 
     @answered
@@ -78,7 +78,7 @@ class ControlService(rpc.WorkerControlServicer):
         self._worker.take_epoch(request.epoch)
         self._worker.grants.require("InitializeCache")
         await self._run(commands.InitializeCache(request.num_gpu_blocks, request.num_cpu_blocks))
-        self._actuation.reopen()
+        self._conductor.reopen()
         return self._worker.status()
 
     @answered
@@ -86,7 +86,7 @@ class ControlService(rpc.WorkerControlServicer):
         """Refuse new requests and wait for the running ones; stays draining until WakeUp or Sleep."""
         del context  # hanging up leaves the worker draining
         self._worker.take_epoch(request.epoch)
-        return pb.DrainResponse(remaining_requests=await self._actuation.drain(request.timeout_seconds))
+        return pb.DrainResponse(remaining_requests=await self._conductor.drain(request.timeout_seconds))
 
     @answered
     async def PrepareSleep(self, request: pb.PrepareSleepRequest, context: Context) -> pb.PrepareSleepResponse:
@@ -95,7 +95,7 @@ class ControlService(rpc.WorkerControlServicer):
         self._worker.take_epoch(request.epoch)
         counter = request.request_counter if request.HasField("request_counter") else None
         is_standby = _sleep(request) is None  # what Sleep would refuse is refused before anybody is turned away
-        accepted = await self._actuation.prepare_sleep(counter, must_abort=_must_abort(request), is_standby=is_standby)
+        accepted = await self._conductor.prepare_sleep(counter, must_abort=_must_abort(request), is_standby=is_standby)
         return pb.PrepareSleepResponse(request_counter=accepted)
 
     @answered
@@ -105,9 +105,9 @@ class ControlService(rpc.WorkerControlServicer):
         self._worker.take_epoch(request.epoch)
         command = _sleep(request)
         if command is None:
-            await self._actuation.stand_by(must_abort=_must_abort(request))
+            await self._conductor.stand_by(must_abort=_must_abort(request))
         else:
-            await self._actuation.sleep(command, must_abort=_must_abort(request))
+            await self._conductor.sleep(command, must_abort=_must_abort(request))
         return self._worker.status()
 
     @answered
@@ -116,14 +116,14 @@ class ControlService(rpc.WorkerControlServicer):
         del context  # the command runs to its end, whoever hangs up
         self._worker.take_epoch(request.epoch)
         command = commands.PrepareWakeUp(_tags(request.tags))
-        return pb.PrepareWakeUpResponse(missing_bytes=await self._actuation.prepare_wake_up(command))
+        return pb.PrepareWakeUpResponse(missing_bytes=await self._conductor.prepare_wake_up(command))
 
     @answered
     async def WakeUp(self, request: pb.WakeUpRequest, context: Context) -> pb.WorkerStatus:
         """Wake, or end a draining."""
         del context  # the command runs to its end, whoever hangs up
         self._worker.take_epoch(request.epoch)
-        await self._actuation.wake_up(commands.WakeUp(_tags(request.tags)))
+        await self._conductor.wake_up(commands.WakeUp(_tags(request.tags)))
         return self._worker.status()
 
     @answered
@@ -139,7 +139,7 @@ class ControlService(rpc.WorkerControlServicer):
         """Take the grant back."""
         del context  # what a prepared wake reserved is given back, whoever hangs up
         self._worker.take_epoch(request.epoch)
-        await self._actuation.revoke(read_slot_epoch(request.slot_epoch))
+        await self._conductor.revoke(read_slot_epoch(request.slot_epoch))
         return self._worker.status()
 
     @answered
@@ -200,7 +200,7 @@ class ControlService(rpc.WorkerControlServicer):
         self._worker.take_epoch(request.epoch)
         self._worker.begin_end()
         try:
-            await self._actuation.drain(request.drain_timeout_seconds)
+            await self._conductor.drain(request.drain_timeout_seconds)
         finally:
             self._worker.end_wanted.set()
         return pb.ShutdownResponse()

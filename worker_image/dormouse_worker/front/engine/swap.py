@@ -24,12 +24,12 @@ from dormouse_api.status import CallError
 from dormouse_worker.common.commands import TAGS, Sleep, WakeUp
 from dormouse_worker.common.errors import WorkerError
 from dormouse_worker.common.ipc import State
-from dormouse_worker.front.engine.actuation import Actuation
 from dormouse_worker.front.engine.command_queue import CommandQueue
 from dormouse_worker.front.engine.config import EngineConfig, ReadEdition, settings_of
 from dormouse_worker.front.engine.link import SpawnFor
 from dormouse_worker.front.engine.newcomer import NewcomerEngine, Retired
 from dormouse_worker.front.engine.refusals import precondition, require
+from dormouse_worker.front.engine.sleep_conductor import SleepConductor
 from dormouse_worker.front.engine.status_board import Failure
 from dormouse_worker.front.worker import Worker
 
@@ -69,10 +69,10 @@ class Before:
 class EngineSwap:
     """Owns the swap under way, of which there is at most one, and its newcomer."""
 
-    def __init__(self, worker: Worker, turns: CommandQueue, actuation: Actuation, workshop: Workshop) -> None:
+    def __init__(self, worker: Worker, turns: CommandQueue, conductor: SleepConductor, workshop: Workshop) -> None:
         self._worker = worker
         self._turns = turns
-        self._actuation = actuation
+        self._conductor = conductor
         self._workshop = workshop
         self._newcomer: NewcomerEngine | None = None
         self._running: asyncio.Task[None] | None = None
@@ -132,7 +132,7 @@ class EngineSwap:
         if left := len(worker.requests):
             raise precondition(f"SwapEngine needs a worker on which nothing runs; {left} requests do: Drain first")
         asleep = worker.board.engine.sleeping_tags if worker.board.state is State.ASLEEP else ()
-        return Before(self._actuation.take_over(), tuple(tag for tag in TAGS if tag not in asleep))
+        return Before(self._conductor.take_over(), tuple(tag for tag in TAGS if tag not in asleep))
 
     async def _swap(self, edition: EngineConfig, newcomer: NewcomerEngine, before: Before, *, timeout_s: float) -> None:
         try:

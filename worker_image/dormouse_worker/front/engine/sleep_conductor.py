@@ -34,7 +34,7 @@ ABORT_GRACE_S = 5.0  # what an engine gets to say how its requests ended, before
 _OPEN = frozenset({State.READY, State.DRAINING})
 
 
-class Actuation:
+class SleepConductor:
     """Owns the preparation under way, of which there is at most one, and whether the engine was told to sleep."""
 
     def __init__(self, worker: Worker, turns: CommandQueue) -> None:
@@ -45,7 +45,7 @@ class Actuation:
         self._falls_asleep = False  # the engine was told; nobody is let in until it has answered
 
     def __repr__(self) -> str:
-        return f"Actuation({'prepared' if self._prepared else 'nothing prepared'})"
+        return f"SleepConductor({'prepared' if self._prepared else 'nothing prepared'})"
 
     async def drain(self, timeout_s: float) -> int:
         """Refuse new requests and wait for the running ones; return how many are left. Stays draining."""

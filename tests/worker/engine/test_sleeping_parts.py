@@ -6,8 +6,8 @@ from dormouse_worker.common.commands import KV_CACHE, TAGS, WEIGHTS, Sleep
 from dormouse_worker.common.errors import GoldenTokensDiffer, InsufficientMemory
 from dormouse_worker.common.ipc import RankStatus, State
 from dormouse_worker.common.settings import EngineSettings
-from dormouse_worker.engine.actuation import Actuation
 from dormouse_worker.engine.assembly import build_engine
+from dormouse_worker.engine.sleeping_parts import SleepingParts
 from dormouse_worker.engine.status import StatusTeller
 from dormouse_worker.engine.testing import FakeExecutor, ManualClock, make_add, make_report
 
@@ -23,14 +23,14 @@ class Rank:
         self.teller = StatusTeller(self.sent.append)
         settings = EngineSettings(model="m", max_num_seqs=4, max_num_batched_tokens=8, block_size=4)
         self.engine = build_engine(settings, make_report(), AGREED, self.executor, clock=self.clock)
-        self.actuation = Actuation(self.executor, self.teller, self.clock, keep_prefix_cache=keeps)
+        self.parts = SleepingParts(self.executor, self.teller, self.clock, keep_prefix_cache=keeps)
 
     def sleep(self, level=1, tags=TAGS):
-        self.actuation.sleep(Sleep(level, tags), self.engine)
+        self.parts.sleep(Sleep(level, tags), self.engine)
         return self.teller.status
 
     def wake_up(self, tags=TAGS):
-        if is_awake := self.actuation.wake_up(tags, self.engine):
+        if is_awake := self.parts.wake_up(tags, self.engine):
             self.engine.forget_ranks()
         return is_awake
 
@@ -70,7 +70,7 @@ def test_what_is_awake_is_not_woken_again(rank):
     rank.sleep(1, (KV_CACHE,))
     assert not rank.wake_up((WEIGHTS,))
     assert "wake_up" not in rank.executor.calls
-    assert rank.actuation.prepare_wake_up((WEIGHTS,)) == 0
+    assert rank.parts.prepare_wake_up((WEIGHTS,)) == 0
     assert "prepare_wake_up" not in rank.executor.calls
 
 
@@ -83,7 +83,7 @@ def test_a_deeper_sleep_is_reached_from_a_lighter_one(rank):
 def test_sleeping_again_says_nothing_but_gives_a_reservation_back(rank):
     rank.sleep(2)
     num_sent = len(rank.sent)
-    assert rank.actuation.prepare_wake_up(TAGS) == 0
+    assert rank.parts.prepare_wake_up(TAGS) == 0
     rank.sleep(1)
     assert len(rank.sent) == num_sent
     assert rank.executor.calls == ["sleep", "prepare_wake_up", "sleep"]
@@ -92,7 +92,7 @@ def test_sleeping_again_says_nothing_but_gives_a_reservation_back(rank):
 def test_missing_bytes_are_handed_on(rank):
     rank.sleep(1)
     rank.executor.missing_bytes = 4096
-    assert rank.actuation.prepare_wake_up(TAGS) == 4096
+    assert rank.parts.prepare_wake_up(TAGS) == 4096
 
 
 @pytest.mark.parametrize("keeps", [False, True])
@@ -199,5 +199,5 @@ def test_wrong_golden_tokens_are_not_asleep_again(rank):
 
 def test_it_says_what_sleeps(rank):
     rank.sleep(2, (KV_CACHE,))
-    assert repr(rank.actuation) == "Actuation(SleepState(levels={'kv_cache': 2}))"
+    assert repr(rank.parts) == "SleepingParts(SleepState(levels={'kv_cache': 2}))"
     assert repr(rank.teller) == "StatusTeller(ASLEEP)"

@@ -13,7 +13,7 @@ from dormouse_worker.engine.sleep_state import SleepState
 from dormouse_worker.engine.status import StatusTeller
 
 
-class Actuation:
+class SleepingParts:
     """Owns what sleeps. Errors that somebody can act on leave everything as it was; the caller sees to the others."""
 
     def __init__(
@@ -23,23 +23,23 @@ class Actuation:
         self._teller = teller
         self._clock = clock
         self._keep_prefix_cache = keep_prefix_cache
-        self._slumber = SleepState()
+        self._sleep_state = SleepState()
 
     def __repr__(self) -> str:
-        return f"Actuation({self._slumber})"
+        return f"SleepingParts({self._sleep_state})"
 
     def sleep(self, command: Sleep, engine: Engine) -> None:
         """Sleep, or sleep deeper, with an idle engine, which stays. Ends in ASLEEP.
 
         What sleeps so deep already stays as it is, but for a prepared wake, which gives back what it has reserved.
         """
-        if self._slumber.covers(command.level, command.tags):
+        if self._sleep_state.covers(command.level, command.tags):
             self._executor.sleep(command.level, command.tags)
             return
         started_s = self._clock()
         keeps_prefixes = self._keep_prefix_cache and command.level < DEEPEST
         loses_prefixes = KV_CACHE in command.tags and not keeps_prefixes
-        kept_blocks = engine.cached_blocks if keeps_prefixes and KV_CACHE not in self._slumber.tags else ()
+        kept_blocks = engine.cached_blocks if keeps_prefixes and KV_CACHE not in self._sleep_state.tags else ()
         try:
             report = self._executor.sleep(command.level, command.tags, kept_blocks)
         except WorkerError:
@@ -48,13 +48,13 @@ class Actuation:
             raise
         if loses_prefixes:
             engine.forget_prefixes()
-        self._slumber = self._slumber.deepen(command.level, command.tags)
+        self._sleep_state = self._sleep_state.deepen(command.level, command.tags)
         self._teller.change(
             State.ASLEEP,
             num_gpu_blocks=0,
             num_cpu_blocks=0,
-            sleep_level=self._slumber.level,
-            sleeping_tags=self._slumber.tags,
+            sleep_level=self._sleep_state.level,
+            sleeping_tags=self._sleep_state.tags,
             freed_bytes=report.freed_bytes,
             residual_bytes=report.residual_bytes,
             host_copy_bytes=report.host_copy_bytes,
@@ -85,14 +85,14 @@ class Actuation:
             self._forget_in_a_group(engine)
             self._teller.change(State.ASLEEP)  # refused: asleep and intact, a later wake may fit
             raise
-        self._slumber = self._slumber.wake(asleep)
+        self._sleep_state = self._sleep_state.wake(asleep)
         self._teller.note(
-            sleep_level=self._slumber.level,
-            sleeping_tags=self._slumber.tags,
+            sleep_level=self._sleep_state.level,
+            sleeping_tags=self._sleep_state.tags,
             last_wake_seconds=self._clock() - started_s,
             wake_phases=dict(report.phases),
         )
-        if self._slumber.tags:
+        if self._sleep_state.tags:
             self._teller.change(State.ASLEEP)
             return False
         self._teller.note(residual_bytes=0)
@@ -107,4 +107,4 @@ class Actuation:
             engine.forget_prefixes()
 
     def _asleep_of(self, tags: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(tag for tag in tags if tag in self._slumber.tags)
+        return tuple(tag for tag in tags if tag in self._sleep_state.tags)
