@@ -17,7 +17,7 @@ from dormouse_operator.decide.situation import Situation
 from dormouse_operator.deployment_metrics import DeploymentMetrics
 from dormouse_operator.logs import log_step
 from dormouse_operator.manifests import EventRecord
-from dormouse_operator.model import Key, RecordedStatus
+from dormouse_operator.model import Key, RecordedStatus, Rung
 from dormouse_operator.pool_metrics import PoolMetrics
 
 _FAST_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -113,9 +113,10 @@ class Metrics:
             self._actuation.labels(actuation["path"]).observe(actuation["seconds"])
 
     def count_occurrence(self, situation: Situation, event: EventRecord) -> None:
-        """Count a sleep."""
-        if event.reason == "Slept":
-            self._sleep.observe(max(worker.last_sleep_s for worker in situation.workers.values()))
+        """Count a sleep. Where pods go instead, which may be gone already, there is no time to tell."""
+        times_s = [worker.last_sleep_s for worker in situation.workers.values()]
+        if event.reason == "Slept" and situation.rung is not Rung.ZERO and times_s:
+            self._sleep.observe(max(times_s))
 
 
 class _WatchAges(Collector):

@@ -14,7 +14,7 @@ from tests.e2e.kit import Deployments, Manifest, Models, wait_until_none
 from tools import reference
 from tools.kubectl import Cluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 POOL, FIRST, SECOND = "turns", "dusk", "dawn"
 PROMPTS = {FIRST: [20, 21, 22, 23], SECOND: [30, 31, 32]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS
+from tests.operator_.ladders import idle, rungs
 
 
 async def test_metrics_show_a_deployment_until_it_is_gone(rig):
@@ -31,3 +32,9 @@ async def test_metrics_count_sleeps_and_wakes(rig):
     assert 'dormouse_actuation_seconds_count{path="level1"} 1.0' in text
     assert 'dormouse_kube_requests_total{code="200",resource="pods",verb="get"} 1.0' in text
     assert 'dormouse_reconcile_errors_total{kind="Unavailable"} 1.0' in text
+
+
+async def test_a_sleep_that_leaves_no_worker_is_told_and_has_no_time(rig):
+    await idle(rig, "Zero")
+    assert len(rungs(rig)) == 3
+    assert "dormouse_sleep_seconds_count 2.0" in rig.metrics.render().decode()

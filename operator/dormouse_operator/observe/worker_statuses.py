@@ -90,11 +90,14 @@ class FollowedStatuses:
         return f"FollowedStatuses({sum(len(followers) for followers in self._followers.values())} followed)"
 
     async def ask(self, key: AnyKey, pod: Pod) -> Answer:
-        """See Statuses. What the stream told last counts, unless a command was given since."""
+        """See Statuses. What the stream told last counts, unless a command was given since.
+
+        The end of a request is told by nobody: a worker that had some is asked again.
+        """
         follower = self._followers.setdefault(key, {}).setdefault(pod.uid, _Follower())
         if follower.task and follower.task.done():  # it met something that nobody foresaw: begin anew
             follower.task, follower.is_stale = None, True
-        if follower.is_stale:
+        if follower.is_stale or _had_requests(follower.answer):
             follower.is_stale = False
             follower.answer = await _ask(self.workers, pod)
         if follower.task is None:
@@ -138,6 +141,10 @@ class FollowedStatuses:
         if answer != follower.answer:
             follower.answer = answer
             self.mark(key)
+
+
+def _had_requests(answer: Answer) -> bool:
+    return isinstance(answer, Worker) and answer.running_requests > 0
 
 
 async def _ask(workers: WorkerControl, pod: Pod) -> Answer:

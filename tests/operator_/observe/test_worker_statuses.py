@@ -77,6 +77,14 @@ async def test_after_a_command_the_worker_is_asked_as_the_stream_may_be_behind(s
     assert stage.workers.asked[POD.ip] == 2
 
 
+async def test_a_worker_with_requests_is_asked_again_as_nobody_tells_of_their_end(stage):
+    stage.worker.running_requests = 1
+    assert (await stage.statuses.ask(KEY, POD)).running_requests == 1
+    stage.worker.running_requests = 0
+    assert [(await stage.statuses.ask(KEY, POD)).running_requests for _ in range(3)] == [0, 0, 0]
+    assert stage.workers.asked[POD.ip] == 2, "one without is not"
+
+
 async def test_a_worker_that_does_not_answer_is_tried_with_growing_pauses_until_it_does(stage):
     del stage.workers.workers[POD.ip]
     assert await stage.statuses.ask(KEY, POD) == "it does not accept connections"
