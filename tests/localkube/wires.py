@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from typing import NamedTuple
 
 from localkube import guards, nft, spec
@@ -40,19 +41,20 @@ for serve in serving:
 TRY = """
 import json, socket, sys
 from concurrent.futures import ThreadPoolExecutor
-def passes(way):
+def passes(way, source_port):
     host, port, protocol = way
     kind = socket.SOCK_STREAM if protocol == "TCP" else socket.SOCK_DGRAM
     with socket.socket(socket.AF_INET, kind) as there:
+        there.bind(("", source_port))
         there.settimeout(1)
         try:
             there.connect((host, port))
             return kind == socket.SOCK_STREAM or (there.send(b"x"), there.recv(9)) != ()
         except TimeoutError:
             return False
-ways = json.loads(sys.argv[1])
+ways, first_port = json.loads(sys.argv[1])
 with ThreadPoolExecutor(len(ways)) as pool:
-    print(json.dumps(list(pool.map(passes, ways))))
+    print(json.dumps(list(pool.map(passes, ways, range(first_port, first_port + len(ways))))))
 """
 
 
@@ -74,6 +76,7 @@ class Wires:
     def __init__(self, stack: ExitStack, addresses: Iterable[str]) -> None:
         self._stack = stack
         self._prefix = f"t{secrets.token_hex(2)}"
+        self._source_ports = count(10_000, 100)  # none twice: the kernel lets on what it knows from before
         self.node = self._namespace("node")
         run("ip", "-n", self.node, "link", "add", spec.BRIDGE, "type", "bridge")
         run("ip", "-n", self.node, "address", "add", f"{NODE}/24", "dev", spec.BRIDGE)
@@ -137,7 +140,8 @@ class Wires:
     def _try(self, given: tuple[str, list[Way]]) -> dict[tuple[str, Way], bool]:
         source, ways = given
         place = self.pods.get(source, self.node)
-        said = run("ip", "netns", "exec", place, sys.executable, "-c", TRY, json.dumps(ways))
+        given_ways = json.dumps([ways, next(self._source_ports)])
+        said = run("ip", "netns", "exec", place, sys.executable, "-c", TRY, given_ways)
         return {(source, way): passes for way, passes in zip(ways, json.loads(said), strict=True)}
 
 
