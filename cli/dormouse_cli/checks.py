@@ -63,8 +63,8 @@ RIGHTS = (
     Right("list", "pods", "", "status, top, logs, doctor, report"),
     Right("get", "pods/log", "", "logs, report"),
     Right("get", "pods/proxy", "", "top"),
-    Right("get", "pods/portforward", "", "generate, chat and bench without --address"),
-    Right("create", "pods/portforward", "", "generate, chat and bench without --address"),
+    Right("get", "pods/portforward", "", "generate, chat, bench and batch without --address"),
+    Right("create", "pods/portforward", "", "generate, chat, bench and batch without --address"),
 )
 
 

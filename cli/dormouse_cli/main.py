@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from dormouse_cli.commands import care, load, look, order, talk
+from dormouse_cli.commands import batch, care, load, look, order, talk
 from dormouse_cli.exit_codes import listing
 
 app = typer.Typer(
@@ -36,6 +36,7 @@ app.command(rich_help_panel=_TALK)(talk.chat)
 app.command(rich_help_panel=_TALK)(talk.tokenize)
 app.command("model", rich_help_panel=_TALK)(talk.describe)
 app.command(rich_help_panel=_TALK)(load.bench)
+app.command(rich_help_panel=_TALK)(batch.batch)
 app.command(
     rich_help_panel=_TALK,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False},

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dormouse_api.client import Client, ClientError, RetryPolicy, Tls, Unreachable
-from dormouse_api.names import INFERENCE_PORT
+from dormouse_api.names import HTTP_PORT, INFERENCE_PORT
 from dormouse_cli import find
 from dormouse_cli.cluster import Cluster, Open, Target, kube_errors
 from dormouse_cli.errors import CommandFailed
@@ -67,12 +67,16 @@ def reached(way: Way, model: str, world: World, *, timeout_s: float) -> Iterator
 
 
 @contextmanager
-def door(way: Way, model: str, world: World) -> Iterator[Door]:
-    """Give the address that leads to the model, forwarded as long as the caller needs it. Raises CommandFailed."""
-    if way.address or is_listening(world.here):
-        yield Door(way.address or world.here, model)
+def door(way: Way, model: str, world: World, port: int = INFERENCE_PORT) -> Iterator[Door]:
+    """Give the address that leads to the model, forwarded as long as the caller needs it. Raises CommandFailed.
+
+    `port` is the gateway's: of gRPC, or HTTP_PORT.
+    """
+    here = world.http_here if port == HTTP_PORT else world.here
+    if way.address or is_listening(here):
+        yield Door(way.address or here, model)
         return
-    with _or_say_both(world.here), found(world.open, way.target, model) as there:
+    with _or_say_both(here), found(world.open, way.target, model, port) as there:
         yield Door(f"127.0.0.1:{there.port}", there.model, there.host)
 
 
@@ -140,7 +144,7 @@ def is_listening(address: str) -> bool:
 
 
 @contextmanager
-def found(open_: Open, target: Target, model: str) -> Iterator[Found]:
+def found(open_: Open, target: Target, model: str, port: int) -> Iterator[Found]:
     """Forward a port to a gateway that serves the model, as long as the caller needs it."""
     ready: Future[Found] = Future()
     loop = asyncio.new_event_loop()
@@ -148,7 +152,7 @@ def found(open_: Open, target: Target, model: str) -> Iterator[Found]:
 
     def work() -> None:
         try:
-            loop.run_until_complete(_forward(open_, target, model, ready, done))
+            loop.run_until_complete(_forward(open_, target, (model, port), ready, done))
         except BaseException as error:  # noqa: BLE001  # it is raised where the caller waits
             if not ready.done():
                 ready.set_exception(error)
@@ -165,14 +169,15 @@ def found(open_: Open, target: Target, model: str) -> Iterator[Found]:
         thread.join()
 
 
-async def _forward(open_: Open, target: Target, model: str, ready: Future[Found], done: asyncio.Event) -> None:
+async def _forward(open_: Open, target: Target, to: tuple[str, int], ready: Future[Found], done: asyncio.Event) -> None:
+    model, pod_port = to
     async with open_(target) as opened:
         with kube_errors(opened.cluster.address):
             raw = await find.deployment(opened.cluster, *_names(model, opened.namespace))
             namespace, pod, host = await gateway_of(opened.cluster, raw)
             metadata = raw["metadata"]
             full_name = f"{metadata['namespace']}/{metadata['name']}"
-            async with opened.cluster.forward(namespace, pod, INFERENCE_PORT) as port:
+            async with opened.cluster.forward(namespace, pod, pod_port) as port:
                 ready.set_result(Found(port, full_name, host))
                 await done.wait()
 

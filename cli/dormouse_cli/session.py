@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dormouse_api.names import INFERENCE_PORT
+from dormouse_api.names import HTTP_PORT, INFERENCE_PORT
 from dormouse_cli.errors import CommandFailed
 from dormouse_cli.exit_codes import ExitCode
 
@@ -25,6 +25,7 @@ class World:
 
     open: Open  # opens the cluster that the options mean
     here: str = f"127.0.0.1:{INFERENCE_PORT}"  # where a worker of this machine listens
+    http_here: str = f"127.0.0.1:{HTTP_PORT}"  # and where its gateway answers over HTTP
 
 
 @dataclass(frozen=True, slots=True)

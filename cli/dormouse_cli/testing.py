@@ -66,9 +66,14 @@ class FakeCluster(FakeKube):
 
 
 def world(
-    cluster: Cluster, *, namespace: str = "default", error: Exception | None = None, here: str = "127.0.0.1:1"
+    cluster: Cluster,
+    *,
+    namespace: str = "default",
+    error: Exception | None = None,
+    here: str = "127.0.0.1:1",
+    http_here: str = "127.0.0.1:1",
 ) -> World:
-    """Return the world that has this cluster; opening it raises `error`. By default nothing listens `here`."""
+    """Return the world that has this cluster; opening it raises `error`. By default nothing listens here."""
 
     @asynccontextmanager
     async def open_(target: Target) -> AsyncIterator[Opened]:
@@ -76,7 +81,7 @@ def world(
             raise error
         yield Opened(cluster, target.namespace or namespace)
 
-    return World(open_, here)
+    return World(open_, here, http_here)
 
 
 def _conforms(fake: FakeCluster) -> Cluster:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,7 +20,7 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_cli.errors import CommandFailed
 from dormouse_cli.exit_codes import ExitCode
 from dormouse_cli.load import figures, plan, show
-from dormouse_cli.load.drive import Drive, OnEnd
+from dormouse_cli.load.drive import Drive
 from dormouse_cli.load.figures import Run
 from dormouse_cli.reach import Door, Way, explain, tls_of
 from dormouse_cli.screen import Screen
@@ -132,7 +132,7 @@ async def _warm_up(client: AsyncClient, request: pb.GenerateRequest) -> None:
 
 
 @contextmanager
-def progress(console: Console, total: int) -> Iterator[OnEnd]:
+def progress(console: Console, total: int) -> Iterator[Callable[[object], None]]:
     """Show how far it is, on a terminal only; gives what is to be called at each request's end."""
     columns = (TextColumn("requests"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(

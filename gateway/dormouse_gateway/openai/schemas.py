@@ -104,6 +104,7 @@ HARMLESS: Mapping[str, Json] = {  # what clients send by themselves, and what ch
     "store": only(False, "Nothing is stored."),  # noqa: FBT003  # a value of the API
     "service_tier": unused({"enum": ["auto", "default"]}, "there is one."),
 }
+PRIORITY = integer(-MAX_PRIORITY, MAX_PRIORITY) | {"description": "Lower goes first."}
 VLLM: Mapping[str, Json] = {
     "top_k": integer(-1, MAX_TOKENS) | {"description": "0 and -1 = all."},
     "min_p": number(0, 1) | {"description": "Relative to the likeliest token."},
@@ -115,7 +116,7 @@ VLLM: Mapping[str, Json] = {
     "skip_special_tokens": BOOLEAN | {"description": "Default true."},
     "bad_words": array(text(1, MAX_BAD_WORD_BYTES), MAX_BAD_WORDS) | {"description": "Words that are not said."},
     "allowed_token_ids": array(TOKEN_ID, MAX_ALLOWED_TOKEN_IDS) | {"description": "Only these tokens are said."},
-    "priority": integer(-MAX_PRIORITY, MAX_PRIORITY) | {"description": "Lower goes first."},
+    "priority": PRIORITY,
     "prompt_logprobs": integer(0, MAX_LOGPROBS)
     | {"description": "Log-probabilities of the prompt's tokens. Not with stream."},
     "return_token_ids": BOOLEAN | {"description": "Tell the ids of the prompt's and the answer's tokens."},

@@ -29,6 +29,7 @@ from dormouse_gateway.openai.schemas import (
     MODEL,
     NOT_PADDED,
     PARALLEL,
+    PRIORITY,
     TEMPERATURE,
     TOP_P,
 )
@@ -123,6 +124,7 @@ RESPONSES_REQUEST = request(
             description="As in a chat.",
         ),
         "parallel_tool_calls": PARALLEL,
+        "priority": PRIORITY,
         "truncation": only("disabled", "A conversation is used whole, or refused."),
         "background": only(False, "Nothing runs in the background."),  # noqa: FBT003  # a value of the API
     },
