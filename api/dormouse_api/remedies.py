@@ -110,6 +110,7 @@ REMEDIES: Mapping[str, str] = {
     "ResidualTooHigh": "delete the pod that the message names, and report its log",
     # pools of GPUs
     "NoPods": "nothing: the pool's GPUs are the cluster's until a member has a pod there",
+    "Released": "nothing: a request brings pods and GPUs back; spec.releaseAfterSeconds of the pool says when they go",
     "WaitingForDevices": "the message ends with the scheduler's words: add GPUs, or lower spec.slots of the pool",
     "ClaimGoes": "wait: the claim is made anew once its pods are gone; find out who deleted it",
     "SlotFouled": "see the pod that the message names; if its node is off for good, taint it as out of service",

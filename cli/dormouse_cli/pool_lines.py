@@ -39,6 +39,7 @@ def _pool(view: PoolView) -> str:
     gpus = f" of {view.gpus_per_slot} GPUs" if view.gpus_per_slot > 1 else ""
     parts = [
         f"{view.full_name}  {view.num_slots} slots{gpus}",
+        "released" if view.is_released else "",
         f"{view.held} held" if view.held is not None else "",
         f"{view.members} members" if view.members is not None else "",
         f"{len(view.waiting)} waiting" if view.waiting else "",

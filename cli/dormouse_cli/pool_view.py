@@ -80,6 +80,7 @@ class PoolView:
     gpus_per_slot: int
     held: int | None  # None: the operator has not looked yet, as members
     members: int | None
+    is_released: bool  # members have no pods until somebody calls: the GPUs are the cluster's
     is_current: bool  # the status is about the present spec
     slots: tuple[SlotView, ...]
     waiting: tuple[WaiterView, ...]
@@ -132,6 +133,7 @@ def read_pool(raw: Raw) -> PoolView:
         gpus_per_slot=int(spec.get("gpusPerSlot") or 1),
         held=status.get("heldSlots"),
         members=status.get("members"),
+        is_released=bool(status.get("releasedSince")),
         is_current=status.get("observedGeneration") == metadata.get("generation"),
         slots=tuple(_read_slot(one) for one in status.get("slots") or ()),
         waiting=tuple(_read_waiter(one) for one in status.get("waiting") or ()),

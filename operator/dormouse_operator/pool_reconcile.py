@@ -103,9 +103,9 @@ class PoolReconciler:
         observed = observation.observed
         await self._outrank(observed)
         plan = plan_pool(observed)
-        self._tell_members(seen, observed, plan)
         if not await self._publish(key, observed, plan, observation.resource_version):
             return _STALE_S
+        self._tell_members(seen, observed, plan)  # who looks before it is written reads what was
         self._orders.begin(key, list(_orders_of(observed, plan)))
         await self._settle_claims(observed, plan)
         return _again_s(observed, plan, is_told=observation.is_told)
@@ -145,7 +145,8 @@ class PoolReconciler:
         waited = set(observed.pool.waiting) ^ set(plan.waiting)
         concerned |= {member for member in observed.members if member.name in waited}
         members = frozenset(observed.members)
-        if seen.generation != observed.pool.generation:
+        is_turned = observed.pool.is_released != (plan.idleness.released_since is not None)
+        if seen.generation != observed.pool.generation or is_turned:
             concerned |= members
         seen.generation, seen.members, seen.tenants = observed.pool.generation, members, plan.tenants
         for member in sorted(concerned & members):

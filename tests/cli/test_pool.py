@@ -93,6 +93,11 @@ def test_sleepers_that_go_deeper_for_the_next_are_named():
     assert "b[0] and c[1] go to standby for it" in shown[1]
 
 
+def test_a_pool_whose_gpus_are_the_clusters_says_released():
+    raw = pool(heldSlots=0, waiting=[], releasedSince=SINCE)
+    assert text(summary(read_pool(raw))) == ["default/shared  3 slots, released, 0 held, 3 members"]
+
+
 def test_slots_of_several_gpus_say_so():
     assert text(summary(read_pool(pool(spec={"gpusPerSlot": 2}))))[0].startswith("default/shared  3 slots of 2 GPUs, ")
 

@@ -12,7 +12,7 @@ from dormouse_kube.errors import Invalid, KubeError
 from dormouse_operator.model import Key
 from dormouse_operator.model.pools import Holding, PoolPolicy, Refusal, Replica, Sleeper, Slot, SlotPhase, WayOut
 from dormouse_operator.parse import parse_pool, write_slot
-from dormouse_operator.parse.pool import MOST_AWAKE, MOST_MEMBERS, MOST_SLOTS
+from dormouse_operator.parse.pool import LONGEST_S, MOST_AWAKE, MOST_MEMBERS, MOST_SLOTS
 from tests.operator_.crds import definition, loose, nodes, served_kind
 
 CRD = definition("gpupools")
@@ -69,8 +69,9 @@ def test_defaults_and_limits_are_those_of_the_operator():
     assert SPEC["maxMembersPerSlot"]["default"] == default.max_members_per_slot
     assert SPEC["sleeperReserve"]["default"] == "1Gi"
     assert default.sleeper_reserve_bytes == 2**30
-    most = [SPEC[name]["maximum"] for name in ("slots", "awakePerSlot", "maxMembersPerSlot")]
-    assert most == [MOST_SLOTS, MOST_AWAKE, MOST_MEMBERS]
+    most = [SPEC[name]["maximum"] for name in ("slots", "awakePerSlot", "maxMembersPerSlot", "releaseAfterSeconds")]
+    assert most == [MOST_SLOTS, MOST_AWAKE, MOST_MEMBERS, LONGEST_S]
+    assert SPEC["releaseAfterSeconds"]["default"] == 0
 
 
 # --- on a real API server, under a group of the test's own ---
@@ -112,7 +113,8 @@ REFUSED = [
     ({"policy": {"minActiveSeconds": -1}}, ["spec.policy.minActiveSeconds", "-1", "0"]),
     ({"policy": {"patienceSeconds": 3601}}, ["spec.policy.patienceSeconds", "3601", "3600"]),
     ({"policy": {"drainSeconds": 1}}, ["unknown field", "spec.policy.drainSeconds"]),
-    ({"releaseAfterSeconds": 60}, ["unknown field", "spec.releaseAfterSeconds"]),
+    ({"releaseAfterSeconds": -1}, ["spec.releaseAfterSeconds", "-1", "0"]),
+    ({"releaseAfterSeconds": 31622401}, ["spec.releaseAfterSeconds", "31622401", "31622400"]),
 ]
 
 
@@ -138,7 +140,7 @@ async def test_what_claims_cannot_change_is_not_changed_and_slots_are(served):
     made = await client.create(kind, manifest(kind))
     policy = {"order": "Fair", "minActiveSeconds": 20, "patienceSeconds": 2}
     rest = {"gpusPerSlot": 1, "awakePerSlot": 1, "maxMembersPerSlot": 8, "sleeperReserve": "1Gi", "policy": policy}
-    assert made["spec"] == {"slots": 2, "device": DEVICE, **rest}
+    assert made["spec"] == {"slots": 2, "device": DEVICE, "releaseAfterSeconds": 0, **rest}
     changed = await client.apply(kind, manifest(kind, slots=1), field_manager="people")
     assert parse_pool(changed).num_slots == 1
     for field, value in (("gpusPerSlot", 2), ("device", {"claim": {"deviceClassName": "other"}})):

@@ -50,6 +50,11 @@ def stance_of(deployment: Deployment, pool: Pool | None, pod: Pod, worker: Worke
     return Stance.RISES if replica == slot.next else Stance.SERVES
 
 
+def is_released(deployment: Deployment, pool: Pool | None) -> bool:
+    """Return whether its pool has given its GPUs back, so that a member has no pod until somebody calls."""
+    return pool is not None and pool.is_released and deployment.placement.pool is not None
+
+
 def is_stranded(pool: Pool | None, pod: Pod, worker: Worker | None) -> bool:
     """Return whether a pod has nothing awake on a slot of a pool that is gone, or goes: nobody can wake it there.
 

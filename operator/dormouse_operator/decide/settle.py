@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from dormouse_operator.decide import sleep_ladder, spare_replicas
 from dormouse_operator.decide.condemned import by_epoch, outdated_images
-from dormouse_operator.decide.membership import resting
+from dormouse_operator.decide.membership import is_released, resting
 from dormouse_operator.decide.questions import Questions, own_pods
 from dormouse_operator.decide.release import Release
 from dormouse_operator.decide.situation import Situation
@@ -43,7 +43,8 @@ def settle(observed: Observed, questions: Questions, release: Release) -> Situat
     """Return the situation. `questions` are those that were asked of this very deployment."""
     deployment, heard = observed.deployment, _hear(observed, questions)
     decision = _ladder(observed, questions, heard.workers)
-    wanted_replicas = decision.num_present(deployment.replicas)
+    is_away = is_released(deployment, observed.pool)
+    wanted_replicas = 0 if is_away else decision.num_present(deployment.replicas)
     own = own_pods(deployment, questions.pods)
     alone = [pod for pod in own if not pod.pool]
     spares = spare_replicas.choose(decision.ladder, alone, heard.workers, observed.refusals)

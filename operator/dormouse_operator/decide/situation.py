@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 
-from dormouse_operator.decide.membership import Stance, is_stranded, stance_of
+from dormouse_operator.decide.membership import Stance, is_released, is_stranded, stance_of
 from dormouse_operator.decide.release import Release
 from dormouse_operator.model import (
     AWAKE,
@@ -85,7 +85,12 @@ class Situation:
     @property
     def wants_no_pod(self) -> bool:
         """Return whether there should be no pod, by order or because nobody calls."""
-        return self.deployment.lifecycle.desired_state == "Zero" or self.rung is Rung.ZERO
+        return self.deployment.lifecycle.desired_state == "Zero" or self.rung is Rung.ZERO or self.is_released
+
+    @property
+    def is_released(self) -> bool:
+        """Return whether its pool has given its GPUs back, so that there should be no pod until somebody calls."""
+        return self.deployment.replicas > 0 and is_released(self.deployment, self.observed.pool)
 
     @property
     def sleep_level(self) -> SleepLevel:

@@ -243,6 +243,14 @@ class PoolDevice:
     selectors: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Idleness:
+    """Since when nobody of a pool is awake, nor called; and since when it has no pods for that."""
+
+    since: datetime | None = None  # None = somebody is, or `release_after_s` is not set
+    released_since: datetime | None = None  # None = members have their pods
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
     """A GpuPool: the user's spec and the status that the operator wrote last."""
@@ -254,11 +262,18 @@ class Pool:
     num_slots: int
     gpus_per_slot: int = 1
     policy: PoolPolicy = PoolPolicy()
+    release_after_s: int = 0  # that nobody is awake, after which members' pods go; 0 = never
     is_deleting: bool = False
     slots: tuple[Slot, ...] = ()  # as recorded, also those above `num_slots` that are still there
     waiting: Mapping[str, datetime] = field(default_factory=dict)  # by name of the member: since when
+    idleness: Idleness = Idleness()
     conditions: Mapping[str, RecordedCondition] = field(default_factory=dict)
     raw: Mapping[str, Any] = field(default_factory=dict)  # the status, to tell whether a new one differs
+
+    @property
+    def is_released(self) -> bool:
+        """Return whether its members have no pods, so that its GPUs are the cluster's, until somebody calls."""
+        return self.idleness.released_since is not None and not self.is_deleting
 
     @property
     def slot_names(self) -> tuple[str, ...]:

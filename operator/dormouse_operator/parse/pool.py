@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from dormouse_operator.model import Key
-from dormouse_operator.model.pools import Order, Pool, PoolDevice, PoolPolicy
+from dormouse_operator.model.pools import Idleness, Order, Pool, PoolDevice, PoolPolicy
 from dormouse_operator.parse.recorded import parse_condition
 from dormouse_operator.parse.slots import parse_slot
 from dormouse_operator.parse.spec import MOST_RANKS
@@ -18,6 +18,7 @@ from dormouse_operator.parse.values import Raw, SpecError, parse_bytes, parse_ti
 
 MOST_SLOTS, MOST_AWAKE, MOST_MEMBERS = 256, 8, 256  # Kubernetes lets 256 pods use one claim
 MOST_PLACES = 4096  # slots x members of each: the status lists them
+LONGEST_S = 31622400  # a year
 _ORDERS: Mapping[str, Order] = {"Fair": "Fair", "Priority": "Priority"}
 
 
@@ -25,9 +26,6 @@ def parse_pool(raw: Raw) -> Pool:
     """Return the GpuPool. Raises SpecError where the schema was not enforced."""
     metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
     key = Key(metadata["namespace"], metadata["name"])
-    if spec.get("releaseAfterSeconds") is not None:
-        words = "spec.releaseAfterSeconds is not built in this release"
-        raise SpecError(f"{words}; set spec.lifecycle.zeroAfterSeconds of each member instead")
     num_slots, policy = _bounded(spec, "spec", "slots", None, (1, MOST_SLOTS)), _parse_policy(spec)
     if (places := num_slots * policy.max_members_per_slot) > MOST_PLACES:
         product = f"spec.slots {num_slots} x spec.maxMembersPerSlot {policy.max_members_per_slot} = {places} places"
@@ -40,9 +38,11 @@ def parse_pool(raw: Raw) -> Pool:
         num_slots=num_slots,
         gpus_per_slot=_bounded(spec, "spec", "gpusPerSlot", 1, (1, MOST_RANKS)),
         policy=policy,
+        release_after_s=_bounded(spec, "spec", "releaseAfterSeconds", 0, (0, LONGEST_S)),
         is_deleting="deletionTimestamp" in metadata,
         slots=tuple(parse_slot(item, key.namespace) for item in _named(status.get("slots"))),
         waiting=dict(_waiting(status)),
+        idleness=_parse_idleness(status),
         conditions={item["type"]: parse_condition(item) for item in status.get("conditions") or ()},
         raw=status,
     )
@@ -101,6 +101,12 @@ def _named(slots: Any) -> Iterator[Raw]:
     for item in slots if isinstance(slots, list) else ():
         if isinstance(item, Mapping) and isinstance(item.get("name"), str):
             yield item
+
+
+def _parse_idleness(status: Raw) -> Idleness:
+    """Return since when nobody is awake; without that nothing is released, whatever else stands there."""
+    since = parse_time(status.get("idleSince"))
+    return Idleness(since, parse_time(status.get("releasedSince"))) if since else Idleness()
 
 
 def _waiting(status: Raw) -> Iterator[tuple[str, datetime]]:

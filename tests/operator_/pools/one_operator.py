@@ -46,7 +46,7 @@ class Operator:
         self.pump = CachePump(self.kube, self.cache)
         self.activities = ActivityBook(lambda: self.clock().timestamp())
         self.metrics = Metrics()
-        self.marked = set()
+        self.marked = []  # members that the pool's pass had looked at, and who waited by the status that they then read
         release = Release(default_image="worker:1", operator_keys=("aa",), seals=Seals(("seed",)))
         self.statuses = AskedStatuses(self.workers)
         writer = Writer(self.kube, self.cache, self.leader)
@@ -90,9 +90,14 @@ class Operator:
             ),
             leader=self.leader,
             metrics=self.metrics.pools,
-            mark=self.marked.add,
+            mark=self._mark,
             reporter="me",
         )
+
+    def _mark(self, key):
+        pool = self.cache.pool_snapshot(POOL)
+        waiting = (pool.pool.get("status") or {}).get("waiting") or () if pool else ()
+        self.marked.append((key.name, {item["name"] for item in waiting}))
 
     async def look_at_members(self):
         """Make one pass over each deployment."""

@@ -72,6 +72,17 @@ async def test_no_member_surges_and_its_new_pod_wakes_on_demand(rig):
     await rig.until(lambda: rig.num_running("a"))
 
 
+async def test_a_member_that_begins_to_wait_is_looked_at_once_that_is_written(rig):
+    rig.call("a")
+    await rig.until(lambda: rig.num_running("a"))
+    rig.operator.marked.clear()
+    rig.call("b")
+    await rig.step()
+    assert ("b", {"b"}) in rig.operator.marked
+    assert all("b" in waiting for name, waiting in rig.operator.marked if name == "b")
+    assert rig.condition("b", "Ready")[1] == "WaitsForSlot"
+
+
 async def test_slots_lowered_below_a_holder_move_its_pod_and_lose_no_request(rig):
     rig.pool(slots=2)
     rig.member("c")

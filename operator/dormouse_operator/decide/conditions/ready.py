@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dormouse_operator.decide.conditions import asleep
-from dormouse_operator.decide.conditions.verdicts import failed, holds, idle_words, not_yet, spare_words
+from dormouse_operator.decide.conditions.verdicts import (
+    failed,
+    holds,
+    idle_words,
+    no_pod_words,
+    not_yet,
+    spare_words,
+)
 from dormouse_operator.decide.findings import Findings
 from dormouse_operator.decide.membership import ASLEEP, rest_of
 from dormouse_operator.decide.rollout.inventory import is_rolling_out
@@ -19,10 +26,10 @@ TYPE = "Ready"
 def evaluate(situation: Situation, findings: Findings, earlier: Iterable[Condition], sleep: Condition) -> Condition:
     """See the module. `earlier` are the conditions on the way to serve, in order; `sleep` is Asleep."""
     wanted, there = situation.wanted_replicas, situation.replicas
-    if situation.ladder and situation.wants_no_pod:
-        return holds(TYPE, "Zero", f"{idle_words(situation.ladder)}: no pod; a request brings them back")
-    if situation.wants_no_pod:
+    if situation.deployment.lifecycle.desired_state == "Zero":
         return holds(TYPE, "Zero", "no pod, by order; spec.lifecycle.desiredState brings them back")
+    if situation.wants_no_pod:
+        return holds(TYPE, *no_pod_words(situation))
     if situation.wants_sleep and len(there) == wanted > 0 and all(situation.state(pod) in WAKEABLE for pod in there):
         why, how = (idle_words(situation.ladder), "a request wakes them") if situation.ladder else ("by order", "")
         words = f"{wanted} of {wanted} replicas sleep or are about to, {why}; {how or 'they can be woken'}"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from dormouse_operator.decide.situation import Situation
-from dormouse_operator.model import Condition, Failure, Ladder, Pod, WorkerState
+from dormouse_operator.model import Condition, Failure, Ladder, Pod, Rung, WorkerState
 
+RELEASED = "Released"  # its pool's GPUs are the cluster's
 MEMORY_FAILURES = {"InsufficientMemory", "MaxModelLenTooLarge"}
 
 
@@ -34,11 +35,19 @@ def no_replicas(type_: str, situation: Situation) -> Condition | None:
     """Return the answer for a deployment that is off, None for one that is on."""
     if situation.has_replicas:
         return None
-    if situation.ladder and situation.wants_no_pod:
-        return unknown(type_, "Zero", f"{idle_words(situation.ladder)}: no pod; a request brings them back")
     if situation.deployment.lifecycle.desired_state == "Zero":
         return unknown(type_, "Zero", "spec.lifecycle.desiredState is Zero: no pod")
+    if situation.wants_no_pod:
+        return unknown(type_, *no_pod_words(situation))
     return unknown(type_, "NoReplicas", "spec.replicas is 0: no pod and no wake")
+
+
+def no_pod_words(situation: Situation) -> tuple[str, str]:
+    """Return reason and message of a deployment that has no pod because nobody calls."""
+    if situation.ladder and situation.rung is Rung.ZERO:
+        return "Zero", f"{idle_words(situation.ladder)}: no pod; a request brings them back"
+    pool = situation.deployment.placement.pool
+    return RELEASED, f"GpuPool {pool.name if pool else ''} is released: no pod; a request brings them back"
 
 
 def nothing_engaged(type_: str, situation: Situation) -> Condition | None:

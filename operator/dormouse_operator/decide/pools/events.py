@@ -8,16 +8,17 @@ from dormouse_operator.decide.pools.conditions.fouled import words_of
 from dormouse_operator.decide.pools.plan import PoolPlan
 from dormouse_operator.manifests import EventRecord
 from dormouse_operator.model.pool_observed import PoolObserved
-from dormouse_operator.model.pools import Refusal, Slot, SlotPhase
+from dormouse_operator.model.pools import Idleness, Pool, Refusal, Slot, SlotPhase
 from dormouse_operator.model.units import in_gib
 
 GRANTED, YIELDING, HELD, FOULED, REFUSED = "Granted", "Yielding", "Held", "Fouled", "GrantRefused"
+RELEASED, RECALLED = "Released", "Recalled"
 
 
 def events(observed: PoolObserved, plan: PoolPlan) -> list[EventRecord]:
     """Return what happened to slots since the recorded status was written."""
     pairs = ((observed.recorded(slot.name), slot) for slot in plan.slots)
-    return [event for before, slot in pairs for event in _of_slot(before, slot)]
+    return [*_of_pool(observed.pool, plan.idleness), *(event for pair in pairs for event in _of_slot(*pair))]
 
 
 def new_refusals(observed: PoolObserved, plan: PoolPlan) -> list[Refusal]:
@@ -34,6 +35,14 @@ def num_switches(observed: PoolObserved, plan: PoolPlan) -> int:
 
 def _held_now(slot: Slot | None) -> set[object]:
     return {(holding.replica, holding.since) for holding in slot.holders} if slot and slot.is_settled else set()
+
+
+def _of_pool(pool: Pool, idleness: Idleness) -> Iterator[EventRecord]:
+    if idleness.released_since and not pool.is_released:
+        words = f"nobody was awake for {pool.release_after_s} s: members' pods go, and with them the GPUs"
+        yield EventRecord("Normal", RELEASED, words)
+    if pool.is_released and not idleness.released_since:
+        yield EventRecord("Normal", RECALLED, "members have pods again, and with them the GPUs")
 
 
 def _of_slot(before: Slot | None, slot: Slot) -> Iterator[EventRecord]:

@@ -19,10 +19,21 @@ from dormouse_operator.decide.pools.arbiter import Decision, decide
 from dormouse_operator.decide.pools.asking import demands_of
 from dormouse_operator.decide.pools.claims import is_leftover
 from dormouse_operator.decide.pools.commands import Command
+from dormouse_operator.decide.pools.releasing import idleness_of, release_due
 from dormouse_operator.decide.pools.retiring import retire
 from dormouse_operator.decide.pools.tenants import tenants_on
 from dormouse_operator.model.pool_observed import PoolObserved
-from dormouse_operator.model.pools import Demands, Replica, Sleeper, Slot, SlotPhase, Tenant, Tenants, TenantState
+from dormouse_operator.model.pools import (
+    Demands,
+    Idleness,
+    Replica,
+    Sleeper,
+    Slot,
+    SlotPhase,
+    Tenant,
+    Tenants,
+    TenantState,
+)
 
 _FOLLOW = timedelta(seconds=0.5)  # how often those are looked at who wait: an end of requests is told by nobody
 _MOST_WRITES = 8  # of one slot in one pass: more than any chain of changes has
@@ -38,6 +49,7 @@ class PoolPlan:
     demands: Demands
     decision: Decision
     tenants: Mapping[str, Tenants]  # by slot
+    idleness: Idleness
     due: datetime | None
 
     @property
@@ -60,6 +72,8 @@ def plan_pool(observed: PoolObserved) -> PoolPlan:
     after = {slot.name: slot for slot, _ in stepped}
     steps = [step for _, step in stepped]
     waits = [step.until for step in steps if isinstance(step, commands.Wait) and step.until]
+    idleness = idleness_of(pool, after.values(), demands, now, gateways_heard=observed.gateways_heard)
+    dues = [*waits, *_dues(decision, demands, now), release_due(pool, idleness, now)]
     return PoolPlan(
         slots=tuple(slot for slot in after.values() if _stays(slot, observed, tenants[slot.name])),
         commands=(
@@ -70,7 +84,8 @@ def plan_pool(observed: PoolObserved) -> PoolPlan:
         demands=demands,
         decision=decision,
         tenants=tenants,
-        due=min([*waits, *_dues(decision, demands, now)], default=None),
+        idleness=idleness,
+        due=min((due for due in dues if due), default=None),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from dormouse_operator.decide.pools.conditions import Conditions
@@ -20,6 +21,8 @@ def build_status(observed: PoolObserved, plan: PoolPlan, conditions: Conditions)
         "members": sum(member.names_pool for member in observed.members.values()),
         "heldSlots": sum(slot.phase is SlotPhase.HELD for slot in plan.slots),
         "waitingMembers": len(plan.waiting),
+        "idleSince": _write_or_none(plan.idleness.since),
+        "releasedSince": _write_or_none(plan.idleness.released_since),
         "slots": [
             write_slot(slot, node=observed.node_of(slot.name), devices=claims[slot.name].devices) for slot in plan.slots
         ],
@@ -29,6 +32,10 @@ def build_status(observed: PoolObserved, plan: PoolPlan, conditions: Conditions)
         ],
         "conditions": [_write_condition(observed, condition) for condition in conditions.values()],
     }
+
+
+def _write_or_none(time: datetime | None) -> str | None:
+    return write_time(time) if time else None
 
 
 def _write_condition(observed: PoolObserved, condition: Condition) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from dormouse_operator.decide.pools.status import build_status
 from dormouse_operator.decide.pools.tenants import tenant_of, tenants_on
 from dormouse_operator.model import Container, DeviceGrant, Key, WorkerState
 from dormouse_operator.model.pool_observed import Member, PoolObserved, SlotClaim
-from dormouse_operator.model.pools import Pool, PoolDevice, PoolPolicy, Sleeper, TenantState
+from dormouse_operator.model.pools import Idleness, Pool, PoolDevice, PoolPolicy, Sleeper, TenantState
 from dormouse_operator.model.units import GIB
 from dormouse_operator.testing.nouns import NOW, a_deployment, a_pod, a_report, a_worker
 from tests.operator_.decide.pools.nouns import A, B, free, held
@@ -50,7 +50,7 @@ def seen(*pods, pool=POOL, **fields):
     ],
 )
 def test_allocated_names_the_slot_and_the_pod_that_wait(observed, reason, words):
-    condition = allocated.evaluate(observed)
+    condition = allocated.evaluate(observed, Idleness())
     assert condition.reason == reason
     assert re.search(words, condition.message)
 
@@ -127,7 +127,7 @@ def test_a_budget_is_what_the_own_device_has_beside_sleepers_or_the_least_device
 
 @pytest.mark.parametrize(("total", "reason"), [(0, "Allocated"), (3 * GIB, "Allocated"), (2 * GIB, "ReserveTooLarge")])
 def test_a_pool_that_keeps_all_of_a_device_for_sleepers_says_so(total, reason):
-    assert allocated.evaluate(measured(total)).reason == reason
+    assert allocated.evaluate(measured(total), Idleness()).reason == reason
 
 
 def test_it_says_so_with_the_numbers():

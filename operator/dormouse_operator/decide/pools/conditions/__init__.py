@@ -14,5 +14,5 @@ Conditions = Mapping[str, Condition]  # by type, in the order of the status
 
 def evaluate_all(observed: PoolObserved, plan: PoolPlan) -> Conditions:
     """Return all conditions of a pool as it will stand."""
-    found = (allocated.evaluate(observed), fouled.evaluate(plan), starving.evaluate(observed, plan))
+    found = (allocated.evaluate(observed, plan.idleness), fouled.evaluate(plan), starving.evaluate(observed, plan))
     return {condition.type: condition for condition in found}

@@ -5,12 +5,19 @@ from __future__ import annotations
 from dormouse_operator.decide.pools.budget import reserve_complaint
 from dormouse_operator.model import Condition
 from dormouse_operator.model.pool_observed import PoolObserved
+from dormouse_operator.model.pools import Idleness
 
 TYPE = "Allocated"
 
 
-def evaluate(observed: PoolObserved) -> Condition:
+RELEASED = "Released"
+
+
+def evaluate(observed: PoolObserved, idleness: Idleness) -> Condition:
     """See the module. A slot without pods has no devices: they are the cluster's."""
+    if idleness.released_since:
+        words = f"nobody was awake for spec.releaseAfterSeconds, {observed.pool.release_after_s} s"
+        return Condition(TYPE, "Unknown", RELEASED, f"{words}: no pod has the GPUs; a request brings them back")
     used = [name for name in observed.pool.slot_names if any(True for _ in observed.pods_on(name))]
     if not used:
         return Condition(TYPE, "Unknown", "NoPods", "no member has a pod on a slot")
