@@ -66,18 +66,19 @@ class Server:
         self.together = 1
         self.changed = threading.Condition()
         self.ends = threading.Event()
-        self.stalls = False
+        self.stalls_from = 1_000_000  # the number of the first request that gets no answer
 
     def answer(self, handler):
         body = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
         with self.changed:
+            number = len(self.seen)
             self.seen.append((handler.path, body, dict(handler.headers)))
             status, headers, said = self.script.pop(0) if self.script else (200, {}, b'{"ok": true}')
             self.in_flight += 1
             self.most_in_flight = max(self.most_in_flight, self.in_flight)
             self.changed.notify_all()
             self.changed.wait_for(lambda: self.most_in_flight >= self.together, timeout=30)
-        if self.stalls:
+        if number >= self.stalls_from:
             self.ends.wait(30)
         with self.changed:
             self.in_flight -= 1
@@ -269,10 +270,9 @@ def test_ctrl_c_keeps_what_is_answered(server, write):
         "--max-concurrency",
         "1",
     ]
+    server.stalls_from = 1
     with subprocess.Popen(command, env=ENV, stderr=subprocess.PIPE, text=True) as process:
         with server.changed:
-            assert server.changed.wait_for(lambda: server.seen, timeout=60)
-            server.stalls = True
             assert server.changed.wait_for(lambda: len(server.seen) == 2, timeout=60)
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
@@ -352,7 +352,7 @@ def test_what_is_no_json_is_told(server, watch):
 
 
 def test_an_answer_that_takes_too_long_is_given_up(server, watch):
-    server.stalls = True
+    server.stalls_from = 0
     assert ask(server.address, watch, timeout_s=0.05) == NoReply("timeout", "no answer within 0.05 s")
 
 
