@@ -97,7 +97,8 @@ class Expectation:
     async def wait(self, what: str, timeout_s: float) -> dict[str, float]:
         """Return when each name was fulfilled. Raises FleetError after `timeout_s`."""
         try:
-            await asyncio.wait_for(self.done.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self.done.wait()
         except TimeoutError:
             missing = sorted(self._wanted - self.times_s.keys())
             words = f"{len(missing)} of {len(self._wanted)}, for example {missing[0]}"

@@ -68,5 +68,6 @@ class Client:
 async def connected() -> AsyncIterator[Client]:
     """A client of the gateway. Raises TimeoutError if it does not answer."""
     async with aio.insecure_channel(f"{HOST}:{PORT}", options=channel_options()) as channel:
-        await asyncio.wait_for(channel.channel_ready(), TIMEOUT_S)
+        async with asyncio.timeout(TIMEOUT_S):
+            await channel.channel_ready()
         yield Client(channel)

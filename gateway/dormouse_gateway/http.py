@@ -102,7 +102,8 @@ class HttpDoor:
         assert self._owner, "it was started"
         reading = asyncio.run_coroutine_threadsafe(self._in_loop(), self._owner)
         try:
-            text = await asyncio.wait_for(asyncio.wrap_future(reading), _METRICS_S)
+            async with asyncio.timeout(_METRICS_S):
+                text = await asyncio.wrap_future(reading)
         except TimeoutError:
             return web.Response(status=503, text=f"the event loop has not turned for {_METRICS_S:g} s\n")
         return web.Response(body=text, headers={"Content-Type": _METRICS_TYPE})

@@ -109,7 +109,8 @@ class ProcessKubelet:
             gone = self._running.keys() - {pod["metadata"]["uid"] for pod in self._pods.objects.values()}
             await asyncio.gather(*(self._stop(uid) for uid in gone))
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._dirty.wait(), _PROBE_S)
+                async with asyncio.timeout(_PROBE_S):
+                    await self._dirty.wait()
 
     async def _look(self, pod: Resource) -> None:
         """Bring one pod a step on. What changed meanwhile is seen in the next round."""

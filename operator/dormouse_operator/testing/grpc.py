@@ -53,7 +53,8 @@ class FakeControl(rpc.WorkerControlServicer):
                 told = status
                 yield to_message(status)
             with suppress(TimeoutError):
-                await asyncio.wait_for(commanded.wait(), self._look_s)
+                async with asyncio.timeout(self._look_s):
+                    await commanded.wait()
 
     async def InitializeCache(self, request: pb.InitializeCacheRequest, context: Any) -> pb.WorkerStatus:
         """See the contract."""

@@ -1,7 +1,6 @@
-"""Builds one rank's worker late and calls it by method name.
+"""Builds one rank's worker once the rank's environment is set, and calls it by method name.
 
-Late: the environment of the rank must stand before torch is imported for the first time, and the worker's class, given
-by its qualified name, imports torch.
+The class imports torch, which reads the environment once: until then the class is a qualified name.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def worker_class_of(settings: EngineSettings, environ: Mapping[str, str]) -> str
 
 
 class WorkerWrapper:
-    """One rank: nothing but names until `init_worker`."""
+    """One rank. It has no worker before `init_worker`."""
 
     def __init__(self, settings: EngineSettings, rank: int, worker_class: str) -> None:
         self._settings = settings
@@ -53,14 +52,14 @@ class WorkerWrapper:
         return f"WorkerWrapper(rank={self._rank}, {self._worker_class}, {state})"
 
     def update_environment(self, environ: MutableMapping[str, str], variables: Mapping[str, str]) -> None:
-        """Set the rank's variables; only before `init_worker`, for later they would be ignored silently."""
-        assert self._worker is None, "the environment must stand before the worker is built"
+        """Set the rank's variables; only before `init_worker`, as torch ignores later ones silently."""
+        assert self._worker is None, "the environment is set before the worker is built"
         environ.update(variables)
 
     def init_worker(self, *, is_quantized: bool = False) -> None:
         """Import the worker's class and build it. Raises InvalidSettings with its name, or its own WorkerError.
 
-        A quantized model needs all of transformers; and a class of one's own finds nothing imported.
+        A quantized model needs all of transformers. For a user's own class nothing is imported beforehand.
         """
         with lasting_objects():
             if self._settings.worker_cls == "auto" and not is_quantized:

@@ -295,6 +295,7 @@ class EngineLink:
         """Return the exit code; kill a process that outlives its socket."""
         grace_s = self._end_grace_s if self._is_asked_to_end else BROKEN_GRACE_S
         with contextlib.suppress(TimeoutError):
-            return await asyncio.wait_for(asyncio.shield(ended), grace_s)
+            async with asyncio.timeout(grace_s):
+                return await asyncio.shield(ended)
         process.kill()
         return await ended

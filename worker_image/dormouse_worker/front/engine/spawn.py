@@ -35,7 +35,8 @@ class SubprocessEngine:
         """See `EngineProcess`; the last words are complete, and ranks are gone, when this returns."""
         exit_code = await self._process.wait()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._copying, LAST_WORDS_S)
+            async with asyncio.timeout(LAST_WORDS_S):
+                await self._copying
         return exit_code
 
     def kill(self) -> None:
