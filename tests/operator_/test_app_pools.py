@@ -10,7 +10,7 @@ import pytest
 from dormouse_kube.api import GPU_POOLS, INFERENCE_DEPLOYMENTS, PODS
 from dormouse_kube.testing import FakeKube
 from dormouse_operator.metrics import Metrics
-from dormouse_operator.model import Key, WorkerState
+from dormouse_operator.model import Key, PoolKey, WorkerState
 from dormouse_operator.testing.gateways import FakeGateways
 from dormouse_operator.testing.kube import FakeNode
 from dormouse_operator.testing.pooled import PooledWorkers
@@ -45,6 +45,9 @@ class Town:
             if pod["metadata"]["name"].startswith(f"{name}-") and pod.get("status", {}).get("podIP"):
                 return self.node.worker_of(pod["metadata"]["name"])
         return None
+
+    def status(self):
+        return self.kube.peek(GPU_POOLS, "team", "gpus")["status"]
 
     def tell(self, called):
         for name in ("a", "b"):
@@ -86,6 +89,22 @@ async def test_a_request_that_gateways_tell_of_wakes_its_model_and_the_next_one_
     pool = 'namespace="team",pool="gpus"'
     await until(lambda: f"dormouse_pool_switches_total{{{pool}}} 3.0" in town.metrics.render().decode())
     assert 'dormouse_pool_slots{namespace="team",phase="Held",pool="gpus"} 1.0' in town.metrics.render().decode()
+
+
+async def test_a_holder_whose_last_request_ended_gives_its_slot_up_at_once_though_its_worker_tells_nobody(town):
+    await town.until("a", WorkerState.STANDBY)
+    await town.until("b", WorkerState.STANDBY)
+    await until(lambda: "a:1" in town.gateways.listeners)
+    town.tell("a")
+    await town.until("a", WorkerState.READY)
+    town.worker("a").running_requests = 1
+    town.app.statuses.refresh(PoolKey("team", "gpus"))  # as after an order: it is seen with its request
+    town.tell("b")
+    await until(lambda: [found["name"] for found in town.status()["waiting"]] == ["b"])
+    assert town.worker("a").state is WorkerState.READY, "its turn is 20 s"
+    town.worker("a").running_requests = 0
+    async with asyncio.timeout(10):
+        await town.until("b", WorkerState.READY)
 
 
 async def test_a_pool_that_is_gone_is_forgotten(town):

@@ -1,7 +1,8 @@
 """What workers say of themselves: asked one by one, or told by those that are on their way to another state.
 
 `FollowedStatuses` opens a stream to every worker that is asked and ends it when the worker has settled, so that a
-change is known at once, nobody polls, and no connection stays open to a worker where nothing happens.
+change is known at once, nobody polls, and no connection stays open to a worker where nothing happens. No stream
+tells of requests that come and end: whoever takes requests is asked each time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Protocol
 from dormouse_kube.reflector import Backoff
 from dormouse_operator.act.workers import STATUS_TIMEOUT_S, WorkerControl
 from dormouse_operator.errors import CredentialRefused, WorkerError
-from dormouse_operator.model import AnyKey, Pod, Worker
+from dormouse_operator.model import AWAKE, AnyKey, Pod, Worker
 
 
 class Unwelcome(str):
@@ -90,14 +91,11 @@ class FollowedStatuses:
         return f"FollowedStatuses({sum(len(followers) for followers in self._followers.values())} followed)"
 
     async def ask(self, key: AnyKey, pod: Pod) -> Answer:
-        """See Statuses. What the stream told last counts, unless a command was given since.
-
-        The end of a request is told by nobody: a worker that had some is asked again.
-        """
+        """See Statuses. What the stream told last counts, unless it may be out of date."""
         follower = self._followers.setdefault(key, {}).setdefault(pod.uid, _Follower())
         if follower.task and follower.task.done():  # it met something that nobody foresaw: begin anew
             follower.task, follower.is_stale = None, True
-        if follower.is_stale or _had_requests(follower.answer):
+        if follower.is_stale or _takes_requests(follower.answer):
             follower.is_stale = False
             follower.answer = await _ask(self.workers, pod)
         if follower.task is None:
@@ -143,10 +141,6 @@ class FollowedStatuses:
             self.mark(key)
 
 
-def _had_requests(answer: Answer) -> bool:
-    return isinstance(answer, Worker) and answer.running_requests > 0
-
-
 async def _ask(workers: WorkerControl, pod: Pod) -> Answer:
     try:
         async with asyncio.timeout(2 * STATUS_TIMEOUT_S):
@@ -155,6 +149,11 @@ async def _ask(workers: WorkerControl, pod: Pod) -> Answer:
         return Unwelcome(error)
     except (WorkerError, TimeoutError) as error:
         return str(error) or "it does not answer in time"
+
+
+def _takes_requests(answer: Answer) -> bool:
+    """Return whether a worker's counts of requests may change, of which no stream tells."""
+    return isinstance(answer, Worker) and answer.state in AWAKE
 
 
 def _end(follower: _Follower) -> None:

@@ -18,7 +18,7 @@ from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2_grpc as rpc
 from dormouse_operator.errors import WorkerRefused
 from dormouse_operator.model import DeviceGrant, Report, Worker
-from dormouse_operator.testing.workers import FakeWorker
+from dormouse_operator.testing.workers import FakeWorker, without_counts
 
 Find = Callable[[Any], Awaitable[FakeWorker]]  # the worker that a call is for, from the call's context
 
@@ -49,8 +49,8 @@ class FakeControl(rpc.WorkerControlServicer):
         while True:
             commanded = self._commanded.setdefault(worker.pod_uid, asyncio.Event())
             status = worker.status()
-            if status != told:
-                told = status
+            if without_counts(status) != told:
+                told = without_counts(status)
                 yield to_message(status)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._look_s):

@@ -59,6 +59,16 @@ async def test_a_change_is_told_and_known_without_another_question(stage):
     assert repr(stage.statuses) == "FollowedStatuses(1 followed)"
 
 
+async def test_requests_that_end_are_seen_though_no_stream_tells_of_them(stage):
+    stage.worker.state, stage.worker.running_requests = WorkerState.READY, 1
+    assert (await stage.statuses.ask(KEY, POD)).running_requests == 1
+    await turn()
+    stage.worker.running_requests = 0
+    await turn()
+    assert stage.marked == []
+    assert (await stage.statuses.ask(KEY, POD)).running_requests == 0
+
+
 async def test_a_worker_that_has_settled_is_left_alone(stage):
     await stage.statuses.ask(KEY, POD)
     await turn()
@@ -77,12 +87,15 @@ async def test_after_a_command_the_worker_is_asked_as_the_stream_may_be_behind(s
     assert stage.workers.asked[POD.ip] == 2
 
 
-async def test_a_worker_with_requests_is_asked_again_as_nobody_tells_of_their_end(stage):
-    stage.worker.running_requests = 1
-    assert (await stage.statuses.ask(KEY, POD)).running_requests == 1
-    stage.worker.running_requests = 0
-    assert [(await stage.statuses.ask(KEY, POD)).running_requests for _ in range(3)] == [0, 0, 0]
-    assert stage.workers.asked[POD.ip] == 2, "one without is not"
+async def test_a_worker_that_takes_requests_is_asked_again_and_one_that_rests_is_not(stage):
+    for state, num_asked in ((WorkerState.READY, 3), (WorkerState.DRAINING, 6), (WorkerState.ASLEEP, 7)):
+        stage.worker.state = state
+        stage.statuses.refresh(KEY)
+        for counter in range(3):
+            stage.worker.request_counter = counter
+            told = (await stage.statuses.ask(KEY, POD)).request_counter
+            assert told == (0 if state is WorkerState.ASLEEP else counter)
+        assert stage.workers.asked[POD.ip] == num_asked
 
 
 async def test_a_worker_that_does_not_answer_is_tried_with_growing_pauses_until_it_does(stage):

@@ -26,6 +26,7 @@ from dormouse_operator.model.pools import PoolPolicy, Replica, Slot, Tenant, Ten
 
 _SLEEPS = {WayOut.LEVEL1: 1, WayOut.LEVEL2: 2}
 _STANDBY_LEVEL = 3
+_DRAIN_LOOK = timedelta(seconds=0.2)  # how often a worker is looked at that drains: it tells nobody that it has
 _NEXT = {WayOut.LEVEL1: WayOut.LEVEL2, WayOut.LEVEL2: WayOut.STANDBY, WayOut.STANDBY: WayOut.POD}
 
 
@@ -118,6 +119,7 @@ def _towards_sleep(slot: Slot, tenant: Tenant, policy: PoolPolicy, now: datetime
     drained_by = slot.since + timedelta(seconds=policy.drain_s)
     is_late = now >= drained_by
     if tenant.running_requests and not is_late:
-        return Wait(drained_by) if tenant.state is TenantState.DRAINING else Drain(tenant.replica)
+        look = Wait(min(drained_by, now + _DRAIN_LOOK))
+        return look if tenant.state is TenantState.DRAINING else Drain(tenant.replica)
     level = _STANDBY_LEVEL if tenant.is_oversized else _SLEEPS[slot.way_out]
     return Sleep(tenant.replica, level, slot.epoch, tenant.request_counter, must_abort=is_late)

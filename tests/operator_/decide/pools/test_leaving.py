@@ -43,7 +43,8 @@ def test_a_replica_of_which_nothing_is_observed_is_absent():
 
 def test_who_does_not_drain_is_ended_at_the_deadline_and_not_before():
     slow = tenant(A, DRAINING, running_requests=3, request_counter=9, **GRANTED)
-    assert step(yielding(for_s=POLICY.drain_s - 1), slow) == Wait(later(1))
+    assert step(yielding(for_s=POLICY.drain_s - 1), slow) == Wait(later(0.2)), "its requests may end before"
+    assert step(yielding(for_s=POLICY.drain_s - 0.1), slow) == Wait(later(0.1))
     assert step(yielding(for_s=POLICY.drain_s), slow) == Sleep(A, 1, 7, 9, must_abort=True)
 
 

@@ -44,7 +44,7 @@ LEAVES = yielding()
     [
         (tenant(A, gate_open=True, running_requests=2, **GRANTED), SetGate(A, is_open=False)),
         (tenant(A, running_requests=2, **GRANTED), Drain(A)),
-        (tenant(A, DRAINING, running_requests=1, **GRANTED), Wait(later(POLICY.drain_s))),
+        (tenant(A, DRAINING, running_requests=1, **GRANTED), Wait(later(0.2))),
         (tenant(A, DRAINING, request_counter=9, **GRANTED), Sleep(A, 1, 7, 9)),
         (tenant(A, request_counter=9, **GRANTED), Sleep(A, 1, 7, 9)),
         (tenant(A, ASLEEP, residual_bytes=5, **GRANTED), RevokeDevice(A, 7)),
