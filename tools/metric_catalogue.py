@@ -40,7 +40,7 @@ LABELS: Mapping[str, str] = {
     "state": "state of a replica (ten) or of an endpoint (three)",
     "step": "step of a pass; those of the code, under twenty",
     "kind": "kind of failure: temporary, permanent, unexpected and the like; those of the code",
-    "path": "how a deployment came to serve (level1, level2, cold); of HTTP, a path of the API or `other`",
+    "path": "how a deployment came to serve (level1, level2, level3, cold); of HTTP, a path of the API or `other`",
     "verb": "verb of Kubernetes' API, under ten",
     "resource": "kind of object that is asked for or watched, under fifteen",
     "code": "gRPC status (17) or HTTP status of the API server (under twenty)",

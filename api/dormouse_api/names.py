@@ -48,7 +48,7 @@ METADATA_RELAY = "dormouse-relay"  # initial metadata of a worker's Relay: it kn
 
 METADATA_HELD = "dormouse-held"  # initial metadata of a gateway's answer: "true" once the request waits
 METADATA_HOLD_TIMEOUT = "dormouse-hold-timeout-seconds"  # beside it: how long the request waits at most
-METADATA_START = "dormouse-start"  # trailing metadata of a gateway's answer: warm, level1, level2 or cold
+METADATA_START = "dormouse-start"  # trailing metadata of a gateway's answer: warm, level1, level2, level3 or cold
 METADATA_HOLD_SECONDS = "dormouse-hold-seconds"  # beside it: how long the request was held
 METADATA_WAKE_SECONDS = "dormouse-wake-seconds"  # beside it: how much of that until a worker took requests
 

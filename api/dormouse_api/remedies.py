@@ -105,6 +105,7 @@ REMEDIES: Mapping[str, str] = {
     "GoingToSleep": "wait; running requests end first, at most drainTimeoutSeconds",
     "SleepRefused": "the message names the pod and why; the others stay awake",
     "Waking": "wait",
+    "EngineStarts": "wait: it was in STANDBY, and its engine loads the model",
     "WakeRefused": "free the memory that the message names; it is tried again",
     "Verified": NOTHING,
     "ResidualTooHigh": "delete the pod that the message names, and report its log",

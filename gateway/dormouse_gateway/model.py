@@ -17,7 +17,7 @@ from dormouse_kube.reflector import ObjectKey
 
 LABEL_SERVICE = "kubernetes.io/service-name"  # on an EndpointSlice; the Service has its deployment's name
 _GRPC_PORT_NAME = "grpc"
-_LEVEL = re.compile(r"at level ([12])")  # in the message of the condition Asleep
+_LEVEL = re.compile(r"at level ([123])")  # in the message of the condition Asleep
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: defaults are read from the class

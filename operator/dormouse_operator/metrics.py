@@ -41,7 +41,7 @@ class Metrics:
         self._actuation = Histogram(
             "dormouse_actuation_seconds", "Time until a deployment serves", ["path"], buckets=_SLOW_S, **kwargs
         )
-        for path in ("cold", "level1", "level2"):  # from the start: a rate does not see a series' first value
+        for path in ("cold", "level1", "level2", "level3"):  # from the start: a rate does not see a series' first value
             self._actuation.labels(path)
         self._sleep = Histogram(
             "dormouse_sleep_seconds", "Time that workers take to give memory back", buckets=_SLOW_S, **kwargs

@@ -62,7 +62,7 @@ def test_level_and_zero_are_part_of_the_order(dormouse, options, lifecycle):
 
 
 def test_a_level_that_does_not_exist_is_refused(dormouse):
-    assert dormouse(kit.cluster(kit.deployment()), "sleep", "tiny", "--level", "3").exit_code == 2
+    assert dormouse(kit.cluster(kit.deployment()), "sleep", "tiny", "--level", "4").exit_code == 2
 
 
 def test_an_order_that_stands_already_is_not_written_again(dormouse):

@@ -155,6 +155,26 @@ REFUSED = [
         ["spec.lifecycle.zeroAfterSeconds is 8", "level2AfterSeconds, 9"],
     ),
     (
+        {"lifecycle": {"level1AfterSeconds": 9, "level3AfterSeconds": 9}},
+        ["spec.lifecycle.level3AfterSeconds is 9", "level1AfterSeconds, 9"],
+    ),
+    (
+        {"lifecycle": {"level1AfterSeconds": None, "level2AfterSeconds": 9, "level3AfterSeconds": 8}},
+        ["spec.lifecycle.level3AfterSeconds is 8", "level2AfterSeconds, 9"],
+    ),
+    (
+        {"lifecycle": {"level1AfterSeconds": None, "level3AfterSeconds": 9, "zeroAfterSeconds": 8}},
+        ["spec.lifecycle.zeroAfterSeconds is 8", "level3AfterSeconds, 9"],
+    ),
+    (
+        {"lifecycle": {"level3AfterSeconds": 900}, "parallelism": {"pipeline": 2}},
+        ["spec.lifecycle.level3AfterSeconds needs spec.parallelism.pipeline 1"],
+    ),
+    (
+        {"lifecycle": {"sleepLevel": 3}, "parallelism": {"pipeline": 2}},
+        ["spec.lifecycle.sleepLevel 3 needs spec.parallelism.pipeline 1"],
+    ),
+    (
         {"lifecycle": {"level1AfterSeconds": 9, "level2AfterSeconds": None, "zeroAfterSeconds": 8}},
         ["spec.lifecycle.zeroAfterSeconds is 8", "level1AfterSeconds, 9"],
     ),

@@ -42,7 +42,7 @@ SLEEPING = Dashboard(
                 "Seconds until a deployment serves",
                 "s",
                 quantiles("dormouse_actuation_seconds", "path", _ALL_RELEASES),
-                "level1 and level2 woke from that level; cold started a pod. Over all deployments.",
+                "level1 and level2 woke from there, level3 started an engine, cold a pod. Over all deployments.",
             ),
             Panel(
                 "Seconds of a wake by phase",

@@ -14,7 +14,8 @@ def sleep(
     context: typer.Context,
     name: Name,
     level: Annotated[
-        int | None, typer.Option(min=1, max=2, help="1 keeps the weights in host memory, 2 drops them.")
+        int | None,
+        typer.Option(min=1, max=3, help="1 keeps the weights in host memory, 2 drops them, 3 ends the engine."),
     ] = None,
     zero: Annotated[bool, typer.Option("--zero", help="Keep no pod at all.")] = False,
     wait: Wait = True,

@@ -9,6 +9,8 @@ from dormouse_gateway.model import Deployment
 from dormouse_gateway.workers.pool import EndpointPool
 from dormouse_kube.reflector import ObjectKey
 
+_STARTS = {1: Start.LEVEL1, 2: Start.LEVEL2, 3: Start.LEVEL3}
+
 
 @dataclass(frozen=True, slots=True)
 class _Slept:
@@ -44,7 +46,7 @@ class Slept:
             return Start.LEVEL1 if pods and deployment.phase == "Waking" else Start.COLD
         if pods.isdisjoint(slept.pods):
             return Start.COLD
-        return Start.LEVEL1 if slept.level == 1 else Start.LEVEL2
+        return _STARTS.get(slept.level, Start.LEVEL2)
 
     def _pods(self, key: ObjectKey) -> frozenset[str]:
         return frozenset(endpoint.id.pod_uid for endpoint in self._pool.endpoints_of(key))

@@ -13,6 +13,7 @@ class Start(StrEnum):
     WARM = "warm"
     LEVEL1 = "level1"
     LEVEL2 = "level2"
+    LEVEL3 = "level3"
     COLD = "cold"
 
 

@@ -20,7 +20,7 @@ from dormouse_operator.decide.actions import (
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.errors import WorkerUnreachable
 from dormouse_operator.manifests import worker_arguments
-from dormouse_operator.model import AWAKE, Pod, WorkerState
+from dormouse_operator.model import AT_REST, AWAKE, Pod
 
 
 class WorkerEffects:
@@ -60,7 +60,7 @@ class WorkerEffects:
 
     async def _wake_up(self, situation: Situation, pods: Sequence[Pod], epoch: int) -> None:
         """Wake who sleeps; who only drains is opened again."""
-        asleep = [pod for pod in pods if situation.state(pod) is WorkerState.ASLEEP]
+        asleep = [pod for pod in pods if situation.state(pod) in AT_REST]
         draining = [pod for pod in pods if pod not in asleep]
         await asyncio.gather(*(self._workers.wake_up(pod, epoch=epoch) for pod in draining))
         await self._two_phase.wake_up(asleep, epoch=epoch)

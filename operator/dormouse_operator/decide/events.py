@@ -16,8 +16,7 @@ from dormouse_operator.decide.status import (
     actuation_of,
     is_brought_back,
     is_woken,
-    wake_seconds,
-    woken_from,
+    wake_of,
 )
 from dormouse_operator.manifests import EventRecord
 from dormouse_operator.model import Actuation, Rung
@@ -102,7 +101,8 @@ def _brought_back(situation: Situation, actuation: Actuation | None) -> EventRec
 def _woke(situation: Situation, conditions: Conditions) -> EventRecord | None:
     if not is_woken(situation, conditions):
         return None
-    words = f"awake from level {woken_from(situation)} in {wake_seconds(situation):.2f} s{spare_words(situation)}"
+    woken = wake_of(situation)
+    words = f"awake from level {woken.level} in {woken.seconds:.2f} s{spare_words(situation)}"
     return EventRecord("Normal", "Woke", words)
 
 

@@ -11,7 +11,7 @@ from dormouse_operator.decide.block_agreement import Agreement, Blocks
 from dormouse_operator.decide.draining import is_drained, is_late
 from dormouse_operator.decide.membership import Stance
 from dormouse_operator.decide.situation import Situation
-from dormouse_operator.model import AWAKE, Pod, WorkerState
+from dormouse_operator.model import AT_REST, AWAKE, Pod, WorkerState
 
 
 def next_step(situation: Situation, pod: Pod, blocks: Blocks) -> ReplicaAction | None:
@@ -53,7 +53,7 @@ def _initialize(pod: Pod, blocks: Blocks) -> InitializeCache | None:
 
 def _towards_service(situation: Situation, pod: Pod, blocks: Blocks) -> ReplicaAction | None:
     state, agreement = situation.state(pod), blocks.agreement
-    if state is WorkerState.ASLEEP:
+    if state in AT_REST:
         return None if situation.is_spare(pod) else WakeUp((pod,))
     if state not in AWAKE or agreement is None:
         return None

@@ -26,6 +26,7 @@ from dormouse_operator.model import (
     WorkerState,
 )
 
+_ASLEEP: Mapping[Rung, SleepLevel] = {Rung.LEVEL1: 1, Rung.LEVEL2: 2, Rung.LEVEL3: 3}  # the level of each rung
 STUCK_AFTER = timedelta(seconds=60)  # beyond the time that a pod is given to end: a kubelet that lives needs less
 
 
@@ -80,7 +81,7 @@ class Situation:
     @property
     def wants_sleep(self) -> bool:
         """Return whether workers should sleep, by order or because nobody calls."""
-        return self.deployment.lifecycle.desired_state == "Asleep" or self.rung in {Rung.LEVEL1, Rung.LEVEL2}
+        return self.deployment.lifecycle.desired_state == "Asleep" or self.rung in _ASLEEP
 
     @property
     def wants_no_pod(self) -> bool:
@@ -95,8 +96,7 @@ class Situation:
     @property
     def sleep_level(self) -> SleepLevel:
         """Return how deep workers should sleep if they should."""
-        by_rung: dict[Rung, SleepLevel] = {Rung.LEVEL1: 1, Rung.LEVEL2: 2}
-        return by_rung.get(self.rung, self.deployment.lifecycle.sleep_level)
+        return _ASLEEP.get(self.rung, self.deployment.lifecycle.sleep_level)
 
     @property
     def has_replicas(self) -> bool:
@@ -167,9 +167,9 @@ class Situation:
     @property
     def engaged(self) -> tuple[Pod, ...]:
         """Return the pods that are wanted and there, but for those that have no engine process for now."""
-        return tuple(
-            pod for pod in self.replicas if not (self.is_spare(pod) and self.state(pod) is WorkerState.STANDBY)
-        )
+        standby = (pod for pod in self.replicas if self.state(pod) is WorkerState.STANDBY)
+        idle = {pod.name for pod in standby if self.wants_sleep or self.is_spare(pod)}
+        return tuple(pod for pod in self.replicas if pod.name not in idle)
 
     @property
     def rests_by_pool(self) -> bool:

@@ -1,7 +1,9 @@
 """How deep a deployment should sleep now, and when to look again: evidence → rung. Pure, stores nothing.
 
-    Active ──level1After──▶ Level1 ──level2After──▶ Level2 ──zeroAfter──▶ Zero        all counted from the last request
-       ◀─────────────── a request, a wake intent, a prewarm ───────────────┘
+    Active ──level1After──▶ Level1 ──level2After──▶ Level2 ──level3After──▶ Level3 ──zeroAfter──▶ Zero
+       ◀────────────────────── a request, a wake intent, a prewarm ────────────────────────────────┘
+
+All delays are counted from the last request.
 
 What makes it hard: (1) silence is no evidence: while one gateway is not heard of, nothing goes deeper. (2) a request
 may arrive at the instant of the decision: what is in flight, what is held, what a worker has taken in since, and any
@@ -245,6 +247,7 @@ def _delays(lifecycle: Lifecycle) -> dict[Rung, timedelta]:
     wanted = {
         Rung.LEVEL1: lifecycle.level1_after_s,
         Rung.LEVEL2: lifecycle.level2_after_s,
+        Rung.LEVEL3: lifecycle.level3_after_s,
         Rung.ZERO: lifecycle.zero_after_s,
     }
     return {rung: timedelta(seconds=delay_s) for rung, delay_s in wanted.items() if delay_s is not None}

@@ -2,7 +2,8 @@
 
 A deployment that was woken by a request is woken as far as the load asks for (`awake_replicas`). As long as so many are
 awake, or come, the rest is spare: it counts as being where it should be. Who is awake already comes first, and who
-refuses to wake is no reason to leave a request waiting: the next one is asked too.
+refuses to wake is no reason to leave a request waiting: the next one is asked too. Who sleeps is woken before who is in
+STANDBY; an engine that starts already is as good as one that would have to.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dormouse_operator.decide.rollout.inventory import LEAVING, SWAPPING
 from dormouse_operator.model import AWAKE, Ladder, Pod, Rung, Worker, WorkerState
 
 _COMING = AWAKE | {WorkerState.INITIALIZING, WorkerState.WAKING}
+_STARTING = {WorkerState.STARTING, WorkerState.LOADING, WorkerState.PROFILED}
 
 
 def choose(
@@ -25,10 +27,12 @@ def choose(
     num_coming = sum(states.get(pod.name) in _COMING and not _is_on_its_way_out(pod) for pod in pods)
     num_needed = max(0, ladder.awake - num_coming)
     by_place = sorted(pods, key=lambda pod: (pod.index, pod.name))
-    sleeping = [pod.name for pod in by_place if states.get(pod.name) is WorkerState.ASLEEP]
-    if num_needed:
-        sleeping = [name for name in sleeping if name not in refused]
-    return frozenset(sleeping[num_needed:])
+    resting = [pod.name for pod in by_place if not (num_needed and pod.name in refused)]
+    sleeping = [name for name in resting if states.get(name) is WorkerState.ASLEEP]
+    standing_by = [name for name in resting if states.get(name) is WorkerState.STANDBY]
+    num_starting = sum(state in _STARTING for state in states.values())
+    num_started = max(0, num_needed - len(sleeping) - num_starting)
+    return frozenset((*sleeping[num_needed:], *standing_by[num_started:]))
 
 
 def _is_on_its_way_out(pod: Pod) -> bool:

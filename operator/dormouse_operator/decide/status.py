@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 from dormouse_api import short_names
 from dormouse_operator.decide import crashes
@@ -16,9 +16,21 @@ from dormouse_operator.decide.phases import deployment_phase
 from dormouse_operator.decide.ranks import reports_of
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.manifests import selector_text
-from dormouse_operator.model import Actuation, Condition, Ladder, Pod, Rank, Report, Rung, WorkerState
+from dormouse_operator.model import (
+    AT_REST,
+    Actuation,
+    ActuationPath,
+    Condition,
+    Ladder,
+    Pod,
+    Rank,
+    Report,
+    Rung,
+    WorkerState,
+)
 from dormouse_operator.parse import format_time, parse_time
 
+_PATHS: Mapping[int, ActuationPath] = {1: "level1", 2: "level2", 3: "level3"}
 _MOST_PODS = 3000  # as the schema has it: a thousand replicas, as many of before, and as many on their way out
 
 
@@ -26,7 +38,7 @@ def build_status(situation: Situation, findings: Findings, conditions: Condition
     """Return the whole status. Keys without a value are left out."""
     recorded = situation.deployment.recorded
     actuation = actuation_of(situation, findings, conditions) or recorded.last_actuation
-    sleeping = [pod for pod in situation.replicas if situation.state(pod) is WorkerState.ASLEEP]
+    sleeping = [pod for pod in situation.replicas if situation.state(pod) in AT_REST]
     status = {
         "observedGeneration": situation.deployment.generation,
         "phase": str(deployment_phase(situation, findings, conditions)),
@@ -50,8 +62,23 @@ def build_status(situation: Situation, findings: Findings, conditions: Condition
 
 def is_woken(situation: Situation, conditions: Conditions) -> bool:
     """Return whether a wake has just been completed."""
-    was_waking = situation.deployment.recorded.reason(asleep.TYPE) in {asleep.WAKING, asleep.WAKE_REFUSED}
+    ways = {asleep.WAKING, asleep.WAKE_REFUSED, asleep.ENGINE_STARTS}
+    was_waking = situation.deployment.recorded.reason(asleep.TYPE) in ways
     return was_waking and conditions[asleep.TYPE].reason == asleep.AWAKE
+
+
+class Wake(NamedTuple):
+    """A wake that was completed: from how deep, and how long it took."""
+
+    level: int
+    seconds: float
+
+
+def wake_of(situation: Situation) -> Wake:
+    """Return the wake that has just been completed. One out of STANDBY is a start, and counts from its order."""
+    if situation.deployment.recorded.reason(asleep.TYPE) == asleep.ENGINE_STARTS:
+        return Wake(asleep.STANDBY_LEVEL, started_seconds(situation))
+    return Wake(woken_from(situation), wake_seconds(situation))
 
 
 def woken_from(situation: Situation) -> int:
@@ -65,6 +92,13 @@ def wake_seconds(situation: Situation) -> float:
     """Return how long the slowest worker that is awake took for its last wake."""
     awake = [worker for name, worker in situation.workers.items() if name not in situation.spares]
     return max((worker.last_wake_s for worker in awake), default=0.0)
+
+
+def started_seconds(situation: Situation) -> float:
+    """Return for how long an engine that was started out of STANDBY came to serve, since that was written."""
+    recorded = situation.deployment.recorded.conditions.get(asleep.TYPE)
+    began = recorded.since if recorded else None
+    return (situation.now - began).total_seconds() if began else 0.0
 
 
 def cold_start_seconds(situation: Situation, serving: Sequence[Pod]) -> float | None:
@@ -84,8 +118,9 @@ def actuation_of(situation: Situation, findings: Findings, conditions: Condition
     """Return what brought the deployment to serve, if that is what this pass saw."""
     now = format_time(situation.now)
     if is_woken(situation, conditions):
-        path: Literal["level1", "level2"] = "level1" if woken_from(situation) == 1 else "level2"
-        return Actuation(path, round(wake_seconds(situation), 3), _reason_of_wake(situation), now)
+        woken = wake_of(situation)
+        path = _PATHS.get(woken.level, "level2")
+        return Actuation(path, round(woken.seconds, 3), _reason_of_wake(situation), now)
     is_serving = conditions[ready.TYPE].is_true and not (situation.wants_sleep or situation.wants_no_pod)
     has_started = is_serving and not situation.deployment.recorded.is_true(ready.TYPE)
     seconds = cold_start_seconds(situation, findings.serving) if has_started else None

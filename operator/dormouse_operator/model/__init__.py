@@ -7,6 +7,7 @@ from dormouse_operator.model.ladder import Ladder, Rung
 from dormouse_operator.model.observed import Child, ChildState, Observed, ServiceState
 from dormouse_operator.model.recorded import (
     Actuation,
+    ActuationPath,
     Condition,
     Crash,
     KvCache,
@@ -62,6 +63,7 @@ __all__ = [
     "WAKEABLE",
     "Activity",
     "Actuation",
+    "ActuationPath",
     "AnyKey",
     "Arrows",
     "Child",

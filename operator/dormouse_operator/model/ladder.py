@@ -13,6 +13,7 @@ class Rung(StrEnum):
     ACTIVE = "Active"
     LEVEL1 = "Level1"
     LEVEL2 = "Level2"
+    LEVEL3 = "Level3"  # STANDBY: a pod with its front, and no engine process
     ZERO = "Zero"
 
     @property

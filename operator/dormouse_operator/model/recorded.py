@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 from dormouse_operator.model.ladder import Ladder
 
+ActuationPath = Literal["cold", "level3", "level2", "level1"]
+
 
 @dataclass(frozen=True, slots=True)
 class Condition:
@@ -80,7 +82,7 @@ class Crash:
 class Actuation:
     """How the deployment last came to serve."""
 
-    path: Literal["cold", "level2", "level1"]
+    path: ActuationPath
     seconds: float
     reason: str
     time: str  # RFC 3339

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from dormouse_operator.model.recorded import RecordedStatus
 
 DesiredState = Literal["Auto", "Active", "Asleep", "Zero"]
-SleepLevel = Literal[1, 2]
+SleepLevel = Literal[1, 2, 3]
 
 
 class Key(NamedTuple):
@@ -164,6 +164,7 @@ class Lifecycle:
     sleep_level: SleepLevel = 1  # how deep the order Asleep is
     level1_after_s: int | None = None
     level2_after_s: int | None = None
+    level3_after_s: int | None = None
     zero_after_s: int | None = None
     min_active_s: int = 60
     prewarm: tuple[Prewarm, ...] = ()

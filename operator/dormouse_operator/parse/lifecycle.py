@@ -12,7 +12,7 @@ from dormouse_operator.model import Lifecycle, Prewarm
 from dormouse_operator.parse.values import Raw, SpecError
 
 LEVEL1_AFTER_S = 600  # where nothing is said
-_DELAYS = ("level1AfterSeconds", "level2AfterSeconds", "zeroAfterSeconds")
+_DELAYS = ("level1AfterSeconds", "level2AfterSeconds", "level3AfterSeconds", "zeroAfterSeconds")
 _CRON_FIELDS = "minute, hour, day of month, month and day of week, as in 45 7 * * MON-FRI"
 
 
@@ -30,7 +30,8 @@ def parse_lifecycle(lifecycle: Raw) -> Lifecycle:
         sleep_level=lifecycle.get("sleepLevel", 1),
         level1_after_s=delays_s[0],
         level2_after_s=delays_s[1],
-        zero_after_s=delays_s[2],
+        level3_after_s=delays_s[2],
+        zero_after_s=delays_s[3],
         min_active_s=lifecycle.get("minActiveSeconds", 60),
         prewarm=tuple(_parse_prewarm(index, item) for index, item in enumerate(lifecycle.get("prewarm") or ())),
     )

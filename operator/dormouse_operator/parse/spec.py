@@ -11,6 +11,7 @@ from dormouse_operator.model import (
     Engine,
     Hub,
     Key,
+    Lifecycle,
     ModelSource,
     Parallelism,
     Placement,
@@ -36,7 +37,8 @@ def parse_deployment(raw: Raw) -> Deployment:
     """Return the InferenceDeployment. Raises SpecError where the schema was not enforced."""
     metadata, spec = raw["metadata"], raw["spec"]
     key = Key(metadata["namespace"], metadata["name"])
-    lifecycle = parse_lifecycle(spec.get("lifecycle") or {})
+    lifecycle, parallelism = parse_lifecycle(spec.get("lifecycle") or {}), spec.get("parallelism") or {}
+    _require_standby_of_one_pod(lifecycle, parallelism)
     return Deployment(
         key=key,
         uid=metadata["uid"],
@@ -50,11 +52,19 @@ def parse_deployment(raw: Raw) -> Deployment:
         rollout=_parse_rollout(spec.get("rollout") or {}),
         recorded=parse_status(raw.get("status") or {}),
         placement=_parse_placement(spec),
-        parallelism=_parse_parallelism(spec.get("parallelism") or {}),
+        parallelism=_parse_parallelism(parallelism),
         is_deleting="deletionTimestamp" in metadata,
         scaling=_parse_scaling(spec.get("scaling")),
         wake_intent=(metadata.get("annotations") or {}).get(ANNOTATION_WAKE, ""),
     )
+
+
+def _require_standby_of_one_pod(lifecycle: Lifecycle, parallelism: Raw) -> None:
+    """Refuse STANDBY for a group of several pods: its followers would wait beside the memory that they hold."""
+    asked = {"level3AfterSeconds": lifecycle.level3_after_s is not None, "sleepLevel 3": lifecycle.sleep_level == 3}
+    if parallelism.get("pipeline", 1) != 1 and (field := next((name for name, it in asked.items() if it), "")):
+        words = "needs spec.parallelism.pipeline 1, as groups of several pods have no STANDBY"
+        raise SpecError(f"spec.lifecycle.{field} {words}; remove one of the two")
 
 
 def _parse_model(spec: Raw, deployment: str) -> ModelSource:

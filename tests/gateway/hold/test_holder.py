@@ -366,10 +366,11 @@ class Life(World):
 
     def come_from(self, start):
         match start:
-            case Start.LEVEL1 | Start.LEVEL2:
+            case Start.LEVEL1 | Start.LEVEL2 | Start.LEVEL3:
                 self.tell(ASLEEP)
-                self.put_deployment(asleep(1 if start is Start.LEVEL1 else 2))
+                self.put_deployment(asleep(int(start[-1])))
                 self.put_deployment({"phase": "Waking"})
+                self.put_deployment({"phase": "Profiling" if start is Start.LEVEL3 else "Waking"})
             case Start.COLD:
                 self.tell(ASLEEP)
                 self.put_deployment({"phase": "Zero"})
@@ -391,7 +392,7 @@ class Life(World):
         return (await task).start
 
 
-@pytest.mark.parametrize("starts", list(permutations(Start)), ids="-".join)
+@pytest.mark.parametrize("starts", list(permutations(Start, 3)), ids="-".join)
 async def test_a_late_caller_is_told_where_its_worker_came_from_whatever_was_before(starts):
     life = Life()
     for start in (*starts, *starts):
@@ -400,7 +401,7 @@ async def test_a_late_caller_is_told_where_its_worker_came_from_whatever_was_bef
     life.check()
 
 
-@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("level", [1, 2, 3])
 async def test_what_slept_went_to_zero_and_starts_is_cold_though_it_served_nobody_between(level):
     life = Life()
     life.put_deployment(asleep(level))

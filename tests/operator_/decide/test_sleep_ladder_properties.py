@@ -13,8 +13,8 @@ from dormouse_operator.model import Lifecycle, Rung
 from tests.operator_.ladders import quiet
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
-delays = st.lists(st.integers(20, 500), min_size=3, max_size=3, unique=True).map(sorted)
-maybe = st.lists(st.booleans(), min_size=3, max_size=3)
+delays = st.lists(st.integers(20, 500), min_size=4, max_size=4, unique=True).map(sorted)
+maybe = st.lists(st.booleans(), min_size=4, max_size=4)
 happenings = st.one_of(
     st.tuples(st.just("pass"), st.floats(0.0, 400.0)),
     st.tuples(st.just("request"), st.floats(0.1, 50.0)),
@@ -88,7 +88,12 @@ def check(world, before):
     if not was_heard:
         assert rung.depth <= before.depth
     if rung is not Rung.ACTIVE and rung is not before:
-        limits = (world.lifecycle.level1_after_s, world.lifecycle.level2_after_s, world.lifecycle.zero_after_s)
+        limits = (
+            world.lifecycle.level1_after_s,
+            world.lifecycle.level2_after_s,
+            world.lifecycle.level3_after_s,
+            world.lifecycle.zero_after_s,
+        )
         assert silence_s >= limits[rung.depth - 1]
 
 
@@ -120,5 +125,7 @@ def test_whatever_happens_it_is_never_deeper_than_silence_allows_and_every_call_
         world.running, world.last_request = 0, world.now
     world.is_heard = True
     passes(world, 3000)
-    deepest = [rung for rung, delay in zip([Rung.LEVEL1, Rung.LEVEL2, Rung.ZERO], after, strict=True) if delay]
+    deepest = [
+        rung for rung, delay in zip([Rung.LEVEL1, Rung.LEVEL2, Rung.LEVEL3, Rung.ZERO], after, strict=True) if delay
+    ]
     assert (world.ladder.rung if world.ladder else Rung.ACTIVE) is (deepest[-1] if deepest else Rung.ACTIVE)

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dormouse_operator.decide.spare_replicas import choose
-from dormouse_operator.model import AWAKE, Ladder, Rung, WorkerState
+from dormouse_operator.model import AT_REST, AWAKE, Ladder, Rung, WorkerState
 from dormouse_operator.testing.nouns import NOW, a_pod, a_worker
 
+STANDBY = WorkerState.STANDBY
 READY, ASLEEP, WAKING, LOADING = WorkerState.READY, WorkerState.ASLEEP, WorkerState.WAKING, WorkerState.LOADING
 LADDER = Ladder(rung=Rung.ACTIVE, since=NOW, reason="request", awake=1)
 
@@ -43,6 +44,15 @@ def test_who_is_awake_or_comes_goes_before_who_sleeps(state):
     assert spares(ASLEEP, state, ASLEEP) == [0, 2]
 
 
+def test_who_sleeps_is_woken_before_who_stands_by_and_an_engine_that_starts_is_enough():
+    assert spares(STANDBY, ASLEEP, STANDBY) == [0, 2]
+    assert spares(STANDBY, STANDBY) == [1]
+    assert spares(LOADING, STANDBY, STANDBY) == [1, 2]
+    assert spares(LOADING, STANDBY, STANDBY, ladder=replace(LADDER, awake=2)) == [2]
+    assert spares(LOADING, ASLEEP, STANDBY) == [2], "who sleeps is there sooner than an engine that starts"
+    assert spares(STANDBY, STANDBY, refused=[0]) == []
+
+
 @pytest.mark.parametrize("state", [None, LOADING, WorkerState.FAILED, WorkerState.STARTING])
 def test_who_will_take_long_or_never_comes_counts_for_nothing(state):
     assert spares(state, ASLEEP, ASLEEP) == [2]
@@ -68,8 +78,13 @@ def test_who_refuses_is_asked_again_beside_the_next_one_and_left_alone_once_anot
 def test_as_many_come_as_are_wanted_if_so_many_can(states, wanted, refused):
     refused = {place for place in refused if place < len(states)}
     sleeping_on = spares(*states, ladder=replace(LADDER, awake=wanted), refused=refused)
-    assert all(states[place] is ASLEEP for place in sleeping_on)
+    assert all(states[place] in AT_REST for place in sleeping_on)
     others = [place for place in range(len(states)) if place not in sleeping_on]
-    coming = [place for place in others if states[place] in {*AWAKE, WAKING, ASLEEP, WorkerState.INITIALIZING}]
-    if sleeping_on:
-        assert len([place for place in coming if states[place] is not ASLEEP or place not in refused]) >= wanted
+    coming = {*AWAKE, WAKING, WorkerState.INITIALIZING}
+    woken = [place for place in others if states[place] in coming or (states[place] is ASLEEP and place not in refused)]
+    started = [place for place in others if states[place] in {LOADING, WorkerState.STARTING, WorkerState.PROFILED}]
+    started += [place for place in others if states[place] is STANDBY and place not in refused]
+    if any(states[place] is ASLEEP for place in sleeping_on):
+        assert len(woken) >= wanted
+    if any(states[place] is STANDBY for place in sleeping_on):
+        assert len(woken) + len(started) >= wanted

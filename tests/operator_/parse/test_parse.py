@@ -138,9 +138,16 @@ def test_times_go_both_ways():
 
 def test_the_ladder_has_its_delays_and_null_is_never():
     assert deployment().lifecycle.level1_after_s == 600
-    spec = {"level1AfterSeconds": None, "level2AfterSeconds": 60, "zeroAfterSeconds": 61, "minActiveSeconds": 0}
+    spec = {
+        "level1AfterSeconds": None,
+        "level2AfterSeconds": 60,
+        "level3AfterSeconds": 61,
+        "zeroAfterSeconds": 62,
+        "minActiveSeconds": 0,
+    }
     lifecycle = deployment(lifecycle={**spec, "prewarm": [{"cron": "0 7 * * *", "timeZone": "Asia/Tokyo"}]}).lifecycle
-    assert (lifecycle.level1_after_s, lifecycle.level2_after_s, lifecycle.zero_after_s) == (None, 60, 61)
+    assert (lifecycle.level1_after_s, lifecycle.level2_after_s, lifecycle.level3_after_s) == (None, 60, 61)
+    assert lifecycle.zero_after_s == 62
     assert (lifecycle.min_active_s, lifecycle.prewarm) == (0, (Prewarm("0 7 * * *", "Asia/Tokyo"),))
     assert deployment(lifecycle={"level1AfterSeconds": 5}).lifecycle.zero_after_s is None
 
@@ -153,6 +160,10 @@ def test_the_ladder_has_its_delays_and_null_is_never():
         (
             {"level1AfterSeconds": None, "level2AfterSeconds": 9, "zeroAfterSeconds": 8},
             "zeroAfterSeconds is 8; allowed is more than .*level2AfterSeconds, 9",
+        ),
+        (
+            {"level1AfterSeconds": None, "level3AfterSeconds": 9, "zeroAfterSeconds": 9},
+            "zeroAfterSeconds is 9; allowed is more than .*level3AfterSeconds, 9",
         ),
         ({"prewarm": [{"cron": "* * * *"}]}, r"prewarm\[0\].cron is '\* \* \* \*'; needed are five fields"),
         ({"prewarm": [{"cron": "0 * * * * *"}]}, "five fields"),

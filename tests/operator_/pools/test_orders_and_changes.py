@@ -83,6 +83,18 @@ async def test_a_member_that_begins_to_wait_is_looked_at_once_that_is_written(ri
     assert rig.condition("b", "Ready")[1] == "WaitsForSlot"
 
 
+async def test_a_member_says_how_deep_it_sleeps_as_gateways_read_it_and_from_where_it_came(rig):
+    await rig.steps(3)
+    assert rig.condition("a", "Asleep")[2].endswith("it sleeps at level 3")
+    await rig.serve_once("a")
+    assert rig.status("a")["lastActuation"]["path"] == "level3"
+    await rig.serve_once("b")
+    await rig.until(lambda: rig.condition("a", "Asleep")[2].endswith("it sleeps at level 1"))
+    await rig.serve_once("a")
+    await rig.steps(3)
+    assert rig.status("a")["lastActuation"]["path"] == "level1"
+
+
 async def test_slots_lowered_below_a_holder_move_its_pod_and_lose_no_request(rig):
     rig.pool(slots=2)
     rig.member("c")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from dormouse_operator.decide.conditions.verdicts import failed, holds, idle_words, no_replicas, not_yet, spare_words
 from dormouse_operator.decide.membership import rest_of
 from dormouse_operator.decide.situation import Situation
@@ -10,9 +12,12 @@ from dormouse_operator.model.units import in_gib
 
 TYPE = "Asleep"
 WAKING = "Waking"
+ENGINE_STARTS = "EngineStarts"
 WAKE_REFUSED = "WakeRefused"
 AWAKE = "Awake"
 GOING_TO_SLEEP = "GoingToSleep"
+STANDBY_LEVEL = 3  # of one that has never slept, too
+_STARTING = (WorkerState.STARTING, WorkerState.LOADING, WorkerState.PROFILED, WorkerState.INITIALIZING)
 
 
 def evaluate(situation: Situation) -> Condition:
@@ -28,6 +33,8 @@ def evaluate(situation: Situation) -> Condition:
     words = f"{because}{len(sleeping)} of {situation.wanted_replicas} workers are asleep"
     if there and situation.rests_by_pool:
         return _rests(situation)
+    if not situation.wants_sleep and any(_starts_again(situation, pod) for pod in there):
+        return not_yet(TYPE, ENGINE_STARTS, words)
     if not situation.wants_sleep and any(_is_waking(situation, pod) for pod in there):
         return not_yet(TYPE, WAKING, words)
     if not situation.wants_sleep:
@@ -52,27 +59,35 @@ def _rests(situation: Situation) -> Condition:
     told = rest_of(situation.deployment, situation.observed.pool)
     if leaving := next((pod for pod in situation.replicas if situation.state(pod) not in AT_REST), None):
         return not_yet(TYPE, GOING_TO_SLEEP, f"pod {leaving.name} is not at rest yet; {told.message}")
-    return holds(TYPE, TYPE, told.message)
+    level = _level(situation, list(situation.replicas))
+    return holds(TYPE, TYPE, f"{told.message}; it sleeps at level {level}")
 
 
 def _is_refused(situation: Situation, pod: Pod) -> bool:
     """Return whether the pod's worker refused to fall asleep or to wake up."""
-    unwilling = {WorkerState.READY, WorkerState.DRAINING} if situation.wants_sleep else {WorkerState.ASLEEP}
+    unwilling: Collection[WorkerState] = {WorkerState.READY, WorkerState.DRAINING} if situation.wants_sleep else AT_REST
     return pod.name in situation.observed.refusals and situation.state(pod) in unwilling and not situation.is_spare(pod)
 
 
 def _sleeps(situation: Situation, pod: Pod) -> bool:
     """Return whether the pod's worker sleeps, and as deep as it should if it should."""
-    return situation.state(pod) is WorkerState.ASLEEP and not (situation.wants_sleep and situation.is_light(pod))
+    return situation.state(pod) in AT_REST and not (situation.wants_sleep and situation.is_light(pod))
 
 
 def _level(situation: Situation, pods: list[Pod]) -> int:
     """Return the least deep level of workers that sleep."""
-    return min(worker.sleep_level for pod in pods if (worker := situation.worker(pod)))
+    return min(worker.sleep_level or STANDBY_LEVEL for pod in pods if (worker := situation.worker(pod)))
 
 
 def _is_waking(situation: Situation, pod: Pod) -> bool:
     return situation.state(pod) in {WorkerState.ASLEEP, WorkerState.WAKING} and not situation.is_spare(pod)
+
+
+def _starts_again(situation: Situation, pod: Pod) -> bool:
+    """Return whether the pod's worker leaves STANDBY: its engine starts, which the status knew to be at rest."""
+    slept = situation.deployment.recorded.reason(TYPE) in {TYPE, WAKING, ENGINE_STARTS}
+    starting = {WorkerState.STANDBY, *(_STARTING if slept else ())}
+    return situation.state(pod) in starting and not situation.is_spare(pod)
 
 
 def _savings(workers: list[Worker]) -> str:

@@ -38,7 +38,7 @@ def evaluate(situation: Situation, findings: Findings, earlier: Iterable[Conditi
         if told.reason == ASLEEP:
             return holds(TYPE, ASLEEP, told.message)
         return (failed if told.is_failure else not_yet)(TYPE, told.reason, told.message)
-    if sleep.reason in {asleep.WAKING, asleep.WAKE_REFUSED}:
+    if sleep.reason in {asleep.WAKING, asleep.WAKE_REFUSED, asleep.ENGINE_STARTS}:
         return not_yet(TYPE, sleep.reason, sleep.message)
     serve = min(len(findings.serving), wanted)
     words = f"{serve} of {situation.deployment.replicas} replicas serve{spare_words(situation)}"

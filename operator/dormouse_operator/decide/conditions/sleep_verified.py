@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dormouse_operator.decide.conditions.verdicts import failed, holds, unknown
 from dormouse_operator.decide.situation import Situation
-from dormouse_operator.model import Condition, WorkerState
+from dormouse_operator.model import AT_REST, Condition
 from dormouse_operator.model.units import GIB, ROUND, in_gib
 
 TYPE = "SleepVerified"
@@ -14,9 +14,7 @@ RESIDUE_LIMIT_BYTES = 2 * GIB
 
 def evaluate(situation: Situation) -> Condition:
     """See the module."""
-    sleeping = [
-        (pod, situation.workers[pod.name]) for pod in situation.replicas if situation.state(pod) is WorkerState.ASLEEP
-    ]
+    sleeping = [(pod, situation.workers[pod.name]) for pod in situation.replicas if situation.state(pod) in AT_REST]
     if not sleeping:
         return unknown(TYPE, "Awake", "no worker is asleep")
     pod, worker = max(sleeping, key=lambda entry: entry[1].residual_bytes)

@@ -94,5 +94,5 @@ def _wake_s(deployment: Deployment, worker: Worker) -> float:
     """Return how long a wake takes, from as deep as the worker sleeps or, awake, would."""
     if worker.state is WorkerState.STANDBY:
         last = deployment.recorded.last_actuation
-        return last.seconds if last and last.path == "cold" else START_S
+        return last.seconds if last and last.path in {"cold", "level3"} else START_S
     return worker.last_wake_s or _WAKE_S

@@ -11,7 +11,8 @@ from dormouse_operator.model import Deployment, Rung
 from dormouse_operator.model.pool_observed import PoolObserved
 from dormouse_operator.model.pools import Demands, Replica, Slot, SlotPhase, WayOut
 
-_BY_RUNG = {Rung.LEVEL1: WayOut.LEVEL1, Rung.LEVEL2: WayOut.LEVEL2, Rung.ZERO: WayOut.LEVEL2}
+# a way that ends no request; from there the member's own pass goes deeper
+_BY_RUNG = dict.fromkeys((Rung.LEVEL2, Rung.LEVEL3, Rung.ZERO), WayOut.LEVEL2) | {Rung.LEVEL1: WayOut.LEVEL1}
 
 
 def retire(slot: Slot, observed: PoolObserved, demands: Demands) -> Slot:

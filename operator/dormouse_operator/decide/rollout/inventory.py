@@ -114,10 +114,11 @@ def _is_swappable(situation: Situation, pod: Pod, filled: set[int]) -> bool:
     """Return whether the pod's engine can be swapped: one serves, sleeps, or comes up; the place is free.
 
     A worker that is not heard for a moment, or whose probe was missed, keeps its pod: it owns the device. Not one of a
-    pool: a second engine would need a grant.
+    pool: a second engine would need a grant. Nor one in STANDBY, which has none to swap, and nothing to lose.
     """
     if (
         pod.pool
+        or situation.state(pod) is WorkerState.STANDBY
         or situation.deployment.rollout.strategy != "SleepSwap"
         or change_of(situation, pod) is not Change.ENGINE
     ):
