@@ -2,9 +2,13 @@
 
 from dormouse_worker.common.commands import (
     AbortAll,
+    AddLora,
     CheckHealth,
     InitializeCache,
+    ListLoras,
+    PinLora,
     PrepareWakeUp,
+    RemoveLora,
     ResetPrefixCache,
     SaveShardedState,
     Shutdown,
@@ -25,5 +29,9 @@ EACH_COMMAND = (
     StartProfile("/traces"),
     StopProfile(),
     CheckHealth(),
+    AddLora("/adapters/one", "digest"),
+    RemoveLora("digest"),
+    PinLora("digest", is_pinned=False),
+    ListLoras(),
     Shutdown(),
 )

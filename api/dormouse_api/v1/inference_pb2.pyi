@@ -475,10 +475,13 @@ class Resume(_message.Message):
     CHOICE_INDEX_FIELD_NUMBER: _builtins.int
     OUTPUT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     EMITTED_UTF8_BYTES_FIELD_NUMBER: _builtins.int
+    ADAPTER_DIGEST_FIELD_NUMBER: _builtins.int
     choice_index: _builtins.int
     """which of the n answers this is"""
     emitted_utf8_bytes: _builtins.int
     """text bytes that the client already has"""
+    adapter_digest: _builtins.str
+    """as the first message said: UNAVAILABLE where the model's name means another adapter here"""
     @_builtins.property
     def output_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """what the other worker generated, in order"""
@@ -489,10 +492,11 @@ class Resume(_message.Message):
         choice_index: _builtins.int = ...,
         output_token_ids: _abc.Iterable[_builtins.int] | None = ...,
         emitted_utf8_bytes: _builtins.int = ...,
+        adapter_digest: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice_index", b"choice_index", "emitted_utf8_bytes", b"emitted_utf8_bytes", "output_token_ids", b"output_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter_digest", b"adapter_digest", "choice_index", b"choice_index", "emitted_utf8_bytes", b"emitted_utf8_bytes", "output_token_ids", b"output_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -565,7 +569,9 @@ class GenerateRequest(_message.Message):
     STREAM_INTERVAL_FIELD_NUMBER: _builtins.int
     ANSWER_PARSING_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """The model by its served name or as namespace/name. A worker accepts its own names or ""."""
+    """The model by its served name or as namespace/name. A worker accepts its own names or "", and a LoRA adapter by its
+    name or as MODEL:NAME: UNAVAILABLE while it is not loaded.
+    """
     request_id: _builtins.str
     """The client's id for logs, at most 128 printable ASCII characters; drawn if empty."""
     text: _builtins.str
@@ -833,6 +839,7 @@ class GenerateResponse(_message.Message):
     MIGRATED_FIELD_NUMBER: _builtins.int
     PARTS_FIELD_NUMBER: _builtins.int
     PARSED_FIELD_NUMBER: _builtins.int
+    ADAPTER_DIGEST_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """new text; may be empty while a character is incomplete"""
     completion_tokens: _builtins.int
@@ -853,6 +860,8 @@ class GenerateResponse(_message.Message):
     """
     parsed: _builtins.bool
     """parts say what the text says, here and in all messages of this choice"""
+    adapter_digest: _builtins.str
+    """first message only: of the LoRA adapter that answers; "" = the base model alone"""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """new tokens"""
@@ -895,10 +904,11 @@ class GenerateResponse(_message.Message):
         migrated: _builtins.bool = ...,
         parts: _abc.Iterable[Global___AnswerPart] | None = ...,
         parsed: _builtins.bool = ...,
+        adapter_digest: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_matched_stop", b"_matched_stop", "_seed", b"_seed", "matched_stop", b"matched_stop", "seed", b"seed", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_matched_stop", b"_matched_stop", "_seed", b"_seed", "choice_index", b"choice_index", "completion_tokens", b"completion_tokens", "finish_reason", b"finish_reason", "logprobs", b"logprobs", "matched_stop", b"matched_stop", "migrated", b"migrated", "parsed", b"parsed", "parts", b"parts", "prompt_logprobs", b"prompt_logprobs", "request_id", b"request_id", "seed", b"seed", "text", b"text", "timings", b"timings", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_matched_stop", b"_matched_stop", "_seed", b"_seed", "adapter_digest", b"adapter_digest", "choice_index", b"choice_index", "completion_tokens", b"completion_tokens", "finish_reason", b"finish_reason", "logprobs", b"logprobs", "matched_stop", b"matched_stop", "migrated", b"migrated", "parsed", b"parsed", "parts", b"parts", "prompt_logprobs", b"prompt_logprobs", "request_id", b"request_id", "seed", b"seed", "text", b"text", "timings", b"timings", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__matched_stop: _TypeAlias = _typing.Literal["matched_stop"]  # noqa: Y015
     _WhichOneofArgType__matched_stop: _TypeAlias = _typing.Literal["_matched_stop", b"_matched_stop"]  # noqa: Y015
@@ -1078,6 +1088,8 @@ class GetModelResponse(_message.Message):
     EOS_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     TOOL_CALL_PARSER_FIELD_NUMBER: _builtins.int
     REASONING_PARSER_FIELD_NUMBER: _builtins.int
+    ADAPTER_FIELD_NUMBER: _builtins.int
+    ADAPTER_DIGEST_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """the name by which the worker calls it"""
     architecture: _builtins.str
@@ -1104,6 +1116,10 @@ class GetModelResponse(_message.Message):
     """the family by whose rules its calls are read; "" = none: they are text"""
     reasoning_parser: _builtins.str
     """the same of its reasoning"""
+    adapter: _builtins.str
+    """the LoRA adapter that the name means; "" = it means the base model"""
+    adapter_digest: _builtins.str
+    """of that adapter: SHA-256 over its files"""
     @_builtins.property
     def eos_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """tokens that end an answer, unless ignore_eos"""
@@ -1125,10 +1141,12 @@ class GetModelResponse(_message.Message):
         eos_token_ids: _abc.Iterable[_builtins.int] | None = ...,
         tool_call_parser: _builtins.str = ...,
         reasoning_parser: _builtins.str = ...,
+        adapter: _builtins.str = ...,
+        adapter_digest: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "dtype", b"dtype", "eos_token_ids", b"eos_token_ids", "has_chat_template", b"has_chat_template", "max_model_len", b"max_model_len", "model_digest", b"model_digest", "name", b"name", "num_attention_heads", b"num_attention_heads", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers", "num_parameters", b"num_parameters", "reasoning_parser", b"reasoning_parser", "tool_call_parser", b"tool_call_parser", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "adapter_digest", b"adapter_digest", "architecture", b"architecture", "dtype", b"dtype", "eos_token_ids", b"eos_token_ids", "has_chat_template", b"has_chat_template", "max_model_len", b"max_model_len", "model_digest", b"model_digest", "name", b"name", "num_attention_heads", b"num_attention_heads", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers", "num_parameters", b"num_parameters", "reasoning_parser", b"reasoning_parser", "tool_call_parser", b"tool_call_parser", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -107,6 +107,33 @@ DRAIN_MODE_ABORT: DrainMode.ValueType  # 2
 """end them now, with finish reason ABORT"""
 Global___DrainMode: _TypeAlias = DrainMode  # noqa: Y015
 
+class _LoraState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LoraStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LoraState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LORA_STATE_UNSPECIFIED: _LoraState.ValueType  # 0
+    """never sent"""
+    LORA_STATE_PENDING: _LoraState.ValueType  # 1
+    """is loaded when an engine computes"""
+    LORA_STATE_LOADED: _LoraState.ValueType  # 2
+    """takes requests"""
+    LORA_STATE_FAILED: _LoraState.ValueType  # 3
+    """see failure; tried again when an engine opens"""
+
+class LoraState(_LoraState, metaclass=_LoraStateEnumTypeWrapper): ...
+
+LORA_STATE_UNSPECIFIED: LoraState.ValueType  # 0
+"""never sent"""
+LORA_STATE_PENDING: LoraState.ValueType  # 1
+"""is loaded when an engine computes"""
+LORA_STATE_LOADED: LoraState.ValueType  # 2
+"""takes requests"""
+LORA_STATE_FAILED: LoraState.ValueType  # 3
+"""see failure; tried again when an engine opens"""
+Global___LoraState: _TypeAlias = LoraState  # noqa: Y015
+
 @_typing.final
 class GetStatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -1012,6 +1039,210 @@ class SaveShardedStateResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SaveShardedStateResponse: _TypeAlias = SaveShardedStateResponse  # noqa: Y015
+
+@_typing.final
+class AddLoraRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    URI_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    PINNED_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """of the operator that asks"""
+    name: _builtins.str
+    """1 to 253 letters, digits and . _ : / -"""
+    uri: _builtins.str
+    """file:// and the absolute path of a directory in the pod, as peft's save_pretrained writes it"""
+    digest: _builtins.str
+    """what it has to be: SHA-256 over its files; "" = anything"""
+    pinned: _builtins.bool
+    """it keeps its slot on the device"""
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        name: _builtins.str = ...,
+        uri: _builtins.str = ...,
+        digest: _builtins.str = ...,
+        pinned: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "epoch", b"epoch", "name", b"name", "pinned", b"pinned", "uri", b"uri"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AddLoraRequest: _TypeAlias = AddLoraRequest  # noqa: Y015
+
+@_typing.final
+class RemoveLoraRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """of the operator that asks"""
+    name: _builtins.str
+    """as in AddLoraRequest"""
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveLoraRequest: _TypeAlias = RemoveLoraRequest  # noqa: Y015
+
+@_typing.final
+class RemoveLoraResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveLoraResponse: _TypeAlias = RemoveLoraResponse  # noqa: Y015
+
+@_typing.final
+class PinLoraRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    PINNED_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """of the operator that asks"""
+    name: _builtins.str
+    """as in AddLoraRequest"""
+    pinned: _builtins.bool
+    """false = it may leave its slot"""
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        name: _builtins.str = ...,
+        pinned: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "name", b"name", "pinned", b"pinned"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PinLoraRequest: _TypeAlias = PinLoraRequest  # noqa: Y015
+
+@_typing.final
+class ListLorasRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListLorasRequest: _TypeAlias = ListLorasRequest  # noqa: Y015
+
+@_typing.final
+class ListLorasResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADAPTERS_FIELD_NUMBER: _builtins.int
+    MAX_LORAS_FIELD_NUMBER: _builtins.int
+    MAX_CPU_LORAS_FIELD_NUMBER: _builtins.int
+    MAX_LORA_RANK_FIELD_NUMBER: _builtins.int
+    max_loras: _builtins.int
+    """slots on the device; 0 = started without --enable-lora"""
+    max_cpu_loras: _builtins.int
+    """places in host memory"""
+    max_lora_rank: _builtins.int
+    """the highest rank"""
+    @_builtins.property
+    def adapters(self) -> _containers.RepeatedCompositeFieldContainer[Global___LoraAdapter]:
+        """by name"""
+
+    def __init__(
+        self,
+        *,
+        adapters: _abc.Iterable[Global___LoraAdapter] | None = ...,
+        max_loras: _builtins.int = ...,
+        max_cpu_loras: _builtins.int = ...,
+        max_lora_rank: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "max_cpu_loras", b"max_cpu_loras", "max_lora_rank", b"max_lora_rank", "max_loras", b"max_loras"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListLorasResponse: _TypeAlias = ListLorasResponse  # noqa: Y015
+
+@_typing.final
+class LoraAdapter(_message.Message):
+    """A LoRA adapter by the name under which requests ask for it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    URI_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    SLOT_BYTES_FIELD_NUMBER: _builtins.int
+    PINNED_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """as in AddLoraRequest"""
+    uri: _builtins.str
+    """where it lies"""
+    state: Global___LoraState.ValueType
+    """whether requests may ask for it"""
+    digest: _builtins.str
+    """SHA-256 over its files; "" unless it is loaded"""
+    rank: _builtins.int
+    """the highest of its modules; 0 unless it is loaded"""
+    slot_bytes: _builtins.int
+    """what a slot takes, whatever the rank; 0 unless it is loaded"""
+    pinned: _builtins.bool
+    """it keeps its slot on the device"""
+    @_builtins.property
+    def failure(self) -> Global___Failure:
+        """set in FAILED"""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        uri: _builtins.str = ...,
+        state: Global___LoraState.ValueType = ...,
+        digest: _builtins.str = ...,
+        rank: _builtins.int = ...,
+        slot_bytes: _builtins.int = ...,
+        pinned: _builtins.bool = ...,
+        failure: Global___Failure | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "failure", b"failure", "name", b"name", "pinned", b"pinned", "rank", b"rank", "slot_bytes", b"slot_bytes", "state", b"state", "uri", b"uri"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoraAdapter: _TypeAlias = LoraAdapter  # noqa: Y015
 
 @_typing.final
 class CheckHealthRequest(_message.Message):

@@ -114,6 +114,26 @@ class WorkerControlStub:
                 request_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.SaveShardedStateRequest.SerializeToString,
                 response_deserializer=dormouse__api_dot_v1_dot_worker__control__pb2.SaveShardedStateResponse.FromString,
                 _registered_method=True)
+        self.AddLora = channel.unary_unary(
+                '/dormouse.v1.WorkerControl/AddLora',
+                request_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.AddLoraRequest.SerializeToString,
+                response_deserializer=dormouse__api_dot_v1_dot_worker__control__pb2.LoraAdapter.FromString,
+                _registered_method=True)
+        self.RemoveLora = channel.unary_unary(
+                '/dormouse.v1.WorkerControl/RemoveLora',
+                request_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.RemoveLoraRequest.SerializeToString,
+                response_deserializer=dormouse__api_dot_v1_dot_worker__control__pb2.RemoveLoraResponse.FromString,
+                _registered_method=True)
+        self.PinLora = channel.unary_unary(
+                '/dormouse.v1.WorkerControl/PinLora',
+                request_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.PinLoraRequest.SerializeToString,
+                response_deserializer=dormouse__api_dot_v1_dot_worker__control__pb2.LoraAdapter.FromString,
+                _registered_method=True)
+        self.ListLoras = channel.unary_unary(
+                '/dormouse.v1.WorkerControl/ListLoras',
+                request_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.ListLorasRequest.SerializeToString,
+                response_deserializer=dormouse__api_dot_v1_dot_worker__control__pb2.ListLorasResponse.FromString,
+                _registered_method=True)
         self.CheckHealth = channel.unary_unary(
                 '/dormouse.v1.WorkerControl/CheckHealth',
                 request_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.CheckHealthRequest.SerializeToString,
@@ -258,6 +278,39 @@ class WorkerControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AddLora(self, request, context):
+        """Lets a name mean a LoRA adapter: requests that name it as their model are answered by base and adapter. Answers when
+        it is loaded, or at once where no engine computes: then it is loaded when one does. A name that means another adapter
+        means it until this one is loaded. INVALID_ARGUMENT: the name is the base's or no name, or the adapter's files are
+        damaged, do not fit the base, or ask for what is not computed here. NOT_FOUND: no such directory, or another digest.
+        RESOURCE_EXHAUSTED: max_cpu_loras. FAILED_PRECONDITION: started without --enable-lora.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveLora(self, request, context):
+        """Lets a name mean nothing; requests that run end as they would have. A name that nobody has succeeds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PinLora(self, request, context):
+        """Lets an adapter keep its slot on the device, or no longer. RESOURCE_EXHAUSTED where no slot would be left for the
+        others. NOT_FOUND for a name that nobody has.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListLoras(self, request, context):
+        """Returns the adapters that were asked for, loaded or not.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CheckHealth(self, request, context):
         """Fails with UNAVAILABLE when the engine process is dead, has not stepped for too long, or cannot compute. Has the
         device compute something small, unless the worker loads, sleeps or carries out a command.
@@ -355,6 +408,26 @@ def add_WorkerControlServicer_to_server(servicer, server):
                     servicer.SaveShardedState,
                     request_deserializer=dormouse__api_dot_v1_dot_worker__control__pb2.SaveShardedStateRequest.FromString,
                     response_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.SaveShardedStateResponse.SerializeToString,
+            ),
+            'AddLora': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddLora,
+                    request_deserializer=dormouse__api_dot_v1_dot_worker__control__pb2.AddLoraRequest.FromString,
+                    response_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.LoraAdapter.SerializeToString,
+            ),
+            'RemoveLora': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveLora,
+                    request_deserializer=dormouse__api_dot_v1_dot_worker__control__pb2.RemoveLoraRequest.FromString,
+                    response_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.RemoveLoraResponse.SerializeToString,
+            ),
+            'PinLora': grpc.unary_unary_rpc_method_handler(
+                    servicer.PinLora,
+                    request_deserializer=dormouse__api_dot_v1_dot_worker__control__pb2.PinLoraRequest.FromString,
+                    response_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.LoraAdapter.SerializeToString,
+            ),
+            'ListLoras': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListLoras,
+                    request_deserializer=dormouse__api_dot_v1_dot_worker__control__pb2.ListLorasRequest.FromString,
+                    response_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.ListLorasResponse.SerializeToString,
             ),
             'CheckHealth': grpc.unary_unary_rpc_method_handler(
                     servicer.CheckHealth,
@@ -799,6 +872,114 @@ class WorkerControl:
             '/dormouse.v1.WorkerControl/SaveShardedState',
             dormouse__api_dot_v1_dot_worker__control__pb2.SaveShardedStateRequest.SerializeToString,
             dormouse__api_dot_v1_dot_worker__control__pb2.SaveShardedStateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddLora(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dormouse.v1.WorkerControl/AddLora',
+            dormouse__api_dot_v1_dot_worker__control__pb2.AddLoraRequest.SerializeToString,
+            dormouse__api_dot_v1_dot_worker__control__pb2.LoraAdapter.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveLora(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dormouse.v1.WorkerControl/RemoveLora',
+            dormouse__api_dot_v1_dot_worker__control__pb2.RemoveLoraRequest.SerializeToString,
+            dormouse__api_dot_v1_dot_worker__control__pb2.RemoveLoraResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PinLora(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dormouse.v1.WorkerControl/PinLora',
+            dormouse__api_dot_v1_dot_worker__control__pb2.PinLoraRequest.SerializeToString,
+            dormouse__api_dot_v1_dot_worker__control__pb2.LoraAdapter.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListLoras(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dormouse.v1.WorkerControl/ListLoras',
+            dormouse__api_dot_v1_dot_worker__control__pb2.ListLorasRequest.SerializeToString,
+            dormouse__api_dot_v1_dot_worker__control__pb2.ListLorasResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -94,6 +94,21 @@ class WorkerControlStub:
     """Writes the trace. FAILED_PRECONDITION, naming the last trace, if nothing is being recorded."""
     SaveShardedState: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.SaveShardedStateRequest, _worker_control_pb2.SaveShardedStateResponse]
     """Writes the weights of every rank to a directory, in the form that loadFormat sharded_state reads."""
+    AddLora: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.AddLoraRequest, _worker_control_pb2.LoraAdapter]
+    """Lets a name mean a LoRA adapter: requests that name it as their model are answered by base and adapter. Answers when
+    it is loaded, or at once where no engine computes: then it is loaded when one does. A name that means another adapter
+    means it until this one is loaded. INVALID_ARGUMENT: the name is the base's or no name, or the adapter's files are
+    damaged, do not fit the base, or ask for what is not computed here. NOT_FOUND: no such directory, or another digest.
+    RESOURCE_EXHAUSTED: max_cpu_loras. FAILED_PRECONDITION: started without --enable-lora.
+    """
+    RemoveLora: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.RemoveLoraRequest, _worker_control_pb2.RemoveLoraResponse]
+    """Lets a name mean nothing; requests that run end as they would have. A name that nobody has succeeds."""
+    PinLora: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.PinLoraRequest, _worker_control_pb2.LoraAdapter]
+    """Lets an adapter keep its slot on the device, or no longer. RESOURCE_EXHAUSTED where no slot would be left for the
+    others. NOT_FOUND for a name that nobody has.
+    """
+    ListLoras: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.ListLorasRequest, _worker_control_pb2.ListLorasResponse]
+    """Returns the adapters that were asked for, loaded or not."""
     CheckHealth: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.CheckHealthRequest, _worker_control_pb2.CheckHealthResponse]
     """Fails with UNAVAILABLE when the engine process is dead, has not stepped for too long, or cannot compute. Has the
     device compute something small, unless the worker loads, sleeps or carries out a command.
@@ -160,6 +175,21 @@ class WorkerControlAsyncStub(WorkerControlStub):
     """Writes the trace. FAILED_PRECONDITION, naming the last trace, if nothing is being recorded."""
     SaveShardedState: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.SaveShardedStateRequest, _worker_control_pb2.SaveShardedStateResponse]  # type: ignore[assignment]
     """Writes the weights of every rank to a directory, in the form that loadFormat sharded_state reads."""
+    AddLora: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.AddLoraRequest, _worker_control_pb2.LoraAdapter]  # type: ignore[assignment]
+    """Lets a name mean a LoRA adapter: requests that name it as their model are answered by base and adapter. Answers when
+    it is loaded, or at once where no engine computes: then it is loaded when one does. A name that means another adapter
+    means it until this one is loaded. INVALID_ARGUMENT: the name is the base's or no name, or the adapter's files are
+    damaged, do not fit the base, or ask for what is not computed here. NOT_FOUND: no such directory, or another digest.
+    RESOURCE_EXHAUSTED: max_cpu_loras. FAILED_PRECONDITION: started without --enable-lora.
+    """
+    RemoveLora: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.RemoveLoraRequest, _worker_control_pb2.RemoveLoraResponse]  # type: ignore[assignment]
+    """Lets a name mean nothing; requests that run end as they would have. A name that nobody has succeeds."""
+    PinLora: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.PinLoraRequest, _worker_control_pb2.LoraAdapter]  # type: ignore[assignment]
+    """Lets an adapter keep its slot on the device, or no longer. RESOURCE_EXHAUSTED where no slot would be left for the
+    others. NOT_FOUND for a name that nobody has.
+    """
+    ListLoras: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.ListLorasRequest, _worker_control_pb2.ListLorasResponse]  # type: ignore[assignment]
+    """Returns the adapters that were asked for, loaded or not."""
     CheckHealth: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.CheckHealthRequest, _worker_control_pb2.CheckHealthResponse]  # type: ignore[assignment]
     """Fails with UNAVAILABLE when the engine process is dead, has not stepped for too long, or cannot compute. Has the
     device compute something small, unless the worker loads, sleeps or carries out a command.
@@ -319,6 +349,45 @@ class WorkerControlServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_worker_control_pb2.SaveShardedStateResponse, _abc.Awaitable[_worker_control_pb2.SaveShardedStateResponse]]:
         """Writes the weights of every rank to a directory, in the form that loadFormat sharded_state reads."""
+
+    @_abc_1.abstractmethod
+    def AddLora(
+        self,
+        request: _worker_control_pb2.AddLoraRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_control_pb2.LoraAdapter, _abc.Awaitable[_worker_control_pb2.LoraAdapter]]:
+        """Lets a name mean a LoRA adapter: requests that name it as their model are answered by base and adapter. Answers when
+        it is loaded, or at once where no engine computes: then it is loaded when one does. A name that means another adapter
+        means it until this one is loaded. INVALID_ARGUMENT: the name is the base's or no name, or the adapter's files are
+        damaged, do not fit the base, or ask for what is not computed here. NOT_FOUND: no such directory, or another digest.
+        RESOURCE_EXHAUSTED: max_cpu_loras. FAILED_PRECONDITION: started without --enable-lora.
+        """
+
+    @_abc_1.abstractmethod
+    def RemoveLora(
+        self,
+        request: _worker_control_pb2.RemoveLoraRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_control_pb2.RemoveLoraResponse, _abc.Awaitable[_worker_control_pb2.RemoveLoraResponse]]:
+        """Lets a name mean nothing; requests that run end as they would have. A name that nobody has succeeds."""
+
+    @_abc_1.abstractmethod
+    def PinLora(
+        self,
+        request: _worker_control_pb2.PinLoraRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_control_pb2.LoraAdapter, _abc.Awaitable[_worker_control_pb2.LoraAdapter]]:
+        """Lets an adapter keep its slot on the device, or no longer. RESOURCE_EXHAUSTED where no slot would be left for the
+        others. NOT_FOUND for a name that nobody has.
+        """
+
+    @_abc_1.abstractmethod
+    def ListLoras(
+        self,
+        request: _worker_control_pb2.ListLorasRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_control_pb2.ListLorasResponse, _abc.Awaitable[_worker_control_pb2.ListLorasResponse]]:
+        """Returns the adapters that were asked for, loaded or not."""
 
     @_abc_1.abstractmethod
     def CheckHealth(

@@ -170,7 +170,7 @@ class Migrator:
 
 async def _continue(move: _Move, choice: Choice, where: Constraints, failure: WorkerFailure) -> WorkerFailure | None:
     """Have one more worker continue the choice; return how that one failed. Raises _Stuck, WorkerFailure."""
-    body = progress.resumed(move.call.body, choice)
+    body = progress.resumed(move.call.body, choice, move.progress.adapter_digest)
     if len(body) > MAX_MESSAGE_BYTES:
         raise _Stuck(Outcome.TOO_LARGE, failure, f"prompt and output together exceed {MAX_MESSAGE_BYTES} bytes")
     demand, splice = move.call.demand.rest(len(choice.token_ids)), Splice(move.progress, choice)

@@ -49,6 +49,7 @@ class Progress:
     def __init__(self, num_choices: int) -> None:
         """Begin with nothing."""
         self.choices = [Choice(index) for index in range(num_choices)]
+        self.adapter_digest = ""  # of what answers; the first message tells it
 
     def __repr__(self) -> str:
         """Show how many tokens of each choice are there, and which have ended."""
@@ -64,6 +65,7 @@ class Progress:
         """Add a message. Raises Gap."""
         if response.choice_index >= len(self.choices):
             raise Gap(f"choice {response.choice_index} of {len(self.choices)}")
+        self.adapter_digest = self.adapter_digest or response.adapter_digest
         self.choices[response.choice_index].take(response)
 
 
@@ -78,12 +80,15 @@ def read(body: bytes, messages: Iterable[bytes]) -> Progress:
     return progress
 
 
-def resumed(body: bytes, choice: Choice) -> bytes:
-    """Return the request for the rest of one choice."""
+def resumed(body: bytes, choice: Choice, adapter_digest: str = "") -> bytes:
+    """Return the request for the rest of one choice, which the adapter with this digest began."""
     request = pb.GenerateRequest.FromString(body)
     request.sampling_params.ClearField("n")
     resume = pb.Resume(
-        choice_index=choice.index, output_token_ids=choice.token_ids, emitted_utf8_bytes=choice.num_utf8_bytes
+        choice_index=choice.index,
+        output_token_ids=choice.token_ids,
+        emitted_utf8_bytes=choice.num_utf8_bytes,
+        adapter_digest=adapter_digest,
     )
     request.resume.CopyFrom(resume)
     return bytes(request.SerializeToString())
@@ -108,6 +113,7 @@ class Splice:
             raise Gap(f"choice {response.choice_index} came where {self._choice.index} was asked for")
         response.ClearField("seed")
         response.ClearField("request_id")
+        response.ClearField("adapter_digest")
         num_repeated = min(self._num_repeated, len(response.prompt_logprobs))
         del response.prompt_logprobs[:num_repeated]
         self._num_repeated -= num_repeated

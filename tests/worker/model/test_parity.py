@@ -54,14 +54,15 @@ def loaded(tiny_model):
     return load_both
 
 
-def make_engine(model, *, num_blocks=64, seqs=4, tokens=256, host_blocks=0, caches=False, backend=None):
+def make_engine(model, *, num_blocks=64, seqs=4, tokens=256, host_blocks=0, caches=False, backend=None, adapters=None):
     cache, host_cache = (KVCache(model.cache_spec, count, torch.device("cpu")) for count in (num_blocks, host_blocks))
     runner = ModelRunner(model, cache, host_cache, backend or SdpaBackend(), max_num_seqs=seqs)
     size = model.cache_spec.block_size
     longest = min(MAX_POSITIONS, num_blocks * size)
     report = make_report(num_gpu_blocks=num_blocks, block_size=size, max_model_len=longest)
     settings = EngineSettings(model="m", max_num_seqs=seqs, max_num_batched_tokens=tokens, enable_prefix_caching=caches)
-    return build_engine(settings, report, (num_blocks, host_blocks), RunnerExecutor(runner), clock=ManualClock())
+    counts, executor = (num_blocks, host_blocks), RunnerExecutor(runner)
+    return build_engine(settings, report, counts, executor, clock=ManualClock(), adapters=adapters)
 
 
 def run(engine, prompts, **sampling):

@@ -42,8 +42,12 @@ def _metadata_of(spans, tables, window):
     )
 
 
-def compute(paths: ForwardPaths, groups: list[AttentionMetadata], token_ids: torch.Tensor, rows: torch.Tensor):
+def compute(
+    paths: ForwardPaths, groups: list[AttentionMetadata], token_ids: torch.Tensor, rows: torch.Tensor, lora_slots=None
+):
     """Return the logits of a pass, a tensor of its own, by the path that fits it."""
     first = groups[0]
-    packed = PackedInput(BatchRows(()), token_ids.numpy(), first.positions, first.query_starts, tuple(groups))
+    packed = PackedInput(
+        BatchRows(()), token_ids.numpy(), first.positions, first.query_starts, tuple(groups), lora_slots
+    )
     return torch.as_tensor(paths.compute(packed, rows.numpy())).clone()  # the next pass reuses them

@@ -96,6 +96,30 @@ class CheckHealth(_Command, frozen=True):
     """Compute something small."""
 
 
+class AddLora(_Command, frozen=True):
+    """Read an adapter into host memory; answered by an `AdapterInfo` as JSON. One that is there stays as it is."""
+
+    path: str  # absolute, of a directory
+    digest: str = ""  # what it has to be; "" = anything
+
+
+class RemoveLora(_Command, frozen=True):
+    """Forget an adapter once no request needs it; new ones cannot ask for it from now on."""
+
+    digest: str
+
+
+class PinLora(_Command, frozen=True):
+    """Let an adapter keep its slot, or no longer."""
+
+    digest: str
+    is_pinned: bool = True
+
+
+class ListLoras(_Command, frozen=True):
+    """Tell which adapters there are; answered by `AdapterList` as JSON."""
+
+
 class Shutdown(_Command, frozen=True):
     """Free everything; the process ends."""
 
@@ -111,6 +135,10 @@ Command = (
     | StartProfile
     | StopProfile
     | CheckHealth
+    | AddLora
+    | RemoveLora
+    | PinLora
+    | ListLoras
     | Shutdown
 )
 

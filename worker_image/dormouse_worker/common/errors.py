@@ -36,6 +36,18 @@ class WeightsDamaged(Damaged):
     """What lies in the device's memory is not what was loaded."""
 
 
+class AdapterNotFound(WorkerError):
+    """No adapter has this digest, or its directory does not exist."""
+
+
+class AdapterInvalid(WorkerError):
+    """An adapter's files are damaged, do not fit the base model, or ask for what is not computed here."""
+
+
+class AdapterLimit(WorkerError):
+    """There is no room for another adapter."""
+
+
 class CustomCodeRefused(WorkerError):
     """The model brings Python code of its own (`auto_map`), which is never run."""
 

@@ -64,6 +64,7 @@ class AddRequest(msgspec.Struct, frozen=True, tag=True):
     output_token_ids: list[int] = []  # what another worker has generated already; counts as output
     priority: int = 0  # lower goes first; equal ones in order of arrival
     cache_salt: str = ""  # only requests of one salt share cached prefixes
+    adapter: str = ""  # the digest of a LoRA adapter that the engine holds; "" = the base model alone
 
 
 class AbortRequests(msgspec.Struct, frozen=True, tag=True):

@@ -44,6 +44,10 @@ ALLOWED_IN: Mapping[str, tuple[State, ...]] = MappingProxyType(
         "StartProfile": COMPUTING,
         "StopProfile": (*COMPUTING, State.ASLEEP),  # a sleep has written what ran; the refusal says where
         "CheckHealth": _ANY,
+        "AddLora": COMPUTING,
+        "RemoveLora": COMPUTING,
+        "PinLora": COMPUTING,
+        "ListLoras": COMPUTING,
         "Shutdown": _ANY,
     }
 )

@@ -169,6 +169,20 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         int, _flag("stages that share the layers, a pod each (default {default})", "N", ge=1, le=64)
     ] = 1
 
+    enable_lora: Annotated[bool, _flag("serve LoRA adapters beside the base model (default {default})")] = False
+    max_loras: Annotated[
+        int,
+        _flag(
+            "adapters that one batch may use; each takes memory on the device (default {default})", "N", ge=1, le=1024
+        ),
+    ] = 1
+    max_lora_rank: Annotated[
+        int, _flag("the highest rank of an adapter; memory is taken for it (default {default})", "N", ge=1, le=512)
+    ] = 16
+    max_cpu_loras: Annotated[
+        int, _flag("adapters that are kept in host memory (default: as many as max-loras)", "N", ge=0, le=1 << 16)
+    ] = 0
+
     attention_backend: Annotated[
         str,
         _flag(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from dormouse_worker.common.ipc import MemoryReport
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.engine.adapters import AdapterSlots
 from dormouse_worker.engine.block_pool import BlockPool
 from dormouse_worker.engine.block_tables import BlockTables, CacheLayout
 from dormouse_worker.engine.engine import Engine
@@ -24,8 +25,9 @@ def build_engine(
     executor: ModelExecutor,
     *,
     clock: Callable[[], float],
+    adapters: AdapterSlots | None = None,
 ) -> Engine:
-    """Return an idle engine over the agreed (device, host) blocks.
+    """Return an idle engine over the agreed (device, host) blocks, and over adapters that outlive it.
 
     An agreed block holds `block_size` tokens in all layers; a table's block does so in the layers of one group.
     """
@@ -41,7 +43,7 @@ def build_engine(
         looks_ahead=looks_ahead,
     )
     tables = BlockTables(BlockPool(num_gpu_blocks), layout)
-    return Engine(executor, Scheduler(tables, SwapSpace(num_cpu_blocks), limits, clock), clock)
+    return Engine(executor, Scheduler(tables, SwapSpace(num_cpu_blocks), limits, clock, adapters), clock)
 
 
 def _choose_depth(settings: EngineSettings, executor: ModelExecutor) -> tuple[int, bool]:

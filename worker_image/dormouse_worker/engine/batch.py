@@ -25,6 +25,7 @@ class NewSequence(msgspec.Struct, frozen=True):
     prompt_token_ids: list[int]
     output_token_ids: list[int]  # not empty after a preemption, or when another worker began
     sampling: Sampling
+    lora_slot: int = -1  # where its adapter lies; -1 = it has none
 
     @property
     def num_tokens(self) -> int:
@@ -56,6 +57,7 @@ class Batch(msgspec.Struct, frozen=True):
     swap_in: Moves  # host memory → device
     new: tuple[NewSequence, ...]
     sequences: tuple[ScheduledSequence, ...]
+    lora_moves: tuple[tuple[int, str], ...] = ()  # before all else: slots, and the digests of what comes to lie there
 
     @property
     def num_tokens(self) -> int:

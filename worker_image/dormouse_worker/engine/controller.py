@@ -47,6 +47,7 @@ from dormouse_worker.common.ipc import (
 )
 from dormouse_worker.common.lifecycle import why_not
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.engine.adapter_commands import AdapterCommands
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.engine import NOT_FINITE, Engine
 from dormouse_worker.engine.executor import Executor
@@ -76,6 +77,7 @@ class Controller:
         self._clock = clock
         self._teller = StatusTeller(send)
         self._sleeping = SleepingParts(executor, self._teller, clock, keep_prefix_cache=settings.keep_prefix_cache)
+        self._adapters = AdapterCommands(executor, settings.max_loras if settings.enable_lora else 0)
         self._engine: Engine | None = None
         self._agreed = (0, 0)  # block counts on the device and in host memory; kept over a sleep
         self.is_shut_down = False
@@ -91,6 +93,7 @@ class Controller:
             StartProfile: lambda command: executor.start_profile(command.directory),
             StopProfile: lambda _: executor.stop_profile(),
             CheckHealth: lambda _: executor.check_health(),
+            **self._adapters.handlers,
             Shutdown: self._shutdown,
         }
 
@@ -149,6 +152,7 @@ class Controller:
         if outputs is not None:
             self._send(outputs)
             self._look_at_numbers()
+            self._adapters.forget_unused()
 
     def check_integrity(self) -> None:
         """Recount the blocks, if there are any. Raises RuntimeError."""
@@ -184,6 +188,7 @@ class Controller:
     def _abort(self, message: AbortRequests) -> None:
         if self._engine is not None and (outputs := self._engine.abort(message.request_ids)):
             self._send(self._engine.outputs(outputs))
+            self._adapters.forget_unused()
 
     def _settle(self) -> None:
         """Wait for the batches under way, and send what came out. Raises GroupBroken."""
@@ -227,7 +232,9 @@ class Controller:
                 self._teller.change(State.PROFILED)
                 raise
         self._agreed = counts
-        self._engine = build_engine(self._settings, report, self._agreed, self._executor, clock=self._clock)
+        self._engine = build_engine(
+            self._settings, report, self._agreed, self._executor, clock=self._clock, adapters=self._adapters.slots
+        )
         self._open()
 
     def _abort_all(self, _: AbortAll | Shutdown) -> None:
@@ -246,6 +253,7 @@ class Controller:
     def _wake_up(self, command: WakeUp) -> None:
         with self._failing(Damaged):
             if self._sleeping.wake_up(command.tags, self._built()):
+                self._adapters.note_wake()
                 self._open()
 
     def _reset_prefix_cache(self, _: ResetPrefixCache) -> None:

@@ -70,6 +70,8 @@ class Engine:
             return f"prompt has {num_tokens} tokens; with one token of output the limit is {limit}"
         if len(message.output_token_ids) >= message.sampling.max_tokens:
             return f"resume has {len(message.output_token_ids)} tokens; max_tokens is {message.sampling.max_tokens}"
+        if why := self._scheduler.adapters.why_not(message.adapter):
+            return why
         self._scheduler.add(
             Request(
                 message.request_id,
@@ -80,6 +82,7 @@ class Engine:
                 priority=message.priority,
                 cache_salt=message.cache_salt,
                 preparation=self._prepare(message),
+                adapter=message.adapter,
             )
         )
         return None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from dormouse_worker.common.adapters import AdapterInfo, AdapterList
 from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.ipc import MadeTokenizer, MemoryReport, ModelInfo, RankStatus
 from dormouse_worker.engine.batch import Batch, ModelOutput
@@ -117,6 +118,15 @@ class Executor(ModelExecutor, Protocol):
         Reserves first where nobody prepared. Raises InsufficientMemory or what loading raises, and everything sleeps
         as before; Damaged, and nothing is held.
         """
+
+    def add_lora(self, path: str, digest: str = "") -> AdapterInfo:
+        """Read an adapter into host memory. Raises AdapterNotFound, AdapterInvalid, AdapterLimit, InvalidSettings."""
+
+    def remove_lora(self, digest: str) -> None:
+        """Forget an adapter that no batch to come uses; nothing happens if it is not known."""
+
+    def list_loras(self) -> AdapterList:
+        """Return the adapters that there are; after a wake some may be lost."""
 
     def save_sharded_state(self, directory: str) -> None:
         """Write this rank's weights as `load_format=sharded_state` reads them. Raises InvalidArgument, WorkerError."""

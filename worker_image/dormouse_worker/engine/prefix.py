@@ -13,9 +13,10 @@ from collections.abc import Sequence
 BlockHash = bytes
 
 
-def root_hash(salt: str) -> BlockHash:
-    """Return the parent of a sequence's first block."""
-    return hashlib.sha256(b"dormouse prefix\0" + salt.encode(errors="surrogatepass")).digest()
+def root_hash(salt: str, adapter: str = "") -> BlockHash:
+    """Return the parent of a sequence's first block. An adapter's digest changes the numbers behind equal tokens."""
+    root = hashlib.sha256(b"dormouse prefix\0" + salt.encode(errors="surrogatepass")).digest()
+    return hashlib.sha256(b"adapter\0" + root + adapter.encode()).digest() if adapter else root
 
 
 def hash_block(parent: BlockHash, token_ids: Sequence[int]) -> BlockHash:

@@ -26,9 +26,8 @@ class RankView:
         if request.request_id in self._num_blocks:
             return None
         self._num_blocks[request.request_id] = []
-        return NewSequence(
-            request.request_id, request.prompt_token_ids, list(request.output_token_ids), request.sampling
-        )
+        outputs = list(request.output_token_ids)
+        return NewSequence(request.request_id, request.prompt_token_ids, outputs, request.sampling, request.lora_slot)
 
     def schedule(self, request: Request, table: BlockIds, end: int) -> ScheduledSequence:
         """Return the part [computed, end) of a sequence that was introduced, with the blocks that are new."""

@@ -28,6 +28,9 @@ class Request:
     output_token_ids: list[int] = field(default_factory=list)  # begins with those that another worker generated
     priority: int = 0  # lower goes first
     cache_salt: str = ""
+    adapter: str = ""  # the digest of its LoRA adapter; "" = the base model alone
+    lora_slot: int = -1  # set by the scheduler while it runs: where the adapter lies
+    num_overtakes: int = 0  # set by the scheduler: later requests that ran first while it had no slot
     number: int = 0  # set by the scheduler, once: the order of arrival
     num_computed_tokens: int = 0  # set by the scheduler: raised with each batch, 0 after a preemption by recompute
     num_promised_tokens: int = 0  # set by the scheduler: one for each batch under way that samples for it
@@ -91,7 +94,7 @@ class Request:
         """
         count = num_tokens // block_size
         while len(self._block_hashes) < count:
-            parent = self._block_hashes[-1] if self._block_hashes else root_hash(self.cache_salt)
+            parent = self._block_hashes[-1] if self._block_hashes else root_hash(self.cache_salt, self.adapter)
             start = len(self._block_hashes) * block_size
             self._block_hashes.append(hash_block(parent, self.token_ids(start, start + block_size)))
         return self._block_hashes

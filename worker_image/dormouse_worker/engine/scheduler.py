@@ -18,6 +18,8 @@ from bisect import insort
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
+from dormouse_worker.engine import line
+from dormouse_worker.engine.adapters import AdapterSlots
 from dormouse_worker.engine.batch import Batch, SampledToken, ScheduledSequence
 from dormouse_worker.engine.block_tables import BlockTables
 from dormouse_worker.engine.forward_pass import Counters, Limits, Pass, Progress
@@ -34,13 +36,21 @@ _in_line = attrgetter("order")
 class Scheduler:
     """Owns the two queues, `waiting` and `running`, both in line order."""
 
-    def __init__(self, tables: BlockTables, swap: SwapSpace, limits: Limits, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        tables: BlockTables,
+        swap: SwapSpace,
+        limits: Limits,
+        clock: Callable[[], float],
+        adapters: AdapterSlots | None = None,
+    ) -> None:
         most = tables.layout.most_blocks(limits.max_model_len, limits.max_num_batched_tokens)
         assert most <= tables.pool.num_blocks, "the longest sequence must fit alone"
         self.tables = tables
         self.swap = swap
         self.limits = limits
         self.counters = Counters()
+        self.adapters = adapters or AdapterSlots()
         self._placement = Placement(tables, swap, self.counters, caches_prefixes=limits.caches_prefixes)
         self._clock = clock
         self._requests: dict[str, Request] = {}
@@ -81,6 +91,7 @@ class Scheduler:
         self._num_arrived += 1
         request.number = self._num_arrived
         self._requests[request.request_id] = request
+        self.adapters.begin(request.adapter)
         insort(self._waiting, request, key=_in_line)
 
     def remove(self, request_id: str) -> bool:
@@ -140,7 +151,7 @@ class Scheduler:
             if request_id in self._requests:
                 self._take_back(self._requests[request_id])
         self._placement.forget(self._waiting)
-        self._ranks.reset()
+        self.forget_ranks()
         return failed
 
     def request(self, request_id: str) -> Request:
@@ -156,15 +167,19 @@ class Scheduler:
     def forget_ranks(self) -> None:
         """The ranks know nothing any more: introduce everything anew."""
         self._ranks.reset()
+        self.adapters.reset()
 
     def check_integrity(self) -> None:
         """Recount all blocks; when no request is left none may be held. Raises RuntimeError with the numbers."""
         self._placement.check_integrity(is_idle=not self.has_work)
+        self.adapters.check_integrity(is_idle=not self.has_work)
 
     def _batch(self, current: Pass) -> Batch:
         is_fresh, released = self._ranks.take_released()
         moves = self.swap.moves_out(), current.swap_in
-        batch = Batch(is_fresh, released, *moves, tuple(current.new), tuple(current.sequences))
+        batch = Batch(
+            is_fresh, released, *moves, tuple(current.new), tuple(current.sequences), self.adapters.take_moves()
+        )
         self._in_flight.depart(batch)
         return batch
 
@@ -177,17 +192,24 @@ class Scheduler:
 
     def _drop(self, request: Request) -> None:
         del self._requests[request.request_id]
-        queue = self._running if request in self._running else self._waiting
-        queue.remove(request)
+        if request in self._running:
+            self._leave_running(request)
+        else:
+            self._waiting.remove(request)
+        self.adapters.end(request.adapter)
         self._placement.free(request.request_id)
         self._ranks.release(request.request_id)
+
+    def _leave_running(self, request: Request) -> None:
+        self._running.remove(request)
+        self.adapters.release(request.adapter)
 
     def _take_back(self, request: Request) -> None:
         """Let a running request wait, and compute it anew; one that is leaving goes."""
         if request.is_leaving:
             self._drop(request)
             return
-        self._running.remove(request)
+        self._leave_running(request)
         self.tables.free(request.request_id)
         request.start_over()
         insort(self._waiting, request, key=_in_line)
@@ -238,7 +260,8 @@ class Scheduler:
         return True
 
     def _preempt_last(self) -> Request:
-        request = self._running.pop()
+        request = self._running[-1]
+        self._leave_running(request)
         self._placement.preempt(request)
         self._ranks.release(request.request_id)
         insort(self._waiting, request, key=_in_line)
@@ -247,11 +270,15 @@ class Scheduler:
     def _schedule_waiting(self, current: Pass) -> None:
         """Admit waiting sequences while a place and their blocks are free.
 
-        The head is never overtaken, but for one that is held.
+        The head is never overtaken, but for one that is held, or that waits for a slot of its adapter.
         """
         num_places = min(self.limits.max_num_seqs, len(self._running) + len(self._waiting))
         most = self._in_flight.share(num_places)
-        while (request := self._head()) is not None and current.tokens_left and current.spare_logit_rows:
+        while (
+            (request := line.head(self._waiting, self.adapters)) is not None
+            and current.tokens_left
+            and current.spare_logit_rows
+        ):
             if len(self._running) == self.limits.max_num_seqs or len(current.sequences) >= most:
                 return
             if request.shortage is not None and not self.tables.has_eased(request.shortage):
@@ -260,14 +287,12 @@ class Scheduler:
             request.shortage = self._placement.admit(request, current)
             if request.shortage is not None:
                 return
-            self._waiting.remove(request)
+            line.leave(self._waiting, request)
+            request.lora_slot = self.adapters.hold(request.adapter)
             insort(self._running, request, key=_in_line)
             if request.first_scheduled_s is None:
                 request.first_scheduled_s = self._clock()
             self._append(current, request, self._introduce(current, request, current.end_of(request)))
-
-    def _head(self) -> Request | None:
-        return next((request for request in self._waiting if not request.is_held), None)
 
     def _introduce(self, current: Pass, request: Request, end: int) -> ScheduledSequence:
         """Return the request's tokens up to `end`, with what the ranks do not know of it yet."""

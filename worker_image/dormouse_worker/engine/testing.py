@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from dormouse_worker.common.adapters import AdapterInfo, AdapterList
 from dormouse_worker.common.commands import KV_CACHE
 from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.ipc import (
@@ -115,6 +117,8 @@ class FakeExecutor:
         self.ranks: tuple[RankStatus, ...] = ()
         self.batches: list[Batch] = []
         self.fail_once: dict[str, Exception] = {}
+        self.loras: dict[str, AdapterInfo] = {}
+        self.lost_loras: dict[str, str] = {}  # digest → why
         self.not_finite: set[str] = set()  # requests whose logits are not finite from now on
         self.preparations: dict[str, Preparation] = {}  # grammar → who compiles it
         self.most_forced = 0  # tokens that bound requests get behind a sampled one: what the model would say there
@@ -220,6 +224,21 @@ class FakeExecutor:
         self._called("wake_up")
         self._clock.now_s += 3
         return WakeReport(dict.fromkeys(tags, 1.0))
+
+    def add_lora(self, path: str, digest: str = "") -> AdapterInfo:
+        """See `Executor`: its digest is the name of its directory."""
+        self._called(f"add_lora {path}")
+        self.loras[Path(path).name] = AdapterInfo(digest or Path(path).name, 8, 1024)
+        return self.loras[Path(path).name]
+
+    def remove_lora(self, digest: str) -> None:
+        """See `Executor`."""
+        self._called(f"remove_lora {digest}")
+        self.loras.pop(digest, None)
+
+    def list_loras(self) -> AdapterList:
+        """See `Executor`."""
+        return AdapterList([*self.loras.values()], self.lost_loras)
 
     def save_sharded_state(self, directory: str) -> None:
         """See `Executor`."""

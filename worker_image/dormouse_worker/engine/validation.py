@@ -18,6 +18,7 @@ def check_settings(settings: EngineSettings) -> None:
     The command line checks too; this is the net below.
     """
     _check_compile_sizes(settings)
+    _check_lora(settings)
     for name, knob in KNOBS.items():
         if why := knob.why_not(getattr(settings, name)):
             raise InvalidSettings(why)
@@ -35,6 +36,20 @@ def _check_compile_sizes(settings: EngineSettings) -> None:
             f"compile_sizes needs tensor_parallel_size 1, not {settings.tensor_parallel_size}: "
             "ranks meet within a layer; leave it empty"
         )
+
+
+def _check_lora(settings: EngineSettings) -> None:
+    if not settings.enable_lora:
+        return
+    if 0 < settings.max_cpu_loras < settings.max_loras:
+        raise InvalidSettings(
+            f"max_cpu_loras is {settings.max_cpu_loras}; at least max_loras, {settings.max_loras}, is needed, or 0"
+        )
+    for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+        if (size := getattr(settings, name)) > 1:
+            raise InvalidSettings(f"{name} is {size}; adapters (enable_lora) are computed by one rank alone: set 1")
+    if settings.compile_sizes:
+        raise InvalidSettings("compile_sizes is set; what adapters add (enable_lora) is not compiled: leave it empty")
 
 
 def _check_class(name: str, value: str, *, none: str) -> None:

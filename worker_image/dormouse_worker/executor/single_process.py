@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dormouse_worker.common.adapters import AdapterInfo, AdapterList
 from dormouse_worker.common.errors import WorkerError
 from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.host import Host
@@ -125,6 +126,20 @@ class SingleProcessExecutor:
         """See `Executor`."""
         report: WakeReport = self._built().execute_method("wake_up", tags)
         return report
+
+    def add_lora(self, path: str, digest: str = "") -> AdapterInfo:
+        """See `Executor`."""
+        info: AdapterInfo = self._built().execute_method("add_lora", path, digest)
+        return info
+
+    def remove_lora(self, digest: str) -> None:
+        """See `Executor`."""
+        self._built().execute_method("remove_lora", digest)
+
+    def list_loras(self) -> AdapterList:
+        """See `Executor`."""
+        adapters: AdapterList = self._built().execute_method("list_loras")
+        return adapters
 
     def save_sharded_state(self, directory: str) -> None:
         """See `Executor`."""

@@ -35,6 +35,7 @@ from dormouse_worker.front.api.inference import InferenceService
 from dormouse_worker.front.api.listening import listen, plain_host, port_error
 from dormouse_worker.front.api.relay import RelayService
 from dormouse_worker.front.certificate import Certificate
+from dormouse_worker.front.engine.adapters import Adapters
 from dormouse_worker.front.engine.command_queue import CommandQueue
 from dormouse_worker.front.engine.config import EngineConfig, Served
 from dormouse_worker.front.engine.first_reading import FirstReading, Patience
@@ -122,7 +123,8 @@ class Front:
         self._swap = EngineSwap(
             self.worker, turns, conductor, Workshop(spawn_for, self._read_edition, self._socket_dir)
         )
-        self._make_servers(ControlService(self.worker, turns, conductor, self._swap))
+        self._adapters = Adapters(self.worker, turns, settings.lora_modules)
+        self._make_servers(ControlService(self.worker, turns, conductor, self._swap, self._adapters))
         self._http = HttpDoor({"/metrics": self._metrics, "/healthz": self._healthz, "/readyz": self._readyz})
         limits = RestartLimits(settings.max_engine_restarts, settings.engine_restart_window_s)
         self._keeper = EngineKeeper(self.worker, self._socket_dir / "engine.sock", limits, sleep=seams.sleep)
@@ -233,6 +235,8 @@ class Front:
         async for state in worker.changes.stream(lambda: worker.board.state, min_interval_s=0.0):
             await self._take_tokenizer()  # first: who sees READY may send text
             await self._tell_health(state)
+            if state is State.READY:
+                self._adapters.opens()
             if self._warms_templates and state is State.READY:
                 self._warms_templates = False  # once it runs it stays
                 self._tasks.append(asyncio.create_task(self.worker.served.warm()))

@@ -21,6 +21,7 @@ from dormouse_worker.common.exit_codes import EXIT_GPU_UNHEALTHY, GROUP_EXITS, e
 from dormouse_worker.common.ipc import EngineStatus, FrontMessage, State, StepOutputs
 from dormouse_worker.common.lifecycle import RETRY_AFTER_S, describe
 from dormouse_worker.front.api.wire import Counts, to_error, to_failure, to_status
+from dormouse_worker.front.engine.adapter_board import AdapterBoard
 from dormouse_worker.front.engine.config import EngineConfig, Served
 from dormouse_worker.front.engine.grants import Grants
 from dormouse_worker.front.engine.link import EngineLink, EngineLost, Spawn
@@ -53,6 +54,7 @@ class Worker:
         self.changes = grants.changes  # state, failure, epoch and grant
         self.load_changes = Changes()  # requests and steps
         self.board = StatusBoard(self.changes)
+        self.adapters = AdapterBoard()
         self.metrics = WorkerMetrics(served.edition.model_name, clock=clock)
         self.link = EngineLink(spawn, self, clock)
         self.metrics.follow_engine(self._engine_silence_s)
@@ -201,6 +203,7 @@ class Worker:
     def stand_by(self, seconds: float) -> None:
         """Say that there is no engine, nor wanted. seconds: see `StatusBoard.stand_by`."""
         self.wants_engine = False
+        self.adapters.note_engine_lost()
         self.grants.end()
         self.board.stand_by(seconds)
         self.metrics.on_status(self.board.engine)
@@ -220,6 +223,7 @@ class Worker:
             self.metrics.follow_engine(self._engine_silence_s)
         self.served.close()
         self.served.edition = edition
+        self.adapters.note_engine_lost()
         self.link = link
         self.board.replace(status)
         self.metrics.on_status(status)
@@ -241,6 +245,7 @@ class Worker:
     def on_lost(self) -> None:
         """See `EngineEvents`: every caller is told at once, and nobody is admitted until a new engine is READY."""
         self._take_load(IDLE)
+        self.adapters.note_engine_lost()
         self.grants.end()
         if not self.is_ending and self.wants_engine:
             self.died_in = self.board.state

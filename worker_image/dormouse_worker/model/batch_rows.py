@@ -27,6 +27,7 @@ class RankSequence:
         "allowed",
         "asks_for_prompt",
         "is_plain",
+        "lora_slot",
         "matcher",
         "needs_logits_only",
         "num_blocks",
@@ -43,6 +44,7 @@ class RankSequence:
         self.request_id = new.request_id
         self.row = row
         self.sampling = new.sampling
+        self.lora_slot = new.lora_slot
         self.takes_likeliest = takes_likeliest(new.sampling)
         self.is_plain = is_plain(new.sampling)
         self.needs_logits_only = needs_logits_only(new.sampling)
@@ -88,8 +90,8 @@ class RankSequence:
         return min(self.sampling.max_tokens - self.position, longest - int(self._counts[self.row]))
 
 
-_row, _num_prompt_tokens, _token_address, _sampling = (
-    attrgetter(name) for name in ("row", "num_prompt_tokens", "token_address", "sampling")
+_row, _num_prompt_tokens, _token_address, _sampling, _lora_slot = (
+    attrgetter(name) for name in ("row", "num_prompt_tokens", "token_address", "sampling", "lora_slot")
 )
 _takes_likeliest, _is_plain, _needs_logits_only, _asks = (
     attrgetter(name) for name in ("takes_likeliest", "is_plain", "needs_logits_only", "asks_for_prompt")
@@ -131,6 +133,12 @@ class BatchRows:
     def asking(self) -> BatchRows:
         """Return the others."""
         return BatchRows([sequence for sequence in self.sequences if not sequence.needs_logits_only])
+
+    @cached_property
+    def lora_slots(self) -> Ints | None:
+        """Return where the sequences' adapters lie, -1 = there is none; None = no sequence has one."""
+        slots = np.fromiter(map(_lora_slot, self.sequences), np.int64, len(self))
+        return slots if (slots >= 0).any() else None
 
     @cached_property
     def num_prompt_tokens(self) -> Ints:

@@ -11,11 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from dormouse_worker.model.parallel.communicator import ALONE, Communicator
+
+if TYPE_CHECKING:
+    from dormouse_worker.model.adapters.rows import AdapterRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +39,21 @@ class ForwardContext(Protocol):
         """Take query [T, Hq, D], key [T, Hkv, D] and value [T, Hkv, Dv] of the packed batch; return [T, Hq, Dv]."""
 
 
-_current: ContextVar[tuple[ForwardContext, Communicator] | None] = ContextVar("_current", default=None)
+_current: ContextVar[tuple[ForwardContext, Communicator, AdapterRows | None] | None] = ContextVar(
+    "_current", default=None
+)
 
 
 @contextmanager
-def forward_context(context: ForwardContext, communicator: Communicator = ALONE) -> Iterator[None]:
-    """Answer attention by `context` and reach other ranks by `communicator` inside the block; blocks do not nest."""
+def forward_context(
+    context: ForwardContext, communicator: Communicator = ALONE, adapters: AdapterRows | None = None
+) -> Iterator[None]:
+    """Answer attention by `context` and reach other ranks by `communicator` inside the block; blocks do not nest.
+
+    Linear layers that can be adapted add what `adapters` say; None = no row has any.
+    """
     assert _current.get() is None, "forward passes do not nest"
-    token = _current.set((context, communicator))
+    token = _current.set((context, communicator, adapters))
     try:
         yield
     finally:
@@ -62,3 +72,9 @@ def current_communicator() -> Communicator:
     current = _current.get()
     assert current is not None, "another rank was asked for outside a forward pass of ours"
     return current[1]
+
+
+def current_adapters() -> AdapterRows | None:
+    """Return the adapters of the running forward pass's rows; None = no row has any."""
+    current = _current.get()
+    return None if current is None else current[2]

@@ -26,6 +26,7 @@ class PackedInput:
     positions: Ints  # [T]
     query_starts: Ints  # [N + 1]
     groups: tuple[AttentionMetadata, ...]  # one for each layer group
+    lora_slots: Ints | None = None  # [T] where each row's adapter lies, -1 = it has none; None = no row has one
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,10 @@ class InputBatch:
             )
             for table, window in zip(self._tables, self._windows, strict=True)
         )
-        return PackedInput(batch_rows, self._token_ids[row_of, positions], positions, spans.query_starts, groups)
+        slots = batch_rows.lora_slots
+        lora_slots = None if slots is None else np.repeat(slots, np.diff(spans.query_starts))
+        tokens = self._token_ids[row_of, positions]
+        return PackedInput(batch_rows, tokens, positions, spans.query_starts, groups, lora_slots)
 
     def _line_up(self, request_ids: list[str]) -> BatchRows:
         last, before = self._lineups

@@ -15,6 +15,8 @@ from dormouse_worker.common.ipc import ModelInfo
 from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.files.model_files import check_model_files
+from dormouse_worker.model.adapters.attach import adapt_lean, adapt_modules, make_adapters
+from dormouse_worker.model.adapters.store import AdapterStore
 from dormouse_worker.model.architecture import check_architecture, check_forward, check_known, find_position_limit
 from dormouse_worker.model.attention.choose import AUTO
 from dormouse_worker.model.attention.hook import DiscoveryContext
@@ -33,6 +35,7 @@ from dormouse_worker.model.lean.native import NativeDecoder, build_native
 from dormouse_worker.model.parallel.communicator import Alone
 from dormouse_worker.model.parallel.shards import Vocabulary
 from dormouse_worker.model.parallel.stages import own_layers, send_stage
+from dormouse_worker.model.sleep import SleepPart
 from dormouse_worker.model.weights.loading import LoadedWeights, load_weights
 from dormouse_worker.model.weights.source import LoadReport
 from dormouse_worker.model.weights.store import WeightStore
@@ -57,6 +60,7 @@ class LoadedModel:
     attention_shapes: tuple[AttentionShape, ...]  # what its layers ask of a backend
     layout: Layout  # which part of the model it is
     num_parameters: int  # of the whole model
+    adapters: AdapterStore | None = None  # the memory of LoRA adapters; None = there are none
 
     @property
     def weights_bytes(self) -> int:
@@ -83,6 +87,17 @@ class LoadedModel:
             return send_stage(self.module, arguments)[0, :0]
         logits: torch.Tensor = self.module(**arguments, logits_to_keep=rows).logits[0]
         return logits
+
+    @property
+    def sleep_parts(self) -> tuple[SleepPart, ...]:
+        """Return what sleeps with the tag of the weights, in the order in which it wakes."""
+        return (self.weights,) if self.adapters is None else (self.weights, self.adapters)
+
+    def close(self) -> None:
+        """Give the memory back; the model must not be used any more."""
+        self.weights.close()
+        if self.adapters is not None:
+            self.adapters.close()
 
     def for_profile(self) -> LoadedModel:
         """Return a model whose passes take as much memory: of our kernels' pass fewer layers, any other as it is."""
@@ -143,12 +158,15 @@ def _complete(
     if layout.pipeline > 1:  # all stages share one set of tables, whatever windows the layers of each have
         windows = ()
     lean = _choose_lean(module, discovered, settings, layout)
+    adapters = make_adapters(module, settings, device)
+    if adapters is not None:
+        lean = adapt_lean(lean, adapters) if isinstance(lean, LeanDecoder) else adapt_modules(lean, module, adapters)
     if isinstance(lean, Unfit):
         native: NativeDecoder | Unfit = lean
     elif device.has_copy_engine:  # a pass over arriving weights is the decoder's: all passes must have the same bits
         native = Unfit("weights arrive while it computes")
     else:
-        native = build_native(lean, specs, load_kernels())
+        native = build_native(lean, specs, load_kernels(), adapters)
     if settings.compile_sizes:
         lean = _compile(lean, native, settings)
     return LoadedModel(
@@ -164,6 +182,7 @@ def _complete(
         attention_shapes=discovered.shapes(settings.block_size),
         layout=layout,
         num_parameters=weights.num_parameters,
+        adapters=adapters,
     )
 
 

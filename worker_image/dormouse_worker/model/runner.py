@@ -118,6 +118,7 @@ class ModelRunner:
 
     def _begin(self, batch: Batch) -> Callable[[], ModelOutput]:
         self._make_way(batch)
+        self._take_adapters(batch)
         self._input.update(batch)
         if batch.swap_out or batch.swap_in:
             self._move(batch)
@@ -135,6 +136,11 @@ class ModelRunner:
             return self._promised.promise(wanted.batch_rows, *choose_on_device(logits, wanted.batch_rows))
         self._late.append(self._promise_some(self._promised, wanted, logits, wait_for_masks))
         return self._late[-1]
+
+    def _take_adapters(self, batch: Batch) -> None:
+        for slot, digest in batch.lora_moves:
+            assert self._model.adapters is not None, "the scheduler has no slots where there are none"
+            self._model.adapters.put(slot, digest)
 
     def _make_way(self, batch: Batch) -> None:
         """Finish with passes before where this one goes on from tokens that were not promised."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import CFUNCTYPE, POINTER, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
 
-VERSION = 6
+VERSION = 7
 FLOAT32, BFLOAT16 = 0, 1
 LATE = 1
 UNORDERED = -3  # what a forward pass answers to rows that do not ascend
@@ -34,6 +34,7 @@ class Batch(ctypes.Structure):
         ("hidden", c_void_p),
         ("logits", c_void_p),
         ("workspace", c_void_p),
+        ("lora_slots", c_void_p),
     )
 
 
@@ -67,6 +68,12 @@ class Linear(ctypes.Structure):
     _fields_ = (("weight", c_void_p), ("bias", c_void_p))
 
 
+class Lora(ctypes.Structure):
+    """What adapters have for one map; nothing = null."""
+
+    _fields_ = (("a", c_void_p), ("b", c_void_p), ("starts", c_int64 * 4), ("num_parts", c_int64))
+
+
 class Norm(ctypes.Structure):
     """A root-mean-square norm; none = null."""
 
@@ -87,6 +94,10 @@ class Layer(ctypes.Structure):
         ("output", Linear),
         ("gate_up", Linear),
         ("down", Linear),
+        ("qkv_lora", Lora),
+        ("output_lora", Lora),
+        ("gate_up_lora", Lora),
+        ("down_lora", Lora),
     )
 
 
@@ -110,6 +121,9 @@ class Model(ctypes.Structure):
         ("norm", Norm),
         ("head", Linear),
         ("layers", POINTER(Layer)),
+        ("lora_slot_bytes", c_int64),
+        ("lora_rank", c_int64),
+        ("lora_ranks", c_void_p),
     )
 
 

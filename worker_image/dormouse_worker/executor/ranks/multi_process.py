@@ -15,8 +15,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from dormouse_worker.common.adapters import AdapterInfo, AdapterList
 from dormouse_worker.common.commands import LIGHTEST, TAGS
-from dormouse_worker.common.errors import Damaged, GroupBroken, InsufficientMemory, RanksDisagree
+from dormouse_worker.common.errors import (
+    Damaged,
+    GroupBroken,
+    InsufficientMemory,
+    InvalidSettings,
+    RanksDisagree,
+)
 from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.group import GroupPlace
 from dormouse_worker.common.ipc import MadeTokenizer, MemoryReport, ModelInfo, RankStatus
@@ -199,6 +206,18 @@ class MultiProcessExecutor:
         left = asleep - set(tags)
         self._asleep = (level if left else 0), left
         return agreement.group_wake(self._values(replies, WakeReport).values())
+
+    def add_lora(self, path: str, digest: str = "") -> AdapterInfo:
+        """See `Executor`. A group has none."""
+        del digest
+        raise InvalidSettings(f"{path}: adapters are computed by one rank alone, and this group has several")
+
+    def remove_lora(self, digest: str) -> None:
+        """See `Executor`. There are none."""
+
+    def list_loras(self) -> AdapterList:
+        """See `Executor`. There are none."""
+        return AdapterList([])
 
     def save_sharded_state(self, directory: str) -> None:
         """See `Executor`. Every rank writes its own file."""

@@ -25,14 +25,14 @@ class Allocation:
         device: Device,
         spec: CacheSpec,
         block_counts: tuple[int, int],
-        weights: SleepPart,
+        weights: Sequence[SleepPart],
         make_runner: Callable[[KVCache, KVCache], ModelRunner],
         *,
         prefaults: bool = False,
     ) -> None:
         """Allocate the agreed (device, host) blocks. Raises what `CacheStore` and `make_runner` raise; nothing is held.
 
-        The weights sleep and wake with the rest, but stay their owner's.
+        The weights, in one or several parts, sleep and wake with the rest, but stay their owner's.
         """
         num_gpu_blocks, num_cpu_blocks = block_counts
         self._make_runner = make_runner
@@ -50,7 +50,7 @@ class Allocation:
             self._start_runner()
             undo.pop_all()
         self._has_slept = False  # the cache's memory went, and what a wake brought back is not complete yet
-        self._cycle = SleepCycle([weights, *self._stores], device.memory.promised)
+        self._cycle = SleepCycle([*weights, *self._stores], device.memory.promised)
 
     def __repr__(self) -> str:
         return f"Allocation({self._runner!r}, {self._cycle!r})"

@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from dormouse_worker.common.errors import Damaged
+from dormouse_worker.common.adapters import AdapterInfo, AdapterList
+from dormouse_worker.common.errors import Damaged, InvalidSettings
 from dormouse_worker.common.grammar import Grammar, GrammarRefused
 from dormouse_worker.common.ipc import MemoryReport, ModelInfo
 from dormouse_worker.common.settings import EngineSettings
@@ -111,6 +112,19 @@ class WorkerBase(ABC):
         One that verifies by computing together with the other ranks must not do so here: not all of them take part.
         """
         self.wake_up(tags)
+
+    def add_lora(self, path: str, digest: str = "") -> AdapterInfo:
+        """See `Executor.add_lora`."""
+        del digest
+        raise InvalidSettings(f"{path}: {type(self).__name__} computes with no adapters")
+
+    def remove_lora(self, digest: str) -> None:
+        """See `Executor.remove_lora`."""
+        del digest  # there are none
+
+    def list_loras(self) -> AdapterList:
+        """See `Executor.list_loras`."""
+        return AdapterList([])
 
     @abstractmethod
     def save_sharded_state(self, directory: str) -> None:

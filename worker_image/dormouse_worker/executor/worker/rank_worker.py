@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from dormouse_worker.common.adapters import AdapterInfo, AdapterList
 from dormouse_worker.common.errors import Damaged
 from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.host import Host, freeze_garbage_collector, thaw_garbage_collector
@@ -157,7 +158,7 @@ class RankWorker(WorkerBase):
         try:
             with RankBarrier(self._group(), "initialize_cache") as meeting, memory_errors(what):
                 self._allocation = Allocation(
-                    self.device, spec, counts, model.weights, self._make_runner, prefaults=prefaults
+                    self.device, spec, counts, model.sleep_parts, self._make_runner, prefaults=prefaults
                 )
                 cache, backend = self._allocation.cache, self._attention()
                 if self._recorder.record(model, cache, backend, meter=self.meter, communicator=self._group()):
@@ -217,6 +218,23 @@ class RankWorker(WorkerBase):
             self.shutdown()
             raise
 
+    def add_lora(self, path: str, digest: str = "") -> AdapterInfo:
+        """See `Executor.add_lora`."""
+        adapters = self._loaded().adapters
+        if adapters is None or type(self).execute_model is not RankWorker.execute_model:
+            return super().add_lora(path, digest)
+        return adapters.add(Path(path), digest)
+
+    def remove_lora(self, digest: str) -> None:
+        """See `Executor.remove_lora`."""
+        if (adapters := self._loaded().adapters) is not None:
+            adapters.remove(digest)
+
+    def list_loras(self) -> AdapterList:
+        """See `Executor.list_loras`."""
+        adapters = self._loaded().adapters
+        return AdapterList([]) if adapters is None else AdapterList([*adapters.infos.values()], adapters.lost)
+
     def save_sharded_state(self, directory: str) -> None:
         """See `WorkerBase`."""
         weights, model_path = self._loaded().weights, self.settings.model_path
@@ -236,7 +254,7 @@ class RankWorker(WorkerBase):
             self.communicator.close()
         self._free_cache()
         if self._model is not None:
-            self._model.weights.close()
+            self._model.close()
         self._model = self._golden = None
         if self._grammars is not None:
             self._grammars.close()

@@ -17,9 +17,11 @@ from dormouse_api.v1 import worker_control_pb2_grpc as rpc
 from dormouse_worker.common import commands
 from dormouse_worker.common.commands import LEVELS, STANDBY_LEVEL, TAGS, Command, Sleep
 from dormouse_worker.common.ipc import State
+from dormouse_worker.front.api.adapters import read_wanted, to_adapter, to_adapters
 from dormouse_worker.front.api.answers import answered
 from dormouse_worker.front.api.grants import read_grant, read_slot_epoch
 from dormouse_worker.front.api.wire import to_report
+from dormouse_worker.front.engine.adapters import Adapters
 from dormouse_worker.front.engine.command_queue import CommandQueue
 from dormouse_worker.front.engine.health import check_health
 from dormouse_worker.front.engine.refusals import precondition, require
@@ -36,7 +38,10 @@ WATCH_INTERVAL_S = 0.02  # at most so often a watcher hears something
 class ControlService(rpc.WorkerControlServicer):
     """One worker's control calls: reads the request, checks the epoch, leaves the rest to those who own it."""
 
-    def __init__(self, worker: Worker, turns: CommandQueue, conductor: SleepConductor, swap: EngineSwap) -> None:
+    def __init__(
+        self, worker: Worker, turns: CommandQueue, conductor: SleepConductor, swap: EngineSwap, adapters: Adapters
+    ) -> None:
+        self._adapters = adapters
         self._worker = worker
         self._turns = turns
         self._conductor = conductor
@@ -186,6 +191,34 @@ class ControlService(rpc.WorkerControlServicer):
         del context  # the command runs to its end, whoever hangs up
         self._worker.take_epoch(request.epoch)
         return pb.StopProfileResponse(path=str(await self._run(commands.StopProfile())))
+
+    @answered
+    async def AddLora(self, request: pb.AddLoraRequest, context: Context) -> pb.LoraAdapter:
+        """Let a name mean an adapter."""
+        del context  # the command runs to its end, whoever hangs up
+        self._worker.take_epoch(request.epoch)
+        return to_adapter(await self._adapters.add(read_wanted(request)))
+
+    @answered
+    async def RemoveLora(self, request: pb.RemoveLoraRequest, context: Context) -> pb.RemoveLoraResponse:
+        """Let a name mean nothing."""
+        del context  # the command runs to its end, whoever hangs up
+        self._worker.take_epoch(request.epoch)
+        await self._adapters.remove(request.name)
+        return pb.RemoveLoraResponse()
+
+    @answered
+    async def PinLora(self, request: pb.PinLoraRequest, context: Context) -> pb.LoraAdapter:
+        """Let an adapter keep its slot, or no longer."""
+        del context  # the command runs to its end, whoever hangs up
+        self._worker.take_epoch(request.epoch)
+        return to_adapter(await self._adapters.pin(request.name, is_pinned=request.pinned))
+
+    @answered
+    async def ListLoras(self, request: pb.ListLorasRequest, context: Context) -> pb.ListLorasResponse:
+        """Return the adapters that were asked for."""
+        del request, context  # the answer depends on neither
+        return to_adapters(self._worker.adapters, self._worker.served.edition.engine)
 
     @answered
     async def CheckHealth(self, request: pb.CheckHealthRequest, context: Context) -> pb.CheckHealthResponse:

@@ -94,7 +94,11 @@ class InferenceService(rpc.InferenceServicer):
     async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:
         """Describe the model."""
         del context  # whoever calls gets the same answer
-        return self._known_model(request.model).describe(self._worker.board.engine)
+        model = self._known_model(request.model)
+        described = model.describe(self._worker.board.engine)
+        chosen = self._worker.adapters.choose(request.model, model.names)
+        described.adapter, described.adapter_digest = chosen.adapter, chosen.digest
+        return described
 
     async def WatchLoad(self, request: pb.WatchLoadRequest, context: Context) -> AsyncIterator[pb.Load]:
         """Stream the load; ends when the worker does. That the worker opens or drains is told at once."""
@@ -115,9 +119,8 @@ class InferenceService(rpc.InferenceServicer):
         if isinstance(model, WorkerError):
             self._worker.check_admission()
             raise CallError(grpc.StatusCode.UNAVAILABLE, "the model's files cannot be read")
-        if name and name not in model.names:
-            known = ", ".join(model.names)
-            raise CallError(grpc.StatusCode.NOT_FOUND, f"model is {name!r}; this worker knows: {known}")
+        if not self._worker.adapters.get(name):  # whose text is the base's, loaded or not
+            self._worker.adapters.choose(name, model.names)
         return model.as_told(self._worker.board.engine)
 
     @property

@@ -25,6 +25,11 @@ COMMAND_CODES = {
     "InsufficientMemory": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "StorageFull": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "ModelChanged": grpc.StatusCode.FAILED_PRECONDITION,
+    "InvalidSettings": grpc.StatusCode.FAILED_PRECONDITION,
+    "AdapterNotFound": grpc.StatusCode.NOT_FOUND,
+    "AdapterInvalid": grpc.StatusCode.INVALID_ARGUMENT,
+    "PickleRefused": grpc.StatusCode.INVALID_ARGUMENT,
+    "AdapterLimit": grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 
 

@@ -32,6 +32,7 @@ FIXED: Mapping[str, str] = MappingProxyType(
         "device_grants": "--device-grants",
         "enable_reflection": "--enable-reflection",
         "profiler_dir": "--profiler-dir",
+        "lora_modules": "--lora-modules",
         "log_level": "--log-level",
         "place": "--master-port",  # and the other flags of a group: the values that are told name them all
     }

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dormouse_worker.engine.validation import QUALIFIED_NAME
+from dormouse_worker.front.engine.adapter_board import NAME
 
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)(Ki|Mi|Gi|Ti|)")
 _FACTORS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
@@ -108,6 +109,16 @@ def name(text: str) -> str:
     if not text or not text.isprintable():
         raise argparse.ArgumentTypeError(f"{text!r} is no name; at least one printable character is needed")
     return text
+
+
+def lora_module(text: str) -> tuple[str, str]:
+    """Return an adapter's name and the absolute path of its directory."""
+    adapter, _, path = text.partition("=")
+    if not NAME.fullmatch(adapter) or not path:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no adapter; write NAME=PATH, the name of letters, digits and . _ : / -"
+        )
+    return adapter, str(Path(path).absolute())
 
 
 def qualified_name(unset: str) -> Callable[[str], str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -40,6 +41,31 @@ def add_engine_flags(group: argparse._ArgumentGroup) -> None:
     add_knobs(group, "kv_cache_memory_bytes", "prefault_kv_cache", "block_size", "swap_space_bytes")
     add_knobs(group, "enable_prefix_caching", "keep_host_copy", "keep_prefix_cache", "cuda_graphs", "compile_sizes")
     add_knobs(group, "async_scheduling", "threads")
+    add_lora_flags(group)
+
+
+def add_lora_flags(group: argparse._ArgumentGroup) -> None:
+    """Add what concerns LoRA adapters."""
+    add_knobs(group, "enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras")
+    group.add_argument(
+        "--lora-modules",
+        action="extend",
+        nargs="+",
+        metavar="NAME=PATH",
+        type=flag_types.lora_module,
+        help="adapters that are there from the start: the name that requests use, and the directory",
+    )
+
+
+def check_lora_flags(parser: argparse.ArgumentParser, flags: argparse.Namespace) -> None:
+    """End like any bad flag does where adapters are named and none can be, or one name means two."""
+    names = [name for name, _ in flags.lora_modules or ()]
+    if names and not flags.enable_lora:
+        parser.error("argument --lora-modules: needs --enable-lora")
+    if double := next((name for name in names if names.count(name) > 1), None):
+        parser.error(f"argument --lora-modules: {double!r} is there more than once; each adapter has a name of its own")
+    if taken := set(names) & {*(flags.served_model_name or ()), Path(flags.model).name}:
+        parser.error(f"argument --lora-modules: {min(taken)!r} is the base model's name")
 
 
 def add_knobs(group: argparse._ArgumentGroup, *names: str, **options: Any) -> None:

@@ -17,7 +17,7 @@ from dormouse_worker.front.flags import flag_types
 from dormouse_worker.front.flags.developer import add_developer_flags
 from dormouse_worker.front.flags.engine import add_engine_care_flags, add_grant_flags, check_grant_flags
 from dormouse_worker.front.flags.group import add_group_flags, check_group_flags, place_of_flags
-from dormouse_worker.front.flags.model import add_engine_flags, add_model_flags, engine_settings
+from dormouse_worker.front.flags.model import add_engine_flags, add_model_flags, check_lora_flags, engine_settings
 
 EPILOG = """
 Sizes are bytes, or a number with Ki, Mi, Gi or Ti.
@@ -66,6 +66,7 @@ class FrontSettings:
     operator_key: str  # public: checks the operator's tickets; "" = nobody is the operator
     gateway_key: str  # the same of gateways
     place: GroupPlace = field(default_factory=GroupPlace)  # in its group; one pod that is all there is leads itself
+    lora_modules: tuple[tuple[str, str], ...] = ()  # names and absolute paths of adapters that are there from the start
     mutual_tls_dir: str = ""  # tls.crt, tls.key and ca.crt; "" = both gRPC ports are plain
     tracing: TracingSettings = field(default_factory=TracingSettings)  # where spans go; off without an endpoint
 
@@ -108,6 +109,7 @@ def _parse(
     engine = engine_settings(flags)
     check_group_flags(parser, flags)
     check_grant_flags(parser, flags)
+    check_lora_flags(parser, flags)
     front = FrontSettings(
         served_model_names=tuple(flags.served_model_name or (Path(flags.model).name,)),
         host=flags.host,
@@ -137,6 +139,7 @@ def _parse(
         place=place_of_flags(flags),
         mutual_tls_dir=environ.get("DORMOUSE_MUTUAL_TLS_DIR", ""),
         tracing=_tracing(parser, flags, environ),
+        lora_modules=tuple(flags.lora_modules or ()),
     )
     return front, engine
 

@@ -13,6 +13,7 @@ import grpc
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.ipc import Sampling
+from dormouse_worker.front.engine.adapter_board import RETRY_PENDING_S, ChosenModel
 from dormouse_worker.front.requests import validation
 from dormouse_worker.front.requests.answer_parts import read_parsing
 from dormouse_worker.front.requests.binding import bind
@@ -86,6 +87,7 @@ async def begin(worker: Worker, model: Model, request: pb.GenerateRequest, calle
     """Check everything, tokenize, hand the choices to the engine. Raises CallError."""
     arrival_s = worker.clock()
     validation.check_request(request, model.card.vocab_size, from_gateway=caller.is_gateway)
+    _choose_adapter(worker, model, request)
     num_choices = request.sampling_params.n or 1
     worker.check_admission()
     model.check_stops(request.sampling_params.stop)
@@ -118,14 +120,15 @@ async def begin(worker: Worker, model: Model, request: pb.GenerateRequest, calle
     ]
     if resumed is not None and parsers:
         parsers[0].feed(resumed.known_text)
-    facts = Facts(request.request_id or uuid.uuid4().hex, first.seed, prompt, parsers)
+    chosen = _choose_adapter(worker, model, request)  # once more: a name may mean another adapter by now
+    facts = Facts(request.request_id or uuid.uuid4().hex, first.seed, prompt, parsers, chosen)
     generation = Generation(worker, facts, streams, bell)
     if resumed is not None:
         streams[0].begin_with(resumed)
     if streams[0].is_finished:
         worker.metrics.on_end(streams[0], streams[0].finish_reason or "stop")
     else:
-        order = Order(prompt, list(request.resume.output_token_ids), request.priority, caller.cache_salt)
+        order = Order(prompt, list(request.resume.output_token_ids), request.priority, caller.cache_salt, chosen.digest)
         generation.open(order, samplings, caller.time_limit)
     return generation
 
@@ -133,6 +136,19 @@ async def begin(worker: Worker, model: Model, request: pb.GenerateRequest, calle
 def _check_admission(worker: Worker, num_requests: int) -> None:
     worker.check_admission()
     worker.requests.check_room(num_requests)
+
+
+def _choose_adapter(worker: Worker, model: Model, request: pb.GenerateRequest) -> ChosenModel:
+    """Return which adapter answers. Raises CallError, UNAVAILABLE where it is not the one that began the answer."""
+    chosen = worker.adapters.choose(request.model, model.names)
+    if request.HasField("resume") and request.resume.adapter_digest != chosen.digest:
+        began = request.resume.adapter_digest or "the base model alone"
+        raise CallError(
+            grpc.StatusCode.UNAVAILABLE,
+            f"{request.model} is the adapter with the digest {chosen.digest or 'none'} here; {began} began this answer",
+            RETRY_PENDING_S,
+        )
+    return chosen
 
 
 def _max_model_len(worker: Worker, model: Model) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.front.answers.parser import AnswerParser
 from dormouse_worker.front.api.wire import to_position_logprobs, to_response, to_timings
+from dormouse_worker.front.engine.adapter_board import BASE, ChosenModel
 from dormouse_worker.front.requests.answer_parts import parts_of
 from dormouse_worker.front.requests.streams import OutputStream, Piece
 
@@ -20,6 +21,7 @@ class Facts:
     seed: int
     prompt_token_ids: Sequence[int]
     parsers: Sequence[AnswerParser] = ()  # one for each choice; none = nothing is told apart
+    chosen: ChosenModel = BASE
 
 
 class Reply:
@@ -47,6 +49,7 @@ class Reply:
             response.choice_index = stream.choice_index
         if self._is_first:
             response.seed, response.request_id, self._is_first = self._facts.seed, self._facts.request_id, False
+            response.adapter_digest = self._facts.chosen.digest
         if self._facts.parsers:
             response.parsed = True
             response.parts.extend(parts_of(self._facts.parsers[stream.choice_index], piece))

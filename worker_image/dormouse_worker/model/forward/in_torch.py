@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from dormouse_worker.model.adapters.rows import AdapterRows
 from dormouse_worker.model.attention.hook import PagedContext
 from dormouse_worker.model.attention.interface import AttentionBackend, AttentionPlan, Ints
 from dormouse_worker.model.context import forward_context
@@ -31,10 +32,15 @@ class TorchForward:
     scratch: Scratch = field(default_factory=Scratch)
 
     def __call__(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor, plans: Sequence[AttentionPlan]
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        rows: torch.Tensor,
+        plans: Sequence[AttentionPlan],
+        adapters: AdapterRows | None = None,
     ) -> torch.Tensor:
         """See `graphs.Forward`."""
-        with forward_context(PagedContext(self.cache, plans, self.scratch), self.communicator):
+        with forward_context(PagedContext(self.cache, plans, self.scratch), self.communicator, adapters):
             return self.model.compute_logits(token_ids, positions, rows)
 
 
@@ -65,8 +71,8 @@ class GraphPath:
         return f"GraphPath({self._graphs!r})"
 
     def fits(self, packed: PackedInput, rows: Ints) -> bool:
-        """See `ForwardPath`. A graph waits for no weights."""
-        return not self._model.weights.is_arriving and self._graphs.fits(packed, rows)
+        """See `ForwardPath`. A graph waits for no weights, and knows of no adapters."""
+        return packed.lora_slots is None and not self._model.weights.is_arriving and self._graphs.fits(packed, rows)
 
     @torch.inference_mode()
     def compute(self, packed: PackedInput, rows: Ints) -> torch.Tensor:
@@ -97,4 +103,6 @@ class EagerPath:
         device = self._forward.model.device
         token_ids, positions = self._inputs.bring(packed)
         plans = [self._backend.plan(group, device) for group in packed.groups]
-        return self._forward(token_ids, positions, to_device(rows, device), plans)
+        slots = packed.lora_slots
+        adapters = None if slots is None else AdapterRows(slots, rows, device)
+        return self._forward(token_ids, positions, to_device(rows, device), plans, adapters)

@@ -31,4 +31,5 @@ class NativePath:
         beside = self._beside
         plans = [self._backend.plan(group, beside.model.device) for group in packed.groups]
         context = PagedContext(beside.cache, plans, beside.scratch)
-        return self._decoder.forward(packed.token_ids, packed.positions, rows, context, beside.communicator)
+        batch = packed.token_ids, packed.positions, rows
+        return self._decoder.forward(*batch, context, beside.communicator, packed.lora_slots)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from dormouse_worker.model.context import AttentionCall, current_communicator, current_context
+from dormouse_worker.model.adapters.rows import Lora
+from dormouse_worker.model.context import AttentionCall, current_adapters, current_communicator, current_context
 from dormouse_worker.model.parallel.communicator import Communicator
 from dormouse_worker.model.parallel.layers import gather_logits, locate_tokens, merge_embedded, row_linear
 from dormouse_worker.model.parallel.shards import Vocabulary
@@ -27,14 +28,19 @@ class Linear:
 
     weight: torch.Tensor
     bias: torch.Tensor | None
+    lora: Lora | None = None  # what adapters have for it; None = none can
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """Return [T, out] for [T, in]."""
-        return functional.linear(rows, self.weight, self.bias)
+        return self._adapted(functional.linear(rows, self.weight, self.bias), rows)
 
     def reduced(self, rows: torch.Tensor, group: Communicator) -> torch.Tensor:
         """Return [T, out] where this rank has some columns of [T, in], the others the rest."""
-        return row_linear(rows, self.weight, self.bias, group)
+        return self._adapted(row_linear(rows, self.weight, self.bias, group), rows)
+
+    def _adapted(self, out: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        adapters = None if self.lora is None else current_adapters()
+        return out if adapters is None or self.lora is None else adapters.add(out, rows, self.lora)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +172,7 @@ class LeanDecoder:
 
         Where another stage computes the logits, the hidden states are sent to the next one, and it is [0, hidden size].
         """
-        context, group = current_context(), current_communicator()
+        context, group, adapters = current_context(), current_communicator(), current_adapters()
         hidden = self._begin(token_ids, group)
         angles = self.rotary.angles(positions, hidden.dtype)
         for layer in self.layers:
@@ -174,6 +180,8 @@ class LeanDecoder:
             attended = context.attend(layer.attention.call, *heads).reshape(len(hidden), -1)
             if self.head is not None and layer is self.layers[-1]:  # its keys and values are stored: the other rows
                 attended, hidden = attended[rows], hidden[rows]  # have done their part
+                if adapters is not None:
+                    adapters.keep_wanted()
             hidden = self.parts.finish(layer, hidden, attended, group)
         return self._end(hidden, group)
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from ctypes import Array
+from ctypes import Array, c_int64
 from dataclasses import dataclass, replace
 
 import torch
 
+from dormouse_worker.model.adapters.store import AdapterStore
 from dormouse_worker.model.attention.hook import PagedContext
 from dormouse_worker.model.attention.interface import Ints
 from dormouse_worker.model.attention.native import MAX_HEAD_SIZE, TYPES, NativePlan, describe_attention
@@ -28,6 +29,8 @@ from dormouse_worker.model.parallel.shards import Vocabulary
 from dormouse_worker.model.scratch import Floats, address_of
 from dormouse_worker.native import abi
 from dormouse_worker.native.library import Kernels, Missing
+
+MAX_STARTS = 4  # of `abi.Lora`
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +48,10 @@ class _Bound:
 class NativeDecoder:
     """Computes what `decoder.forward` does. Sums, residual stream and logits are float32 for any weights."""
 
-    def __init__(self, decoder: LeanDecoder, kernels: Kernels) -> None:
+    def __init__(self, decoder: LeanDecoder, kernels: Kernels, adapters: AdapterStore | None = None) -> None:
+        """`adapters` are those whose slots the decoder's maps know."""
         self._decoder = decoder
+        self._adapters = adapters
         self._kernels = kernels
         self._bound: _Bound | None = None
 
@@ -66,14 +71,22 @@ class NativeDecoder:
         """
         *others, last = self._decoder.layers
         kinds = {layer.attention.call.window: layer for layer in others}
-        return NativeDecoder(replace(self._decoder, layers=(*kinds.values(), last)), self._kernels)
+        return NativeDecoder(replace(self._decoder, layers=(*kinds.values(), last)), self._kernels, self._adapters)
 
     def forward(
-        self, token_ids: Ints, positions: Ints, rows: Ints, context: PagedContext, group: Communicator = ALONE
+        self,
+        token_ids: Ints,
+        positions: Ints,
+        rows: Ints,
+        context: PagedContext,
+        group: Communicator = ALONE,
+        lora_slots: Ints | None = None,
     ) -> Floats:
         """Return logits, [len(rows), V], of a packed batch [T] within a context that fits; alone, no torch on the way.
 
         Rows are in their order, none twice: the last layer computes nothing but keys and values of others.
+        `lora_slots` [T]: where each row's adapter lies, -1 = it has none.
+
         They hold until the next pass with the context's scratch. Where another stage computes them, the hidden states
         are sent to the next one, in float32, and it is [len(rows), 0]. Raises RankLost.
         """
@@ -92,6 +105,7 @@ class NativeDecoder:
         hidden = self._receive(len(token_ids), group)
         batch.hidden = None if hidden is None else hidden.data_ptr()
         batch.logits = address_of(scratch.logits)
+        batch.lora_slots = None if lora_slots is None else address_of(lora_slots)
         batch.workspace = scratch.workspace_address
         with _recorded(), bound.exchange.between(group):
             self._kernels.forward(bound.model, batch)
@@ -118,6 +132,7 @@ class NativeDecoder:
             layers = (abi.Layer * len(described))(*described)
             groups, exchange = (abi.Group * len(cache.spec.groups))(), Exchange()
             model = _model(self._decoder, layers, exchange)
+            _add_adapters(model, self._adapters)
             self._bound = _Bound(weakref.ref(cache), model, layers, exchange, abi.Batch(groups=groups), groups)
         return self._bound
 
@@ -129,13 +144,16 @@ def _recorded() -> AbstractContextManager[object]:
 
 
 def build_native(
-    decoder: LeanDecoder, layers: tuple[LayerSpec, ...], kernels: Kernels | Missing
+    decoder: LeanDecoder,
+    layers: tuple[LayerSpec, ...],
+    kernels: Kernels | Missing,
+    adapters: AdapterStore | None = None,
 ) -> NativeDecoder | Unfit:
     """Return who computes the decoder's passes with our kernels, or why nobody does."""
     if isinstance(kernels, Missing):
         return Unfit(kernels.reason)
     reason = next(_misfits(decoder, layers), None)
-    return NativeDecoder(decoder, kernels) if reason is None else Unfit(reason)
+    return NativeDecoder(decoder, kernels, adapters) if reason is None else Unfit(reason)
 
 
 def _misfits(decoder: LeanDecoder, layers: tuple[LayerSpec, ...]) -> Iterator[str]:
@@ -208,6 +226,10 @@ def _layer(layer: Layer, cache: KVCache, *, leads: bool) -> abi.Layer:
         output=_linear(attention.output, has_bias=leads),
         gate_up=_linear(mlp.gate_up),
         down=_linear(mlp.down, has_bias=leads),
+        qkv_lora=_lora(attention.qkv),
+        output_lora=_lora(attention.output),
+        gate_up_lora=_lora(mlp.gate_up),
+        down_lora=_lora(mlp.down),
     )
 
 
@@ -216,6 +238,19 @@ def _linear(linear: Linear | None, *, has_bias: bool = True) -> abi.Linear:
         return abi.Linear(None, None)
     bias = linear.bias if has_bias else None
     return abi.Linear(linear.weight.data_ptr(), None if bias is None else bias.data_ptr())
+
+
+def _lora(linear: Linear) -> abi.Lora:
+    if (lora := linear.lora) is None:
+        return abi.Lora()
+    starts = (c_int64 * MAX_STARTS)(*lora.starts)
+    return abi.Lora(lora.a[0].data_ptr(), lora.b[0].data_ptr(), starts, len(lora.starts) - 1)
+
+
+def _add_adapters(model: abi.Model, adapters: AdapterStore | None) -> None:
+    if adapters is not None:
+        model.lora_slot_bytes, model.lora_rank = adapters.layout.slot_bytes, adapters.layout.rank
+        model.lora_ranks = address_of(adapters.ranks)
 
 
 def _norm(norm: RMSNorm | None) -> abi.Norm:

@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-#define DM_VERSION 6
+#define DM_VERSION 7
 
 enum DmType : int64_t { DM_FLOAT32 = 0, DM_BFLOAT16 = 1 };
 
@@ -24,6 +24,7 @@ struct DmBatch {
   float *hidden;     // [T][H] what the stage before sent, or the next one gets; null = the model is whole
   float *logits;     // [num_rows][num_logits]
   char *workspace;   // at least dm_workspace_bytes, aligned to 64
+  const int64_t *lora_slots;  // [T] where each row's adapter lies, -1 = it has none; null = nobody has one
 };
 
 // How one layer attends; pools are [slots][Hkv][size].
@@ -46,6 +47,14 @@ struct DmLinear {
   const void *bias;    // [rows], or null
 };
 
+// What adapters have for one map, or for several that are joined: in each slot the same. null = nothing.
+struct DmLora {
+  const void *a;      // [parts][lora_rank][columns] in the first slot
+  const void *b;      // [lora_rank][outputs of all parts] in the first slot
+  int64_t starts[4];  // where the outputs of each part begin; behind the last one, their number
+  int64_t num_parts;
+};
+
 struct DmNorm {
   const void *weight;  // null = none
   double eps;
@@ -56,6 +65,7 @@ struct DmLayer {
   int64_t group;
   DmNorm input_norm, query_norm, key_norm, mlp_norm;
   DmLinear qkv, output, gate_up, down;
+  DmLora qkv_lora, output_lora, gate_up_lora, down_lora;
 };
 
 // Adds up `count` numbers over the ranks of a stage, in place. Returns whether all came: 0 = a rank is lost.
@@ -75,6 +85,9 @@ struct DmModel {
   DmNorm norm;
   DmLinear head;  // null = another stage's
   const DmLayer *layers;
+  int64_t lora_slot_bytes;    // from slot to slot
+  int64_t lora_rank;          // the most that an adapter's rank may be, in fours; 0 = there are no adapters
+  const int64_t *lora_ranks;  // [slots] up to which rank there is something, in fours
 };
 
 // How one row chooses its token.

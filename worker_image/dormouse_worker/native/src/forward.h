@@ -22,6 +22,8 @@ struct Space {
   A *query;         // [T][Hq][D] rotated
   A *attended;      // [T][Hq][D]
   A *activated;     // [T][I]
+  float *low;       // [T][parts][rank] what adapters make of a map's rows
+  int64_t *slots;   // [T] of the wanted rows' adapters
   A *packed = 0;    // a product's rows, where there are many
   int64_t num_bytes;
 
@@ -38,6 +40,8 @@ struct Space {
     take(query, at, tokens * a.num_heads * size);
     take(attended, at, tokens * a.num_heads * size);
     take(activated, at, tokens * m.intermediate_size);
+    take(low, at, tokens * MAX_PARTS * m.lora_rank);
+    take(slots, at, m.lora_rank ? tokens : 0);
     int64_t widest = at_least(at_least(m.hidden_size, m.intermediate_size), a.num_heads * a.value_size);
     if (PACKS) take(packed, at, tokens / LANES * packed_size<A>(widest));
   }
@@ -86,11 +90,11 @@ struct Pass {
       const DmLayer &layer = model.layers[i];
       const DmAttention &a = layer.attention;
       attend(layer, model.head.weight && i == model.num_layers - 1);
-      if (!add(space.attended, layer.output, a.num_heads * a.value_size)) return false;
+      if (!add(space.attended, layer.output, a.num_heads * a.value_size, layer.output_lora)) return false;
       norm(layer.mlp_norm);
       gated_linear<A, W>(pool, space.normed, layer.gate_up, space.activated, batch.num_tokens, model.hidden_size,
-                         model.intermediate_size, space.packed);
-      if (!add(space.activated, layer.down, model.intermediate_size)) return false;
+                         model.intermediate_size, space.packed, deltas(layer.gate_up_lora));
+      if (!add(space.activated, layer.down, model.intermediate_size, layer.down_lora)) return false;
     }
     if (model.head.weight) {
       norm(model.norm);
@@ -102,12 +106,19 @@ struct Pass {
 
   // Adds what all ranks of the stage make of their columns. One of them adds its part to what is there, the others
   // put theirs in its place.
-  bool add(const A *in, const DmLinear &map, int64_t columns) {
+  bool add(const A *in, const DmLinear &map, int64_t columns, const DmLora &lora) {
+    int64_t rows = batch.num_tokens, size = model.hidden_size;
     if (model.leads)
-      linear<true, A, W>(pool, in, map, space.hidden, batch.num_tokens, columns, model.hidden_size, space.packed);
+      linear<true, A, W>(pool, in, map, space.hidden, rows, columns, size, space.packed, deltas(lora));
     else
-      linear<false, A, W>(pool, in, map, space.hidden, batch.num_tokens, columns, model.hidden_size, space.packed);
+      linear<false, A, W>(pool, in, map, space.hidden, rows, columns, size, space.packed, deltas(lora));
     return sum_up();
+  }
+
+  // What the rows' adapters add to a map of which outputs from the first on are computed.
+  Deltas<A, W> deltas(const DmLora &lora, int64_t first_output = 0) const {
+    if (!batch.lora_slots || !lora.a) return {};
+    return {&lora, batch.lora_slots, model.lora_ranks, model.lora_slot_bytes, model.lora_rank, space.low, first_output};
   }
 
   // Other ranks are waited for without the threads: in tests they are threads of one process and share them.
@@ -168,7 +179,8 @@ struct Pass {
     int64_t begin_at = first * a.key_size, width = count * a.key_size;
     const W *weight = (const W *)layer.qkv.weight, *bias = (const W *)layer.qkv.bias;
     DmLinear map{weight + begin_at * model.hidden_size, bias ? bias + begin_at : nullptr};
-    linear<false, A, W>(pool, space.normed, map, space.heads, batch.num_tokens, model.hidden_size, width, space.packed);
+    linear<false, A, W>(pool, space.normed, map, space.heads, batch.num_tokens, model.hidden_size, width, space.packed,
+                        deltas(layer.qkv_lora, begin_at));
     parallel_stretches(pool, batch.num_tokens, parts(4096, width), [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; t++) {
         float *heads = space.heads + t * width;
@@ -217,6 +229,7 @@ struct Pass {
     for (int64_t r = 0; r < batch.num_rows; r++) {
       int64_t t = batch.rows[r];
       space.positions[r] = batch.positions[t];
+      if (batch.lora_slots) space.slots[r] = batch.lora_slots[t];
       memmove(space.hidden + r * size, space.hidden + t * size, size * sizeof(float));
       memmove(space.normed + r * size, space.normed + t * size, size * sizeof(A));
       memmove(space.cosines + r * half, space.cosines + t * half, half * sizeof(float));
@@ -227,6 +240,7 @@ struct Pass {
       space.starts[s] = r;
     }
     batch.num_tokens = batch.num_rows, batch.positions = space.positions, batch.query_starts = space.starts;
+    if (batch.lora_slots) batch.lora_slots = space.slots;
   }
 };
 

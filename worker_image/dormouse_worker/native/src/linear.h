@@ -1,7 +1,7 @@
 // Linear maps: which weights meet in a group, and what becomes of their products with rows.
 #pragma once
 
-#include "product.h"
+#include "lora.h"
 
 namespace {
 
@@ -28,18 +28,20 @@ struct GatedGroups {
   }
 };
 
-// out [rows][num_outputs] = rows times weights, and the bias; `Adds` adds to what is there.
+// out [rows][num_outputs] = rows times weights, what adapters add, and the bias; `Adds` adds to what is there.
 template <bool ADDS, class A, class W>
 void linear(const DmPool &pool, const A *in, const DmLinear &map, float *out, int64_t rows, int64_t columns,
-            int64_t num_outputs, A *packed) {
+            int64_t num_outputs, A *packed, const Deltas<A, W> &deltas = {}) {
+  deltas.shrink(pool, in, rows, columns);
   PlainGroups<W> plain{(const W *)map.weight, num_outputs, columns};
   const W *bias = (const W *)map.bias;
-  multiply<A, W>(pool, in, rows, columns, plain, packed, [&](int64_t g, int64_t first, int64_t count, const float *from) {
+  multiply<A, W>(pool, in, rows, columns, plain, packed, [&](int64_t g, int64_t first, int64_t count, float *from) {
     int64_t column = g * GROUP, width = at_most(GROUP, num_outputs - column);
     alignas(64) float shift[GROUP] = {};
     for (int64_t j = 0; bias && j < width; j++) shift[j] = value(bias[column + j]);
     float *to = out + first * num_outputs + column;
     for (int64_t r = 0; r < count; r++, from += GROUP, to += num_outputs) {
+      deltas.add(first + r, column, width, from);
       int64_t j = 0;
       for (; j + LANES <= width; j += LANES) {
         floats result = load(from + j) + load(shift + j);
@@ -56,11 +58,12 @@ void linear(const DmPool &pool, const A *in, const DmLinear &map, float *out, in
 // out [rows][half] = silu(gate) · other, where the map's rows are the gate's and then the other's.
 template <class A, class W>
 void gated_linear(const DmPool &pool, const A *in, const DmLinear &map, A *out, int64_t rows, int64_t columns,
-                  int64_t half, A *packed) {
+                  int64_t half, A *packed, const Deltas<A, W> &deltas = {}) {
+  deltas.shrink(pool, in, rows, columns);
   GatedGroups<W> gated{(const W *)map.weight, half, columns};
   constexpr int each = GatedGroups<W>::RUN;
   const W *bias = (const W *)map.bias;
-  multiply<A, W>(pool, in, rows, columns, gated, packed, [&](int64_t g, int64_t first, int64_t count, const float *from) {
+  multiply<A, W>(pool, in, rows, columns, gated, packed, [&](int64_t g, int64_t first, int64_t count, float *from) {
     int64_t column = g * each, width = at_most(each, half - column);
     alignas(64) float shift[GROUP + LANES] = {};  // vectors may be wider than `each`
     for (int64_t j = 0; bias && j < width; j++) {
@@ -69,6 +72,8 @@ void gated_linear(const DmPool &pool, const A *in, const DmLinear &map, A *out, 
     }
     A *to = out + first * half + column;
     for (int64_t r = 0; r < count; r++, from += GROUP, to += half) {
+      deltas.add(first + r, column, width, from);
+      deltas.add(first + r, half + column, width, from + each);
       A both[GROUP];
       for (int j = 0; j < each; j += LANES) {
         floats gate = load(from + j) + load(shift + j), other = load(from + each + j) + load(shift + each + j);

@@ -1,0 +1,152 @@
+"""Adapters on a real rank: answers are theirs over every sleep, and the base says what it said."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import pytest
+
+from dormouse_worker.common.adapters import AdapterInfo, AdapterList
+from dormouse_worker.common.commands import AddLora, CheckHealth, ListLoras, PinLora, RemoveLora
+from dormouse_worker.common.ipc import AddRequest, CommandRequest
+from dormouse_worker.engine.testing import make_sampling
+from dormouse_worker.model.testing_adapters import write_adapter
+from tests.worker.executor.sleeping_rank import PROMPTS, WORKERS, Outcome, SleepingRank, StepOutputs
+
+SETTINGS = {"enable_lora": True, "max_loras": 2, "max_cpu_loras": 3}
+
+
+class AdaptedRank(SleepingRank):
+    """A rank with two adapters."""
+
+    def __init__(self, directory, folder, worker, *, keeps=False, **settings):
+        super().__init__(directory, worker, keeps=keeps, **{**SETTINGS, **settings})
+        self.paths = [
+            write_adapter(folder / name, directory, seed=seed, targets=("q_proj", "v_proj", "down_proj"))
+            for seed, name in enumerate(("a", "b"))
+        ]
+        self.digests = [self.add(path).digest for path in self.paths]
+        self.names = itertools.count()
+
+    def value(self, command):
+        self.controller.handle(CommandRequest(7, command))
+        result = self._sent[-1]
+        assert result.error_reason == "", result.error_message
+        return result.value
+
+    def add(self, path):
+        return msgspec.json.decode(self.value(AddLora(str(path))), type=AdapterInfo)
+
+    def list(self):
+        return msgspec.json.decode(self.value(ListLoras()), type=AdapterList)
+
+    def start(self, digest, prompt=PROMPTS[0], **sampling):
+        name = f"x{next(self.names)}"
+        self.controller.handle(
+            AddRequest(name, list(prompt), make_sampling(**{"max_tokens": 5, **sampling}), adapter=digest)
+        )
+        return name
+
+    def finish(self, start):
+        while self.controller.has_work:
+            self.controller.step()
+        self.controller.check_integrity()
+        return Outcome([message for message in self._sent[start:] if isinstance(message, StepOutputs)])
+
+    def answers(self):
+        """Return what the base and each adapter say, all in one batch."""
+        start = len(self._sent)
+        names = [self.start(digest) for digest in ("", *self.digests)]
+        outcome = self.finish(start)
+        return [outcome.said[name] for name in names]
+
+
+@pytest.fixture
+def make_rank(tiny_model, tmp_path):
+    made = []
+
+    def make(worker="cpu", **settings):
+        made.append(AdaptedRank(tiny_model, tmp_path, worker, **settings))
+        return made[-1]
+
+    yield make
+    for rank in made:
+        rank.close()
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("worker", WORKERS)
+def test_answers_are_the_same_after_every_sleep(make_rank, worker, keeps):
+    rank = make_rank(worker, keeps=keeps)
+    before = rank.answers()
+    assert len({str(said) for said in before}) == 3
+    for level in (1, 2, 1):
+        rank.sleep(level)
+        rank.wake()
+        assert rank.answers() == before
+    rank.forget()
+    assert rank.answers() == before
+
+
+def test_an_adapter_that_is_gone_at_a_wake_is_refused_by_reason_and_the_base_serves(make_rank):
+    rank = make_rank()
+    base, _, kept = rank.answers()
+    rank.paths[0].rename(rank.paths[0].parent / "elsewhere")
+    rank.sleep(2)
+    rank.wake()
+    assert "no such directory" in rank.list().lost[rank.digests[0]]
+    start = len(rank._sent)
+    lost, fine, other = (rank.start(digest) for digest in (rank.digests[0], "", rank.digests[1]))
+    outcome = rank.finish(start)
+    assert "no such directory" in outcome.failed[lost]
+    assert [outcome.said[fine], outcome.said[other]] == [base, kept]
+
+
+def test_a_removed_adapter_serves_who_began_with_it(make_rank):
+    rank = make_rank()
+    expected = rank.answers()[1]
+    start = len(rank._sent)
+    name = rank.start(rank.digests[0])
+    rank.controller.step()
+    rank.value(RemoveLora(rank.digests[0]))
+    late = rank.start(rank.digests[0])
+    outcome = rank.finish(start)
+    assert outcome.said[name] == expected
+    assert "is not loaded" in outcome.failed[late]
+    assert [info.digest for info in rank.list().loaded] == rank.digests[1:]
+
+
+def test_a_third_adapter_takes_the_place_of_a_removed_one(make_rank, tiny_model, tmp_path):
+    rank = make_rank(max_cpu_loras=2)
+    third = write_adapter(tmp_path / "c", tiny_model, seed=7)
+    assert rank.command(AddLora(str(third))) == "AdapterLimit"
+    rank.value(RemoveLora(rank.digests[0]))
+    rank.digests[0] = rank.add(third).digest
+    assert len({str(said) for said in rank.answers()}) == 3
+
+
+def test_pins_are_listed(make_rank):
+    rank = make_rank()
+    rank.value(PinLora(rank.digests[0]))
+    assert [info.is_pinned for info in rank.list().loaded] == [True, False]
+    assert rank.command(PinLora(rank.digests[1])) == "AdapterLimit"
+
+
+def test_a_rank_without_adapters_says_so(tiny_model, tmp_path):
+    rank = SleepingRank(tiny_model, "cpu", keeps=False)
+    path = write_adapter(tmp_path / "a", tiny_model)
+    assert rank.command(AddLora(str(path))) == "InvalidSettings"
+    assert rank.command(CheckHealth()) == ""
+    rank.close()
+
+
+@pytest.mark.parametrize(
+    "settings", [{"tensor_parallel_size": 2}, {"compile_sizes": (1,)}, {"max_loras": 4, "max_cpu_loras": 3}], ids=str
+)
+def test_what_adapters_are_not_combined_with_is_refused_by_name(tiny_model, settings):
+    rank = SleepingRank(tiny_model, "cpu", keeps=False, starts=False, **{**SETTINGS, **settings})
+    assert rank.status.failure_reason == "InvalidSettings"
+    assert next(iter(settings)) in rank.status.failure_message.replace(
+        "max_cpu_loras is 3; at least max_loras", "max_loras"
+    )

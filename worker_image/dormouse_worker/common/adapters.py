@@ -1,0 +1,21 @@
+"""What engine and front say to each other of adapters. An adapter is known by its digest; names are the front's."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class AdapterInfo(msgspec.Struct, frozen=True):
+    """One adapter that the engine holds."""
+
+    digest: str  # hexadecimal SHA-256 over its configuration and its weights
+    rank: int
+    num_bytes: int  # of one slot's memory, whatever its rank
+    is_pinned: bool = False
+
+
+class AdapterList(msgspec.Struct, frozen=True):
+    """All adapters of an engine."""
+
+    loaded: list[AdapterInfo]
+    lost: dict[str, str] = {}  # digest → why it cannot be used any more

@@ -1,0 +1,162 @@
+"""An adapter's directory, as peft's `save_pretrained` writes it, checked before anything is allocated. No torch.
+
+adapter_config.json         what the matrices are for
+adapter_model.safetensors   base_model.model.MODULE.lora_A.weight [rank, in], ….lora_B.weight [out, rank]
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dormouse_worker.common.errors import AdapterInvalid, AdapterNotFound, ModelInvalid, PickleRefused
+from dormouse_worker.files.adapter_config import LoraConfig, ends_with, parse_config
+from dormouse_worker.files.safetensors_files import StoredTensor, read_safetensors
+
+CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+PICKLES = ("adapter_model.bin", "adapter_model.pt", "adapter_model.pth", "pytorch_model.bin")
+MAX_CONFIG_BYTES = 1 << 20
+DTYPES = ("F32", "BF16", "F16")
+_PREFIX = "base_model.model."
+_ENDS = {".lora_A.weight": "A", ".lora_B.weight": "B"}
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A linear layer of the base."""
+
+    num_inputs: int
+    num_outputs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The two matrices of one module, and what their product is multiplied by."""
+
+    a: StoredTensor
+    b: StoredTensor
+    rank: int
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterFiles:
+    """An adapter that fits its base as far as its files' headers tell."""
+
+    path: Path
+    rank: int  # the highest of any module
+    pairs: Mapping[str, Pair]  # by the base's module
+    files: tuple[Path, Path]
+
+    def digest(self) -> str:
+        """Return the hexadecimal SHA-256 over both files. Raises AdapterInvalid if they cannot be read."""
+        whole = hashlib.sha256()
+        try:
+            for file in self.files:
+                whole.update(f"{file.name} {file.stat().st_size}\n".encode())
+                with file.open("rb") as stream:
+                    while part := stream.read(_READ_BYTES):
+                        whole.update(part)
+        except OSError as error:
+            raise AdapterInvalid(f"{self.path}: cannot be read: {error}") from error
+        return whole.hexdigest()
+
+
+def check_adapter_files(path: Path, base: Mapping[str, Shape], *, max_rank: int) -> AdapterFiles:
+    """Return the adapter in a directory; `base` are the linear layers that can be adapted.
+
+    Reads headers only. Raises AdapterNotFound, PickleRefused, or AdapterInvalid naming the directory and the culprit.
+    """
+    if not path.is_dir():
+        raise AdapterNotFound(f"{path}: no such directory; an adapter is one with {CONFIG_FILE} and {WEIGHTS_FILE}")
+    try:
+        config = parse_config(_read_config(_inside(path, CONFIG_FILE)), max_rank)
+        weights = _inside(path, WEIGHTS_FILE)
+        pairs = _pairs(read_safetensors(weights).tensors, config, base)
+        _check_targets(config, pairs, base)
+    except AdapterInvalid as error:
+        raise AdapterInvalid(f"{path}: {error}") from error
+    except ModelInvalid as error:  # names the file
+        raise AdapterInvalid(str(error)) from error
+    return AdapterFiles(path, config.max_rank, pairs, (path / CONFIG_FILE, weights))
+
+
+def _inside(path: Path, name: str) -> Path:
+    """Return a file of the directory. A link out of it might show any file of this pod."""
+    file = path / name
+    if not file.is_file():
+        if name == WEIGHTS_FILE and (pickle := next((each for each in PICKLES if (path / each).exists()), None)):
+            raise PickleRefused(
+                f"{path / pickle}: pickled weights can run code and are refused; save the adapter as safetensors"
+            )
+        raise AdapterInvalid(f"{name} is missing; copy the adapter again")
+    if not file.resolve().is_relative_to(path.resolve()):
+        raise AdapterInvalid(f"{name} is a link out of the directory; copy the file itself")
+    return file
+
+
+def _read_config(file: Path) -> Mapping[str, Any]:
+    try:
+        with file.open("rb") as stream:
+            raw = stream.read(MAX_CONFIG_BYTES + 1)
+        if len(raw) > MAX_CONFIG_BYTES:
+            raise AdapterInvalid(f"{file.name} has more than {MAX_CONFIG_BYTES} bytes")
+        config = json.loads(raw)
+    except (OSError, ValueError, RecursionError) as error:
+        raise AdapterInvalid(f"{file.name} is not readable as JSON ({error}); copy the adapter again") from error
+    if not isinstance(config, dict):
+        raise AdapterInvalid(f"{file.name} holds {type(config).__name__}; a JSON object is needed")
+    return config
+
+
+def _pairs(tensors: Mapping[str, StoredTensor], config: LoraConfig, base: Mapping[str, Shape]) -> Mapping[str, Pair]:
+    halves: dict[str, dict[str, StoredTensor]] = {}
+    for name, tensor in tensors.items():
+        module, half = _module_of(name)
+        if module not in base:
+            raise AdapterInvalid(f"tensor {name!r} is for {module!r}, which is no linear layer of the base's blocks")
+        halves.setdefault(module, {})[half] = tensor
+    if not halves:
+        raise AdapterInvalid(f"{WEIGHTS_FILE} has no tensors")
+    return {module: _pair(module, halves[module], config, base[module]) for module in sorted(halves)}
+
+
+def _module_of(name: str) -> tuple[str, str]:
+    """Return the base's module, and which of its two matrices a tensor is."""
+    for end, half in _ENDS.items():
+        if name.startswith(_PREFIX) and name.endswith(end):
+            return name.removeprefix(_PREFIX).removesuffix(end), half
+    raise AdapterInvalid(f"tensor {name!r} is none of a LoRA's: {_PREFIX}MODULE.lora_A.weight or .lora_B.weight")
+
+
+def _pair(module: str, halves: Mapping[str, StoredTensor], config: LoraConfig, shape: Shape) -> Pair:
+    for half in _ENDS.values():
+        if half not in halves:
+            raise AdapterInvalid(f"{module} has no lora_{half}; copy the adapter again")
+    rank = config.rank_of(module)
+    wanted = {"A": (rank, shape.num_inputs), "B": (shape.num_outputs, rank)}
+    for half, tensor in halves.items():
+        if tensor.shape != wanted[half]:
+            raise AdapterInvalid(
+                f"lora_{half} of {module} is {list(tensor.shape)}; {list(wanted[half])} fits rank {rank} and this base"
+            )
+        if tensor.dtype not in DTYPES:
+            raise AdapterInvalid(f"lora_{half} of {module} is of type {tensor.dtype}; allowed are {', '.join(DTYPES)}")
+    return Pair(halves["A"], halves["B"], rank, config.scale_of(module))
+
+
+def _check_targets(config: LoraConfig, pairs: Iterable[str], base: Iterable[str]) -> None:
+    """Refuse targets that match nothing, and modules that a target names and that have no weights."""
+    has = frozenset(pairs)
+    for target in config.target_modules:
+        matching = [module for module in base if ends_with(module, target)]
+        if not matching:
+            raise AdapterInvalid(f"target_modules has {target!r}, which is no linear layer of the base's blocks")
+        missing = [module for module in matching if module not in has]
+        if len(missing) == len(matching) or (missing and config.covers_all_layers):
+            raise AdapterInvalid(f"{missing[0]} is among target_modules and has no weights; copy the adapter again")

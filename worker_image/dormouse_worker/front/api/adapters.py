@@ -1,0 +1,53 @@
+"""What a caller wrote of an adapter, checked, and what a worker tells of one. Pure."""
+
+from __future__ import annotations
+
+import re
+
+import grpc
+
+from dormouse_api.status import CallError
+from dormouse_api.v1 import worker_control_pb2 as pb
+from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.front.engine.adapter_board import AdapterBoard, WantedAdapter
+
+MAX_PATH = 4096  # characters
+_FILE = "file://"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def read_wanted(request: pb.AddLoraRequest) -> WantedAdapter:
+    """Return what is asked for; the name is the board's to check. Raises CallError INVALID_ARGUMENT."""
+    path = request.uri.removeprefix(_FILE)
+    if not path.startswith("/") or len(path) > MAX_PATH or "\0" in path:
+        raise _invalid(f"uri is {request.uri[:200]!r}; allowed: file:// and an absolute path of this pod")
+    if request.digest and not _DIGEST.fullmatch(request.digest):
+        raise _invalid(f"digest is {request.digest[:200]!r}; allowed: 64 hexadecimal digits in lower case, or none")
+    return WantedAdapter(request.name, path, request.digest, request.pinned)
+
+
+def to_adapter(wanted: WantedAdapter) -> pb.LoraAdapter:
+    """Return what is known of it."""
+    loaded = wanted.loaded
+    told = pb.LoraAdapter(name=wanted.name, uri=f"{_FILE}{wanted.path}", pinned=wanted.is_pinned)
+    told.state = pb.LORA_STATE_PENDING
+    if loaded is not None:
+        told.state, told.digest, told.rank = pb.LORA_STATE_LOADED, loaded.digest, loaded.rank
+        told.slot_bytes = loaded.num_bytes
+    elif wanted.failure is not None:
+        told.state = pb.LORA_STATE_FAILED
+        told.failure.reason, told.failure.message = wanted.failure
+    return told
+
+
+def to_adapters(board: AdapterBoard, settings: EngineSettings) -> pb.ListLorasResponse:
+    """Return all of them, and how many there may be."""
+    told = pb.ListLorasResponse(adapters=[to_adapter(wanted) for wanted in board])
+    if settings.enable_lora:
+        told.max_loras, told.max_lora_rank = settings.max_loras, settings.max_lora_rank
+        told.max_cpu_loras = settings.max_cpu_loras or settings.max_loras
+    return told
+
+
+def _invalid(message: str) -> CallError:
+    return CallError(grpc.StatusCode.INVALID_ARGUMENT, message)

@@ -1,0 +1,240 @@
+"""The adapters of one rank: a copy of each in host memory, and slots on the device, some of which are filled.
+
+    host copies  [max_cpu_loras]   what `add` has read; `put` copies one to a slot
+    slots        [max_loras]       an arena: its addresses stay over every sleep, and kernels and graphs keep them
+
+Weights never change; these do. So they sleep as a part of their own, with the tag of the weights: asleep the slots are
+gone, and who computes next fills them again. At level 2 the host copies are gone, too, and a wake reads them again: an
+adapter whose files are gone or changed is lost then, by name, and the base serves on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dormouse_worker.common.adapters import AdapterInfo
+from dormouse_worker.common.commands import WEIGHTS
+from dormouse_worker.common.errors import AdapterLimit, AdapterNotFound, InsufficientMemory, WorkerError
+from dormouse_worker.files.adapter_files import check_adapter_files
+from dormouse_worker.model.adapters.layout import AdapterLayout
+from dormouse_worker.model.adapters.read import read_adapter
+from dormouse_worker.model.adapters.rows import Lora
+from dormouse_worker.model.checksum import checksum
+from dormouse_worker.model.device.arena import Arena
+from dormouse_worker.model.device.device import Device
+from dormouse_worker.model.device.driver import DeviceOutOfMemory
+from dormouse_worker.model.memory.arithmetic import gib
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """An adapter, and which host copy is its own."""
+
+    path: Path
+    rank: int
+    place: int
+    checksum: int
+    lost: str = ""  # why it cannot be used any more
+
+
+class AdapterStore:
+    """Owns the memory of all adapters. Implements `SleepPart`."""
+
+    tag = WEIGHTS
+
+    def __init__(
+        self, device: Device, layout: AdapterLayout, *, num_slots: int, num_copies: int, max_rank: int
+    ) -> None:
+        """Take all the memory that there will ever be, and touch it: whoever measures this process shall see it.
+
+        Raises InsufficientMemory.
+        """
+        self.layout = layout
+        self.num_slots, self.max_rank = num_slots, max_rank
+        self.is_asleep = True
+        self.ranks = np.zeros(num_slots, dtype=np.int64)  # of what lies in each slot; kernels read it
+        self._device = device
+        self._num_copies = num_copies
+        self._known: dict[str, _Known] = {}
+        self._level = self._next_level = 0
+        self._copies: torch.Tensor | None = None
+        self._arena = Arena("adapters", device.memory, num_slots * layout.slot_bytes)
+        try:
+            self.restore()
+        except BaseException:
+            self._arena.close()
+            raise
+        self._arena.tensor(0, (self._num_bytes,), torch.uint8).zero_()
+        self.settle()
+
+    def __repr__(self) -> str:
+        return f"AdapterStore({len(self._known)} adapters, {self._arena!r})"
+
+    @property
+    def infos(self) -> dict[str, AdapterInfo]:
+        """Return the adapters that can be used, by digest."""
+        return {digest: self._info(digest) for digest, known in self._known.items() if not known.lost}
+
+    @property
+    def lost(self) -> dict[str, str]:
+        """Return the adapters that cannot be used any more, each with the reason."""
+        return {digest: known.lost for digest, known in self._known.items() if known.lost}
+
+    @property
+    def address(self) -> int:
+        """Return where the first slot begins; the same over every sleep."""
+        return self._arena.tensor(0, (1,), torch.uint8).data_ptr()
+
+    def add(self, path: Path, digest: str = "") -> AdapterInfo:
+        """Read an adapter into host memory; one that is there already is left as it is. Return what it is.
+
+        `digest` = what it has to be, "" = anything. Raises AdapterNotFound, AdapterInvalid, AdapterLimit, and nothing
+        has changed then.
+        """
+        assert self._copies is not None, "asleep"
+        if digest in self.infos:
+            return self._info(digest)
+        files = check_adapter_files(path, self.layout.shapes(), max_rank=self.max_rank)
+        found = files.digest()
+        if digest not in {"", found}:
+            raise AdapterNotFound(f"{path}: its digest is {found}, not {digest}; its files changed")
+        if found not in self.infos:
+            place = self._free_place()
+            read_adapter(files, self.layout, self._copies[place])
+            self._known[found] = _Known(path, files.rank, place, checksum(self._copies[place]))
+        return self._info(found)
+
+    def remove(self, digest: str) -> None:
+        """Forget an adapter, which no pass uses any more; nothing happens if it is not known."""
+        self._known.pop(digest, None)
+
+    def put(self, slot: int, digest: str) -> None:
+        """Let an adapter lie in a slot; no pass that is under way uses what lay there."""
+        known = self._known[digest]
+        assert self._copies is not None, "asleep"
+        assert not known.lost, known.lost
+        self._device.synchronize()
+        self._device.copy(self._slot(slot), self._copies[known.place])
+        self.ranks[slot] = known.rank
+
+    def loras(self) -> dict[tuple[str, ...], Lora]:
+        """Return what each map's adapters are, by the names of its modules: views that stay right over every sleep."""
+        slots, layout = [self._slot(number) for number in range(self.num_slots)], self.layout
+        return {
+            each.modules: Lora.of(
+                [layout.a_of(slot, each) for slot in slots], [layout.b_of(slot, each) for slot in slots], each
+            )
+            for each in layout.maps
+        }
+
+    @property
+    def wake_bytes(self) -> int:
+        """See `SleepPart`."""
+        return 0 if self._arena.is_mapped else self._arena.whole_bytes(self._num_bytes)
+
+    def save(self, level: int) -> None:
+        """See `SleepPart`. The host copies are there already."""
+        self._next_level = level
+
+    def forget(self) -> None:
+        """See `SleepPart`."""
+        self._next_level = 0
+
+    def drop(self) -> int:
+        """See `SleepPart`."""
+        self._level, self._next_level = max(self._level, self._next_level), 0
+        self.is_asleep = True
+        if self._level == 2:
+            self._copies = None
+        return self._arena.unmap()
+
+    def reserve(self) -> None:
+        """See `SleepPart`."""
+        if not self._arena.is_mapped:
+            self._arena.prepare(self._num_bytes)
+
+    def cancel(self) -> None:
+        """See `SleepPart`."""
+        if not self._arena.is_mapped:
+            self._arena.cancel()
+
+    def restore(self) -> None:
+        """See `SleepPart`. An adapter that cannot be brought back is lost, which is no reason to sleep on."""
+        if self._arena.is_mapped:
+            self.is_asleep = False
+            return
+        try:
+            self.reserve()
+            self._arena.map()
+            self._bring_back()
+        except (DeviceOutOfMemory, MemoryError) as error:
+            self._arena.unmap()
+            raise InsufficientMemory(
+                f"{self.num_slots} slots and {self._num_copies} host copies of {gib(self.layout.slot_bytes)} each for "
+                "adapters do not fit; lower max_loras, max_cpu_loras or max_lora_rank"
+            ) from error
+        except BaseException:
+            self._arena.unmap()
+            raise
+        self.is_asleep = False
+
+    @property
+    def is_arriving(self) -> bool:
+        """See `SleepPart`."""
+        return False
+
+    def arrive(self) -> None:
+        """See `SleepPart`. All is there when `restore` returns."""
+
+    def settle(self) -> None:
+        """See `SleepPart`."""
+        if not self.is_asleep:
+            self._level = 0
+
+    def close(self) -> None:
+        """Give memory and range back."""
+        self._copies = None
+        self._arena.close()
+
+    @property
+    def _num_bytes(self) -> int:
+        return self.num_slots * self.layout.slot_bytes
+
+    def _info(self, digest: str) -> AdapterInfo:
+        return AdapterInfo(digest, self._known[digest].rank, self.layout.slot_bytes)
+
+    def _slot(self, number: int) -> torch.Tensor:
+        return self._arena.tensor(number * self.layout.slot_bytes, (self.layout.slot_bytes,), torch.uint8)
+
+    def _free_place(self) -> int:
+        """Return a host copy that nobody has; what is lost needs none. Raises AdapterLimit."""
+        taken = {known.place for known in self._known.values() if not known.lost}
+        place = next((place for place in range(self._num_copies) if place not in taken), None)
+        if place is None:
+            raise AdapterLimit(
+                f"{len(taken)} adapters are loaded; max_cpu_loras is {self._num_copies}: remove one, or raise it"
+            )
+        return place
+
+    def _bring_back(self) -> None:
+        """Read the host copies again where they are gone."""
+        if self._copies is None:
+            self._copies = torch.empty(self._num_copies, self.layout.slot_bytes, dtype=torch.uint8)
+            self._copies.zero_()
+            for digest, known in tuple(self._known.items()):
+                self._known[digest] = replace(known, lost=self._read_again(known, self._copies[known.place]))
+
+    def _read_again(self, known: _Known, copy: torch.Tensor) -> str:
+        """Return why an adapter is not what it was before the sleep; "" = it is. What is lost stays so."""
+        if known.lost:
+            return known.lost
+        try:
+            files = check_adapter_files(known.path, self.layout.shapes(), max_rank=self.max_rank)
+            read_adapter(files, self.layout, copy)
+        except WorkerError as error:
+            return str(error)
+        return "" if checksum(copy) == known.checksum else f"{known.path}: its files changed while the worker slept"
