@@ -39,6 +39,7 @@ OTHERWISE = {
     "--log-level": "DEBUG",
     "--master-port": "8",
     "--device-grants": None,
+    "--lora-modules": "sql=/adapters/sql",
 }
 ENVIRONMENTAL = {
     "pod_uid",
@@ -71,7 +72,7 @@ def test_what_the_process_started_with_can_not_change(flag):
     value = OTHERWISE[flag]
     argument = flag if value is None else f"{flag}={value}"
     with pytest.raises(CallError, match=f"arguments: {flag} is .* only a new pod"):
-        settings_of(["--model=/models/new", argument], "new", PRESENT)
+        settings_of(["--model=/models/new", "--enable-lora", argument], "new", PRESENT)
 
 
 def test_a_group_of_several_pods_can_not_change_at_all():
