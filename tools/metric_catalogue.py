@@ -34,6 +34,9 @@ LABELS: Mapping[str, str] = {
     "deployment": "name of an InferenceDeployment; its series go with it",
     "model": "namespace/name of a deployment that there is, or `unknown`; goes with the deployment",
     "model_name": "the name that the worker serves; one in each worker",
+    "max_lora": "slots for adapters; one value in each worker",
+    "running_lora_adapters": "names of at most 64 adapters; the series of before goes",
+    "waiting_lora_adapters": "names of at most 64 adapters; the series of before goes",
     "pod": "a worker's pod; its series go with it",
     "pool": "name of a GpuPool; its series go with it",
     "rank": "rank in a replica, from 0; tensor × pipeline parallel size",
@@ -92,6 +95,7 @@ _UNITS: Mapping[str, str] = {
     "dormouse_replicas": "replicas",
     "dormouse_requests_not_finite": "requests",
     "vllm:engine_sleep_state": "0 or 1",
+    "vllm:lora_requests_info": "seconds",
     "vllm:num_preemptions": "requests",
     "vllm:num_requests_running": "requests",
     "vllm:num_requests_waiting": "requests",
@@ -129,6 +133,7 @@ def catalogue() -> list[Described]:
     gateway.watch(Router(on_close=lambda _: None))
     gateway.follow_certificate(float)
     show_expiry(worker._registry, float)  # noqa: SLF001  # in a worker it has a registry of its own
+    worker.follow_adapters(1, set, set)
     operator = OperatorMetrics()
     operator.follow_watches(dict)
     operator.follow_certificates({"operator": float})

@@ -47,6 +47,7 @@ class Place:
     host: str
     port: int
     names: tuple[str, ...]  # () = as the directory is called
+    adapters: tuple[str, ...] = ()  # names of the LoRA adapters that it serves from the start
 
     @property
     def reached_at(self) -> str:
@@ -92,6 +93,7 @@ def read_flags(words: Sequence[str]) -> tuple[Own, Place, list[str]]:
     place.add_argument("--host", default="127.0.0.1")
     place.add_argument("--port", type=int, default=INFERENCE_PORT)
     place.add_argument("--served-model-name", action="append", default=[])
+    place.add_argument("--lora-modules", action="extend", nargs="+", default=[])
     try:
         ours, flags = own.parse_known_args(list(words))
         said, _ = place.parse_known_args(flags)
@@ -100,7 +102,12 @@ def read_flags(words: Sequence[str]) -> tuple[Own, Place, list[str]]:
     if not 0 <= ours.http_port <= _LAST_PORT:
         raise CommandFailed(f"--http-port is {ours.http_port}; allowed are 0 (any free one) to {_LAST_PORT}")
     http_port = None if ours.no_http else ours.http_port
-    return Own(http_port, ours.revision), Place(said.host, said.port, tuple(said.served_model_name)), flags
+    return Own(http_port, ours.revision), _place(said), flags
+
+
+def _place(said: argparse.Namespace) -> Place:
+    adapters = tuple(module.partition("=")[0] for module in said.lora_modules)
+    return Place(said.host, said.port, tuple(said.served_model_name), adapters)
 
 
 def download(model: OnHub, cache: Path, say: Callable[[str], None]) -> Path:
@@ -146,7 +153,8 @@ def start_door(listener: socket.socket, place: Place) -> None:
     os.set_inheritable(our_end, True)  # noqa: FBT003  # named so in its signature only
     command = [sys.executable, "-P", "-m", "dormouse_gateway.standalone", "--listener", str(listener.fileno())]
     command += ["--shown", shown_address(listener, place.host), "--parent", str(os.getpid())]
-    command += ["--worker", place.reached_at, str(place.port), "--", *place.names]
+    command += ["--worker", place.reached_at, str(place.port)]
+    command += [*(f"--adapter={name}" for name in place.adapters), "--", *place.names]
     subprocess.Popen(command, stdin=its_end, pass_fds=[listener.fileno()])
     os.close(its_end)
     listener.close()

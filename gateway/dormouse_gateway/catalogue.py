@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dormouse_api.short_names import ShortNames
-from dormouse_gateway.model import Deployment
+from dormouse_gateway.model import Deployment, Meant
 from dormouse_kube.reflector import ObjectKey
 
 IsOwn = Callable[[Deployment], bool]
@@ -61,6 +61,26 @@ class Catalogue:
             return exact
         key = self.short.own(name, lambda one: is_own(self._deployments[one])) or self.short.holder(name)
         return self._deployments[key] if key else None
+
+    def find_adapter(self, name: str, is_own: IsOwn = nobodys) -> Meant | None:
+        """Return the adapter that this caller means by ADAPTER or MODEL:ADAPTER, None if he means none.
+
+        Of several deployments that have an adapter of this name his own go first, then the oldest.
+        """
+        for end in (index for index, letter in enumerate(name) if letter == ":"):
+            base, adapter = self.find(name[:end], is_own), name[end + 1 :]
+            if base and adapter in base.adapters:
+                return Meant(base, adapter)
+        having = [one for one in self._deployments.values() if name in one.adapters]
+        first = min(having, key=lambda one: (not is_own(one), one.created, one.key), default=None)
+        return Meant(first, name) if first else None
+
+    def shortest_adapter(self, meant: Meant, is_own: IsOwn = nobodys) -> str:
+        """Return the adapter's own name if this caller means it by that, else MODEL:ADAPTER."""
+        is_taken = self.find(meant.adapter, is_own) is not None
+        if not is_taken and self.find_adapter(meant.adapter, is_own) == meant:
+            return meant.adapter
+        return f"{self.shortest(meant.deployment, is_own)}:{meant.adapter}"
 
     def names(self) -> list[str]:
         """Return one name per deployment, sorted: the short one where it holds it."""

@@ -39,11 +39,25 @@ class Deployment:
     name_said: Said = Said.NOTHING  # what the operator says of its model name
     pods: Mapping[str, str] | None = field(default_factory=dict, hash=False)  # what the operator made: UID → revision
     sleep_level: int = 0  # while it is asleep: how deep; 0 = not known, or not asleep
+    adapters: tuple[str, ...] = ()  # names of the LoRA adapters that its workers serve beside the base
 
     @property
     def full_name(self) -> str:
         """Return namespace/name, under which the model always answers."""
         return f"{self.key.namespace}/{self.key.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Meant:
+    """What a model's name means: a deployment, and one of its adapters or, with "", its base model."""
+
+    deployment: Deployment
+    adapter: str = ""
+
+    @property
+    def worker_name(self) -> str:
+        """Return the name by which the deployment's workers know it."""
+        return self.adapter or self.deployment.model_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +116,7 @@ def parse_deployment(obj: Resource) -> Deployment:
         name_said=said_of(status, model_name),
         pods=_own_pods(status),
         sleep_level=int(level[1]) if level else 0,
+        adapters=tuple(each["name"] for each in spec.get("adapters") or ()),
     )
 
 

@@ -161,9 +161,10 @@ class InferenceProxy:
         remaining_s = context.time_remaining()
         deadline = self._clock() + (self._default_deadline_s if remaining_s is None else remaining_s)
         request = requests.parse(method, raw)
-        deployment = self._router.resolve(request.model, caller)
+        meant = self._router.resolve(request.model, caller)
+        deployment = meant.deployment
         record.model = deployment.full_name
-        body = requests.prepare(request, model_name=deployment.model_name, rng=self._rng)
+        body = requests.prepare(request, model_name=meant.worker_name, rng=self._rng)
         given = context.invocation_metadata()
         name = caller.name(context.peer())
         metadata = requests.forwarded_metadata(given, caller=name, has_role=self._has_role, salts=self._salts)

@@ -16,7 +16,7 @@ from dormouse_gateway.activity import ActivityLog, WorkerLoad
 from dormouse_gateway.catalogue import Catalogue
 from dormouse_gateway.clients.keys import ANYBODY, Caller
 from dormouse_gateway.hold import refusals
-from dormouse_gateway.model import Deployment, Endpoint, EndpointId, parse_deployment, parse_slice
+from dormouse_gateway.model import Deployment, Endpoint, EndpointId, Meant, parse_deployment, parse_slice
 from dormouse_gateway.routing.breaker import Verdict
 from dormouse_gateway.routing.built_in import PrefixAffinity
 from dormouse_gateway.routing.policy import NOTHING, Affinity, Demand, RouterPolicy
@@ -145,23 +145,38 @@ class Router:
         self.pool.tell(endpoint, load)
         self.on_change(endpoint.deployment)
 
-    def resolve(self, model: str, caller: Caller = ANYBODY) -> Deployment:
-        """Return the deployment that the name means. Raises CallError UNAVAILABLE before the first sync, NOT_FOUND.
+    def resolve(self, model: str, caller: Caller = ANYBODY) -> Meant:
+        """Return what the name means. Raises CallError UNAVAILABLE before the first sync, NOT_FOUND.
 
         What the caller may not use is not there for him: the refusal neither tells nor lists it.
         """
         if not self.is_synced:
             raise refusals.not_synced()
         deployment = self.catalogue.find(model, caller.owns)
-        if deployment is None or not caller.may_use(deployment, self.catalogue.shortest(deployment, caller.owns)):
-            raise refusals.unknown_model(model, sorted(self.models(caller)))
-        return deployment
+        found = Meant(deployment) if deployment else self.catalogue.find_adapter(model, caller.owns)
+        if found is None or not self._may_use(caller, found):
+            raise refusals.unknown_model(model, sorted((*self.models(caller), *self.adapters(caller))))
+        return found
 
     def models(self, caller: Caller = ANYBODY) -> dict[str, Deployment]:
         """Return what the caller may use, sleeping ones too, by the shortest name under which it answers."""
         known = self.catalogue.deployments()
         named = {self.catalogue.shortest(deployment, caller.owns): deployment for deployment in known}
         return {name: deployment for name, deployment in named.items() if caller.may_use(deployment, name)}
+
+    def adapters(self, caller: Caller = ANYBODY) -> dict[str, Meant]:
+        """Return the adapters that the caller may use, by the shortest names under which they answer."""
+        all_of_them = (Meant(one, name) for one in self.catalogue.deployments() for name in one.adapters)
+        usable = (meant for meant in all_of_them if self._may_use(caller, meant))
+        return {self.catalogue.shortest_adapter(meant, caller.owns): meant for meant in usable}
+
+    def _may_use(self, caller: Caller, meant: Meant) -> bool:
+        """Return whether the caller may use a model; who may use a base may use its adapters."""
+        base = self.catalogue.shortest(meant.deployment, caller.owns)
+        if caller.may_use(meant.deployment, base) or not meant.adapter:
+            return caller.may_use(meant.deployment, base)
+        names = self.catalogue.shortest_adapter(meant, caller.owns), f"{meant.deployment.full_name}:{meant.adapter}"
+        return any(caller.may_use(meant.deployment, name) for name in names)
 
     def lease(
         self,

@@ -52,10 +52,11 @@ _LAST_WORDS_S = 1.0  # for what the worker said last, once it has ended
 class Door:
     """The API of one worker. Use: start, then stop. Needs a running event loop."""
 
-    def __init__(self, names: Sequence[str], worker: tuple[str, int]) -> None:
-        """Take the names under which the worker's model answers, and where the worker listens, or will."""
+    def __init__(self, names: Sequence[str], worker: tuple[str, int], adapters: Sequence[str] = ()) -> None:
+        """Take the names of the worker's model and of its adapters, and where the worker listens, or will."""
         settings = Settings()
         self.names = names
+        self._adapters = adapters
         self.ready = asyncio.Event()
         with patient_threads():
             self._channels = Channels()
@@ -84,7 +85,8 @@ class Door:
         self.router.on_change = changed
         for number, name in enumerate(self.names):
             key, pod = ObjectKey(NAMESPACE, f"model-{number}"), ObjectKey(NAMESPACE, f"worker-{number}")
-            self.router.on_deployment(key, deployment(key, name, pod))
+            adapters = () if number else self._adapters
+            self.router.on_deployment(key, deployment(key, name, pod, adapters))
             self.router.on_slice(pod, worker_slice(pod, key, self._worker))
             self._loads.on_pod(pod)
         self.router.is_synced = True
@@ -107,11 +109,11 @@ class Door:
         await self._channels.aclose()
 
 
-def deployment(key: ObjectKey, name: str, pod: ObjectKey) -> dict[str, Any]:
-    """Return the model as the catalogue reads it, with its only pod."""
+def deployment(key: ObjectKey, name: str, pod: ObjectKey, adapters: Sequence[str]) -> dict[str, Any]:
+    """Return the model as the catalogue reads it, with its adapters and its only pod."""
     created = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     metadata = {"namespace": key.namespace, "name": key.name, "uid": key.name, "creationTimestamp": created}
-    spec = {"model": {"name": name}, "engine": {"maxNumSeqs": _MANY}}
+    spec = {"model": {"name": name}, "engine": {"maxNumSeqs": _MANY}, "adapters": [{"name": each} for each in adapters]}
     return {"metadata": metadata, "spec": spec, "status": {"pods": [{"name": pod.name, "uid": pod.name}]}}
 
 
@@ -147,6 +149,7 @@ class Flags:
     worker: tuple[str, int]
     names: tuple[str, ...]
     parent: int  # the worker's process
+    adapters: tuple[str, ...] = ()
 
 
 def parse_flags(argv: Sequence[str]) -> Flags:
@@ -156,15 +159,17 @@ def parse_flags(argv: Sequence[str]) -> Flags:
     parser.add_argument("--shown", required=True, help="HOST:PORT of that socket, as users reach it")
     parser.add_argument("--worker", nargs=2, metavar=("HOST", "PORT"), required=True, help="where the worker listens")
     parser.add_argument("--parent", type=int, required=True, help="the worker's process, to end if this fails")
+    parser.add_argument("--adapter", action="append", default=[], help="the name of one of its LoRA adapters")
     parser.add_argument("names", nargs="+", help="the model's names")
     given = parser.parse_args(argv)
     worker = (given.worker[0], int(given.worker[1]))
-    return Flags(socket.socket(fileno=given.listener), given.shown, worker, tuple(given.names), given.parent)
+    listener, names, adapters = socket.socket(fileno=given.listener), tuple(given.names), tuple(given.adapter)
+    return Flags(listener, given.shown, worker, names, given.parent, adapters)
 
 
 async def run(flags: Flags) -> None:
     """Serve until the worker has ended, or until SIGTERM."""
-    door, over = Door(flags.names, flags.worker), asyncio.Event()
+    door, over = Door(flags.names, flags.worker, flags.adapters), asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, over.set)
     loop.add_reader(sys.stdin.fileno(), over.set)  # nothing is ever written there: it can only close

@@ -61,6 +61,8 @@ def test_our_own_flags_stand_among_the_workers_and_do_not_reach_it():
         "--served-model-name",
         "b",
     ]
+    _, place, flags = read_flags(["--lora-modules", "sql=/a", "legal=/b", "--port", "7"])
+    assert (place.adapters, place.port, "sql=/a" in flags) == (("sql", "legal"), 7, True)
     own, place, flags = read_flags(["--no-http"])
     assert (own.http_port, own.revision, place, flags) == (None, "main", Place("127.0.0.1", 50051, ()), [])
 

@@ -99,3 +99,29 @@ def test_whatever_the_order_of_changes_every_deployment_is_found_by_each_of_its_
     assert known.deployments() == [truth[key] for key in sorted(truth)]
     assert {known.find(name).key for name in known.names()} == set(truth)
     assert all(known.find(made.full_name) is made for made in truth.values())
+
+
+def test_an_adapter_is_found_by_its_own_name_and_beside_its_bases():
+    tiny = deployment("tiny", model_name="org/Tiny", adapters=("sql", "a:b"))
+    known = catalogue_of(tiny)
+    assert [known.find_adapter(name).adapter for name in ("sql", "org/Tiny:sql", "default/tiny:sql")] == ["sql"] * 3
+    assert [known.find_adapter(name).adapter for name in ("a:b", "org/Tiny:a:b")] == ["a:b"] * 2
+    assert [known.find_adapter(name) for name in ("other", "tiny:sql", "org/Tiny:other", "org/Tiny:", "")] == [None] * 5
+
+
+def test_of_two_bases_with_an_adapter_of_one_name_the_older_is_meant_and_a_callers_own_goes_first():
+    young, old = (
+        deployment(name, key=ObjectKey(space, name), adapters=("sql",), created=f"2026-01-0{day}T00:00:00Z")
+        for name, space, day in (("young", "b", 2), ("old", "a", 1))
+    )
+    known = catalogue_of(young, old)
+    assert known.find_adapter("sql").deployment is old
+    assert known.find_adapter("sql", of_namespaces("b")).deployment is young
+    assert known.find_adapter("young:sql").deployment is young
+    assert known.shortest_adapter(known.find_adapter("sql")) == "sql"
+    assert known.shortest_adapter(known.find_adapter("young:sql")) == "young:sql"
+
+
+def test_a_models_own_name_goes_before_an_adapters():
+    known = catalogue_of(deployment("tiny", adapters=("small",)), deployment("small"))
+    assert known.shortest_adapter(known.find_adapter("tiny:small")) == "tiny:small"

@@ -39,7 +39,7 @@ class World:
     def meant(self, name="m", caller=ANYBODY):
         """Return what the caller gets by the name, the code of the refusal if nothing."""
         try:
-            return self.router.resolve(name, caller).full_name
+            return self.router.resolve(name, caller).deployment.full_name
         except CallError as error:
             return error.code
 
@@ -136,3 +136,24 @@ def test_other_scopes_know_names_of_namespaces_or_none(scope, anybody, bound):
     world = World(scope)
     assert (world.meant(), world.meant(caller=bound_to("b/*"))) == (anybody, bound)
     assert world.meant("a/x") == "a/x"
+
+
+@pytest.mark.parametrize(
+    ("models", "usable"),
+    [
+        (("m",), {"m", "sql"}),
+        (("sql",), {"sql"}),
+        (("a/x:sql",), {"sql"}),
+        (("a/*",), {"m", "sql"}),
+        (("b/*",), set()),
+        (("legal",), set()),
+    ],
+)
+def test_a_key_may_use_a_bases_adapters_or_those_that_it_names(models, usable):
+    world, caller = World(), bound_to(*models)
+    world.delete("b")
+    adapted = infd("x", namespace="a", model="m", adapters=[{"name": "sql"}])
+    adapted["metadata"] |= {"uid": "a", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    world.router.on_deployment(ObjectKey("a", "x"), adapted)
+    assert {name for name in ("m", "sql") if world.meant(name, caller) == "a/x"} == usable
+    assert {*world.router.models(caller), *world.router.adapters(caller)} == usable

@@ -34,7 +34,7 @@ async def worker():
 async def client(worker):
     """OpenAI's client of a door in front of the worker, which answers to two names."""
     host, _, port = worker.address.rpartition(":")
-    door, listener = Door(("tiny", "org/other"), (host, int(port))), socket.create_server(("127.0.0.1", 0))
+    door, listener = Door(("tiny", "org/other"), (host, int(port)), ["sql"]), socket.create_server(("127.0.0.1", 0))
     await door.start(listener)
     base = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
     async with AsyncOpenAI(api_key="none", base_url=base, max_retries=0, timeout=WAIT_S) as made:
@@ -44,14 +44,15 @@ async def client(worker):
 
 
 async def test_the_models_are_listed_while_the_worker_still_loads(client):
-    assert sorted([model.id async for model in client.models.list()]) == ["org/other", "tiny"]
+    listed = {model.id: getattr(model, "parent", None) async for model in client.models.list()}
+    assert listed == {"org/other": None, "tiny": None, "sql": "tiny"}
     assert not client.door.ready.is_set()
 
 
 async def test_a_request_that_comes_while_it_loads_waits_and_is_answered(client, worker):
     asked = asyncio.create_task(client.chat.completions.create(model="tiny", messages=HI))
     router = client.door.router
-    key = router.resolve("tiny").key
+    key = router.resolve("tiny").deployment.key
     await until(lambda: router.activity.activity(key).held)
     worker.tell_load(ready=True)
     assert (await asked).choices[0].message.content
@@ -64,6 +65,16 @@ async def test_it_answers_streamed_and_whole_under_each_name(client, worker):
     stream = await client.completions.create(model="tiny", prompt="hi", stream=True)
     pieces = [event.choices[0].text async for event in stream if event.choices]
     assert "".join(pieces) == whole.choices[0].message.content
+
+
+async def test_an_adapter_is_a_model_and_the_worker_hears_its_name(client, worker):
+    worker.tell_load(ready=True)
+    for name in ("sql", "tiny:sql", "local/model-0:sql"):
+        await client.completions.create(model=name, prompt="hi")
+        assert [seen.request.model for seen in worker.seen if seen.method == "Generate"][-1] == "sql"
+    assert (await client.models.retrieve("sql")).parent == "tiny"
+    with pytest.raises(Exception, match="org/other:sql"):
+        await client.completions.create(model="org/other:sql", prompt="hi")
 
 
 async def test_an_unknown_model_is_refused_with_the_known_names(client):

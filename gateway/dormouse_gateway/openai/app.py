@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from dormouse_api.status import CallError
 from dormouse_gateway.hold import refusals
-from dormouse_gateway.model import Deployment
+from dormouse_gateway.model import Meant
 from dormouse_gateway.openai import asking
 from dormouse_gateway.openai.bodies import ClientGone
 from dormouse_gateway.openai.document import document
@@ -88,19 +88,29 @@ class Models:
     async def list(self, request: Request, _id: str) -> Response:
         """Return all models that the key may use."""
         found = self._found(request)
-        return JSONResponse({"object": "list", "data": [_model(name, each) for name, each in sorted(found.items())]})
+        return JSONResponse(
+            {"object": "list", "data": [self._told(name, each) for name, each in sorted(found.items())]}
+        )
 
     async def get(self, request: Request, _id: str) -> Response:
         """Return one model by any name under which it answers."""
         name = request.path_params["model"]
         caller = self.generating.keys.identify(to_metadata(request.headers.raw))
-        return JSONResponse(_model(name, self.router.resolve(name, caller)))
+        return JSONResponse(self._told(name, self.router.resolve(name, caller)))
 
-    def _found(self, request: Request) -> dict[str, Deployment]:
+    def _told(self, name: str, meant: Meant) -> dict[str, Any]:
+        """Return a model as OpenAI's clients read it; an adapter's parent is its base."""
+        deployment = meant.deployment
+        created = int(datetime.fromisoformat(deployment.created).timestamp())
+        told = {"id": name, "object": "model", "created": created, "owned_by": deployment.key.namespace}
+        return told | ({"parent": self.router.catalogue.shortest(deployment)} if meant.adapter else {})
+
+    def _found(self, request: Request) -> dict[str, Meant]:
         caller = self.generating.keys.identify(to_metadata(request.headers.raw))
         if not self.router.is_synced:
             raise refusals.not_synced()
-        return self.router.models(caller)
+        models = {name: Meant(deployment) for name, deployment in self.router.models(caller).items()}
+        return self.router.adapters(caller) | models
 
 
 def make_app(router: Router, generating: Generating, on_response: OnResponse = lambda *_: None) -> Starlette:
@@ -133,8 +143,3 @@ async def _refuse_path(error: HTTPException, request: Request, _id: str) -> Resp
     words = f"{request.method} {request.url.path}: {error.detail}; /openapi.json tells what is there"
     refusal = ApiError(error.status_code, words)
     return Response(encoded(refusal.body), refusal.status, {**refusal.headers, **(error.headers or {})})
-
-
-def _model(name: str, deployment: Deployment) -> dict[str, Any]:
-    created = int(datetime.fromisoformat(deployment.created).timestamp())
-    return {"id": name, "object": "model", "created": created, "owned_by": deployment.key.namespace}

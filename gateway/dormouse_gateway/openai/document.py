@@ -34,7 +34,7 @@ def _or_null(schema: Json) -> Json:
     return {"anyOf": [schema, _NULL]}
 
 
-_MODEL = _object(id=_TEXT, object={"const": "model"}, created=_NUMBER, owned_by=_TEXT)
+_MODEL = _with(_object(id=_TEXT, object={"const": "model"}, created=_NUMBER, owned_by=_TEXT), parent=_TEXT)
 _ERROR = _object(error=_object(message=_TEXT, type=_TEXT, param=_or_null(_TEXT), code=_or_null(_TEXT)))
 _USAGE = _object(
     prompt_tokens=_NUMBER,

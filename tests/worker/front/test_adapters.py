@@ -215,3 +215,21 @@ async def test_an_answer_goes_on_with_the_adapter_that_began_it(open_with_adapte
             else:
                 error = await house.refusal(call)
                 assert (error.code(), "began this answer" in error.details()) == (Code.UNAVAILABLE, True)
+
+
+async def test_adapters_in_flight_are_told_in_one_series(open_with_adapters):
+    async with open_with_adapters() as house:
+        await add(house)
+        house.engine.is_paused = True
+        call = house.generate([1, 2, 3], max_tokens=3, model="sql")
+        await house.engine.until_received(lambda message: isinstance(message, AddRequest))
+        waiting = 'vllm:lora_requests_info{max_lora="2",running_lora_adapters="",waiting_lora_adapters="sql"}'
+        assert waiting in (await house.http("/metrics"))[1]
+        house.engine.step()
+        await call.read()
+        running = 'vllm:lora_requests_info{max_lora="2",running_lora_adapters="sql",waiting_lora_adapters=""}'
+        assert running in (await house.http("/metrics"))[1]
+        house.front.worker.requests.check_integrity()
+        call.cancel()
+        await house.front.worker.until_idle()
+        house.front.worker.requests.check_integrity()

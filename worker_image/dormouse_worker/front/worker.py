@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 
 import grpc
 
@@ -60,6 +61,7 @@ class Worker:
         self.metrics.follow_engine(self._engine_silence_s)
         max_waiting = self.settings.max_waiting_requests
         self.requests = RequestTable(self._send, self.metrics, max_waiting=max_waiting, changes=self.load_changes)
+        self._follow_adapters()
         self.clock = clock
         self._now = now
         self.step = IDLE
@@ -221,6 +223,7 @@ class Worker:
         if edition.model_name != self.served.edition.model_name:  # it labels every series
             self.metrics = self.requests.events = WorkerMetrics(edition.model_name, clock=self.clock)
             self.metrics.follow_engine(self._engine_silence_s)
+            self._follow_adapters()
         self.served.close()
         self.served.edition = edition
         self.adapters.note_engine_lost()
@@ -278,6 +281,15 @@ class Worker:
         self.board.fail("EngineDied", f"{self.last_death}; {limit}")
         self.died.set()
         self.load_changes.notify()
+
+    def _follow_adapters(self) -> None:
+        engine = self.served.edition.engine
+        if engine.enable_lora:
+            running, waiting = (partial(self._adapters_in_flight, running=running) for running in (True, False))
+            self.metrics.follow_adapters(engine.max_loras, running, waiting)
+
+    def _adapters_in_flight(self, *, running: bool) -> set[str]:
+        return self.adapters.names_of(self.requests.adapters(running=running))
 
     def _engine_silence_s(self) -> float:
         return self.link.silence_s if self.link.is_alive else 0.0

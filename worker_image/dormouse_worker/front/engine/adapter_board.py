@@ -6,7 +6,7 @@ A name means one digest at a time. What is wanted outlives every engine process;
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 import grpc
@@ -99,6 +99,11 @@ class AdapterBoard:
     def is_used(self, digest: str) -> bool:
         """Return whether some name means it."""
         return any(each.loaded is not None and each.loaded.digest == digest for each in self)
+
+    def names_of(self, digests: Set[str]) -> set[str]:
+        """Return the names that mean these; a digest that has none any more is told by its beginning."""
+        names = {each.loaded.digest: each.name for each in self if each.loaded is not None}
+        return {names.get(digest, digest[:12]) for digest in digests}
 
     def choose(self, name: str, model_names: Sequence[str]) -> ChosenModel:
         """Return what a request means by a name, also by MODEL:NAME.

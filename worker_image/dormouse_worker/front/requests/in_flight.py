@@ -63,6 +63,7 @@ class RequestTable:
         self._changes = changes
         self._streams: dict[str, OutputStream] = {}
         self._siblings: dict[str, tuple[str, ...]] = {}  # of calls with several choices: all their ids
+        self._adapters: dict[str, str] = {}  # the digests of those that have one
         self._ids = itertools.count(1)
         self.num_accepted = 0
         self.num_waiting = 0  # not yet heard of by the engine's outputs
@@ -80,11 +81,16 @@ class RequestTable:
         """Return how many requests have got something."""
         return len(self) - self.num_waiting
 
+    def adapters(self, *, running: bool) -> set[str]:
+        """Return the digests of the adapters that requests have which got something, or wait for it."""
+        return {digest for key, digest in self._adapters.items() if self._streams[key].is_started is running}
+
     def check_integrity(self) -> None:
         """Recount what is counted along. Raises AssertionError."""
         waiting = sum(not stream.is_started for stream in self._streams.values())
         assert waiting == self.num_waiting, f"{waiting} wait, {self.num_waiting} were counted"
         assert self._siblings.keys() <= self._streams.keys(), "siblings of requests that have ended"
+        assert self._adapters.keys() <= self._streams.keys(), "adapters of requests that have ended"
 
     def check_room(self, num_requests: int = 1) -> None:
         """Raise CallError RESOURCE_EXHAUSTED when so many more do not fit the queue, INVALID_ARGUMENT if never."""
@@ -117,6 +123,8 @@ class RequestTable:
             self._streams[key] = stream
             if len(keys) > 1:
                 self._siblings[key] = keys
+            if order.adapter:
+                self._adapters[key] = order.adapter
             common = (order.output_token_ids, order.priority, order.cache_salt, order.adapter)
             self._send(AddRequest(key, order.prompt_token_ids, sampling, *common))
         self.num_accepted += len(keys)
@@ -192,6 +200,7 @@ class RequestTable:
     def _remove(self, key: str, reason: str) -> None:
         stream = self._streams.pop(key)
         self._siblings.pop(key, None)
+        self._adapters.pop(key, None)
         self.num_waiting -= not stream.is_started
         self.events.on_end(stream, reason)
         self._changes.notify()

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 
 from dormouse_worker.common.ipc import EngineStatus, StepOutputs
 from dormouse_worker.front.requests.streams import OutputStream
+from dormouse_worker.front.telemetry.adapter_info import AdapterInfo, Names
 from dormouse_worker.front.telemetry.token_counter import TokenTally
 
 FAST_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
@@ -77,6 +78,10 @@ class WorkerMetrics:
     def follow_engine(self, silence_s: Callable[[], float]) -> None:
         """Show how long the engine has been silent, as this says."""
         self._silence.set_function(silence_s)
+
+    def follow_adapters(self, max_lora: int, running: Names, waiting: Names) -> None:
+        """Show which adapters requests run with and wait for, as these say."""
+        self._registry.register(AdapterInfo(max_lora, running, waiting, self._clock))
 
     def text(self) -> bytes:
         """Return the exposition in Prometheus' text format."""
