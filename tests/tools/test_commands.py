@@ -94,7 +94,9 @@ PROGRAMS: Mapping[str, Callable[[Command], None]] = {
     "pip": parse_pip,
     "python": parse_python,
     "python3": parse_python,
-    **dict.fromkeys(("export", "helm", "kubectl", "curl", "mkdir", "source", "openssl", "sha256sum", "git"), nothing),
+    **dict.fromkeys(
+        ("cat", "curl", "export", "git", "helm", "kubectl", "mkdir", "openssl", "sha256sum", "source"), nothing
+    ),
 }
 
 
