@@ -28,6 +28,8 @@ MAX_STREAM_INTERVAL = 1024  # tokens: with log-probabilities so many still fit a
 MAX_CACHE_SALT_CHARS = 128
 MAX_CHAT_MESSAGES = 1024
 MAX_TOOLS = 128
+MAX_EMBED_INPUTS = 2048  # texts in one message
+FLOAT_BYTES = 4  # of a number of a vector, in a message
 
 _KEEPALIVE_TIME_MS = 20_000
 _KEEPALIVE_TIMEOUT_MS = 10_000

@@ -30,6 +30,7 @@ ELSEWHERE = {  # what of a worker's settings is no word of spec.engine
 OF_THE_PROGRAM = {  # what no user of the resource says
     *("model", "model_impl", "memory_limit_bytes", "tokenizer_cache", "profile_cache", "threads"),
     *("attention_backend", "worker_cls", "worker_extension_cls"),
+    "task",
     *("device_memory_budget_bytes", "expected_device"),  # a grant's words
     *("enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras"),
 }

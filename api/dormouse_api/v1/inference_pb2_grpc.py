@@ -39,6 +39,11 @@ class InferenceStub:
                 request_serializer=dormouse__api_dot_v1_dot_inference__pb2.GenerateRequest.SerializeToString,
                 response_deserializer=dormouse__api_dot_v1_dot_inference__pb2.GenerateResponse.FromString,
                 _registered_method=True)
+        self.Embed = channel.unary_unary(
+                '/dormouse.v1.Inference/Embed',
+                request_serializer=dormouse__api_dot_v1_dot_inference__pb2.EmbedRequest.SerializeToString,
+                response_deserializer=dormouse__api_dot_v1_dot_inference__pb2.EmbedResponse.FromString,
+                _registered_method=True)
         self.Tokenize = channel.unary_unary(
                 '/dormouse.v1.Inference/Tokenize',
                 request_serializer=dormouse__api_dot_v1_dot_inference__pb2.TokenizeRequest.SerializeToString,
@@ -67,6 +72,13 @@ class InferenceServicer:
     def Generate(self, request, context):
         """Generates text for one prompt and streams it, token by token or in larger pieces (stream_interval). Exactly one final message for each choice
         (finish_reason set) or one status ends the stream.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Embed(self, request, context):
+        """Turns texts into vectors, one for each. Answered whole or not at all, so that it may be asked again anywhere.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -107,6 +119,11 @@ def add_InferenceServicer_to_server(servicer, server):
                     servicer.Generate,
                     request_deserializer=dormouse__api_dot_v1_dot_inference__pb2.GenerateRequest.FromString,
                     response_serializer=dormouse__api_dot_v1_dot_inference__pb2.GenerateResponse.SerializeToString,
+            ),
+            'Embed': grpc.unary_unary_rpc_method_handler(
+                    servicer.Embed,
+                    request_deserializer=dormouse__api_dot_v1_dot_inference__pb2.EmbedRequest.FromString,
+                    response_serializer=dormouse__api_dot_v1_dot_inference__pb2.EmbedResponse.SerializeToString,
             ),
             'Tokenize': grpc.unary_unary_rpc_method_handler(
                     servicer.Tokenize,
@@ -156,6 +173,33 @@ class Inference:
             '/dormouse.v1.Inference/Generate',
             dormouse__api_dot_v1_dot_inference__pb2.GenerateRequest.SerializeToString,
             dormouse__api_dot_v1_dot_inference__pb2.GenerateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Embed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dormouse.v1.Inference/Embed',
+            dormouse__api_dot_v1_dot_inference__pb2.EmbedRequest.SerializeToString,
+            dormouse__api_dot_v1_dot_inference__pb2.EmbedResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -9,6 +9,7 @@ Status codes, for every method:
                       CONTEXT_LENGTH_EXCEEDED
   NOT_FOUND           no such model; the message lists the known ones
   RESOURCE_EXHAUSTED  a queue is full; details hold google.rpc.RetryInfo
+  FAILED_PRECONDITION the model's task is another one; the message names the method that it answers
   UNAVAILABLE         the model is asleep, starting or draining; details hold google.rpc.RetryInfo
   DEADLINE_EXCEEDED, CANCELLED  the sequence and its blocks are freed at once
   INTERNAL            our fault; the message holds an id to look for in the worker's log
@@ -46,6 +47,8 @@ class InferenceStub:
     """Generates text for one prompt and streams it, token by token or in larger pieces (stream_interval). Exactly one final message for each choice
     (finish_reason set) or one status ends the stream.
     """
+    Embed: _grpc.UnaryUnaryMultiCallable[_inference_pb2.EmbedRequest, _inference_pb2.EmbedResponse]
+    """Turns texts into vectors, one for each. Answered whole or not at all, so that it may be asked again anywhere."""
     Tokenize: _grpc.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]
     """Turns text, or a chat rendered by the model's own template, into token ids. Works while asleep."""
     Detokenize: _grpc.UnaryUnaryMultiCallable[_inference_pb2.DetokenizeRequest, _inference_pb2.DetokenizeResponse]
@@ -62,6 +65,8 @@ class InferenceAsyncStub(InferenceStub):
     """Generates text for one prompt and streams it, token by token or in larger pieces (stream_interval). Exactly one final message for each choice
     (finish_reason set) or one status ends the stream.
     """
+    Embed: _aio.UnaryUnaryMultiCallable[_inference_pb2.EmbedRequest, _inference_pb2.EmbedResponse]  # type: ignore[assignment]
+    """Turns texts into vectors, one for each. Answered whole or not at all, so that it may be asked again anywhere."""
     Tokenize: _aio.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]  # type: ignore[assignment]
     """Turns text, or a chat rendered by the model's own template, into token ids. Works while asleep."""
     Detokenize: _aio.UnaryUnaryMultiCallable[_inference_pb2.DetokenizeRequest, _inference_pb2.DetokenizeResponse]  # type: ignore[assignment]
@@ -81,6 +86,14 @@ class InferenceServicer(metaclass=_abc_1.ABCMeta):
         """Generates text for one prompt and streams it, token by token or in larger pieces (stream_interval). Exactly one final message for each choice
         (finish_reason set) or one status ends the stream.
         """
+
+    @_abc_1.abstractmethod
+    def Embed(
+        self,
+        request: _inference_pb2.EmbedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inference_pb2.EmbedResponse, _abc.Awaitable[_inference_pb2.EmbedResponse]]:
+        """Turns texts into vectors, one for each. Answered whole or not at all, so that it may be asked again anywhere."""
 
     @_abc_1.abstractmethod
     def Tokenize(

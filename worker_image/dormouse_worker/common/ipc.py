@@ -13,6 +13,7 @@ import msgspec
 
 from dormouse_worker.common.commands import Command
 from dormouse_worker.common.grammar import Grammar
+from dormouse_worker.common.tasks import GENERATE
 
 MAX_FRAME_BYTES = 64 << 20  # far above any honest frame; a larger length means a broken stream
 
@@ -65,6 +66,22 @@ class AddRequest(msgspec.Struct, frozen=True, tag=True):
     priority: int = 0  # lower goes first; equal ones in order of arrival
     cache_salt: str = ""  # only requests of one salt share cached prefixes
     adapter: str = ""  # the digest of a LoRA adapter that the engine holds; "" = the base model alone
+
+
+class PoolingParams(msgspec.Struct, frozen=True, gc=False):
+    """What becomes of a text's hidden states; every limit is checked (the front does)."""
+
+    dimensions: int = 0  # of the vector that are kept; 0 = all
+    normalize: bool | None = None  # None = as the model's files say
+
+
+class AddPooling(msgspec.Struct, frozen=True, tag=True):
+    """A validated call for vectors: of each text one. It ends with one `PooledOutput` or as failed."""
+
+    request_id: str  # unique for the life of the front, among `AddRequest`s too
+    inputs: list[list[int]]  # token ids of texts, none empty
+    params: PoolingParams = PoolingParams()
+    priority: int = 0  # lower goes first; equal ones in order of arrival
 
 
 class AbortRequests(msgspec.Struct, frozen=True, tag=True):
@@ -122,6 +139,9 @@ class ModelInfo(msgspec.Struct, frozen=True):
     load_seconds: float = 0.0
     compute_path: str = ""  # which forward pass computes, and why no faster one; its first word NATIVE: our kernels
     vocab_size: int = 0  # rows of the embedding; 0 = not told
+    task: str = GENERATE
+    embedding_size: int = 0  # dimensions of a vector; 0 = it makes none
+    dimensions: tuple[int, ...] = ()  # to which vectors may be cut; () = any up to the size
 
 
 class MadeTokenizer(msgspec.Struct, frozen=True):
@@ -176,6 +196,16 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     prompt_logprobs: list[TokenLogprobs] | None = None  # the next part of them; may come with no tokens
 
 
+class PooledOutput(msgspec.Struct, frozen=True, gc=False):
+    """What became of one call for vectors."""
+
+    request_id: str
+    vectors: list[bytes]  # one for each text, in order: float32, little-endian; empty if aborted
+    finish_reason: str = "stop"  # stop | abort
+    queue_seconds: float = 0.0  # accepted → first scheduled
+    prefill_seconds: float = 0.0  # first scheduled → last vector
+
+
 class StepOutputs(msgspec.Struct, frozen=True, tag=True):
     """Everything that one engine step produced, and the load after it. Also the step heartbeat."""
 
@@ -189,6 +219,7 @@ class StepOutputs(msgspec.Struct, frozen=True, tag=True):
     preemptions: int = 0  # since the message before
     not_finite: int = 0  # of the failed: requests whose logits were not finite
     refused: dict[str, str] = {}  # request id → why; what it asks for cannot be kept any further
+    pooled: list[PooledOutput] = []
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):
@@ -204,7 +235,7 @@ class CommandResult(msgspec.Struct, frozen=True, tag=True):
     value: int | str = ""  # what it returns: prepare_wake_up the missing bytes, stop_profile the trace's path
 
 
-FrontMessage = AddRequest | AbortRequests | CommandRequest
+FrontMessage = AddRequest | AddPooling | AbortRequests | CommandRequest
 EngineMessage = EngineStatus | StepOutputs | Heartbeat | CommandResult
 
 _LENGTH = struct.Struct(">I")

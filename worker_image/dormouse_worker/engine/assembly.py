@@ -10,12 +10,31 @@ from dormouse_worker.engine.adapters import AdapterSlots
 from dormouse_worker.engine.block_pool import BlockPool
 from dormouse_worker.engine.block_tables import BlockTables, CacheLayout
 from dormouse_worker.engine.engine import Engine
-from dormouse_worker.engine.executor import ModelExecutor, StagedExecutor
+from dormouse_worker.engine.executor import Executor, ModelExecutor, PoolingExecutor, StagedExecutor
 from dormouse_worker.engine.forward_pass import Limits
+from dormouse_worker.engine.pooling.engine import PoolingEngine, PoolingLimits
 from dormouse_worker.engine.scheduler import Scheduler
+from dormouse_worker.engine.stepping import Stepper
 from dormouse_worker.engine.swap import SwapSpace
 
 MOST_WHERE_IT_RUNS_AHEAD = 2  # batches: one that the device computes, one that waits behind it
+
+
+def build_stepper(
+    settings: EngineSettings,
+    report: MemoryReport,
+    agreed: tuple[int, int],
+    executor: Executor,
+    *,
+    clock: Callable[[], float],
+    adapters: AdapterSlots | None = None,
+) -> Stepper:
+    """Return an idle engine for whatever the ranks give: one that needs no blocks makes vectors."""
+    if report.block_bytes:
+        return build_engine(settings, report, agreed, executor, clock=clock, adapters=adapters)
+    assert isinstance(executor, PoolingExecutor), "who reports no blocks makes vectors"
+    limits = PoolingLimits(settings.max_num_seqs, settings.max_num_batched_tokens, report.max_model_len)
+    return PoolingEngine(executor, limits, clock)
 
 
 def build_engine(

@@ -36,6 +36,7 @@ from dormouse_worker.common.errors import (
 from dormouse_worker.common.grammar import GrammarRefused
 from dormouse_worker.common.ipc import (
     AbortRequests,
+    AddPooling,
     AddRequest,
     CommandRequest,
     CommandResult,
@@ -48,11 +49,12 @@ from dormouse_worker.common.ipc import (
 from dormouse_worker.common.lifecycle import why_not
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.adapter_commands import AdapterCommands
-from dormouse_worker.engine.assembly import build_engine
-from dormouse_worker.engine.engine import NOT_FINITE, Engine
+from dormouse_worker.engine.assembly import build_stepper
+from dormouse_worker.engine.engine import NOT_FINITE
 from dormouse_worker.engine.executor import Executor
 from dormouse_worker.engine.sleeping_parts import SleepingParts
 from dormouse_worker.engine.status import StatusTeller
+from dormouse_worker.engine.stepping import Stepper
 from dormouse_worker.engine.validation import check_block_counts, unknown_token
 
 logger = logging.getLogger(__name__)
@@ -78,7 +80,7 @@ class Controller:
         self._teller = StatusTeller(send)
         self._sleeping = SleepingParts(executor, self._teller, clock, keep_prefix_cache=settings.keep_prefix_cache)
         self._adapters = AdapterCommands(executor, settings.max_loras if settings.enable_lora else 0)
-        self._engine: Engine | None = None
+        self._engine: Stepper | None = None
         self._agreed = (0, 0)  # block counts on the device and in host memory; kept over a sleep
         self.is_shut_down = False
         self._broken: GroupBroken | None = None
@@ -139,7 +141,7 @@ class Controller:
 
     def handle(self, message: FrontMessage) -> None:
         """Carry out one message of the front; raises nothing."""
-        if isinstance(message, AddRequest):
+        if isinstance(message, AddRequest | AddPooling):
             self._add(message)
         elif isinstance(message, AbortRequests):
             self._abort(message)
@@ -169,7 +171,7 @@ class Controller:
             self._send(engine.give_up(NOT_FINITE))
             self._fail(LogitsNotFinite(f"{MAX_FAILURES_IN_A_ROW} forward passes in a row: {NOT_FINITE} ({why})"))
 
-    def _add(self, message: AddRequest) -> None:
+    def _add(self, message: AddRequest | AddPooling) -> None:
         if self._engine is None or self.state is not State.READY:
             why = f"the worker is {self.state} and takes no requests"
             self._send(StepOutputs([], running=0, waiting=0, kv_cache_usage=0.0, failed={message.request_id: why}))
@@ -187,7 +189,7 @@ class Controller:
 
     def _abort(self, message: AbortRequests) -> None:
         if self._engine is not None and (outputs := self._engine.abort(message.request_ids)):
-            self._send(self._engine.outputs(outputs))
+            self._send(self._engine.outputs([*outputs]))
             self._adapters.forget_unused()
 
     def _settle(self) -> None:
@@ -232,14 +234,14 @@ class Controller:
                 self._teller.change(State.PROFILED)
                 raise
         self._agreed = counts
-        self._engine = build_engine(
+        self._engine = build_stepper(
             self._settings, report, self._agreed, self._executor, clock=self._clock, adapters=self._adapters.slots
         )
         self._open()
 
     def _abort_all(self, _: AbortAll | Shutdown) -> None:
         if self._engine is not None and self._engine.has_work:
-            self._send(self._engine.outputs(self._engine.abort_all()))
+            self._send(self._engine.outputs([*self._engine.abort_all()]))
 
     def _sleep(self, command: Sleep) -> None:
         self._require_idle("sleep")
@@ -271,7 +273,7 @@ class Controller:
         num_gpu_blocks, num_cpu_blocks = self._agreed
         self._teller.change(State.READY, num_gpu_blocks=num_gpu_blocks, num_cpu_blocks=num_cpu_blocks)
 
-    def _built(self) -> Engine:
+    def _built(self) -> Stepper:
         assert self._engine is not None, "READY and ASLEEP have one"
         return self._engine
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dormouse_worker.common.commands import DEEPEST, KV_CACHE, Sleep
 from dormouse_worker.common.errors import Damaged, WorkerError
 from dormouse_worker.common.ipc import State
-from dormouse_worker.engine.engine import Engine
 from dormouse_worker.engine.executor import Executor
 from dormouse_worker.engine.sleep_state import SleepState
 from dormouse_worker.engine.status import StatusTeller
+from dormouse_worker.engine.stepping import Stepper
 
 
 class SleepingParts:
@@ -28,7 +28,7 @@ class SleepingParts:
     def __repr__(self) -> str:
         return f"SleepingParts({self._sleep_state})"
 
-    def sleep(self, command: Sleep, engine: Engine) -> None:
+    def sleep(self, command: Sleep, engine: Stepper) -> None:
         """Sleep, or sleep deeper, with an idle engine, which stays. Ends in ASLEEP.
 
         What sleeps so deep already stays as it is, but for a prepared wake, which gives back what it has reserved.
@@ -67,7 +67,7 @@ class SleepingParts:
         asleep = self._asleep_of(tags)
         return self._executor.prepare_wake_up(asleep) if asleep else 0
 
-    def wake_up(self, tags: tuple[str, ...], engine: Engine) -> bool:
+    def wake_up(self, tags: tuple[str, ...], engine: Stepper) -> bool:
         """Wake these parts; return whether nothing sleeps any more: then the caller opens, else the rank is ASLEEP.
 
         Raises Damaged in WAKING; another WorkerError in ASLEEP, as before.
@@ -98,7 +98,7 @@ class SleepingParts:
         self._teller.note(residual_bytes=0)
         return True
 
-    def _forget_in_a_group(self, engine: Engine) -> None:
+    def _forget_in_a_group(self, engine: Stepper) -> None:
         """Forget prefixes if there are other ranks: some may have carried out what others refused, and gone back.
 
         Their memory went and came, or came and went, and what was kept over that is no longer there.

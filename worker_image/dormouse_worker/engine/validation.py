@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from dormouse_worker.common.errors import InvalidArgument, InvalidSettings
-from dormouse_worker.common.ipc import AddRequest, MemoryReport
+from dormouse_worker.common.ipc import AddPooling, AddRequest, MemoryReport
 from dormouse_worker.common.knobs import KNOBS
 from dormouse_worker.common.settings import EngineSettings
 
@@ -59,6 +60,9 @@ def _check_class(name: str, value: str, *, none: str) -> None:
 
 def check_block_counts(report: MemoryReport, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
     """Raise InvalidArgument, naming both numbers, if this rank cannot hold or not use these counts."""
+    if not report.block_bytes:
+        _check_no_blocks(num_gpu_blocks, num_cpu_blocks)
+        return
     if num_gpu_blocks <= 0:
         raise InvalidArgument(f"num_gpu_blocks is {num_gpu_blocks}; at least 1 is needed")
     if num_cpu_blocks < 0:
@@ -75,14 +79,27 @@ def check_block_counts(report: MemoryReport, num_gpu_blocks: int, num_cpu_blocks
         )
 
 
-def unknown_token(message: AddRequest, vocab_size: int) -> str | None:
+def _check_no_blocks(num_gpu_blocks: int, num_cpu_blocks: int) -> None:
+    for name, count in (("num_gpu_blocks", num_gpu_blocks), ("num_cpu_blocks", num_cpu_blocks)):
+        if count:
+            raise InvalidArgument(f"{name} is {count}; allowed is 0: the model's task keeps no cache")
+
+
+def unknown_token(message: AddRequest | AddPooling, vocab_size: int) -> str | None:
     """Return why the model has no row for a token of this request, None if it has one for each; 0 = size not known.
 
     The front has checked it; this is the net below: one row that is not there would fail its whole batch.
     """
-    for field in ("prompt_token_ids", "output_token_ids"):
-        ids: list[int] = getattr(message, field)
+    for field, ids in _token_ids(message):
         if vocab_size and ids and not (min(ids) >= 0 and max(ids) < vocab_size):
             bad = next(token_id for token_id in ids if not 0 <= token_id < vocab_size)
             return f"{field} has {bad}; allowed are ids below the vocabulary size {vocab_size}"
     return None
+
+
+def _token_ids(message: AddRequest | AddPooling) -> Iterator[tuple[str, list[int]]]:
+    if isinstance(message, AddPooling):
+        yield from ((f"inputs[{place}]", ids) for place, ids in enumerate(message.inputs))
+        return
+    yield "prompt_token_ids", message.prompt_token_ids
+    yield "output_token_ids", message.output_token_ids

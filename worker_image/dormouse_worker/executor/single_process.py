@@ -18,10 +18,12 @@ from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.engine.executor import SleepReport, WakeReport
 from dormouse_worker.engine.grammars import Preparation
+from dormouse_worker.engine.pooling.batch import PoolingBatch, PoolingOutput
 from dormouse_worker.engine.validation import check_settings
 from dormouse_worker.executor.ranks.environment import library_variables
 from dormouse_worker.executor.worker.wrapper import WorkerWrapper, worker_class_of
 from dormouse_worker.files.model_files import check_model_files
+from dormouse_worker.files.task_files import task_of
 from dormouse_worker.model.device.check import find_quantizer
 
 logger = logging.getLogger(__name__)
@@ -40,8 +42,8 @@ class SingleProcessExecutor:
     def init_device(self) -> None:
         """See `Executor`. Looks at the model's files first: what is wrong there needs no torch to be told."""
         check_settings(self._settings)
-        worker_class = worker_class_of(self._settings, self._environ)
         files = check_model_files(self._settings.model_path, self._settings.load_format)
+        worker_class = worker_class_of(self._settings, self._environ, task_of(self._settings, files.config))
         wrapper = WorkerWrapper(self._settings, rank=0, worker_class=worker_class)
         wrapper.update_environment(self._environ, self._variables())
         wrapper.init_worker(is_quantized=bool(find_quantizer(files.config)))
@@ -101,6 +103,11 @@ class SingleProcessExecutor:
         """See `StagedExecutor`."""
         runs_ahead: bool = self._built().execute_method("runs_ahead")
         return runs_ahead
+
+    def execute_pooling(self, batch: PoolingBatch) -> PoolingOutput:
+        """See `PoolingExecutor`."""
+        output: PoolingOutput = self._built().execute_method("execute_pooling", batch)
+        return output
 
     def start_profile(self, directory: str) -> None:
         """See `Executor`."""

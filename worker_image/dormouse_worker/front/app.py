@@ -29,6 +29,7 @@ from dormouse_api.v1 import relay_pb2_grpc, worker_control_pb2_grpc
 from dormouse_worker.common.errors import ModelUnreadable, WorkerError
 from dormouse_worker.common.ipc import State
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.tasks import GENERATE
 from dormouse_worker.front.api.control import ControlService
 from dormouse_worker.front.api.http import METRICS_TYPE, Answer, HttpDoor
 from dormouse_worker.front.api.inference import InferenceService
@@ -196,9 +197,12 @@ class Front:
                 return
             told.set()
             model = self.worker.served.edition.model
-            can_chat = not isinstance(model, WorkerError) and bool(model.templates)
+            known = None if isinstance(model, WorkerError) else model
+            can_chat, task = (bool(known.templates), known.card.task) if known else (False, GENERATE)
             name = settings.served_model_names[0]
-            print(invitation(name, settings.host, ports.inference, ports.http, can_chat=can_chat), flush=True)
+            print(
+                invitation(name, settings.host, ports.inference, ports.http, can_chat=can_chat, task=task), flush=True
+            )
 
         return announce
 

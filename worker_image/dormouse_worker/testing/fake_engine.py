@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import socket
 import sys
+from array import array
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ import msgspec
 from dormouse_worker.common.commands import AbortAll, Command, InitializeCache, PrepareWakeUp, Sleep, WakeUp
 from dormouse_worker.common.ipc import (
     AbortRequests,
+    AddPooling,
     AddRequest,
     CommandRequest,
     CommandResult,
@@ -24,6 +26,7 @@ from dormouse_worker.common.ipc import (
     FrameSplitter,
     FrontMessage,
     ModelInfo,
+    PooledOutput,
     State,
     StepOutputs,
     TokenLogprobs,
@@ -37,6 +40,7 @@ from dormouse_worker.engine.sleep_state import SleepState
 from dormouse_worker.engine.testing import make_report
 
 MODEL_LEN = 64  # tokens
+FAKE_DIMENSIONS = 4  # of a vector, where the script says that the model makes some
 
 
 class Script(msgspec.Struct, frozen=True):
@@ -66,6 +70,8 @@ class FakeEngine:
         self.script = script
         self.received: list[FrontMessage] = []
         self.status = EngineStatus(state=State.STARTING)
+        self.has_muted_vectors = False  # calls for vectors get none, until they are aborted
+        self._muted: set[str] = set()
         self._requests: dict[str, AddRequest] = {}
         self._counts: dict[str, int] = {}  # output tokens so far, resumed ones included
         self._silent: set[str] = set()  # requests of which no output told anything yet
@@ -108,6 +114,18 @@ class FakeEngine:
             self._counts[message.request_id] = len(message.output_token_ids)
             self._silent.add(message.request_id)
             return []
+        if isinstance(message, AddPooling):
+            if self.has_muted_vectors:
+                self._muted.add(message.request_id)
+                return []
+            vectors = [fake_vector(text, message.params.dimensions) for text in message.inputs]
+            pooled = [PooledOutput(message.request_id, vectors, "stop", 0.25, 0.5)]
+            return [StepOutputs([], running=0, waiting=0, kv_cache_usage=0.0, pooled=pooled)]
+        muted = [key for key in message.request_ids if key in self._muted]
+        self._muted.difference_update(muted)
+        if muted:
+            pooled = [PooledOutput(key, [], "abort") for key in muted]
+            return [StepOutputs([], running=0, waiting=0, kv_cache_usage=0.0, pooled=pooled)]
         known = [key for key in message.request_ids if self._requests.pop(key, None)]
         return [self._outputs([TokenOutput(key, [], "abort") for key in known])] if known else []
 
@@ -151,7 +169,7 @@ class FakeEngine:
             initializing = self._change(State.INITIALIZING)
             return [initializing, self._change(State.READY, **msgspec.structs.asdict(command))]
         if isinstance(command, AbortAll):
-            return self.handle(AbortRequests(list(self._requests)))
+            return self.handle(AbortRequests([*self._requests, *self._muted]))
         if isinstance(command, Sleep):
             fields = {"residual_bytes": 7, "freed_bytes": 993, "last_sleep_seconds": 0.5}
             sleep_state = self._sleep_state_after(command)
@@ -183,6 +201,12 @@ def fake_prompt_logprobs(request: AddRequest) -> list[TokenLogprobs]:
     """Return what a fake engine says of a prompt: of each token but the first, its id as a negative number."""
     num_top = request.sampling.prompt_logprobs or 0
     return [_fake_logprobs(-float(token), num_top) for token in request.prompt_token_ids[1:]]
+
+
+def fake_vector(text: list[int], dimensions: int = 0) -> bytes:
+    """Return what a fake engine makes of a text: its length, and its first tokens."""
+    numbers = [float(len(text)), *map(float, text), *[0.0] * FAKE_DIMENSIONS]
+    return array("f", numbers[: dimensions or FAKE_DIMENSIONS]).tobytes()
 
 
 def _fake_logprobs(sampled: float, num_top: int) -> TokenLogprobs:

@@ -11,11 +11,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from dormouse_worker.common.errors import InsufficientMemory, ModelChanged, ModelInvalid, ModelNotFound
 from dormouse_worker.common.host import Host
 from dormouse_worker.common.settings import EngineSettings
-from dormouse_worker.model.attention.hook import register
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.device.testing import FakeCudaDriver, FakeDevice
 from dormouse_worker.model.loader import load
 from dormouse_worker.model.testing import ARCHITECTURES, write_tiny_model
+from dormouse_worker.model.weights.kind import GENERATES
 from dormouse_worker.model.weights.skeleton import build_skeleton, iter_tensors
 
 CONVERTED = {"deepseek_v3", "gpt_neox", "mixtral", "qwen3_moe"}  # joined or renamed experts, another name of the head
@@ -156,7 +156,7 @@ def test_an_embedding_row_that_transformers_zeroes_after_reading_is_zero(tmp_pat
 def test_a_skeleton_of_many_gigabytes_takes_no_memory():
     config = AutoConfig.for_model("llama", hidden_size=8192, num_hidden_layers=8, vocab_size=128_000)
     before = Host().resident_bytes()
-    skeleton = build_skeleton(config, torch.bfloat16, register())
+    skeleton = build_skeleton(config, torch.bfloat16, GENERATES)
     assert sum(parameter.nbytes for parameter in skeleton.module.parameters()) > 8 * GIB
     assert Host().resident_bytes() - before < 100 << 20
 

@@ -42,6 +42,7 @@ from dormouse_worker.executor.ranks.spawn import LocalRanks
 from dormouse_worker.executor.single_process import converted_tokenizer
 from dormouse_worker.executor.worker.wrapper import worker_class_of
 from dormouse_worker.files.model_files import check_model_files
+from dormouse_worker.files.task_files import task_of
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -79,7 +80,8 @@ class MultiProcessExecutor:
         """See `Executor`. Looks at the model's files first, starts the ranks of this pod and waits for the others."""
         check_settings(self._settings)
         worker_class_of(self._settings, self._environ)
-        check_model_files(self._settings.model_path, self._settings.load_format, self._layout)
+        files = check_model_files(self._settings.model_path, self._settings.load_format, self._layout)
+        task_of(self._settings, files.config)
         connections = gather(self._settings, self._environ, self._place, self.local, self._clock)
         timeout_s = self._place.rank_timeout_s
         self._group = RankGroup(connections, self.local, self._clock, rank_timeout_s=timeout_s)

@@ -5,16 +5,39 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Protocol
 
 from dormouse_worker.common.commands import LEVELS, LIGHTEST, TAGS
 from dormouse_worker.engine.executor import SleepReport, WakeReport
-from dormouse_worker.executor.worker.allocation import Allocation
 from dormouse_worker.executor.worker.barrier import RankBarrier
 from dormouse_worker.executor.worker.memory_errors import memory_errors
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.memory.meters import Meter
 from dormouse_worker.model.stopwatch import Stopwatch
 from dormouse_worker.model.weights.store import WeightStore
+
+
+class Sleepable(Protocol):
+    """What of a worker sleeps: its weights, and what is computed over them."""
+
+    @property
+    def sleeping_tags(self) -> tuple[str, ...]:
+        """Return what sleeps."""
+
+    @property
+    def host_copy_bytes(self) -> int:
+        """Return the host memory that copies take, the weights' not counted."""
+
+    def sleep(self, level: int, tags: Collection[str], kept_blocks: Sequence[int], watch: Stopwatch) -> None:
+        """See `Allocation.sleep`."""
+
+    def prepare(self, tags: Collection[str]) -> int:
+        """See `Allocation.prepare`."""
+
+    def wake(
+        self, tags: Collection[str], agree: Callable[[], None], verify: Callable[[], None], watch: Stopwatch
+    ) -> None:
+        """See `Allocation.wake`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +47,7 @@ class Sleeper:
     device: Device
     meter: Meter
     weights: WeightStore
-    allocation: Allocation
+    allocation: Sleepable
 
     def sleep(self, level: int, tags: Collection[str], kept_blocks: Sequence[int]) -> SleepReport:
         """See `WorkerBase`. Raises InvalidArgument for blocks that the cache has not, InsufficientMemory."""

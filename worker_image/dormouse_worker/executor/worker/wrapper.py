@@ -13,6 +13,7 @@ from dormouse_worker.common.errors import InvalidArgument, InvalidSettings, Work
 from dormouse_worker.common.host import lasting_objects
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.common.stand_in import has_stand_in
+from dormouse_worker.common.tasks import GENERATE, POOLING
 from dormouse_worker.executor.worker.base import WorkerBase
 from dormouse_worker.executor.worker.classes import resolve_worker_class
 from dormouse_worker.model.slim_imports import import_slim
@@ -24,10 +25,16 @@ WORKER_CLASSES = {
     "cuda": "dormouse_worker.executor.worker.gpu_worker.GpuWorker",
 }
 STAND_IN_CLASS = "dormouse_worker.executor.worker.stand_in_worker.StandInWorker"
+_POOLING = "dormouse_worker.executor.worker.pooling_devices."
+POOLING_CLASSES = {"cpu": f"{_POOLING}CpuPoolingWorker", "cuda": f"{_POOLING}GpuPoolingWorker"}
 
 
-def worker_class_of(settings: EngineSettings, environ: Mapping[str, str]) -> str:
+def worker_class_of(settings: EngineSettings, environ: Mapping[str, str], task: str = GENERATE) -> str:
     """Return the qualified name of the worker's class. Raises InvalidSettings for a device that has none."""
+    if task in POOLING:
+        return (
+            f"{_POOLING}StandInPoolingWorker" if has_stand_in(settings, environ) else POOLING_CLASSES[settings.device]
+        )
     if settings.worker_cls != "auto":
         return settings.worker_cls
     if has_stand_in(settings, environ):

@@ -16,9 +16,11 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
 from dormouse_worker.common.errors import WorkerError
 from dormouse_worker.common.ipc import State
+from dormouse_worker.common.tasks import EMBED, GENERATE, wrong_task
 from dormouse_worker.front.api.answers import abort, answered, unexpected
 from dormouse_worker.front.requests import validation
 from dormouse_worker.front.requests.caller import Timeouts, caller_name, in_time, read_caller
+from dormouse_worker.front.requests.embedding import embed
 from dormouse_worker.front.requests.generation import Generation, begin
 from dormouse_worker.front.requests.parsing import readable
 from dormouse_worker.front.telemetry.tracing import UNTRACED, Traces
@@ -45,6 +47,7 @@ class InferenceService(rpc.InferenceServicer):
         arrival_s = self._worker.clock()
         try:
             model = self._known_model(readable(request).model)
+            check_task(model, "Generate", GENERATE)
             settings = self._worker.settings
             time_limit = Timeouts(settings.default_timeout_s, settings.max_timeout_s).limit(context.time_remaining())
             metadata = context.invocation_metadata()
@@ -61,6 +64,16 @@ class InferenceService(rpc.InferenceServicer):
             if generation is not None:
                 generation.close()
             self._traces.ended(context.invocation_metadata(), arrival_s, generation, error)
+
+    @answered
+    async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
+        """Turn texts into vectors."""
+        model = self._known_model(request.model)
+        check_task(model, "Embed", EMBED)
+        settings = self._worker.settings
+        time_limit = Timeouts(settings.default_timeout_s, settings.max_timeout_s).limit(context.time_remaining())
+        caller = read_caller(context.invocation_metadata(), self._proofs, time_limit, peer=context.peer())
+        return await in_time(embed(self._worker, model, request, caller), time_limit)
 
     @answered
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
@@ -139,6 +152,12 @@ class InferenceService(rpc.InferenceServicer):
             draining=draining,
             ready=ready,
         )
+
+
+def check_task(model: Model, call: str, task: str) -> None:
+    """Raise CallError FAILED_PRECONDITION, naming the call that is answered, for a model of another task."""
+    if model.card.task != task:
+        raise CallError(grpc.StatusCode.FAILED_PRECONDITION, wrong_task(call, model.card.task))
 
 
 def _check_size(request: pb.TokenizeRequest | pb.DetokenizeRequest) -> None:

@@ -10,6 +10,7 @@ from dormouse_api.names import INFERENCE_SERVICE
 from dormouse_api.status import CallError
 from dormouse_worker.common.commands import InitializeCache
 from dormouse_worker.common.ipc import State
+from dormouse_worker.common.tasks import EMBED, GENERATE
 from dormouse_worker.front.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -43,13 +44,14 @@ async def _initialize(worker: Worker) -> None:
             worker.board.fail("CacheNotAllocated", str(error))
 
 
-def invitation(name: str, host: str, port: int, http_port: int, *, can_chat: bool) -> str:
+def invitation(name: str, host: str, port: int, http_port: int, *, can_chat: bool, task: str = GENERATE) -> str:
     """Return what a user reads once the worker serves: where, and a line to try."""
     shown = "localhost" if host in {"[::]", "0.0.0.0"} else host  # noqa: S104  compared, not bound
+    call, body = ("Embed", '{"inputs": [{"text": "Hello"}]}') if task == EMBED else ("Generate", '{"text": "Hello"}')
     command = f"dormouse chat --model '{name}'" if can_chat else f"dormouse generate 'Hello' --model '{name}'"
     return (
         f"{name} is ready: gRPC on {shown}:{port}, metrics on http://{shown}:{http_port}/metrics\n"
-        f"  try  {command} --address {shown}:{port}\n"
-        f'  or   grpcurl -plaintext -d \'{{"text": "Hello"}}\' {shown}:{port} {INFERENCE_SERVICE}/Generate\n'
-        "  end  Ctrl-C"
+        + (f"  try  {command} --address {shown}:{port}\n" if task == GENERATE else "")
+        + f"  or   grpcurl -plaintext -d '{body}' {shown}:{port} {INFERENCE_SERVICE}/{call}\n"
+        + "  end  Ctrl-C"
     )

@@ -12,8 +12,19 @@ from typing import Protocol
 import grpc
 
 from dormouse_api.status import CallError
-from dormouse_worker.common.ipc import AbortRequests, AddRequest, FrontMessage, Sampling, StepOutputs, TokenOutput
+from dormouse_worker.common.ipc import (
+    AbortRequests,
+    AddPooling,
+    AddRequest,
+    FrontMessage,
+    PooledOutput,
+    PoolingParams,
+    Sampling,
+    StepOutputs,
+    TokenOutput,
+)
 from dormouse_worker.front.engine.status_board import Changes
+from dormouse_worker.front.requests.pooled import PooledAnswer
 from dormouse_worker.front.requests.streams import OutputStream
 
 logger = logging.getLogger(__name__)
@@ -28,7 +39,10 @@ class RequestEvents(Protocol):
     def on_tokens(self, stream: OutputStream, num_tokens: int, previous_token_s: float | None) -> None:
         """The engine produced tokens; the time of the tokens before, None for the first."""
 
-    def on_end(self, stream: OutputStream, reason: str) -> None:
+    def on_pooled(self, answer: PooledAnswer) -> None:
+        """All vectors of a call came."""
+
+    def on_end(self, stream: OutputStream | PooledAnswer, reason: str) -> None:
         """A request ended: stop, length, abort (also: the caller left) or error."""
 
 
@@ -61,7 +75,7 @@ class RequestTable:
         self.events = events  # another one when the model has another name
         self._max_waiting = max_waiting
         self._changes = changes
-        self._streams: dict[str, OutputStream] = {}
+        self._streams: dict[str, OutputStream | PooledAnswer] = {}
         self._siblings: dict[str, tuple[str, ...]] = {}  # of calls with several choices: all their ids
         self._adapters: dict[str, str] = {}  # the digests of those that have one
         self._ids = itertools.count(1)
@@ -132,6 +146,18 @@ class RequestTable:
         self._changes.notify()
         return keys
 
+    def open_pooling(
+        self, answer: PooledAnswer, inputs: list[list[int]], params: PoolingParams, *, priority: int
+    ) -> str:
+        """Hand a call for vectors to the engine; return the id under which it runs."""
+        key = str(next(self._ids))
+        self._streams[key] = answer
+        self._send(AddPooling(key, inputs, params, priority))
+        self.num_accepted += 1
+        self.num_waiting += 1
+        self._changes.notify()
+        return key
+
     def abandon(self, keys: Sequence[str]) -> None:
         """The caller left: free the sequences at once. Nothing happens to requests that have ended."""
         for key in self._abort(keys):
@@ -147,8 +173,12 @@ class RequestTable:
         """Deliver one step's outputs; what nobody waits for any more is dropped."""
         for output in step.outputs:
             stream = self._streams.get(output.request_id)
-            if stream is not None:
+            if isinstance(stream, OutputStream):
                 self._deliver(stream, output)
+        for pooled in step.pooled:
+            answer = self._streams.get(pooled.request_id)
+            if isinstance(answer, PooledAnswer):
+                self._deliver_pooled(answer, pooled)
         for key, why in step.failed.items():
             self._fail(key, why)
         for key, why in step.refused.items():
@@ -178,6 +208,13 @@ class RequestTable:
             if output.finish_reason is None:  # the front found a stop string, the engine does not know it
                 self._send(AbortRequests([output.request_id]))
             self._remove(output.request_id, stream.finish_reason)
+
+    def _deliver_pooled(self, answer: PooledAnswer, output: PooledOutput) -> None:
+        self.num_waiting -= not answer.is_started
+        answer.take(output)
+        if output.finish_reason == "stop":
+            self.events.on_pooled(answer)
+        self._remove(output.request_id, output.finish_reason)
 
     def _fail(self, key: str, why: str, code: grpc.StatusCode = grpc.StatusCode.INTERNAL) -> None:
         """The engine, or we, gave this one up: it goes, and its siblings with it."""

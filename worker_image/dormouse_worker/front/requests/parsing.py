@@ -83,6 +83,7 @@ def add_inference(service: Any, server: aio.Server) -> None:
     unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
     methods: dict[str, tuple[Callable[..., Any], type[Message], type[Message]]] = {
         "Generate": (stream, pb.GenerateRequest, pb.GenerateResponse),
+        "Embed": (unary, pb.EmbedRequest, pb.EmbedResponse),
         "Tokenize": (unary, pb.TokenizeRequest, pb.TokenizeResponse),
         "Detokenize": (unary, pb.DetokenizeRequest, pb.DetokenizeResponse),
         "GetModel": (unary, pb.GetModelRequest, pb.GetModelResponse),

@@ -30,6 +30,8 @@ class Codec(Protocol):
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...  # noqa: D102
 
+    def encode_first(self, text: str, max_tokens: int, *, add_special_tokens: bool) -> list[int]: ...  # noqa: D102
+
     def bad_word_token_ids(self, word: str) -> list[tuple[int, ...]]: ...  # noqa: D102
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str: ...  # noqa: D102
@@ -82,6 +84,10 @@ class LateCodec:
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """See `Codec`. Raises CallError without a tokenizer."""
         return self._loaded().encode(text, add_special_tokens=add_special_tokens)
+
+    def encode_first(self, text: str, max_tokens: int, *, add_special_tokens: bool) -> list[int]:
+        """See `Codec`. Raises CallError without a tokenizer."""
+        return self._loaded().encode_first(text, max_tokens, add_special_tokens=add_special_tokens)
 
     def bad_word_token_ids(self, word: str) -> list[tuple[int, ...]]:
         """See `Codec`. Raises CallError without a tokenizer."""

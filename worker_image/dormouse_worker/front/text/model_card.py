@@ -13,8 +13,10 @@ from typing import Any
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.errors import ModelInvalid
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.tasks import GENERATE
 from dormouse_worker.files.model_digest import digest_model
 from dormouse_worker.files.model_files import check_model_files
+from dormouse_worker.files.task_files import task_of
 from dormouse_worker.front.requests.sampling_rules import RULES
 
 logger = logging.getLogger(__name__)
@@ -49,10 +51,11 @@ class ModelCard:
     eos_token_ids: tuple[int, ...]
     defaults: SamplingDefaults
     digest: str
+    task: str = GENERATE
 
 
 def read_model_card(settings: EngineSettings) -> ModelCard:
-    """Read the model's directory. Raises ModelNotFound, ModelInvalid or PickleRefused."""
+    """Read the model's directory. Raises ModelNotFound, ModelInvalid, PickleRefused or InvalidSettings."""
     files = check_model_files(settings.model_path, settings.load_format)
     config = files.config
     text = _text_config(config)
@@ -70,6 +73,7 @@ def read_model_card(settings: EngineSettings) -> ModelCard:
         or _ids(text.get("eos_token_id", config.get("eos_token_id"))),
         defaults=_defaults(files.path / GENERATION_FILE, generation),
         digest=digest_model(files),
+        task=task_of(settings, config),
     )
 
 

@@ -120,6 +120,8 @@ class Model:
             eos_token_ids=card.eos_token_ids,
             tool_call_parser=self.tool_call_parser,
             reasoning_parser=self.reasoning_parser,
+            task=card.task,
+            embedding_size=loaded.embedding_size if loaded is not None else 0,
         )
 
     def close(self) -> None:

@@ -26,6 +26,7 @@ from dormouse_worker.front.text.decoding import (
     is_byte_level,
     is_piecewise,
 )
+from dormouse_worker.front.text.truncation import encode_first
 
 
 class TokenizerMissing(WorkerError):
@@ -86,6 +87,11 @@ class TextCodec:
         # the plain `encode` holds the interpreter lock: a megabyte would stop every stream for a second
         with _no_panic():
             return list(self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
+
+    def encode_first(self, text: str, max_tokens: int, *, add_special_tokens: bool) -> list[int]:
+        """Return the first ids, at most so many, special ones included, as truncating all of the text would give."""
+        with _no_panic():
+            return encode_first(self._tokenizer, text, max_tokens, add_special_tokens=add_special_tokens)
 
     def bad_word_token_ids(self, word: str) -> list[tuple[int, ...]]:
         """Return the sequences that spell a word: at the text's start and, where that differs, after a space.

@@ -7,19 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
 
 from dormouse_worker.common.errors import InsufficientMemory, InvalidSettings
 from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.files.model_files import ModelFiles, check_model_files
 from dormouse_worker.files.safetensors_files import StoredTensor
-from dormouse_worker.model.attention.hook import register
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.foreign import foreign_errors
 from dormouse_worker.model.lean.build import joined_parameters
 from dormouse_worker.model.parallel.cut import cut
 from dormouse_worker.model.weights.dummy import DummySource
+from dormouse_worker.model.weights.kind import GENERATES, ModelKind
 from dormouse_worker.model.weights.layout import plan_layout
 from dormouse_worker.model.weights.pretrained import PretrainedSource
 from dormouse_worker.model.weights.reader import STORED_DTYPES, CheckpointSource, can_convert
@@ -55,7 +54,13 @@ class _Plan:
 
 
 def load_weights(
-    config: Any, settings: EngineSettings, device: Device, files: ModelFiles, layout: Layout | None = None
+    config: Any,
+    settings: EngineSettings,
+    device: Device,
+    files: ModelFiles,
+    layout: Layout | None = None,
+    *,
+    kind: ModelKind = GENERATES,
 ) -> LoadedWeights:
     """Load a rank's part into the device's memory.
 
@@ -67,7 +72,7 @@ def load_weights(
             f"tensor_parallel_size {layout.tensor} × pipeline_parallel_size {layout.pipeline} = {layout.world_size} "
             "ranks; a quantized model runs on one"
         )
-    plan = _plan(config, settings, files, layout)
+    plan = _plan(config, settings, files, layout, kind)
     module = plan.module.eval().requires_grad_(requires_grad=False)
     tensors = sorted(iter_tensors(module), key=lambda named: named[0] not in plan.extras)  # what all layers need first
     memory = plan_layout(tensors, joined_parameters(module) if settings.model_impl != "transformers" else ())
@@ -97,13 +102,13 @@ def _may_be_infinite(tensors: Iterable[tuple[str, torch.Tensor]]) -> frozenset[s
     )
 
 
-def _plan(config: Any, settings: EngineSettings, files: ModelFiles, layout: Layout) -> _Plan:
+def _plan(config: Any, settings: EngineSettings, files: ModelFiles, layout: Layout, kind: ModelKind) -> _Plan:
     if settings.load_format == "dummy":
-        module = build_skeleton(config, _dtype(config, settings, {}), register()).module
+        module = build_skeleton(config, _dtype(config, settings, {}), kind).module
         return _cut(module, DummySource(settings.seed), layout)
     if settings.load_format == "sharded_state":
         return _plan_sharded(config, settings, files, layout)
-    found = _plan_fast(config, settings, files.tensors) or _plan_pretrained(config, settings, files, layout)
+    found = _plan_fast(config, settings, files.tensors, kind) or _plan_pretrained(config, settings, files, layout, kind)
     return _cut(*found, layout)
 
 
@@ -120,12 +125,12 @@ def _count(module: Any) -> int:
 
 
 def _plan_fast(
-    config: Any, settings: EngineSettings, stored: Mapping[str, StoredTensor]
+    config: Any, settings: EngineSettings, stored: Mapping[str, StoredTensor], kind: ModelKind
 ) -> tuple[Any, WeightSource] | None:
     """Return None unless every tensor of the module lies in the files under its name and in its shape."""
     if getattr(config, "quantization_config", None) is not None:
         return None
-    skeleton = build_skeleton(config, _dtype(config, settings, stored), register())
+    skeleton = build_skeleton(config, _dtype(config, settings, stored), kind)
     places = Places(skeleton.module)
     places.check_types(stored)
     if skeleton.tied & stored.keys():  # equal or not: transformers compares them, and goes by that
@@ -151,7 +156,7 @@ def _all_there(module: Any, origins: Mapping[str, str], stored: Mapping[str, Sto
 
 
 def _plan_sharded(config: Any, settings: EngineSettings, files: ModelFiles, layout: Layout) -> _Plan:
-    module = build_skeleton(config, _dtype(config, settings, {}), register()).module
+    module = build_skeleton(config, _dtype(config, settings, {}), GENERATES).module
     num_parameters = _count(module)
     if layout.world_size > 1:
         cut(module, layout)
@@ -166,27 +171,28 @@ def _checkpoint(settings: EngineSettings, names: Mapping[str, str], layout: Layo
 
 
 def _plan_pretrained(
-    config: Any, settings: EngineSettings, files: ModelFiles, layout: Layout
+    config: Any, settings: EngineSettings, files: ModelFiles, layout: Layout, kind: ModelKind
 ) -> tuple[Any, WeightSource]:
     def load_again() -> Any:
         files = check_model_files(settings.model_path, settings.load_format)
         with foreign_errors(files.path):
-            return _load_pretrained(config, settings, files)
+            return _load_pretrained(config, settings, files, kind)
 
-    module = _load_pretrained(config, settings, files)
+    module = _load_pretrained(config, settings, files, kind)
     return module, PretrainedSource(load_again, iter_tensors(module), reads_once=layout.world_size == 1)
 
 
-def _load_pretrained(config: Any, settings: EngineSettings, files: ModelFiles) -> Any:
+def _load_pretrained(config: Any, settings: EngineSettings, files: ModelFiles, kind: ModelKind) -> Any:
     with collected() as findings:
-        module = AutoModelForCausalLM.from_pretrained(  # nosec B615  # of a directory
+        module = kind.auto_class.from_pretrained(  # nosec B615  # of a directory
             settings.model_path,
             config=config,
             dtype=DTYPES.get(settings.dtype, "auto"),
-            attn_implementation=register(),
+            attn_implementation=kind.register(),
             use_safetensors=True,
             local_files_only=True,
             trust_remote_code=False,
+            **kind.options,
         )
     for found in findings:
         judge(found, module, files.path, files.tensors)

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM
 
 from dormouse_worker.model.slim_imports import replaced, without_compiler
+from dormouse_worker.model.weights.kind import ModelKind
 
 PART = "/"  # stands between a tensor's name and that of a part of it; no module's name has it
 
@@ -30,11 +30,11 @@ class Skeleton:
     tied: frozenset[str]  # names that have no marker of their own
 
 
-def build_skeleton(config: Any, dtype: torch.dtype, attention: str) -> Skeleton:
+def build_skeleton(config: Any, dtype: torch.dtype, kind: ModelKind) -> Skeleton:
     """Return a module that took no memory to speak of, on the CPU. Where transformers converts, no marker stands."""
-    auto_model: Any = AutoModelForCausalLM
+    made_with: dict[str, Any] = {"dtype": dtype, "attn_implementation": kind.register(), **kind.options}
     with torch.device("meta"), _no_draws(), without_compiler():
-        blank = auto_model.from_config(config, dtype=dtype, attn_implementation=attention)
+        blank = kind.auto_class.from_config(config, **made_with)
     tied = frozenset(blank.all_tied_weights_keys)
     markers = {
         name: torch.ones((), dtype=tensor.dtype).expand(tensor.shape)
@@ -42,9 +42,7 @@ def build_skeleton(config: Any, dtype: torch.dtype, attention: str) -> Skeleton:
         if name not in tied
     }
     with _no_draws(), without_compiler():
-        module = type(blank).from_pretrained(
-            None, config=blank.config, state_dict=dict(markers), dtype=dtype, attn_implementation=attention
-        )
+        module = type(blank).from_pretrained(None, config=blank.config, state_dict=dict(markers), **made_with)
     return Skeleton(module, markers, tied)
 
 

@@ -1,0 +1,142 @@
+"""Calls for vectors: who computes next, how much of a call fits a pass, and what becomes of one that fails."""
+
+import pytest
+
+from dormouse_worker.common.ipc import AddPooling, PoolingParams
+from dormouse_worker.engine.pooling.batch import PoolingOutput
+from dormouse_worker.engine.pooling.engine import NOT_FINITE, PoolingEngine, PoolingLimits
+from dormouse_worker.engine.testing import ManualClock, make_add
+
+
+class Passes:
+    """Implements `PoolingExecutor`: a vector is its text."""
+
+    def __init__(self):
+        self.batches = []
+        self.error = None
+        self.odd = ()
+
+    def execute_pooling(self, batch):
+        self.batches.append([sequence.token_ids for sequence in batch.sequences])
+        if self.error:
+            raise self.error
+        return PoolingOutput([bytes(sequence.token_ids) for sequence in batch.sequences], self.odd)
+
+
+class House:
+    """An engine, the passes that it has computed, and time."""
+
+    def __init__(self, **limits):
+        self.passes, self.clock = Passes(), ManualClock()
+        known = {"max_num_seqs": 4, "max_num_batched_tokens": 8, "max_model_len": 6}
+        self.engine = PoolingEngine(self.passes, PoolingLimits(**{**known, **limits}), self.clock)
+
+    def add(self, name, *texts, priority=0):
+        return self.engine.add(AddPooling(name, [list(text) for text in texts], PoolingParams(), priority))
+
+    def run(self):
+        told = []
+        while (outputs := self.engine.step()) is not None:
+            told += [(output.request_id, output.vectors) for output in outputs.pooled]
+        self.engine.check_integrity()
+        return told
+
+
+def test_a_call_gets_a_vector_for_each_text_in_order_however_many_passes_it_takes():
+    house = House()
+    texts = [[number] * length for number, length in enumerate((5, 6, 1, 1, 1, 3), start=1)]
+    assert house.add("a", *texts) is None
+    assert house.run() == [("a", [bytes(text) for text in texts])]
+    assert house.passes.batches == [[texts[0]], [*texts[1:4]], [*texts[4:]]]
+
+
+def test_a_pass_holds_texts_of_several_calls_and_no_more_than_its_limits():
+    house = House()
+    for name in "abcde":
+        house.add(name, [1], [2])
+    assert [name for name, _ in house.run()] == list("abcde")
+    assert [len(batch) for batch in house.passes.batches] == [4, 4, 2]
+
+
+def test_a_call_of_higher_priority_goes_first_also_before_the_rest_of_one_that_began():
+    house = House(max_num_seqs=1)
+    house.add("bulk", *[[1]] * 3, priority=5)
+    house.engine.step()
+    house.add("short", [2])
+    assert [name for name, _ in house.run()] == ["short", "bulk"]
+    assert house.passes.batches == [[[1]], [[2]], [[1]], [[1]]]
+
+
+def test_equal_priorities_go_in_order_of_arrival():
+    house = House(max_num_seqs=1)
+    for name in "cab":
+        house.add(name, [1])
+    assert [name for name, _ in house.run()] == list("cab")
+
+
+@pytest.mark.parametrize(
+    ("texts", "why"),
+    [
+        ((), "a text is empty; at least 1 token is needed"),
+        (([1], []), "a text is empty; at least 1 token is needed"),
+        (([1] * 7,), "a text has 7 tokens; the limit is 6"),
+    ],
+)
+def test_what_the_front_should_have_refused_is_not_taken(texts, why):
+    house = House()
+    assert house.add("a", *texts) == why
+    assert not house.engine.has_work
+
+
+def test_who_asks_for_tokens_is_told_that_there_are_none():
+    assert House().engine.add(make_add()) == "the model makes vectors, and no text"
+
+
+def test_a_pass_that_fails_ends_the_calls_in_it_and_no_others():
+    house = House()
+    house.add("long", [1] * 6, [1] * 6)
+    house.add("other", [2])
+    house.passes.error = RuntimeError("broken")
+    outputs = house.engine.step()
+    assert outputs.failed == {"long": "the forward pass failed: RuntimeError: broken"}
+    assert house.engine.num_failures_in_a_row == 1
+    house.passes.error = None
+    assert house.run() == [("other", [bytes([2])])]
+    assert house.engine.num_failures_in_a_row == 0
+
+
+def test_vectors_that_are_not_finite_end_their_call_alone():
+    house = House()
+    house.add("good", [1])
+    house.add("odd", [2], [3])
+    house.passes.odd = (2,)
+    outputs = house.engine.step()
+    assert outputs.failed == {"odd": NOT_FINITE}
+    assert [output.request_id for output in outputs.pooled] == ["good"]
+    assert (outputs.not_finite, house.engine.num_odd_in_a_row) == (1, 0)
+    house.passes.odd = (0,)
+    house.add("odd", [4])
+    house.engine.step()
+    assert house.engine.num_odd_in_a_row == 1
+
+
+def test_an_aborted_call_is_forgotten_and_told_once():
+    house = House(max_num_seqs=1)
+    house.add("a", [1], [2])
+    house.engine.step()
+    assert [(output.request_id, output.finish_reason) for output in house.engine.abort(["a", "b"])] == [("a", "abort")]
+    assert house.engine.abort_all() == []
+    assert house.engine.step() is None
+
+
+def test_load_and_times_are_told():
+    house = House(max_num_seqs=1)
+    house.add("a", [1], [2])
+    house.add("b", [1])
+    house.clock.now_s = 2.0
+    outputs = house.engine.step()
+    assert (outputs.running, outputs.waiting, outputs.pooled) == (1, 1, [])
+    house.clock.now_s = 5.0
+    (told,) = house.engine.step().pooled
+    assert (told.queue_seconds, told.prefill_seconds) == (2.0, 3.0)
+    assert house.engine.give_up("no more").failed == {"b": "no more"}

@@ -1,0 +1,1 @@
+"""Who computes next where passes give vectors: calls in line, whole texts in a pass."""

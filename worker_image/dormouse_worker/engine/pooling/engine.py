@@ -1,0 +1,229 @@
+"""The step where passes give vectors: take texts from the line, compute, tell calls that are complete.
+
+Calls wait in line by priority, then by arrival. A pass takes texts from the head of the line, several of one call or of
+several, until it has as many tokens or texts as a pass may have. Nothing of a text is kept after its pass.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+
+from dormouse_worker.common.errors import GroupBroken
+from dormouse_worker.common.ipc import AddPooling, AddRequest, PooledOutput, StepOutputs
+from dormouse_worker.engine.executor import Executor, PoolingExecutor
+from dormouse_worker.engine.pooling.batch import PooledSequence, PoolingBatch, PoolingOutput
+
+logger = logging.getLogger(__name__)
+
+NOT_FINITE = (
+    "the model's vectors are not finite: its weights or the device are damaged, or its numbers grow too large for its "
+    "dtype"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingLimits:
+    """What a pass and a text may have."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+
+
+@dataclass(slots=True)
+class _Call:
+    message: AddPooling
+    order: tuple[int, int]  # priority, number of arrival
+    arrival_s: float
+    vectors: list[bytes] = field(default_factory=list)
+    num_taken: int = 0  # texts that a pass has, or had
+    first_scheduled_s: float | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether every text has its vector."""
+        return len(self.vectors) == len(self.message.inputs)
+
+
+Taken = list[tuple[_Call, int]]  # who, and which of his texts
+
+
+class PoolingEngine:
+    """Turns calls into vectors, one forward pass per step. Implements `engine.stepping.Stepper`."""
+
+    def __init__(self, executor: PoolingExecutor, limits: PoolingLimits, clock: Callable[[], float]) -> None:
+        self._executor = executor
+        self._limits = limits
+        self._clock = clock
+        self._numbers = count()
+        self._calls: dict[str, _Call] = {}
+        self.num_failures_in_a_row = 0  # forward passes that raised since the last good one
+        self.num_odd_in_a_row = 0  # of which no vector was finite
+
+    def __repr__(self) -> str:
+        return f"PoolingEngine({self.num_requests} calls)"
+
+    @property
+    def has_work(self) -> bool:
+        """Return whether any call is unfinished."""
+        return bool(self._calls)
+
+    @property
+    def num_requests(self) -> int:
+        """Return how many calls are unfinished."""
+        return len(self._calls)
+
+    @property
+    def cached_blocks(self) -> tuple[int, ...]:
+        """Return nothing: no block holds anything."""
+        return ()
+
+    def add(self, message: AddRequest | AddPooling) -> str | None:
+        """Queue a call; return why it cannot be taken, or None. The front has checked it; this is the net below."""
+        if isinstance(message, AddRequest):
+            return "the model makes vectors, and no text"
+        limit = self._limits.max_model_len
+        if not message.inputs or not all(message.inputs):
+            return "a text is empty; at least 1 token is needed"
+        if (longest := max(map(len, message.inputs))) > limit:
+            return f"a text has {longest} tokens; the limit is {limit}"
+        order = (message.priority, next(self._numbers))
+        self._calls[message.request_id] = _Call(message, order, self._clock())
+        return None
+
+    def abort(self, request_ids: list[str]) -> list[PooledOutput]:
+        """Forget these calls; return the last message of each that was known."""
+        known = [request_id for request_id in request_ids if self._calls.pop(request_id, None)]
+        return [PooledOutput(request_id, [], "abort") for request_id in known]
+
+    def abort_all(self) -> list[PooledOutput]:
+        """Forget every call."""
+        return self.abort(list(self._calls))
+
+    def step(self) -> StepOutputs | None:
+        """Run one forward pass; None if there is nothing to do. A failing forward pass raises only GroupBroken."""
+        taken = self._take()
+        if not taken:
+            return None
+        sequences = [PooledSequence(call.message.inputs[place], call.message.params) for call, place in taken]
+        try:
+            output = self._executor.execute_pooling(PoolingBatch(tuple(sequences)))
+        except GroupBroken:
+            raise
+        except Exception as error:  # noqa: BLE001  whatever a model raises may cost its own pass only
+            return self._fail(taken, error)
+        self.num_failures_in_a_row = 0
+        odd = self._end_odd(taken, output)
+        return self.outputs(list(self._keep(taken, output)), odd, num_odd=len(odd))
+
+    def settle(self) -> Iterator[StepOutputs]:
+        """Yield nothing: a step leaves nothing under way."""
+        yield from ()
+
+    def is_leaving(self, request_id: str) -> bool:
+        """Return False: a call that ended is in no pass."""
+        del request_id
+        return False
+
+    def give_up(self, why: str) -> StepOutputs:
+        """End every call with an error."""
+        ended, self._calls = list(self._calls), {}
+        return self.outputs([], dict.fromkeys(ended, why))
+
+    def outputs(
+        self,
+        outputs: list[PooledOutput],
+        failed: dict[str, str] | None = None,
+        *,
+        refused: dict[str, str] | None = None,
+        num_odd: int = 0,
+    ) -> StepOutputs:
+        """Return a message with these outputs and the present load."""
+        running = sum(call.num_taken > 0 for call in self._calls.values())
+        return StepOutputs(
+            outputs=[],
+            running=running,
+            waiting=len(self._calls) - running,
+            kv_cache_usage=0.0,
+            failed=failed or {},
+            refused=refused or {},
+            not_finite=num_odd,
+            pooled=outputs,
+        )
+
+    def forget_ranks(self) -> None:
+        """Do nothing: ranks know nothing of calls."""
+
+    def forget_prefixes(self) -> None:
+        """Do nothing: there are none."""
+
+    def verify(self, executor: Executor) -> str:
+        """Have the model repeat its golden vectors; return what is wrong with it, "" = nothing."""
+        try:
+            executor.verify()
+        except GroupBroken:
+            raise
+        except Exception as error:
+            logger.exception("the model cannot be verified")
+            return f"{type(error).__name__}: {error}"
+        self.num_odd_in_a_row = 0
+        return ""
+
+    def check_integrity(self) -> None:
+        """Raise RuntimeError for a call that is complete and still here."""
+        if ended := [call.message.request_id for call in self._calls.values() if call.is_complete]:
+            raise RuntimeError(f"calls are complete and were not told: {ended}")
+
+    def _take(self) -> Taken:
+        """Return the texts of the next pass: at least one, if any waits."""
+        taken: Taken = []
+        num_tokens, limits = 0, self._limits
+        for call in sorted(self._calls.values(), key=lambda call: call.order):
+            for place in range(len(call.vectors), len(call.message.inputs)):
+                num_tokens += len(call.message.inputs[place])
+                if taken and (num_tokens > limits.max_num_batched_tokens or len(taken) == limits.max_num_seqs):
+                    return taken
+                taken.append((call, place))
+                call.num_taken = place + 1
+                call.first_scheduled_s = self._clock() if call.first_scheduled_s is None else call.first_scheduled_s
+        return taken
+
+    def _keep(self, taken: Taken, output: PoolingOutput) -> Iterator[PooledOutput]:
+        """Note the vectors; yield the message of each call that has all of its own."""
+        for (call, _), vector in zip(taken, output.vectors, strict=True):
+            if call.message.request_id not in self._calls:
+                continue
+            call.vectors.append(vector)
+            if call.is_complete:
+                del self._calls[call.message.request_id]
+                yield self._told(call)
+
+    def _told(self, call: _Call) -> PooledOutput:
+        assert call.first_scheduled_s is not None, "its vectors came from passes"
+        return PooledOutput(
+            call.message.request_id,
+            call.vectors,
+            queue_seconds=call.first_scheduled_s - call.arrival_s,
+            prefill_seconds=self._clock() - call.first_scheduled_s,
+        )
+
+    def _end_odd(self, taken: Taken, output: PoolingOutput) -> dict[str, str]:
+        """Forget the calls with vectors that are not finite; return them with the reason."""
+        ended = {taken[place][0].message.request_id for place in output.not_finite}
+        self.num_odd_in_a_row = self.num_odd_in_a_row + 1 if len(output.not_finite) == len(taken) else 0
+        return self._end(ended, NOT_FINITE)
+
+    def _fail(self, taken: Taken, error: Exception) -> StepOutputs:
+        logger.error("forward pass over %d texts failed", len(taken), exc_info=error)
+        self.num_failures_in_a_row += 1
+        why = f"the forward pass failed: {type(error).__name__}: {error}"
+        return self.outputs([], self._end({call.message.request_id for call, _ in taken}, why))
+
+    def _end(self, request_ids: set[str], why: str) -> dict[str, str]:
+        for request_id in request_ids:
+            logger.error("call %s ends: %s", request_id, why)
+            del self._calls[request_id]
+        return dict.fromkeys(sorted(request_ids), why)

@@ -1,0 +1,59 @@
+"""What the controller needs of an engine, whatever its passes give: tokens (`engine`) or vectors (`pooling`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from dormouse_worker.common.ipc import AddPooling, AddRequest, StepOutputs
+from dormouse_worker.engine.executor import Executor
+
+
+class Stepper(Protocol):
+    """Turns requests into outputs, one forward pass per step. `Engine` says what each method does."""
+
+    num_failures_in_a_row: int  # forward passes that raised since the last good one
+    num_odd_in_a_row: int  # of which nothing was finite
+
+    @property
+    def has_work(self) -> bool: ...  # noqa: D102
+
+    @property
+    def num_requests(self) -> int: ...  # noqa: D102
+
+    @property
+    def cached_blocks(self) -> tuple[int, ...]: ...  # noqa: D102
+
+    def add(self, message: AddRequest | AddPooling) -> str | None: ...  # noqa: D102
+
+    def abort(self, request_ids: list[str]) -> Sequence[Any]:
+        """Free these requests; return their last outputs, which `outputs` takes."""
+
+    def abort_all(self) -> Sequence[Any]:
+        """Free every request; return as `abort`."""
+
+    def step(self) -> StepOutputs | None: ...  # noqa: D102
+
+    def settle(self) -> Iterator[StepOutputs]: ...  # noqa: D102
+
+    def is_leaving(self, request_id: str) -> bool: ...  # noqa: D102
+
+    def give_up(self, why: str) -> StepOutputs: ...  # noqa: D102
+
+    def outputs(
+        self,
+        outputs: list[Any],
+        failed: dict[str, str] | None = None,
+        *,
+        refused: dict[str, str] | None = None,
+        num_odd: int = 0,
+    ) -> StepOutputs:
+        """Return a message with these outputs and the present load."""
+
+    def forget_ranks(self) -> None: ...  # noqa: D102
+
+    def forget_prefixes(self) -> None: ...  # noqa: D102
+
+    def verify(self, executor: Executor) -> str: ...  # noqa: D102
+
+    def check_integrity(self) -> None: ...  # noqa: D102

@@ -1,0 +1,84 @@
+"""Workers that make vectors, by device. Each opens its device as the worker that generates does."""
+
+from __future__ import annotations
+
+import torch
+
+from dormouse_worker.engine.pooling.batch import PoolingBatch, PoolingOutput
+from dormouse_worker.executor.worker.pooling_worker import PoolingWorker
+from dormouse_worker.model.device.cpu import CpuDevice
+from dormouse_worker.model.device.cuda import open_cuda_device
+from dormouse_worker.model.device.device import Device
+from dormouse_worker.model.device.driver import DeviceOutOfMemory
+from dormouse_worker.model.device.ledger_driver import LedgerDriver
+from dormouse_worker.model.device.stand_in import StandInDevice, open_stand_in
+from dormouse_worker.model.memory.gpu_health import GpuLost, Nvml, own_bytes
+from dormouse_worker.model.memory.nvml import open_nvml
+
+
+class CpuPoolingWorker(PoolingWorker):
+    """A `PoolingWorker` on the CPU."""
+
+    def make_device(self) -> CpuDevice:
+        """See `PoolingWorker`."""
+        return CpuDevice(self.host)
+
+
+class GpuPoolingWorker(PoolingWorker):
+    """A `PoolingWorker` on a GPU."""
+
+    _nvml: Nvml | None = None
+
+    def make_device(self) -> Device:
+        """See `PoolingWorker`."""
+        device = open_cuda_device(self.host, expected=self.settings.expected_device)
+        self._nvml = open_nvml(device.name)
+        return device
+
+    def nvml_own_bytes(self) -> int | None:
+        """See `PoolingWorker`. A device that is lost tells nothing here: who watches it ends this process."""
+        try:
+            return None if self._nvml is None else own_bytes(self._nvml, self.host)
+        except GpuLost:
+            return None
+
+
+class StandInPoolingWorker(PoolingWorker):
+    """A `PoolingWorker` on a `StandInDevice`. Passes take what the profile measured, from the first one to a sleep."""
+
+    _stand_in: StandInDevice | None = None
+
+    def make_device(self) -> StandInDevice:
+        """See `PoolingWorker`."""
+        self._stand_in = open_stand_in(
+            self.host,
+            index=0,
+            wanted=self.settings.expected_device,
+            budget_bytes=self.settings.device_memory_budget_bytes,
+        )
+        return self._stand_in
+
+    def nvml_own_bytes(self) -> int | None:
+        """See `PoolingWorker`. The books know, as NVML does."""
+        return None if self._stand_in is None else self._stand_in.memory.own_bytes()
+
+    def determine_num_available_blocks(self) -> tuple[int, int]:
+        """See `WorkerBase`."""
+        counts = super().determine_num_available_blocks()
+        report = self.get_memory_report()
+        assert report is not None, "it was just made"
+        memory = self._memory()
+        memory.expect_activations(max(0, report.weights_bytes + report.peak_activation_bytes - memory.used_bytes))
+        return counts
+
+    def execute_pooling(self, batch: PoolingBatch) -> PoolingOutput:
+        """See `PoolingWorker`. Raises OutOfMemoryError, as a pass on a GPU does."""
+        try:
+            self._memory().take_activations()
+        except DeviceOutOfMemory as error:
+            raise torch.OutOfMemoryError(f"activations: {error}") from error
+        return super().execute_pooling(batch)
+
+    def _memory(self) -> LedgerDriver:
+        assert self._stand_in is not None, "init_device comes first"
+        return self._stand_in.memory
