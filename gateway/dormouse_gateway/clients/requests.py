@@ -19,7 +19,7 @@ from dormouse_gateway.clients.salts import Salts
 HTTP_PEER = "http:"  # how the address of a peer begins that came over HTTP; gRPC's begin with ipv4: and the like
 MAX_MODEL_CHARS = 256  # longer than any name that the custom resource allows
 
-Request = pb.GenerateRequest | pb.TokenizeRequest | pb.DetokenizeRequest | pb.GetModelRequest
+Request = pb.GenerateRequest | pb.EmbedRequest | pb.TokenizeRequest | pb.DetokenizeRequest | pb.GetModelRequest
 Metadata = tuple[tuple[str, str | bytes], ...]
 
 _FORWARDED = frozenset({"traceparent", "tracestate"})  # all that a client says to workers beside its message
@@ -45,6 +45,7 @@ METHODS = (
     Method("Tokenize", pb.TokenizeRequest, need_ready=False),
     Method("Detokenize", pb.DetokenizeRequest, need_ready=False),
     Method("GetModel", pb.GetModelRequest, need_ready=False),
+    Method("Embed", pb.EmbedRequest, need_ready=True),
 )
 
 
@@ -66,6 +67,8 @@ def parse(method: Method, raw: bytes | None) -> Request:
     _check_model(request.model)
     if isinstance(request, pb.GenerateRequest):
         _check_generate(request)
+    elif isinstance(request, pb.EmbedRequest):
+        _check_request_id(request.request_id)
     return request
 
 
@@ -76,11 +79,10 @@ def prepare(request: Request, *, model_name: str, rng: random.Random) -> bytes:
     message stays as it was parsed.
     """
     request.model = model_name
-    if isinstance(request, pb.GenerateRequest):
-        if not request.sampling_params.HasField("seed"):
-            request.sampling_params.seed = rng.getrandbits(64)
-        if not request.request_id:
-            request.request_id = str(uuid.UUID(int=rng.getrandbits(128), version=4))
+    if isinstance(request, pb.GenerateRequest) and not request.sampling_params.HasField("seed"):
+        request.sampling_params.seed = rng.getrandbits(64)
+    if isinstance(request, pb.GenerateRequest | pb.EmbedRequest) and not request.request_id:
+        request.request_id = str(uuid.UUID(int=rng.getrandbits(128), version=4))
     return bytes(request.SerializeToString())
 
 
@@ -114,7 +116,10 @@ def _check_model(model: str) -> None:
 def _check_generate(request: pb.GenerateRequest) -> None:
     if request.HasField("resume"):
         raise _invalid("resume is set; only a gateway may set it towards a worker")
-    request_id = request.request_id
+    _check_request_id(request.request_id)
+
+
+def _check_request_id(request_id: str) -> None:
     if len(request_id) > MAX_REQUEST_ID_CHARS:
         raise _invalid(f"request_id has {len(request_id)} characters; the limit is {MAX_REQUEST_ID_CHARS}")
     if request_id and not (request_id.isascii() and request_id.isprintable()):

@@ -1,4 +1,4 @@
-"""One question that a worker answers asleep, too: from its body to its response, at whichever door."""
+"""One question that is answered whole: from its body to its response, at whichever door."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dormouse_gateway.openai.embeddings import EMBEDDINGS_REQUEST
 from dormouse_gateway.openai.messages.schemas import COUNT_REQUEST, MESSAGES_REQUEST
 from dormouse_gateway.openai.responses.schemas import RESPONSES_REQUEST
 from dormouse_gateway.openai.schemas import CHAT_REQUEST, COMPLETION_REQUEST
@@ -86,6 +87,18 @@ _COMPLETION_ANSWER = _answer(
     _with(_object(index=_NUMBER, text=_TEXT, logprobs=_or_null(_LOGPROBS), finish_reason=_FINISH), **_PROMPT),
 )
 _TOKENS = _object(count=_NUMBER, max_model_len=_NUMBER, tokens=_array(_NUMBER), token_strs=_or_null(_array(_TEXT)))
+_EMBEDDINGS = _object(
+    object={"const": "list"},
+    data=_array(
+        _object(
+            object={"const": "embedding"},
+            index=_NUMBER,
+            embedding={"anyOf": [_array(_NUMBER), _TEXT]},
+        )
+    ),
+    model=_TEXT,
+    usage=_object(prompt_tokens=_NUMBER, total_tokens=_NUMBER),
+)
 _BLOCK = {
     "anyOf": [
         _object(type={"const": "text"}, text=_TEXT),
@@ -181,6 +194,7 @@ def _bodies() -> Json:
         _openais()
         | _anthropics()
         | {
+            "/v1/embeddings": _post("createEmbedding", "Tell a vector for each text.", EMBEDDINGS_REQUEST, _EMBEDDINGS),
             "/tokenize": _post("tokenize", "Tell a prompt's tokens.", TOKENIZE_REQUEST, _TOKENS),
             "/detokenize": _post("detokenize", "Tell tokens' text.", DETOKENIZE_REQUEST, _object(prompt=_TEXT)),
         }

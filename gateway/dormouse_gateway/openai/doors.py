@@ -10,6 +10,7 @@ from dormouse_gateway.openai import refused
 from dormouse_gateway.openai.answers import Form
 from dormouse_gateway.openai.checking import Schema
 from dormouse_gateway.openai.choices import chat_form, completion_form
+from dormouse_gateway.openai.embeddings import EMBEDDINGS_REQUEST, embeddings
 from dormouse_gateway.openai.errors import ApiError, Words, anthropic_body, openai_body
 from dormouse_gateway.openai.mapping import Body, to_chat, to_completion
 from dormouse_gateway.openai.messages.form import message_form
@@ -53,7 +54,7 @@ class TextDoor(Door):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionDoor(Door):
-    """One thing to ask for that workers know asleep, too."""
+    """One thing to ask for that is answered whole."""
 
     answer: Callable[[Body, WorkerTexts], Coroutine[Any, Any, Json]]
 
@@ -148,5 +149,12 @@ RESPONSES_DOOR = TextDoor(
     form=response_form,
 )
 TEXT_DOORS = (CHAT_DOOR, COMPLETION_DOOR, RESPONSES_DOOR, MESSAGES_DOOR)
-QUESTION_DOORS = (TOKENIZE_DOOR, DETOKENIZE_DOOR, COUNT_DOOR)
+EMBEDDINGS_DOOR = QuestionDoor(
+    path="/v1/embeddings",
+    schema=EMBEDDINGS_REQUEST,
+    refused={},
+    names={"inputs": ("input",)},
+    answer=embeddings,
+)
+QUESTION_DOORS = (EMBEDDINGS_DOOR, TOKENIZE_DOOR, DETOKENIZE_DOOR, COUNT_DOOR)
 DOORS: tuple[Door, ...] = (*TEXT_DOORS, *QUESTION_DOORS)

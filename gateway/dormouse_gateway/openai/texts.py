@@ -50,6 +50,10 @@ class WorkerTexts:
         """Return the tokens of text or of a chat. Raises CallError."""
         return pb.TokenizeResponse.FromString(await self._ask(asked))
 
+    async def embed(self, asked: pb.EmbedRequest) -> pb.EmbedResponse:
+        """Return the vectors of texts; waits until a worker serves. Raises CallError."""
+        return pb.EmbedResponse.FromString(await self._ask(asked))
+
     async def describe(self) -> pb.GetModelResponse:
         """Return what the model is. Raises CallError."""
         return pb.GetModelResponse.FromString(await self._ask(pb.GetModelRequest(model=self.model)))

@@ -50,7 +50,7 @@ def checked(prompts: Sequence[pb.GenerateRequest], *, is_stream: bool) -> tuple[
     return tuple(prompts)
 
 
-def check_size(message: pb.GenerateRequest | pb.TokenizeRequest) -> None:
+def check_size(message: pb.GenerateRequest | pb.EmbedRequest | pb.TokenizeRequest) -> None:
     """Raise ApiError for what is too large for a message."""
     if message.ByteSize() > MAX_MESSAGE_BYTES:
         raise too_large(f"the request has {message.ByteSize()} bytes as a message", MAX_MESSAGE_BYTES)

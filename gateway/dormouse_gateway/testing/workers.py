@@ -97,6 +97,13 @@ class FakeWorker(rpc.InferenceServicer):
         await _fail(context, self.fail_after)
         yield pb.GenerateResponse(finish_reason=pb.FINISH_REASON_STOP)
 
+    async def Embed(self, request: pb.EmbedRequest, context: Any) -> pb.EmbedResponse:
+        """Return for each text its length and its first byte."""
+        await self._note("Embed", request, context)
+        texts = [one.text.encode() or one.token_ids.ids for one in request.inputs]
+        vectors = [pb.Embedding(values=[len(text), text[0]]) for text in texts]
+        return pb.EmbedResponse(embeddings=vectors, usage=pb.Usage(prompt_tokens=sum(map(len, texts))))
+
     async def Tokenize(self, request: pb.TokenizeRequest, context: Any) -> pb.TokenizeResponse:
         """Return one token per byte."""
         await self._note("Tokenize", request, context)

@@ -282,7 +282,7 @@ async def test_requests_count_in_the_same_metrics_and_are_activity(house, client
     with pytest.raises(openai.BadRequestError):
         await client.completions.create(model="tiny", prompt="")
     with pytest.raises(openai.NotFoundError):
-        await client.embeddings.create(model="tiny", input="")
+        await client.images.generate(model="tiny", prompt="a")
     counted = {"/v1/completions": ("200", "400"), "other": ("404",)}
     for path, statuses in counted.items():
         for status in statuses:

@@ -117,7 +117,7 @@ async def test_only_json_is_read(house):
 
 
 async def test_an_unknown_path_and_a_wrong_method_are_told_in_the_same_form(house):
-    assert (await post(house, "/v1/embeddings", data=b"{}"))[0] == 404
+    assert (await post(house, "/v1/images", data=b"{}"))[0] == 404
     status, body = await post(house, "/v1/models", data=b"{}")
     assert (status, "openapi.json" in body["error"]["message"]) == (405, True)
 

@@ -1,0 +1,140 @@
+"""/v1/embeddings: a vector for each input. A long list goes to workers in parts, each answered whole."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import re
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dormouse_api.limits import MAX_EMBED_INPUTS, MAX_MESSAGE_BYTES
+from dormouse_api.status import CallError
+from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_gateway.openai.schema_kit import BOOLEAN, Json, integer, one_of, request, text
+from dormouse_gateway.openai.schema_kit import array as items
+from dormouse_gateway.openai.schemas import MODEL, PRIORITY, TOKEN_ID
+from dormouse_gateway.openai.texts import WorkerTexts
+from dormouse_gateway.openai.wish import check_size
+
+MAX_PART_INPUTS = 16  # of one call: vectors of 15,000 numbers fit its answer
+MAX_PART_CHARS = 64 << 10  # of several inputs in one call; one alone may have more
+AT_ONCE = 8  # parts of one body that are with workers, or wait for one
+_MOST_DIMENSIONS = 1 << 20
+_PLACE = re.compile(r"^inputs\[(\d+)\](\.token_ids)?")
+
+EMBEDDINGS_REQUEST = request(
+    {
+        "model": MODEL,
+        "input": one_of(
+            text(1),
+            items(text(1), MAX_EMBED_INPUTS, least=1),
+            items(TOKEN_ID, MAX_MESSAGE_BYTES, least=1),
+            items(items(TOKEN_ID, MAX_MESSAGE_BYTES, least=1), MAX_EMBED_INPUTS, least=1),
+            description=f"One text or its token ids, or a list of either: at most {MAX_EMBED_INPUTS}.",
+        ),
+    },
+    {
+        "dimensions": integer(1, _MOST_DIMENSIONS) | {"description": "So many numbers of each vector are kept."},
+        "encoding_format": {"enum": ["float", "base64"], "description": "base64: of float32, little-endian."},
+        "user": text() | {"description": "Without effect: who asks is told by the API key."},
+        "normalize": BOOLEAN | {"description": "To length 1. Default: as the model's files say."},
+        "truncate_prompt_tokens": integer(-1, (1 << 31) - 1)
+        | {"description": "So many tokens of a text are used at most; -1: as many as the model takes."},
+        "add_special_tokens": BOOLEAN | {"description": "To texts. Default: true."},
+        "priority": PRIORITY,
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Neighbours among a body's inputs, in one call."""
+
+    start: int  # the place of its first one
+    request: pb.EmbedRequest
+
+
+def parts_of(body: Mapping[str, Any]) -> list[Part]:
+    """Return the calls for a body that fits EMBEDDINGS_REQUEST. Pure. Raises ApiError."""
+    parts, start = [], 0
+    for inputs in _shared_out(_inputs(body["input"])):
+        asked = pb.EmbedRequest(
+            model=body["model"], dimensions=int(body.get("dimensions", 0)), priority=int(body.get("priority", 0))
+        )
+        for name in ("normalize", "add_special_tokens"):
+            if name in body:
+                setattr(asked, name, body[name])
+        if "truncate_prompt_tokens" in body:
+            asked.truncate_prompt_tokens = int(body["truncate_prompt_tokens"])
+        for one in inputs:
+            if isinstance(one, str):
+                asked.inputs.add(text=one)
+            else:
+                asked.inputs.add().token_ids.ids.extend(map(int, one))
+        check_size(asked)
+        parts.append(Part(start, asked))
+        start += len(inputs)
+    return parts
+
+
+async def embeddings(body: Mapping[str, Any], texts: WorkerTexts) -> Json:
+    """Return the vectors of a body that fits EMBEDDINGS_REQUEST. Raises ApiError, CallError."""
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def ask(part: Part) -> pb.EmbedResponse:
+        async with room:
+            try:
+                return await texts.embed(part.request)
+            except CallError as error:
+                raise replace(error, message=named_as_written(error.message, part.start)) from error
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            asked = [tasks.create_task(ask(part)) for part in parts_of(body)]
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
+    return _told(body, [task.result() for task in asked])
+
+
+def named_as_written(message: str, start: int) -> str:
+    """Return a worker's refusal with the input's place in the whole body. Pure."""
+    return _PLACE.sub(lambda found: f"input[{int(found[1]) + start}]", message)
+
+
+def _told(body: Mapping[str, Any], answers: Sequence[pb.EmbedResponse]) -> Json:
+    num_tokens = sum(answer.usage.prompt_tokens for answer in answers)
+    vectors = (embedding.values for answer in answers for embedding in answer.embeddings)
+    is_packed = body.get("encoding_format") == "base64"
+    return {
+        "object": "list",
+        "data": [
+            {"object": "embedding", "index": index, "embedding": _packed(vector) if is_packed else list(vector)}
+            for index, vector in enumerate(vectors)
+        ],
+        "model": body["model"],
+        "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
+    }
+
+
+def _packed(vector: Sequence[float]) -> str:
+    return base64.b64encode(array("f", vector).tobytes()).decode()
+
+
+def _inputs(said: Any) -> list[Any]:
+    """Return the inputs: texts, or lists of token ids."""
+    return [said] if isinstance(said, str) or isinstance(said[0], int | float) else said
+
+
+def _shared_out(inputs: Sequence[Any]) -> Iterator[list[Any]]:
+    part: list[Any] = []
+    size = 0
+    for one in inputs:
+        if part and (len(part) == MAX_PART_INPUTS or size + len(one) > MAX_PART_CHARS):
+            yield part
+            part, size = [], 0
+        part.append(one)
+        size += len(one)
+    yield part
