@@ -103,6 +103,16 @@ def test_a_rank_without_room_for_a_block_is_named():
     assert condition.message.startswith(f"rank 3 (pod {FOLLOWER.name}) reports 0 blocks")
 
 
+def test_a_model_that_keeps_no_cache_is_refused_by_name_and_not_for_its_memory():
+    """Its blocks have no bytes, so that no memory would bring one."""
+    report = a_report(0, block_bytes=0, total_bytes=1 << 30)
+    worker = a_worker(WorkerState.PROFILED, report=report)
+    found = a_situation(worker)
+    condition = evaluate_all(found, find(found))[memory_profiled.TYPE]
+    assert (condition.reason, condition.is_failure) == ("TaskNotServed", True)
+    assert "has a model that makes vectors and keeps no cache" in condition.message
+
+
 def test_nothing_is_wrong_with_ranks_that_agree_nor_before_they_report():
     assert ranks.flaw_of(GROUP, reporting(1, 2, 3, 4)) is None
     assert ranks.flaw_of(GROUP, a_worker(WorkerState.LOADING)) is None
