@@ -11,7 +11,7 @@ from tests.install.conftest import MODEL, RESOURCES, Installed, gateway
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 
-CRD = "crd/inferencedeployments.inference.dormouse.dev"
+CRDS = ["crd/inferencedeployments.inference.dormouse.dev", "crd/gpupools.inference.dormouse.dev"]
 GREEDY = [5, 6, 7]
 
 
@@ -27,7 +27,8 @@ def test_an_uninstalled_release_leaves_the_crd_the_users_models_and_the_lease(in
     kept = {f"lease.coordination.k8s.io/{prefix}-operator"}  # what the operator made itself
     kept |= {f"secret/{prefix}-authority", f"secret/{prefix}-gateway-identity"}
     wait_until_none(lambda: mine.left(mine.release.namespace) - kept)
-    assert mine.cluster.kubectl("get", CRD, "-o", "name").strip()
+    for definition in CRDS:
+        assert mine.cluster.kubectl("get", definition, "-o", "name").strip()
     assert mine.cluster.get("infd", MODEL, mine.namespace)["spec"]["replicas"] == 1
     assert mine.pods("worker") == workers, "who serves goes on serving"
 

@@ -156,6 +156,7 @@ class Tenant:
     grant_epoch: int = 0  # of the grant that it has; 0 = none
     refused_epoch: int = 0  # at which it refused its last sleep or wake; 0 = it did not
     missing_bytes: int = 0  # of the device, as a refused wake told
+    engine_failed: datetime | None = None  # when its last engine ended though nobody asked
     is_oversized: bool = False  # its engine was started within more than it may take now, or without a bound
     silent_s: float = 0.0  # for how long it has not answered
     is_deleting: bool = False  # its pod is
@@ -267,6 +268,7 @@ class Pool:
     slots: tuple[Slot, ...] = ()  # as recorded, also those above `num_slots` that are still there
     waiting: Mapping[str, datetime] = field(default_factory=dict)  # by name of the member: since when
     idleness: Idleness = Idleness()
+    device_bytes: int = 0  # memory of the smallest device that was measured here; 0 = none was
     conditions: Mapping[str, RecordedCondition] = field(default_factory=dict)
     raw: Mapping[str, Any] = field(default_factory=dict)  # the status, to tell whether a new one differs
 

@@ -43,6 +43,7 @@ def parse_pool(raw: Raw) -> Pool:
         slots=tuple(parse_slot(item, key.namespace) for item in _named(status.get("slots"))),
         waiting=dict(_waiting(status)),
         idleness=_parse_idleness(status),
+        device_bytes=_parse_count(status.get("deviceBytes")),
         conditions={item["type"]: parse_condition(item) for item in status.get("conditions") or ()},
         raw=status,
     )
@@ -101,6 +102,10 @@ def _named(slots: Any) -> Iterator[Raw]:
     for item in slots if isinstance(slots, list) else ():
         if isinstance(item, Mapping) and isinstance(item.get("name"), str):
             yield item
+
+
+def _parse_count(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 0
 
 
 def _parse_idleness(status: Raw) -> Idleness:

@@ -48,10 +48,13 @@ async def test_a_holder_keeps_the_pool_until_its_own_ladder_has_it_asleep(rig):
 
 
 async def test_a_call_brings_pods_and_devices_back_and_is_served(rig):
+    await rig.serve_once("a")
+    rig.member("a", lifecycle={"level1AfterSeconds": 60, "minActiveSeconds": 0})
     await released(rig)
     rig.call("b")
     await rig.until(lambda: rig.num_running("b"), seconds=1.0)
     assert not is_released(rig)
+    assert rig.worker("b").grant.budget_bytes > 0, "the device was measured before"
     assert len(rig.workers_of("a")) == 1, "all members are there again: any may be called next"
     assert any(event.startswith("Recalled") for event in rig.events)
     rig.finish("b")

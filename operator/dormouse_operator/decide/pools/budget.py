@@ -3,8 +3,9 @@
     budget = (total × utilization − what sleepers may leave) / awake at a time
     what sleepers may leave = reserve × places + what any of them leaves beyond its reserve
 
-The total is what workers on the slot measured; before any has, the least of what others of the pool measured. The very
-first one goes by its own settings, and its engine ends with its turn: it takes what is the sleepers'.
+The total is what workers on the slot measured; before any has, the least of what others of the pool measured, or had
+when the status was written: their pods may be gone. The very first one goes by its own settings, and its engine ends
+with its turn: it takes what is the sleepers'.
 """
 
 from __future__ import annotations
@@ -33,13 +34,18 @@ def grant_of(observed: PoolObserved, slot: Slot, deployment: Deployment) -> Devi
 
 def budget_bytes(observed: PoolObserved, slot: Slot, deployment: Deployment) -> int:
     """Return the bound in bytes, 0 for none."""
-    total = _total_bytes(observed.answers_on(slot.name)) or _total_bytes(observed.answers.values())
+    total = _total_bytes(observed.answers_on(slot.name)) or device_bytes(observed)
     if not total:
         return 0
     policy, utilization = observed.pool.policy, deployment.engine.gpu_memory_utilization or UTILIZATION
     beyond = sum(max(0, sleeper.residual_bytes - policy.sleeper_reserve_bytes) for sleeper in slot.sleepers)
     left = int(total * utilization) - policy.residue_limit_bytes - beyond
     return max(_LEAST_BYTES, left // policy.awake_per_slot)
+
+
+def device_bytes(observed: PoolObserved) -> int:
+    """Return the memory of the smallest device of the pool: as measured now, else as recorded; 0 = nobody knows."""
+    return _total_bytes(observed.answers.values()) or observed.pool.device_bytes
 
 
 def _total_bytes(workers: Iterable[Worker]) -> int:

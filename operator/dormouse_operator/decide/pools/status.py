@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from dormouse_operator.decide.pools.budget import device_bytes
 from dormouse_operator.decide.pools.conditions import Conditions
 from dormouse_operator.decide.pools.plan import PoolPlan
 from dormouse_operator.model import Condition
@@ -21,6 +22,7 @@ def build_status(observed: PoolObserved, plan: PoolPlan, conditions: Conditions)
         "members": sum(member.names_pool for member in observed.members.values()),
         "heldSlots": sum(slot.phase is SlotPhase.HELD for slot in plan.slots),
         "waitingMembers": len(plan.waiting),
+        "deviceBytes": device_bytes(observed) or None,
         "idleSince": _write_or_none(plan.idleness.since),
         "releasedSince": _write_or_none(plan.idleness.released_since),
         "slots": [

@@ -9,7 +9,7 @@ and of two operators the one with the older epoch is not heard.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from dormouse_operator.decide.pools.commands import (
     DeletePod,
@@ -102,11 +102,18 @@ def _keep_one(slot: Slot, tenant: Tenant, policy: PoolPolicy, now: datetime) -> 
         return Write(begin_yield(slot, tenant.replica, None, now, WayOut.POD))
     if tenant.state is TenantState.FAILED or (tenant.takes_memory and not tenant.grant_epoch):
         return Write(begin_yield(slot, tenant.replica, None, now, WayOut.STANDBY))
+    if tenant.state is TenantState.RISING and now >= _rises_until(slot, tenant, policy):
+        return Write(begin_yield(slot, tenant.replica, None, now, WayOut.STANDBY))
     if tenant.state in AT_REST:
         return Write(begin_yield(slot, tenant.replica, None, now))
     if tenant.state is TenantState.SERVING and not tenant.gate_open:
         return SetGate(tenant.replica, is_open=True)
     return None
+
+
+def _rises_until(slot: Slot, tenant: Tenant, policy: PoolPolicy) -> datetime:
+    """Return until when a holder may be on its way to serve: since its engine died, or its device is well again."""
+    return max(slot.since, tenant.engine_failed or slot.since) + timedelta(seconds=policy.wake_s)
 
 
 def _hush(slot: Slot, tenants: Tenants, now: datetime) -> Step:

@@ -50,6 +50,7 @@ def tenant_of(observed: PoolObserved, member: Member, pod: Pod) -> Tenant:
         grant_epoch=grant.slot_epoch if grant else 0,
         refused_epoch=max(worker.refused_slot_epoch, observed.refused.get(replica, 0)),
         missing_bytes=worker.missing_bytes,
+        engine_failed=worker.engine_failed,
         is_oversized=grant is not None and _is_oversized(observed, member, grant),
         silent_s=observed.silent_s.get(pod.uid, 0.0) if state is TenantState.SILENT else 0.0,
         is_deleting=pod.is_deleting,

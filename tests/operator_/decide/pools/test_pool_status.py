@@ -125,6 +125,15 @@ def test_a_budget_is_what_the_own_device_has_beside_sleepers_or_the_least_device
     assert budget_bytes(measured(*totals), free("s-0"), a_deployment()) == budget
 
 
+def test_what_was_measured_before_the_pods_went_bounds_the_first_engine_of_those_that_come():
+    observed = measured(0, 0)
+    recorded = replace(observed, pool=replace(observed.pool, device_bytes=10 * GIB))
+    assert budget_bytes(recorded, free("s-0"), a_deployment()) == 7 * GIB
+    assert build_status(recorded, plan_pool(recorded), {})["deviceBytes"] == 10 * GIB
+    assert build_status(measured(20 * GIB), plan_pool(observed), {})["deviceBytes"] == 20 * GIB
+    assert build_status(observed, plan_pool(observed), {})["deviceBytes"] is None
+
+
 @pytest.mark.parametrize(("total", "reason"), [(0, "Allocated"), (3 * GIB, "Allocated"), (2 * GIB, "ReserveTooLarge")])
 def test_a_pool_that_keeps_all_of_a_device_for_sleepers_says_so(total, reason):
     assert allocated.evaluate(measured(total), Idleness()).reason == reason

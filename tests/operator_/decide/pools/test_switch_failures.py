@@ -68,6 +68,18 @@ def test_a_holder_that_fails_leaves_for_nobody(fields, way_out):
     assert step(held(A), tenant(A, SILENT, silent_s=POLICY.silent_s - 1)) == Wait()
 
 
+def test_a_holder_whose_engine_does_not_come_up_leaves_at_a_deadline_though_nobody_asks():
+    rising = tenant(A, RISING, **GRANTED)
+    late = held(A, for_s=POLICY.wake_s)
+    assert step(held(A, for_s=POLICY.wake_s - 1), rising) == Wait()
+    slot = step(late, rising).slot
+    assert (slot.phase, slot.leaving, slot.next, slot.way_out) == (SlotPhase.YIELDING, A, None, WayOut.STANDBY)
+    assert step(late, replace(rising, engine_failed=ago(POLICY.wake_s - 1))) == Wait(), (
+        "it counts from the engine's end"
+    )
+    assert isinstance(step(late, replace(rising, engine_failed=ago(POLICY.wake_s))), Write)
+
+
 @pytest.mark.parametrize(
     ("coming", "for_s", "reason", "way_out"),
     [
