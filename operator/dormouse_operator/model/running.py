@@ -71,6 +71,7 @@ class Pod:
     is_deleting: bool = False
     ends_by: datetime | None = None  # when it should be gone if it is being deleted
     has_lost_node: bool = False  # it is being deleted as its node is tainted: nobody may be there to end it
+    has_tainted_device: bool = False  # it is being deleted as a device of its claim is tainted
     is_ready: bool = False
     ready_since: datetime | None = None  # when the kubelet last changed its mind about that
     gate_open: bool = False

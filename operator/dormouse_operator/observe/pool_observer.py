@@ -145,7 +145,7 @@ class PoolObserver:
 
     async def _claims_of(self, key: PoolKey, pool: Pool, pods: Iterable[Pod]) -> dict[str, SlotClaim]:
         """Return the claims of the slots: anew where nothing keeps them as they were, or a pod waits for one."""
-        waited = {pod.slot for pod in pods if not pod.is_scheduled}
+        waited = {pod.slot for pod in pods if not pod.is_scheduled or pod.has_tainted_device}
         kept = {pod.slot for pod in pods if pod.is_scheduled and not pod.is_deleting} - waited
         before = self._claims.get(key)
         allocated = before.allocated if before and before.uid == pool.uid else {}

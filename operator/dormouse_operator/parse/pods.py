@@ -27,6 +27,7 @@ from dormouse_operator.parse.values import Raw, parse_time
 
 CONTAINER = "worker"
 OPERATOR_KEY = "DORMOUSE_OPERATOR_KEY"  # variable: the public key by which a worker knows the operator
+_BY_DEVICE_TAINT = "DeletionByDeviceTaintManager"  # why it deletes the pods of a device that a DeviceTaintRule names
 _BY_TAINT = "DeletionByTaintManager"  # why the control plane deletes a pod of a node that does not answer
 DEVICE_GRANTS = "--device-grants"  # flag of workers that touch their device under a grant alone
 POOL_CLAIM = "gpu"  # within the pod of a pool's member: the claim of its slot
@@ -117,6 +118,7 @@ def parse_pod(raw: Raw) -> Pod:
         is_deleting="deletionTimestamp" in metadata,
         ends_by=parse_time(metadata.get("deletionTimestamp")),
         has_lost_node="deletionTimestamp" in metadata and target.get("reason") == _BY_TAINT,
+        has_tainted_device="deletionTimestamp" in metadata and target.get("reason") == _BY_DEVICE_TAINT,
         is_ready=conditions.get("Ready", {}).get("status") == "True",
         ready_since=parse_time(conditions.get("Ready", {}).get("lastTransitionTime")),
         gate_open=gate.get("status") == "True",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dormouse_kube.api import GPU_POOLS, PODS
+from dormouse_kube.api import GPU_POOLS, PODS, RESOURCE_CLAIMS
 from dormouse_operator.model import WorkerState
 from dormouse_operator.model.pools import SlotPhase
 from dormouse_operator.model.units import GIB
@@ -167,3 +167,41 @@ async def test_a_second_operator_with_an_older_epoch_is_not_heard_by_workers(ser
     rig.worker("a").epoch = 7
     assert await Operator(rig.kube, rig.workers, rig.clock, rig.leader).look_at_pool() is not None
     assert rig.leader.epoch == 8, "it has to outrank what workers heard first"
+
+
+async def test_a_tainted_device_is_left_by_everyone_and_the_next_claim_has_another(serving_a):
+    """Kubernetes deletes the pods of a device that a DeviceTaintRule names, and keeps the claim while any is there."""
+    rig = serving_a
+    keep_while_used(rig)
+    before = rig.kube.peek(RESOURCE_CLAIMS, POOL.namespace, "gpus-0")["metadata"]["uid"]
+    taken = [rig.pods_of(name)[0] for name in ("a", "b")]
+    rig.node.lost |= set(taken)  # their ends take their time
+    for pod in taken:
+        evict(rig, pod)
+    rig.call("b")
+    await rig.steps(3, 1.0)
+    assert "deletionTimestamp" in rig.kube.peek(RESOURCE_CLAIMS, POOL.namespace, "gpus-0")["metadata"]
+    assert rig.pool_condition("Allocated")[1] == "ClaimGoes"
+    assert not rig.num_running("b")
+    rig.node.lost.clear()
+    await rig.steps(2, 1.0)
+    rig.kube.finish_deletion(RESOURCE_CLAIMS, POOL.namespace, "gpus-0")
+    await rig.until(lambda: rig.num_running("b"), seconds=1.0)
+    after = rig.kube.peek(RESOURCE_CLAIMS, POOL.namespace, "gpus-0")["metadata"]
+    assert after["uid"] != before
+    assert "deletionTimestamp" not in after
+
+
+def keep_while_used(rig):
+    """Put on the slot's claim what keeps it until its last pod is gone."""
+    finalizers = ["resource.kubernetes.io/delete-protection"]
+    rig.kube.edit(RESOURCE_CLAIMS, POOL.namespace, "gpus-0", lambda obj: obj["metadata"].update(finalizers=finalizers))
+
+
+def evict(rig, pod):
+    """Delete a pod as the control plane does whose claim has a tainted device."""
+    target = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByDeviceTaintManager"}
+    rig.kube.edit(
+        PODS, POOL.namespace, pod, lambda obj: obj["metadata"].update(deletionTimestamp="2026-01-01T00:00:30Z")
+    )
+    rig.kube.edit(PODS, POOL.namespace, pod, lambda obj: obj["status"]["conditions"].append(target))

@@ -27,6 +27,17 @@ def missing(observed: PoolObserved) -> list[str]:
     return [name for name in observed.pool.slot_names if observed.claims.get(name) == SlotClaim()]
 
 
+def tainted(observed: PoolObserved) -> list[Claim]:
+    """Return the claims to delete because a device of theirs is tainted: pods are deleted for it.
+
+    Kubernetes keeps a claim's devices for as long as a pod has it, and members' pods come one after the other. A claim
+    that is being deleted takes no new pod: holders and sleepers go, and the next claim gets another device.
+    """
+    named = {pod.slot for member in observed.members.values() for pod in member.pods if pod.has_tainted_device}
+    known = ((name, observed.claims.get(name, SlotClaim())) for name in sorted(named))
+    return [Claim(name, claim.uid) for name, claim in known if claim.is_ours and not claim.is_deleting]
+
+
 def surplus(observed: PoolObserved, slots: Iterable[Slot]) -> list[Claim]:
     """Return the claims to delete, of the slots as they are to be recorded."""
     leftover = ((slot.name, observed.claims[slot.name]) for slot in slots if is_leftover(observed, slot))

@@ -82,6 +82,22 @@ def test_a_claim_is_made_where_it_was_seen_that_there_is_none(known, missing):
     assert claims.missing(seen(claims=known)) == missing
 
 
+@pytest.mark.parametrize(
+    ("claim", "is_tainted", "deleted"),
+    [
+        (OURS, True, [("s-0", "c")]),
+        (OURS, False, []),
+        (replace(OURS, is_deleting=True), True, []),
+        (replace(OURS, is_ours=False), True, []),
+        (None, True, []),
+    ],
+    ids=["ours", "well", "goes already", "another's", "not seen"],
+)
+def test_a_claim_with_a_tainted_device_goes_and_nobody_elses_does(claim, is_tainted, deleted):
+    pod = on_slot(is_deleting=True, has_tainted_device=is_tainted)
+    assert claims.tainted(seen(pod, claims={"s-0": claim} if claim else {})) == deleted
+
+
 def test_a_pool_that_goes_gets_no_claims():
     assert claims.missing(seen(pool=replace(POOL, is_deleting=True), claims={"s-0": SlotClaim()})) == []
 
