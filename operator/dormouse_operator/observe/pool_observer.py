@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ from dormouse_operator.observe.activity import ActivityBook
 from dormouse_operator.observe.worker_statuses import Answer, Statuses
 from dormouse_operator.parse import SpecError, parse_deployment, parse_devices, parse_pods, parse_pool
 from dormouse_operator.watch.cache import Cache
-from dormouse_operator.watch.snapshots import MemberSnapshot, PoolSnapshot
+from dormouse_operator.watch.snapshots import MemberVersion, PoolSnapshot
 
 _SETTLED = {WorkerState.ASLEEP, WorkerState.STANDBY, WorkerState.FAILED}  # nothing changes there without a command
 _FIRST_SEEN = 0.0
@@ -41,6 +42,13 @@ class _Claims(NamedTuple):
 
     uid: str
     allocated: Mapping[str, SlotClaim]
+
+
+class _Read(NamedTuple):
+    """A member without what changes by the second, as the cache had it in this version."""
+
+    version: int
+    member: Member
 
 
 class PoolObserver:
@@ -65,6 +73,7 @@ class PoolObserver:
         self._clock = clock
         self._silent: dict[PoolKey, dict[str, datetime]] = {}  # by UID of the pod: since when it gave no answer
         self._claims: dict[PoolKey, _Claims] = {}
+        self._read: dict[PoolKey, dict[Key, _Read]] = {}
 
     def __repr__(self) -> str:
         """Show the counts."""
@@ -79,7 +88,7 @@ class PoolObserver:
     async def observe(self, key: PoolKey, snapshot: PoolSnapshot, refused: Mapping[Replica, int]) -> PoolObservation:
         """Return what there is. `refused` is what was heard of the last orders."""
         pool = parse_pool(snapshot.pool)
-        members = {found.key: self._member(pool, found) for found in snapshot.members}
+        members = self._members(key, pool, snapshot.members)
         pods = [pod for member in members.values() for pod in member.pods]
         answers, is_told = await self._ask_all(key, pods)
         now = self._clock()
@@ -104,8 +113,24 @@ class PoolObserver:
         self._statuses.follow(key, ())
         self._silent.pop(key, None)
         self._claims.pop(key, None)
+        self._read.pop(key, None)
 
-    def _member(self, pool: Pool, found: MemberSnapshot) -> Member:
+    def _members(self, of: PoolKey, pool: Pool, versions: Iterable[MemberVersion]) -> dict[Key, Member]:
+        """Return the members, each read once for as long as nothing of it changes, and who asks for them now."""
+        before, read = self._read.get(of, {}), dict[Key, _Read]()
+        for key, version in versions:
+            known = before.get(key)
+            read[key] = known if known and known.version == version else _Read(version, self._member(pool, key))
+        self._read[of] = read
+        return {
+            key: replace(
+                found.member, activity=self._activities.get(key), wanted_ago_s=self._activities.wanted_ago_s(key)
+            )
+            for key, found in read.items()
+        }
+
+    def _member(self, pool: Pool, key: Key) -> Member:
+        found = self._cache.member_snapshot(key)
         pods = parse_pods(found.pods).leaders
         on_slots = tuple(pod for pod in pods if pod.pool == pool.key.name and pod.slot)
         try:
@@ -121,8 +146,6 @@ class PoolObserver:
             deployment=deployment,
             pods=tuple(pod for pod in sorted_out if pod.owner_uid != UNMADE),
             names_pool=named is not None and named.name == pool.key.name,
-            activity=self._activities.get(found.key),
-            wanted_ago_s=self._activities.wanted_ago_s(found.key),
         )
 
     async def _ask_all(self, key: PoolKey, pods: Iterable[Pod]) -> tuple[dict[str, Worker], bool]:

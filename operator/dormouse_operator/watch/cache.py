@@ -29,7 +29,7 @@ from dormouse_operator.manifests import ranks_service_name
 from dormouse_operator.model import AnyKey, Key, PoolKey
 from dormouse_operator.watch.members import Members, pool_named_by
 from dormouse_operator.watch.model_names import Claims
-from dormouse_operator.watch.snapshots import MemberSnapshot, PoolSnapshot, Snapshot
+from dormouse_operator.watch.snapshots import MemberSnapshot, MemberVersion, PoolSnapshot, Snapshot
 
 # What is watched, and the labels that select it.
 SELECTORS: dict[Kind, str] = {
@@ -125,14 +125,15 @@ class Cache:
         group = self._groups.get(key)
         if group is None or _own_slot(key) not in group.entries:
             return None
-        members = tuple(self._member(member) for member in self.members.of(key))
+        members = tuple(MemberVersion(member, self._groups[member].version) for member in self.members.of(key))
         return PoolSnapshot(_unpack(group.entries[_own_slot(key)]), members, group.version)
 
     def _pool(self, key: PoolKey) -> Resource | None:
         entry = self._groups[key].entries.get(_own_slot(key)) if key in self._groups else None
         return _unpack(entry) if entry else None
 
-    def _member(self, key: Key) -> MemberSnapshot:
+    def member_snapshot(self, key: Key) -> MemberSnapshot:
+        """Return what is known of a member that `pool_snapshot` has just named."""
         entries = self._groups[key].entries
         own = entries.get(_own_slot(key))
         pods = tuple(_unpack(entry) for (plural, _), entry in sorted(entries.items()) if plural == PODS.plural)

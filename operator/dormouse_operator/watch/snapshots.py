@@ -35,9 +35,16 @@ class MemberSnapshot(NamedTuple):
     made: frozenset[str]  # UIDs of pods that the API server gave us as answers to `create`
 
 
+class MemberVersion(NamedTuple):
+    """Whom to ask for a `MemberSnapshot`, and which one there is now."""
+
+    key: Key
+    version: int
+
+
 class PoolSnapshot(NamedTuple):
     """A pool and whoever has to do with it, as last heard of."""
 
     pool: Resource
-    members: tuple[MemberSnapshot, ...]
+    members: tuple[MemberVersion, ...]
     version: int  # of the copies, those of members included
