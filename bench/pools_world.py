@@ -250,12 +250,12 @@ class World:
 
 def key_of(number: int) -> Key:
     """Return the name of a model by its place in popularity."""
-    return Key("pool", f"{number:03d}")
+    return Key("pool", f"m{number:03d}")
 
 
 def number_of(replica: Replica) -> int:
     """Return which model a replica is of."""
-    return int(replica.key.name)
+    return int(replica.key.name[1:])
 
 
 def _places(number: int, model: Model) -> tuple[Place, ...]:

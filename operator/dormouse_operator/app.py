@@ -6,7 +6,7 @@ Every operator watches, also one that waits for the lease: so it knows everythin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
@@ -89,8 +89,9 @@ class App:
         watch: Watch = watch,
         gateways: Gateways | None = None,
         tls: MutualTls | None = None,
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
-        """Connect the parts; `watch` differs in tests only. Without gateways no load is known.
+        """Connect the parts; `watch` and `now` differ in tests only. Without gateways no load is known.
 
         `tls` is what workers and gateways are called with, where settings.mutual_tls is set: it gets its certificate.
         """
@@ -110,7 +111,7 @@ class App:
         self.statuses = FollowedStatuses(workers, self.worklist.mark)
         clock = asyncio.get_running_loop().time
         self.activities = ActivityBook(clock, self._mark_all)
-        self.host_memory = self._watch_host_memory(settings.max_sleeping_host_bytes)
+        self.host_memory = self._watch_host_memory(settings.max_sleeping_host_bytes, now)
         release = Release(
             default_image=settings.worker_image,
             agreement_timeout_s=settings.agreement_seconds,
@@ -123,7 +124,7 @@ class App:
             self.cache,
             self.statuses,
             release=release,
-            clock=utc_now,
+            clock=now,
             activities=self.activities,
             host_memory=self.host_memory,
             mutual_tls=tls is not None,
@@ -157,11 +158,12 @@ class App:
             metrics=metrics,
             url=settings.gateway_address,
             reporter=settings.pod_name,
+            monotonic=clock,
             followers=[each for each in (self.scaler, self.host_memory, self.identities) if each],
         )
         self.pools = PoolReconciler(
             writer,
-            PoolObserver(kube, self.cache, self.statuses, release=release, activities=self.activities, clock=utc_now),
+            PoolObserver(kube, self.cache, self.statuses, release=release, activities=self.activities, clock=now),
             PoolOrders(PoolEffects(writer, workers, candidate), clock=clock, on_done=self._order_ended),
             leader=candidate,
             metrics=metrics.pools,
@@ -176,9 +178,9 @@ class App:
         metrics.follow_queue(lambda: self.worklist.waiting_s)
         metrics.follow_watches(self.feed.ages_s)
 
-    def _watch_host_memory(self, limit_bytes: int) -> HostMemoryBook | None:
+    def _watch_host_memory(self, limit_bytes: int, now: Callable[[], datetime]) -> HostMemoryBook | None:
         """Return who watches over the copies of sleeping models, None if they may take what they need."""
-        return HostMemoryBook(limit_bytes, clock=utc_now, mark=self._mark) if limit_bytes else None
+        return HostMemoryBook(limit_bytes, clock=now, mark=self._mark) if limit_bytes else None
 
     @property
     def is_ready(self) -> bool:

@@ -68,6 +68,12 @@ class FakeNode:
                 self._probe(pod)
         self._join_groups()
 
+    def probe(self, namespace: str, name: str) -> None:
+        """Let the kubelet look at one pod that runs."""
+        pod = self.kube.peek(PODS, namespace, name)
+        if pod and pod.get("status", {}).get("podIP"):
+            self._probe(pod)
+
     def worker_of(self, name: str) -> FakeWorker:
         """Return the worker of a pod."""
         pod = next(pod for pod in self.kube.everything(PODS) if pod["metadata"]["name"] == name)
