@@ -133,7 +133,7 @@ REFUSED = [
     ({"replica": 2}, ["unknown field", "spec.replica"]),
     ({"resources": {"limits": {"memory": "lots"}}}, ["spec.resources.limits.memory", "lots"]),
     ({"lifecycle": {"desiredState": "Sleepy"}}, ["spec.lifecycle.desiredState", "Sleepy", "Asleep"]),
-    ({"lifecycle": {"sleepLevel": 3}}, ["spec.lifecycle.sleepLevel", "3"]),
+    ({"lifecycle": {"sleepLevel": 4}}, ["spec.lifecycle.sleepLevel", "4"]),
     ({"scaling": {}}, ["spec.scaling.maxReplicas", "Required"]),
     ({"scaling": {"minReplicas": 0, "maxReplicas": 2}}, ["spec.scaling.minReplicas", "0", "1"]),
     ({"scaling": {"minReplicas": 3, "maxReplicas": 2}}, ["spec.scaling.minReplicas is 3", "maxReplicas, 2"]),
