@@ -18,6 +18,11 @@ CALL = '<think>H</think>S[TOOL_CALLS]now[ARGS]{"z": "é"}'  # within the tests' 
 THINKS = "{% for m in messages %}{{ m.role }}{{ m.reasoning_content }}:{{ m.content }}{% endfor %}<think>\n"
 ALL = pb.AnswerParsing(tool_calls=True, reasoning=True, tool_call_parser="mistral", reasoning_parser="think")
 
+LLAMA_THINKS = pb.AnswerParsing(
+    tool_calls=True, reasoning=True, tool_call_parser="llama3_json", reasoning_parser="think"
+)
+HARMONY = pb.AnswerParsing(tool_calls=True, tool_call_parser="openai")  # of a model without its tokens
+
 
 def chat(*names: str, strict: bool = False, **schema: object) -> pb.Chat:
     tools = []
@@ -103,7 +108,8 @@ async def test_only_the_first_call_is_told_where_one_is_wanted(open_house):
         (chat("now"), pb.AnswerParsing(reasoning_parser="hermes"), "answer_parsing.reasoning_parser"),
         (chat("now"), pb.AnswerParsing(function="then"), "answer_parsing.function"),
         (chat(), pb.AnswerParsing(any_function=True), "answer_parsing.any_function"),
-        (chat("now", strict=True), ALL, "chat.tools"),
+        (chat("now", strict=True), LLAMA_THINKS, "chat.tools"),
+        (chat("now", strict=True), HARMONY, "chat.tools"),
         (chat("now", "now"), ALL, "chat.tools"),
         (chat("to day"), ALL, "chat.tools"),
         (chat("now", type="array"), pb.AnswerParsing(any_function=True), "chat.tools"),
@@ -144,9 +150,10 @@ async def test_a_forced_call_binds_the_answer_by_the_tools_schemas(house):
 
 
 async def test_what_is_strict_binds_calls_in_the_families_own_form(house):
-    parsing = pb.AnswerParsing(tool_calls=True, tool_call_parser="hermes")
-    assert "<tool_call>" in await grammar_of(house, chat("now", strict=True), parsing)
-    assert await grammar_of(house, chat("now"), parsing) == ""
+    for family, marker in (("hermes", "<tool_call>"), ("mistral", "[TOOL_CALLS]"), ("llama3_json", "HEAD")):
+        parsing = pb.AnswerParsing(tool_calls=True, tool_call_parser=family)
+        assert marker in await grammar_of(house, chat("now", strict=True), parsing)
+        assert await grammar_of(house, chat("now"), parsing) == ""
 
 
 async def test_beside_a_form_calls_are_told_apart_where_a_grammar_knows_them(open_house):
@@ -155,7 +162,7 @@ async def test_beside_a_form_calls_are_told_apart_where_a_grammar_knows_them(ope
         tokens = tuple((await house.tokenize(text)).token_ids)
         house.engine.engine.script = Script(tokens=tokens)
         bound = pb.StructuredOutputs(json_object=True)
-        for parser, called in (("hermes", "now"), ("mistral", "")):
+        for parser, called in (("hermes", "now"), ("llama3_json", "")):
             parsing = pb.AnswerParsing(tool_calls=True, tool_call_parser=parser)
             ask = {"structured_outputs": bound, "max_tokens": len(tokens)}
             messages = await house.collect(chat("now"), answer_parsing=parsing, **ask)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import pytest
 
 from dormouse_api.limits import MAX_STRUCTURED_OUTPUTS_BYTES
 from dormouse_worker.common.grammar import GrammarRefused, compile_grammar, make_tokenizer
+from dormouse_worker.front.answers.families import TOOL_FAMILIES
 from dormouse_worker.front.testing import EOS, write_model
 from dormouse_worker.front.text.call_grammar import MAX_FORCED_CALLS, calls_grammar
 from dormouse_worker.front.text.grammar_text import to_text
@@ -15,10 +17,18 @@ from dormouse_worker.front.text.grammar_text import to_text
 NAMED = {"properties": {"city": {"$ref": "#/$defs/name"}}, "required": ["city"], "$defs": {"name": {"type": "string"}}}
 TOOLS = [("weather", NAMED), ("now", {"type": "object", "properties": {}})]
 MARK = 258  # a special token
-FORM = {"trigger": "<tool_call>", "before": '\n{"name": ', "between": ', "arguments": ', "after": "}\n</tool_call>"}
 ONE = {"form": "arguments", "tools": TOOLS[:1]}
 LIST = {"form": "list", "tools": TOOLS, "is_single": False}
-TAGS = {"form": "tags", "tools": TOOLS, "trigger_id": None, "is_single": False, **FORM}
+HERMES = TOOL_FAMILIES["hermes"].strict
+TAGS = {
+    "form": "tags",
+    "tools": TOOLS,
+    "is_single": False,
+    "forms": [*map(asdict, HERMES)],
+    "noise": [],
+    "thinking": [],
+    "special": {},
+}
 WEATHER, NOW = '{"name": "weather", "parameters": {"city": "x"}}', '{"name": "now", "parameters": {}}'
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "x"}}\n</tool_call>'
 THINK = {"opening": "<think>", "closing": "</think>", "has_begun": False, "opening_id": None, "closing_id": None}
@@ -76,7 +86,7 @@ def test_behind_a_trigger_stands_nothing_but_a_call_of_a_tool(takes, text):
 
 
 def test_a_trigger_may_be_a_special_token(takes):
-    special, call = {**TAGS, "trigger_id": MARK}, CALL.removeprefix("<tool_call>")
+    special, call = {**TAGS, "special": {"<tool_call>": MARK}}, CALL.removeprefix("<tool_call>")
     assert takes(special, "a", MARK, call, MARK, call, "b")
     assert takes(special, "a")
     assert not takes(special, MARK, "b")
@@ -130,7 +140,7 @@ def test_calls_may_come_instead_of_whatever_is_bound_and_behind_thoughts(takes):
     [
         ({"type": "string"}, "the parameters of 'f' are of type 'string'; object is needed"),
         ({"x-guidance": {}}, "x-guidance in the parameters of 'f'"),
-        ({"description": "x" * MAX_STRUCTURED_OUTPUTS_BYTES}, f"at most {MAX_STRUCTURED_OUTPUTS_BYTES}"),
+        ({"description": "x" * MAX_STRUCTURED_OUTPUTS_BYTES}, f"more than {MAX_STRUCTURED_OUTPUTS_BYTES}"),
     ],
 )
 def test_tools_that_no_grammar_is_made_of_are_refused_by_name(schema, words):

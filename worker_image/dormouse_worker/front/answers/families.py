@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 from typing import Literal
 
+from dormouse_worker.front.answers import call_forms
+from dormouse_worker.front.answers.call_forms import CallForm
 from dormouse_worker.front.answers.calls import JsonCalls, NamedCalls, PairCalls
 
 
@@ -18,16 +20,6 @@ class ReasoningFamily:
 
 
 @dataclass(frozen=True, slots=True)
-class CallForm:
-    """What stands around a call's name and arguments, both JSON: `trigger before NAME between ARGUMENTS after`."""
-
-    trigger: str  # begins a call and nothing else
-    before: str
-    between: str
-    after: str
-
-
-@dataclass(frozen=True, slots=True)
 class ToolFamily:
     """How calls are written: sections within the text, or the whole text (`bare`)."""
 
@@ -35,13 +27,23 @@ class ToolFamily:
     sections: tuple[JsonCalls | NamedCalls | PairCalls, ...] = ()
     noise: tuple[str, ...] = ()  # markers that say nothing
     bare: Literal["json", "python"] | None = None  # the text begins with calls of known tools, without a marker
-    strict: CallForm | None = None  # how a grammar writes a call; None: none does
+    strict: tuple[CallForm, ...] = ()  # how a grammar writes calls: all ways in which they are read; empty: none does
 
     @property
     def markers(self) -> frozenset[str]:
         """Return what may stand in a text beside what it says."""
         written = [value for section in self.sections for value in astuple(section) if isinstance(value, str)]
         return frozenset({*written, *self.noise} - {""})
+
+    @property
+    def strict_texts(self) -> frozenset[str]:
+        """Return what a grammar writes around names and arguments."""
+        return frozenset(text for form in self.strict for text in astuple(form) if isinstance(text, str) and text)
+
+    @property
+    def may_replace_a_form(self) -> bool:
+        """Return whether an answer that is bound to a form can be told from calls that come instead of it."""
+        return bool(self.strict) and all(form.trigger for form in self.strict)
 
 
 THINK = ReasoningFamily("think", "<think>", "</think>")
@@ -55,11 +57,19 @@ TOOL_FAMILIES = {
         ToolFamily(
             "hermes",
             (JsonCalls("<tool_call>", "</tool_call>"),),
-            strict=CallForm("<tool_call>", '\n{"name": ', ', "arguments": ', "}\n</tool_call>"),
+            strict=(call_forms.HERMES,),
         ),
-        ToolFamily("llama3_json", (JsonCalls("<|python_tag|>", separator=";"),), ("<|eom_id|>",), bare="json"),
-        ToolFamily("mistral", (NamedCalls("[TOOL_CALLS]", "[ARGS]", noise="[CALL_ID]", or_json=True),)),
-        ToolFamily("pythonic", noise=("<|python_start|>", "<|python_end|>"), bare="python"),
+        ToolFamily(
+            "llama3_json", (JsonCalls("<|python_tag|>", separator=";"),), ("<|eom_id|>",), "json", call_forms.LLAMA3
+        ),
+        ToolFamily(
+            "mistral",
+            (NamedCalls("[TOOL_CALLS]", "[ARGS]", noise="[CALL_ID]", or_json=True),),
+            strict=call_forms.MISTRAL,
+        ),
+        ToolFamily(
+            "pythonic", noise=("<|python_start|>", "<|python_end|>"), bare="python", strict=(call_forms.PYTHONIC,)
+        ),
         ToolFamily(
             "deepseek_v3",
             (
@@ -71,13 +81,17 @@ TOOL_FAMILIES = {
                 ),
             ),
             ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+            strict=(call_forms.DEEPSEEK_V3,),
         ),
         ToolFamily(
             "deepseek_v31",
             (NamedCalls("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", closing="<｜tool▁call▁end｜>"),),
             ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+            strict=(call_forms.DEEPSEEK_V31,),
         ),
-        ToolFamily("granite", (JsonCalls("<|tool_call|>"), JsonCalls("<tool_call>", "</tool_call>"))),
+        ToolFamily(
+            "granite", (JsonCalls("<|tool_call|>"), JsonCalls("<tool_call>", "</tool_call>")), strict=call_forms.GRANITE
+        ),
         ToolFamily(
             "glm45",
             (
@@ -90,6 +104,7 @@ TOOL_FAMILIES = {
                     value_closing="</arg_value>",
                 ),
             ),
+            strict=(call_forms.GLM45,),
         ),
         ToolFamily(
             "qwen3_coder",
@@ -104,6 +119,7 @@ TOOL_FAMILIES = {
                     value_closing="</parameter>",
                 ),
             ),
+            strict=(call_forms.QWEN3_CODER,),
         ),
     )
 }

@@ -17,6 +17,7 @@ from dormouse_worker.front.answers.source import Source, Wait, read_until
 _BODY = "<|message|>"
 _ENDS = ("<|end|>", "<|return|>", "<|call|>", "<|start|>")
 MARKERS = frozenset({_BODY, *_ENDS, "<|channel|>", "<|constrain|>"})
+END_MARKERS = frozenset({"<|return|>", "<|call|>"})  # end-of-sequence tokens
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _RECIPIENT = re.compile(r"to=(?:functions\.)?([^\s<]+)")
 

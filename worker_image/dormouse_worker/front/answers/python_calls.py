@@ -97,8 +97,8 @@ def _read_quoted(source: Source) -> Generator[None, None, str]:
 
 
 def _literal_json(text: str) -> str:
-    """Return a Python literal, or a JSON value, as JSON. Raises Malformed."""
-    for read in (ast.literal_eval, json.loads):
+    """Return a JSON value, or else a Python literal, as JSON. Raises Malformed."""
+    for read in (json.loads, ast.literal_eval):
         try:
             return json.dumps(read(text.strip()), separators=(",", ":"), allow_nan=False)
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):

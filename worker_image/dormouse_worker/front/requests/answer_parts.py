@@ -124,7 +124,7 @@ def _grammar(model: Model, asked: pb.AnswerParsing, prompt: Sequence[int], *, ha
     tools = (asked.tool_call_parser or model.tool_call_parser) if asked.tool_calls else ""
     thinks = (asked.reasoning_parser or model.reasoning_parser) if asked.reasoning else ""
     reasoning, family = REASONING_FAMILIES.get(thinks), TOOL_FAMILIES.get(tools)
-    can_call = forced is None and family is not None and not (has_form and family.strict is None)
+    can_call = forced is None and family is not None and not (has_form and not family.may_replace_a_form)
     return Grammar(
         tools=family if can_call else None,
         reasoning=reasoning,

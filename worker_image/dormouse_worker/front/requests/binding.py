@@ -8,7 +8,8 @@ from typing import Any
 
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.grammar import Grammar
-from dormouse_worker.front.answers.families import HARMONY
+from dormouse_worker.front.answers.harmony import END_MARKERS
+from dormouse_worker.front.answers.harmony import MARKERS as HARMONY_MARKERS
 from dormouse_worker.front.requests.answer_parts import Parsing, is_json
 from dormouse_worker.front.requests.validation import refuse
 from dormouse_worker.front.text.grammars import Thoughts
@@ -39,9 +40,16 @@ def _forced(parsing: Parsing) -> dict[str, Any]:
 
 
 def _strict(model: Model, parsing: Parsing) -> Mapping[str, Any]:
+    """Return free text and calls in the way of the model's family. Raises CallError if no grammar is known for that."""
+    grammar = parsing.grammar
+    if grammar.is_harmony:
+        tools, special = list(parsing.schemas.items()), model.codec.special_token_ids(HARMONY_MARKERS)
+        if missing := sorted(HARMONY_MARKERS - special.keys() - END_MARKERS):
+            refuse("chat.tools", f"strict for {parsing.strict[:64]!r}", f"a model whose tokens {missing[0]} is one of")
+        return {"form": "channels", "tools": tools, "special": special}
     calls = _tagged(model, parsing)
     if calls is None:
-        family = parsing.grammar.tools.name if parsing.grammar.tools else HARMONY
+        family = grammar.tools.name if grammar.tools else ""
         limit = f"only where a call is forced: no grammar is known for calls of the family {family}"
         refuse("chat.tools", f"strict for {parsing.strict[:64]!r}", limit)
     return calls
@@ -49,12 +57,20 @@ def _strict(model: Model, parsing: Parsing) -> Mapping[str, Any]:
 
 def _tagged(model: Model, parsing: Parsing) -> Mapping[str, Any] | None:
     """Return calls as the model's family writes them, None if no grammar is known for that."""
-    form = parsing.grammar.tools.strict if parsing.grammar.tools else None
-    if form is None:
+    family, reasoning = parsing.grammar.tools, parsing.grammar.reasoning
+    if family is None or not family.strict or (family.bare and reasoning):
         return None
-    trigger_id = model.codec.special_token_ids([form.trigger]).get(form.trigger)
-    asked = {"tools": list(parsing.schemas.items()), "is_single": parsing.grammar.is_single}
-    return {"form": "tags", "trigger_id": trigger_id, **asked, **asdict(form)}
+    thinking = {reasoning.opening, reasoning.closing} if reasoning else set()
+    special = model.codec.special_token_ids({*thinking, *family.markers, *family.strict_texts})
+    return {
+        "form": "tags",
+        "tools": list(parsing.schemas.items()),
+        "is_single": parsing.grammar.is_single,
+        "forms": [asdict(form) for form in family.strict],
+        "noise": [*family.noise],
+        "thinking": sorted(thinking),
+        "special": special,
+    }
 
 
 def _thoughts(model: Model, parsing: Parsing) -> Thoughts | None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from dormouse_worker.front.text.call_grammar import MAX_FORCED_CALLS, marker, tagged_calls
+from dormouse_worker.front.text.call_grammar import MAX_FORCED_CALLS, tagged_calls, written
 
 _SPACE = "SPACE: /[ \\t\\r\\n]+/"
 
@@ -24,7 +24,8 @@ def composed(text: str, thoughts: Mapping[str, Any] | None, calls: Mapping[str, 
     if thoughts is not None:
         lines += _thoughts(thoughts)
     if calls is not None:
-        lines += [f"made: {marker(calls['trigger'], calls['trigger_id'])} call SPACE?", *tagged_calls(calls)]
+        section, rules = tagged_calls(calls)
+        lines += [f"made: {section} SPACE?", *rules]
     return json.dumps({"grammars": [{"lark_grammar": "\n".join(lines)}, {**body, "name": "body"}]})
 
 
@@ -40,8 +41,13 @@ def _said(calls: Mapping[str, Any] | None) -> str:
 
 
 def _thoughts(thoughts: Mapping[str, Any]) -> list[str]:
-    opening = "" if thoughts["has_begun"] else f"{marker(thoughts['opening'], thoughts['opening_id'])} "
+    opening = "" if thoughts["has_begun"] else f"{_marker(thoughts, 'opening')} "
     whole = f"thoughts: {opening}thought SPACE?"
     if thoughts["closing_id"] is None:
         return [whole, f"thought[suffix={json.dumps(thoughts['closing'])}]: /(?s:.*)/"]
-    return [whole, f"thought: TEXT? {marker('', thoughts['closing_id'])}", "TEXT: /(?s:.+)/"]
+    return [whole, f"thought: TEXT? {_marker(thoughts, 'closing')}", "TEXT: /(?s:.+)/"]
+
+
+def _marker(thoughts: Mapping[str, Any], which: str) -> str:
+    token_id = thoughts[f"{which}_id"]
+    return written(thoughts[which], {} if token_id is None else {thoughts[which]: token_id})
