@@ -12,6 +12,7 @@
     gateway     the gateway's cost beside direct calls; 1,000 requests that arrive during one wake (as root)
     coldstart   wakes from both levels and from no pod at all, beyond the worker's own time (as root)
     groups      groups beside one worker: tokens, decode, a step's bytes, a rank that is killed
+    adapters    W1 with 16 adapters beside none, requests without one, a cold one, sleep and wake
     structured  answers bound by schemas: validity, speed beside free text, hostile grammars, kills
     switch      a stand-in GPU's change of hands between two workers, its copy beside one memcpy
     pools       40 models on 4 GPUs in virtual time: the arbiter beside LRU and a static partition
@@ -27,6 +28,7 @@ vLLM is compared with where `make bench-peers` has made its environment. Measure
 from __future__ import annotations
 
 from bench import (
+    adapters,
     coldstart,
     decode,
     gateway,
@@ -62,6 +64,7 @@ BENCHMARKS: dict[str, Measure] = {
     "structured": structured.measure,
     "switch": switch.measure,
     "pools": pools.measure,
+    "adapters": adapters.measure,
 }
 
 

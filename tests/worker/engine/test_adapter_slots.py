@@ -134,7 +134,7 @@ def test_who_finds_no_slot_waits_and_others_overtake():
     engine = Engine()
     for name, adapter in (("1", "a"), ("2", "b"), ("3", ""), ("4", "a")):
         assert engine.add(name, adapter) is None
-    assert engine.step() == ["1", "3", "4"]
+    assert engine.step() == ["3", "1", "4"]
     assert engine.executor.batches[-1].lora_moves == ((0, "a"),)
     assert {new.request_id: new.lora_slot for new in engine.executor.batches[-1].new} == {"1": 0, "3": -1, "4": 0}
     while engine.engine.has_work:

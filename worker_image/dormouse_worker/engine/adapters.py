@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 from dormouse_worker.common.errors import AdapterLimit, AdapterNotFound
+from dormouse_worker.engine.batch import ScheduledSequence
+from dormouse_worker.engine.request import Request
 
 
 class AdapterSlots:
@@ -119,6 +121,11 @@ class AdapterSlots:
         """The request runs no longer; what it left in the slot stays until somebody needs it."""
         if digest:
             self._holders[digest] -= 1
+
+    def line_up(self, sequences: list[ScheduledSequence], requests: Mapping[str, Request]) -> None:
+        """Put sequences of one adapter beside each other: ranks read its weights once for all of them."""
+        if self._holders.total():
+            sequences.sort(key=lambda each: requests[each.request_id].lora_slot)
 
     def take_moves(self) -> tuple[tuple[int, str], ...]:
         """Return what the ranks have to copy before the next pass."""

@@ -176,6 +176,7 @@ class Scheduler:
 
     def _batch(self, current: Pass) -> Batch:
         is_fresh, released = self._ranks.take_released()
+        self.adapters.line_up(current.sequences, self._requests)
         moves = self.swap.moves_out(), current.swap_in
         batch = Batch(
             is_fresh, released, *moves, tuple(current.new), tuple(current.sequences), self.adapters.take_moves()

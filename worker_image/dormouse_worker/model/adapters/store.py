@@ -4,8 +4,9 @@
     slots        [max_loras]       an arena: its addresses stay over every sleep, and kernels and graphs keep them
 
 Weights never change; these do. So they sleep as a part of their own, with the tag of the weights: asleep the slots are
-gone, and who computes next fills them again. At level 2 the host copies are gone, too, and a wake reads them again: an
-adapter whose files are gone or changed is lost then, by name, and the base serves on.
+gone, and who computes next fills them again; at level 1 they stay where the device has one memory with its host. At
+level 2 the host copies are gone, too, and a wake reads them again: an adapter whose files are gone or changed is lost
+then, by name, and the base serves on.
 """
 
 from __future__ import annotations
@@ -148,6 +149,8 @@ class AdapterStore:
         """See `SleepPart`."""
         self._level, self._next_level = max(self._level, self._next_level), 0
         self.is_asleep = True
+        if self._level == 1 and self._device.copies is None:
+            return 0
         if self._level == 2:
             self._copies = None
         return self._arena.unmap()

@@ -39,9 +39,9 @@ void linear(const DmPool &pool, const A *in, const DmLinear &map, float *out, in
     int64_t column = g * GROUP, width = at_most(GROUP, num_outputs - column);
     alignas(64) float shift[GROUP] = {};
     for (int64_t j = 0; bias && j < width; j++) shift[j] = value(bias[column + j]);
+    deltas.add(first, count, column, width, from);
     float *to = out + first * num_outputs + column;
     for (int64_t r = 0; r < count; r++, from += GROUP, to += num_outputs) {
-      deltas.add(first + r, column, width, from);
       int64_t j = 0;
       for (; j + LANES <= width; j += LANES) {
         floats result = load(from + j) + load(shift + j);
@@ -70,10 +70,10 @@ void gated_linear(const DmPool &pool, const A *in, const DmLinear &map, A *out, 
       shift[j] = value(bias[column + j]);
       shift[each + j] = value(bias[half + column + j]);
     }
+    deltas.add(first, count, column, width, from);
+    deltas.add(first, count, half + column, width, from + each);
     A *to = out + first * half + column;
     for (int64_t r = 0; r < count; r++, from += GROUP, to += half) {
-      deltas.add(first + r, column, width, from);
-      deltas.add(first + r, half + column, width, from + each);
       A both[GROUP];
       for (int j = 0; j < each; j += LANES) {
         floats gate = load(from + j) + load(shift + j), other = load(from + each + j) + load(shift + each + j);

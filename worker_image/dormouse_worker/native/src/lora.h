@@ -45,38 +45,58 @@ struct Deltas {
         for (int64_t k = 0; k < columns; k += depth) {
           int64_t length = at_most(depth, columns - k);
           Out out{low + begin * stride() + at, stride(), k > 0};
-          tiles(end - begin, in + begin * columns + k, columns, weights, weights, length, 0, out);
+          int64_t ahead = TILE_WEIGHTS * columns;
+          tiles(end - begin, in + begin * columns + k, columns, weights, weights, length, ahead, out);
           for (int i = 0; i < TILE_WEIGHTS; i++) weights[i] += length;
         }
       }
   }
 
-  // Adds to a row's products of outputs [begin, begin + width).
-  INLINE void add(int64_t row, int64_t begin, int64_t width, float *products) const {
-    if (!lora || slots[row] < 0) return;
+  // Adds to the products of rows [first, first + count), GROUP apart, of outputs [begin, begin + width).
+  void add(int64_t first, int64_t count, int64_t begin, int64_t width, float *products) const {
+    if (!lora) return;
     begin += first_output;
-    for (int64_t part = 0; part < lora->num_parts; part++) {
-      int64_t from = at_least(begin, lora->starts[part]), to = at_most(begin + width, lora->starts[part + 1]);
-      if (from < to) add_part(row, part, from, to, products + (from - begin));
+    for (int64_t t = first, next, end = first + count; t < end; t = next) {
+      for (next = t + 1; next < end && slots[next] == slots[t] && next < t + ROWS;) next++;
+      for (int64_t part = 0; slots[t] >= 0 && part < lora->num_parts; part++) {
+        int64_t from = at_least(begin, lora->starts[part]), to = at_most(begin + width, lora->starts[part + 1]);
+        float *at = products + (t - first) * GROUP + (from - begin);
+        if (from >= to) continue;
+        if (next - t == ROWS)
+          add_part<ROWS>(t, part, from, to, at);
+        else
+          for (int64_t row = t; row < next; row++, at += GROUP) add_part<1>(row, part, from, to, at);
+      }
     }
   }
 
+  static constexpr int ROWS = 4;  // of one adapter, that share the loads of B
+
   // Vectors may pass the end: what lies behind a slot's numbers is memory, too, and counts for nothing.
-  void add_part(int64_t row, int64_t part, int64_t from, int64_t to, float *products) const {
-    int64_t num_outputs = lora->starts[lora->num_parts], rank = ranks[slots[row]];
-    const W *b = in_slot(lora->b, slots[row]);
-    const float *factors = low + row * stride() + part * most;
+  template <int COUNT>
+  void add_part(int64_t first, int64_t part, int64_t from, int64_t to, float *products) const {
+    int64_t num_outputs = lora->starts[lora->num_parts], rank = ranks[slots[first]];
+    const W *b = in_slot(lora->b, slots[first]);
+    const float *factors = low + first * stride() + part * most;
     for (int64_t j = from; j < to; j += LANES, products += LANES) {
-      floats total = floats{};
-      for (int64_t r = 0; r < rank; r++) total = all(factors[r]) * load(b + r * num_outputs + j) + total;
-      if (j + LANES <= to) {
-        store(products, load(products) + total);
-      } else {
-        alignas(64) float some[LANES];
-        store(some, total);
-        for (int64_t i = 0; j + i < to; i++) products[i] += some[i];
+      floats total[COUNT];
+      UNROLL for (int i = 0; i < COUNT; i++) total[i] = floats{};
+      for (int64_t r = 0; r < rank; r++) {
+        floats weights = load(b + r * num_outputs + j);
+        if (COUNT == 1) __builtin_prefetch(b + r * num_outputs + j + 4 * GROUP);  // no processor expects that stride
+        UNROLL for (int i = 0; i < COUNT; i++) total[i] = all(factors[i * stride() + r]) * weights + total[i];
       }
+      UNROLL for (int i = 0; i < COUNT; i++) add_some(total[i], at_most(LANES, to - j), products + i * GROUP);
     }
+  }
+
+  static INLINE void add_some(floats total, int64_t count, float *to) {
+    if (count == LANES) return store(to, load(to) + total);
+    alignas(64) float some[LANES];
+    store(some, total);
+    int64_t i = 0;
+    for (; i + 4 <= count; i += 4) *(four_anywhere *)(to + i) = *(four_anywhere *)(to + i) + *(four *)(some + i);
+    for (; i < count; i++) to[i] += some[i];
   }
 };
 

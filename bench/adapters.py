@@ -1,0 +1,161 @@
+"""What adapters cost, in one process: W1 with 16 of them, requests without one, a cold one, sleep and wake.
+
+Engines of the same model, with room for adapters and without, answer in turns; the median of the ratios counts. Time is
+the processor's, which neighbours change less than the clock's: with one thread (--threads 1) it is that of the work.
+Adapters have rank 16 in all linear layers. A cold adapter's file is in the page cache; its time is that of reading it,
+and of its first token beyond that of a loaded one.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from statistics import median
+
+import msgspec
+from rich.console import Console
+
+from bench.limits import use_threads
+from bench.models import SHAPES, ensure_model
+from bench.options import Options, main
+from bench.results import AtMost, RatioAtLeast, Row
+from bench.workload import Request, make_workload
+from dormouse_worker.common.adapters import AdapterInfo
+from dormouse_worker.common.commands import AddLora, Command, InitializeCache, Shutdown, Sleep, WakeUp
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.ipc import AddRequest, CommandRequest, CommandResult, EngineMessage, Sampling, StepOutputs
+from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.engine.controller import Controller
+from dormouse_worker.executor.single_process import SingleProcessExecutor
+from dormouse_worker.model.testing_adapters import write_adapter
+
+NUM_ADAPTERS, RANK = 16, 16
+TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+NUM_SEQS, CACHE_BYTES = 64, 768 << 20
+
+
+@dataclass
+class Side:
+    """One engine, driven as its process drives it."""
+
+    model: Path
+    threads: int
+    has_adapters: bool
+    _sent: list[EngineMessage] = field(default_factory=list)
+    _ids: Iterator[int] = field(default_factory=count)
+
+    def __post_init__(self) -> None:
+        settings = EngineSettings(
+            model=str(self.model),
+            max_num_seqs=NUM_SEQS,
+            kv_cache_memory_bytes=CACHE_BYTES,
+            enable_prefix_caching=False,
+            threads=self.threads,
+            enable_lora=self.has_adapters,
+            max_loras=NUM_ADAPTERS,
+            max_cpu_loras=NUM_ADAPTERS + 1,
+            max_lora_rank=RANK,
+        )
+        executor = SingleProcessExecutor(settings, {}, Host())
+        self.controller = Controller(settings, executor, send=self._sent.append, clock=time.monotonic)
+        self.controller.start()
+        report = executor.get_memory_report()
+        assert report is not None, self._sent[-1]
+        self.run_command(InitializeCache(report.num_gpu_blocks))
+
+    def run_command(self, command: Command) -> tuple[str, float]:
+        """Return what a command answers, and its seconds."""
+        begun_s = time.perf_counter()
+        self.controller.handle(CommandRequest(0, command))
+        result = self._sent[-1]
+        assert isinstance(result, CommandResult), result
+        if result.error_reason:
+            raise RuntimeError(result.error_message)
+        return str(result.value), time.perf_counter() - begun_s
+
+    def add(self, path: Path) -> tuple[str, float]:
+        """Load an adapter; return its digest and the seconds."""
+        told, seconds = self.run_command(AddLora(str(path)))
+        return msgspec.json.decode(told, type=AdapterInfo).digest, seconds
+
+    def answer(self, requests: Sequence[Request], adapters: Sequence[str] = ("",)) -> float:
+        """Answer all requests at once, with adapters in turns; return tokens per second of the processor."""
+        self._sent.clear()
+        begun_s = time.process_time()
+        for number, request in enumerate(requests):
+            sampling = Sampling(0, 1, 0, 0, 0, request.max_tokens)
+            adapter = adapters[number % len(adapters)]
+            self.controller.handle(AddRequest(str(next(self._ids)), list(request.prompt), sampling, adapter=adapter))
+        while self.controller.has_work:
+            self.controller.step()
+        seconds = time.process_time() - begun_s
+        told = [output for sent in self._sent if isinstance(sent, StepOutputs) for output in sent.outputs]
+        num_tokens = sum(len(output.token_ids) for output in told)
+        assert num_tokens == sum(request.max_tokens for request in requests), "all were answered to their ends"
+        return num_tokens / seconds
+
+    def cycle(self) -> float:
+        """Sleep at level 1 and wake; return the seconds."""
+        return self.run_command(Sleep(1))[1] + self.run_command(WakeUp())[1]
+
+
+def measure(options: Options, console: Console) -> list[Row]:
+    """Return the rows, of the model `small`."""
+    use_threads(options)
+    model = ensure_model("small", "bf16")
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [
+            write_adapter(Path(folder, str(seed)), model, rank=RANK, targets=TARGETS, seed=seed, alpha=RANK)
+            for seed in range(NUM_ADAPTERS + 1)
+        ]
+        plain, adapted = (Side(model, options.threads, has_adapters=has) for has in (False, True))
+        digests = [adapted.add(path)[0] for path in paths[:-1]]
+        rows = [*_speed(options, console, plain, adapted, digests), *_sleep(options, plain, adapted)]
+        rows.append(_cold(adapted, paths[-1], digests[0]))
+        for side in (plain, adapted):
+            side.run_command(Shutdown())
+    return rows
+
+
+def _speed(options: Options, console: Console, plain: Side, adapted: Side, digests: Sequence[str]) -> Iterator[Row]:
+    laps = []
+    for rep in range(options.reps + 1):
+        requests = make_workload(
+            "W1", vocab_size=SHAPES["small"].vocab_size, rep=rep, count=options.count or NUM_SEQS
+        ).requests
+        lap = plain.answer(requests), adapted.answer(requests), adapted.answer(requests, digests)
+        console.print(
+            f"  {lap[0]:.0f}, {lap[1]:.0f} unused, {lap[2]:.0f} with {NUM_ADAPTERS} adapters", highlight=False
+        )
+        laps.append(lap)
+    measured = laps[1:]  # the first one warms up
+    for column, what, goal in (
+        (2, f"W1, small, {NUM_ADAPTERS} adapters of rank {RANK} beside none", 0.85),
+        (1, "W1, small, no adapter in an engine that has them", 0.99),
+    ):
+        typical = sorted(measured, key=lambda lap: lap[column] / lap[0])[len(measured) // 2]
+        yield Row(what, typical[column], "output tokens / cpu second", typical[0], RatioAtLeast(goal))
+
+
+def _sleep(options: Options, plain: Side, adapted: Side) -> Iterator[Row]:
+    laps = [(adapted.cycle(), plain.cycle()) for _ in range(options.reps)]
+    extra_ms = median(1e3 * (with_them - without) for with_them, without in laps)
+    yield Row(f"sleep level 1 and wake: added by {NUM_ADAPTERS} adapters", max(0.0, extra_ms), "ms", goal=AtMost(10))
+
+
+def _cold(adapted: Side, path: Path, warm: str) -> Row:
+    prompt = list(range(10, 42))
+    first = [Request("cold", prompt, 1)]
+    adapted.answer(first, [warm])
+    warm_s = 1 / adapted.answer(first, [warm])
+    digest, read_s = adapted.add(path)
+    cold_s = 1 / adapted.answer(first, [digest])
+    return Row("first use of a cold adapter: added time", 1e3 * (read_s + cold_s - warm_s), "ms", goal=AtMost(50))
+
+
+if __name__ == "__main__":
+    main("adapters", __doc__, measure)
