@@ -239,6 +239,7 @@ async def test_the_server_fills_defaults_and_accepts_good_values(served):
             "asyncScheduling": True,
             "toolCallParser": "auto",
             "reasoningParser": "auto",
+            "quantization": "none",
             "seed": 0,
         },
         "lifecycle": {

@@ -47,6 +47,7 @@ OTHER = {  # a value that is not the default
     "swap_space_bytes": "2Mi",
     "enable_prefix_caching": False,
     "load_format": "dummy",
+    "quantization": "int8",
     "cuda_graphs": False,
     "compile_sizes": [8, 1],
     "async_scheduling": False,

@@ -194,6 +194,7 @@ def worker_arguments(deployment: Deployment) -> list[str]:
         "--compile-sizes": ",".join(map(str, engine.compile_sizes)) or None,
         "--tool-call-parser": _unless_auto(engine.tool_call_parser),
         "--reasoning-parser": _unless_auto(engine.reasoning_parser),
+        "--quantization": None if engine.quantization == "none" else engine.quantization,
         "--profile-cache": _PROFILE_CACHE,
         "--seed": engine.seed,
         "--drain-timeout": deployment.lifecycle.drain_timeout_s,

@@ -122,6 +122,7 @@ class Engine:
     async_scheduling: bool = True
     tool_call_parser: str = "auto"
     reasoning_parser: str = "auto"
+    quantization: str = "none"
     keep_host_copy: bool = True
     keep_prefix_cache: bool = False
     seed: int = 0

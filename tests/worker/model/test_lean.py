@@ -144,7 +144,7 @@ def test_no_weight_is_held_twice(load_tiny, architecture):
     assert lean.info.num_parameters == plain.info.num_parameters
     own = {tensor.untyped_storage().data_ptr() for tensor in (*lean.module.parameters(), *lean.module.buffers())}
     layer = lean.lean.layers[0]
-    used = (lean.lean.embedding, lean.lean.head.weight, lean.lean.rotary.inv_freq, layer.attention.qkv.weight)
+    used = (lean.lean.embedding.weight, lean.lean.head.weight, lean.lean.rotary.inv_freq, layer.attention.qkv.weight)
     assert {tensor.untyped_storage().data_ptr() for tensor in (*used, layer.mlp.gate_up.weight)} <= own
 
 

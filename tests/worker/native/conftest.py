@@ -7,7 +7,7 @@ import pytest
 from dormouse_worker.native.build import NotBuilt, ensure
 from dormouse_worker.native.library import Missing, open_library
 
-NAMES = ("avx512bf16", "avx512", "avx2", "portable")
+NAMES = ("avx512bf16", "avx512vnni", "avx512", "avx2", "portable")
 
 
 @pytest.fixture(scope="session")

@@ -236,3 +236,46 @@ def test_a_profile_of_layers_with_different_windows_has_one_of_each(variants, tm
     narrow = replace(first, attention=replace(first.attention, call=replace(first.attention.call, window=8)))
     native = NativeDecoder(replace(model.lean, layers=(narrow, narrow, *others)), kernels)
     assert repr(native.shortened()).startswith("NativeDecoder(3 layers, ")
+
+
+class Rounding:
+    """A linear map that rounds its rows first, as the kernels do where weights are of 8 bits."""
+
+    def __init__(self, linear):
+        self._linear = linear
+
+    def __call__(self, rows):
+        wide = rows.float()
+        scales = wide.abs().amax(-1, keepdim=True) / 127
+        return self._linear(((wide / scales).round() * scales).to(rows.dtype))
+
+    def reduced(self, rows, _):
+        return self(rows)
+
+
+def rounding(decoder):
+    """Return the decoder with rows rounded before every linear map."""
+
+    def of_layer(layer):
+        attention = replace(layer.attention, qkv=Rounding(layer.attention.qkv), output=Rounding(layer.attention.output))
+        mlp = replace(layer.mlp, gate_up=Rounding(layer.mlp.gate_up), down=Rounding(layer.mlp.down))
+        return replace(layer, attention=attention, mlp=mlp)
+
+    return replace(decoder, layers=tuple(map(of_layer, decoder.layers)), head=Rounding(decoder.head))
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_weights_of_8_bits_are_computed_as_torch_does_with_rounded_rows(kernels, tmp_path, tied):
+    directory = write_tiny_model(tmp_path, "qwen2", tie_word_embeddings=tied, **SHAPES["as a real one"])
+    model = load_with(kernels, directory, quantization="int8")
+    ours = logits_of(model, NativeBackend(kernels=kernels))
+    in_torch = logits_of(replace(model, lean=rounding(model.lean)), SdpaBackend())
+    assert (ours - in_torch).norm() < 0.01 * in_torch.norm()  # a number between two may be rounded either way
+
+
+@pytest.mark.parametrize("name", ["", *SHAPES])
+def test_weights_of_8_bits_give_a_row_the_same_bits_in_any_chunks(kernels, models, name):
+    model, backend = load_with(kernels, models("llama", name), quantization="int8"), NativeBackend(kernels=kernels)
+    whole = raw_logits(model, backend, chunks=(20,))
+    for chunks in ((17, 1, 1, 1), (1, 19), (5, 15)):
+        assert (raw_logits(model, backend, chunks=chunks) == whole).all()

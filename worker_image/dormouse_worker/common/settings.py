@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 MAX_COMPILE_SIZE = 1 << 20  # tokens of a pass
+NONE = "none"  # of what quantization may be: the weights are as the files have them
 
 
 def _flag(what: str, metavar: str | None = None, **bounds: Any) -> msgspec.Meta:
@@ -39,6 +40,13 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         Literal["auto", "dummy", "sharded_state"],  # auto = safetensors
         _flag("dummy = random weights, nothing is read; sharded_state = what SaveShardedState wrote"),
     ] = "auto"
+    quantization: Annotated[
+        Literal["none", "int8"],
+        _flag(
+            "how plain weights are rounded while they are loaded: int8 = to 8 bits, with a scale for each output "
+            "(default none = they are as the files have them)"
+        ),
+    ] = "none"
     model_impl: Annotated[
         Literal["auto", "lean", "transformers"],
         _flag("whose forward pass computes: auto = our own where it fits the model, else transformers' (default)"),

@@ -13,7 +13,7 @@ from transformers.utils import logging as transformers_logging
 from dormouse_worker.common.errors import InvalidSettings, ModelInvalid, WorkerError
 from dormouse_worker.common.ipc import ModelInfo
 from dormouse_worker.common.layout import Layout
-from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.settings import NONE, EngineSettings
 from dormouse_worker.files.model_files import check_model_files
 from dormouse_worker.model.adapters.attach import adapt_lean, adapt_modules, make_adapters
 from dormouse_worker.model.adapters.store import AdapterStore
@@ -35,6 +35,7 @@ from dormouse_worker.model.lean.native import NativeDecoder, build_native
 from dormouse_worker.model.parallel.communicator import Alone
 from dormouse_worker.model.parallel.shards import Vocabulary
 from dormouse_worker.model.parallel.stages import own_layers, send_stage
+from dormouse_worker.model.quantized.modules import computed_dtype
 from dormouse_worker.model.sleep import SleepPart
 from dormouse_worker.model.weights.loading import LoadedWeights, load_weights
 from dormouse_worker.model.weights.source import LoadReport
@@ -61,6 +62,7 @@ class LoadedModel:
     layout: Layout  # which part of the model it is
     num_parameters: int  # of the whole model
     adapters: AdapterStore | None = None  # the memory of LoRA adapters; None = there are none
+    quantization: str = NONE  # how its weights were rounded while they were loaded
 
     @property
     def weights_bytes(self) -> int:
@@ -116,7 +118,7 @@ class LoadedModel:
     @property
     def info(self) -> ModelInfo:
         """Return what the front cannot read from files."""
-        dtype = str(self.module.dtype).removeprefix("torch.")
+        dtype = str(computed_dtype(self.module)).removeprefix("torch.")
         report = self.load_report
         return ModelInfo(self.num_parameters, dtype, report.num_bytes, report.seconds, vocab_size=self.vocab_size)
 
@@ -183,6 +185,7 @@ def _complete(
         layout=layout,
         num_parameters=weights.num_parameters,
         adapters=adapters,
+        quantization=settings.quantization,
     )
 
 
@@ -196,6 +199,11 @@ def _compile(lean: LeanDecoder | Unfit, native: NativeDecoder | Unfit, settings:
     if isinstance(native, NativeDecoder) and settings.attention_backend in (AUTO, NativeBackend.name):
         logger.info("compile_sizes has no effect: kernels of ours compute (%s)", native.name)
         return lean
+    if settings.quantization != NONE:
+        raise InvalidSettings(
+            f"compile_sizes are {settings.compile_sizes}, and layers of quantization {settings.quantization} are not "
+            "compiled; leave one of them out"
+        )
     compiled, report = compile_layers(lean, settings.compile_sizes, settings.profile_cache)
     logger.info("%s", report)
     return compiled

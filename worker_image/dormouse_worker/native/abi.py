@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 from ctypes import CFUNCTYPE, POINTER, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
 
-VERSION = 7
+VERSION = 8
 FLOAT32, BFLOAT16 = 0, 1
+PLAIN, INT8 = 0, 1
 LATE = 1
 UNORDERED = -3  # what a forward pass answers to rows that do not ascend
 SumUp = CFUNCTYPE(c_int64, c_void_p, c_int64)  # float32 numbers and how many -> whether all ranks came
@@ -63,9 +64,9 @@ class Heads(ctypes.Structure):
 
 
 class Linear(ctypes.Structure):
-    """A linear map; no bias = null."""
+    """A linear map; no bias = null, no scales = plain weights."""
 
-    _fields_ = (("weight", c_void_p), ("bias", c_void_p))
+    _fields_ = (("weight", c_void_p), ("bias", c_void_p), ("format", c_int64), ("scales", c_void_p))
 
 
 class Lora(ctypes.Structure):
@@ -115,7 +116,7 @@ class Model(ctypes.Structure):
         ("num_logits", c_int64),
         ("leads", c_int64),
         ("sum_up", SumUp),
-        ("embedding", c_void_p),
+        ("embedding", Linear),
         ("inv_freq", c_void_p),
         ("attention_factor", c_double),
         ("norm", Norm),

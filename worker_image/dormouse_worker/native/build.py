@@ -41,7 +41,8 @@ VARIANTS = {  # name → what its processors have beyond the machine's least
     "portable": (),
     "avx2": _AVX2,
     "avx512": _AVX512,
-    "avx512bf16": (*_AVX512, "-mavx512bf16"),
+    "avx512vnni": (*_AVX512, "-mavx512vnni"),
+    "avx512bf16": (*_AVX512, "-mavx512vnni", "-mavx512bf16"),
 }
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import torch
 
 from dormouse_worker.common.ipc import NATIVE
+from dormouse_worker.common.settings import NONE
 from dormouse_worker.model.attention.interface import AttentionBackend, Ints
 from dormouse_worker.model.attention.native import NativeBackend
 from dormouse_worker.model.forward.in_torch import DeviceInput, EagerPath, GraphPath, TorchForward
@@ -64,9 +65,11 @@ def _native_of(model: LoadedModel, attention: str) -> NativeDecoder | None:
 
 def describe_path(model: LoadedModel, attention: str) -> str:
     """Return which path computes with an attention backend of this name, and why it is not our kernels'."""
+    format_of = "" if model.quantization == NONE else f" {model.quantization}"
     if native := _native_of(model, attention):
-        return f"{NATIVE} {native.name}"
+        return f"{NATIVE} {native.name}{format_of}"
     sizes = () if model.lean is None else model.lean.parts.compiled_sizes
     in_torch = f"{model.impl} compiled for {', '.join(map(str, sizes))} tokens" if sizes else model.impl
     reason = model.native.reason if isinstance(model.native, Unfit) else "attention is not"
-    return f"{in_torch}, attention {attention}; not native: {reason}"
+    plain = format_of and f"{format_of} made plain in each pass"
+    return f"{in_torch}{plain}, attention {attention}; not native: {reason}"

@@ -12,9 +12,19 @@ from torch import nn
 from transformers.activations import SiLUActivation
 
 from dormouse_worker.model.context import AttentionCall
-from dormouse_worker.model.lean.decoder import Attention, GatedMLP, Layer, LeanDecoder, Linear, RMSNorm, Rotary
+from dormouse_worker.model.lean.decoder import (
+    Attention,
+    Embedding,
+    GatedMLP,
+    Layer,
+    LeanDecoder,
+    Linear,
+    RMSNorm,
+    Rotary,
+)
 from dormouse_worker.model.parallel.shards import Vocabulary
 from dormouse_worker.model.parallel.stages import is_here
+from dormouse_worker.model.quantized.modules import QuantizedEmbedding, QuantizedLinear, computed_dtype
 
 # Classes whose forward methods were compared with ours; others of the same build multiply, clip or rotate differently,
 # which their modules do not show. Who adds one adds it to the tests of `tests/worker/model/test_lean.py`.
@@ -28,6 +38,7 @@ FAMILY = frozenset(
         "Qwen3ForCausalLM",
     }
 )
+LINEARS, EMBEDDINGS = (nn.Linear, QuantizedLinear), (nn.Embedding, QuantizedEmbedding)
 HEAD_NORMS = frozenset({"q_norm", "k_norm"})
 PARTS: Mapping[str, frozenset[str]] = {
     "": frozenset({"model", "lm_head"}),
@@ -53,7 +64,8 @@ def joined_parameters(module: Any) -> list[list[str]]:
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     weights = [[names[id(part.weight)] for part in parts] for parts in groups]
     biases = [[names[id(part.bias)] for part in parts] for parts in groups if parts[0].bias is not None]
-    return weights + biases
+    scales = [[names[id(part.weight_scale)] for part in parts] for parts in groups if _is_quantized(parts[0])]
+    return weights + biases + scales
 
 
 def build_lean(
@@ -69,7 +81,7 @@ def build_lean(
         return Unfit(reason)
     model = module.model
     return LeanDecoder(
-        embedding=model.embed_tokens.weight.data if is_here(model.embed_tokens) else None,
+        embedding=_embedding(model.embed_tokens, model) if is_here(model.embed_tokens) else None,
         rotary=Rotary(model.rotary_emb.inv_freq.float(), float(model.rotary_emb.attention_scaling)),
         layers=tuple(_layer(layer, calls[i]) for i, layer in _layers(module)),
         norm=_norm(model.norm) if is_here(model.norm) else None,
@@ -90,9 +102,9 @@ def _misfits(module: Any) -> Iterator[str]:
         yield f"{name} is not one of {', '.join(sorted(FAMILY))}"
     yield from _wrong_parts("", module)
     yield from _wrong_parts("model", module.model)
-    if is_here(module.model.embed_tokens) and type(module.model.embed_tokens) is not nn.Embedding:
+    if is_here(module.model.embed_tokens) and type(module.model.embed_tokens) not in EMBEDDINGS:
         yield f"embed_tokens is a {type(module.model.embed_tokens).__name__}"
-    if is_here(module.lm_head) and type(module.lm_head) is not nn.Linear:
+    if is_here(module.lm_head) and type(module.lm_head) not in LINEARS:
         yield f"lm_head is a {type(module.lm_head).__name__}"
     if is_here(module.model.norm):
         yield from _misfits_of_norm("norm", module.model.norm)
@@ -106,7 +118,7 @@ def _misfits_of_layer(layer: Any, rotated_size: int) -> Iterator[str]:
     yield from _wrong_parts("self_attn", layer.self_attn, optional=HEAD_NORMS)
     yield from _wrong_parts("mlp", layer.mlp)
     for name, part in (*layer.self_attn.named_children(), *layer.mlp.named_children()):
-        if name.endswith("_proj") and type(part) is not nn.Linear:
+        if name.endswith("_proj") and type(part) not in LINEARS:
             yield f"{name} is a {type(part).__name__}"
     if layer.self_attn.head_dim != rotated_size:
         yield f"{rotated_size} of {layer.self_attn.head_dim} numbers of a head are rotated"
@@ -124,7 +136,8 @@ def _gaps(module: Any) -> Iterator[str]:
     for i, layer in _layers(module):
         for parts in _fused(layer):
             biases = [part.bias for part in parts if part.bias is not None]
-            if not all(_are_neighbours(group) for group in ([part.weight for part in parts], biases)):
+            scales = [part.weight_scale for part in parts if _is_quantized(part)]
+            if not all(_are_neighbours(group) for group in ([part.weight for part in parts], biases, scales)):
                 yield f"layer {i}: projections to be joined lie apart in memory"
 
 
@@ -171,14 +184,28 @@ def _norm(module: Any) -> RMSNorm:
     return RMSNorm(module.weight.data, float(module.variance_epsilon))
 
 
-def _linear(module: nn.Linear) -> Linear:
-    return Linear(module.weight.data, None if module.bias is None else module.bias.data)
+def _embedding(module: Any, model: Any) -> Embedding:
+    scale = module.weight_scale.data if _is_quantized(module) else None
+    return Embedding(module.weight.data, computed_dtype(model), scale)
 
 
-def _join(modules: Sequence[nn.Linear]) -> Linear:
+def _is_quantized(module: Any) -> bool:
+    return isinstance(module, QuantizedLinear | QuantizedEmbedding)
+
+
+def _linear(module: Any) -> Linear:
+    return _join((module,))
+
+
+def _join(modules: Sequence[Any]) -> Linear:
     """Join maps of one input, neighbours in memory, into one whose output is theirs in a row."""
     biases = [module.bias for module in modules if module.bias is not None]
-    return Linear(_span([module.weight for module in modules]), _span(biases) if biases else None)
+    scales = [module.weight_scale for module in modules if _is_quantized(module)]
+    return Linear(
+        _span([module.weight for module in modules]),
+        _span(biases) if biases else None,
+        scale=_span(scales) if scales else None,
+    )
 
 
 def _span(parameters: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -18,6 +18,7 @@ from dormouse_worker.model.context import AttentionCall, current_adapters, curre
 from dormouse_worker.model.parallel.communicator import Communicator
 from dormouse_worker.model.parallel.layers import gather_logits, locate_tokens, merge_embedded, row_linear
 from dormouse_worker.model.parallel.shards import Vocabulary
+from dormouse_worker.model.quantized.int8 import dequantize
 
 Heads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # queries [T, Hq, D], keys and values [T, Hkv, D]
 
@@ -29,18 +30,36 @@ class Linear:
     weight: torch.Tensor
     bias: torch.Tensor | None
     lora: Lora | None = None  # what adapters have for it; None = none can
+    scale: torch.Tensor | None = None  # [out] of a weight of 8 bits, see `quantized.int8`
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """Return [T, out] for [T, in]."""
-        return self._adapted(functional.linear(rows, self.weight, self.bias), rows)
+        return self._adapted(functional.linear(rows, self._plain(rows.dtype), self.bias), rows)
 
     def reduced(self, rows: torch.Tensor, group: Communicator) -> torch.Tensor:
         """Return [T, out] where this rank has some columns of [T, in], the others the rest."""
-        return self._adapted(row_linear(rows, self.weight, self.bias, group), rows)
+        return self._adapted(row_linear(rows, self._plain(rows.dtype), self.bias, group), rows)
 
     def _adapted(self, out: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         adapters = None if self.lora is None else current_adapters()
         return out if adapters is None or self.lora is None else adapters.add(out, rows, self.lora)
+
+    def _plain(self, dtype: torch.dtype) -> torch.Tensor:
+        return self.weight if self.scale is None else dequantize(self.weight, self.scale, dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """A vector [H] for each token; the weight is [V, H], or the rank's rows of it."""
+
+    weight: torch.Tensor
+    dtype: torch.dtype
+    scale: torch.Tensor | None = None  # [V] of a weight of 8 bits
+
+    def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Return [T, H] for [T]."""
+        found = functional.embedding(token_ids, self.weight)
+        return found if self.scale is None else dequantize(found, self.scale[token_ids], self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +153,11 @@ class Layer:
     attention: Attention
     mlp: GatedMLP
 
+    @property
+    def maps(self) -> tuple[Linear, ...]:
+        """Return its linear maps."""
+        return self.attention.qkv, self.attention.output, self.mlp.gate_up, self.mlp.down
+
     def finish(self, hidden: torch.Tensor, attended: torch.Tensor, group: Communicator) -> torch.Tensor:
         """Return the next layer's [T, hidden size]; `attended`, [T, Hq · D], is what the heads brought."""
         hidden = hidden + self.attention.output.reduced(attended, group)
@@ -156,7 +180,7 @@ EAGER = LayerParts(lambda layer, hidden, angles: layer.attention.make_heads(hidd
 class LeanDecoder:
     """A model, or what one rank has of it. Its tensors are views of those that transformers loaded, see `build`."""
 
-    embedding: torch.Tensor | None  # [V, hidden size], or the rank's rows of it; None = another stage embeds
+    embedding: Embedding | None  # None = another stage embeds
     rotary: Rotary
     layers: Sequence[Layer]
     norm: RMSNorm | None  # None = another stage computes logits
@@ -190,9 +214,9 @@ class LeanDecoder:
             norm = self.layers[0].attention.norm.weight
             return group.receive(norm.new_empty(len(token_ids), len(norm)))
         if self.vocabulary is None:
-            return functional.embedding(token_ids, self.embedding)
+            return self.embedding(token_ids)
         ids, is_elsewhere = locate_tokens(token_ids, self.vocabulary)
-        return merge_embedded(functional.embedding(ids, self.embedding), is_elsewhere, group)
+        return merge_embedded(self.embedding(ids), is_elsewhere, group)
 
     def _end(self, hidden: torch.Tensor, group: Communicator) -> torch.Tensor:
         if self.head is None or self.norm is None:

@@ -21,7 +21,7 @@ from dormouse_worker.model.attention.native import MAX_HEAD_SIZE, TYPES, NativeP
 from dormouse_worker.model.kv_cache import KVCache, LayerSpec
 from dormouse_worker.model.lean.arriving import find_tensors
 from dormouse_worker.model.lean.build import Unfit
-from dormouse_worker.model.lean.decoder import Layer, LeanDecoder, Linear, RMSNorm
+from dormouse_worker.model.lean.decoder import Embedding, Layer, LeanDecoder, Linear, RMSNorm
 from dormouse_worker.model.lean.exchange import Exchange
 from dormouse_worker.model.parallel.communicator import ALONE, Communicator
 from dormouse_worker.model.parallel.layers import gather_logits
@@ -158,8 +158,9 @@ def build_native(
 
 def _misfits(decoder: LeanDecoder, layers: tuple[LayerSpec, ...]) -> Iterator[str]:
     tensors = list(find_tensors((decoder.embedding, tuple(decoder.layers), decoder.norm, decoder.head)))
-    dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors}
-    if len(dtypes) > 1 or tensors[0].dtype not in TYPES:
+    numbers = {id(tensor) for part in _quantized(decoder) for tensor in (part.weight, part.scale)}
+    dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors if id(tensor) not in numbers}
+    if len(dtypes) > 1 or _dtype(decoder) not in TYPES:
         yield f"the weights are {' and '.join(sorted(dtypes))}, and the kernels read float32 or bfloat16"
     if any(tensor.device.type != "cpu" for tensor in tensors):
         yield "the model is not on the processor"
@@ -176,6 +177,18 @@ def _misfits(decoder: LeanDecoder, layers: tuple[LayerSpec, ...]) -> Iterator[st
         yield "its attention has soft caps or sinks"
 
 
+def _quantized(decoder: LeanDecoder) -> Iterator[Linear | Embedding]:
+    """Yield the parts whose weights are of 8 bits."""
+    for part in (decoder.embedding, decoder.head, *(part for layer in decoder.layers for part in layer.maps)):
+        if part is not None and part.scale is not None:
+            yield part
+
+
+def _dtype(decoder: LeanDecoder) -> torch.dtype:
+    """Return what the model computes in, whatever its weights are."""
+    return decoder.layers[0].attention.norm.weight.dtype
+
+
 def _gather(logits: Floats, vocabulary: Vocabulary, group: Communicator) -> Floats:
     """Return all ranks' logits side by side."""
     gathered: Floats = gather_logits(torch.from_numpy(logits), vocabulary, group).contiguous().numpy()
@@ -185,9 +198,9 @@ def _gather(logits: Floats, vocabulary: Vocabulary, group: Communicator) -> Floa
 def _model(decoder: LeanDecoder, layers: Array[abi.Layer], exchange: Exchange) -> abi.Model:
     hidden_size, intermediate_size = decoder.layers[0].mlp.down.weight.shape
     vocabulary, embedding, head = decoder.vocabulary, decoder.embedding, decoder.head
-    num_embedded = 0 if embedding is None else len(embedding)
+    num_embedded = 0 if embedding is None else len(embedding.weight)
     return abi.Model(
-        dtype=TYPES[decoder.layers[0].mlp.down.weight.dtype],
+        dtype=TYPES[_dtype(decoder)],
         num_layers=len(layers),
         hidden_size=hidden_size,
         intermediate_size=intermediate_size,
@@ -197,7 +210,7 @@ def _model(decoder: LeanDecoder, layers: Array[abi.Layer], exchange: Exchange) -
         num_logits=0 if head is None else len(head.weight),
         leads=_leads(decoder),
         sum_up=abi.SumUp() if vocabulary is None else abi.SumUp(exchange.sum_up),
-        embedding=None if embedding is None else embedding.data_ptr(),
+        embedding=_linear(None if embedding is None else Linear(embedding.weight, None, scale=embedding.scale)),
         inv_freq=decoder.rotary.inv_freq.data_ptr(),
         attention_factor=decoder.rotary.attention_factor,
         norm=_norm(decoder.norm),
@@ -235,9 +248,14 @@ def _layer(layer: Layer, cache: KVCache, *, leads: bool) -> abi.Layer:
 
 def _linear(linear: Linear | None, *, has_bias: bool = True) -> abi.Linear:
     if linear is None:
-        return abi.Linear(None, None)
+        return abi.Linear()
     bias = linear.bias if has_bias else None
-    return abi.Linear(linear.weight.data_ptr(), None if bias is None else bias.data_ptr())
+    return abi.Linear(
+        weight=linear.weight.data_ptr(),
+        bias=None if bias is None else bias.data_ptr(),
+        format=abi.PLAIN if linear.scale is None else abi.INT8,
+        scales=None if linear.scale is None else linear.scale.data_ptr(),
+    )
 
 
 def _lora(linear: Linear) -> abi.Lora:

@@ -10,13 +10,15 @@ import torch
 
 from dormouse_worker.common.errors import InsufficientMemory, InvalidSettings
 from dormouse_worker.common.layout import Layout
-from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.settings import NONE, EngineSettings
 from dormouse_worker.files.model_files import ModelFiles, check_model_files
 from dormouse_worker.files.safetensors_files import StoredTensor
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.foreign import foreign_errors
 from dormouse_worker.model.lean.build import joined_parameters
 from dormouse_worker.model.parallel.cut import cut
+from dormouse_worker.model.quantized.convert import convert
+from dormouse_worker.model.quantized.online import OnlineSource
 from dormouse_worker.model.weights.dummy import DummySource
 from dormouse_worker.model.weights.kind import GENERATES, ModelKind
 from dormouse_worker.model.weights.layout import plan_layout
@@ -67,11 +69,7 @@ def load_weights(
     Raises WorkerError, or whatever transformers does; nothing is held then.
     """
     layout = layout or Layout()
-    if layout.world_size > 1 and getattr(config, "quantization_config", None) is not None:
-        raise InvalidSettings(
-            f"tensor_parallel_size {layout.tensor} × pipeline_parallel_size {layout.pipeline} = {layout.world_size} "
-            "ranks; a quantized model runs on one"
-        )
+    _check_quantization(config, settings, layout, kind)
     plan = _plan(config, settings, files, layout, kind)
     module = plan.module.eval().requires_grad_(requires_grad=False)
     tensors = sorted(iter_tensors(module), key=lambda named: named[0] not in plan.extras)  # what all layers need first
@@ -95,6 +93,26 @@ def load_weights(
     return LoadedWeights(module, store, report, plan.num_parameters)
 
 
+def _check_quantization(config: Any, settings: EngineSettings, layout: Layout, kind: ModelKind) -> None:
+    """Raise InvalidSettings where a quantization does not go with the model, or with what else is asked of it."""
+    stored = getattr(config, "quantization_config", None)
+    if layout.world_size > 1 and (stored is not None or settings.quantization != NONE):
+        raise InvalidSettings(
+            f"tensor_parallel_size {layout.tensor} × pipeline_parallel_size {layout.pipeline} = {layout.world_size} "
+            "ranks; a quantized model runs on one"
+        )
+    if settings.quantization != NONE and (settings.enable_lora or kind is not GENERATES):
+        beside = "enable_lora" if settings.enable_lora else f"task {settings.task}"
+        raise InvalidSettings(
+            f"quantization is {settings.quantization}, and so far nothing is quantized beside {beside}; set it to none"
+        )
+    if settings.quantization != NONE and stored is not None:
+        raise InvalidSettings(
+            f"quantization is {settings.quantization}, and config.json says that the weights are quantized already; "
+            "set it to none, or use the model's plain weights"
+        )
+
+
 def _may_be_infinite(tensors: Iterable[tuple[str, torch.Tensor]]) -> frozenset[str]:
     """Return the names of buffers, which may be masks, and of attention sinks."""
     return frozenset(
@@ -105,16 +123,18 @@ def _may_be_infinite(tensors: Iterable[tuple[str, torch.Tensor]]) -> frozenset[s
 def _plan(config: Any, settings: EngineSettings, files: ModelFiles, layout: Layout, kind: ModelKind) -> _Plan:
     if settings.load_format == "dummy":
         module = build_skeleton(config, _dtype(config, settings, {}), kind).module
-        return _cut(module, DummySource(settings.seed), layout)
+        return _finish(module, DummySource(settings.seed), settings, layout)
     if settings.load_format == "sharded_state":
         return _plan_sharded(config, settings, files, layout)
     found = _plan_fast(config, settings, files.tensors, kind) or _plan_pretrained(config, settings, files, layout, kind)
-    return _cut(*found, layout)
+    return _finish(*found, settings, layout)
 
 
-def _cut(module: Any, source: WeightSource, layout: Layout) -> _Plan:
-    """Cut a whole module, whose weights the source has, down to the rank's part."""
+def _finish(module: Any, source: WeightSource, settings: EngineSettings, layout: Layout) -> _Plan:
+    """Quantize a whole module, whose plain weights the source has, and cut it down to the rank's part, as is wanted."""
     num_parameters = _count(module)
+    if settings.quantization != NONE:
+        source = OnlineSource(source, convert(module, settings.quantization))
     if layout.world_size > 1:
         source = SlicedSource(source, cut(module, layout))
     return _Plan(module, source, computed_buffers(module), num_parameters)
@@ -158,6 +178,8 @@ def _all_there(module: Any, origins: Mapping[str, str], stored: Mapping[str, Sto
 def _plan_sharded(config: Any, settings: EngineSettings, files: ModelFiles, layout: Layout) -> _Plan:
     module = build_skeleton(config, _dtype(config, settings, {}), GENERATES).module
     num_parameters = _count(module)
+    if settings.quantization != NONE:
+        convert(module, settings.quantization)
     if layout.world_size > 1:
         cut(module, layout)
     extras = computed_buffers(module)
@@ -179,7 +201,8 @@ def _plan_pretrained(
             return _load_pretrained(config, settings, files, kind)
 
     module = _load_pretrained(config, settings, files, kind)
-    return module, PretrainedSource(load_again, iter_tensors(module), reads_once=layout.world_size == 1)
+    reads_once = layout.world_size == 1 and settings.quantization == NONE  # whole rows are read, some of them twice
+    return module, PretrainedSource(load_again, iter_tensors(module), reads_once=reads_once)
 
 
 def _load_pretrained(config: Any, settings: EngineSettings, files: ModelFiles, kind: ModelKind) -> Any:

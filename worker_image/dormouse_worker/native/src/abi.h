@@ -3,9 +3,10 @@
 
 #include <stdint.h>
 
-#define DM_VERSION 7
+#define DM_VERSION 8
 
 enum DmType : int64_t { DM_FLOAT32 = 0, DM_BFLOAT16 = 1 };
+enum DmFormat : int64_t { DM_PLAIN = 0, DM_INT8 = 1 };
 
 // One layer group's part of a packed batch of N sequences and T tokens, at least one of each sequence.
 struct DmGroup {
@@ -43,8 +44,10 @@ struct DmHeads {
 };
 
 struct DmLinear {
-  const void *weight;  // [rows][columns]
-  const void *bias;    // [rows], or null
+  const void *weight;  // [rows][columns]: of the model's type; of DM_INT8 uint8, where 128 is zero
+  const void *bias;    // [rows] of the model's type, or null
+  int64_t format;
+  const float *scales;  // [rows] of DM_INT8
 };
 
 // What adapters have for one map, or for several that are joined: in each slot the same. null = nothing.
@@ -79,7 +82,7 @@ struct DmModel {
   int64_t num_logits;                 // rows of the head
   int64_t leads;
   DmSumUp sum_up;         // null = this rank has its stage for itself
-  const void *embedding;  // null = another stage's
+  DmLinear embedding;     // null = another stage's
   const float *inv_freq;  // [head size / 2]
   double attention_factor;
   DmNorm norm;

@@ -6,6 +6,7 @@
 
 #include "attention.h"
 #include "linear.h"
+#include "quantized.h"
 
 namespace {
 
@@ -25,6 +26,7 @@ struct Space {
   float *low;       // [T][parts][rank] what adapters make of a map's rows
   int64_t *slots;   // [T] of the wanted rows' adapters
   A *packed = 0;    // a product's rows, where there are many
+  Numbers numbers;  // a product's rows, where weights are whole numbers
   int64_t num_bytes;
 
   Space(const DmModel &m, int64_t tokens, char *at) : num_bytes(0) {
@@ -44,6 +46,17 @@ struct Space {
     take(slots, at, m.lora_rank ? tokens : 0);
     int64_t widest = at_least(at_least(m.hidden_size, m.intermediate_size), a.num_heads * a.value_size);
     if (PACKS) take(packed, at, tokens / LANES * packed_size<A>(widest));
+    if (!has_numbers(m)) return;
+    take(numbers.rows, at, tokens * widest);
+    take(numbers.scales, at, tokens);
+    take(numbers.sums, at, tokens);
+  }
+
+  static bool has_numbers(const DmModel &m) {
+    int64_t formats = m.head.format;
+    for (const DmLayer *l = m.layers; l < m.layers + m.num_layers; l++)
+      formats |= l->qkv.format | l->output.format | l->gate_up.format | l->down.format;
+    return formats != DM_PLAIN;
   }
 
   template <class T>
@@ -85,21 +98,19 @@ struct Pass {
   // Returns false if another rank is lost; what was computed is nothing then.
   bool run() {
     begin();
-    if (model.embedding && !sum_up()) return false;
+    if (model.embedding.weight && !sum_up()) return false;
     for (int64_t i = 0; i < model.num_layers; i++) {
       const DmLayer &layer = model.layers[i];
       const DmAttention &a = layer.attention;
       attend(layer, model.head.weight && i == model.num_layers - 1);
       if (!add(space.attended, layer.output, a.num_heads * a.value_size, layer.output_lora)) return false;
       norm(layer.mlp_norm);
-      gated_linear<A, W>(pool, space.normed, layer.gate_up, space.activated, batch.num_tokens, model.hidden_size,
-                         model.intermediate_size, space.packed, deltas(layer.gate_up_lora));
+      gate(layer.gate_up, layer.gate_up_lora);
       if (!add(space.activated, layer.down, model.intermediate_size, layer.down_lora)) return false;
     }
     if (model.head.weight) {
       norm(model.norm);
-      linear<false, A, W>(pool, space.normed, model.head, batch.logits, batch.num_tokens, model.hidden_size,
-                          model.num_logits, space.packed);
+      multiply<false>(space.normed, model.head, batch.logits, model.hidden_size, model.num_logits);
     }
     return true;
   }
@@ -107,12 +118,31 @@ struct Pass {
   // Adds what all ranks of the stage make of their columns. One of them adds its part to what is there, the others
   // put theirs in its place.
   bool add(const A *in, const DmLinear &map, int64_t columns, const DmLora &lora) {
-    int64_t rows = batch.num_tokens, size = model.hidden_size;
+    int64_t size = model.hidden_size;
     if (model.leads)
-      linear<true, A, W>(pool, in, map, space.hidden, rows, columns, size, space.packed, deltas(lora));
+      multiply<true>(in, map, space.hidden, columns, size, deltas(lora));
     else
-      linear<false, A, W>(pool, in, map, space.hidden, rows, columns, size, space.packed, deltas(lora));
+      multiply<false>(in, map, space.hidden, columns, size, deltas(lora));
     return sum_up();
+  }
+
+  // out = rows [batch.num_tokens][columns] times a map of any format. Adapters have plain maps alone.
+  template <bool ADDS>
+  void multiply(const A *in, const DmLinear &map, float *out, int64_t columns, int64_t num_outputs,
+                const Deltas<A, W> &deltas = {}) {
+    if (map.format == DM_PLAIN)
+      return linear<ADDS, A, W>(pool, in, map, out, batch.num_tokens, columns, num_outputs, space.packed, deltas);
+    quantize(pool, in, batch.num_tokens, columns, space.numbers);
+    linear8<ADDS, W>(pool, space.numbers, map, out, batch.num_tokens, columns, num_outputs);
+  }
+
+  void gate(const DmLinear &map, const DmLora &lora) {
+    int64_t rows = batch.num_tokens, columns = model.hidden_size, half = model.intermediate_size;
+    if (map.format == DM_PLAIN)
+      return gated_linear<A, W>(pool, space.normed, map, space.activated, rows, columns, half, space.packed,
+                                deltas(lora));
+    quantize(pool, space.normed, rows, columns, space.numbers);
+    gated_linear8<A, W>(pool, space.numbers, map, space.activated, rows, columns, half);
   }
 
   // What the rows' adapters add to a map of which outputs from the first on are computed.
@@ -135,7 +165,7 @@ struct Pass {
     int64_t half = model.layers[0].attention.key_size / 2, size = model.hidden_size;
     parallel_stretches(pool, batch.num_tokens, 4, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; t++) {
-        if (model.embedding) look_up(batch.token_ids[t] - model.first_token, space.hidden + t * size);
+        if (model.embedding.weight) look_up(batch.token_ids[t] - model.first_token, space.hidden + t * size);
         for (int64_t i = 0; i < half; i++) {
           float angle = (float)batch.positions[t] * model.inv_freq[i];
           space.cosines[t * half + i] = cosf(angle) * (float)model.attention_factor;
@@ -147,9 +177,15 @@ struct Pass {
 
   void look_up(int64_t token, float *to) {
     int64_t size = model.hidden_size;
-    const W *row = (const W *)model.embedding + token * size;
     bool is_here = token >= 0 && token < model.num_embedded;
-    for (int64_t i = 0; i < size; i++) to[i] = is_here ? value(row[i]) : 0;
+    const W *row = (const W *)model.embedding.weight + token * size;
+    const uint8_t *numbers = (const uint8_t *)model.embedding.weight + token * size;
+    if (!is_here)
+      memset(to, 0, size * sizeof(float));
+    else if (model.embedding.format == DM_PLAIN)
+      for (int64_t i = 0; i < size; i++) to[i] = value(row[i]);
+    else
+      for (int64_t i = 0; i < size; i++) to[i] = (numbers[i] - WEIGHT_ZERO) * model.embedding.scales[token];
   }
 
   void norm(const DmNorm &by) {
@@ -177,10 +213,8 @@ struct Pass {
   void project(const DmLayer &layer, int64_t first, int64_t count) {
     const DmAttention &a = layer.attention;
     int64_t begin_at = first * a.key_size, width = count * a.key_size;
-    const W *weight = (const W *)layer.qkv.weight, *bias = (const W *)layer.qkv.bias;
-    DmLinear map{weight + begin_at * model.hidden_size, bias ? bias + begin_at : nullptr};
-    linear<false, A, W>(pool, space.normed, map, space.heads, batch.num_tokens, model.hidden_size, width, space.packed,
-                        deltas(layer.qkv_lora, begin_at));
+    multiply<false>(space.normed, rows_from(layer.qkv, begin_at), space.heads, model.hidden_size, width,
+                    deltas(layer.qkv_lora, begin_at));
     parallel_stretches(pool, batch.num_tokens, parts(4096, width), [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; t++) {
         float *heads = space.heads + t * width;
@@ -188,6 +222,16 @@ struct Pass {
         if (first + count > a.num_heads) put_away(layer, t, heads + (a.num_heads - first) * a.key_size);
       }
     });
+  }
+
+  // Returns the map's outputs from the first on.
+  DmLinear rows_from(const DmLinear &map, int64_t first) const {
+    int64_t row_bytes = model.hidden_size * (map.format == DM_PLAIN ? sizeof(W) : sizeof(uint8_t));
+    DmLinear rest = map;
+    rest.weight = (const char *)map.weight + first * row_bytes;
+    if (map.bias) rest.bias = (const W *)map.bias + first;
+    if (map.scales) rest.scales = map.scales + first;
+    return rest;
   }
 
   void rotate_query(const DmLayer &layer, int64_t t, float *heads) {

@@ -44,8 +44,21 @@ void multiply_as(const DmPool &pool, const A *in, const DmLinear &map, float *ou
   free(packed);
 }
 
+template <class W>
+void multiply_numbers(const DmPool &pool, const float *in, const DmLinear &map, float *out, int64_t rows, int64_t columns,
+                      int64_t num_outputs) {
+  Numbers numbers{(int8_t *)malloc(rows * columns), (float *)malloc(rows * sizeof(float)),
+                  (int32_t *)malloc(rows * sizeof(int32_t))};
+  quantize(pool, in, rows, columns, numbers);
+  linear8<false, W>(pool, numbers, map, out, rows, columns, num_outputs);
+  free(numbers.rows), free(numbers.scales), free(numbers.sums);
+}
+
 void multiply_rows(const DmPool *pool, int64_t dtype, const float *in, const DmLinear *map, float *out, int64_t rows,
                    int64_t columns, int64_t num_outputs) {
+  if (map->format != DM_PLAIN && dtype == DM_FLOAT32)
+    return multiply_numbers<float>(*pool, in, *map, out, rows, columns, num_outputs);
+  if (map->format != DM_PLAIN) return multiply_numbers<bf16>(*pool, in, *map, out, rows, columns, num_outputs);
   if (dtype == DM_FLOAT32) return multiply_as<float, float>(*pool, in, *map, out, rows, columns, num_outputs);
   if (!multiplies_halves(rows)) return multiply_as<float, bf16>(*pool, in, *map, out, rows, columns, num_outputs);
 #if defined(__AVX512BF16__)

@@ -7,7 +7,7 @@
 extern "C" {
 extern const DmKernels dm_kernels_portable;
 #if defined(__x86_64__)
-extern const DmKernels dm_kernels_avx2, dm_kernels_avx512, dm_kernels_avx512bf16;
+extern const DmKernels dm_kernels_avx2, dm_kernels_avx512, dm_kernels_avx512vnni, dm_kernels_avx512bf16;
 #endif
 }
 
@@ -37,13 +37,15 @@ bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
+bool has_vnni() { return has_avx512() && __builtin_cpu_supports("avx512vnni"); }
 #endif
 
 // The variants that this processor runs, the fastest first.
 int find_variants(const DmKernels **found) {
   int count = 0;
 #if defined(__x86_64__)
-  if (has_avx512() && __builtin_cpu_supports("avx512bf16")) found[count++] = &dm_kernels_avx512bf16;
+  if (has_vnni() && __builtin_cpu_supports("avx512bf16")) found[count++] = &dm_kernels_avx512bf16;
+  if (has_vnni()) found[count++] = &dm_kernels_avx512vnni;
   if (has_avx512()) found[count++] = &dm_kernels_avx512;
   if (has_avx2()) found[count++] = &dm_kernels_avx2;
 #endif
@@ -62,7 +64,7 @@ const char *dm_digest() { return DIGEST; }
 
 // Returns the number-th variant for this processor, or null after the last; 0 is the fastest.
 const DmKernels *dm_variant(int64_t number) {
-  const DmKernels *found[4];
+  const DmKernels *found[5];
   return number < find_variants(found) ? found[number] : nullptr;
 }
 
@@ -80,7 +82,7 @@ int64_t dm_workspace_bytes(const DmKernels *kernels, const DmModel *model, int64
 // in the vocabulary, or -3: the wanted rows do not ascend within the batch, where nothing was computed, or -2: another
 // rank is lost.
 int64_t dm_forward(const DmKernels *kernels, const DmModel *model, const DmBatch *batch) {
-  for (int64_t t = 0; model->embedding && t < batch->num_tokens; t++)
+  for (int64_t t = 0; model->embedding.weight && t < batch->num_tokens; t++)
     if (batch->token_ids[t] < 0 || batch->token_ids[t] >= model->vocab_size) return t;
   for (int64_t r = 0, least = 0; r < batch->num_rows; least = batch->rows[r++] + 1)
     if (batch->rows[r] < least || batch->rows[r] >= batch->num_tokens) return -3;

@@ -50,6 +50,7 @@ struct Block {
 // Packs whole vectors of rows, by depth; returns how many, 0 where there are too few rows to pay.
 template <class A>
 int64_t pack_rows(const DmPool &pool, const A *in, int64_t rows, int64_t columns, int64_t depth, A *packed) {
+  if constexpr (sizeof(A) == 1) return 0;  // whole numbers are summed up in any order, as they lie
   int64_t num_vectors = PACKS && rows >= LANE_ROWS ? rows / LANES : 0, blocks = parts(columns, depth);
   parallel(pool, num_vectors * blocks, [&](int64_t i) {
     int64_t first = i / blocks * LANES, k = i % blocks * depth;
@@ -63,14 +64,14 @@ int64_t pack_rows(const DmPool &pool, const A *in, int64_t rows, int64_t columns
 // Computes the products of vectors [begin, begin + WIDTH) of the block's.
 template <int WIDTH, class A, class Each>
 void lane_rows(const Block<A> &block, int64_t begin, int64_t k, const A *const *weights, int64_t depth, const Each &each,
-               Out out) {
+               Out<float> out) {
   int64_t stride = packed_size<A>(block.columns);
   alignas(64) float found[WIDTH][TILE_WEIGHTS][LANES];
   lane_tile<WIDTH>(weights, block.packed + begin * stride + k * LANES, stride, depth, each,
                    [&](int j, int i, floats products) { store(found[i][j], products); });
   for (int i = 0; i < WIDTH; i++)
     for (int lane = 0; lane < LANES; lane += 4) {
-      Out some = out.from((begin + i) * LANES + lane);
+      Out<float> some = out.from((begin + i) * LANES + lane);
       four four_of[4];
       const int offsets[] = {0, 4, 8, 12};
       auto at = [&](int j) __attribute__((always_inline)) { return *(const four *)(found[i][j] + lane); };
@@ -85,7 +86,7 @@ void lane_rows(const Block<A> &block, int64_t begin, int64_t k, const A *const *
 // Computes the products of a block, whose columns [k, k + depth) meet these weights; `read` = where they lie.
 template <class A, class W>
 void packed_tiles(const Block<A> &block, int64_t k, const A *const *weights, int64_t depth, const W *const *read,
-                  int64_t distance, Out out) {
+                  int64_t distance, OutOf<A, W> out) {
   int64_t groups = parts(block.num_vectors, WIDEST);
   for (int64_t g = 0; PACKS && g < groups; g++) {
     int64_t begin = g * block.num_vectors / groups, end = (g + 1) * block.num_vectors / groups;
@@ -106,8 +107,11 @@ void packed_tiles(const Block<A> &block, int64_t k, const A *const *weights, int
 
 // The same where the weights lie in memory: of another type than many rows, they are converted once.
 template <class A, class W>
-void block_tiles(const Block<A> &block, int64_t k, const W *const *weights, int64_t depth, int64_t distance, Out out) {
-  if constexpr (sizeof(A) == sizeof(W)) {
+void block_tiles(const Block<A> &block, int64_t k, const W *const *weights, int64_t depth, int64_t distance,
+                 OutOf<A, W> out) {
+  if constexpr (sizeof(A) == 1) {
+    tiles(block.rows, block.in + k, block.columns, weights, weights, depth, distance, out);
+  } else if constexpr (sizeof(A) == sizeof(W)) {
     packed_tiles(block, k, weights, depth, weights, distance, out);
   } else if (block.rows <= FEW_ROWS) {
     tiles(block.rows, block.in + k, block.columns, weights, weights, depth, distance, out);
@@ -146,7 +150,7 @@ void multiply(const DmPool &pool, const A *in, int64_t rows, int64_t columns, co
     Block<A> some{in + first * columns, count, columns, packed + vector * packed_size<A>(columns),
                   num_vectors ? at_most(num_vectors - vector, count / LANES) : 0};
     int64_t tiles_ahead = count > TILE_ROWS ? 2 : 1, distance = tiles_ahead * TILE_WEIGHTS * columns;  // decision 16
-    alignas(64) float products[(BLOCK_ROWS + LANES) * GROUP];
+    alignas(64) typename Dot<A, W>::Number products[(BLOCK_ROWS + LANES) * GROUP];
     for (int64_t g = begin; g < end; g++) {
       for (int j = 0; j < GROUP; j += TILE_WEIGHTS) {
         const W *weights[TILE_WEIGHTS];

@@ -13,9 +13,9 @@ constexpr int64_t STRETCH = 16;  // groups whose products are kept until they ar
 
 // Computes the partial sums of the products with one weight's columns [begin, end).
 template <class A, class W>
-INLINE floats partial_sums(const A *in, const W *weight, int64_t begin, int64_t end) {
+INLINE typename Dot<A, W>::Sums partial_sums(const A *in, const W *weight, int64_t begin, int64_t end) {
   typedef Dot<A, W> D;
-  floats total = floats{};
+  typename D::Sums total{};
   int64_t k = begin;
 #pragma GCC unroll 4
   for (; k + D::step <= end; k += D::step) total = D::add(total, D::left(in + k), D::right(weight + k));
@@ -29,27 +29,30 @@ INLINE floats partial_sums(const A *in, const W *weight, int64_t begin, int64_t 
 
 // Computes four products, with the additions of `tile`, which adds up after every `depth` columns.
 template <class A, class W>
-INLINE void four_products(const A *in, const W *const *weights, int64_t columns, int64_t depth, float *out) {
-  floats last[TILE_WEIGHTS];
-  four before{};
+INLINE void four_products(const A *in, const W *const *weights, int64_t columns, int64_t depth,
+                          typename Dot<A, W>::Number *out) {
+  typedef typename Dot<A, W>::Number Number;
+  typedef Number four_numbers __attribute__((vector_size(16), aligned(4), may_alias));
+  typename Dot<A, W>::Sums last[TILE_WEIGHTS];
+  four_numbers before{};
   int64_t whole = (columns - 1) / depth * depth;
   UNROLL for (int j = 0; j < TILE_WEIGHTS; j++) {
     for (int64_t k = 0; k < whole; k += depth) {
-      floats some = partial_sums(in, weights[j], k, k + depth);
-      float done = sums(some, some, some, some)[0];
+      typename Dot<A, W>::Sums some = partial_sums(in, weights[j], k, k + depth);
+      Number done = sums(some, some, some, some)[0];
       before[j] = k ? before[j] + done : done;
     }
     last[j] = partial_sums(in, weights[j], whole, columns);
   }
-  four done = sums(last[0], last[1], last[2], last[3]);
-  *(four_anywhere *)out = whole ? before + done : done;
+  four_numbers done = sums(last[0], last[1], last[2], last[3]);
+  *(four_numbers *)out = whole ? before + done : done;
 }
 
 // Multiplies one row with groups [begin, end), the first run of each before the second; see `multiply`.
 template <class W, class A, class Groups, class Done>
 void multiply_row(const A *in, int64_t columns, int64_t depth, const Groups &groups, int64_t begin, int64_t end,
                   const Done &done) {
-  alignas(64) float products[STRETCH + 1][GROUP];  // one more: vectors may be wider than a run
+  alignas(64) typename Dot<A, W>::Number products[STRETCH + 1][GROUP];  // one more: vectors may be wider than a run
   for (int64_t first = begin; first < end; first += STRETCH) {
     int64_t count = at_most(STRETCH, end - first);
     for (int run = 0; run < GROUP; run += Groups::RUN)

@@ -12,13 +12,17 @@ constexpr int TILE_ROWS = REGISTERS == 32 ? 6 : 3, TILE_WEIGHTS = 4;
 constexpr int GROUP = 4 * TILE_WEIGHTS;  // weights whose products with a row fill a line
 
 // Where a tile's products go, four for each row.
+template <class N>
 struct Out {
-  float *to;
+  N *to;
   int64_t stride;  // from row to row
   bool adds;       // to what is there
 
   Out from(int64_t row) const { return {to + row * stride, stride, adds}; }
 };
+
+template <class A, class W>
+using OutOf = Out<typename Dot<A, W>::Number>;
 
 // Requests for what lies `distance` beyond [first, last) of the weights that are `read`: for a line of each, where `k`
 // begins one.
@@ -47,10 +51,12 @@ INLINE void fill_up(const T *from, int64_t count, T *to) {
 
 // Computes the products over `depth`.
 template <int ROWS, class A, class W, class Next>
-INLINE void tile_of(const A *in, int64_t stride, const W *const *weights, int64_t depth, const Next &next, Out out) {
+INLINE void tile_of(const A *in, int64_t stride, const W *const *weights, int64_t depth, const Next &next,
+                    OutOf<A, W> out) {
   typedef Dot<A, W> D;
-  floats total[ROWS][TILE_WEIGHTS];
-  UNROLL for (int r = 0; r < ROWS; r++) UNROLL for (int j = 0; j < TILE_WEIGHTS; j++) total[r][j] = floats{};
+  typedef typename D::Number four_numbers __attribute__((vector_size(16), aligned(4), may_alias));
+  typename D::Sums total[ROWS][TILE_WEIGHTS];
+  UNROLL for (int r = 0; r < ROWS; r++) UNROLL for (int j = 0; j < TILE_WEIGHTS; j++) total[r][j] = typename D::Sums{};
   const W *w0 = weights[0], *w1 = weights[1], *w2 = weights[2], *w3 = weights[3];
   auto step = [&](const A *a, int64_t a_stride, const W *b0, const W *b1, const W *b2,
                   const W *b3) __attribute__((always_inline)) {
@@ -73,14 +79,15 @@ INLINE void tile_of(const A *in, int64_t stride, const W *const *weights, int64_
     step(rest[0], D::step, rest_of[0], rest_of[1], rest_of[2], rest_of[3]);
   }
   UNROLL for (int r = 0; r < ROWS; r++) {
-    four done = sums(total[r][0], total[r][1], total[r][2], total[r][3]);
-    four_anywhere *at = (four_anywhere *)(out.to + r * out.stride);
+    four_numbers done = sums(total[r][0], total[r][1], total[r][2], total[r][3]);
+    four_numbers *at = (four_numbers *)(out.to + r * out.stride);
     *at = out.adds ? *at + done : done;
   }
 }
 
 template <class A, class W, class Next>
-void tile(int64_t rows, const A *in, int64_t stride, const W *const *weights, int64_t depth, const Next &next, Out out) {
+void tile(int64_t rows, const A *in, int64_t stride, const W *const *weights, int64_t depth, const Next &next,
+          OutOf<A, W> out) {
   if (rows >= TILE_ROWS) return tile_of<TILE_ROWS>(in, stride, weights, depth, next, out);
   switch (rows) {
     case 1: return tile_of<1>(in, stride, weights, depth, next, out);
@@ -104,7 +111,7 @@ INLINE void fetch(const Requests<W> &all, int64_t depth, int64_t piece, int64_t 
 // step by step, or before each tile where there are so many that a few lines are left for each.
 template <class A, class W, class Read>
 void tiles(int64_t rows, const A *in, int64_t stride, const W *const *weights, const Read *const *read, int64_t depth,
-           int64_t distance, Out out) {
+           int64_t distance, OutOf<A, W> out) {
   int64_t pieces = parts(rows, TILE_ROWS);
   Requests<Read> all{read, distance, 0, TILE_WEIGHTS};
   for (int64_t i = 0, r = 0; i < pieces; i++, r += TILE_ROWS) {

@@ -155,10 +155,12 @@ INLINE int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t at_least(int64_t a, int64_t b) { return a > b ? a : b; }
 INLINE int64_t parts(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
 
-// One step of a dot product: `step` elements of either side go into one vector of partial sums.
+// One step of a dot product: `step` elements of either side go into one vector of partial sums, which are a Number each.
 template <class A, class W>
 struct Dot {
   static constexpr int step = LANES;
+  typedef float Number;
+  typedef floats Sums;
   typedef floats Left;
   typedef floats Right;
   static INLINE Left left(const A *at) { return load(at); }
@@ -171,6 +173,8 @@ struct Dot {
 template <>
 struct Dot<bf16, bf16> {  // two products in each lane
   static constexpr int step = 32;
+  typedef float Number;
+  typedef floats Sums;
   typedef __m512i Left;
   typedef __m512i Right;
   static INLINE Left left(const bf16 *at) { return _mm512_loadu_si512(at); }
@@ -185,5 +189,51 @@ struct Dot<bf16, bf16> {  // two products in each lane
   }
 };
 #endif
+
+typedef int32_t four_ints __attribute__((vector_size(16)));
+INLINE four_ints sums(ints a, ints b, ints c, ints d) {
+  return (four_ints)across((floats)a, (floats)b, (floats)c, (floats)d, [](auto x, auto y) __attribute__((always_inline)) {
+    typedef int32_t numbers __attribute__((vector_size(sizeof x)));
+    return (decltype(x))((numbers)x + (numbers)y);
+  });
+}
+
+// Whole numbers of 8 bits, of rows with and of weights without a sign: their sums are exact, whatever their order.
+template <>
+struct Dot<int8_t, uint8_t> {
+  typedef int32_t Number;
+  typedef ints Sums;
+#if defined(__AVX512VNNI__)  // four products in each lane
+  static constexpr int step = 64;
+  typedef __m512i Left;
+  typedef __m512i Right;
+  static INLINE Left left(const int8_t *at) { return _mm512_loadu_si512(at); }
+  static INLINE Right right(const uint8_t *at) { return _mm512_loadu_si512(at); }
+  static INLINE ints add(ints sums, Left a, Right w) { return (ints)_mm512_dpbusd_epi32((__m512i)sums, w, a); }
+#else  // two products in each lane, of numbers of 16 bits
+  static constexpr int step = 2 * LANES;
+  typedef int16_t shorts __attribute__((vector_size(LANES * 4)));
+  typedef shorts Left;
+  typedef shorts Right;
+  static INLINE Left left(const int8_t *at) {
+    typedef int8_t bytes __attribute__((vector_size(LANES * 2), aligned(1), may_alias));
+    return __builtin_convertvector(*(const bytes *)at, shorts);
+  }
+  static INLINE Right right(const uint8_t *at) {
+    typedef uint8_t bytes __attribute__((vector_size(LANES * 2), aligned(1), may_alias));
+    return __builtin_convertvector(*(const bytes *)at, shorts);
+  }
+  static INLINE ints add(ints sums, Left a, Right w) {
+#if LANES == 16
+    return sums + (ints)_mm512_madd_epi16((__m512i)a, (__m512i)w);
+#elif LANES == 8
+    return sums + (ints)_mm256_madd_epi16((__m256i)a, (__m256i)w);
+#else
+    shorts products = a * w;  // no more than 127 · 255
+    return sums + (((ints)products << 16) >> 16) + ((ints)products >> 16);
+#endif
+  }
+#endif
+};
 
 }  // namespace

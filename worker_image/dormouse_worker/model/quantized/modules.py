@@ -1,0 +1,63 @@
+"""Modules in the place of transformers', whose weights are of fewer bits; made plain in each pass, on any device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from dormouse_worker.model.quantized.int8 import dequantize
+
+SCALE = "weight_scale"
+
+
+def stand_in(shape: Sequence[int], dtype: torch.dtype) -> nn.Parameter:
+    """Return a parameter that takes no memory and says what is needed."""
+    return nn.Parameter(torch.zeros((), dtype=dtype).expand(*shape), requires_grad=False)
+
+
+class QuantizedLinear(nn.Module):
+    """A linear map [out, in] of 8 bits."""
+
+    def __init__(self, plain: nn.Linear) -> None:
+        """Take the place of a plain map, whose bias stays."""
+        super().__init__()
+        self.in_features, self.out_features = plain.in_features, plain.out_features
+        self.weight = stand_in(plain.weight.shape, torch.uint8)
+        self.weight_scale = stand_in(plain.weight.shape[:1], torch.float32)
+        self.bias = plain.bias
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return [..., out] for [..., in]."""
+        return functional.linear(rows, dequantize(self.weight, self.weight_scale, rows.dtype), self.bias)
+
+
+class QuantizedEmbedding(nn.Module):
+    """An embedding that shares its numbers with the head."""
+
+    def __init__(self, plain: nn.Embedding, head: QuantizedLinear) -> None:
+        """Take the place of a plain one that is tied to what is now `head`."""
+        super().__init__()
+        self.num_embeddings, self.embedding_dim = plain.num_embeddings, plain.embedding_dim
+        self.padding_idx = plain.padding_idx
+        self.dtype = plain.weight.dtype
+        self.weight, self.weight_scale = head.weight, head.weight_scale
+
+    def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Return [..., size] for ids [...]."""
+        ids = token_ids.reshape(-1)
+        found = dequantize(self.weight[ids], self.weight_scale[ids], self.dtype)
+        return found.view(*token_ids.shape, -1)
+
+
+def computed_dtype(module: Any) -> torch.dtype:
+    """Return the type that a module computes in: of its first floating parameter that is no scale."""
+    found: torch.dtype = next(
+        parameter.dtype
+        for name, parameter in module.named_parameters()
+        if parameter.is_floating_point() and not name.endswith(SCALE)
+    )
+    return found

@@ -1,0 +1,117 @@
+"""Quantizes weights while they are read, row by row: the plain ones are never in memory together.
+
+plain source --some rows--> numbers and scales --> the window that is read
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+
+from dormouse_worker.model.quantized.int8 import quantize_rows
+from dormouse_worker.model.quantized.modules import SCALE
+from dormouse_worker.model.weights.layout import Slot, WeightLayout
+from dormouse_worker.model.weights.source import Contents, Read, WeightSource, refusing_odd
+
+_SERIAL_ELEMENTS = 1 << 14  # few enough that torch computes them on the calling thread, of which there are many
+
+
+class OnlineSource:
+    """Implements `WeightSource` for a module that was converted, over a source of its plain weights."""
+
+    def __init__(self, source: WeightSource, plain: Mapping[str, Slot]) -> None:
+        """`plain` has the tensor that was in the place of each quantized weight."""
+        self._source, self._plain = source, plain
+        self._weight_of = {f"{name.removesuffix('weight')}{SCALE}": name for name in plain}
+
+    def __repr__(self) -> str:
+        return f"OnlineSource({len(self._plain)} weights of {self._source!r})"
+
+    @property
+    def path(self) -> Literal["fast", "transformers"]:
+        """See `WeightSource`."""
+        return self._source.path
+
+    @property
+    def held_bytes(self) -> int:
+        """See `WeightSource`."""
+        return self._source.held_bytes
+
+    def origin(self, name: str) -> str:
+        """See `WeightSource`."""
+        return self._source.origin(self._weight_of.get(name, name))
+
+    @contextmanager
+    def open(self) -> Iterator[Read]:
+        """See `WeightSource`."""
+        with self._source.open() as read_any:
+            checked = refusing_odd(read_any, Contents(WeightLayout((), {}, 0), self._source, {}))
+            rounding = _Rounding(self._plain, checked)
+
+            def read(slot: Slot, start: int, end: int, target: torch.Tensor) -> None:
+                if slot.name in self._plain:
+                    rounding.read_numbers(slot, start, target)
+                elif slot.name in self._weight_of:
+                    rounding.read_scales(self._weight_of[slot.name], start, target)
+                else:
+                    read_any(slot, start, end, target)
+
+            yield read
+
+
+class _Rounding:
+    """Owns the scales found so far, so that a weight is read once for both; several threads read."""
+
+    def __init__(self, plain: Mapping[str, Slot], read: Read) -> None:
+        self._plain, self._read = plain, read
+        self._scales: dict[str, torch.Tensor] = {}  # by weight; NaN where no row was read yet
+
+    def __repr__(self) -> str:
+        return f"_Rounding({len(self._scales)} weights begun)"
+
+    def read_numbers(self, slot: Slot, start: int, target: torch.Tensor) -> None:
+        """Fill the target with the bytes of the numbers from `start` on."""
+        columns = slot.shape[1]
+        for row, numbers in self._round(slot.name, start // columns, -(-(start + len(target)) // columns)):
+            _put(numbers, row * columns - start, target)
+
+    def read_scales(self, name: str, start: int, target: torch.Tensor) -> None:
+        """Fill the target with the bytes of a weight's scales from `start` on."""
+        first, end = (at // torch.float32.itemsize for at in (start, start + len(target)))
+        if self._known(name)[first:end].isnan().any():  # of rows that another thread has yet to read
+            for _ in self._round(name, first, end):
+                pass
+        target.copy_(self._known(name)[first:end].view(torch.uint8))
+
+    def _known(self, name: str) -> torch.Tensor:
+        known = self._scales.get(name)
+        if known is None:
+            known = self._scales.setdefault(name, torch.full(self._plain[name].shape[:1], float("nan")))
+        return known
+
+    def _round(self, name: str, first: int, end: int) -> Iterator[tuple[int, torch.Tensor]]:
+        known = self._known(name)
+        for row, rows in _rows_of(self._read, self._plain[name], first, end):
+            numbers, known[row : row + len(rows)] = quantize_rows(rows)
+            yield row, numbers
+
+
+def _rows_of(read: Read, plain: Slot, first: int, end: int) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yield the rows [first, end) of a plain weight, some at a time, with the number of the first of them."""
+    columns = plain.shape[1]
+    row_bytes, step = columns * plain.dtype.itemsize, max(1, _SERIAL_ELEMENTS // columns)
+    for row in range(first, end, step):
+        count = min(step, end - row)
+        rows = torch.empty(count, columns, dtype=plain.dtype)
+        read(plain, row * row_bytes, (row + count) * row_bytes, rows.view(-1).view(torch.uint8))
+        yield row, rows
+
+
+def _put(numbers: torch.Tensor, offset: int, target: torch.Tensor) -> None:
+    """Copy bytes that begin at an offset of the target, which may lie before its start, as far as it goes."""
+    flat = numbers.view(-1)
+    start, end = max(offset, 0), min(offset + len(flat), len(target))
+    target[start:end] = flat[start - offset : end - offset]

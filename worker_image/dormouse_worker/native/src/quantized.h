@@ -1,0 +1,141 @@
+// Linear maps whose weights are whole numbers: rows are rounded to 8 bits first, with a scale of their own.
+//
+//     row    [columns] int8, -127 to 127     times  a scale of the row
+//     weight [columns] uint8, 128 = zero     times  a scale of the weight
+//
+// A product is a sum of whole numbers, exact in any order: what a row gets depends on nothing but itself. Weights without
+// a sign are what the instructions take; that all of them are 128 too large is taken back by the sum of the row's numbers.
+#pragma once
+
+#include "linear.h"
+
+namespace {
+
+constexpr int32_t WEIGHT_ZERO = 128;
+constexpr float MOST = 127, LEAST_PEAK = 1e-30f;  // of a row whose numbers are less nothing is left
+
+// Rows [T][columns] of whole numbers.
+struct Numbers {
+  int8_t *rows = nullptr;
+  float *scales = nullptr;   // [T]
+  int32_t *sums = nullptr;   // [T] of a row's numbers
+};
+
+// Rounds one row. What is not finite anywhere in it makes its scale no number, and so whatever is computed with it.
+template <class A>
+void quantize_row(const A *in, int64_t columns, int8_t *out, float &scale, int32_t &sum_of) {
+  typedef int8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
+  floats sizes{}, odd{};
+  int64_t whole = columns / LANES * LANES;
+  for (int64_t i = 0; i < whole; i += LANES) {
+    floats x = load(in + i);
+    sizes = largest(x < floats{} ? -x : x, sizes);
+    odd += x - x;
+  }
+  float peaks[LANES], peak = 0, rest = 0;
+  store(peaks, sizes);
+  for (int i = 0; i < LANES; i++) peak = peaks[i] > peak ? peaks[i] : peak;
+  for (int64_t i = whole; i < columns; i++) {
+    float x = value(in[i]);
+    peak = fabsf(x) > peak ? fabsf(x) : peak;
+    rest += x - x;
+  }
+  bool is_zero = peak < LEAST_PEAK;
+  scale = (is_zero ? 0 : peak / MOST) + sum(odd) + rest;
+  float inverse = is_zero ? 0 : MOST / peak;
+  const float round = 12582912.0f;  // 1.5 · 2^23: what is added to it becomes whole, and stands in its last bits
+  ints total{};
+  for (int64_t i = 0; i < whole; i += LANES) {
+    ints number = (ints)(load(in + i) * all(inverse) + all(round)) - 0x4b400000;
+    *(bytes *)(out + i) = __builtin_convertvector(number, bytes);
+    total += number;
+  }
+  int32_t totals[LANES];
+  memcpy(totals, &total, sizeof totals);
+  sum_of = 0;
+  for (int i = 0; i < LANES; i++) sum_of += totals[i];
+  for (int64_t i = whole; i < columns; i++) {
+    out[i] = (int8_t)nearbyintf(value(in[i]) * inverse);
+    sum_of += out[i];
+  }
+}
+
+template <class A>
+void quantize(const DmPool &pool, const A *in, int64_t rows, int64_t columns, const Numbers &to) {
+  parallel_stretches(pool, rows, parts(4096, columns), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; r++)
+      quantize_row(in + r * columns, columns, to.rows + r * columns, to.scales[r], to.sums[r]);
+  });
+}
+
+// What a group of weights makes of the sums of whole numbers: RUN of them belong to outputs from `column` on, the others
+// to those `apart` from them.
+struct Factors {
+  alignas(64) float scales[GROUP] = {}, shifts[GROUP] = {};
+
+  template <class W>
+  void take(const DmLinear &map, int64_t column, int64_t width, int64_t at) {
+    const W *bias = (const W *)map.bias;
+    for (int64_t j = 0; j < width; j++) {
+      scales[at + j] = map.scales[column + j];
+      shifts[at + j] = bias ? value(bias[column + j]) : 0;
+    }
+  }
+
+  // Sets out [GROUP] to what the sums of a row stand for.
+  INLINE void apply(const Numbers &in, int64_t row, const int32_t *from, float *out) const {
+    typedef int32_t ints_anywhere __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+    int32_t zero = WEIGHT_ZERO * in.sums[row];
+    floats scale = all(in.scales[row]);
+    UNROLL for (int j = 0; j < GROUP; j += LANES) {
+      floats sums = __builtin_convertvector(*(const ints_anywhere *)(from + j) - zero, floats);
+      store(out + j, sums * (scale * load(scales + j)) + load(shifts + j));
+    }
+  }
+};
+
+// See `linear`; W = the bias' type.
+template <bool ADDS, class W>
+void linear8(const DmPool &pool, const Numbers &in, const DmLinear &map, float *out, int64_t rows, int64_t columns,
+             int64_t num_outputs) {
+  PlainGroups<uint8_t> plain{(const uint8_t *)map.weight, num_outputs, columns};
+  auto done = [&](int64_t g, int64_t first, int64_t count, const int32_t *from) {
+    int64_t column = g * GROUP, width = at_most(GROUP, num_outputs - column);
+    Factors factors;
+    factors.take<W>(map, column, width, 0);
+    float *to = out + first * num_outputs + column;
+    for (int64_t r = 0; r < count; r++, from += GROUP, to += num_outputs) {
+      alignas(64) float result[GROUP];
+      factors.apply(in, first + r, from, result);
+      for (int64_t j = 0; j < width; j++) to[j] = ADDS ? to[j] + result[j] : result[j];
+    }
+  };
+  multiply<int8_t, uint8_t>(pool, in.rows, rows, columns, plain, nullptr, done);
+}
+
+// See `gated_linear`.
+template <class A, class W>
+void gated_linear8(const DmPool &pool, const Numbers &in, const DmLinear &map, A *out, int64_t rows, int64_t columns,
+                   int64_t half) {
+  GatedGroups<uint8_t> gated{(const uint8_t *)map.weight, half, columns};
+  constexpr int each = GatedGroups<uint8_t>::RUN;
+  auto done = [&](int64_t g, int64_t first, int64_t count, const int32_t *from) {
+    int64_t column = g * each, width = at_most(each, half - column);
+    Factors factors;
+    factors.take<W>(map, column, width, 0);
+    factors.take<W>(map, half + column, width, each);
+    for (int64_t r = 0; r < count; r++, from += GROUP) {
+      alignas(64) float result[GROUP + LANES] = {};  // vectors may be wider than `each`
+      A both[GROUP];
+      factors.apply(in, first + r, from, result);
+      for (int j = 0; j < each; j += LANES) {
+        floats gate = load(result + j), other = load(result + each + j);
+        store(both + j, gate / (all(1.0f) + exponential(-gate)) * other);
+      }
+      memcpy(out + (first + r) * half + column, both, width * sizeof(A));
+    }
+  };
+  multiply<int8_t, uint8_t>(pool, in.rows, rows, columns, gated, nullptr, done);
+}
+
+}  // namespace
