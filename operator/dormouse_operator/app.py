@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Protocol
 
 from dormouse_api.mutual_tls import MutualTls
@@ -22,9 +23,9 @@ from dormouse_operator.act.pool_orders import PoolOrders
 from dormouse_operator.act.scaler import Scaler
 from dormouse_operator.act.workers import WorkerControl
 from dormouse_operator.act.writes import Writer
-from dormouse_operator.certificates.identities import CertificateSettings, Identities
+from dormouse_operator.certificates.identities import Identities
 from dormouse_operator.decide.release import Release
-from dormouse_operator.manifests import WorkerDefaults
+from dormouse_operator.derived_settings import certificate_settings, release_of, worker_defaults
 from dormouse_operator.metrics import Metrics
 from dormouse_operator.model import AnyKey, Key, PoolKey
 from dormouse_operator.model.pools import Replica
@@ -74,6 +75,16 @@ class Candidate(Leader, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Hands:
+    """What both kinds of pass act with."""
+
+    kube: KubeApi
+    workers: WorkerControl
+    writer: Writer
+    release: Release
+
+
 class App:
     """All parts of one operator process over a KubeApi and a WorkerControl."""
 
@@ -100,87 +111,94 @@ class App:
         self._metrics = metrics
         self.candidate = candidate
         self._acts = False
+        self._clock = asyncio.get_running_loop().time
+        self._now = now
         self.cache = Cache(claims=Claims(settings.names), on_members=self._mark)
         self.worklist = Worklist(
             self._reconcile,
-            clock=asyncio.get_running_loop().time,
+            clock=self._clock,
             max_concurrent=settings.max_concurrent_reconciles,
             on_error=metrics.count_error,
         )
         self.feed = Feed(kube, self.cache, namespaces=settings.watch_namespaces, mark=self._mark)
         self.statuses = FollowedStatuses(workers, self.worklist.mark)
-        clock = asyncio.get_running_loop().time
-        self.activities = ActivityBook(clock, self._mark_all)
-        self.host_memory = self._watch_host_memory(settings.max_sleeping_host_bytes, now)
-        release = Release(
-            default_image=settings.worker_image,
-            agreement_timeout_s=settings.agreement_seconds,
-            operator_keys=seeds.operator_keys,
-            seals=seeds.seals,
-            arrows=settings.arrows,
-        )
+        self.activities = ActivityBook(self._clock, self._mark_all)
+        self._listening = [ActivityWatch(gateways, self.activities).run] if gateways else []
+        self.host_memory = self._watch_host_memory(settings.max_sleeping_host_bytes)
+        self.scaler = Scaler(kube, self.activities, authority=candidate, clock=self._clock, reporter=settings.pod_name)
+        self.identities = Identities(kube, tls, certificate_settings(settings), authority=candidate) if tls else None
+        hands = _Hands(kube, workers, Writer(kube, self.cache, candidate), release_of(settings, seeds))
+        self.reconciler = self._make_reconciler(hands, seeds)
+        self.pools = self._make_pools(hands)
+        self._follow(tls)
+
+    def _make_reconciler(self, hands: _Hands, seeds: Seeds) -> Reconciler:
         observer = Observer(
-            kube,
+            hands.kube,
             self.cache,
             self.statuses,
-            release=release,
-            clock=now,
+            release=hands.release,
+            clock=self._now,
             activities=self.activities,
             host_memory=self.host_memory,
-            mutual_tls=tls is not None,
-            epoch=lambda: candidate.epoch,
+            mutual_tls=self.identities is not None,
+            epoch=lambda: self.candidate.epoch,
         )
-        self.identities = Identities(kube, tls, _certificates(settings), authority=candidate) if tls else None
-        writer = Writer(kube, self.cache, candidate)
-        defaults = WorkerDefaults(
-            settings.worker_image_pull_policy,
-            operator_key=seeds.operator_keys[0],
-            gateway_key=seeds.gateway_key,
-            node_loss_s=settings.node_loss_seconds,
-            environment=settings.tracing,
-            image_pull_secrets=settings.worker_image_pull_secrets,
+        executor = Executor(
+            hands.writer,
+            hands.workers,
+            authority=self.candidate,
+            defaults=worker_defaults(self._settings, seeds),
+            places=Places(self.cache),
+            seals=seeds.seals,
         )
-        self._listening = [ActivityWatch(gateways, self.activities).run] if gateways else []
-        self.scaler = Scaler(kube, self.activities, authority=candidate, clock=clock, reporter=settings.pod_name)
-        self.reconciler = Reconciler(
-            writer,
+        return Reconciler(
+            hands.writer,
             observer,
-            Executor(
-                writer,
-                workers,
-                authority=candidate,
-                defaults=defaults,
-                places=Places(self.cache),
-                seals=seeds.seals,
-            ),
-            release=release,
-            leader=candidate,
-            metrics=metrics,
-            url=settings.gateway_address,
-            reporter=settings.pod_name,
-            monotonic=clock,
+            executor,
+            release=hands.release,
+            leader=self.candidate,
+            metrics=self._metrics,
+            url=self._settings.gateway_address,
+            reporter=self._settings.pod_name,
+            monotonic=self._clock,
             followers=[each for each in (self.scaler, self.host_memory, self.identities) if each],
         )
-        self.pools = PoolReconciler(
-            writer,
-            PoolObserver(kube, self.cache, self.statuses, release=release, activities=self.activities, clock=now),
-            PoolOrders(PoolEffects(writer, workers, candidate), clock=clock, on_done=self._order_ended),
-            leader=candidate,
-            metrics=metrics.pools,
-            mark=self._mark,
-            reporter=settings.pod_name,
+
+    def _make_pools(self, hands: _Hands) -> PoolReconciler:
+        observer = PoolObserver(
+            hands.kube,
+            self.cache,
+            self.statuses,
+            release=hands.release,
+            activities=self.activities,
+            clock=self._now,
         )
-        if tls and self.identities:
-            identities = self.identities
-            expiries_s = {"operator": lambda: tls.expiry_s, "authority": lambda: identities.authority_expiry_s}
-            metrics.follow_certificates(expiries_s)
+        effects = PoolEffects(hands.writer, hands.workers, self.candidate)
+        return PoolReconciler(
+            hands.writer,
+            observer,
+            PoolOrders(effects, clock=self._clock, on_done=self._order_ended),
+            leader=self.candidate,
+            metrics=self._metrics.pools,
+            mark=self._mark,
+            reporter=self._settings.pod_name,
+        )
+
+    def _follow(self, tls: MutualTls | None) -> None:
+        """Have the metrics read what is true when they are asked for."""
+        metrics, candidate, identities = self._metrics, self.candidate, self.identities
+        if tls and identities:
+            metrics.follow_certificates(
+                {"operator": lambda: tls.expiry_s, "authority": lambda: identities.authority_expiry_s}
+            )
         metrics.follow_lease(lambda: candidate.epoch, lambda: candidate.leads)
         metrics.follow_queue(lambda: self.worklist.waiting_s)
         metrics.follow_watches(self.feed.ages_s)
 
-    def _watch_host_memory(self, limit_bytes: int, now: Callable[[], datetime]) -> HostMemoryBook | None:
+    def _watch_host_memory(self, limit_bytes: int) -> HostMemoryBook | None:
         """Return who watches over the copies of sleeping models, None if they may take what they need."""
-        return HostMemoryBook(limit_bytes, clock=now, mark=self._mark) if limit_bytes else None
+        return HostMemoryBook(limit_bytes, clock=self._now, mark=self._mark) if limit_bytes else None
 
     @property
     def is_ready(self) -> bool:
@@ -255,13 +273,3 @@ class App:
             await asyncio.sleep(self._settings.resync_seconds)
             self.worklist.sweep(find_unseen(self.cache, [self.reconciler.seen, self.pools.seen]))
             await asyncio.to_thread(memory.trim)
-
-
-def _certificates(settings: Settings) -> CertificateSettings:
-    return CertificateSettings(
-        namespace=settings.namespace,
-        release=settings.release,
-        lifetime=timedelta(seconds=settings.certificate_seconds),
-        authority_lifetime=timedelta(seconds=settings.authority_seconds),
-        authority_secret=settings.authority_secret,
-    )

@@ -60,47 +60,48 @@ def pod_manifest(
     Without a name it has the usual one. With a leader it is the follower of this ordinal.
     """
     revision = revision_of(deployment, image)
-    labels = {
-        **labels_of(deployment),
-        LABEL_REPLICA: str(index),
-        LABEL_REVISION: revision,
-        LABEL_POD_DIGEST: pod_digest_of(deployment, image),
-    }
-    if deployment.parallelism.num_ranks > 1:
-        labels[LABEL_RANKS] = str(deployment.parallelism.num_ranks)
-    metadata = metadata_of(deployment, name or pod_name(deployment.key.name, revision, index), labels)
-    # a worker has no state that a move would lose
-    metadata["annotations"] = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
-    pod: Manifest = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": metadata,
-        "spec": {
-            "restartPolicy": "Always",
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            "terminationGracePeriodSeconds": deployment.lifecycle.drain_timeout_s + GRACE_AFTER_DRAIN_S,
-            "readinessGates": [{"conditionType": READINESS_GATE}],
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": _USER,
-                "runAsGroup": _USER,
-                "seccompProfile": {"type": "RuntimeDefault"},
-                **_volume_group(deployment),
-            },
-            "containers": [_container(deployment, image, revision, defaults)],
-            "volumes": _volumes(deployment),
-        },
-    }
-    if claims := deployment.placement.claims:
-        pod["spec"]["resourceClaims"] = [_resource_claim(claim) for claim in claims]
+    labels = {LABEL_REPLICA: str(index), LABEL_REVISION: revision, LABEL_POD_DIGEST: pod_digest_of(deployment, image)}
+    metadata = _metadata(deployment, name or pod_name(deployment.key.name, revision, index), labels)
+    spec = _spec(deployment, [_container(deployment, image, revision, defaults)])
     if defaults.image_pull_secrets:
-        pod["spec"]["imagePullSecrets"] = [{"name": name} for name in defaults.image_pull_secrets]
+        spec["imagePullSecrets"] = [{"name": name} for name in defaults.image_pull_secrets]
     if hub := deployment.model.hub:
-        pod["spec"]["initContainers"] = [download_container(deployment, hub, common=_common(image, defaults))]
+        spec["initContainers"] = [download_container(deployment, hub, common=_common(image, defaults))]
+    pod: Manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
     if deployment.parallelism.is_grouped:
         join_group(pod, deployment, leader, ordinal)
     return _with_node_loss(merge_template(pod, deployment.placement.template), defaults.node_loss_s)
+
+
+def _metadata(deployment: Deployment, name: str, labels: Mapping[str, str]) -> Manifest:
+    ranks = deployment.parallelism.num_ranks
+    more = {LABEL_RANKS: str(ranks)} if ranks > 1 else {}
+    metadata = metadata_of(deployment, name, {**labels_of(deployment), **labels, **more})
+    # a worker has no state that a move would lose
+    metadata["annotations"] = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
+    return metadata
+
+
+def _spec(deployment: Deployment, containers: list[Manifest]) -> Manifest:
+    spec: Manifest = {
+        "restartPolicy": "Always",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": deployment.lifecycle.drain_timeout_s + GRACE_AFTER_DRAIN_S,
+        "readinessGates": [{"conditionType": READINESS_GATE}],
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": _USER,
+            "runAsGroup": _USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+            **_volume_group(deployment),
+        },
+        "containers": containers,
+        "volumes": _volumes(deployment),
+    }
+    if claims := deployment.placement.claims:
+        spec["resourceClaims"] = [_resource_claim(claim) for claim in claims]
+    return spec
 
 
 def _with_node_loss(pod: Manifest, seconds: int) -> Manifest:

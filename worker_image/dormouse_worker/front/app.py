@@ -8,32 +8,24 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from grpc import aio
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import SERVICE_NAME as HEALTH_SERVICE
-from grpc_health.v1.health import aio as health  # type: ignore[attr-defined]  # made only where asyncio is there
-from grpc_reflection.v1alpha import reflection
-
-from dormouse_api.auth import RequireRole
-from dormouse_api.limits import MAX_MESSAGE_BYTES, server_options
-from dormouse_api.names import CONTROL_SERVICE, INFERENCE_SERVICE, RELAY_SERVICE, Role
 from dormouse_api.v1 import relay_pb2_grpc, worker_control_pb2_grpc
 from dormouse_worker.common.errors import ModelUnreadable, WorkerError
 from dormouse_worker.common.ipc import State
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.common.tasks import GENERATE
 from dormouse_worker.front.api.control import ControlService
+from dormouse_worker.front.api.grpc_doors import GrpcDoors
 from dormouse_worker.front.api.http import METRICS_TYPE, Answer, HttpDoor
 from dormouse_worker.front.api.inference import InferenceService
-from dormouse_worker.front.api.listening import listen, plain_host, port_error
+from dormouse_worker.front.api.listening import plain_host, port_error
 from dormouse_worker.front.api.relay import RelayService
 from dormouse_worker.front.certificate import Certificate
 from dormouse_worker.front.engine.adapters import Adapters
@@ -59,11 +51,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SPARE_BYTES = 1 << 20  # so far beyond the limit gRPC lets a message in, to be refused with a sentence of ours
 STOP_GRACE_S = 1.0  # what calls get to end after the requests are done: watchers end by themselves
 EXIT_DRAINED, EXIT_ENGINE_DIED = 0, 1
 _RESTING = frozenset({State.ASLEEP, State.WAKING, State.STANDBY})
-SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +106,6 @@ class Front:
         grants = Grants(seams.instance, needs_grant=settings.device_grants)
         spawn_for, served = grants.spawning(spawn_for), Served(self._reading.soon())
         self.worker = Worker(spawn_for(engine), served, grants, clock=seams.clock, now=seams.now)
-        self._traces = _traces(tracer, self.worker)
-        self._health = health.HealthServicer()
         self._socket_dir = Path(tempfile.mkdtemp(prefix="dormouse-"))  # only we may enter
         turns = CommandQueue()
         conductor = SleepConductor(self.worker, turns)
@@ -125,8 +113,8 @@ class Front:
             self.worker, turns, conductor, Workshop(spawn_for, self._read_edition, self._socket_dir)
         )
         self._adapters = Adapters(self.worker, turns, settings.lora_modules)
-        self._make_servers(ControlService(self.worker, turns, conductor, self._swap, self._adapters))
-        self._http = HttpDoor({"/metrics": self._metrics, "/healthz": self._healthz, "/readyz": self._readyz})
+        control = ControlService(self.worker, turns, conductor, self._swap, self._adapters)
+        self._make_doors(control, _traces(tracer, self.worker))
         limits = RestartLimits(settings.max_engine_restarts, settings.engine_restart_window_s)
         self._keeper = EngineKeeper(self.worker, self._socket_dir / "engine.sock", limits, sleep=seams.sleep)
 
@@ -135,10 +123,10 @@ class Front:
 
     async def start(self) -> Ports:
         """Open the ports and start the engine. Raises OSError or RuntimeError when a port is taken."""
-        await self._tell_health(State.STARTING)
+        await self._grpc.tell(is_ready=False)
         ports = Ports(
-            self._listen(self._inference, self._settings.port, "--port"),
-            self._listen(self._control, self._settings.control_port, "--control-port"),
+            self._grpc.listen(),
+            self._grpc.listen_for_control(),
             await self._listen_http(plain_host(self._settings.host)),
         )
         self._certificate.follow()
@@ -146,8 +134,7 @@ class Front:
             await self._reading.hand_over(self.worker, self._keeper.start)
         else:
             self._tasks.append(asyncio.create_task(self._reading.hand_over_late(self.worker, self._keeper.start)))
-        await self._inference.start()
-        await self._control.start()
+        await self._grpc.start()
         fields = {"inference": ports.inference, "control": ports.control, "http": ports.http}
         logger.info("listening", extra={"fields": fields})
         if self._settings.standalone:
@@ -182,7 +169,7 @@ class Front:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(self._inference.stop(STOP_GRACE_S), self._control.stop(STOP_GRACE_S))
+        await self._grpc.stop(STOP_GRACE_S)
         await self._http.stop()
         self.worker.served.close()
         self._threads.shutdown(wait=False)
@@ -213,10 +200,6 @@ class Front:
         except OSError as error:
             raise port_error("--metrics-port", port, error) from error
 
-    def _listen(self, server: aio.Server, port: int, flag: str) -> int:
-        """Bind. Raises RuntimeError naming the flag."""
-        return listen(partial(self._certificate.add_port, server), self._settings.host, port, flag)
-
     def _ends(self, stop: asyncio.Event) -> tuple[asyncio.Event, ...]:
         return stop, self.worker.died, self.worker.end_wanted
 
@@ -224,7 +207,7 @@ class Front:
         """Say that we go, let running requests end, end the others so that they can be continued elsewhere."""
         logger.info("ending", extra={"fields": {"requests": len(self.worker.requests)}})
         self.worker.begin_end()
-        await self._health.enter_graceful_shutdown()
+        await self._grpc.say_that_it_ends()
         died = asyncio.create_task(self.worker.died.wait())
         idle = asyncio.create_task(self.worker.until_idle())
         timeout_s = self.worker.settings.drain_timeout_s
@@ -238,7 +221,7 @@ class Front:
         worker = self.worker
         async for state in worker.changes.stream(lambda: worker.board.state, min_interval_s=0.0):
             await self._take_tokenizer()  # first: who sees READY may send text
-            await self._tell_health(state)
+            await self._grpc.tell(is_ready=state is State.READY)
             if state is State.READY:
                 self._adapters.opens()
             if self._warms_templates and state is State.READY:
@@ -255,34 +238,15 @@ class Front:
         except WorkerError as error:
             self.worker.board.fail(error.reason, str(error))
 
-    async def _tell_health(self, state: State) -> None:
-        for service in ("", HEALTH_SERVICE, CONTROL_SERVICE):
-            await self._health.set(service, SERVING)
-        await self._health.set(INFERENCE_SERVICE, SERVING if state is State.READY else NOT_SERVING)
-
-    def _make_servers(self, control: ControlService) -> None:
+    def _make_doors(self, control: ControlService, traces: Traces) -> None:
         proofs = self._settings.proofs()
-        required = {CONTROL_SERVICE: Role.OPERATOR, RELAY_SERVICE: Role.GATEWAY}
-        guards = [RequireRole(proofs, required), *self._certificate.guards(proofs)]
-        self._inference, self._control = self._server(guards), self._server(guards)
-        inference = InferenceService(self.worker, proofs, self._traces)
-        add_inference(inference, self._inference)
+        self._grpc = GrpcDoors(self._settings, self._certificate, proofs)
+        inference = InferenceService(self.worker, proofs, traces)
+        add_inference(inference, self._grpc.inference)
         self._relay = RelayService(inference.Generate, max_open_calls=self._settings.max_open_calls)
-        relay_pb2_grpc.add_RelayServicer_to_server(self._relay, self._inference)
-        worker_control_pb2_grpc.add_WorkerControlServicer_to_server(control, self._control)
-        if self._settings.enable_reflection:
-            names = (INFERENCE_SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME)
-            reflection.enable_server_reflection(names, self._inference)
-
-    def _server(self, guards: Sequence[Any]) -> aio.Server:
-        options = dict(server_options()) | {"grpc.max_receive_message_length": MAX_MESSAGE_BYTES + SPARE_BYTES}
-        server = aio.server(
-            interceptors=guards,
-            options=list(options.items()),
-            maximum_concurrent_rpcs=self._settings.max_open_calls,
-        )
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        return server
+        relay_pb2_grpc.add_RelayServicer_to_server(self._relay, self._grpc.inference)
+        worker_control_pb2_grpc.add_WorkerControlServicer_to_server(control, self._grpc.control)
+        self._http = HttpDoor({"/metrics": self._metrics, "/healthz": self._healthz, "/readyz": self._readyz})
 
     def _read_edition(self, settings: FrontSettings, engine: EngineSettings) -> EngineConfig:
         """Read the model's files; slow. Raises nothing."""

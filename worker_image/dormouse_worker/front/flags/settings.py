@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from dormouse_api.names import CONTROL_PORT, INFERENCE_PORT, METRICS_PORT, Role
+from dormouse_api.names import Role
 from dormouse_api.tickets import BadKey, TicketCheck, public_check, read_public_key
 from dormouse_api.tracing import BadTracing, TracingSettings, read_tracing
 from dormouse_worker.common.group import GroupPlace
 from dormouse_worker.common.settings import EngineSettings
-from dormouse_worker.front.flags import flag_types
 from dormouse_worker.front.flags.developer import add_developer_flags
-from dormouse_worker.front.flags.engine import add_engine_care_flags, add_grant_flags, check_grant_flags
+from dormouse_worker.front.flags.engine import check_grant_flags
 from dormouse_worker.front.flags.group import add_group_flags, check_group_flags, place_of_flags
 from dormouse_worker.front.flags.model import add_engine_flags, add_model_flags, check_lora_flags, engine_settings
+from dormouse_worker.front.flags.serving import add_serving_flags
 
 EPILOG = """
 Sizes are bytes, or a number with Ki, Mi, Gi or Ti.
@@ -110,7 +110,14 @@ def _parse(
     check_group_flags(parser, flags)
     check_grant_flags(parser, flags)
     check_lora_flags(parser, flags)
-    front = FrontSettings(
+    return _front_settings(parser, flags, environ, engine.digest()), engine
+
+
+def _front_settings(
+    parser: argparse.ArgumentParser, flags: argparse.Namespace, environ: Mapping[str, str], engine_digest: str
+) -> FrontSettings:
+    pod_uid = environ.get("DORMOUSE_POD_UID", "")
+    return FrontSettings(
         served_model_names=tuple(flags.served_model_name or (Path(flags.model).name,)),
         host=flags.host,
         port=flags.port,
@@ -132,8 +139,8 @@ def _parse(
         enable_reflection=flags.enable_reflection,
         profiler_dir=flags.profiler_dir,
         log_level=flags.log_level,
-        pod_uid=(pod_uid := environ.get("DORMOUSE_POD_UID", "")),
-        settings_digest=environ.get("DORMOUSE_SETTINGS_DIGEST") or engine.digest(),
+        pod_uid=pod_uid,
+        settings_digest=environ.get("DORMOUSE_SETTINGS_DIGEST") or engine_digest,
         operator_key=_public_key(parser, environ, "DORMOUSE_OPERATOR_KEY", pod_uid),
         gateway_key=_public_key(parser, environ, "DORMOUSE_GATEWAY_KEY", pod_uid),
         place=place_of_flags(flags),
@@ -141,7 +148,6 @@ def _parse(
         tracing=_tracing(parser, flags, environ),
         lora_modules=tuple(flags.lora_modules or ()),
     )
-    return front, engine
 
 
 def _public_key(parser: argparse.ArgumentParser, environ: Mapping[str, str], name: str, pod_uid: str) -> str:
@@ -181,80 +187,5 @@ def _with_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     add_engine_flags(parser.add_argument_group("engine"))
     add_group_flags(parser.add_argument_group("group of ranks"))
     add_developer_flags(parser.add_argument_group("for developers"))
-    _add_front_flags(parser.add_argument_group("serving"))
+    add_serving_flags(parser.add_argument_group("serving"))
     return parser
-
-
-def _add_front_flags(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add("--host", default="[::]", help="address to listen on (default [::]: every address)")
-    add("--port", default=INFERENCE_PORT, type=flag_types.port, help=f"Inference over gRPC (default {INFERENCE_PORT})")
-    add(
-        "--control-port",
-        default=CONTROL_PORT,
-        type=flag_types.port,
-        help=f"WorkerControl over gRPC (default {CONTROL_PORT})",
-    )
-    add(
-        "--metrics-port",
-        default=METRICS_PORT,
-        type=flag_types.port,
-        help=f"/metrics, /healthz and /readyz over HTTP (default {METRICS_PORT})",
-    )
-    add(
-        "--drain-timeout",
-        default=60.0,
-        type=flag_types.seconds,
-        metavar="SECONDS",
-        help="how long running requests may go on after SIGTERM (default 60)",
-    )
-    add(
-        "--prepared-timeout",
-        default=60.0,
-        type=flag_types.positive_seconds,
-        metavar="SECONDS",
-        help="how long a prepared sleep or wake waits for its second phase before it is taken back (default 60)",
-    )
-    add(
-        "--max-waiting-requests",
-        default=1024,
-        type=flag_types.integer(1),
-        metavar="N",
-        help="requests without a token yet; more are refused (default 1024)",
-    )
-    add(
-        "--max-open-calls",
-        default=4096,
-        type=flag_types.integer(1),
-        metavar="N",
-        help="calls of any kind at once on one port; more are refused (default 4096)",
-    )
-    add(
-        "--default-timeout-seconds",
-        default=600.0,
-        type=flag_types.positive_seconds,
-        metavar="SECONDS",
-        help="how long a request without a deadline may take (default 600)",
-    )
-    add(
-        "--max-timeout-seconds",
-        default=3600.0,
-        type=flag_types.positive_seconds,
-        metavar="SECONDS",
-        help="how long any request may take; longer deadlines are cut to it (default 3600)",
-    )
-    add_engine_care_flags(group)
-    add(
-        "--standalone",
-        action="store_true",
-        help="wait for no operator: allocate what was measured and serve; this is what `dormouse serve` runs",
-    )
-    add_grant_flags(group)
-    add("--enable-reflection", action="store_true", help="let clients ask the serving port for its schema")
-    add(
-        "--tracing-endpoint",
-        default="",
-        metavar="http://HOST:PORT",
-        help="collector of spans, OTLP over gRPC (default: OTEL_EXPORTER_OTLP_ENDPOINT; none = no tracing)",
-    )
-    add("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"), help="default INFO")

@@ -1,0 +1,80 @@
+"""The front's two gRPC ports, for callers and for the operator: who may call which, and what health says of both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import SERVICE_NAME as HEALTH_SERVICE
+from grpc_health.v1.health import aio as health  # type: ignore[attr-defined]  # made only where asyncio is there
+from grpc_reflection.v1alpha import reflection
+
+from dormouse_api.auth import RequireRole
+from dormouse_api.limits import MAX_MESSAGE_BYTES, server_options
+from dormouse_api.names import CONTROL_SERVICE, INFERENCE_SERVICE, RELAY_SERVICE, Role
+from dormouse_api.tickets import TicketCheck
+from dormouse_worker.front.api.listening import listen
+from dormouse_worker.front.certificate import Certificate
+from dormouse_worker.front.flags.settings import FrontSettings
+
+_SPARE_BYTES = 1 << 20  # so far beyond the limit gRPC lets a message in, to be refused with a sentence of ours
+_REQUIRED = {CONTROL_SERVICE: Role.OPERATOR, RELAY_SERVICE: Role.GATEWAY}
+_SERVING, _NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class GrpcDoors:
+    """Two servers without services: `inference` and `control` get theirs before the start."""
+
+    def __init__(self, settings: FrontSettings, certificate: Certificate, proofs: TicketCheck) -> None:
+        self._settings = settings
+        self._certificate = certificate
+        self._health = health.HealthServicer()
+        guards = [RequireRole(proofs, _REQUIRED), *certificate.guards(proofs)]
+        self.inference, self.control = self._server(guards), self._server(guards)
+        if settings.enable_reflection:
+            names = (INFERENCE_SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, self.inference)
+
+    def listen(self) -> int:
+        """Bind the callers' port. Raises RuntimeError naming the flag."""
+        return self._listen(self.inference, self._settings.port, "--port")
+
+    def listen_for_control(self) -> int:
+        """Bind the operator's port. Raises RuntimeError naming the flag."""
+        return self._listen(self.control, self._settings.control_port, "--control-port")
+
+    async def start(self) -> None:
+        """Take calls."""
+        await self.inference.start()
+        await self.control.start()
+
+    async def stop(self, grace_s: float) -> None:
+        """Take none any more; what runs gets `grace_s`. Safe before the start."""
+        await asyncio.gather(self.inference.stop(grace_s), self.control.stop(grace_s))
+
+    async def tell(self, *, is_ready: bool) -> None:
+        """Say over the health service whether requests are served; the ports themselves serve always."""
+        for service in ("", HEALTH_SERVICE, CONTROL_SERVICE):
+            await self._health.set(service, _SERVING)
+        await self._health.set(INFERENCE_SERVICE, _SERVING if is_ready else _NOT_SERVING)
+
+    async def say_that_it_ends(self) -> None:
+        """Say NOT_SERVING from now on, whatever is told later."""
+        await self._health.enter_graceful_shutdown()
+
+    def _listen(self, server: aio.Server, port: int, flag: str) -> int:
+        return listen(partial(self._certificate.add_port, server), self._settings.host, port, flag)
+
+    def _server(self, guards: Sequence[Any]) -> aio.Server:
+        options = dict(server_options()) | {"grpc.max_receive_message_length": MAX_MESSAGE_BYTES + _SPARE_BYTES}
+        server = aio.server(
+            interceptors=guards,
+            options=list(options.items()),
+            maximum_concurrent_rpcs=self._settings.max_open_calls,
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        return server
