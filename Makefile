@@ -2,6 +2,8 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
+# where this is set, each of a thousand processes compiles every test and module anew
+unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := api/dormouse_api kube/dormouse_kube operator/dormouse_operator gateway/dormouse_gateway worker_image/dormouse_worker cli/dormouse_cli
 
 # what decides without touching anything: every branch of it is tested
