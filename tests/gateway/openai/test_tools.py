@@ -230,7 +230,6 @@ async def test_calls_and_thoughts_of_before_reach_the_template(speaking):
             "the function 'c'; allowed: one of tools",
         ),
         ({"tools": [tool("a"), tool("a")]}, "tools", "2 functions named 'a'"),
-        ({"tools": [tool("a", strict=True)]}, "tools", "no grammar is known for calls of the family mistral"),
         (
             {"tools": [tool("a", parameters={"type": "string"})], "tool_choice": "required"},
             "tools",
