@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import struct
 
@@ -10,6 +11,7 @@ import pytest
 
 from dormouse_worker.common.errors import AdapterInvalid, AdapterNotFound, PickleRefused
 from dormouse_worker.files.adapter_files import CONFIG_FILE, WEIGHTS_FILE, Shape, check_adapter_files
+from dormouse_worker.files.safetensors_files import read_raw_header
 
 BASE = {f"model.layers.{i}.self_attn.{name}_proj": Shape(4, 6) for i in range(2) for name in ("q", "v")}
 FIELDS = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"], "bias": "none"}
@@ -38,6 +40,18 @@ def write(directory, fields=None, tensors=None):
     return directory
 
 
+def digest_of(found):
+    return found.read(lambda *_: None)
+
+
+def fill(file, byte):
+    """Put other numbers into the file, of the same size, later."""
+    header, raw = read_raw_header(file), file.read_bytes()
+    file.write_bytes(header + byte * (len(raw) - len(header)))
+    changed = file.stat().st_mtime_ns + 1
+    os.utime(file, ns=(changed, changed))
+
+
 def refusal(directory, error=AdapterInvalid, max_rank=8):
     with pytest.raises(error) as caught:
         check_adapter_files(directory, BASE, max_rank=max_rank)
@@ -61,10 +75,42 @@ def test_patterns_give_modules_ranks_and_scales_of_their_own(tmp_path):
 
 def test_the_digest_is_that_of_both_files(tmp_path):
     digests = {
-        check_adapter_files(write(tmp_path / name, fields), BASE, max_rank=8).digest()
+        digest_of(check_adapter_files(write(tmp_path / name, fields), BASE, max_rank=8))
         for name, fields in (("a", {}), ("b", {}), ("c", {"lora_alpha": 5}))
     }
     assert len(digests) == 2
+
+
+def test_the_digest_is_that_of_the_bytes_that_are_handed_over(tmp_path):
+    directory = write(tmp_path)
+    found = check_adapter_files(directory, BASE, max_rank=8)
+    before, file, handed = digest_of(found), directory / WEIGHTS_FILE, []
+    fill(file, b"1")
+    digest = found.read(lambda _, raw: handed.append(bytes(raw)))
+    assert digest == digest_of(check_adapter_files(directory, BASE, max_rank=8)) != before
+    assert found.header + b"".join(handed) == file.read_bytes()
+    assert handed[0].startswith(b"1")
+
+
+def test_weights_that_change_while_they_are_read_are_refused(tmp_path):
+    directory = write(tmp_path)
+    found = check_adapter_files(directory, BASE, max_rank=8)
+    with pytest.raises(AdapterInvalid, match="it changed while it was read"):
+        found.read(lambda *_: fill(directory / WEIGHTS_FILE, b"2"))
+    write(tmp_path, tensors=tensors_of(BASE))
+    with pytest.raises(AdapterInvalid, match="it changed while it was read"):
+        digest_of(found)
+
+
+def test_weights_that_are_cut_off_before_they_are_read_are_refused(tmp_path):
+    found = check_adapter_files(write(tmp_path), BASE, max_rank=8)
+    file = tmp_path / WEIGHTS_FILE
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(AdapterInvalid, match="cut off while it was read"):
+        digest_of(found)
+    file.unlink()
+    with pytest.raises(AdapterInvalid, match="cannot be read"):
+        digest_of(found)
 
 
 @pytest.mark.parametrize(

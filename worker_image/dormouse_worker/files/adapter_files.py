@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,8 @@ MAX_CONFIG_BYTES = 1 << 20
 DTYPES = ("F32", "BF16", "F16")
 _PREFIX = "base_model.model."
 _ENDS = {".lora_A.weight": "A", ".lora_B.weight": "B"}
-_READ_BYTES = 1 << 20
+
+Take = Callable[[StoredTensor, bytearray], object]  # of one tensor and its bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +54,32 @@ class AdapterFiles:
     path: Path
     rank: int  # the highest of any module
     pairs: Mapping[str, Pair]  # by the base's module
-    files: tuple[Path, Path]
+    config: bytes  # the file's bytes that were parsed
+    header: bytes  # of the weights' file, as it was parsed
 
-    def digest(self) -> str:
-        """Return the hexadecimal SHA-256 over both files. Raises AdapterInvalid if they cannot be read."""
-        whole = hashlib.sha256()
+    def read(self, take: Take) -> str:
+        """Hand over every matrix, in the file's order; return the hexadecimal SHA-256 over both files.
+
+        It is that of the very bytes that were parsed and handed over. Raises AdapterInvalid if the weights cannot be
+        read, or change meanwhile.
+        """
+        tensors = sorted((half for pair in self.pairs.values() for half in (pair.a, pair.b)), key=lambda one: one.start)
+        file, end = tensors[-1].file, tensors[-1].end
+        whole = hashlib.sha256(f"{CONFIG_FILE} {len(self.config)}\n".encode() + self.config)
+        whole.update(f"{WEIGHTS_FILE} {end}\n".encode() + self.header)
         try:
-            for file in self.files:
-                whole.update(f"{file.name} {file.stat().st_size}\n".encode())
-                with file.open("rb") as stream:
-                    while part := stream.read(_READ_BYTES):
-                        whole.update(part)
+            with file.open("rb") as stream:
+                before = os.fstat(stream.fileno())
+                is_the_same = stream.read(len(self.header)) == self.header
+                for tensor in tensors if is_the_same else ():
+                    raw = _read_next(stream, tensor)
+                    whole.update(raw)
+                    take(tensor, raw)
+                after = os.fstat(stream.fileno())
         except OSError as error:
-            raise AdapterInvalid(f"{self.path}: cannot be read: {error}") from error
+            raise AdapterInvalid(f"{file}: cannot be read: {error}") from error
+        if not is_the_same or (before.st_mtime_ns, before.st_size) != (after.st_mtime_ns, after.st_size):
+            raise AdapterInvalid(f"{file}: it changed while it was read; load it again")
         return whole.hexdigest()
 
 
@@ -75,15 +91,24 @@ def check_adapter_files(path: Path, base: Mapping[str, Shape], *, max_rank: int)
     if not path.is_dir():
         raise AdapterNotFound(f"{path}: no such directory; an adapter is one with {CONFIG_FILE} and {WEIGHTS_FILE}")
     try:
-        config = parse_config(_read_config(_inside(path, CONFIG_FILE)), max_rank)
-        weights = _inside(path, WEIGHTS_FILE)
-        pairs = _pairs(read_safetensors(weights).tensors, config, base)
+        raw = _read_config(_inside(path, CONFIG_FILE))
+        config = parse_config(_parse_config(raw), max_rank)
+        weights = read_safetensors(_inside(path, WEIGHTS_FILE))
+        pairs = _pairs(weights.tensors, config, base)
         _check_targets(config, pairs, base)
     except AdapterInvalid as error:
         raise AdapterInvalid(f"{path}: {error}") from error
     except ModelInvalid as error:  # names the file
         raise AdapterInvalid(str(error)) from error
-    return AdapterFiles(path, config.max_rank, pairs, (path / CONFIG_FILE, weights))
+    return AdapterFiles(path, config.max_rank, pairs, raw, weights.raw_header)
+
+
+def _read_next(stream: BufferedReader, tensor: StoredTensor) -> bytearray:
+    """Return the bytes of the tensor at which a file stands."""
+    raw = bytearray(tensor.end - tensor.start)
+    if stream.readinto(raw) != len(raw):
+        raise AdapterInvalid(f"{tensor.file}: it was cut off while it was read; copy the adapter again")
+    return raw
 
 
 def _inside(path: Path, name: str) -> Path:
@@ -100,17 +125,24 @@ def _inside(path: Path, name: str) -> Path:
     return file
 
 
-def _read_config(file: Path) -> Mapping[str, Any]:
+def _read_config(file: Path) -> bytes:
     try:
         with file.open("rb") as stream:
             raw = stream.read(MAX_CONFIG_BYTES + 1)
-        if len(raw) > MAX_CONFIG_BYTES:
-            raise AdapterInvalid(f"{file.name} has more than {MAX_CONFIG_BYTES} bytes")
+    except OSError as error:
+        raise AdapterInvalid(f"{file.name} cannot be read ({error}); copy the adapter again") from error
+    if len(raw) > MAX_CONFIG_BYTES:
+        raise AdapterInvalid(f"{file.name} has more than {MAX_CONFIG_BYTES} bytes")
+    return raw
+
+
+def _parse_config(raw: bytes) -> Mapping[str, Any]:
+    try:
         config = json.loads(raw)
-    except (OSError, ValueError, RecursionError) as error:
-        raise AdapterInvalid(f"{file.name} is not readable as JSON ({error}); copy the adapter again") from error
+    except (ValueError, RecursionError) as error:
+        raise AdapterInvalid(f"{CONFIG_FILE} is not readable as JSON ({error}); copy the adapter again") from error
     if not isinstance(config, dict):
-        raise AdapterInvalid(f"{file.name} holds {type(config).__name__}; a JSON object is needed")
+        raise AdapterInvalid(f"{CONFIG_FILE} holds {type(config).__name__}; a JSON object is needed")
     return config
 
 

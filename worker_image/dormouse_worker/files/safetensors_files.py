@@ -46,6 +46,7 @@ class SafetensorsFile:
 
     tensors: Mapping[str, StoredTensor]
     metadata: Mapping[str, str]
+    raw_header: bytes  # the length and the header that were read
 
 
 def read_raw_header(file: Path) -> bytes:
@@ -60,16 +61,16 @@ def read_safetensors(file: Path) -> SafetensorsFile:
     try:
         with file.open("rb") as stream:
             size = os.fstat(stream.fileno()).st_size
-            header, header_bytes = _read_header(file, stream, size)
+            header, raw = _read_header(file, stream, size)
     except OSError as error:
         raise ModelInvalid(f"{file}: cannot be read: {error}") from error
-    base = _HEADER_LENGTH.size + header_bytes
+    base = len(raw)
     tensors = {name: _parse(file, base, name, entry) for name, entry in header.items() if name != _METADATA}
     end = _check_cover(file, base, tensors)
     if size != end:
         raise ModelInvalid(f"{file}: truncated or damaged: {size} bytes, its header needs {end}; copy the file again")
     metadata = header.get(_METADATA)
-    return SafetensorsFile(tensors, metadata if isinstance(metadata, dict) else {})
+    return SafetensorsFile(tensors, metadata if isinstance(metadata, dict) else {}, raw)
 
 
 def _parse(file: Path, base: int, name: str, entry: Any) -> StoredTensor:
@@ -100,7 +101,7 @@ def _check_cover(file: Path, base: int, tensors: Mapping[str, StoredTensor]) -> 
     return position
 
 
-def _read_header(file: Path, stream: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
+def _read_header(file: Path, stream: BinaryIO, size: int) -> tuple[dict[str, Any], bytes]:
     prefix = stream.read(_HEADER_LENGTH.size)
     if len(prefix) < _HEADER_LENGTH.size:
         raise ModelInvalid(f"{file}: truncated: {size} bytes, a safetensors file has at least 8; copy the file again")
@@ -108,12 +109,13 @@ def _read_header(file: Path, stream: BinaryIO, size: int) -> tuple[dict[str, Any
     if length > min(MAX_HEADER_BYTES, size):
         raise ModelInvalid(f"{file}: truncated or damaged: header of {length} bytes in {size}; copy the file again")
     try:
-        header = json.loads(stream.read(length))
+        raw = stream.read(length)
+        header = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise ModelInvalid(f"{file}: header is no JSON ({error}); copy the file again") from error
     if not isinstance(header, dict):
         raise ModelInvalid(f"{file}: header is no JSON object; copy the file again")
-    return header, length
+    return header, prefix + raw
 
 
 def _damaged(file: Path, name: str, what: str) -> ModelInvalid:

@@ -96,7 +96,9 @@ def test_one_too_many_is_refused_and_a_removed_one_makes_room(loaded, write):
     with pytest.raises(AdapterLimit, match="2 adapters are loaded; max_cpu_loras is 2"):
         store.add(write("c", seed=3))
     store.remove(first)
-    assert store.add(write("c", seed=3)).digest in store.infos
+    third = store.add(write("c", seed=3))
+    assert third.digest in store.infos
+    assert store.add(write("d", seed=3)) == third, "what is there needs no room"
 
 
 def test_the_same_files_are_one_adapter(loaded, write):

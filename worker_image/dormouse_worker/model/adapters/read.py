@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from dormouse_worker.common.errors import AdapterInvalid
@@ -13,37 +15,34 @@ from dormouse_worker.model.finite import are_finite
 TYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
-def read_adapter(files: AdapterFiles, layout: AdapterLayout, slot: torch.Tensor) -> None:
-    """Fill a slot, uint8 [slot_bytes] of the host. Raises AdapterInvalid, and the slot's contents count for nothing.
+def read_adapter(files: AdapterFiles, layout: AdapterLayout, slot: torch.Tensor) -> str:
+    """Fill a slot, uint8 [slot_bytes] of the host, and return the digest of what it was filled with.
 
-    The scale is part of B: a product with it is the product of the scaled pair.
+    The scale is part of B: a product with it is the product of the scaled pair. Raises AdapterInvalid, and the slot's
+    contents count for nothing.
     """
     slot.zero_()
+    fills: dict[StoredTensor, Callable[[torch.Tensor], object]] = {}
     for each in layout.maps:
         a, b = layout.a_of(slot, each), layout.b_of(slot, each)
         for part, module in enumerate(each.modules):
             if (pair := files.pairs.get(module)) is not None:
-                _read_pair(pair, part, each, a, b)
+                fills.update(_fills(pair, part, each, a, b))
+    digest = files.read(lambda tensor, raw: fills[tensor](_matrix(tensor, raw)))
     if not are_finite(slot, layout.dtype):
         raise AdapterInvalid(f"{files.path}: {_culprit(files, layout, slot)} has numbers that are not finite")
+    return digest
 
 
-def _read_pair(pair: Pair, part: int, each: AdaptedMap, a: torch.Tensor, b: torch.Tensor) -> None:
-    start, end = each.starts[part], each.starts[part + 1]
-    a[part, : pair.rank] = _read(pair.a)
-    b[: pair.rank, start:end] = (_read(pair.b).float() * pair.scale).T
+def _fills(
+    pair: Pair, part: int, each: AdaptedMap, a: torch.Tensor, b: torch.Tensor
+) -> dict[StoredTensor, Callable[[torch.Tensor], object]]:
+    """Return how each of a pair's two matrices comes to its place."""
+    my_a, my_b = a[part, : pair.rank], b[: pair.rank, each.starts[part] : each.starts[part + 1]]
+    return {pair.a: my_a.copy_, pair.b: lambda matrix: my_b.copy_((matrix.float() * pair.scale).T)}
 
 
-def _read(tensor: StoredTensor) -> torch.Tensor:
-    raw = bytearray(tensor.end - tensor.start)
-    try:
-        with tensor.file.open("rb") as stream:
-            stream.seek(tensor.start)
-            num_bytes = stream.readinto(raw)
-    except OSError as error:
-        raise AdapterInvalid(f"{tensor.file}: cannot be read: {error}") from error
-    if num_bytes != len(raw):
-        raise AdapterInvalid(f"{tensor.file}: it was cut off while it was read; copy the adapter again")
+def _matrix(tensor: StoredTensor, raw: bytearray) -> torch.Tensor:
     return torch.frombuffer(raw, dtype=TYPES[tensor.dtype]).view(tensor.shape)
 
 

@@ -21,6 +21,7 @@ from dormouse_worker.common.adapters import AdapterInfo
 from dormouse_worker.common.commands import WEIGHTS
 from dormouse_worker.common.errors import AdapterLimit, AdapterNotFound, InsufficientMemory, WorkerError
 from dormouse_worker.files.adapter_files import check_adapter_files
+from dormouse_worker.files.safetensors_files import StoredTensor
 from dormouse_worker.model.adapters.layout import AdapterLayout
 from dormouse_worker.model.adapters.read import read_adapter
 from dormouse_worker.model.adapters.rows import Lora
@@ -100,12 +101,14 @@ class AdapterStore:
         if digest in self.infos:
             return self._info(digest)
         files = check_adapter_files(path, self.layout.shapes(), max_rank=self.max_rank)
-        found = files.digest()
+        place = self._free_place()
+        found = files.read(_pass_by) if place is None else read_adapter(files, self.layout, self._copies[place])
         if digest not in {"", found}:
             raise AdapterNotFound(f"{path}: its digest is {found}, not {digest}; its files changed")
         if found not in self.infos:
-            place = self._free_place()
-            read_adapter(files, self.layout, self._copies[place])
+            if place is None:
+                what = f"{len(self.infos)} adapters are loaded; max_cpu_loras is {self._num_copies}"
+                raise AdapterLimit(f"{what}: remove one, or raise it")
             self._known[found] = _Known(path, files.rank, place, checksum(self._copies[place]))
         return self._info(found)
 
@@ -213,15 +216,10 @@ class AdapterStore:
     def _slot(self, number: int) -> torch.Tensor:
         return self._arena.tensor(number * self.layout.slot_bytes, (self.layout.slot_bytes,), torch.uint8)
 
-    def _free_place(self) -> int:
-        """Return a host copy that nobody has; what is lost needs none. Raises AdapterLimit."""
+    def _free_place(self) -> int | None:
+        """Return a host copy that nobody has; what is lost needs none."""
         taken = {known.place for known in self._known.values() if not known.lost}
-        place = next((place for place in range(self._num_copies) if place not in taken), None)
-        if place is None:
-            raise AdapterLimit(
-                f"{len(taken)} adapters are loaded; max_cpu_loras is {self._num_copies}: remove one, or raise it"
-            )
-        return place
+        return next((place for place in range(self._num_copies) if place not in taken), None)
 
     def _bring_back(self) -> None:
         """Read the host copies again where they are gone."""
@@ -241,3 +239,7 @@ class AdapterStore:
         except WorkerError as error:
             return str(error)
         return "" if checksum(copy) == known.checksum else f"{known.path}: its files changed while the worker slept"
+
+
+def _pass_by(_tensor: StoredTensor, _raw: bytearray) -> None:
+    """Keep nothing: only the digest is asked for."""
