@@ -5,8 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from dormouse_worker.common.commands import AddLora, ListLoras, PinLora, RemoveLora
 from dormouse_worker.common.errors import AdapterLimit, AdapterNotFound
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.engine.adapter_commands import AdapterCommands
 from dormouse_worker.engine.adapters import AdapterSlots
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.line import MAX_OVERTAKES
@@ -170,3 +172,27 @@ def test_a_failed_pass_brings_what_runs_its_adapters_again():
     engine.add("2", "a")
     engine.step()
     assert [digest for _, digest in engine.executor.batches[-1].lora_moves] == ["a"]
+
+
+def test_the_fake_keeps_the_adapters_that_it_was_given():
+    executor = FakeExecutor()
+    given = [executor.add_lora("/a/one"), executor.add_lora("/a/two", "digest")]
+    assert [info.digest for info in given] == ["one", "digest"]
+    executor.remove_lora("one")
+    executor.remove_lora("one")
+    assert [*executor.loras] == ["two"]
+
+
+def test_the_commands_keep_the_ranks_and_the_slots_of_one_mind(caplog):
+    executor = FakeExecutor()
+    commands = AdapterCommands(executor, 2)
+    commands.add(AddLora("/a/one"))
+    commands.pin(PinLora("one", is_pinned=True))
+    assert repr(commands) == f"AdapterCommands({commands.slots!r})"
+    assert '"is_pinned":true' in commands.list(ListLoras())
+    commands.add(AddLora("/a/two"))
+    commands.remove(RemoveLora("two"))
+    assert [*executor.loras] == ["one"]
+    executor.lost_loras["one"] = executor.loras.pop("one").digest
+    commands.note_wake()
+    assert "the adapter one is lost" in caplog.text

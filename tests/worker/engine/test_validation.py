@@ -3,10 +3,11 @@
 import msgspec
 import pytest
 
-from dormouse_worker.common.errors import InvalidSettings
+from dormouse_worker.common.errors import InvalidArgument, InvalidSettings
+from dormouse_worker.common.ipc import AddPooling, PoolingParams
 from dormouse_worker.common.settings import EngineSettings
-from dormouse_worker.engine.testing import make_add
-from dormouse_worker.engine.validation import check_settings, unknown_token
+from dormouse_worker.engine.testing import make_add, make_report
+from dormouse_worker.engine.validation import check_block_counts, check_settings, unknown_token
 
 
 def test_the_defaults_pass():
@@ -75,3 +76,32 @@ def test_a_token_that_the_model_has_no_row_for_is_named(field, bad):
 
 def test_tokens_that_the_model_knows_pass():
     assert unknown_token(make_add(prompt=[0, 9]), 10) is None
+
+
+def test_a_text_s_token_is_named_with_the_place_of_its_text():
+    message = AddPooling("a", [[1, 9], [10]], PoolingParams())
+    assert unknown_token(message, 10) == "inputs[1] has 10; allowed are ids below the vocabulary size 10"
+    assert unknown_token(message, 11) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"max_loras": 4, "max_cpu_loras": 3}, "max_cpu_loras is 3; at least max_loras, 4, is needed, or 0"),
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size is 2; adapters"),
+        ({"pipeline_parallel_size": 2}, "pipeline_parallel_size is 2; adapters"),
+        ({"compile_sizes": (8,)}, "compile_sizes is set; what adapters add"),
+    ],
+)
+def test_what_adapters_cannot_be_combined_with_is_named(fields, named):
+    with pytest.raises(InvalidSettings, match=named):
+        check_settings(EngineSettings(model="m", enable_lora=True, **fields))
+    check_settings(EngineSettings(model="m", enable_lora=True, max_loras=4, max_cpu_loras=4))
+
+
+@pytest.mark.parametrize(("counts", "named"), [((1, 0), "num_gpu_blocks is 1"), ((0, 2), "num_cpu_blocks is 2")])
+def test_a_model_without_a_cache_takes_no_blocks(counts, named):
+    report = make_report(block_bytes=0)
+    check_block_counts(report, 0, 0)
+    with pytest.raises(InvalidArgument, match=f"{named}; allowed is 0"):
+        check_block_counts(report, *counts)

@@ -92,11 +92,14 @@ def _is_recorded(situation: Situation) -> bool:
 
 
 def _refused_swap(situation: Situation, standing: Standing) -> Stall | None:
+    """Return who does not want the new engine. What was heard before this revision was recorded is about another."""
+    if not _is_recorded(situation):
+        return None
     refused = next((pod for pod in standing.swappable if pod.name in situation.observed.refusals), None)
     if refused:
         return Stall(SWAP_REFUSED, f"pod {refused.name}: {situation.observed.refusals[refused.name]}")
     known = situation.deployment.recorded.conditions.get(CONDITION)
-    if known and known.condition.reason == SWAP_REFUSED and _is_recorded(situation):
+    if known and known.condition.reason == SWAP_REFUSED:
         return Stall(SWAP_REFUSED, known.condition.message)
     return None
 

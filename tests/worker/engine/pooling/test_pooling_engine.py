@@ -2,10 +2,14 @@
 
 import pytest
 
+from dormouse_worker.common.errors import GroupBroken
 from dormouse_worker.common.ipc import AddPooling, PoolingParams
-from dormouse_worker.engine.pooling.batch import PoolingOutput
+from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.engine.assembly import build_stepper
+from dormouse_worker.engine.engine import Engine
+from dormouse_worker.engine.pooling.batch import PooledSequence, PoolingOutput
 from dormouse_worker.engine.pooling.engine import NOT_FINITE, PoolingEngine, PoolingLimits
-from dormouse_worker.engine.testing import ManualClock, make_add
+from dormouse_worker.engine.testing import FakeExecutor, ManualClock, make_add, make_report
 
 
 class Passes:
@@ -21,6 +25,10 @@ class Passes:
         if self.error:
             raise self.error
         return PoolingOutput([bytes(sequence.token_ids) for sequence in batch.sequences], self.odd)
+
+    def verify(self):
+        if self.error:
+            raise self.error
 
 
 class House:
@@ -140,3 +148,71 @@ def test_load_and_times_are_told():
     (told,) = house.engine.step().pooled
     assert (told.queue_seconds, told.prefill_seconds) == (2.0, 3.0)
     assert house.engine.give_up("no more").failed == {"b": "no more"}
+
+
+def test_between_passes_nothing_is_kept():
+    house = House(max_num_seqs=1)
+    house.add("a", [1], [2])
+    house.engine.step()
+    engine = house.engine
+    engine.forget_ranks()
+    engine.forget_prefixes()
+    assert (engine.cached_blocks, list(engine.settle()), engine.is_leaving("a")) == ((), [], False)
+    assert (engine.num_requests, repr(engine)) == (1, "PoolingEngine(1 calls)")
+    assert PooledSequence([1, 2, 3], PoolingParams()).num_tokens == 3
+
+
+def test_the_golden_vectors_are_asked_for_and_what_is_wrong_is_told():
+    house = House()
+    house.engine.num_odd_in_a_row = 1
+    assert house.engine.verify(house.passes) == ""
+    assert house.engine.num_odd_in_a_row == 0
+    house.passes.error = ValueError("other vectors")
+    assert house.engine.verify(house.passes) == "ValueError: other vectors"
+
+
+def test_a_broken_group_is_nobody_s_failed_pass():
+    house = House()
+    house.add("a", [1])
+    house.passes.error = GroupBroken("a rank is gone")
+    with pytest.raises(GroupBroken):
+        house.engine.step()
+    with pytest.raises(GroupBroken):
+        house.engine.verify(house.passes)
+    assert house.engine.has_work
+
+
+def test_a_call_aborted_in_its_pass_is_told_nothing_more():
+    house = House()
+    house.add("a", [1])
+    house.add("b", [2])
+    execute = house.passes.execute_pooling
+
+    def aborting(batch):
+        house.engine.abort(["a"])
+        return execute(batch)
+
+    house.passes.execute_pooling = aborting
+    assert house.run() == [("b", [bytes([2])])]
+
+
+def test_a_complete_call_that_nobody_was_told_of_is_found():
+    house = House()
+    house.add("a", [1])
+    house.engine._calls["a"].vectors.append(b"")
+    with pytest.raises(RuntimeError, match="a"):
+        house.engine.check_integrity()
+
+
+def test_who_reports_no_blocks_makes_vectors_and_who_reports_some_text():
+    settings, clock = EngineSettings(model="m"), ManualClock()
+    assert isinstance(build_stepper(settings, make_report(block_bytes=0), (0, 0), _Both(), clock=clock), PoolingEngine)
+    text = build_stepper(settings, make_report(), (64, 0), FakeExecutor(), clock=clock)
+    assert isinstance(text, Engine)
+    assert text.add(AddPooling("a", [[1]], PoolingParams())) == "the model makes text, and no vectors"
+
+
+class _Both(FakeExecutor):
+    """Executes texts as well."""
+
+    execute_pooling = Passes.execute_pooling
