@@ -120,6 +120,38 @@ async def test_the_same_again_changes_nothing(open_with_adapters):
     async with open_with_adapters() as house:
         assert await add(house) == await add(house, digest=DIGEST)
         assert len(commands_of(house, AddLora)) == 1
+        assert await add(house) == await add(house, digest=DIGEST)
+        assert not commands_of(house, RemoveLora)
+
+
+async def test_new_files_in_the_same_place_are_a_new_adapter(open_with_adapters):
+    async with open_with_adapters() as house:
+        await add(house)
+        house.engine.engine.script = script(OTHER)
+        assert (await add(house)).digest == OTHER
+        assert commands_of(house, RemoveLora) == [RemoveLora(DIGEST)]
+        assert (await house.collect("hi", model="sql"))[0].adapter_digest == OTHER
+
+
+async def test_a_name_keeps_its_digest_over_pins_and_sleeps(open_with_adapters):
+    async with open_with_adapters() as house:
+        await add(house)
+        await house.operate("PinLora", name="sql", pinned=True)
+        await house.operate("Sleep", level=2)
+        await house.operate("WakeUp")
+        await until_open(house)
+        first, *later = commands_of(house, AddLora)
+        assert first == AddLora("/adapters/sql")
+        assert set(later) == {AddLora("/adapters/sql", DIGEST)}
+
+
+async def test_an_adapter_that_cannot_be_pinned_leaves_nothing_behind(open_with_adapters):
+    refused = Script(values=script().values, refusals={"pin_lora": ("AdapterLimit", "max_loras is 2")})
+    async with open_with_adapters(refused) as house:
+        error = await house.refusal(add(house, pinned=True))
+        assert (error.code(), "max_loras is 2" in error.details()) == (Code.RESOURCE_EXHAUSTED, True)
+        assert commands_of(house, RemoveLora) == [RemoveLora(DIGEST)]
+        assert not (await house.operate("ListLoras")).adapters
 
 
 async def test_a_name_gets_another_adapter_and_the_former_one_leaves(open_with_adapters):

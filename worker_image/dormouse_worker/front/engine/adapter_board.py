@@ -83,9 +83,9 @@ class AdapterBoard:
         return self._wanted.pop(name, None)
 
     def note_loaded(self, name: str, info: AdapterInfo) -> None:
-        """The engine has it."""
+        """The engine has it. The name means this digest until AddLora says otherwise, whatever becomes of the files."""
         if (wanted := self._wanted.get(name)) is not None:
-            self._wanted[name] = replace(wanted, loaded=info, failure=None)
+            self._wanted[name] = replace(wanted, digest=info.digest, loaded=info, failure=None)
 
     def note_failed(self, name: str, reason: str, message: str) -> None:
         """The engine cannot have it."""

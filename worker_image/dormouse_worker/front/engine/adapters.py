@@ -55,7 +55,10 @@ class Adapters:
             return before
         board.check(wanted, model.front.served_model_names)
         info = await self._load(wanted) if self._worker.board.state in _LOADING else None
-        board.want(replace(wanted, loaded=info))
+        before = board.get(wanted.name)  # somebody may have given the name another meaning meanwhile
+        board.want(wanted)
+        if info is not None:
+            board.note_loaded(wanted.name, info)
         await self._leave(before)
         return board.get(wanted.name) or wanted
 
@@ -91,7 +94,12 @@ class Adapters:
     async def _load(self, wanted: WantedAdapter) -> AdapterInfo:
         said = await self._run(commands.AddLora(wanted.path, wanted.digest))
         info = msgspec.json.decode(str(said), type=AdapterInfo)
-        await self._run(commands.PinLora(info.digest, wanted.is_pinned))
+        try:
+            await self._run(commands.PinLora(info.digest, wanted.is_pinned))
+        except CallError:
+            if not self._worker.adapters.is_used(info.digest):
+                await self._run(commands.RemoveLora(info.digest))
+            raise
         return msgspec.structs.replace(info, is_pinned=wanted.is_pinned)
 
     async def _leave(self, former: WantedAdapter | None) -> None:
@@ -106,7 +114,7 @@ class Adapters:
 
 
 def _holds(before: WantedAdapter, wanted: WantedAdapter) -> bool:
-    """Return whether what is wanted is so already."""
+    """Return whether what is wanted is so already. Without a digest the files have to be read to know."""
     if before.loaded is None or (before.path, before.is_pinned) != (wanted.path, wanted.is_pinned):
         return False
-    return wanted.digest in {"", before.loaded.digest}
+    return wanted.digest == before.loaded.digest
