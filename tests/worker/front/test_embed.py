@@ -74,6 +74,11 @@ async def test_wishes_reach_the_engine(embedder):
             {},
             rf"inputs\[0\] is 65 tokens; allowed: at most the model length {MODEL_LEN}; truncate_prompt_t",
         ),
+        (
+            ("b", "a" * 1_000_000),
+            {},
+            rf"inputs\[1\] is at least \d+ tokens; allowed: at most the model length {MODEL_LEN};",
+        ),
         (([1] * 65,), {"truncate_prompt_tokens": -1}, rf"inputs\[0\] is 65 tokens; allowed: at most .* {MODEL_LEN}$"),
     ],
 )

@@ -52,7 +52,9 @@ def tokenizer(request):
 @pytest.mark.parametrize("most", [1, 2, 3, 17, 512, 10**6])
 @pytest.mark.parametrize("special", [False, True])
 @pytest.mark.parametrize(
-    "text", [TEXT, TEXT.replace(" ", ""), " \n" * 5000 + TEXT, "nut"], ids=["words", "one word", "space", "short"]
+    "text",
+    [TEXT, TEXT.replace(" ", ""), " \n " + TEXT.replace(" ", ""), " \n" * 5000 + TEXT, "nut"],
+    ids=["words", "one word", "space before one word", "space", "short"],
 )
 def test_they_are_those_of_the_whole_text_cut(tokenizer, most, special, text):
     whole = tokenizer.encode(text, add_special_tokens=False).ids

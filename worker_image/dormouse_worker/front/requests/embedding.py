@@ -6,6 +6,7 @@ import uuid
 from array import array
 from collections.abc import Sequence
 from functools import partial
+from typing import NoReturn
 
 from dormouse_api.limits import FLOAT_BYTES, MAX_EMBED_INPUTS, MAX_MESSAGE_BYTES, MAX_PRIORITY
 from dormouse_api.status import CONTEXT_LENGTH_EXCEEDED
@@ -17,7 +18,10 @@ from dormouse_worker.front.requests.pooled import PooledAnswer
 from dormouse_worker.front.requests.streams import Times
 from dormouse_worker.front.requests.validation import refuse
 from dormouse_worker.front.text.served_model import Model
+from dormouse_worker.front.text.turns import LONG_BYTES
 from dormouse_worker.front.worker import Worker
+
+Placed = tuple[int, pb.EmbedInput]  # an input, and its place in the call
 
 SPARE_BYTES = 64 << 10  # of an answer, for what is no vector
 
@@ -89,32 +93,42 @@ async def _token_ids(model: Model, request: pb.EmbedRequest, caller: str, max_mo
     most = request.truncate_prompt_tokens if request.HasField("truncate_prompt_tokens") else 0
     most = max_model_len if most == -1 else min(most, max_model_len)
 
-    def ids(one: pb.EmbedInput) -> list[int]:
+    def ids(placed: Placed) -> list[int]:
+        place, one = placed
         if one.WhichOneof("input") == "token_ids":
             return list(one.token_ids.ids)
         if most:
             return model.codec.encode_first(one.text, most, add_special_tokens=special)
+        _check_fits(place, one.text, model, max_model_len)
         return model.codec.encode(one.text, add_special_tokens=special)
 
     found: list[list[int]] = []
     for turn in _turns(request.inputs):
         found += await model.work.run(
-            partial(list, map(ids, turn)), caller=caller, num_bytes=sum(_text_bytes(one, most) for one in turn)
+            partial(list, map(ids, turn)), caller=caller, num_bytes=sum(_text_bytes(one, most) for _, one in turn)
         )
     return found
 
 
-def _turns(inputs: Sequence[pb.EmbedInput], num_bytes: int = 16 << 10) -> list[list[pb.EmbedInput]]:
+def _turns(inputs: Sequence[pb.EmbedInput], num_bytes: int = 16 << 10) -> list[list[Placed]]:
     """Return the inputs in groups of about so many bytes of text: nobody else waits for longer than for one group."""
-    turns: list[list[pb.EmbedInput]] = []
+    turns: list[list[Placed]] = []
     room = 0
-    for one in inputs:
+    for place, one in enumerate(inputs):
         if room <= 0:
             turns.append([])
             room = num_bytes
-        turns[-1].append(one)
+        turns[-1].append((place, one))
         room -= len(one.text) + 1
     return turns
+
+
+def _check_fits(place: int, text: str, model: Model, limit: int) -> None:
+    """Refuse text that is too long however it is tokenized: a tokenizer may take minutes for a megabyte."""
+    if len(text) <= LONG_BYTES or (bound := model.codec.bound) is None:  # sooner tokenized than the bound is known
+        return
+    if (least := bound.min_tokens(text)) > limit:
+        _refuse_long(place, f"at least {least} tokens", limit, is_text=True)
 
 
 def _text_bytes(one: pb.EmbedInput, most: int) -> int:
@@ -127,10 +141,14 @@ def _check_texts(texts: Sequence[Sequence[int]], request: pb.EmbedRequest, vocab
         if not text:
             refuse(f"inputs[{place}]", "0 tokens", "at least 1 token")
         if len(text) > limit:
-            more = "; truncate_prompt_tokens -1 cuts texts" if request.inputs[place].text else ""
-            allowed = f"at most the model length {limit}{more}"
-            refuse(f"inputs[{place}]", f"{len(text)} tokens", allowed, reason=CONTEXT_LENGTH_EXCEEDED)
+            _refuse_long(place, f"{len(text)} tokens", limit, is_text=bool(request.inputs[place].text))
         validation.check_made_of(f"inputs[{place}]", text, vocab_size)
+
+
+def _refuse_long(place: int, value: str, limit: int, *, is_text: bool) -> NoReturn:
+    more = "; truncate_prompt_tokens -1 cuts texts" if is_text else ""
+    allowed = f"at most the model length {limit}{more}"
+    refuse(f"inputs[{place}]", value, allowed, reason=CONTEXT_LENGTH_EXCEEDED)
 
 
 def _response(request: pb.EmbedRequest, output: PooledOutput, num_tokens: int) -> pb.EmbedResponse:

@@ -24,12 +24,19 @@ def encode_first(tokenizer: Tokenizer, text: str, max_tokens: int, *, add_specia
 def _encode_enough(tokenizer: Tokenizer, text: str, room: int) -> Encoding:
     num_chars = (room + SPARE_TOKENS) * CHARS_PER_TOKEN
     while num_chars < len(text):
-        beginning = text[:num_chars].rsplit(maxsplit=1)[0] if text[:num_chars].strip() else ""
-        encoded = _encode(tokenizer, beginning)
+        encoded = _encode(tokenizer, _whole_words(text[:num_chars]))
         if len(encoded) >= room + SPARE_TOKENS:
             return encoded
         num_chars *= 2
     return _encode(tokenizer, text)
+
+
+def _whole_words(text: str) -> str:
+    """Return it without its last word, which is cut; all of it, the space in front too, where it has but one."""
+    if not text.strip():
+        return ""
+    before, *last = text.rsplit(maxsplit=1)
+    return before if last else text
 
 
 def _encode(tokenizer: Tokenizer, text: str) -> Encoding:
