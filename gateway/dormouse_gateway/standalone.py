@@ -46,6 +46,7 @@ from dormouse_kube.reflector import ObjectKey
 NAMESPACE = "local"  # what /v1/models calls the owner
 _MANY = 1 << 20  # the worker itself says when it has too many requests
 _WAITING_S = 10.0  # between two comments to a client whose request waits for the model to load
+_EMBED = "embed"  # the task whose models make vectors
 _LAST_WORDS_S = 1.0  # for what the worker said last, once it has ended
 
 
@@ -92,13 +93,13 @@ class Door:
         self.router.is_synced = True
         await self._openai.serve(listener)
 
-    async def can_chat(self) -> bool:
-        """Return whether the worker, which must be ready, has a chat template."""
+    async def described(self) -> pb.GetModelResponse:
+        """Return what the worker, which must be ready, says of its model; nothing if it does not."""
         try:
             raw = await ask(self._proxy.serve, pb.GetModelRequest(model=self.names[0]), (), ANYBODY)
         except CallError:
-            return False
-        return pb.GetModelResponse.FromString(raw).has_chat_template
+            return pb.GetModelResponse()
+        return pb.GetModelResponse.FromString(raw)
 
     async def stop(self) -> None:
         """Take nothing more, say the last words, close everything."""
@@ -128,10 +129,13 @@ def worker_slice(pod: ObjectKey, key: ObjectKey, worker: tuple[str, int]) -> dic
     }
 
 
-def invitation(name: str, address: str, *, can_chat: bool) -> str:
+def invitation(name: str, address: str, model: pb.GetModelResponse) -> str:
     """Return what a user reads once the worker serves: where the API is, and a line to try."""
-    body = '"messages": [{"role": "user", "content": "Hello"}]' if can_chat else '"prompt": "Hello"'
-    path = "chat/completions" if can_chat else "completions"
+    path, body = "completions", '"prompt": "Hello"'
+    if model.task == _EMBED:
+        path, body = "embeddings", '"input": "Hello"'
+    elif model.has_chat_template:
+        path, body = "chat/completions", '"messages": [{"role": "user", "content": "Hello"}]'
     quoted = name.replace("'", "'\\''")
     return (
         f"{name} is ready: OpenAI's API on http://{address}/v1\n"
@@ -185,7 +189,7 @@ async def run(flags: Flags) -> None:
 
 async def _greet(door: Door, shown: str) -> None:
     await door.ready.wait()
-    print(invitation(door.names[0], shown, can_chat=await door.can_chat()), flush=True)
+    print(invitation(door.names[0], shown, await door.described()), flush=True)
 
 
 def main() -> None:

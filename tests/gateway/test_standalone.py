@@ -12,6 +12,7 @@ import sys
 import pytest
 from openai import AsyncOpenAI
 
+from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.openai.testing import TalkingWorker
 from dormouse_gateway.standalone import Door, invitation, parse_flags
 from tests.waiting import until
@@ -85,12 +86,20 @@ async def test_an_unknown_model_is_refused_with_the_known_names(client):
 async def test_whether_it_can_chat_is_the_workers_word(client, worker):
     worker.tell_load(ready=True)
     await client.door.ready.wait()
-    assert await client.door.can_chat() is False  # this one tells of no template
+    assert (await client.door.described()).has_chat_template is False  # this one tells of no template
 
 
-@pytest.mark.parametrize(("can_chat", "path"), [(True, "chat/completions"), (False, "completions")])
-def test_the_line_to_try_fits_the_model(can_chat, path):
-    words = invitation("it's", "[::1]:8000", can_chat=can_chat)
+@pytest.mark.parametrize(
+    ("told", "path"),
+    [
+        ({"task": "generate", "has_chat_template": True}, "chat/completions"),
+        ({"task": "generate"}, "completions"),
+        ({"task": "embed", "has_chat_template": True}, "embeddings"),
+        ({}, "completions"),
+    ],
+)
+def test_the_line_to_try_fits_the_model(told, path):
+    words = invitation("it's", "[::1]:8000", pb.GetModelResponse(**told))
     assert f"curl http://[::1]:8000/v1/{path} " in words
     assert "it'\\''s" in words
 
