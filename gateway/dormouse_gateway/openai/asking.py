@@ -20,7 +20,8 @@ async def respond(core: Generating, door: QuestionDoor, request: Request, _id: s
     body, metadata = received.body, received.metadata
     texts = WorkerTexts(core.serve, body["model"], metadata, received.caller, received.peer)
     try:
-        with core.keys.admit(metadata):  # once, whatever it takes to answer
-            return JSONResponse(await unless_gone(request, door.answer(body, texts)))
+        with core.keys.admit(metadata, num_requests=door.num_calls(body)):
+            answer = await unless_gone(request, door.answer(body, texts))
+        return answer if isinstance(answer, Response) else JSONResponse(answer)
     except CallError as error:
         raise door.named(from_call_error(error), body) from error

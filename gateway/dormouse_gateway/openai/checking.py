@@ -112,7 +112,9 @@ def _check_text(value: str, schema: Schema, path: str) -> None:
         raise refuse(path, "no text", "UTF-8, without single surrogates") from error
     least, most = schema.get("minLength", 0), schema.get("maxLength", math.inf)
     if not least <= len(value) <= most:
-        raise refuse(path, f"{len(value)} characters", f"{least} to {most}")
+        raise refuse(
+            path, f"{len(value)} characters", f"at least {least}" if most == math.inf else f"{least} to {most}"
+        )
     if "pattern" in schema and not re.search(schema["pattern"], value):
         raise refuse(path, shown(value), f"what matches {schema['pattern']}")
 

@@ -6,11 +6,13 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from starlette.responses import Response
+
 from dormouse_gateway.openai import refused
 from dormouse_gateway.openai.answers import Form
 from dormouse_gateway.openai.checking import Schema
 from dormouse_gateway.openai.choices import chat_form, completion_form
-from dormouse_gateway.openai.embeddings import EMBEDDINGS_REQUEST, embeddings
+from dormouse_gateway.openai.embeddings import EMBEDDINGS_REQUEST, embeddings, num_calls
 from dormouse_gateway.openai.errors import ApiError, Words, anthropic_body, openai_body
 from dormouse_gateway.openai.mapping import Body, to_chat, to_completion
 from dormouse_gateway.openai.messages.form import message_form
@@ -56,7 +58,8 @@ class TextDoor(Door):
 class QuestionDoor(Door):
     """One thing to ask for that is answered whole."""
 
-    answer: Callable[[Body, WorkerTexts], Coroutine[Any, Any, Json]]
+    answer: Callable[[Body, WorkerTexts], Coroutine[Any, Any, Json | Response]]
+    num_calls: Callable[[Body], int] = lambda _body: 1  # that a body comes to: so many requests of a key's rate
 
 
 def _lies_in(path: str, field: str) -> bool:
@@ -155,6 +158,7 @@ EMBEDDINGS_DOOR = QuestionDoor(
     refused={},
     names={"inputs": ("input",)},
     answer=embeddings,
+    num_calls=num_calls,
 )
 QUESTION_DOORS = (EMBEDDINGS_DOOR, TOKENIZE_DOOR, DETOKENIZE_DOOR, COUNT_DOOR)
 DOORS: tuple[Door, ...] = (*TEXT_DOORS, *QUESTION_DOORS)

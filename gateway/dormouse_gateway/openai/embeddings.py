@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import re
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+from starlette.responses import Response, StreamingResponse
 
 from dormouse_api.limits import MAX_EMBED_INPUTS, MAX_MESSAGE_BYTES
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_gateway.openai.schema_kit import BOOLEAN, Json, integer, one_of, request, text
+from dormouse_gateway.openai.schema_kit import BOOLEAN, integer, one_of, request, text
 from dormouse_gateway.openai.schema_kit import array as items
 from dormouse_gateway.openai.schemas import MODEL, PRIORITY, TOKEN_ID
 from dormouse_gateway.openai.texts import WorkerTexts
@@ -80,7 +83,12 @@ def parts_of(body: Mapping[str, Any]) -> list[Part]:
     return parts
 
 
-async def embeddings(body: Mapping[str, Any], texts: WorkerTexts) -> Json:
+def num_calls(body: Mapping[str, Any]) -> int:
+    """Return how many calls a body that fits EMBEDDINGS_REQUEST comes to. Pure."""
+    return sum(1 for _ in _shared_out(_inputs(body["input"])))
+
+
+async def embeddings(body: Mapping[str, Any], texts: WorkerTexts) -> Response:
     """Return the vectors of a body that fits EMBEDDINGS_REQUEST. Raises ApiError, CallError."""
     room = asyncio.Semaphore(AT_ONCE)
 
@@ -96,7 +104,8 @@ async def embeddings(body: Mapping[str, Any], texts: WorkerTexts) -> Json:
             asked = [tasks.create_task(ask(part)) for part in parts_of(body)]
     except BaseExceptionGroup as group:
         raise group.exceptions[0] from None
-    return _told(body, [task.result() for task in asked])
+    written = _written(body, [task.result() for task in asked])
+    return StreamingResponse(written, media_type="application/json")
 
 
 def named_as_written(message: str, start: int) -> str:
@@ -104,19 +113,21 @@ def named_as_written(message: str, start: int) -> str:
     return _PLACE.sub(lambda found: f"input[{int(found[1]) + start}]", message)
 
 
-def _told(body: Mapping[str, Any], answers: Sequence[pb.EmbedResponse]) -> Json:
-    num_tokens = sum(answer.usage.prompt_tokens for answer in answers)
-    vectors = (embedding.values for answer in answers for embedding in answer.embeddings)
+async def _written(body: Mapping[str, Any], answers: Sequence[pb.EmbedResponse]) -> AsyncIterator[str]:
+    """Yield the answer vector by vector: numbers by the million at once would stop every other stream for seconds."""
     is_packed = body.get("encoding_format") == "base64"
-    return {
-        "object": "list",
-        "data": [
-            {"object": "embedding", "index": index, "embedding": _packed(vector) if is_packed else list(vector)}
-            for index, vector in enumerate(vectors)
-        ],
-        "model": body["model"],
-        "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
-    }
+    vectors = (embedding.values for answer in answers for embedding in answer.embeddings)
+    for index, vector in enumerate(vectors):
+        await asyncio.sleep(0)
+        told = {"object": "embedding", "index": index, "embedding": _packed(vector) if is_packed else list(vector)}
+        yield ("," if index else '{"object":"list","data":[') + _json(told)
+    num_tokens = sum(answer.usage.prompt_tokens for answer in answers)
+    usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
+    yield f'],"model":{_json(body["model"])},"usage":{_json(usage)}}}'
+
+
+def _json(told: object) -> str:
+    return json.dumps(told, allow_nan=False, separators=(",", ":"))
 
 
 def _packed(vector: Sequence[float]) -> str:

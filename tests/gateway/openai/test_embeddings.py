@@ -4,6 +4,7 @@ import base64
 import json
 from array import array
 
+import aiohttp
 import grpc
 import openai
 import pytest
@@ -19,6 +20,7 @@ from dormouse_worker.front.app import Front
 from dormouse_worker.front.testing import engine_settings, front_settings, write_model
 from dormouse_worker.testing.fake_engine import Script
 from dormouse_worker.testing.in_process import InProcessEngine
+from tests.gateway.clients.test_keys import write_key
 
 
 @pytest.fixture
@@ -73,8 +75,22 @@ async def test_a_text_that_is_too_long_is_told_by_its_place_in_the_whole_list(em
     ("body", "param"),
     [
         ({"input": []}, "input"),
-        ({"input": ["a"] * 10_000}, "input"),
+        ({"input": ["a"] * 2049}, "input"),
         ({"input": ["a", ""]}, "input[1]"),
+        ({"input": ""}, "input"),
+        ({"input": [[1], []]}, "input[1]"),
+        ({"input": [1, -1]}, "input[1]"),
+        ({"input": [1, 1 << 63]}, "input[1]"),
+        ({"input": [1, 2.5]}, "input[1]"),
+        ({"input": [1, True]}, "input[1]"),
+        ({"input": [1, "a"]}, "input[1]"),
+        ({"input": [1, 260]}, "input[0][1]"),
+        ({"input": [[1], [260]]}, "input[1][0]"),
+        ({"input": {"text": "a"}}, "input"),
+        ({"input": None}, "input"),
+        ({"input": "a" * 1_000_000}, "input[0]"),
+        ({"input": "a", "dimensions": -1}, "dimensions"),
+        ({"input": "a", "dimensions": 1 << 63}, "dimensions"),
         ({"input": "a", "dimensions": 0}, "dimensions"),
         ({"input": "a", "dimensions": 5}, "dimensions"),
         ({"input": "a", "encoding_format": "int8"}, "encoding_format"),
@@ -86,6 +102,38 @@ async def test_what_is_wrong_is_refused_by_its_name(embedder, body, param):
     with pytest.raises(openai.BadRequestError) as caught:
         await embedder.embeddings.create(model="tiny", **body)
     assert caught.value.param == param
+
+
+async def test_an_empty_text_is_told_the_least_that_it_may_have(embedder):
+    with pytest.raises(openai.BadRequestError, match=r"input\[1\] is 0 characters; allowed: at least 1$"):
+        await embedder.embeddings.create(model="tiny", input=["a", ""])
+
+
+async def test_half_a_character_is_refused_by_its_place(house, embedder):
+    body = b'{"model": "tiny", "input": ["a", "\\ud800"]}'
+    address, headers = f"http://127.0.0.1:{house.ports.openai}/v1/embeddings", {"content-type": "application/json"}
+    async with aiohttp.ClientSession() as session, session.post(address, data=body, headers=headers) as answer:
+        assert (answer.status, (await answer.json())["error"]["param"]) == (400, "input[1]")
+    assert (await embedder.embeddings.create(model="tiny", input="   ")).data[0].embedding[0] == 3, "spaces are text"
+
+
+async def test_an_answer_is_written_vector_by_vector(embedder):
+    """Rendered at once, millions of numbers would stop every other stream for seconds."""
+    raw = await embedder.embeddings.with_raw_response.create(model="tiny", input=["a"] * 40)
+    assert raw.headers["transfer-encoding"] == "chunked"
+
+
+async def test_a_list_counts_for_a_keys_rate_as_many_requests_as_workers_get(make_house, open_client, tmp_path):
+    write_key(tmp_path, "a", requests_per_minute=4, max_concurrent=1)
+    worker = FakeWorker(name="one")
+    await worker.start()
+    async with make_house(api_keys_dir=tmp_path) as house:
+        await house.add("tiny", [worker])
+        client = open_client(house, "a-secret")
+        assert len((await client.embeddings.create(model="tiny", input=["a"] * (3 * MAX_PART_INPUTS + 1))).data) == 49
+        with pytest.raises(openai.RateLimitError, match="4 requests per minute"):
+            await client.embeddings.create(model="tiny", input="a")
+    await worker.stop()
 
 
 async def test_each_door_names_the_other_for_a_model_of_another_task(embedder):
