@@ -10,6 +10,7 @@ import struct
 import pytest
 
 from dormouse_worker.common.errors import AdapterInvalid, AdapterNotFound, PickleRefused
+from dormouse_worker.files.adapter_config import parse_config
 from dormouse_worker.files.adapter_files import CONFIG_FILE, WEIGHTS_FILE, Shape, check_adapter_files
 from dormouse_worker.files.safetensors_files import read_raw_header
 
@@ -125,6 +126,8 @@ def test_weights_that_are_cut_off_before_they_are_read_are_refused(tmp_path):
         ({"rank_pattern": [4]}, "rank_pattern is a list"),
         ({"lora_alpha": float("nan")}, "lora_alpha is nan"),
         ({"lora_alpha": 1e39}, "at most 1048576"),
+        ({"lora_alpha": float("inf")}, "lora_alpha is inf"),
+        ({"rank_pattern": dict.fromkeys(map(str, range(2049)), 2)}, "rank_pattern has 2049 entries; at most 2048"),
         ({"use_rslora": "yes"}, "use_rslora is 'yes'"),
         ({"use_dora": True}, "use_dora is True"),
         ({"bias": "all"}, "bias is 'all'"),
@@ -136,7 +139,7 @@ def test_weights_that_are_cut_off_before_they_are_read_are_refused(tmp_path):
         ({"target_modules": ["q_proj", "up_proj"]}, "target_modules has 'up_proj', which is no linear layer"),
         ({"target_modules": ["q_proj", "v_proj"]}, "v_proj is among target_modules and has no weights"),
     ],
-    ids=str,
+    ids=lambda each: str(each)[:60],
 )
 def test_what_is_not_computed_is_refused_by_name(tmp_path, fields, words):
     assert words in refusal(write(tmp_path, fields))
@@ -161,6 +164,26 @@ def test_what_is_not_computed_is_refused_by_name(tmp_path, fields, words):
 )
 def test_weights_that_do_not_fit_the_base_are_refused_by_name(tmp_path, tensors, words):
     assert words in refusal(write(tmp_path, tensors=tensors))
+
+
+def test_what_is_refused_at_length_is_told_in_short(tmp_path):
+    names = [f"module_{number}" for number in range(10_000)]
+    told = refusal(write(tmp_path, {"modules_to_save": names}))
+    assert len(told) < 1100
+    assert "modules_to_save is ['module_0'" in told
+    assert told.endswith("whole modules are not replaced; merge them into the base model")
+    assert "target_modules has 'module_0'" in refusal(write(tmp_path, {"target_modules": names}))
+
+
+def test_a_target_is_looked_up_once_however_often_it_is_named():
+    assert parse_config({**FIELDS, "target_modules": ["q_proj"] * 10_000}, 8).target_modules == ("q_proj",)
+
+
+def test_empty_files_are_refused(tmp_path):
+    (write(tmp_path) / WEIGHTS_FILE).write_bytes(b"")
+    assert "truncated: 0 bytes" in refusal(tmp_path)
+    (tmp_path / CONFIG_FILE).write_bytes(b"")
+    assert "not readable as JSON" in refusal(tmp_path)
 
 
 def test_a_pattern_of_targets_is_what_the_weights_say(tmp_path):

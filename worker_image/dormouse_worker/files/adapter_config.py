@@ -13,6 +13,7 @@ from dormouse_worker.common.errors import AdapterInvalid
 T = TypeVar("T")
 
 MAX_ALPHA = 1 << 20
+MAX_PATTERNS = 2048  # each is compared with every module
 _PLAIN_KEY = re.compile(r"[\w.-]+")
 # Fields that change what is computed: those that are set to anything but these are refused by name.
 _NOTHING: tuple[Any, ...] = (None, False, [], {}, "", "none", 0)
@@ -104,7 +105,7 @@ def _targets(targets: Any) -> tuple[str, ...]:
         return ()
     if not isinstance(targets, list) or not targets or not all(isinstance(name, str) and name for name in targets):
         raise AdapterInvalid(f"target_modules is {targets!r}; names of modules are needed")
-    return tuple(targets)
+    return tuple(dict.fromkeys(targets))
 
 
 def _rank(name: str, rank: Any) -> int:
@@ -128,6 +129,8 @@ def _flag(name: str, value: Any) -> bool:
 def _by_module(name: str, patterns: Any, parse: Callable[[str, Any], T]) -> dict[str, T]:
     if patterns is not None and not isinstance(patterns, dict):
         raise AdapterInvalid(f"{name} is a {type(patterns).__name__}; an object is needed")
+    if patterns and len(patterns) > MAX_PATTERNS:
+        raise AdapterInvalid(f"{name} has {len(patterns)} entries; at most {MAX_PATTERNS} are read")
     for key in patterns or {}:
         if not _PLAIN_KEY.fullmatch(key):
             raise AdapterInvalid(f"{name} has {key!r}; the end of a module's name is needed, not a pattern")

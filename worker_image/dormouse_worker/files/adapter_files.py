@@ -22,6 +22,7 @@ from dormouse_worker.files.safetensors_files import StoredTensor, read_safetenso
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 PICKLES = ("adapter_model.bin", "adapter_model.pt", "adapter_model.pth", "pytorch_model.bin")
 MAX_CONFIG_BYTES = 1 << 20
+MAX_MESSAGE = 1000  # characters
 DTYPES = ("F32", "BF16", "F16")
 _PREFIX = "base_model.model."
 _ENDS = {".lora_A.weight": "A", ".lora_B.weight": "B"}
@@ -97,9 +98,9 @@ def check_adapter_files(path: Path, base: Mapping[str, Shape], *, max_rank: int)
         pairs = _pairs(weights.tensors, config, base)
         _check_targets(config, pairs, base)
     except AdapterInvalid as error:
-        raise AdapterInvalid(f"{path}: {error}") from error
+        raise AdapterInvalid(_clipped(f"{path}: {error}")) from error
     except ModelInvalid as error:  # names the file
-        raise AdapterInvalid(str(error)) from error
+        raise AdapterInvalid(_clipped(str(error))) from error
     return AdapterFiles(path, config.max_rank, pairs, raw, weights.raw_header)
 
 
@@ -109,6 +110,13 @@ def _read_next(stream: BufferedReader, tensor: StoredTensor) -> bytearray:
     if stream.readinto(raw) != len(raw):
         raise AdapterInvalid(f"{tensor.file}: it was cut off while it was read; copy the adapter again")
     return raw
+
+
+def _clipped(message: str) -> str:
+    """Return a message that fits a status on the wire, whatever stands in the files."""
+    return (
+        message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE // 2]} ... {message[-MAX_MESSAGE // 2 :]}"
+    )
 
 
 def _inside(path: Path, name: str) -> Path:

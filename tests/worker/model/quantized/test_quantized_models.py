@@ -143,7 +143,9 @@ def test_several_ranks_are_refused(load_from, tiny_model, tensor, pipeline):
 
 
 def test_adapters_are_refused(load_from, tiny_model):
-    with pytest.raises(InvalidSettings, match="so far nothing is quantized beside enable_lora"):
+    with pytest.raises(
+        InvalidSettings, match="quantization is int8, and so far nothing is quantized beside enable_lora"
+    ):
         load_from(tiny_model("llama"), enable_lora=True)
 
 
