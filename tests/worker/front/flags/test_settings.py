@@ -193,6 +193,29 @@ def test_a_bad_value_ends_the_program_and_names_flag_and_value(capsys, flag, val
     assert value in error
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--lora-modules", "sql=/a"], "--lora-modules: needs --enable-lora"),
+        (["--enable-lora", "--lora-modules", "sql=/a", "sql=/b"], "'sql' is there more than once"),
+        (["--enable-lora", "--lora-modules", "sql=/a", "--lora-modules", "sql=/a"], "'sql' is there more than once"),
+        (["--enable-lora", "--lora-modules", "base=/a"], "'base' is the base model's name"),
+        (
+            ["--enable-lora", "--served-model-name=m", "--served-model-name=t/m", "--lora-modules", "t/m=/a"],
+            "'t/m' is the base model's",
+        ),
+        (["--enable-lora", "--lora-modules", "=/a"], "'=/a' is no adapter; write NAME=PATH"),
+        (["--enable-lora", "--lora-modules", "/sql=/a"], "'/sql=/a' is no adapter; write NAME=PATH"),
+        (["--enable-lora", "--lora-modules", "sql="], "'sql=' is no adapter; write NAME=PATH"),
+    ],
+    ids=str,
+)
+def test_adapters_that_cannot_be_named_so_are_refused(flags, message, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        parse("--model=/models/base", *flags)
+    assert message in capsys.readouterr().err
+
+
 def test_a_missing_model_is_named(capsys):
     with pytest.raises(SystemExit):
         parse_settings([], {})
