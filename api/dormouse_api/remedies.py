@@ -84,6 +84,7 @@ REMEDIES: Mapping[str, str] = {
     "NoReports": "wait",
     "WaitingForReports": "wait: it ends by itself",
     "BlockSizeDiffers": "use one worker image for all pods; delete the pod that the message names",
+    "CacheDiffers": "the model's files changed: delete the pods that have the old ones",
     "Agreed": NOTHING,
     "WaitingForAgreement": "wait",
     "AllocationRefused": "the message is the worker's",

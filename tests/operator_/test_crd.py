@@ -79,6 +79,11 @@ REFUSED = [
     ({"engine": {"gpuMemoryUtilization": 0}}, ["spec.engine.gpuMemoryUtilization", "0"]),
     ({"engine": {"device": "tpu"}}, ["spec.engine.device", "tpu", "cpu"]),
     ({"engine": {"dtype": "int3"}}, ["spec.engine.dtype", "int3", "bfloat16"]),
+    ({"task": "classify"}, ["spec.task", "classify", "generate", "embed"]),
+    (
+        {"task": "embed", "scaling": {"maxReplicas": 2, "targetKvUsage": 0.5}},
+        ["spec.scaling.targetKvUsage", "spec.task is embed", "targetOutstandingPerReplica"],
+    ),
     ({"engine": {"toolCallParser": "hermse"}}, ["spec.engine.toolCallParser", "hermse", "hermes", "none"]),
     ({"engine": {"seed": -1}}, ["spec.engine.seed", "-1"]),
     ({"engine": {"compileSizes": [0]}}, ["spec.engine.compileSizes[0]", "0", "1"]),
@@ -222,6 +227,7 @@ async def test_the_server_fills_defaults_and_accepts_good_values(served):
     made = await client.create(kind, {**manifest(kind), "spec": {"model": {"uri": "pvc://models/a/b"}}})
     assert made["spec"] == {
         "model": {"uri": "pvc://models/a/b"},
+        "task": "auto",
         "replicas": 1,
         "parallelism": {"tensor": 1, "pipeline": 1, "schedulingDeadlineSeconds": 600},
         "engine": {
@@ -285,6 +291,8 @@ async def test_the_server_fills_defaults_and_accepts_good_values(served):
     assert (ladder.level1_after_s, ladder.level2_after_s, ladder.zero_after_s) == (None, 60, 61)
     assert ladder.prewarm == (Prewarm("45 7 * * MON-FRI", "UTC"),)
     model = {"uri": "hf://org/Tiny-1.5", "revision": "refs/pr/1", "tokenSecretRef": {"name": "hub"}, "size": "16Gi"}
+    embedder = await client.create(kind, manifest(kind, "embedder", task="embed", scaling={"maxReplicas": 2}))
+    assert parse_deployment(embedder).engine.task == "embed"
     loaded = await client.create(kind, manifest(kind, "loaded", model=model, cache={"size": "40Gi"}))
     assert loaded["spec"]["model"]["tokenSecretRef"] == {"name": "hub", "key": "token"}
     member = await client.create(kind, manifest(kind, "member", engine=CUDA, gpu={"pool": POOL}))

@@ -21,7 +21,8 @@ from dormouse_worker.front.flags.settings import parse_settings
 
 CRD = yaml.safe_load((Path(__file__).parents[2] / "crds" / "inferencedeployments.yaml").read_text())
 SPEC = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
-ELSEWHERE = {  # what of a worker's settings is no word of spec.engine
+ELSEWHERE = {  # what of a worker's settings is no word of spec.engine; "" = of the spec itself
+    "task": ("", "task"),
     "keep_host_copy": ("lifecycle", "keepHostCopy"),
     "keep_prefix_cache": ("lifecycle", "keepPrefixCache"),
     "tensor_parallel_size": ("parallelism", "tensor"),
@@ -30,11 +31,11 @@ ELSEWHERE = {  # what of a worker's settings is no word of spec.engine
 OF_THE_PROGRAM = {  # what no user of the resource says
     *("model", "model_impl", "memory_limit_bytes", "tokenizer_cache", "profile_cache", "threads"),
     *("attention_backend", "worker_cls", "worker_extension_cls"),
-    "task",
     *("device_memory_budget_bytes", "expected_device"),  # a grant's words
     *("enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras"),
 }
 OTHER = {  # a value that is not the default
+    "task": "embed",
     "device": "cpu",
     "dtype": "bfloat16",
     "max_model_len": 512,
@@ -71,17 +72,19 @@ def word_of(name):
 
 def schema_of(name):
     part, word = word_of(name)
-    return SPEC[part]["properties"][word]
+    return (SPEC[part]["properties"] if part else SPEC)[word]
 
 
 def settings_of(**words):
     """Return what a worker reads from the arguments of its pod."""
-    parts = {"engine": {}, "lifecycle": {}, "parallelism": {}}
+    parts = {"": {}, "engine": {}, "lifecycle": {}, "parallelism": {}}
     for name, value in words.items():
         part, word = word_of(name)
         parts[part][word] = value
-    metadata = {"namespace": "team", "name": "tiny", "uid": "u1"}
-    deployment = parse_deployment({"metadata": metadata, "spec": {"model": {"uri": "pvc://models/tiny"}, **parts}})
+    metadata, alone = {"namespace": "team", "name": "tiny", "uid": "u1"}, parts.pop("")
+    deployment = parse_deployment(
+        {"metadata": metadata, "spec": {"model": {"uri": "pvc://models/tiny"}, **alone, **parts}}
+    )
     place = ["--master-addr=leader", "--master-port=29500"]  # of a group, where there is one
     return parse_settings([*worker_arguments(deployment), *place], {})[1]
 

@@ -561,7 +561,7 @@ class InitializeCacheRequest(_message.Message):
     epoch: _builtins.int
     """of the operator that asks"""
     num_gpu_blocks: _builtins.int
-    """agreed; above 0 and at most what was reported"""
+    """agreed; above 0 and at most what was reported; 0 where the model keeps no cache"""
     num_cpu_blocks: _builtins.int
     """agreed; at most what was reported"""
     def __init__(

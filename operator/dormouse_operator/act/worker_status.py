@@ -92,4 +92,10 @@ def _parse_report(report: pb.MemoryReport) -> Report:
         max_model_len=report.max_model_len,
         device=report.device,
         limited_by=report.limited_by,
+        has_cache=_has_cache(report),
     )
+
+
+def _has_cache(report: pb.MemoryReport) -> bool:
+    """Return False where it was measured and blocks have no bytes: no memory would bring one, and none is needed."""
+    return bool(report.num_gpu_blocks or report.block_bytes or not report.total_bytes)

@@ -4,7 +4,8 @@
     then:    lowered at once by a smaller report; raised only if every replica could follow and it is worth a tenth
 
 A replica of several ranks reports as one (`ranks`). A report counts when the worker has not failed, its numbers are
-possible, and its blocks have the size of the others'. (That it is of this pod and of these settings is checked where
+possible, and its blocks have the size of the others'. Where the models keep no cache, all report 0 blocks and agree on
+them; 0 blocks of a model that keeps one do not count. (That it is of this pod and of these settings is checked where
 workers are asked.) Raising interrupts workers that serve, one after the other, so it must be worth it. At the first
 start everybody who has a node is waited for, but only so long: a replica without a node, or a late one, joins later.
 """
@@ -15,22 +16,36 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from dormouse_operator.decide import ranks
 from dormouse_operator.decide.situation import Situation
-from dormouse_operator.model import Pod, Report, Worker, WorkerState
+from dormouse_operator.model import AWAKE, Pod, Report, Worker, WorkerState
 
 BLOCKS_AGREED = "BlocksAgreed"
 WAITING_FOR_REPORTS = "WaitingForReports"
 _SILENT = {WorkerState.FAILED, WorkerState.STANDBY}  # report nothing for now
+_PAST_START = AWAKE | {WorkerState.ASLEEP, WorkerState.WAKING}  # the agreement was carried out
 WORTH_RAISING = 1.1  # a larger count is taken from this multiple of the present one on
+
+
+class Kind(NamedTuple):
+    """What the reports that count have alike."""
+
+    block_size: int
+    has_cache: bool
+
+
+def kind_of(report: Report) -> Kind:
+    """Return the kind of a report."""
+    return Kind(report.block_size, report.has_cache)
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
     """What every replica must hold, and why."""
 
-    num_gpu_blocks: int
+    num_gpu_blocks: int  # 0 = the model keeps no cache
     num_cpu_blocks: int
     block_size: int
     reported: tuple[int, ...]  # by replica
@@ -40,6 +55,8 @@ class Agreement:
 
     def __str__(self) -> str:
         """Return the sentence that users read."""
+        if not self.num_gpu_blocks:
+            return "0, as the model keeps no cache"
         least = min(self.reported)
         if self.num_gpu_blocks < least:
             return f"{self.num_gpu_blocks}, as allocated already; reported are {list(self.reported)}"
@@ -57,9 +74,9 @@ class Blocks:
     agreement: Agreement | None  # None while there is nothing to agree on, or somebody is still waited for
 
     @property
-    def block_size(self) -> int | None:
-        """Return the tokens per block that counts, None while no report does."""
-        return self.reports[0][1].block_size if self.reports else None
+    def kind(self) -> Kind | None:
+        """Return the kind that counts, None while no report does."""
+        return kind_of(self.reports[0][1]) if self.reports else None
 
     def counts(self, pod: Pod) -> bool:
         """Return whether the pod's report is one of those that count."""
@@ -72,24 +89,25 @@ def possible_report(situation: Situation, pod: Pod) -> Report | None:
     report = ranks.whole(worker) if worker and worker.state is not WorkerState.FAILED else None
     if worker is None or report is None:
         return None
-    return None if ranks.flaw_of(situation.group(pod), worker) or report.num_gpu_blocks == 0 else report
+    lacks_memory = report.has_cache and report.num_gpu_blocks == 0
+    return None if lacks_memory or ranks.flaw_of(situation.group(pod), worker) else report
 
 
 def blocks_of(situation: Situation) -> Blocks:
     """Return what the replicas of the situation's revision report and agree on."""
     known = [(pod, report) for pod in situation.replicas if (report := possible_report(situation, pod))]
-    size = _block_size(situation, known)
-    counting = tuple((pod, report) for pod, report in known if report.block_size == size)
+    kind = _kind(situation, known)
+    counting = tuple((pod, report) for pod, report in known if kind_of(report) == kind)
     missing = _missing(situation)
     must_wait = bool(missing) and _must_wait(situation)
     return Blocks(counting, missing, None if must_wait or not counting else _agree(situation, counting))
 
 
-def _block_size(situation: Situation, known: Sequence[tuple[Pod, Report]]) -> int | None:
-    """Return the tokens per block that counts: of those that hold a cache, else of most; the lowest index decides."""
-    holding = [report.block_size for pod, report in known if situation.allocated_gpu_blocks(pod)]
-    sizes = Counter(holding or [report.block_size for _, report in known])
-    return max(sizes, key=lambda size: sizes[size], default=None)
+def _kind(situation: Situation, known: Sequence[tuple[Pod, Report]]) -> Kind | None:
+    """Return the kind that counts: of those that are past their start, else of most; the lowest index decides."""
+    holding = [kind_of(report) for pod, report in known if _is_past_start(situation, pod)]
+    kinds = Counter(holding or [kind_of(report) for _, report in known])
+    return max(kinds, key=lambda kind: kinds[kind], default=None)
 
 
 def _missing(situation: Situation) -> tuple[Pod, ...]:
@@ -143,10 +161,19 @@ def _present(situation: Situation) -> int | None:
 
 def _must_wait(situation: Situation) -> bool:
     """Return whether the first agreement still has to hold a report that is missing."""
-    if any(_allocated(situation)):
+    if any(_is_past_start(situation, pod) for pod in situation.replicas):
         return False
     ends = waiting_ends(situation)
     return ends is None or situation.now < ends
+
+
+def _is_past_start(situation: Situation, pod: Pod) -> bool:
+    """Return whether the pod holds a cache, or would again after a wake, or has come as far without one."""
+    worker = situation.worker(pod)
+    report = ranks.whole(worker) if worker else None
+    if worker is None or report is None or report.has_cache:
+        return situation.allocated_gpu_blocks(pod) > 0
+    return worker.state in _PAST_START
 
 
 def _allocated(situation: Situation) -> Iterator[int]:

@@ -28,12 +28,16 @@ def reports_of(worker: Worker) -> tuple[Report, ...]:
 
 
 def whole(worker: Worker) -> Report | None:
-    """Return what holds for the replica: the report of the rank with the fewest blocks; None while there is none."""
+    """Return what holds for the replica: the report of the rank with the fewest blocks; None while there is none.
+
+    It keeps a cache if one of its ranks does.
+    """
     reports = reports_of(worker)
     if len(reports) < 2:
         return reports[0] if reports else None
     least = min(reports, key=lambda report: (report.num_gpu_blocks, report.rank))
-    return replace(least, num_cpu_blocks=min(report.num_cpu_blocks for report in reports))
+    has_cache = any(report.has_cache for report in reports)
+    return replace(least, num_cpu_blocks=min(report.num_cpu_blocks for report in reports), has_cache=has_cache)
 
 
 def flaw_of(group: Group, worker: Worker) -> Flaw | None:

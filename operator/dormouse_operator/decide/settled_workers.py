@@ -16,7 +16,7 @@ def worker_at_rest(deployment: Deployment, pod: Pod) -> Worker | None:
     rank, cache = recorded.rank_of(pod.name), recorded.kv_cache
     if deployment.lifecycle.desired_state not in {"Auto", "Active"} or not (pod.is_ready and pod.gate_open):
         return None
-    if rank is None or cache is None or not 0 < rank.allocated_gpu_blocks == cache.num_gpu_blocks:
+    if rank is None or cache is None or not cache.is_agreed or rank.allocated_gpu_blocks != cache.num_gpu_blocks:
         return None
     reports = _reports_of(cache, pod)
     if len(reports) != pod.num_ranks:
@@ -44,6 +44,7 @@ def _reports_of(cache: KvCache, leader: Pod) -> tuple[Report, ...]:
             block_size=cache.block_size,
             device=rank.gpu_uuid or "cpu",
             limited_by=rank.limited_by,
+            has_cache=cache.num_gpu_blocks > 0,
         )
         for rank in cache.ranks
         if rank.pod in names

@@ -197,7 +197,7 @@ def _kv_cache(situation: Situation, blocks: Blocks) -> dict[str, Any] | None:
         return None
     ranks = [_write_rank(rank) for rank in ranks_of(situation, blocks)]
     if agreement is None:
-        return {"blockSize": blocks.block_size, "ranks": ranks}
+        return {"blockSize": blocks.reports[0][1].block_size, "ranks": ranks}
     return {
         "blockSize": agreement.block_size,
         "numGpuBlocks": agreement.num_gpu_blocks,

@@ -181,6 +181,7 @@ def worker_arguments(deployment: Deployment) -> list[str]:
         "--model": deployment.model.path,
         "--served-model-name": deployment.model.served_name,
         "--device": engine.device,
+        "--task": _unless_auto(engine.task),
         "--dtype": engine.dtype,
         "--tensor-parallel-size": _unless_one(deployment.parallelism.tensor),
         "--pipeline-parallel-size": _unless_one(deployment.parallelism.pipeline),

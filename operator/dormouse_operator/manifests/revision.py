@@ -22,7 +22,8 @@ from dormouse_operator.model import Deployment, Engine, Placement, Pod
 
 _DIGEST_CHARS = 8
 _LATER_FIELDS = {  # unknown to an earlier release
-    *("prefault_kv_cache", "compile_sizes", "async_scheduling", "tool_call_parser", "reasoning_parser", "quantization")
+    *("prefault_kv_cache", "compile_sizes", "async_scheduling", "tool_call_parser", "reasoning_parser", "quantization"),
+    "task",
 }
 _DEFAULTS = {field.name: field.default for field in fields(Engine)}
 

@@ -60,8 +60,13 @@ class KvCache:
     block_size: int
     num_gpu_blocks: int
     num_cpu_blocks: int
-    limiting_rank: str
+    limiting_rank: str  # "" while nothing is agreed
     ranks: tuple[Rank, ...]
+
+    @property
+    def is_agreed(self) -> bool:
+        """Return whether a count is agreed; 0 is one, of models that keep no cache."""
+        return self.num_gpu_blocks > 0 or bool(self.limiting_rank)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

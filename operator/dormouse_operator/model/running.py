@@ -116,6 +116,7 @@ class Report:
     max_model_len: int = 0
     device: str = ""
     limited_by: str = ""
+    has_cache: bool = True  # False: its model keeps none, and 0 blocks are what it needs
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,7 @@ class Engine:
     keep_host_copy: bool = True
     keep_prefix_cache: bool = False
     seed: int = 0
+    task: str = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

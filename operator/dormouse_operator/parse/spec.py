@@ -46,7 +46,7 @@ def parse_deployment(raw: Raw) -> Deployment:
         model=_parse_model(spec, key.name),
         image=spec.get("image"),
         replicas=0 if lifecycle.desired_state == "Zero" else spec.get("replicas", 1),
-        engine=_parse_engine(spec.get("engine") or {}, spec.get("lifecycle") or {}),
+        engine=_parse_engine(spec),
         lifecycle=lifecycle,
         resources=spec.get("resources") or {},
         rollout=_parse_rollout(spec.get("rollout") or {}),
@@ -200,9 +200,11 @@ def _parse_share(name: str, value: int | str) -> int | str:
     return f"{int(digits)}%" if text.endswith("%") else int(digits)
 
 
-def _parse_engine(engine: Raw, lifecycle: Raw) -> Engine:
-    """Return how the worker is started. What it keeps asleep is a word of the lifecycle and a flag of the worker."""
-    said = {**engine, **{word: lifecycle[word] for word in _KEPT_ASLEEP if word in lifecycle}}
+def _parse_engine(spec: Raw) -> Engine:
+    """Return how the worker is started. Task and what is kept asleep stand elsewhere in the spec."""
+    lifecycle = spec.get("lifecycle") or {}
+    kept = {word: lifecycle[word] for word in _KEPT_ASLEEP if word in lifecycle}
+    said = {**(spec.get("engine") or {}), **kept, "task": spec.get("task")}
     values = {name: said[word] for name, word in _ENGINE_WORDS.items() if said.get(word) is not None}
     for name in values.keys() & {"kv_cache_memory_bytes", "swap_space_bytes"}:
         values[name] = parse_bytes(f"spec.engine.{_ENGINE_WORDS[name]}", values[name])

@@ -157,6 +157,8 @@ def _to_report(report: Report) -> pb.MemoryReport:
         num_gpu_blocks=report.num_gpu_blocks,
         num_cpu_blocks=report.num_cpu_blocks,
         block_size=report.block_size,
+        block_bytes=int(report.has_cache),
+        total_bytes=report.total_bytes or int(not report.has_cache),
         device=report.device,
     )
 

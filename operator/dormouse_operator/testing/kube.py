@@ -21,7 +21,7 @@ from dormouse_kube.testing import FakeKube
 from dormouse_operator.model import WorkerState
 from dormouse_operator.parse import CONTAINER, format_time, slot_of
 from dormouse_operator.testing.pooled import PooledWorker, SharedDevice
-from dormouse_operator.testing.workers import FakeWorker, FakeWorkers
+from dormouse_operator.testing.workers import FakeWorker, FakeWorkers, keeps_cache
 
 _PROBED_WELL = {WorkerState.READY, WorkerState.ASLEEP, WorkerState.WAKING}  # asleep, the gate says that it is not ready
 
@@ -144,6 +144,7 @@ class FakeNode:
         digest = next(item["value"] for item in _environment(pod) if item["name"] == "DORMOUSE_SETTINGS_DIGEST")
         blocks = self.blocks.get(labels["inference.dormouse.dev/replica"], 2000)
         known = {"num_gpu_blocks": blocks, "first_digest": digest, "num_ranks": int(labels.get(LABEL_RANKS, "1"))}
+        known["has_cache"] = keeps_cache(pod["spec"]["containers"][0]["args"])
         uid, slot = pod["metadata"]["uid"], slot_of(pod)
         if slot:
             device = self.devices.setdefault(slot, SharedDevice())

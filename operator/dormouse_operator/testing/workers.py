@@ -16,6 +16,11 @@ _UNMEASURED = {WorkerState.STARTING, WorkerState.LOADING, WorkerState.FAILED, Wo
 RISING = {WorkerState.STARTING, WorkerState.LOADING, WorkerState.PROFILED, WorkerState.INITIALIZING}
 
 
+def keeps_cache(arguments: Sequence[str]) -> bool:
+    """Return whether the model of a worker with these arguments keeps a cache."""
+    return "--task=embed" not in arguments
+
+
 @dataclass(slots=True)
 class FakeWorker:
     """One worker: obeys the state machine of the wire contract, remembers commands, fails on order."""
@@ -23,6 +28,7 @@ class FakeWorker:
     pod_uid: str
     settings_digest: str
     num_gpu_blocks: int = 2000  # what its profile will report
+    has_cache: bool = True  # False: its model keeps none, and it reports 0 blocks
     state: WorkerState = WorkerState.LOADING
     first_digest: str = ""  # that of the container's arguments, if a restart goes back to it
     epoch: int = 0
@@ -110,7 +116,8 @@ class FakeWorker:
         )
 
     def _reports(self) -> tuple[Report, ...]:
-        counts = {rank: self.rank_blocks.get(rank, self.num_gpu_blocks) for rank in range(self.num_ranks)}
+        usual = self.num_gpu_blocks if self.has_cache else 0
+        counts = {rank: self.rank_blocks.get(rank, usual) for rank in range(self.num_ranks)}
         return tuple(
             Report(
                 rank=rank,
@@ -119,6 +126,7 @@ class FakeWorker:
                 block_size=16,
                 total_bytes=self.total_bytes,
                 device="cpu",
+                has_cache=self.has_cache,
             )
             for rank, count in counts.items()
             if count is not None
@@ -130,8 +138,9 @@ class FakeWorker:
         if self.state is WorkerState.READY and self.allocated == count:
             return
         self._require(WorkerState.PROFILED, WorkerState.READY, WorkerState.DRAINING)
-        if not 0 < count <= min(report.num_gpu_blocks for report in self._reports()):
-            raise WorkerRefused(f"INVALID_ARGUMENT: num_gpu_blocks is {count}; reported are {self.num_gpu_blocks}")
+        most = min(report.num_gpu_blocks for report in self._reports())
+        if not int(self.has_cache) <= count <= most:
+            raise WorkerRefused(f"INVALID_ARGUMENT: num_gpu_blocks is {count}; reported are {most}")
         self._require_idle()
         self.state, self.allocated = WorkerState.READY, count
 
@@ -222,6 +231,7 @@ class FakeWorker:
             raise WorkerRefused(f"FAILED_PRECONDITION: {self.swap_failure}; the old engine serves again")
         self.state, self.settings_digest, self.arguments = WorkerState.PROFILED, digest, tuple(arguments)
         self.allocated = self.kept = 0
+        self.has_cache = keeps_cache(arguments)
 
     def _begin(self, command: str, epoch: int) -> None:
         self.commands.append(command)

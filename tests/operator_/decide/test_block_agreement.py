@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dormouse_operator.decide import block_agreement, ranks
+from dormouse_operator.decide.conditions import blocks_agreed
 from dormouse_operator.model import Rank, RecordedStatus, WorkerState
 from dormouse_operator.testing.nouns import NOW, a_deployment, a_pod, a_report, a_situation, a_worker, but, recorded
 
@@ -93,8 +94,8 @@ def test_blocks_of_another_size_than_those_that_are_held_do_not_count():
 
 def test_among_newcomers_the_size_of_most_counts_and_the_lowest_index_in_a_tie():
     small, large = a_worker(PROFILED, report=a_report(100, block_size=32)), a_worker(PROFILED, blocks=50)
-    assert block_agreement.blocks_of(a_situation(large, small, small)).block_size == 32
-    assert block_agreement.blocks_of(a_situation(large, small)).block_size == 16
+    assert block_agreement.blocks_of(a_situation(large, small, small)).kind.block_size == 32
+    assert block_agreement.blocks_of(a_situation(large, small)).kind.block_size == 16
 
 
 def test_the_first_agreement_waits_for_who_has_a_node_but_only_so_long():
@@ -174,3 +175,46 @@ def test_the_sentence_names_the_reports_and_who_limits(held, counts, words):
     state = READY if held else PROFILED
     workers = [a_worker(state, report=a_report(count), num_gpu_blocks=held) for count in counts]
     assert str(block_agreement.blocks_of(holding(held, *workers)).agreement) == words
+
+
+NO_CACHE = a_report(0, has_cache=False)
+
+
+def without_cache(state):
+    return a_worker(state, report=NO_CACHE, num_gpu_blocks=0)
+
+
+def test_models_that_keep_no_cache_agree_on_0_blocks():
+    agreement = block_agreement.blocks_of(a_situation(without_cache(PROFILED), without_cache(PROFILED))).agreement
+    assert (agreement.num_gpu_blocks, agreement.reported) == (0, (0, 0))
+    assert str(agreement) == "0, as the model keeps no cache"
+
+
+def test_0_blocks_of_a_model_that_keeps_a_cache_never_count():
+    assert agreed(a_situation(a_worker(PROFILED, blocks=0))) is None
+    mixed = a_situation(a_worker(PROFILED, blocks=0), without_cache(PROFILED))
+    assert not block_agreement.blocks_of(mixed).counts(mixed.pods[0])
+
+
+@pytest.mark.parametrize("state", [READY, WorkerState.DRAINING, WorkerState.ASLEEP, WorkerState.WAKING])
+def test_who_is_past_its_start_without_a_cache_waits_for_no_newcomer_and_decides_the_kind(state):
+    assert agreed(a_situation(without_cache(state), None)) == 0
+    assert agreed(a_situation(without_cache(PROFILED), None)) is None
+    seen = a_situation(a_worker(PROFILED), a_worker(PROFILED), without_cache(state))
+    assert block_agreement.blocks_of(seen).kind == (16, False)
+
+
+@pytest.mark.parametrize(
+    ("workers", "words"),
+    [
+        ((a_worker(READY), without_cache(PROFILED)), "keeps no cache, the others one"),
+        ((without_cache(READY), a_worker(PROFILED)), "keeps a cache, the others none"),
+    ],
+)
+def test_a_replica_of_the_other_kind_does_not_count_and_is_named(workers, words):
+    seen = a_situation(*workers)
+    blocks = block_agreement.blocks_of(seen)
+    assert not blocks.counts(seen.pods[1])
+    condition = blocks_agreed.evaluate(seen, blocks)
+    assert (condition.reason, condition.is_failure) == ("CacheDiffers", True)
+    assert condition.message == f"pod {seen.pods[1].name} has a model that {words}"

@@ -103,14 +103,12 @@ def test_a_rank_without_room_for_a_block_is_named():
     assert condition.message.startswith(f"rank 3 (pod {FOLLOWER.name}) reports 0 blocks")
 
 
-def test_a_model_that_keeps_no_cache_is_refused_by_name_and_not_for_its_memory():
-    """Its blocks have no bytes, so that no memory would bring one."""
-    report = a_report(0, block_bytes=0, total_bytes=1 << 30)
-    worker = a_worker(WorkerState.PROFILED, report=report)
-    found = a_situation(worker)
-    condition = evaluate_all(found, find(found))[memory_profiled.TYPE]
-    assert (condition.reason, condition.is_failure) == ("TaskNotServed", True)
-    assert "has a model that makes vectors and keeps no cache" in condition.message
+def test_a_replica_keeps_a_cache_where_one_of_its_ranks_does():
+    """A rank whose report has no bytes does not make 0 blocks right for the others."""
+    reports = (*reporting(5, 5, 5).rank_reports, a_report(0, rank=3, has_cache=False))
+    odd = seen(replace(reporting(5, 5, 5, 0), rank_reports=reports))
+    assert find(odd).blocks.agreement is None
+    assert evaluate_all(odd, find(odd))[memory_profiled.TYPE].reason == "InsufficientMemory"
 
 
 def test_nothing_is_wrong_with_ranks_that_agree_nor_before_they_report():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dormouse_operator.decide import block_agreement
-from dormouse_operator.decide.block_agreement import Blocks
+from dormouse_operator.decide.block_agreement import Blocks, Kind
 from dormouse_operator.decide.conditions.verdicts import failed, holds, not_yet, nothing_engaged, unknown
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.model import Condition, Pod
@@ -15,11 +15,11 @@ def evaluate(situation: Situation, blocks: Blocks) -> Condition:
     """See the module. The flip to WaitingForReports starts the clock of the wait."""
     if off := nothing_engaged(TYPE, situation):
         return off
-    size = blocks.block_size
-    if size is None:
+    kind = blocks.kind
+    if kind is None:
         return unknown(TYPE, "NoReports", "no worker has reported its blocks")
-    if other := next((pod for pod in situation.engaged if _has_other_blocks(situation, pod, size)), None):
-        return failed(TYPE, "BlockSizeDiffers", _other_words(situation, other, size))
+    if other := next((told for pod in situation.engaged if (told := _other_kind(situation, pod, kind))), None):
+        return other
     late = ", ".join(pod.name for pod in blocks.missing)
     if blocks.agreement is None:
         words = f"{len(blocks.reports)} of {len(situation.engaged)} workers have reported; waiting for {late}"
@@ -30,12 +30,15 @@ def evaluate(situation: Situation, blocks: Blocks) -> Condition:
     return holds(TYPE, "Agreed", f"blocks agreed: {blocks.agreement}{without}")
 
 
-def _has_other_blocks(situation: Situation, pod: Pod, block_size: int) -> bool:
+def _other_kind(situation: Situation, pod: Pod, kind: Kind) -> Condition | None:
+    """Return in what the replica's report is not as the others', None if it is, or does not count anyway."""
     report = block_agreement.possible_report(situation, pod)
-    return report is not None and report.block_size != block_size
-
-
-def _other_words(situation: Situation, pod: Pod, block_size: int) -> str:
-    report = block_agreement.possible_report(situation, pod)
-    size = report.block_size if report else 0
-    return f"pod {pod.name} reports blocks of {size} tokens, the others of {block_size}"
+    if report is None:
+        return None
+    if report.has_cache != kind.has_cache:
+        words = "a cache, the others none" if report.has_cache else "no cache, the others one"
+        return failed(TYPE, "CacheDiffers", f"pod {pod.name} has a model that keeps {words}")
+    if report.block_size != kind.block_size:
+        words = f"reports blocks of {report.block_size} tokens, the others of {kind.block_size}"
+        return failed(TYPE, "BlockSizeDiffers", f"pod {pod.name} {words}")
+    return None

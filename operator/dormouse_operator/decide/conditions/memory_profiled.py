@@ -23,14 +23,13 @@ def evaluate(situation: Situation, blocks: Blocks, model_loaded: Condition) -> C
     if flaw := next((told for pod in situation.engaged if (told := _flawed(situation, pod))), None):
         return flaw
     if empty := next((pod for pod in situation.engaged if _reports_nothing(situation, pod)), None):
-        if _keeps_no_cache(situation, empty):
-            words = "has a model that makes vectors and keeps no cache; workers of such models are run by themselves"
-            return failed(TYPE, "TaskNotServed", f"{_subject(situation, empty)} {words}")
         remedy = "give it more memory, or lower maxNumSeqs or maxNumBatchedTokens"
         return failed(TYPE, "InsufficientMemory", f"{_subject(situation, empty)} reports 0 blocks; {remedy}")
     counting = blocks.reports
     if len(counting) < len(situation.engaged):
         return not_yet(TYPE, "Profiling", f"{len(counting)} of {len(situation.engaged)} workers have reported")
+    if blocks.kind and not blocks.kind.has_cache:
+        return holds(TYPE, "Profiled", "the model keeps no cache, and its largest pass fits")
     counts = [report.num_gpu_blocks for _, report in counting]
     limits = sorted({report.limited_by for _, report in counting if report.limited_by})
     because = f", limited by {', '.join(limits)}" if limits else ""
@@ -47,13 +46,7 @@ def _flawed(situation: Situation, pod: Pod) -> Condition | None:
 def _reports_nothing(situation: Situation, pod: Pod) -> bool:
     worker = situation.worker(pod)
     report = ranks.whole(worker) if worker else None
-    return report is not None and report.num_gpu_blocks == 0
-
-
-def _keeps_no_cache(situation: Situation, pod: Pod) -> bool:
-    """Return whether no memory would bring a block: the report was measured, and its blocks have no bytes."""
-    report = ranks.whole(situation.workers[pod.name])
-    return report is not None and report.total_bytes > 0 and report.block_bytes == 0
+    return report is not None and report.has_cache and report.num_gpu_blocks == 0
 
 
 def _subject(situation: Situation, pod: Pod) -> str:
