@@ -29,19 +29,24 @@ CHOICES = {
     "log-probabilities": {"logprobs": 2},
     "of the prompt": {"prompt_logprobs": 1},
 }
+QUANTIZED = {
+    "8 bits": ("cpu", {"quantization": "int8"}),
+    "8 bits in torch": ("cpu", {"quantization": "int8", "attention_backend": "sdpa"}),
+}
 PARTS = ("q_proj", "k_proj", "v_proj", "o_proj", "down_proj", "embed_tokens", "lm_head")
 
 
 @pytest.fixture
 def rank(request, tiny_model):
     """Return a rank of this way that serves; what is in its weights is the test's to change."""
-    worker, settings = WAYS[request.param]
+    worker, settings = {**WAYS, **QUANTIZED}[request.param]
     rank = SleepingRank(tiny_model, worker, keeps=False, **settings)
     yield rank
     rank.close()
 
 
 each_way = pytest.mark.parametrize("rank", WAYS, indirect=True)
+each_quantized_way = pytest.mark.parametrize("rank", QUANTIZED, indirect=True)
 
 
 def damage(rank, part):
@@ -125,6 +130,28 @@ def test_what_it_computed_is_no_known_prefix(rank):
         embedding = next(t for name, t in rank.module.named_parameters() if "embed_tokens" in name)
         embedding[PROMPTS[0][-1]] = 0.25
     assert rank.ask(PROMPTS[0])[1] == 0
+
+
+@each_quantized_way
+@pytest.mark.parametrize("odd", [NAN, INFINITY])
+@pytest.mark.parametrize("part", ["input_layernorm", "post_attention_layernorm", "model.norm", "q_proj.weight_scale"])
+def test_an_activation_that_rounding_to_8_bits_meets_is_found(rank, part, odd):
+    for name, tensor in rank.module.named_parameters():
+        if part in name:
+            tensor.data[3] = odd
+    check_that_it_ends(rank)
+    assert rank.is_ready
+
+
+@each_quantized_way
+@pytest.mark.parametrize("odd", [NAN, INFINITY])
+def test_a_row_that_is_rounded_to_8_bits_spoils_no_other_of_its_batch(rank, odd):
+    truth = rank.truths[1][0]
+    rank.module.model.embed_tokens.weight.data[PROMPTS[0][-1], 3] = odd
+    outcome = rank.ask_together({"odd": PROMPTS[0], "sound": PROMPTS[1]})
+    assert outcome.failed["odd"].startswith("the model's logits are not finite")
+    assert [token for token, _ in outcome.said["sound"]] == [token for token, _ in truth]
+    assert rank.is_ready
 
 
 @pytest.mark.parametrize("worker", ["cpu", "own memory"])

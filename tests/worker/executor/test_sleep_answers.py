@@ -112,6 +112,18 @@ def test_a_deep_sleep_forgets_what_a_light_one_kept_though_the_weights_slept_so_
     assert rank.check_answer(0) == 0
 
 
+@pytest.mark.parametrize("worker", WORKERS)
+def test_weights_of_8_bits_say_the_same_after_every_level(tiny_model, worker):
+    first, second = (SleepingRank(tiny_model, worker, keeps=False, quantization="int8") for _ in range(2))
+    assert second.truths == first.truths, "level 3 ends the engine: another one begins"
+    for level in (1, 2):
+        first.sleep(level)
+        first.wake()
+        check_answers(first)
+    first.close()
+    second.close()
+
+
 class Sleepers(RuleBasedStateMachine):
     """Orders as they come; whenever the rank is open it answers as if it had never slept."""
 
