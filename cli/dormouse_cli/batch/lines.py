@@ -37,7 +37,7 @@ class Reply:
     @property
     def is_done(self) -> bool:
         """Return whether it is the answer that was asked for."""
-        return 200 <= self.status < 300
+        return _is_success(self.status)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def parse_answered(line: str, known: Container[str]) -> tuple[str, bool]:
     if custom_id not in known:
         raise BadLine(f"custom_id {custom_id[:60]!r} is none of the requests'")
     status = response.get("status_code") if isinstance(response, dict) else None
-    return custom_id, isinstance(status, int) and 200 <= status < 300
+    return custom_id, isinstance(status, int) and _is_success(status)
 
 
 def answer_line(item: Item, reply: Reply | NoReply, line_id: str) -> str:
@@ -101,6 +101,10 @@ def body_of(item: Item, *, model: str | None, priority: int) -> dict[str, Any]:
     if item.url in _WITH_PRIORITY and body.get("priority") is None:
         body["priority"] = priority
     return body
+
+
+def _is_success(status: int) -> bool:
+    return 200 <= status < 300
 
 
 def _object(line: str) -> dict[str, Any]:
