@@ -23,8 +23,8 @@ from dormouse_operator.decide.pools.commands import (
 from dormouse_operator.errors import RequestCameIn, WorkerRefused
 from dormouse_operator.manifests import FIELD_MANAGER, gate_manifest
 from dormouse_operator.model import DeviceGrant, Pod
+from dormouse_operator.model.wanted import STANDBY_LEVEL
 
-STANDBY_LEVEL = 3
 YIELDING = "Yielding"  # reason of the gate of a pod that leaves its slot
 
 

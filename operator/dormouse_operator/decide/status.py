@@ -28,6 +28,7 @@ from dormouse_operator.model import (
     Rung,
     WorkerState,
 )
+from dormouse_operator.model.wanted import STANDBY_LEVEL
 from dormouse_operator.parse import format_time, parse_time
 
 _PATHS: Mapping[int, ActuationPath] = {1: "level1", 2: "level2", 3: "level3"}
@@ -77,7 +78,7 @@ class Wake(NamedTuple):
 def wake_of(situation: Situation) -> Wake:
     """Return the wake that has just been completed. One out of STANDBY is a start, and counts from its order."""
     if situation.deployment.recorded.reason(asleep.TYPE) == asleep.ENGINE_STARTS:
-        return Wake(asleep.STANDBY_LEVEL, started_seconds(situation))
+        return Wake(STANDBY_LEVEL, started_seconds(situation))
     return Wake(woken_from(situation), wake_seconds(situation))
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from dormouse_operator.model.recorded import RecordedStatus
 
 DesiredState = Literal["Auto", "Active", "Asleep", "Zero"]
 SleepLevel = Literal[1, 2, 3]
+STANDBY_LEVEL: Final = 3  # the deepest: no engine process, nothing on the device
 
 
 class Key(NamedTuple):

@@ -9,6 +9,7 @@ from dormouse_operator.decide.membership import rest_of
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.model import AT_REST, WAKEABLE, Condition, Pod, Worker, WorkerState
 from dormouse_operator.model.units import in_gib
+from dormouse_operator.model.wanted import STANDBY_LEVEL
 
 TYPE = "Asleep"
 WAKING = "Waking"
@@ -16,7 +17,6 @@ ENGINE_STARTS = "EngineStarts"
 WAKE_REFUSED = "WakeRefused"
 AWAKE = "Awake"
 GOING_TO_SLEEP = "GoingToSleep"
-STANDBY_LEVEL = 3  # of one that has never slept, too
 _STARTING = (WorkerState.STARTING, WorkerState.LOADING, WorkerState.PROFILED, WorkerState.INITIALIZING)
 
 
@@ -76,6 +76,7 @@ def _sleeps(situation: Situation, pod: Pod) -> bool:
 
 def _level(situation: Situation, pods: list[Pod]) -> int:
     """Return the least deep level of workers that sleep."""
+    # one in STANDBY that has never slept tells no level
     return min(worker.sleep_level or STANDBY_LEVEL for pod in pods if (worker := situation.worker(pod)))
 
 

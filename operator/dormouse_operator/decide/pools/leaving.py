@@ -23,9 +23,9 @@ from dormouse_operator.decide.pools.commands import (
 )
 from dormouse_operator.decide.pools.transitions import foul, go_deeper, let_go
 from dormouse_operator.model.pools import PoolPolicy, Replica, Slot, Tenant, Tenants, TenantState, WayOut
+from dormouse_operator.model.wanted import STANDBY_LEVEL
 
 _SLEEPS = {WayOut.LEVEL1: 1, WayOut.LEVEL2: 2}
-_STANDBY_LEVEL = 3
 _DRAIN_LOOK = timedelta(seconds=0.2)  # how often a worker is looked at that drains: it tells nobody that it has
 _NEXT = {WayOut.LEVEL1: WayOut.LEVEL2, WayOut.LEVEL2: WayOut.STANDBY, WayOut.STANDBY: WayOut.POD}
 
@@ -121,5 +121,5 @@ def _towards_sleep(slot: Slot, tenant: Tenant, policy: PoolPolicy, now: datetime
     if tenant.running_requests and not is_late:
         look = Wait(min(drained_by, now + _DRAIN_LOOK))
         return look if tenant.state is TenantState.DRAINING else Drain(tenant.replica)
-    level = _STANDBY_LEVEL if tenant.is_oversized else _SLEEPS[slot.way_out]
+    level = STANDBY_LEVEL if tenant.is_oversized else _SLEEPS[slot.way_out]
     return Sleep(tenant.replica, level, slot.epoch, tenant.request_counter, must_abort=is_late)

@@ -34,10 +34,10 @@ from dormouse_operator.model.pools import (
     Tenants,
     TenantState,
 )
+from dormouse_operator.model.wanted import STANDBY_LEVEL
 
 _FOLLOW = timedelta(seconds=0.5)  # how often those are looked at who wait: an end of requests is told by nobody
 _MOST_WRITES = 8  # of one slot in one pass: more than any chain of changes has
-_DEEPEST = 3  # the sleep level of STANDBY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ def _with_sleepers(slot: Slot, observed: PoolObserved, tenants: Tenants) -> Slot
         for member, pod in observed.pods_on(slot.name)
         if (worker := observed.answers.get(pod.uid))
     }
-    depth = {TenantState.STANDBY: _DEEPEST}
+    depth = {TenantState.STANDBY: STANDBY_LEVEL}
     sleepers = tuple(
         Sleeper(
             replica=replica,
