@@ -97,9 +97,11 @@ async def test_a_reader_that_stops_is_not_sent_everything_and_holds_nobody_up(li
     stopped = line.call("stopped")
     await until(lambda: line.speaker.given["stopped"] > PAUSE_AT)
     line.speaker.number = 300
-    assert len(await read_all(line.call("other"))) == 300
+    for _ in range(2):  # the first brings the gateway to the pause, and the second is begun behind it
+        assert len(await read_all(line.call("other"))) == 300
     given = line.speaker.given["stopped"]
-    assert given < 100, "each message of the other could have brought one"
+    await read_all(line.call("other"))
+    assert line.speaker.given["stopped"] == given, "each message of the other could have brought one"
     for _ in range(given):
         await stopped.read()
     await until(lambda: line.speaker.given["stopped"] > given)
