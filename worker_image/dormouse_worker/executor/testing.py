@@ -44,7 +44,7 @@ class FakeDeviceWorker(RankWorker):
         self.fake = device or FakeDevice(host=self.host)
 
     def make_device(self) -> FakeDevice:
-        """See `RankWorker`."""
+        """See `DeviceWorker`."""
         return self.fake
 
     def make_token_copier(self) -> TokenCopier:

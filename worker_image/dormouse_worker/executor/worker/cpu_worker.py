@@ -10,5 +10,5 @@ class CpuWorker(RankWorker):
     """A `RankWorker` on the CPU."""
 
     def make_device(self) -> CpuDevice:
-        """See `RankWorker`."""
+        """See `DeviceWorker`."""
         return CpuDevice(self.host)

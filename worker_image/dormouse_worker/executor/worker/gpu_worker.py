@@ -17,13 +17,13 @@ class GpuWorker(RankWorker):
     _nvml: Nvml | None = None
 
     def make_device(self) -> Device:
-        """See `RankWorker`."""
+        """See `DeviceWorker`."""
         device = open_cuda_device(self.host, expected=self.settings.expected_device)
         self._nvml = open_nvml(device.name)
         return device
 
     def nvml_own_bytes(self) -> int | None:
-        """See `RankWorker`. A device that is lost tells nothing here: who watches it ends this process."""
+        """See `DeviceWorker`. A device that is lost tells nothing here: who watches it ends this process."""
         try:
             return None if self._nvml is None else own_bytes(self._nvml, self.host)
         except GpuLost:

@@ -20,7 +20,7 @@ class CpuPoolingWorker(PoolingWorker):
     """A `PoolingWorker` on the CPU."""
 
     def make_device(self) -> CpuDevice:
-        """See `PoolingWorker`."""
+        """See `DeviceWorker`."""
         return CpuDevice(self.host)
 
 
@@ -30,13 +30,13 @@ class GpuPoolingWorker(PoolingWorker):
     _nvml: Nvml | None = None
 
     def make_device(self) -> Device:
-        """See `PoolingWorker`."""
+        """See `DeviceWorker`."""
         device = open_cuda_device(self.host, expected=self.settings.expected_device)
         self._nvml = open_nvml(device.name)
         return device
 
     def nvml_own_bytes(self) -> int | None:
-        """See `PoolingWorker`. A device that is lost tells nothing here: who watches it ends this process."""
+        """See `DeviceWorker`. A device that is lost tells nothing here: who watches it ends this process."""
         try:
             return None if self._nvml is None else own_bytes(self._nvml, self.host)
         except GpuLost:
@@ -49,7 +49,7 @@ class StandInPoolingWorker(PoolingWorker):
     _stand_in: StandInDevice | None = None
 
     def make_device(self) -> StandInDevice:
-        """See `PoolingWorker`."""
+        """See `DeviceWorker`."""
         self._stand_in = open_stand_in(
             self.host,
             index=0,
@@ -59,7 +59,7 @@ class StandInPoolingWorker(PoolingWorker):
         return self._stand_in
 
     def nvml_own_bytes(self) -> int | None:
-        """See `PoolingWorker`. The books know, as NVML does."""
+        """See `DeviceWorker`. The books know, as NVML does."""
         return None if self._stand_in is None else self._stand_in.memory.own_bytes()
 
     def determine_num_available_blocks(self) -> tuple[int, int]:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
-
-import torch
 
 from dormouse_worker.common.errors import Damaged, InvalidArgument
 from dormouse_worker.common.host import Host, freeze_garbage_collector, thaw_garbage_collector
-from dormouse_worker.common.ipc import MemoryReport, ModelInfo, PoolingParams
+from dormouse_worker.common.ipc import ModelInfo, PoolingParams
 from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.engine.executor import SleepReport, WakeReport
 from dormouse_worker.engine.pooling.batch import PooledSequence, PoolingBatch, PoolingOutput
-from dormouse_worker.executor.worker import setup
-from dormouse_worker.executor.worker.base import WorkerBase
+from dormouse_worker.executor.worker.device_worker import DeviceWorker
 from dormouse_worker.executor.worker.sleeper import Sleeper
 from dormouse_worker.model.device.device import Device
-from dormouse_worker.model.memory.meters import Meter, make_meter
 from dormouse_worker.model.memory.without_cache import report_without_cache, require_room
 from dormouse_worker.model.pooling.golden import GoldenVectors, record_golden, verify_golden
 from dormouse_worker.model.pooling.loader import LoadedPooler, load_pooler
@@ -71,48 +66,21 @@ class Slumber:
         self._cycle.cancel()
 
 
-class PoolingWorker(WorkerBase):
+class PoolingWorker(DeviceWorker):
     """Implements `WorkerBase`; a subclass says which device it is."""
 
     def __init__(self, settings: EngineSettings, rank: int, host: Host | None = None) -> None:
-        super().__init__(settings, rank)
-        self.host = host or Host()
-        self._device: Device | None = None
-        self._meter: Meter | None = None
+        super().__init__(settings, rank, host)
         self._model: LoadedPooler | None = None
-        self._report: MemoryReport | None = None
         self._slumber: Slumber | None = None
         self._golden: GoldenVectors | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._model.runner if self._model else 'no model'!r}, {self._slumber!r})"
 
-    @abstractmethod
-    def make_device(self) -> Device:
-        """Return the device; the first thing that may touch it. Raises InvalidSettings if it cannot be used."""
-
-    def nvml_own_bytes(self) -> int | None:
-        """Return what the device's driver counts as this process's; None where it does not tell."""
-        return None
-
-    @property
-    def device(self) -> Device:
-        """Return the device; there is one after `init_device`."""
-        assert self._device is not None, "init_device comes first"
-        return self._device
-
-    @property
-    def meter(self) -> Meter:
-        """Return who measures the memory; there is one after `init_device`."""
-        assert self._meter is not None, "init_device comes first"
-        return self._meter
-
     def init_device(self) -> None:
         """See `WorkerBase`."""
-        torch.set_num_threads(setup.num_threads(self.settings, self.host, Layout()))
-        self._device = self.make_device()
-        self._meter = make_meter(self._device, self.host, self.settings, self.nvml_own_bytes)
-        self._meter.open()
+        self._take_device(Layout()).open()
 
     def load_model(self) -> None:
         """See `WorkerBase`."""
@@ -136,10 +104,6 @@ class PoolingWorker(WorkerBase):
         )
         require_room(self._report, self.settings, is_limit_known=limit.is_known)
         return 0, 0
-
-    def get_memory_report(self) -> MemoryReport | None:
-        """See `WorkerBase`."""
-        return self._report
 
     def layer_windows(self) -> tuple[int | None, ...]:
         """See `WorkerBase`: no layer keeps anything."""
@@ -187,10 +151,6 @@ class PoolingWorker(WorkerBase):
         """See `WorkerBase`."""
         self._verify(Stopwatch())
 
-    def check_health(self) -> None:
-        """See `WorkerBase`. Computes one small sum, which fails if torch does."""
-        setup.check_sum(self.device.torch_device)
-
     def shutdown(self) -> None:
         """See `WorkerBase`."""
         if self._slumber is not None:
@@ -199,8 +159,7 @@ class PoolingWorker(WorkerBase):
             self._model.weights.close()
         self._model = self._slumber = self._golden = None
         thaw_garbage_collector()
-        if self._meter is not None:
-            self._meter.release_unused()
+        self._release_unused()
 
     def _verify(self, watch: Stopwatch) -> None:
         """Record the golden vectors the first time, verify them later. Raises Damaged, or why weights do not arrive."""

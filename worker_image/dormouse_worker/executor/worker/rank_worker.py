@@ -1,8 +1,7 @@
-"""One rank's worker, on whatever device: the device, its memory account and the model; the rest is its `Allocation`."""
+"""One rank's worker, on whatever device: the model, and the way to the other ranks; the rest is its `Allocation`."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from dormouse_worker.common.adapters import AdapterInfo, AdapterList
 from dormouse_worker.common.errors import Damaged
 from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.host import Host, freeze_garbage_collector, thaw_garbage_collector
-from dormouse_worker.common.ipc import MemoryReport, ModelInfo
+from dormouse_worker.common.ipc import ModelInfo
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.engine.executor import SleepReport, WakeReport
@@ -21,21 +20,19 @@ from dormouse_worker.engine.grammars import Grammars, Preparation
 from dormouse_worker.executor.worker import setup
 from dormouse_worker.executor.worker.allocation import Allocation
 from dormouse_worker.executor.worker.barrier import RankBarrier
-from dormouse_worker.executor.worker.base import WorkerBase
 from dormouse_worker.executor.worker.decode_recorder import DecodeRecorder
+from dormouse_worker.executor.worker.device_worker import DeviceWorker
 from dormouse_worker.executor.worker.golden_check import GoldenCheck
 from dormouse_worker.executor.worker.memory_errors import memory_errors
 from dormouse_worker.executor.worker.recording import Recording
 from dormouse_worker.executor.worker.sleeper import Sleeper
 from dormouse_worker.model.attention.interface import AttentionBackend
 from dormouse_worker.model.attention.select import check_setting
-from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.forward.choose import describe_path
 from dormouse_worker.model.graphs import GraphMaker
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.loader import LoadedModel, load
 from dormouse_worker.model.memory.arithmetic import require_fit
-from dormouse_worker.model.memory.meters import Meter, make_meter
 from dormouse_worker.model.memory.profile_run import ProfiledRank, profile_memory
 from dormouse_worker.model.parallel.communicator import Alone, Communicator
 from dormouse_worker.model.promised_tokens import TokenCopier
@@ -44,7 +41,7 @@ from dormouse_worker.model.stopwatch import Stopwatch
 from dormouse_worker.model.weights.sharded import save_sharded_state
 
 
-class RankWorker(WorkerBase):
+class RankWorker(DeviceWorker):
     """Implements `WorkerBase`; a subclass says which device it is and how that one's memory is measured."""
 
     def __init__(
@@ -56,15 +53,11 @@ class RankWorker(WorkerBase):
         communicator: Communicator | None = None,
     ) -> None:
         """`communicator` is the way to the other ranks; None = there are none, or `init_device` connects to them."""
-        super().__init__(settings, rank)
+        super().__init__(settings, rank, host)
         self.layout = setup.make_layout(settings, rank)
         self.communicator = communicator
-        self.host = host or Host()
-        self._device: Device | None = None
-        self._meter: Meter | None = None
         self._backend: AttentionBackend | None = None
         self._model: LoadedModel | None = None
-        self._report: MemoryReport | None = None
         self._allocation: Allocation | None = None
         self._golden: GoldenCheck | None = None
         self._grammars = Grammars(settings.model_path / "tokenizer.json") if self.layout.samples else None
@@ -74,10 +67,6 @@ class RankWorker(WorkerBase):
         model = "loaded" if self._model else "none"
         return f"{type(self).__name__}(rank={self.rank}, model={model}, {self._allocation!r})"
 
-    @abstractmethod
-    def make_device(self) -> Device:
-        """Return the device; the first thing that may touch it. Raises InvalidSettings if it cannot be used."""
-
     def make_graph_maker(self) -> GraphMaker | None:
         """Return who records decode steps; None where nothing can."""
         return None
@@ -86,35 +75,17 @@ class RankWorker(WorkerBase):
         """Return who copies sampled tokens from the device while it goes on; None where nothing can."""
         return None
 
-    def nvml_own_bytes(self) -> int | None:
-        """Return what the device's driver counts as this process's; None where it does not tell."""
-        return None
-
     @property
     def recording(self) -> Recording | None:
         """Return what recording the graphs took; None while there are none."""
         return self._recorder.recording
 
-    @property
-    def device(self) -> Device:
-        """Return the device; there is one after `init_device`."""
-        assert self._device is not None, "init_device comes first"
-        return self._device
-
-    @property
-    def meter(self) -> Meter:
-        """Return who measures the memory; there is one after `init_device`."""
-        assert self._meter is not None, "init_device comes first"
-        return self._meter
-
     def init_device(self) -> None:
         """See `WorkerBase`."""
         check_setting(self.settings.attention_backend)
-        torch.set_num_threads(setup.num_threads(self.settings, self.host, self.layout))
-        self._device = self.make_device()
-        self._meter = make_meter(self._device, self.host, self.settings, self.nvml_own_bytes)
-        self._meter.measure_part("communicators", self._connect)
-        self._meter.open()
+        meter = self._take_device(self.layout)
+        meter.measure_part("communicators", self._connect)
+        meter.open()
 
     def load_model(self) -> None:
         """See `WorkerBase`."""
@@ -140,10 +111,6 @@ class RankWorker(WorkerBase):
         )
         require_fit(self._report, self.settings)
         return self._report.num_gpu_blocks, self._report.num_cpu_blocks
-
-    def get_memory_report(self) -> MemoryReport | None:
-        """See `WorkerBase`."""
-        return self._report
 
     def layer_windows(self) -> tuple[int | None, ...]:
         """See `WorkerBase`."""
@@ -244,10 +211,6 @@ class RankWorker(WorkerBase):
         """See `WorkerBase`."""
         self._check_golden(Stopwatch())
 
-    def check_health(self) -> None:
-        """See `WorkerBase`. Computes one small sum, which fails if torch does."""
-        setup.check_sum(self.device.torch_device)
-
     def shutdown(self) -> None:
         """See `WorkerBase`."""
         if self.communicator is not None:
@@ -259,8 +222,7 @@ class RankWorker(WorkerBase):
         if self._grammars is not None:
             self._grammars.close()
         thaw_garbage_collector()
-        if self._meter is not None:
-            self._meter.release_unused()
+        self._release_unused()
 
     def _connect(self) -> None:
         """Connect to the other ranks, unless that is done; what it takes of the device's memory stays taken."""

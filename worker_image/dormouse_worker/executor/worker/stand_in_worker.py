@@ -19,7 +19,7 @@ class StandInWorker(RankWorker):
     _stand_in: StandInDevice | None = None
 
     def make_device(self) -> StandInDevice:
-        """See `RankWorker`."""
+        """See `DeviceWorker`."""
         self._stand_in = open_stand_in(
             self.host,
             index=self.layout.tensor_rank,
@@ -29,7 +29,7 @@ class StandInWorker(RankWorker):
         return self._stand_in
 
     def nvml_own_bytes(self) -> int | None:
-        """See `RankWorker`. The books know, as NVML does."""
+        """See `DeviceWorker`. The books know, as NVML does."""
         return None if self._stand_in is None else self._stand_in.memory.own_bytes()
 
     def determine_num_available_blocks(self) -> tuple[int, int]:

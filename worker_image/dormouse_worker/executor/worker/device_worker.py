@@ -1,0 +1,67 @@
+"""What every worker on a device owns: the device, the account of its memory, and what the last profile measured."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.ipc import MemoryReport
+from dormouse_worker.common.layout import Layout
+from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.executor.worker import setup
+from dormouse_worker.executor.worker.base import WorkerBase
+from dormouse_worker.model.device.device import Device
+from dormouse_worker.model.memory.meters import Meter, make_meter
+
+
+class DeviceWorker(WorkerBase):
+    """Implements of `WorkerBase` what has to do with the device; a subclass says what is computed on it."""
+
+    def __init__(self, settings: EngineSettings, rank: int, host: Host | None = None) -> None:
+        super().__init__(settings, rank)
+        self.host = host or Host()
+        self._device: Device | None = None
+        self._meter: Meter | None = None
+        self._report: MemoryReport | None = None
+
+    @abstractmethod
+    def make_device(self) -> Device:
+        """Return the device; the first thing that may touch it. Raises InvalidSettings if it cannot be used."""
+
+    def nvml_own_bytes(self) -> int | None:
+        """Return what the device's driver counts as this process's; None where it does not tell."""
+        return None
+
+    @property
+    def device(self) -> Device:
+        """Return the device; there is one after `init_device`."""
+        assert self._device is not None, "init_device comes first"
+        return self._device
+
+    @property
+    def meter(self) -> Meter:
+        """Return who measures the memory; there is one after `init_device`."""
+        assert self._meter is not None, "init_device comes first"
+        return self._meter
+
+    def get_memory_report(self) -> MemoryReport | None:
+        """See `WorkerBase`."""
+        return self._report
+
+    def check_health(self) -> None:
+        """See `WorkerBase`. Computes one small sum, which fails if torch does."""
+        setup.check_sum(self.device.torch_device)
+
+    def _take_device(self, layout: Layout) -> Meter:
+        """Make the device, and return its meter, which is to be opened once all that stays taken is."""
+        torch.set_num_threads(setup.num_threads(self.settings, self.host, layout))
+        self._device = self.make_device()
+        self._meter = make_meter(self._device, self.host, self.settings, self.nvml_own_bytes)
+        return self._meter
+
+    def _release_unused(self) -> None:
+        """Give back what the allocator keeps; safe before `init_device`."""
+        if self._meter is not None:
+            self._meter.release_unused()
