@@ -64,7 +64,7 @@ class Settings:
     # It is at most half of the files that the process may open.
     http_max_connections: int = 2048
     # DORMOUSE_HTTP_TIMEOUT, seconds: for a request's headers, for its body, and for a client to take what is sent to
-    # it. Who is slower is sent away, so that slow clients cannot hold all connections.
+    # it; so long a connection may be idle, too. Who is slower is sent away: slow clients cannot hold all connections.
     http_timeout_s: float = 30.0
     # DORMOUSE_LOG_LEVEL: debug, info, warning or error.
     log_level: str = "info"

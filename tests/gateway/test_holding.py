@@ -62,6 +62,7 @@ async def test_a_fresh_worker_gets_a_few_at_first(house, workers):
     workers[0].is_gated = True
     calls = [ask(house) for _ in range(20)]
     await house.until(lambda: held(house) == 20)
+    await house.until(lambda: house.hears("tiny"))  # a first load that is ready opens all room
     workers[0].tell_load(ready=True)
     await house.until(lambda: len(workers[0].seen) == 8)
     assert held(house) == 12

@@ -7,6 +7,7 @@ import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from math import ceil
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -42,6 +43,7 @@ class OpenAIDoor:
             proxy_headers=False,
             server_header=False,
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+            timeout_keep_alive=ceil(timeout_s),  # longer than clients keep theirs: else one asks as its connection goes
             ssl_context_factory=(lambda *_: tls) if tls else None,
         )
         self._server = _Server(config)

@@ -198,6 +198,13 @@ async def test_who_does_not_take_his_answer_is_sent_away_and_his_worker_freed(ma
         assert house.outstanding() == 0
 
 
+async def test_an_idle_connection_is_kept_for_longer_than_openais_client_keeps_it(house):
+    """Else the client asks now and then as the gateway hangs up, and has no answer."""
+    kept_s = house.gateway._openai._server.config.timeout_keep_alive
+    assert kept_s == 30
+    assert kept_s > openai.DEFAULT_CONNECTION_LIMITS.keepalive_expiry
+
+
 async def test_connections_beyond_the_limit_are_closed(make_house, connect):
     async with make_house(http_max_connections=1) as house:
         first = await connect(house)
