@@ -11,6 +11,7 @@ from dormouse_api.status import CallError
 from dormouse_worker.common.ipc import EngineStatus, State
 from dormouse_worker.front.text.deferred_tokenizer import LateCodec
 from dormouse_worker.testing.fake_engine import Script
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -19,14 +20,22 @@ def bare_path(model_path, tmp_path):
     return shutil.copytree(model_path, tmp_path / "bare", ignore=shutil.ignore_patterns("tokenizer.json"))
 
 
+async def until_known(house):
+    """Wait until the front has looked for a tokenizer of the engine's: it does so beside what it serves."""
+    codec = house.front.worker.served.edition.model.codec
+    await until(lambda: codec._codec or codec._is_hopeless)
+
+
 async def test_text_is_understood_with_the_tokenizer_that_the_engine_made(open_house, model_path, bare_path):
     async with open_house(Script(tokenizer_path=str(model_path / "tokenizer.json")), path=bare_path) as house:
+        await until_known(house)
         assert "".join(message.text for message in await house.collect("hello", max_tokens=5)) == "hello"
         assert len((await house.tokenize("hello")).token_ids) == 5
 
 
 async def test_without_any_tokenizer_text_is_refused_for_good_and_token_ids_are_served(open_house, bare_path):
     async with open_house(path=bare_path) as house:
+        await until_known(house)
         messages = await house.collect([72, 73], max_tokens=2)
         assert [token for message in messages for token in message.token_ids] == [72, 73]
         assert "".join(message.text for message in messages) == ""
@@ -44,6 +53,7 @@ async def test_without_any_tokenizer_text_is_refused_for_good_and_token_ids_are_
 async def test_a_tokenizer_that_could_not_be_converted_is_told_with_its_cause(open_house, bare_path):
     problem = "its tokenizer cannot be converted: [Errno 28] No space left on device: '/cache'"
     async with open_house(Script(tokenizer_problem=problem), path=bare_path) as house:
+        await until_known(house)
         refused = await house.refusal(house.tokenize("hello"))
         assert refused.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert problem in refused.details()
@@ -52,6 +62,7 @@ async def test_a_tokenizer_that_could_not_be_converted_is_told_with_its_cause(op
 
 async def test_without_any_tokenizer_stop_strings_are_refused_for_they_would_never_match(open_house, bare_path):
     async with open_house(path=bare_path) as house:
+        await until_known(house)
         refused = await house.refusal(house.generate([72], stop=["a", "b"]).read())
         assert refused.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert refused.details().startswith("sampling_params.stop is 2 strings; allowed: none ")
@@ -61,6 +72,7 @@ async def test_without_any_tokenizer_stop_strings_are_refused_for_they_would_nev
 
 async def test_with_the_tokenizer_that_the_engine_made_stop_strings_match(open_house, model_path, bare_path):
     async with open_house(Script(tokenizer_path=str(model_path / "tokenizer.json")), path=bare_path) as house:
+        await until_known(house)
         assert (await house.collect("hello", max_tokens=5, stop=["ll"]))[-1].matched_stop == "ll"
 
 
