@@ -118,6 +118,20 @@ def test_an_answer_is_one_of_the_choices_matches_the_expression_or_follows_the_g
     assert isinstance(json.loads(rank.answer(grammar("json_object", True), seed=4, logit_bias={92: 9.0}).text), dict)
 
 
+def test_a_model_that_prefers_blanks_to_all_else_comes_to_the_end(rank):
+    likes = {BYTES.index(byte): 100.0 for byte in b" \t\n\r"}
+    number = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}
+    for bound_by in (
+        grammar("json_schema", json.dumps({**number, "additionalProperties": False})),
+        grammar("json_object", True),
+        grammar("calls", {"form": "arguments", "tools": [("call", number)]}),
+    ):
+        answer = rank.answer(bound_by, temperature=0.0, logit_bias=likes, max_tokens=100)
+        assert answer.finish_reason == "stop", answer.text
+        assert "\n" in answer.text
+        assert isinstance(json.loads(answer.text), dict)
+
+
 def test_the_end_of_a_grammar_is_a_stop_whatever_else_is_asked(rank):
     yes = grammar("choice", ["yes"])
     for asked in ({}, {"min_tokens": 30}, {"stop_token_ids": ()}, {"n": 1, "temperature": 0.0}):

@@ -70,6 +70,26 @@ def test_a_list_has_one_call_or_more_each_with_its_own_schema(takes):
     assert not takes(LIST, f"[{', '.join([NOW] * (MAX_FORCED_CALLS + 1))}]")
 
 
+TAG = json.dumps({"structures": [{"begin": "<f>", "schema": NAMED, "end": "</f>"}], "triggers": ["<f>"]})
+ASKED = {"disable_any_whitespace": False, "disable_additional_properties": False}
+
+
+@pytest.mark.parametrize(
+    ("value", "order", "lead", "end"),
+    [
+        (ONE, {}, "", ""),
+        ({**TAGS, "forms": TAGS["forms"][:1]}, {}, CALL[: CALL.index('{"city')], "}\n</tool_call>"),
+        (json.dumps(NAMED), {"kind": "json_schema", **ASKED}, "", ""),
+        (TAG, {"kind": "structural_tag", **ASKED}, "<f>", "</f>"),
+    ],
+)
+def test_blanks_between_the_parts_of_json_are_a_space_or_a_line_with_its_indentation(takes, value, order, lead, end):
+    for pretty in ('{"city": "x"}', '{"city":"x"}', '{\n\t"city" : "x"\r\n}', "{\n" + 20 * " " + '"city": "x"}'):
+        assert takes(value, lead + pretty + end, **order), pretty
+    for blanks in ("  ", "\t", "\n\n", "\n" + 21 * " "):
+        assert not takes(value, f'{lead}{{{blanks}"city": "x"}}{end}', **order), blanks
+
+
 def test_where_one_call_is_wanted_a_list_has_no_second(takes):
     assert takes({**LIST, "is_single": True}, f"[{NOW}]")
     assert not takes({**LIST, "is_single": True}, f"[{NOW}, {NOW}]")

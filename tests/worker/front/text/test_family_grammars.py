@@ -138,6 +138,14 @@ def test_what_does_not_fit_is_not_taken(tongue):
         assert not tongue.takes(CALLS[tongue.name].replace(right, wrong))
 
 
+@pytest.mark.parametrize("name", ["glm45", "qwen3_coder", "pythonic"])
+def test_blanks_within_an_argument_are_bounded(tmp_path, name):
+    tongue = Tongue(tmp_path, name, are_special=False)
+    call = CALLS[name].replace("days", "where")
+    for value, is_taken in (('{"x": 2}', True), ('{"x":  2}', False), ('{\n    "x":2}', True), ('{\n\n"x":2}', False)):
+        assert tongue.takes(call.replace("2", value)) == is_taken, value
+
+
 def test_any_other_text_is_taken(tongue):
     lead = "<|channel|>final<|message|>" if tongue.name == "openai" else ""
     for text in ("Hello.", " a", "(x) [1] {2} <a> weather", "äöü\n\n"):

@@ -13,6 +13,8 @@ Tools = Sequence[tuple[str, Mapping[str, Any]]]  # name and schema of the parame
 Schema = Mapping[str, Any]
 
 OPTIONS = "x-guidance"  # in a schema: how llguidance reads it, up to leaving out what it cannot keep
+# between the parts of JSON: a blank, or a new line with its indentation; a model that likes blanks goes on behind them
+BLANKS = r"\x20|\x0D?\x0A[\x20\x09]{0,20}"
 _DEFINITIONS = ("$defs", "definitions")
 _OF_AN_OBJECT = {
     "type",
@@ -36,6 +38,11 @@ def written(text: str, special: Mapping[str, int]) -> str:
     return " ".join(f"<[{special[part]}]>" if part in special else json.dumps(part) for part in parts if part) or '""'
 
 
+def spaced(schema: Any) -> Any:
+    """Return the schema of a JSON text as rules have it, whose blanks are bounded."""
+    return {**schema, OPTIONS: {"whitespace_pattern": BLANKS}} if isinstance(schema, dict) else schema
+
+
 def closed(schema: Any) -> Any:
     """Return the schema with additionalProperties false wherever an object's properties stand without it."""
     if isinstance(schema, list):
@@ -52,7 +59,7 @@ def closed(schema: Any) -> Any:
 def arguments(tools: Tools, rule: str) -> Iterator[str]:
     """Yield a rule for the arguments of each tool, as one JSON object."""
     for index, (name, schema) in enumerate(tools):
-        yield f"{rule}_{index}: %json {json.dumps(_parameters(name, schema))}"
+        yield f"{rule}_{index}: %json {json.dumps(spaced(_parameters(name, schema)))}"
 
 
 def in_pairs(form: Mapping[str, Any], special: Mapping[str, int]) -> Callable[[Tools, str], Iterator[str]]:
@@ -112,7 +119,7 @@ def _pair(rule: str, form: Mapping[str, Any], key: str, schema: Any) -> Iterator
     else:
         line_break = '"\\n"?' if form["bare_strings"] else ""  # as it may stand before a bare string's end
         yield f"{rule}: {begin} {rule}_json {line_break} {after}"
-        yield f"{rule}_json: %json {json.dumps(schema)}"
+        yield f"{rule}_json: %json {json.dumps(spaced(schema))}"
 
 
 def _bare_string(rule: str, schema: Schema, form: Mapping[str, Any], key: str) -> Iterator[str]:

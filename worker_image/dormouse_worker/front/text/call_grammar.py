@@ -21,7 +21,7 @@ __all__ = ["MAX_FORCED_CALLS", "OPTIONS", "calls_grammar", "closed", "tagged_cal
 
 MAX_FORCED_CALLS = 32  # where nothing else may come: a weak model would never end
 _NAME = re.compile(r"[\w.:/-]+")
-_SPACE = "SPACE: /[ \\t\\r\\n]+/"
+_SPACE = "SPACE: /[ \\t\\r\\n]{1,8}/"
 _TEXT = ("ANY: /(?s:.*)/", "TEXT: /(?s:.+)/")
 
 Calls = Mapping[str, Any]

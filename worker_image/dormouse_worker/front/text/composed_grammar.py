@@ -8,7 +8,7 @@ from typing import Any
 
 from dormouse_worker.front.text.call_grammar import MAX_FORCED_CALLS, tagged_calls, written
 
-_SPACE = "SPACE: /[ \\t\\r\\n]+/"
+_SPACE = "SPACE: /[ \\t\\r\\n]{1,8}/"
 
 
 def composed(text: str, thoughts: Mapping[str, Any] | None, calls: Mapping[str, Any] | None) -> str:

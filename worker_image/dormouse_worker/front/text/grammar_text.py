@@ -11,6 +11,7 @@ from typing import Any
 from llguidance import LLMatcher, StructTag
 
 from dormouse_worker.common.grammar import GrammarRefused
+from dormouse_worker.front.text.argument_grammar import BLANKS, spaced
 from dormouse_worker.front.text.call_grammar import OPTIONS, calls_grammar, closed
 from dormouse_worker.front.text.composed_grammar import composed
 
@@ -57,10 +58,10 @@ def _with_ids(lark: str, special_tokens: Mapping[str, int]) -> str:
 
 
 def _json(schema: Any, order: Mapping[str, Any]) -> str:
-    is_flexible = not order["disable_any_whitespace"]
+    how: Any = {"whitespace_flexible": False} if order["disable_any_whitespace"] else {"whitespace_pattern": BLANKS}
     try:
         return LLMatcher.grammar_from_json_schema(
-            json.dumps(schema), overrides={"whitespace_flexible": is_flexible, "lenient": False, "coerce_one_of": False}
+            json.dumps(schema), overrides=how | {"lenient": False, "coerce_one_of": False}
         )
     except ValueError as error:
         raise GrammarRefused(str(error)) from error
@@ -98,7 +99,7 @@ def _tags(value: str) -> str:
             raise GrammarRefused(f"structural_tag: the begin of structure {number} starts with none of the triggers")
         if OPTIONS in structure["schema"]:
             raise GrammarRefused(f"structural_tag: {OPTIONS}: a schema cannot choose how it is read")
-        schema = json.dumps(structure["schema"])
+        schema = json.dumps(spaced(structure["schema"]))
         tags.append(StructTag(trigger=trigger, begin=begin, grammar=schema, end=structure.get("end", "")))
     return StructTag.to_grammar(tags, assume_special=False)
 
