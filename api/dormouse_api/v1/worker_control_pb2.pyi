@@ -227,6 +227,8 @@ class WorkerStatus(_message.Message):
     NEEDS_GRANT_FIELD_NUMBER: _builtins.int
     REFUSED_SLOT_EPOCH_FIELD_NUMBER: _builtins.int
     MISSING_BYTES_FIELD_NUMBER: _builtins.int
+    LORAS_DIGEST_FIELD_NUMBER: _builtins.int
+    LORAS_VERSION_FIELD_NUMBER: _builtins.int
     state: Global___WorkerState.ValueType
     """where the worker is in its life"""
     pod_uid: _builtins.str
@@ -279,6 +281,10 @@ class WorkerStatus(_message.Message):
     """slot epoch in force when it last refused a sleep or a wake; 0 = never did"""
     missing_bytes: _builtins.int
     """as its last refused PrepareWakeUp said; 0 after a wake that was not refused"""
+    loras_digest: _builtins.str
+    """SetLorasRequest.digest of the last SetLoras; "" = there was none since the front started"""
+    loras_version: _builtins.int
+    """counts changes of what ListLoras answers, since the front started"""
     @_builtins.property
     def report(self) -> Global___MemoryReport:
         """unset until profiled"""
@@ -348,10 +354,12 @@ class WorkerStatus(_message.Message):
         needs_grant: _builtins.bool = ...,
         refused_slot_epoch: _builtins.int = ...,
         missing_bytes: _builtins.int = ...,
+        loras_digest: _builtins.str = ...,
+        loras_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "grant", b"grant", "last_engine_failure", b"last_engine_failure", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_path", b"compute_path", "engine_failures", b"engine_failures", "epoch", b"epoch", "failure", b"failure", "freed_bytes", b"freed_bytes", "grant", b"grant", "host_copy_bytes", b"host_copy_bytes", "instance", b"instance", "last_engine_failure", b"last_engine_failure", "last_engine_failure_unix_seconds", b"last_engine_failure_unix_seconds", "last_sleep_phases", b"last_sleep_phases", "last_sleep_seconds", b"last_sleep_seconds", "last_wake_phases", b"last_wake_phases", "last_wake_seconds", b"last_wake_seconds", "missing_bytes", b"missing_bytes", "model_digest", b"model_digest", "needs_grant", b"needs_grant", "node_rank", b"node_rank", "num_cpu_blocks", b"num_cpu_blocks", "num_gpu_blocks", b"num_gpu_blocks", "pod_uid", b"pod_uid", "ranks", b"ranks", "refused_slot_epoch", b"refused_slot_epoch", "report", b"report", "request_counter", b"request_counter", "residual_bytes", b"residual_bytes", "running_requests", b"running_requests", "settings_digest", b"settings_digest", "sleep_level", b"sleep_level", "sleeping_tags", b"sleeping_tags", "state", b"state", "swapping_to", b"swapping_to", "version", b"version", "waiting_requests", b"waiting_requests"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_path", b"compute_path", "engine_failures", b"engine_failures", "epoch", b"epoch", "failure", b"failure", "freed_bytes", b"freed_bytes", "grant", b"grant", "host_copy_bytes", b"host_copy_bytes", "instance", b"instance", "last_engine_failure", b"last_engine_failure", "last_engine_failure_unix_seconds", b"last_engine_failure_unix_seconds", "last_sleep_phases", b"last_sleep_phases", "last_sleep_seconds", b"last_sleep_seconds", "last_wake_phases", b"last_wake_phases", "last_wake_seconds", b"last_wake_seconds", "loras_digest", b"loras_digest", "loras_version", b"loras_version", "missing_bytes", b"missing_bytes", "model_digest", b"model_digest", "needs_grant", b"needs_grant", "node_rank", b"node_rank", "num_cpu_blocks", b"num_cpu_blocks", "num_gpu_blocks", b"num_gpu_blocks", "pod_uid", b"pod_uid", "ranks", b"ranks", "refused_slot_epoch", b"refused_slot_epoch", "report", b"report", "request_counter", b"request_counter", "residual_bytes", b"residual_bytes", "running_requests", b"running_requests", "settings_digest", b"settings_digest", "sleep_level", b"sleep_level", "sleeping_tags", b"sleeping_tags", "state", b"state", "swapping_to", b"swapping_to", "version", b"version", "waiting_requests", b"waiting_requests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1144,6 +1152,85 @@ class PinLoraRequest(_message.Message):
 Global___PinLoraRequest: _TypeAlias = PinLoraRequest  # noqa: Y015
 
 @_typing.final
+class SetLorasRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    ADAPTERS_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """of the operator that asks"""
+    digest: _builtins.str
+    """what the caller calls this set, at most 64 characters; WorkerStatus tells it"""
+    @_builtins.property
+    def adapters(self) -> _containers.RepeatedCompositeFieldContainer[Global___LoraSpec]:
+        """all that there shall be; each name once"""
+
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        adapters: _abc.Iterable[Global___LoraSpec] | None = ...,
+        digest: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "digest", b"digest", "epoch", b"epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetLorasRequest: _TypeAlias = SetLorasRequest  # noqa: Y015
+
+@_typing.final
+class SetLorasResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetLorasResponse: _TypeAlias = SetLorasResponse  # noqa: Y015
+
+@_typing.final
+class LoraSpec(_message.Message):
+    """An adapter that shall be there."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    URI_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    PINNED_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """as in AddLoraRequest"""
+    uri: _builtins.str
+    """as in AddLoraRequest"""
+    digest: _builtins.str
+    """what it has to be; "" = what lies there when it is loaded"""
+    pinned: _builtins.bool
+    """it keeps its slot on the device"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        uri: _builtins.str = ...,
+        digest: _builtins.str = ...,
+        pinned: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "name", b"name", "pinned", b"pinned", "uri", b"uri"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoraSpec: _TypeAlias = LoraSpec  # noqa: Y015
+
+@_typing.final
 class ListLorasRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1222,7 +1309,7 @@ class LoraAdapter(_message.Message):
     """it keeps its slot on the device"""
     @_builtins.property
     def failure(self) -> Global___Failure:
-        """set in FAILED"""
+        """set in FAILED, and in LOADED where what the name shall mean next cannot be loaded"""
 
     def __init__(
         self,

@@ -129,6 +129,11 @@ class WorkerControlStub:
                 request_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.PinLoraRequest.SerializeToString,
                 response_deserializer=dormouse__api_dot_v1_dot_worker__control__pb2.LoraAdapter.FromString,
                 _registered_method=True)
+        self.SetLoras = channel.unary_unary(
+                '/dormouse.v1.WorkerControl/SetLoras',
+                request_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.SetLorasRequest.SerializeToString,
+                response_deserializer=dormouse__api_dot_v1_dot_worker__control__pb2.SetLorasResponse.FromString,
+                _registered_method=True)
         self.ListLoras = channel.unary_unary(
                 '/dormouse.v1.WorkerControl/ListLoras',
                 request_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.ListLorasRequest.SerializeToString,
@@ -304,6 +309,17 @@ class WorkerControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetLoras(self, request, context):
+        """Says which adapters there shall be, and no others; answers at once. Names beside these mean nothing any more; the
+        adapters are loaded one by one while the base serves, and what cannot be loaded is tried again. A name that meant
+        another adapter means it until the new one is loaded. The same again changes nothing. INVALID_ARGUMENT as in
+        AddLora, or a name that is there twice: nothing has changed then. FAILED_PRECONDITION: started without
+        --enable-lora.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListLoras(self, request, context):
         """Returns the adapters that were asked for, loaded or not.
         """
@@ -423,6 +439,11 @@ def add_WorkerControlServicer_to_server(servicer, server):
                     servicer.PinLora,
                     request_deserializer=dormouse__api_dot_v1_dot_worker__control__pb2.PinLoraRequest.FromString,
                     response_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.LoraAdapter.SerializeToString,
+            ),
+            'SetLoras': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetLoras,
+                    request_deserializer=dormouse__api_dot_v1_dot_worker__control__pb2.SetLorasRequest.FromString,
+                    response_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.SetLorasResponse.SerializeToString,
             ),
             'ListLoras': grpc.unary_unary_rpc_method_handler(
                     servicer.ListLoras,
@@ -953,6 +974,33 @@ class WorkerControl:
             '/dormouse.v1.WorkerControl/PinLora',
             dormouse__api_dot_v1_dot_worker__control__pb2.PinLoraRequest.SerializeToString,
             dormouse__api_dot_v1_dot_worker__control__pb2.LoraAdapter.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetLoras(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dormouse.v1.WorkerControl/SetLoras',
+            dormouse__api_dot_v1_dot_worker__control__pb2.SetLorasRequest.SerializeToString,
+            dormouse__api_dot_v1_dot_worker__control__pb2.SetLorasResponse.FromString,
             options,
             channel_credentials,
             insecure,

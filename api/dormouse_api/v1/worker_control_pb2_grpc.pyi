@@ -107,6 +107,13 @@ class WorkerControlStub:
     """Lets an adapter keep its slot on the device, or no longer. RESOURCE_EXHAUSTED where no slot would be left for the
     others. NOT_FOUND for a name that nobody has.
     """
+    SetLoras: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.SetLorasRequest, _worker_control_pb2.SetLorasResponse]
+    """Says which adapters there shall be, and no others; answers at once. Names beside these mean nothing any more; the
+    adapters are loaded one by one while the base serves, and what cannot be loaded is tried again. A name that meant
+    another adapter means it until the new one is loaded. The same again changes nothing. INVALID_ARGUMENT as in
+    AddLora, or a name that is there twice: nothing has changed then. FAILED_PRECONDITION: started without
+    --enable-lora.
+    """
     ListLoras: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.ListLorasRequest, _worker_control_pb2.ListLorasResponse]
     """Returns the adapters that were asked for, loaded or not."""
     CheckHealth: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.CheckHealthRequest, _worker_control_pb2.CheckHealthResponse]
@@ -187,6 +194,13 @@ class WorkerControlAsyncStub(WorkerControlStub):
     PinLora: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.PinLoraRequest, _worker_control_pb2.LoraAdapter]  # type: ignore[assignment]
     """Lets an adapter keep its slot on the device, or no longer. RESOURCE_EXHAUSTED where no slot would be left for the
     others. NOT_FOUND for a name that nobody has.
+    """
+    SetLoras: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.SetLorasRequest, _worker_control_pb2.SetLorasResponse]  # type: ignore[assignment]
+    """Says which adapters there shall be, and no others; answers at once. Names beside these mean nothing any more; the
+    adapters are loaded one by one while the base serves, and what cannot be loaded is tried again. A name that meant
+    another adapter means it until the new one is loaded. The same again changes nothing. INVALID_ARGUMENT as in
+    AddLora, or a name that is there twice: nothing has changed then. FAILED_PRECONDITION: started without
+    --enable-lora.
     """
     ListLoras: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.ListLorasRequest, _worker_control_pb2.ListLorasResponse]  # type: ignore[assignment]
     """Returns the adapters that were asked for, loaded or not."""
@@ -379,6 +393,19 @@ class WorkerControlServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_worker_control_pb2.LoraAdapter, _abc.Awaitable[_worker_control_pb2.LoraAdapter]]:
         """Lets an adapter keep its slot on the device, or no longer. RESOURCE_EXHAUSTED where no slot would be left for the
         others. NOT_FOUND for a name that nobody has.
+        """
+
+    @_abc_1.abstractmethod
+    def SetLoras(
+        self,
+        request: _worker_control_pb2.SetLorasRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_control_pb2.SetLorasResponse, _abc.Awaitable[_worker_control_pb2.SetLorasResponse]]:
+        """Says which adapters there shall be, and no others; answers at once. Names beside these mean nothing any more; the
+        adapters are loaded one by one while the base serves, and what cannot be loaded is tried again. A name that meant
+        another adapter means it until the new one is loaded. The same again changes nothing. INVALID_ARGUMENT as in
+        AddLora, or a name that is there twice: nothing has changed then. FAILED_PRECONDITION: started without
+        --enable-lora.
         """
 
     @_abc_1.abstractmethod

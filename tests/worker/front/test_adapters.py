@@ -3,52 +3,40 @@
 from __future__ import annotations
 
 import grpc
-import msgspec
 import pytest
 
 from dormouse_api.names import Role
 from dormouse_api.testing_tickets import proof
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_api.v1 import worker_control_pb2 as control
-from dormouse_worker.common.adapters import AdapterInfo
 from dormouse_worker.common.commands import AddLora, PinLora, RemoveLora
 from dormouse_worker.common.ipc import AddRequest
 from dormouse_worker.testing.fake_engine import Script
+from tests.worker.front.adapter_kit import (
+    DIGEST,
+    FAILED,
+    LOADED,
+    OTHER,
+    PENDING,
+    commands_of,
+    opening,
+    script,
+    until_open,
+)
 
 Code = grpc.StatusCode
-DIGEST, OTHER = "ab" * 32, "cd" * 32
-PENDING, LOADED, FAILED = control.LORA_STATE_PENDING, control.LORA_STATE_LOADED, control.LORA_STATE_FAILED
-
-
-def script(digest=DIGEST, **fields):
-    """Return an engine that has this adapter wherever it lies."""
-    said = msgspec.json.encode(AdapterInfo(digest, 8, 1024)).decode()
-    return Script(values={"add_lora": said}, **fields)
 
 
 @pytest.fixture
 def open_with_adapters(open_house):
-    def opened(the_script=None, **fields):
-        return open_house(the_script or script(), engine={"enable_lora": True, "max_loras": 2}, **fields)
-
-    return opened
+    return opening(open_house)
 
 
 async def add(house, name="sql", uri="file:///adapters/sql", **fields):
     return await house.operate("AddLora", name=name, uri=uri, **fields)
 
 
-def commands_of(house, *kinds):
-    return [command for command in house.engine.engine.commands if isinstance(command, kinds)]
-
-
 def last_request(house):
     return next(m for m in reversed(house.engine.engine.received) if isinstance(m, AddRequest))
-
-
-async def until_open(house):
-    """Wait until the front has tried what is wanted."""
-    await house.front._adapters._opening
 
 
 async def test_a_request_names_the_adapter_as_its_model(open_with_adapters):

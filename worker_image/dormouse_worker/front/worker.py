@@ -55,7 +55,7 @@ class Worker:
         self.changes = grants.changes  # state, failure, epoch and grant
         self.load_changes = Changes()  # requests and steps
         self.board = StatusBoard(self.changes)
-        self.adapters = AdapterBoard()
+        self.adapters = AdapterBoard(self.changes.notify)
         self.metrics = WorkerMetrics(served.edition.model_name, clock=clock)
         self.link = EngineLink(spawn, self, clock)
         self.metrics.follow_engine(self._engine_silence_s)
@@ -124,6 +124,7 @@ class Worker:
         counts = Counts(self.epoch, self.requests.num_accepted, self.requests.num_running, self.requests.num_waiting)
         status = to_status(self.board, self.served.edition.identity, counts)
         status.swapping_to = self.swapping_to
+        status.loras_digest, status.loras_version = self.adapters.asked_as, self.adapters.version
         self.grants.tell(status)
         if self.last_failure is not None:
             status.last_engine_failure.CopyFrom(to_failure(self.last_failure))
@@ -147,15 +148,11 @@ class Worker:
         could ever outrank it.
         """
         if epoch > MAX_EPOCH:
-            raise CallError(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"epoch is {epoch}; allowed are 0 to {MAX_EPOCH}, as many as the operator's Lease counts",
-            )
+            words = f"epoch is {epoch}; allowed are 0 to {MAX_EPOCH}, as many as the operator's Lease counts"
+            raise CallError(grpc.StatusCode.INVALID_ARGUMENT, words)
         if epoch < self.epoch:
-            raise CallError(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"epoch is {epoch}, but this worker has seen {self.epoch}; the caller is no longer the leader",
-            )
+            words = f"epoch is {epoch}, but this worker has seen {self.epoch}; the caller is no longer the leader"
+            raise CallError(grpc.StatusCode.FAILED_PRECONDITION, words)
         if epoch > self.epoch:
             self.epoch = epoch
             self.changes.notify()

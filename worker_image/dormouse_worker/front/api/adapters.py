@@ -12,11 +12,12 @@ from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.front.engine.adapter_board import AdapterBoard, WantedAdapter
 
 MAX_PATH = 4096  # characters
+MAX_SET_DIGEST = 64  # characters
 _FILE = "file://"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-def read_wanted(request: pb.AddLoraRequest) -> WantedAdapter:
+def read_wanted(request: pb.AddLoraRequest | pb.LoraSpec) -> WantedAdapter:
     """Return what is asked for; the name is the board's to check. Raises CallError INVALID_ARGUMENT."""
     path = request.uri.removeprefix(_FILE)
     if not path.startswith("/") or len(path) > MAX_PATH or "\0" in path:
@@ -24,6 +25,13 @@ def read_wanted(request: pb.AddLoraRequest) -> WantedAdapter:
     if request.digest and not _DIGEST.fullmatch(request.digest):
         raise _invalid(f"digest is {request.digest[:200]!r}; allowed: 64 hexadecimal digits in lower case, or none")
     return WantedAdapter(request.name, path, request.digest, request.pinned)
+
+
+def read_set(request: pb.SetLorasRequest) -> tuple[WantedAdapter, ...]:
+    """Return what is asked for; the names are the board's to check. Raises CallError INVALID_ARGUMENT."""
+    if len(request.digest) > MAX_SET_DIGEST:
+        raise _invalid(f"digest has {len(request.digest)} characters; allowed are {MAX_SET_DIGEST}")
+    return tuple(read_wanted(each) for each in request.adapters)
 
 
 def to_adapter(wanted: WantedAdapter) -> pb.LoraAdapter:
@@ -34,8 +42,8 @@ def to_adapter(wanted: WantedAdapter) -> pb.LoraAdapter:
     if loaded is not None:
         told.state, told.digest, told.rank = pb.LORA_STATE_LOADED, loaded.digest, loaded.rank
         told.slot_bytes = loaded.num_bytes
-    elif wanted.failure is not None:
-        told.state = pb.LORA_STATE_FAILED
+    if wanted.failure is not None:
+        told.state = told.state if loaded else pb.LORA_STATE_FAILED
         told.failure.reason, told.failure.message = wanted.failure
     return told
 

@@ -17,7 +17,7 @@ from dormouse_api.v1 import worker_control_pb2_grpc as rpc
 from dormouse_worker.common import commands
 from dormouse_worker.common.commands import LEVELS, STANDBY_LEVEL, TAGS, Command, Sleep
 from dormouse_worker.common.ipc import State
-from dormouse_worker.front.api.adapters import read_wanted, to_adapter, to_adapters
+from dormouse_worker.front.api.adapters import read_set, read_wanted, to_adapter, to_adapters
 from dormouse_worker.front.api.answers import answered
 from dormouse_worker.front.api.grants import read_grant, read_slot_epoch
 from dormouse_worker.front.api.wire import to_report
@@ -215,6 +215,14 @@ class ControlService(rpc.WorkerControlServicer):
         return to_adapter(await self._adapters.pin(request.name, is_pinned=request.pinned))
 
     @answered
+    async def SetLoras(self, request: pb.SetLorasRequest, context: Context) -> pb.SetLorasResponse:
+        """Let there be these adapters and no others."""
+        del context  # it answers at once
+        self._worker.take_epoch(request.epoch)
+        self._adapters.set(read_set(request), request.digest)
+        return pb.SetLorasResponse()
+
+    @answered
     async def ListLoras(self, request: pb.ListLorasRequest, context: Context) -> pb.ListLorasResponse:
         """Return the adapters that were asked for."""
         del request, context  # the answer depends on neither
@@ -256,10 +264,8 @@ def _sleep(request: pb.PrepareSleepRequest | pb.SleepRequest) -> Sleep | None:
             "3 (the engine process ends)",
         )
     if tags != TAGS:
-        raise CallError(
-            grpc.StatusCode.INVALID_ARGUMENT,
-            f"tags is {list(tags)}, level is 3, which ends the engine process: leave tags empty",
-        )
+        words = f"tags is {list(tags)}, level is 3, which ends the engine process: leave tags empty"
+        raise CallError(grpc.StatusCode.INVALID_ARGUMENT, words)
     return None
 
 
@@ -282,9 +288,8 @@ def _swap_order(request: pb.SwapEngineRequest) -> SwapOrder:
 def _tags(tags: Sequence[str]) -> tuple[str, ...]:
     """Return the tags in the order in which they wake; none = all. Raises CallError INVALID_ARGUMENT."""
     if not set(tags) <= set(TAGS):
-        raise CallError(
-            grpc.StatusCode.INVALID_ARGUMENT, f"tags is {sorted(tags)}; allowed: none, or some of {', '.join(TAGS)}"
-        )
+        words = f"tags is {sorted(tags)}; allowed: none, or some of {', '.join(TAGS)}"
+        raise CallError(grpc.StatusCode.INVALID_ARGUMENT, words)
     return tuple(tag for tag in TAGS if tag in tags) or TAGS
 
 

@@ -132,8 +132,8 @@ class InferenceService(rpc.InferenceServicer):
         if isinstance(model, WorkerError):
             self._worker.check_admission()
             raise CallError(grpc.StatusCode.UNAVAILABLE, "the model's files cannot be read")
-        if not self._worker.adapters.get(name):  # whose text is the base's, loaded or not
-            self._worker.adapters.choose(name, model.names)
+        if name and name not in model.names:
+            self._worker.adapters.require(name, model.names)  # its text is the base's, loaded or not
         return model.as_told(self._worker.board.engine)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -23,16 +23,30 @@ from dormouse_worker.front.worker import Worker
 logger = logging.getLogger(__name__)
 
 _LOADING = frozenset({State.READY, State.DRAINING})  # in the other states they are loaded later
+RETRY_S = 30.0  # until what could not be loaded is tried again
 
 
 class Adapters:
-    """Carries out what is asked of adapters. What is wanted stands on the worker's board."""
+    """Carries out what is asked of adapters, one after the other. What is wanted stands on the worker's board."""
 
-    def __init__(self, worker: Worker, turns: CommandQueue, modules: Iterable[tuple[str, str]] = ()) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        turns: CommandQueue,
+        modules: Iterable[tuple[str, str]] = (),
+        *,
+        retry_s: float = RETRY_S,
+    ) -> None:
         """`modules` are wanted from the start: names and paths."""
         self._worker = worker
         self._turns = turns
+        self._retry_s = retry_s
+        self._retry: asyncio.TimerHandle | None = None
+        self._lock = asyncio.Lock()  # one changes what the engine holds
         self._opening: asyncio.Task[None] | None = None
+        self._is_due = False  # somebody asked since the last round began
+        self._reads_all = False  # what an engine holds may have gone
+        self._orphans: set[str] = set()  # digests that the engine has to give up
         for name, path in modules:
             worker.adapters.want(WantedAdapter(name, path))
 
@@ -45,17 +59,18 @@ class Adapters:
         Without an engine that computes it is noted, and loaded when there is one. Raises CallError, and nothing has
         changed then.
         """
-        board, model = self._worker.adapters, self._worker.served.edition
-        if not model.engine.enable_lora:
-            raise CallError(
-                grpc.StatusCode.FAILED_PRECONDITION, "this worker has no room for adapters: start it with --enable-lora"
-            )
+        self._require_room()
+        async with self._lock:
+            return await self._add(wanted)
+
+    async def _add(self, wanted: WantedAdapter) -> WantedAdapter:
+        board = self._worker.adapters
         before = board.get(wanted.name)
         if before is not None and _holds(before, wanted):
             return before
-        board.check(wanted, model.front.served_model_names)
+        board.check(wanted, self._worker.served.edition.front.served_model_names)
         info = await self._load(wanted) if self._worker.board.state in _LOADING else None
-        before = board.get(wanted.name)  # somebody may have given the name another meaning meanwhile
+        before = board.get(wanted.name)  # a set may have been asked for meanwhile
         board.want(wanted)
         if info is not None:
             board.note_loaded(wanted.name, info)
@@ -64,7 +79,8 @@ class Adapters:
 
     async def remove(self, name: str) -> None:
         """Let a name mean nothing; requests that run with it end as they would have."""
-        await self._leave(self._worker.adapters.forget(name))
+        async with self._lock:
+            await self._leave(self._worker.adapters.forget(name))
 
     async def pin(self, name: str, *, is_pinned: bool) -> WantedAdapter:
         """Let an adapter keep its slot, or no longer. Raises CallError NOT_FOUND, RESOURCE_EXHAUSTED."""
@@ -73,41 +89,109 @@ class Adapters:
             raise CallError(grpc.StatusCode.NOT_FOUND, f"name is {name!r}; no adapter is called so")
         return await self.add(replace(wanted, is_pinned=is_pinned))
 
+    def set(self, wanted: Sequence[WantedAdapter], asked_as: str) -> None:
+        """Let there be these and no others; they are loaded beside whatever goes on. Raises CallError: as before then.
+
+        What cannot be loaded is told by its name and tried again; the others are there.
+        """
+        if wanted:
+            self._require_room()
+        board = self._worker.adapters
+        board.check_all(wanted, self._worker.served.edition.front.served_model_names)
+        gone = board.want_all(wanted, asked_as)
+        self._orphans |= {each.loaded.digest for each in gone if each.loaded is not None}
+        self._go()
+
     def opens(self) -> None:
         """An engine takes requests: have it hold what is wanted, beside whatever else goes on."""
-        if len(self._worker.adapters) and (self._opening is None or self._opening.done()):
-            self._opening = asyncio.create_task(self._open())
+        self._reads_all = True
+        if len(self._worker.adapters) or self._orphans:
+            self._go()
 
-    async def _open(self) -> None:
-        """Load what is wanted; what cannot be is told by its name."""
+    def _require_room(self) -> None:
+        """Raise CallError FAILED_PRECONDITION where the engine has no room for adapters."""
+        if not self._worker.served.edition.engine.enable_lora:
+            raise CallError(
+                grpc.StatusCode.FAILED_PRECONDITION, "this worker has no room for adapters: start it with --enable-lora"
+            )
+
+    def _go(self) -> None:
+        """Begin a round, or have the one that runs be followed by another."""
+        self._is_due = True
+        if self._opening is None or self._opening.done():
+            self._opening = asyncio.create_task(self._rounds())
+
+    async def _rounds(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+        while self._is_due and self._worker.board.state in _LOADING:
+            self._is_due, reads_all, self._reads_all = False, self._reads_all, False
+            await self._give_up_orphans()
+            names = [each.name for each in self._worker.adapters]
+            while names:
+                name = min(names, key=lambda each: not self._worker.adapters.awaited[each])
+                names.remove(name)
+                async with self._lock:
+                    await self._bring(name, reads_all=reads_all)
+        if self._worker.board.state in _LOADING and any(each.failure for each in self._worker.adapters):
+            self._retry = asyncio.get_running_loop().call_later(self._retry_s, self._go)
+
+    async def _give_up_orphans(self) -> None:
+        async with self._lock:
+            orphans, self._orphans = self._orphans, set()
+            for digest in orphans:
+                await self._give_up(digest)
+
+    async def _bring(self, name: str, *, reads_all: bool) -> None:
+        """Load what a name shall mean; what cannot be is told by its name."""
         board = self._worker.adapters
-        for wanted in list(board):
-            if self._worker.board.state not in _LOADING:
-                return
-            try:
-                board.note_loaded(wanted.name, await self._load(wanted))
-            except CallError as error:
-                board.note_failed(wanted.name, "NotLoaded", str(error))
-                fields = {"name": wanted.name, "error": error}
-                logger.error("adapter cannot be loaded", extra={"fields": fields})  # noqa: TRY400  no bug of ours
+        before = board.get(name)
+        if before is None or (before.is_settled and not reads_all) or self._worker.board.state not in _LOADING:
+            return
+        try:
+            info = await self._load(before.target)
+        except CallError as error:
+            board.note_failed(name, "NotLoaded", str(error))
+            fields = {"name": name, "error": error}
+            logger.error("adapter cannot be loaded", extra={"fields": fields})  # noqa: TRY400  no bug of ours
+            return
+        now = board.get(name)
+        if now is None or now.target != before.target:  # a set was asked for meanwhile
+            await self._give_up(info.digest)
+            return
+        board.note_loaded(name, info)
+        await self._leave(before)
 
     async def _load(self, wanted: WantedAdapter) -> AdapterInfo:
+        """Have the engine hold it, pinned if any of its names wants that. Raises CallError."""
         said = await self._run(commands.AddLora(wanted.path, wanted.digest))
         info = msgspec.json.decode(str(said), type=AdapterInfo)
+        is_pinned = wanted.is_pinned or self._worker.adapters.pins(info.digest, beside=wanted.name)
         try:
-            await self._run(commands.PinLora(info.digest, wanted.is_pinned))
+            await self._run(commands.PinLora(info.digest, is_pinned))
         except CallError:
-            if not self._worker.adapters.is_used(info.digest):
-                await self._run(commands.RemoveLora(info.digest))
+            await self._give_up(info.digest)
             raise
-        return msgspec.structs.replace(info, is_pinned=wanted.is_pinned)
+        return msgspec.structs.replace(info, is_pinned=is_pinned)
 
     async def _leave(self, former: WantedAdapter | None) -> None:
-        """Give up what a name meant, unless another name means it, too."""
-        if former is None or former.loaded is None or self._worker.adapters.is_used(former.loaded.digest):
+        """Have the engine give up what a name meant."""
+        if former is not None and former.loaded is not None:
+            await self._give_up(former.loaded.digest)
+
+    async def _give_up(self, digest: str) -> None:
+        """Have the engine give an adapter up where no name means it; another name may not want its slot kept."""
+        board = self._worker.adapters
+        if self._worker.board.state not in _LOADING:
+            self._orphans.add(digest)
             return
-        if self._worker.board.state in _LOADING:
-            await self._run(commands.RemoveLora(former.loaded.digest))
+        try:
+            if not board.is_used(digest):
+                await self._run(commands.RemoveLora(digest))
+            elif not board.pins(digest):
+                await self._run(commands.PinLora(digest, is_pinned=False))
+        except CallError:  # the engine ends, or nobody is heard for now: the next round tries again
+            self._orphans.add(digest)
 
     async def _run(self, command: Command) -> int | str:
         return await self._turns.run(partial(self._worker.command, command))

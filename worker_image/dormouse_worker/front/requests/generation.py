@@ -12,7 +12,7 @@ import grpc
 
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_worker.common.ipc import Sampling
+from dormouse_worker.common.ipc import Sampling, State
 from dormouse_worker.front.engine.adapter_board import RETRY_PENDING_S, ChosenModel
 from dormouse_worker.front.requests import validation
 from dormouse_worker.front.requests.answer_parts import read_parsing
@@ -87,11 +87,13 @@ async def begin(worker: Worker, model: Model, request: pb.GenerateRequest, calle
     """Check everything, tokenize, hand the choices to the engine. Raises CallError."""
     arrival_s = worker.clock()
     validation.check_request(request, model.card.vocab_size, from_gateway=caller.is_gateway)
-    _choose_adapter(worker, model, request)
+    if not worker.adapters.on_its_way(request.model, model.names):
+        _choose_adapter(worker, model, request)
     num_choices = request.sampling_params.n or 1
     worker.check_admission()
     model.check_stops(request.sampling_params.stop)
     with worker.requests.preparing(num_choices):
+        await _until_adapter_was_tried(worker, request.model, model)
         max_model_len = _max_model_len(worker, model)
         prompt = await model.prompt_token_ids(request, caller.name, max_model_len)
         validation.check_made_of(f"prompt.{request.WhichOneof('prompt')}", prompt, model.card.vocab_size)
@@ -136,6 +138,20 @@ async def begin(worker: Worker, model: Model, request: pb.GenerateRequest, calle
 def _check_admission(worker: Worker, num_requests: int) -> None:
     worker.check_admission()
     worker.requests.check_room(num_requests)
+
+
+async def _until_adapter_was_tried(worker: Worker, name: str, model: Model) -> None:
+    """Wait while an adapter is on its way into an engine that serves: who asks for one has it loaded first."""
+    board = worker.adapters
+    if not (adapter := board.on_its_way(name, model.names)):
+        return
+    board.awaited[adapter] += 1
+    try:
+        await worker.changes.until(
+            lambda: not board.on_its_way(name, model.names) or worker.board.state is not State.READY
+        )
+    finally:
+        board.awaited[adapter] -= 1
 
 
 def _choose_adapter(worker: Worker, model: Model, request: pb.GenerateRequest) -> ChosenModel:
