@@ -49,12 +49,16 @@ def coldstarts(samples: int, console: Console) -> ColdStarts:
 
 
 def _run(kind: type[T], console: Console, part: str, *numbers: int) -> T:
-    """Run a part in a sandbox of its own. Raises SystemExit, after its words, if it failed."""
+    return run_inside(kind, console, "bench.ladder.inside", ROOT, part, *numbers)
+
+
+def run_inside(kind: type[T], console: Console, program: str, root: Path, part: str, *numbers: int) -> T:
+    """Run a part of a program in a sandbox of its own. Raises SystemExit, after its words, if it failed."""
     progress = Progress(write=lambda line: console.print("  " + line, markup=False, highlight=False))
-    with machine_lock("bench-ladder"), tempfile.TemporaryDirectory(prefix="dormouse-bench-") as folder:
+    with machine_lock(root.name), tempfile.TemporaryDirectory(prefix="dormouse-bench-") as folder:
         out = Path(folder) / "found.json"
-        with _prepared(progress):
-            command = [sys.executable, "-m", "bench.ladder.inside", part, str(out), *map(str, numbers)]
+        with _prepared(root, progress):
+            command = [sys.executable, "-m", program, part, str(out), *map(str, numbers)]
             done = subprocess.run(sandbox.enter_command(command), env=environment(), check=False)
         if done.returncode:
             raise SystemExit(done.returncode)
@@ -68,10 +72,10 @@ def environment() -> dict[str, str]:
 
 
 @contextmanager
-def _prepared(progress: Progress) -> Iterator[None]:
+def _prepared(root: Path, progress: Progress) -> Iterator[None]:
     """Build what is missing and begin without any state; logs stay until the next run."""
-    paths = Paths(ROOT)
-    ROOT.mkdir(parents=True, exist_ok=True)
+    paths = Paths(root)
+    root.mkdir(parents=True, exist_ok=True)
     build.build(Paths(cache_root() / "localkube"), progress)
     kwok_build.build(KWOK_ROOT, progress.say)
     for folder in (paths.state, paths.logs):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,25 +35,33 @@ async def _coldstart(world: World, samples: int) -> Any:
     return ColdStarts(tuple(found), tuple(starts), tuple(await parts.night(world)))
 
 
-PARTS: dict[str, Callable[..., Awaitable[Any]]] = {"held": _held, "coldstart": _coldstart}
+Part = Callable[..., Awaitable[Any]]
+PARTS: dict[str, Part] = {"held": _held, "coldstart": _coldstart}
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run one part; everything that it started ends with this process."""
+    """Run one part of the ladder's."""
+
+    async def run(progress: Progress, part: str, numbers: Sequence[int]) -> Any:
+        async with running_world(progress) as world:
+            return await PARTS[part](world, *numbers)
+
+    run_here(argv, run, log_folder())
+
+
+def run_here(
+    argv: Sequence[str], run: Callable[[Progress, str, Sequence[int]], Coroutine[Any, Any, Any]], logs: Path
+) -> None:
+    """Run one part in this sandbox; everything that it started ends with this process."""
     end_children_on_sigterm()
-    part, out, numbers = PARTS[argv[0]], Path(argv[1]), [int(number) for number in argv[2:]]
+    part, out, numbers = argv[0], Path(argv[1]), [int(number) for number in argv[2:]]
     console = make_console()
     progress = Progress(write=lambda line: console.print("  " + line, markup=False, highlight=False))
     try:
         bring_up_network(os.environ)
-        out.write_bytes(msgspec.json.encode(asyncio.run(_run(part, numbers, progress))))
+        out.write_bytes(msgspec.json.encode(asyncio.run(run(progress, part, numbers))))
     except* (SandboxError, LocalkubeError, FleetError, KubeError, ValueError) as group:
-        sys.exit("; ".join(str(error) for error in _leaves(group)) + f"\nlogs: {log_folder()}")
-
-
-async def _run(part: Callable[..., Awaitable[Any]], numbers: Sequence[int], progress: Progress) -> Any:
-    async with running_world(progress) as world:
-        return await part(world, *numbers)
+        sys.exit("; ".join(str(error) for error in _leaves(group)) + f"\nlogs: {logs}")
 
 
 def _leaves(error: BaseException) -> list[BaseException]:

@@ -18,6 +18,7 @@ from dormouse_kube.reflector import ObjectKey
 
 HEARTBEAT_S = 5.0  # an operator that hears nothing for longer takes the gateway for lost
 INTERVAL_S = 0.5  # between two updates: what changes in between is told together
+MOST_EARLY = 4  # updates in a row that did not wait for that, as something was pressing; one more with each interval
 MAX_STREAMS = 8  # the operators of an upgrade and some people looking
 _MAX_ACTIVITIES = 1000  # in one message: about 200 KiB, where 1 MiB is allowed
 _RETRY_AFTER_S = 5.0
@@ -66,27 +67,27 @@ class GatewayControl(rpc.GatewayControlServicer):
             self._num_streams -= 1
 
     async def _updates(self, changes: Changes) -> AsyncIterator[pb.ActivityUpdate]:
-        is_complete, is_early = False, False
+        is_complete, haste = False, _Haste(self._log.now_s)
         while not self._closed.is_set():
             is_synced = self._is_synced()  # before the changes are taken: all that was known then is told
             keys, are_all = changes.take(_MAX_ACTIVITIES)
             is_complete = is_complete or (is_synced and are_all)
             yield self._update(keys, is_complete=is_complete)
             if are_all:
-                is_early = await self._until_next(changes, may_be_early=not is_early)
+                await self._until_next(changes, haste)
 
-    async def _until_next(self, changes: Changes, *, may_be_early: bool) -> bool:
-        """Wait out the interval, then for a change or the time of the heartbeat; return whether it was cut short.
+    async def _until_next(self, changes: Changes, haste: _Haste) -> None:
+        """Wait out the interval, then for a change or the time of the heartbeat.
 
-        What is pressing cuts it short, but not twice in a row: callers must not decide how much is sent.
+        What is pressing cuts it short, but not ever so often: callers must not decide how much is sent.
         """
-        pressing = (changes.wait_pressing(),) if may_be_early else ()
+        pressing = (changes.wait_pressing(),) if haste.may_be_early(self._log.now_s) else ()
         if await self._race(self._sleep(INTERVAL_S), *pressing):
-            return True
+            haste.was_early()
+            return
         with suppress(TimeoutError):
             async with asyncio.timeout(self._heartbeat_s - INTERVAL_S):
                 await self._race(changes.wait())
-        return False
 
     async def _race(self, awaited: Awaitable[Any], *others: Awaitable[Any]) -> bool:
         """Wait for any of them, or for the end; return whether the first was not the one that came about."""
@@ -107,6 +108,24 @@ class GatewayControl(rpc.GatewayControlServicer):
             else:
                 update.activities.append(_to_message(key, activity, now_s))
         return update
+
+
+class _Haste:
+    """How many updates of one stream may still be early: MOST_EARLY after a quiet time, then one an interval."""
+
+    def __init__(self, now_s: float) -> None:
+        self._left, self._counted_s = float(MOST_EARLY), now_s
+
+    def __repr__(self) -> str:
+        return f"_Haste({self._left:.1f} left)"
+
+    def may_be_early(self, now_s: float) -> bool:
+        self._left = min(MOST_EARLY, self._left + (now_s - self._counted_s) / INTERVAL_S)
+        self._counted_s = now_s
+        return self._left >= 1
+
+    def was_early(self) -> None:
+        self._left -= 1
 
 
 def _to_message(key: ObjectKey, activity: Activity, now_s: float) -> pb.Activity:

@@ -21,7 +21,7 @@ from dormouse_operator.act.pool_orders import PoolOrders
 from dormouse_operator.act.writes import Writer
 from dormouse_operator.decide.pools import claims
 from dormouse_operator.decide.pools.budget import grant_of
-from dormouse_operator.decide.pools.commands import GrantDevice, PodCommand, TaintDevice
+from dormouse_operator.decide.pools.commands import GrantDevice, PodCommand, TaintDevice, following
 from dormouse_operator.decide.pools.conditions import evaluate_all
 from dormouse_operator.decide.pools.events import events
 from dormouse_operator.decide.pools.plan import PoolPlan, plan_pool
@@ -96,17 +96,21 @@ class PoolReconciler:
         seen = self._seen.setdefault(key, _Seen(snapshot.version))
         seen.version = snapshot.version
         try:
-            observation = await self._observer.observe(key, snapshot, self._orders.refused(key))
+            observation = await self._observer.observe(key, snapshot, self._orders.look(key))
         except SpecError as error:
             _LOG.warning("%s: %s", key, error)
             return None
         observed = observation.observed
         await self._outrank(observed)
         plan = plan_pool(observed)
+        orders = list(_orders_of(observed, plan))
+        if plan.is_recorded(observed):  # what orders follow from is written already
+            self._orders.begin(key, orders)
         if not await self._publish(key, observed, plan, observation.resource_version):
             return _STALE_S
+        self._orders.begin(key, orders)
         self._tell_members(seen, observed, plan)  # who looks before it is written reads what was
-        self._orders.begin(key, list(_orders_of(observed, plan)))
+        await self._tell_people(observed, plan)
         await self._settle_claims(observed, plan)
         return _again_s(observed, plan, is_told=observation.is_told)
 
@@ -115,7 +119,7 @@ class PoolReconciler:
         await self._orders.stop()
 
     async def _publish(self, key: PoolKey, observed: PoolObserved, plan: PoolPlan, resource_version: str) -> bool:
-        """Write the status if it changed, then tell what happened; return whether it stands as planned."""
+        """Write the status if it changed; return whether it stands as planned."""
         pool = observed.pool
         self._metrics.show(key, observed, plan)
         patch = status_patch(pool.raw, build_status(observed, plan, evaluate_all(observed, plan)))
@@ -127,6 +131,11 @@ class PoolReconciler:
             _LOG.info("%s: changed since it was observed: %s", key, error)
             return False
         self._metrics.count(key, observed, plan)
+        return True
+
+    async def _tell_people(self, observed: PoolObserved, plan: PoolPlan) -> None:
+        """Write Events of what has changed; nobody waits for them."""
+        pool = observed.pool
         for event in events(observed, plan):
             await record_event(
                 self._writer,
@@ -137,7 +146,6 @@ class PoolReconciler:
                 reporter=self._reporter,
                 kind=POOL_KIND,
             )
-        return True
 
     def _tell_members(self, seen: _Seen, observed: PoolObserved, plan: PoolPlan) -> None:
         """Have members looked at whom a change of slots, of their workers or of the wait concerns."""
@@ -207,7 +215,17 @@ def _order(
             continue
         is_grant = isinstance(command, GrantDevice) and member.deployment is not None
         grant = grant_of(observed, slots[pod.slot], member.deployment) if is_grant and member.deployment else None
-        yield replica, Order(command=command, namespace=replica.key.namespace, pod=pod, grant=grant, now=observed.now)
+        yield (
+            replica,
+            Order(
+                command=command,
+                namespace=replica.key.namespace,
+                pod=pod,
+                grant=grant,
+                now=observed.now,
+                then=following(command, known),
+            ),
+        )
         return
 
 

@@ -12,7 +12,7 @@ from dormouse_api.v1 import gateway_control_pb2 as pb
 from dormouse_api.v1 import gateway_control_pb2_grpc as rpc
 from dormouse_api.v1 import inference_pb2
 from dormouse_gateway.activity import ActivityLog
-from dormouse_gateway.control import INTERVAL_S, MAX_STREAMS, GatewayControl
+from dormouse_gateway.control import INTERVAL_S, MAX_STREAMS, MOST_EARLY, GatewayControl
 from dormouse_gateway.testing.workers import NAMESPACE
 from dormouse_kube.api import ENDPOINT_SLICES, INFERENCE_DEPLOYMENTS
 from dormouse_kube.errors import Unavailable
@@ -160,23 +160,32 @@ async def test_changes_within_the_interval_are_told_together():
     await updates.aclose()
 
 
-async def test_the_first_that_waits_for_a_wake_is_told_at_once_the_next_with_all_else():
-    log, naps = ActivityLog(), Naps()
+async def test_whoever_waits_for_a_wake_is_told_at_once_but_not_ever_so_often():
+    now_s = 100.0
+    log, naps = ActivityLog(lambda: now_s), Naps()
     log.add(TINY)
     updates = stream(log, sleep=naps)
     await anext(updates)
-    coming = asyncio.ensure_future(anext(updates))
-    await asyncio.sleep(0)
-    log.note_held(TINY, 1, is_wanted=True)
-    (told,) = (await coming).activities
-    assert (told.held_requests, told.wake_wanted_age_seconds, naps.gate.is_set()) == (1, 0.0, False)
-    log.note_held(TINY, 0)
+    for _ in range(MOST_EARLY):
+        coming = asyncio.ensure_future(anext(updates))
+        await asyncio.sleep(0)
+        log.note_held(TINY, 1, is_wanted=True)
+        (told,) = (await coming).activities
+        assert (told.held_requests, told.wake_wanted_age_seconds, naps.gate.is_set()) == (1, 0.0, False)
+        log.note_held(TINY, 0)
     log.note_held(TINY, 1, is_wanted=True)
     coming = asyncio.ensure_future(anext(updates))
     for _ in range(20):
         await asyncio.sleep(0)
     assert not coming.done(), "callers do not decide how often the operator is told"
     naps.gate.set()
+    assert [told.held_requests for told in (await coming).activities] == [1]
+    naps.gate.clear()
+    log.note_held(TINY, 0)
+    now_s += INTERVAL_S  # one interval later one more may be early
+    coming = asyncio.ensure_future(anext(updates))
+    await asyncio.sleep(0)
+    log.note_held(TINY, 1, is_wanted=True)
     assert [told.held_requests for told in (await coming).activities] == [1]
     await updates.aclose()
 

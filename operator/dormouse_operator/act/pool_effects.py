@@ -37,6 +37,7 @@ class Order:
     pod: Pod
     grant: DeviceGrant | None  # of GrantDevice
     now: datetime
+    then: PodCommand | None = None  # once it was carried out: what would follow from that it was
 
 
 class PoolEffects:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dormouse_kube.errors import Conflict, KubeError, NotFound
 from dormouse_operator.act.pool_effects import Order, PoolEffects
@@ -27,7 +27,8 @@ _AGAIN_S = 0.5  # after an order that failed; it is derived anew, and may be ano
 class _Held:
     """What is kept of one pool."""
 
-    running: dict[Replica, tuple[PodCommand, asyncio.Task[None]]] = field(default_factory=dict)
+    running: dict[Replica, tuple[Order, asyncio.Task[None]]] = field(default_factory=dict)
+    ended: set[Replica] = field(default_factory=set)  # orders of theirs, since the pool was last looked at
     resting: dict[Replica, tuple[PodCommand, float]] = field(default_factory=dict)  # failed; not again before
     refused: dict[Replica, int] = field(default_factory=dict)  # epoch of the slot at the last refusal
 
@@ -52,15 +53,20 @@ class PoolOrders:
         """Show the counts."""
         return f"PoolOrders({sum(len(held.running) for held in self._held.values())} under way)"
 
-    def refused(self, pool: PoolKey) -> Mapping[Replica, int]:
-        """Return at which epoch of their slots replicas refused a sleep or a wake."""
-        return self._held[pool].refused if pool in self._held else {}
+    def look(self, pool: PoolKey) -> Mapping[Replica, int]:
+        """Begin to look at a pool; return at which epoch of their slots replicas refused a sleep or a wake."""
+        held = self._held.setdefault(pool, _Held())
+        held.ended.clear()
+        return held.refused
 
     def begin(self, pool: PoolKey, orders: Collection[tuple[Replica, Order]]) -> None:
-        """Begin orders. One that is under way goes on; another one for the same pod takes its place."""
+        """Begin orders. One that is under way goes on; another one for the same pod takes its place.
+
+        A replica of which an order has ended since the look may be what it was before it: it waits for the next look.
+        """
         held = self._held.setdefault(pool, _Held())
         for replica, order in orders:
-            if self._must_begin(held, replica, order.command):
+            if replica not in held.ended and self._must_begin(held, replica, order.command):
                 self._start(pool, held, replica, order)
 
     async def stop(self, pool: PoolKey | None = None) -> None:
@@ -73,7 +79,7 @@ class PoolOrders:
 
     def _must_begin(self, held: _Held, replica: Replica, command: PodCommand) -> bool:
         running, rests = held.running.get(replica), held.resting.get(replica)
-        if running and running[0] == command:
+        if running and command in {running[0].command, running[0].then}:
             return False
         return not (rests and rests[0] == command and self._clock() < rests[1])
 
@@ -82,14 +88,18 @@ class PoolOrders:
         if before:
             before[1].cancel()
         task = asyncio.create_task(self._run(pool, held, replica, order), name=f"{pool} {replica}")
-        held.running[replica] = (order.command, task)
+        held.running[replica] = (order, task)
 
     async def _run(self, pool: PoolKey, held: _Held, replica: Replica, order: Order) -> None:
-        """Carry one order out and note what became of it."""
+        """Carry one order out, and the one that follows from it, and note what became of them."""
         failed = await self._try(held, replica, order)
+        if order.then is not None and not failed:
+            order = replace(order, command=order.then)
+            failed = await self._try(held, replica, order)
         if held.running.get(replica, (None, None))[1] is not asyncio.current_task():
             return
         del held.running[replica]
+        held.ended.add(replica)
         if failed:
             held.resting[replica] = (order.command, self._clock() + _AGAIN_S)
         else:

@@ -62,10 +62,10 @@ def build_status(situation: Situation, findings: Findings, conditions: Condition
 
 
 def is_woken(situation: Situation, conditions: Conditions) -> bool:
-    """Return whether a wake has just been completed."""
-    ways = {asleep.WAKING, asleep.WAKE_REFUSED, asleep.ENGINE_STARTS}
-    was_waking = situation.deployment.recorded.reason(asleep.TYPE) in ways
-    return was_waking and conditions[asleep.TYPE].reason == asleep.AWAKE
+    """Return whether a wake has just been completed; a short one is not seen on its way."""
+    ways = {asleep.TYPE, asleep.WAKING, asleep.WAKE_REFUSED, asleep.ENGINE_STARTS}
+    was_asleep = situation.deployment.recorded.reason(asleep.TYPE) in ways
+    return was_asleep and conditions[asleep.TYPE].reason == asleep.AWAKE
 
 
 class Wake(NamedTuple):

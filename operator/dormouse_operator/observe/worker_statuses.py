@@ -68,8 +68,9 @@ class AskedStatuses:
 
 @dataclass(slots=True)
 class _Follower:
-    """One worker that is listened to."""
+    """One worker that was asked, and is listened to while there is a task."""
 
+    pod: Pod
     answer: Answer = "it has not answered yet"
     is_stale: bool = True  # ask before the answer is used
     task: asyncio.Task[None] | None = None
@@ -92,14 +93,12 @@ class FollowedStatuses:
 
     async def ask(self, key: AnyKey, pod: Pod) -> Answer:
         """See Statuses. What the stream told last counts, unless it may be out of date."""
-        follower = self._followers.setdefault(key, {}).setdefault(pod.uid, _Follower())
+        follower = self._followers.setdefault(key, {}).setdefault(pod.uid, _Follower(pod))
         if follower.task and follower.task.done():  # it met something that nobody foresaw: begin anew
             follower.task, follower.is_stale = None, True
         if follower.is_stale or _takes_requests(follower.answer):
             follower.is_stale = False
             follower.answer = await _ask(self.workers, pod)
-        if follower.task is None:
-            follower.task = asyncio.create_task(self._listen(key, pod, follower), name=f"follow {pod.name}")
         return follower.answer
 
     def follow(self, key: AnyKey, pod_uids: Collection[str]) -> bool:
@@ -107,6 +106,10 @@ class FollowedStatuses:
         followers = self._followers.get(key, {})
         for uid in [uid for uid in followers if uid not in pod_uids]:
             _end(followers.pop(uid))
+        for follower in followers.values():
+            if follower.task is None:
+                listening = self._listen(key, follower.pod, follower)
+                follower.task = asyncio.create_task(listening, name=f"follow {follower.pod.name}")
         if not followers:
             self._followers.pop(key, None)
         return True

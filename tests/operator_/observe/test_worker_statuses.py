@@ -71,6 +71,7 @@ async def test_requests_that_end_are_seen_though_no_stream_tells_of_them(stage):
 
 async def test_a_worker_that_has_settled_is_left_alone(stage):
     await stage.statuses.ask(KEY, POD)
+    stage.statuses.follow(KEY, ["u"])
     await turn()
     assert stage.workers.watching[POD.ip] == 1
     stage.statuses.follow(KEY, [])
@@ -101,6 +102,7 @@ async def test_a_worker_that_takes_requests_is_asked_again_and_one_that_rests_is
 async def test_a_worker_that_does_not_answer_is_tried_with_growing_pauses_until_it_does(stage):
     del stage.workers.workers[POD.ip]
     assert await stage.statuses.ask(KEY, POD) == "it does not accept connections"
+    stage.statuses.follow(KEY, ["u"])
     await turn()
     assert stage.marked == [], "the same as before is no news"
     assert 0.05 <= stage.pauses[0] <= 0.1 <= max(stage.pauses) <= 2.0
@@ -112,6 +114,7 @@ async def test_a_worker_that_does_not_answer_is_tried_with_growing_pauses_until_
 
 async def test_a_stream_that_breaks_is_told_and_opened_again(stage):
     await stage.statuses.ask(KEY, POD)
+    stage.statuses.follow(KEY, ["u"])
     await turn()
     worker = stage.workers.workers.pop(POD.ip)
     await turn()
@@ -123,12 +126,14 @@ async def test_a_stream_that_breaks_is_told_and_opened_again(stage):
 
 async def test_a_stream_that_ends_in_a_way_that_nobody_foresaw_is_begun_anew(stage):
     await stage.statuses.ask(KEY, POD)
+    stage.statuses.follow(KEY, ["u"])
     await turn()
     (task,) = (task for task in asyncio.all_tasks() if task.get_name() == "follow tiny-0")
     task.cancel()
     await turn()
     stage.worker.finish_loading()
     assert (await stage.statuses.ask(KEY, POD)).state is WorkerState.PROFILED
+    stage.statuses.follow(KEY, ["u"])
     await turn()
     assert stage.workers.watching[POD.ip] == 1
 

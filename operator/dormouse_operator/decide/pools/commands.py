@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from dormouse_operator.model.pools import Replica, Slot
+from dormouse_operator.model.pools import AT_REST, Replica, Slot, Tenant
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +101,15 @@ class TaintDevice:
 PodCommand = SetGate | Drain | Sleep | EndEngine | RevokeDevice | GrantDevice | WakeUp | DeletePod
 Command = PodCommand | TaintDevice
 Step = Write | Wait | Command
+
+
+def following(command: PodCommand, tenant: Tenant) -> PodCommand | None:
+    """Return what is told a worker next if it does this, whatever else is seen of it; None if that has to be seen.
+
+    It saves a look at everything between two steps of a switch.
+    """
+    if isinstance(command, Sleep):
+        return RevokeDevice(command.replica, command.epoch)
+    if isinstance(command, GrantDevice) and tenant.state in AT_REST:
+        return WakeUp(command.replica, command.epoch)
+    return None

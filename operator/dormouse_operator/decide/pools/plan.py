@@ -52,6 +52,11 @@ class PoolPlan:
     idleness: Idleness
     due: datetime | None
 
+    def is_recorded(self, observed: PoolObserved) -> bool:
+        """Return whether who may have memory of which slot is to stay as it was recorded."""
+        before = {slot.name: slot.epoch for slot in observed.pool.slots}
+        return all(before.get(slot.name) == slot.epoch for slot in self.slots)
+
     @property
     def waiting(self) -> dict[str, tuple[datetime, int]]:
         """Return since when members wait, and for how many replicas, by name; who waits longest comes first."""
