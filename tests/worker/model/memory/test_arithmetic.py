@@ -15,10 +15,10 @@ from dormouse_worker.model.memory.arithmetic import (
     estimate_graph_bytes,
     gib,
     make_report,
-    require_fit,
     split_device_measurement,
     split_measurement,
 )
+from dormouse_worker.model.memory.fit import require_fit
 
 GIB, MIB = 1 << 30, 1 << 20
 

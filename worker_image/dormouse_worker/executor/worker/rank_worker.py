@@ -32,7 +32,7 @@ from dormouse_worker.model.forward.choose import describe_path
 from dormouse_worker.model.graphs import GraphMaker
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.loader import LoadedModel, load
-from dormouse_worker.model.memory.arithmetic import require_fit
+from dormouse_worker.model.memory.fit import require_fit
 from dormouse_worker.model.memory.profile_run import ProfiledRank, profile_memory
 from dormouse_worker.model.parallel.communicator import Alone, Communicator
 from dormouse_worker.model.promised_tokens import TokenCopier

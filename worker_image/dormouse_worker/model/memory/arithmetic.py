@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dormouse_worker.common.errors import InsufficientMemory, MaxModelLenTooLarge
 from dormouse_worker.common.ipc import MemoryReport
 from dormouse_worker.common.settings import EngineSettings
 
@@ -135,14 +134,15 @@ def cache_bytes(settings: EngineSettings, limit: Limit, measured: Measured, devi
     usable = usable_bytes(settings, limit.total_bytes, device) - taken_bytes
     if settings.kv_cache_memory_bytes:
         return settings.kv_cache_memory_bytes, EXACT
-    if _is_budget_least(settings, limit.total_bytes, device):
+    if is_budget_least(settings, limit.total_bytes, device):
         return usable - ROUNDING_BYTES, f"{BUDGET} {gib(budget_bytes(settings, device))}"
     if not limit.is_known:
         return min(DEFAULT_KV_CACHE_BYTES, usable), "kvCacheMemory default 1.0 GiB (no memory limit is set)"
     return usable, f"{limit.name} {gib(limit.total_bytes)}"
 
 
-def _is_budget_least(settings: EngineSettings, total_bytes: int, device: str) -> bool:
+def is_budget_least(settings: EngineSettings, total_bytes: int, device: str) -> bool:
+    """Return whether a budget leaves less than the share of the device does."""
     return 0 < budget_bytes(settings, device) == usable_bytes(settings, total_bytes, device)
 
 
@@ -182,58 +182,6 @@ def make_report(
         graph_bytes=measured.graph_bytes,
         measured_by=measured.measured_by,
     )
-
-
-def require_fit(report: MemoryReport, settings: EngineSettings) -> None:
-    """Raise InsufficientMemory or MaxModelLenTooLarge, with the numbers and the knobs, unless the report can serve."""
-    has_budget = _is_budget_least(settings, report.total_bytes, report.device)
-    words = CPU_WORDS if report.device == "cpu" else DEVICE_WORDS
-    taken = report.weights_bytes + report.peak_activation_bytes + report.non_torch_bytes + report.graph_bytes
-    shares = (
-        f"weights {gib(report.weights_bytes)}, peak activations {gib(report.peak_activation_bytes)}, "
-        f"{words.others} {gib(report.non_torch_bytes)}"
-    )
-    if report.graph_bytes:
-        shares += f", graphs {gib(report.graph_bytes)}"
-    is_exact = report.limited_by == EXACT
-    swap_bytes = shared_swap(report.device, report.num_cpu_blocks * report.block_bytes)
-    if swap_bytes:
-        taken += swap_bytes
-        shares += f", swap space {gib(swap_bytes)}"
-    most = report.total_bytes
-    if has_budget:
-        most = budget_bytes(settings, report.device)
-        taken += ROUNDING_BYTES
-        shares += f", rounding {gib(ROUNDING_BYTES)}"
-    if is_exact and taken + report.kv_cache_bytes > most:
-        there = f"{BUDGET} of {gib(most)}" if has_budget else f"{gib(most)} there are"
-        raise InsufficientMemory(
-            f"{shares} and a cache of {gib(report.kv_cache_bytes)} exceed the {there}; "
-            f"lower kvCacheMemory or {words.more}"
-        )
-    if is_exact and report.num_gpu_blocks == 0:
-        raise InsufficientMemory(
-            f"kvCacheMemory {report.kv_cache_bytes} is less than one block of {report.block_bytes} bytes; raise it"
-        )
-    if report.num_gpu_blocks == 0 and has_budget:
-        raise InsufficientMemory(
-            f"the {BUDGET} of {gib(most)} leaves no block of {report.block_bytes} bytes beside {shares}; "
-            f"raise it or lower {words.less}"
-        )
-    if report.num_gpu_blocks == 0:
-        usable = int(report.total_bytes * report.gpu_memory_utilization)
-        raise InsufficientMemory(
-            f"{gib(report.total_bytes)} × gpuMemoryUtilization {report.gpu_memory_utilization} = {gib(usable)} leave "
-            f"no block of {report.block_bytes} bytes beside {shares}; {words.more} or raise gpuMemoryUtilization, "
-            f"or lower {words.less}"
-        )
-    capacity = report.num_gpu_blocks * report.block_size
-    if report.max_model_len > capacity:
-        raise MaxModelLenTooLarge(
-            f"{report.num_gpu_blocks} blocks of {report.block_size} tokens hold {capacity} tokens, the model length is "
-            f"{report.max_model_len} (bounded by {report.limited_by}); set maxModelLen to at most {capacity}, or "
-            f"{words.more} or raise gpuMemoryUtilization (or kvCacheMemory where it decides)"
-        )
 
 
 def gib(num_bytes: int) -> str:

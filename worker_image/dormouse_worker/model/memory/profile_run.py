@@ -55,7 +55,7 @@ class ProfiledRank:
 def profile_memory(
     settings: EngineSettings, rank: ProfiledRank, model: ProfiledModel, meter: Meter, run: Callable[[list[Batch]], None]
 ) -> MemoryReport:
-    """Return the report; see `memory.require_fit` for whether it can serve.
+    """Return the report; see `fit.require_fit` for whether it can serve.
 
     `run` computes batches on a cache of one block, made for this call and given up after it, so that nothing but
     activations is added.
