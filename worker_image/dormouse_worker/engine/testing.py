@@ -1,8 +1,8 @@
-"""Fakes and builders for tests of the engine: an executor that computes nothing, a clock that is set, a transport."""
+"""Fakes and builders for tests of the engine: an executor that computes nothing, a clock that is set."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,6 @@ from dormouse_worker.common.commands import KV_CACHE
 from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.ipc import (
     AddRequest,
-    EngineMessage,
-    FrontMessage,
     MadeTokenizer,
     MemoryReport,
     ModelInfo,
@@ -313,22 +311,3 @@ class FakeExecutor:
         """Return for each prompt token after a computed one a 'log-probability' that tells which token it is."""
         prompt = self._sequences[scheduled.request_id].new.prompt_token_ids
         return [TokenLogprobs(-float(token), [], []) for token in prompt[scheduled.start + 1 : scheduled.end + 1]]
-
-
-class ListTransport:
-    """Implements `Transport`: gives the prepared deliveries one by one, then says that the front is gone."""
-
-    def __init__(self, deliveries: Iterable[list[FrontMessage]]) -> None:
-        self._deliveries = list(deliveries)
-        self.sent: list[EngineMessage] = []
-        self.timeouts_s: list[float] = []
-
-    @property
-    def send(self) -> Callable[[EngineMessage], None]:
-        """See `Transport`."""
-        return self.sent.append
-
-    def receive(self, timeout_s: float) -> list[FrontMessage] | None:
-        """See `Transport`."""
-        self.timeouts_s.append(timeout_s)
-        return self._deliveries.pop(0) if self._deliveries else None
