@@ -33,8 +33,8 @@ from dormouse_worker.front.engine.command_queue import CommandQueue
 from dormouse_worker.front.engine.config import EngineConfig, Served
 from dormouse_worker.front.engine.first_reading import FirstReading, Patience
 from dormouse_worker.front.engine.grants import Grants
-from dormouse_worker.front.engine.link import SpawnFor
 from dormouse_worker.front.engine.restarts import RestartLimits
+from dormouse_worker.front.engine.sides import SpawnFor
 from dormouse_worker.front.engine.sleep_conductor import SleepConductor
 from dormouse_worker.front.engine.standalone import agree_with_itself, invitation
 from dormouse_worker.front.engine.supervisor import EngineKeeper

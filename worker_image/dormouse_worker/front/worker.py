@@ -25,7 +25,8 @@ from dormouse_worker.front.api.wire import Counts, to_error, to_failure, to_stat
 from dormouse_worker.front.engine.adapter_board import AdapterBoard
 from dormouse_worker.front.engine.config import EngineConfig, Served
 from dormouse_worker.front.engine.grants import Grants
-from dormouse_worker.front.engine.link import EngineLink, EngineLost, Spawn
+from dormouse_worker.front.engine.link import EngineLink, EngineLost
+from dormouse_worker.front.engine.sides import Spawn
 from dormouse_worker.front.engine.status_board import Changes, Failure, StatusBoard
 from dormouse_worker.front.engine.watchdog import Watchdog, overdue
 from dormouse_worker.front.flags.settings import FrontSettings

@@ -9,9 +9,9 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -27,7 +27,7 @@ from dormouse_worker.common.ipc import (
     decode_engine,
     encode_frame,
 )
-from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.front.engine.sides import EngineEvents, EngineProcess, Spawn
 from dormouse_worker.front.engine.watchdog import RunningCommand
 
 logger = logging.getLogger(__name__)
@@ -35,35 +35,6 @@ logger = logging.getLogger(__name__)
 READ_BYTES = 1 << 18
 END_GRACE_S = 5.0  # what an engine gets to end by itself after we hung up
 BROKEN_GRACE_S = 1.0  # the same after it hung up itself: it is about to end
-
-
-class EngineProcess(Protocol):
-    """A started engine."""
-
-    async def wait(self) -> int:
-        """Return the exit code when it has ended; negative = the signal."""
-
-    def kill(self) -> None:
-        """End it now; nothing happens if it has ended."""
-
-    def last_words(self) -> str:
-        """Return the last line that it wrote to standard error."""
-
-
-class EngineEvents(Protocol):
-    """Who wants to know what the engine says. Called in the event loop; must not block."""
-
-    def on_status(self, status: EngineStatus) -> None:
-        """The engine's state changed."""
-
-    def on_outputs(self, outputs: StepOutputs) -> None:
-        """A step produced tokens."""
-
-    def on_lost(self) -> None:
-        """The connection broke; nothing more will come. Comes before `on_death`."""
-
-    def on_death(self, exit_code: int, last_words: str) -> None:
-        """The process ended though nobody asked it to."""
 
 
 class EngineLost(Exception):
@@ -79,10 +50,6 @@ class _Waiting(NamedTuple):
 
     command: Command
     answer: asyncio.Future[CommandResult]
-
-
-Spawn = Callable[[Path], Awaitable[EngineProcess]]
-SpawnFor = Callable[[EngineSettings], Spawn]  # what starts an engine with these settings
 
 
 class EngineLink:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dormouse_worker.common.ipc import EngineStatus, State, StepOutputs
-from dormouse_worker.front.engine.link import EngineEvents, EngineLink, Spawn
+from dormouse_worker.front.engine.link import EngineLink
+from dormouse_worker.front.engine.sides import EngineEvents, Spawn
 from dormouse_worker.front.engine.status_board import Failure
 
 

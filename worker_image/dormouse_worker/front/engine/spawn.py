@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from dormouse_worker.common.settings import EngineSettings
-from dormouse_worker.front.engine.link import Spawn, SpawnFor
+from dormouse_worker.front.engine.sides import Spawn, SpawnFor
 
 ENGINE_ARGV: tuple[str, ...] = (sys.executable, "-m", "dormouse_worker.engine_process")
 # How long to read on after the end. Ranks of a killed engine hold the pipe, and their devices, until they are gone,

@@ -26,9 +26,9 @@ from dormouse_worker.common.errors import WorkerError
 from dormouse_worker.common.ipc import State
 from dormouse_worker.front.engine.command_queue import CommandQueue
 from dormouse_worker.front.engine.config import EngineConfig, ReadEdition, settings_of
-from dormouse_worker.front.engine.link import SpawnFor
 from dormouse_worker.front.engine.newcomer import NewcomerEngine, Retired
 from dormouse_worker.front.engine.refusals import precondition, require
+from dormouse_worker.front.engine.sides import SpawnFor
 from dormouse_worker.front.engine.sleep_conductor import SleepConductor
 from dormouse_worker.front.engine.status_board import Failure
 from dormouse_worker.front.worker import Worker

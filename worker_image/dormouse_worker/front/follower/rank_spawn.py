@@ -12,7 +12,7 @@ import msgspec
 
 from dormouse_worker.common.group import GroupPlace
 from dormouse_worker.common.settings import EngineSettings
-from dormouse_worker.front.engine.link import EngineProcess
+from dormouse_worker.front.engine.sides import EngineProcess
 from dormouse_worker.front.engine.spawn import SubprocessEngine
 
 RANK_ARGV: tuple[str, ...] = (sys.executable, "-m", "dormouse_worker.executor.rank_process")
