@@ -60,6 +60,7 @@ async def test_openais_library_for_node_gets_forms_and_calls(gateway: GatewayPro
     assert (chat["finish"], responses["status"]) == ("tool_calls", "completed")
     assert chat["pieces"] > 1, "arguments come while they are written"
     assert json.loads(chat["joined"]) == chat["calls"][0][1]
+    assert list(json.loads(chat["joined"])) == list(ANIMAL["properties"]), "in the order of the schema"
     check_calls(responses["calls"])
     check_response_events(responses["events"])
 

@@ -71,6 +71,7 @@ class ChatMessage(_message.Message):
     TOOL_CALLS_FIELD_NUMBER: _builtins.int
     TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
     REASONING_CONTENT_FIELD_NUMBER: _builtins.int
+    KEY_ORDER_FIELD_NUMBER: _builtins.int
     role: _builtins.str
     """as the model's template knows it: system, user, assistant, tool"""
     content: _builtins.str
@@ -85,6 +86,10 @@ class ChatMessage(_message.Message):
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[_struct_pb2.Struct]:
         """Calls that an assistant turn made, in the form the template expects: [{function: {name, arguments}}]."""
 
+    @_builtins.property
+    def key_order(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """of the members of tool_calls, as Chat.key_order is of those of tools"""
+
     def __init__(
         self,
         *,
@@ -94,10 +99,11 @@ class ChatMessage(_message.Message):
         tool_calls: _abc.Iterable[_struct_pb2.Struct] | None = ...,
         tool_call_id: _builtins.str | None = ...,
         reasoning_content: _builtins.str | None = ...,
+        key_order: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_reasoning_content", b"_reasoning_content", "_tool_call_id", b"_tool_call_id", "name", b"name", "reasoning_content", b"reasoning_content", "tool_call_id", b"tool_call_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_reasoning_content", b"_reasoning_content", "_tool_call_id", b"_tool_call_id", "content", b"content", "name", b"name", "reasoning_content", b"reasoning_content", "role", b"role", "tool_call_id", b"tool_call_id", "tool_calls", b"tool_calls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_reasoning_content", b"_reasoning_content", "_tool_call_id", b"_tool_call_id", "content", b"content", "key_order", b"key_order", "name", b"name", "reasoning_content", b"reasoning_content", "role", b"role", "tool_call_id", b"tool_call_id", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__name: _TypeAlias = _typing.Literal["name"]  # noqa: Y015
     _WhichOneofArgType__name: _TypeAlias = _typing.Literal["_name", b"_name"]  # noqa: Y015
@@ -123,6 +129,7 @@ class Chat(_message.Message):
     TEMPLATE_ARGS_FIELD_NUMBER: _builtins.int
     ADD_GENERATION_PROMPT_FIELD_NUMBER: _builtins.int
     CONTINUE_FINAL_MESSAGE_FIELD_NUMBER: _builtins.int
+    KEY_ORDER_FIELD_NUMBER: _builtins.int
     add_generation_prompt: _builtins.bool
     """default true; false with continue_final_message"""
     continue_final_message: _builtins.bool
@@ -139,6 +146,12 @@ class Chat(_message.Message):
     def template_args(self) -> _struct_pb2.Struct:
         """further variables of the template (enable_thinking, …)"""
 
+    @_builtins.property
+    def key_order(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The names of all members of tools, object by object, each object before what is in it: a Struct keeps no order.
+        Templates show tools and answers bring arguments in it. Empty: usual names first, then by the alphabet.
+        """
+
     def __init__(
         self,
         *,
@@ -147,10 +160,11 @@ class Chat(_message.Message):
         template_args: _struct_pb2.Struct | None = ...,
         add_generation_prompt: _builtins.bool | None = ...,
         continue_final_message: _builtins.bool = ...,
+        key_order: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt", "add_generation_prompt", b"add_generation_prompt", "template_args", b"template_args"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt", "add_generation_prompt", b"add_generation_prompt", "continue_final_message", b"continue_final_message", "messages", b"messages", "template_args", b"template_args", "tools", b"tools"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt", "add_generation_prompt", b"add_generation_prompt", "continue_final_message", b"continue_final_message", "key_order", b"key_order", "messages", b"messages", "template_args", b"template_args", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__add_generation_prompt: _TypeAlias = _typing.Literal["add_generation_prompt"]  # noqa: Y015
     _WhichOneofArgType__add_generation_prompt: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt"]  # noqa: Y015

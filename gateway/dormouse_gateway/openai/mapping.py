@@ -11,7 +11,7 @@ from dormouse_gateway.openai.errors import refuse
 from dormouse_gateway.openai.sampling import begin
 from dormouse_gateway.openai.schemas import DEFAULT_COMPLETION_TOKENS, MAX_PROMPTS
 from dormouse_gateway.openai.tools import offered, parsing
-from dormouse_gateway.openai.turns import call, joined, tool
+from dormouse_gateway.openai.turns import add_call, joined, show
 from dormouse_gateway.openai.wish import Wish, checked
 
 Body = Mapping[str, Any]
@@ -52,7 +52,7 @@ def to_completion(body: Body, request_id: str) -> Wish:
 def chat_of(body: Body) -> pb.Chat:
     """Return the conversation of a chat's body, also of one that is to be counted only."""
     chat = pb.Chat(messages=[_turn(message) for message in body["messages"]])
-    chat.tools.extend(map(tool, offered(body)))
+    show(chat, offered(body))
     if "reasoning_effort" in body:
         chat.template_args.update({"reasoning_effort": body["reasoning_effort"]})
     chat.template_args.update(body.get("chat_template_kwargs", {}))
@@ -110,8 +110,6 @@ def _turn(said: Body) -> pb.ChatMessage:
             setattr(turn, name, message[name])
     if thought := message.get("reasoning_content", message.get("reasoning")):
         turn.reasoning_content = thought
-    turn.tool_calls.extend(
-        call(one["function"]["name"], one["function"]["arguments"], one.get("id"))
-        for one in message.get("tool_calls", ())
-    )
+    for one in message.get("tool_calls", ()):
+        add_call(turn, one["function"]["name"], one["function"]["arguments"], one.get("id"))
     return turn

@@ -7,6 +7,7 @@ from typing import Any
 
 from google.protobuf import struct_pb2
 
+from dormouse_api.key_order import key_order
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.openai.reading import parse_arguments
 
@@ -18,11 +19,13 @@ def joined(content: Any) -> str:
     return "\n".join(part["text"] for part in content)
 
 
-def call(name: str, arguments: Any, call_id: str | None = None) -> struct_pb2.Struct:
-    """Return a call as templates want it: arguments as an object, not as text."""
+def add_call(turn: pb.ChatMessage, name: str, arguments: Any, call_id: str | None = None) -> None:
+    """Add a call to a turn as templates want it: arguments as an object, not as text, in their own order."""
     known = parse_arguments(arguments or "{}") if isinstance(arguments, str) else arguments
     named = {} if call_id is None else {"id": call_id}
-    return struct({**named, "type": "function", "function": {"name": name, "arguments": known}})
+    made = {**named, "type": "function", "function": {"name": name, "arguments": known}}
+    turn.tool_calls.append(struct(made))
+    turn.key_order.extend(key_order([made]))
 
 
 def struct(value: Mapping[str, Any]) -> struct_pb2.Struct:
@@ -32,9 +35,12 @@ def struct(value: Mapping[str, Any]) -> struct_pb2.Struct:
     return made
 
 
-def tool(function: Mapping[str, Any]) -> struct_pb2.Struct:
-    """Return a function as templates know it; what is null is left out."""
-    return struct({"type": "function", "function": {name: it for name, it in function.items() if it is not None}})
+def show(chat: pb.Chat, functions: Iterable[Mapping[str, Any]]) -> None:
+    """Add functions to a chat as templates know them, in their own order; what is null is left out."""
+    for function in functions:
+        made = {"type": "function", "function": {name: it for name, it in function.items() if it is not None}}
+        chat.tools.append(struct(made))
+        chat.key_order.extend(key_order([made]))
 
 
 def with_one_beginning(turns: Iterable[pb.ChatMessage]) -> list[pb.ChatMessage]:

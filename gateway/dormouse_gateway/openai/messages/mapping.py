@@ -10,7 +10,7 @@ from dormouse_gateway.openai.sampling import begin
 from dormouse_gateway.openai.structured import constrain_to
 from dormouse_gateway.openai.texts import WorkerTexts
 from dormouse_gateway.openai.tools import offered, parsing
-from dormouse_gateway.openai.turns import call, joined, tool, with_one_beginning
+from dormouse_gateway.openai.turns import add_call, joined, show, with_one_beginning
 from dormouse_gateway.openai.wish import Wish, check_size, checked
 
 Body = Mapping[str, Any]
@@ -41,7 +41,8 @@ def chat_of(body: Body) -> pb.Chat:
     """Return the conversation."""
     turns = [turn for said in body["messages"] for turn in _turns(said["role"], said["content"])]
     system = _system(body.get("system", ""))
-    chat = pb.Chat(messages=with_one_beginning([*system, *turns]), tools=map(tool, offered(_tools(body))))
+    chat = pb.Chat(messages=with_one_beginning([*system, *turns]))
+    show(chat, offered(_tools(body)))
     chat.continue_final_message = turns[-1].role == "assistant" and not turns[-1].tool_calls
     if effort := _output(body).get("effort"):
         chat.template_args.update({"reasoning_effort": effort})
@@ -84,9 +85,9 @@ def _turns(role: str, content: Any) -> Iterator[pb.ChatMessage]:
     turn = pb.ChatMessage(role=role, content=joined([block for block in blocks if block["type"] == "text"]))
     if thoughts := [{"text": block["thinking"]} for block in blocks if block["type"] == "thinking"]:
         turn.reasoning_content = joined(thoughts)
-    turn.tool_calls.extend(
-        call(block["name"], block["input"], block["id"]) for block in blocks if block["type"] == "tool_use"
-    )
+    for block in blocks:
+        if block["type"] == "tool_use":
+            add_call(turn, block["name"], block["input"], block["id"])
     if not results or turn.content or turn.tool_calls:
         yield turn
 

@@ -10,7 +10,7 @@ from dormouse_gateway.openai.responses.schemas import LOGPROBS
 from dormouse_gateway.openai.sampling import begin
 from dormouse_gateway.openai.structured import constrain_to
 from dormouse_gateway.openai.tools import offered, parsing
-from dormouse_gateway.openai.turns import call, joined, tool, with_one_beginning
+from dormouse_gateway.openai.turns import add_call, joined, show, with_one_beginning
 from dormouse_gateway.openai.wish import Wish, checked
 
 Body = Mapping[str, Any]
@@ -55,7 +55,8 @@ def _chat(body: Body, functions: Iterable[Body]) -> pb.Chat:
     told = body["input"]
     items = [{"role": "user", "content": told}] if isinstance(told, str) else told
     beginning = [pb.ChatMessage(role="system", content=body["instructions"])] if body.get("instructions") else []
-    chat = pb.Chat(messages=with_one_beginning([*beginning, *_turns(items)]), tools=map(tool, functions))
+    chat = pb.Chat(messages=with_one_beginning([*beginning, *_turns(items)]))
+    show(chat, functions)
     if effort := (body.get("reasoning") or {}).get("effort"):
         chat.template_args.update({"reasoning_effort": effort})
     return chat
@@ -88,7 +89,7 @@ def _assistants(turns: list[pb.ChatMessage], kind: str) -> pb.ChatMessage:
 def _add_to(turn: pb.ChatMessage, item: Body, kind: str) -> None:
     match kind:
         case "function_call":
-            turn.tool_calls.append(call(item["name"], item["arguments"], item["call_id"]))
+            add_call(turn, item["name"], item["arguments"], item["call_id"])
         case "reasoning":
             turn.reasoning_content += joined(item.get("content") or item["summary"])
         case _:

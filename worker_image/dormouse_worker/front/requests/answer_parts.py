@@ -22,7 +22,7 @@ from dormouse_worker.front.answers.families import (
 from dormouse_worker.front.answers.parser import AnswerParser, Grammar
 from dormouse_worker.front.requests.streams import Piece
 from dormouse_worker.front.requests.validation import refuse
-from dormouse_worker.front.text.plain import plain_dict
+from dormouse_worker.front.text.plain import in_order
 from dormouse_worker.front.text.served_model import Model
 
 NUM_TAIL_TOKENS = 8  # of a prompt: a marker and white space are fewer
@@ -114,7 +114,7 @@ def _check_tools(chat: pb.Chat) -> None:
 
 def _functions(chat: pb.Chat) -> list[dict[str, Any]]:
     """Return the descriptions of a chat's functions; what of the tools is none is left out."""
-    functions = [plain_dict(tool).get("function") for tool in chat.tools]
+    functions = [tool.get("function") for tool in in_order(chat.tools, chat.key_order)]
     return [function for function in functions if isinstance(function, dict)]
 
 

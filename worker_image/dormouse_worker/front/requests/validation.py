@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NoReturn
 
 import grpc
+from google.protobuf import struct_pb2
 
 from dormouse_api.limits import (
     MAX_CHAT_MESSAGES,
@@ -23,6 +24,7 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.ipc import Sampling
 from dormouse_worker.front.requests.sampling_rules import RULES
 from dormouse_worker.front.text.chat import OWN_VARIABLES
+from dormouse_worker.front.text.plain import KeyOrderError, in_order
 
 
 def check_request(request: pb.GenerateRequest, vocab_size: int, *, from_gateway: bool) -> None:
@@ -120,6 +122,17 @@ def check_chat(chat: pb.Chat) -> None:
         refuse("chat.template_args", name, f"names other than {', '.join(OWN_VARIABLES)}")
     if chat.continue_final_message and chat.add_generation_prompt:
         refuse("chat.continue_final_message", "true beside add_generation_prompt", "one of the two")
+    _check_key_order("chat.key_order", chat.tools, chat.key_order)
+    for number, message in enumerate(chat.messages):
+        _check_key_order(f"chat.messages[{number}].key_order", message.tool_calls, message.key_order)
+
+
+def _check_key_order(field: str, structs: Sequence[struct_pb2.Struct], key_order: Sequence[str]) -> None:
+    try:
+        if key_order:
+            in_order(structs, key_order)
+    except KeyOrderError as error:
+        refuse(field, str(error), "the names of all members, object by object, or none")
 
 
 def check_lengths(prompt_token_ids: Sequence[int], params: pb.SamplingParams, max_model_len: int) -> int:

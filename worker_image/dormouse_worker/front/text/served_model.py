@@ -19,7 +19,7 @@ from dormouse_worker.front.text.chat import TemplateRefused, check_templates, re
 from dormouse_worker.front.text.deferred_tokenizer import Codec, LateCodec, load_codec
 from dormouse_worker.front.text.grammars import Grammars
 from dormouse_worker.front.text.model_card import ModelCard, read_model_card, read_object
-from dormouse_worker.front.text.plain import plain_dict
+from dormouse_worker.front.text.plain import in_order, plain_dict
 from dormouse_worker.front.text.renderer import Renderer
 from dormouse_worker.front.text.special_tokens import special_tokens
 from dormouse_worker.front.text.turns import LONG_BYTES, TextWork
@@ -181,7 +181,7 @@ def chat_arguments(chat: pb.Chat) -> dict[str, Any]:
     begins_turn = chat.add_generation_prompt if chat.HasField("add_generation_prompt") else None
     return {
         "messages": [message_dict(message) for message in chat.messages],
-        "tools": [plain_dict(tool) for tool in chat.tools] or None,
+        "tools": in_order(chat.tools, chat.key_order) or None,
         "add_generation_prompt": not chat.continue_final_message if begins_turn is None else begins_turn,
         "template_args": plain_dict(chat.template_args),
         "continue_final_message": chat.continue_final_message,
@@ -196,7 +196,7 @@ def message_dict(message: pb.ChatMessage) -> Mapping[str, Any]:
     if message.HasField("reasoning_content"):
         turn["reasoning_content"] = message.reasoning_content
     if message.tool_calls:
-        turn["tool_calls"] = [plain_dict(call) for call in message.tool_calls]
+        turn["tool_calls"] = in_order(message.tool_calls, message.key_order)
     if message.HasField("tool_call_id"):
         turn["tool_call_id"] = message.tool_call_id
     return turn
