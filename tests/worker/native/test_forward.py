@@ -17,6 +17,7 @@ from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.lean.build import Unfit
 from dormouse_worker.model.lean.native import NativeDecoder, build_native
 from dormouse_worker.model.loader import load
+from dormouse_worker.model.quantized.rotation import rotate
 from dormouse_worker.model.testing import VOCAB_SIZE, reference_generate, write_tiny_model
 from dormouse_worker.native.library import Missing
 from tests.worker.model.test_lean import LEAN, VARIANTS
@@ -245,9 +246,9 @@ class Rounding:
         self._linear = linear
 
     def __call__(self, rows):
-        wide = rows.float()
-        scales = wide.abs().amax(-1, keepdim=True) / 127
-        return self._linear(((wide / scales).round() * scales).to(rows.dtype))
+        turned = rotate(rows)
+        scales = turned.abs().amax(-1, keepdim=True) / 127
+        return self._linear(rotate((turned / scales).round() * scales).to(rows.dtype))
 
     def reduced(self, rows, _):
         return self(rows)

@@ -5,7 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dormouse_worker.model.quantized.int8 import dequantize, quantize_rows
+from dormouse_worker.model.quantized.formats import INT8
+from dormouse_worker.model.quantized.int8 import expand, quantize_rows
+from dormouse_worker.model.quantized.rotation import rotate
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -19,7 +21,7 @@ def test_no_weight_is_off_by_more_than_half_a_step(rows, columns, dtype, seed):
     plain = make(rows, columns, dtype, seed)
     numbers, scales = quantize_rows(plain)
     assert (numbers.dtype, scales.dtype) == (torch.uint8, torch.float32)
-    error = (dequantize(numbers, scales, torch.float32) - plain.float()).abs()
+    error = (expand(numbers, scales) - rotate(plain)).abs()
     assert bool((error <= scales[:, None] * 0.5001).all())
 
 
@@ -31,7 +33,7 @@ def test_the_largest_of_a_row_is_127_on_either_side():
 
 def test_a_row_of_zeros_stays_one():
     numbers, scales = quantize_rows(torch.zeros(2, 5))
-    assert torch.equal(dequantize(numbers, scales, torch.float32), torch.zeros(2, 5))
+    assert torch.equal(INT8.dequantize(numbers, scales, 5), torch.zeros(2, 5))
 
 
 def test_a_row_goes_by_itself_alone():
@@ -42,7 +44,15 @@ def test_a_row_goes_by_itself_alone():
         assert torch.equal(together[i], torch.cat([parts[i] for parts in alone]))
 
 
+@given(st.integers(1, 5), st.integers(1, 300), st.integers(0, 99))
+def test_a_product_is_that_of_the_plain_weight(rows, columns, seed):
+    weight, scales = quantize_rows(make(7, columns, seed=seed))
+    inputs, bias = make(rows, columns, seed=seed + 1), torch.arange(7.0)
+    expected = inputs @ INT8.dequantize(weight, scales, columns).T + bias
+    torch.testing.assert_close(INT8.multiply(inputs, weight, scales, bias), expected, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_plain_weights_have_the_type_that_is_asked_for(dtype):
-    numbers, scales = quantize_rows(make(3, 8))
-    assert dequantize(numbers, scales, dtype).dtype == dtype
+def test_a_product_has_the_type_of_its_rows(dtype):
+    weight, scales = quantize_rows(make(3, 8))
+    assert INT8.multiply(make(2, 8, dtype), weight, scales, None).dtype == dtype

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -185,8 +185,8 @@ def _norm(module: Any) -> RMSNorm:
 
 
 def _embedding(module: Any, model: Any) -> Embedding:
-    scale = module.weight_scale.data if _is_quantized(module) else None
-    return Embedding(module.weight.data, computed_dtype(model), scale)
+    found = Embedding(module.weight.data, computed_dtype(model), module.embedding_dim)
+    return replace(found, scale=module.weight_scale.data, format=module.format) if _is_quantized(module) else found
 
 
 def _is_quantized(module: Any) -> bool:
@@ -205,6 +205,7 @@ def _join(modules: Sequence[Any]) -> Linear:
         _span([module.weight for module in modules]),
         _span(biases) if biases else None,
         scale=_span(scales) if scales else None,
+        format=modules[0].format if scales else None,
     )
 
 

@@ -18,7 +18,8 @@ from dormouse_worker.model.context import AttentionCall, current_adapters, curre
 from dormouse_worker.model.parallel.communicator import Communicator
 from dormouse_worker.model.parallel.layers import gather_logits, locate_tokens, merge_embedded, row_linear
 from dormouse_worker.model.parallel.shards import Vocabulary
-from dormouse_worker.model.quantized.int8 import dequantize
+from dormouse_worker.model.quantized.formats import Format
+from dormouse_worker.model.quantized.rotation import rotate
 
 Heads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # queries [T, Hq, D], keys and values [T, Hkv, D]
 
@@ -30,22 +31,27 @@ class Linear:
     weight: torch.Tensor
     bias: torch.Tensor | None
     lora: Lora | None = None  # what adapters have for it; None = none can
-    scale: torch.Tensor | None = None  # [out] of a weight of 8 bits, see `quantized.int8`
+    scale: torch.Tensor | None = None  # [out] of a weight of fewer bits
+    format: Format | None = None  # of such a weight
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """Return [T, out] for [T, in]."""
-        return self._adapted(functional.linear(rows, self._plain(rows.dtype), self.bias), rows)
+        return self._adapted(functional.linear(*self._operands(rows), self.bias), rows)
 
     def reduced(self, rows: torch.Tensor, group: Communicator) -> torch.Tensor:
         """Return [T, out] where this rank has some columns of [T, in], the others the rest."""
-        return self._adapted(row_linear(rows, self._plain(rows.dtype), self.bias, group), rows)
+        return self._adapted(row_linear(*self._operands(rows), self.bias, group), rows)
 
     def _adapted(self, out: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         adapters = None if self.lora is None else current_adapters()
         return out if adapters is None or self.lora is None else adapters.add(out, rows, self.lora)
 
-    def _plain(self, dtype: torch.dtype) -> torch.Tensor:
-        return self.weight if self.scale is None else dequantize(self.weight, self.scale, dtype)
+    def _operands(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what is multiplied: a weight of fewer bits is expanded, and lies rotated."""
+        if self.format is None or self.scale is None:
+            return rows, self.weight
+        plain = self.format.expand(self.weight, self.scale, rows.shape[-1])
+        return rotate(rows).to(rows.dtype), plain.to(rows.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +60,16 @@ class Embedding:
 
     weight: torch.Tensor
     dtype: torch.dtype
-    scale: torch.Tensor | None = None  # [V] of a weight of 8 bits
+    size: int  # H
+    scale: torch.Tensor | None = None  # [V] of a weight of fewer bits
+    format: Format | None = None  # of such a weight
 
     def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
         """Return [T, H] for [T]."""
         found = functional.embedding(token_ids, self.weight)
-        return found if self.scale is None else dequantize(found, self.scale[token_ids], self.dtype)
+        if self.format is None or self.scale is None:
+            return found
+        return self.format.dequantize(found, self.scale[token_ids], self.size).to(self.dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from dormouse_worker.model.scratch import Floats, address_of
 from dormouse_worker.native import abi
 from dormouse_worker.native.library import Kernels, Missing
 
+FORMATS = {"int8": abi.INT8}  # by the name of `quantized.formats`
 MAX_STARTS = 4  # of `abi.Lora`
 
 
@@ -178,7 +179,7 @@ def _misfits(decoder: LeanDecoder, layers: tuple[LayerSpec, ...]) -> Iterator[st
 
 
 def _quantized(decoder: LeanDecoder) -> Iterator[Linear | Embedding]:
-    """Yield the parts whose weights are of 8 bits."""
+    """Yield the parts whose weights are of fewer bits."""
     for part in (decoder.embedding, decoder.head, *(part for layer in decoder.layers for part in layer.maps)):
         if part is not None and part.scale is not None:
             yield part
@@ -196,21 +197,21 @@ def _gather(logits: Floats, vocabulary: Vocabulary, group: Communicator) -> Floa
 
 
 def _model(decoder: LeanDecoder, layers: Array[abi.Layer], exchange: Exchange) -> abi.Model:
-    hidden_size, intermediate_size = decoder.layers[0].mlp.down.weight.shape
+    mlp = decoder.layers[0].mlp
     vocabulary, embedding, head = decoder.vocabulary, decoder.embedding, decoder.head
     num_embedded = 0 if embedding is None else len(embedding.weight)
     return abi.Model(
         dtype=TYPES[_dtype(decoder)],
         num_layers=len(layers),
-        hidden_size=hidden_size,
-        intermediate_size=intermediate_size,
+        hidden_size=len(mlp.norm.weight),
+        intermediate_size=len(mlp.gate_up.weight) // 2,
         vocab_size=num_embedded if vocabulary is None else vocabulary.size,
         first_token=0 if vocabulary is None else vocabulary.start,
         num_embedded=num_embedded,
         num_logits=0 if head is None else len(head.weight),
         leads=_leads(decoder),
         sum_up=abi.SumUp() if vocabulary is None else abi.SumUp(exchange.sum_up),
-        embedding=_linear(None if embedding is None else Linear(embedding.weight, None, scale=embedding.scale)),
+        embedding=_linear(None if embedding is None else _looked_up(embedding)),
         inv_freq=decoder.rotary.inv_freq.data_ptr(),
         attention_factor=decoder.rotary.attention_factor,
         norm=_norm(decoder.norm),
@@ -253,9 +254,13 @@ def _linear(linear: Linear | None, *, has_bias: bool = True) -> abi.Linear:
     return abi.Linear(
         weight=linear.weight.data_ptr(),
         bias=None if bias is None else bias.data_ptr(),
-        format=abi.PLAIN if linear.scale is None else abi.INT8,
+        format=abi.PLAIN if linear.format is None else FORMATS[linear.format.name],
         scales=None if linear.scale is None else linear.scale.data_ptr(),
     )
+
+
+def _looked_up(embedding: Embedding) -> Linear:
+    return Linear(embedding.weight, None, scale=embedding.scale, format=embedding.format)
 
 
 def _lora(linear: Linear) -> abi.Lora:

@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from dormouse_worker.common.errors import InvalidSettings
+from dormouse_worker.model.quantized.formats import FORMATS
 from dormouse_worker.model.quantized.modules import QuantizedEmbedding, QuantizedLinear
 from dormouse_worker.model.weights.layout import Slot
 
@@ -33,7 +34,7 @@ def convert(module: Any, method: str) -> Mapping[str, Slot]:
             continue
         kept.append(part.weight)
         plain[f"{path}.weight"] = Slot(f"{path}.weight", 0, tuple(part.weight.shape), part.weight.dtype)
-        quantized = QuantizedLinear(part)
+        quantized = QuantizedLinear(part, FORMATS[method])
         first = made.setdefault(id(part.weight), quantized)
         quantized.weight, quantized.weight_scale = first.weight, first.weight_scale
         module.set_submodule(path, quantized)

@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
-from dormouse_worker.model.quantized.int8 import dequantize
+from dormouse_worker.model.quantized.formats import Format
 
 SCALE = "weight_scale"
 
@@ -20,19 +19,20 @@ def stand_in(shape: Sequence[int], dtype: torch.dtype) -> nn.Parameter:
 
 
 class QuantizedLinear(nn.Module):
-    """A linear map [out, in] of 8 bits."""
+    """A linear map [out, in] of fewer bits."""
 
-    def __init__(self, plain: nn.Linear) -> None:
+    def __init__(self, plain: nn.Linear, stored_as: Format) -> None:
         """Take the place of a plain map, whose bias stays."""
         super().__init__()
         self.in_features, self.out_features = plain.in_features, plain.out_features
-        self.weight = stand_in(plain.weight.shape, torch.uint8)
-        self.weight_scale = stand_in(plain.weight.shape[:1], torch.float32)
+        self.format = stored_as
+        self.weight = stand_in((self.out_features, stored_as.row_bytes(self.in_features)), torch.uint8)
+        self.weight_scale = stand_in((self.out_features,), torch.float32)
         self.bias = plain.bias
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Return [..., out] for [..., in]."""
-        return functional.linear(rows, dequantize(self.weight, self.weight_scale, rows.dtype), self.bias)
+        return self.format.multiply(rows, self.weight, self.weight_scale, self.bias)
 
 
 class QuantizedEmbedding(nn.Module):
@@ -43,14 +43,14 @@ class QuantizedEmbedding(nn.Module):
         super().__init__()
         self.num_embeddings, self.embedding_dim = plain.num_embeddings, plain.embedding_dim
         self.padding_idx = plain.padding_idx
-        self.dtype = plain.weight.dtype
+        self.dtype, self.format = plain.weight.dtype, head.format
         self.weight, self.weight_scale = head.weight, head.weight_scale
 
     def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
         """Return [..., size] for ids [...]."""
         ids = token_ids.reshape(-1)
-        found = dequantize(self.weight[ids], self.weight_scale[ids], self.dtype)
-        return found.view(*token_ids.shape, -1)
+        found = self.format.dequantize(self.weight[ids], self.weight_scale[ids], self.embedding_dim)
+        return found.to(self.dtype).view(*token_ids.shape, -1)
 
 
 def computed_dtype(module: Any) -> torch.dtype:

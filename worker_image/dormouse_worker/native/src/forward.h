@@ -185,7 +185,7 @@ struct Pass {
     else if (model.embedding.format == DM_PLAIN)
       for (int64_t i = 0; i < size; i++) to[i] = value(row[i]);
     else
-      for (int64_t i = 0; i < size; i++) to[i] = (numbers[i] - WEIGHT_ZERO) * model.embedding.scales[token];
+      dequantize_row(numbers, model.embedding.scales[token], size, to);
   }
 
   void norm(const DmNorm &by) {

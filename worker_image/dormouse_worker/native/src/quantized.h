@@ -1,4 +1,5 @@
-// Linear maps whose weights are whole numbers: rows are rounded to 8 bits first, with a scale of their own.
+// Linear maps whose weights are whole numbers: rows are rotated (rotation.h), as the weights were before they were
+// rounded, and rounded to 8 bits, with a scale of their own.
 //
 //     row    [columns] int8, -127 to 127     times  a scale of the row
 //     weight [columns] uint8, 128 = zero     times  a scale of the weight
@@ -8,6 +9,7 @@
 #pragma once
 
 #include "linear.h"
+#include "rotation.h"
 
 namespace {
 
@@ -21,43 +23,48 @@ struct Numbers {
   int32_t *sums = nullptr;   // [T] of a row's numbers
 };
 
-// Rounds one row. What is not finite anywhere in it makes its scale no number, and so whatever is computed with it.
+// Rounds one row, rotated. What is not finite anywhere in it makes its scale no number, and so whatever is computed
+// with it.
 template <class A>
 void quantize_row(const A *in, int64_t columns, int8_t *out, float &scale, int32_t &sum_of) {
   typedef int8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
+  alignas(64) float mixed[MOST_COLUMNS + LANES];  // of which only the row's part is touched
+  int64_t block = mix(in, columns, mixed);
+  store(mixed + columns, floats{});  // so that the last lanes are zeros
   floats sizes{}, odd{};
-  int64_t whole = columns / LANES * LANES;
-  for (int64_t i = 0; i < whole; i += LANES) {
-    floats x = load(in + i);
+  for (int64_t i = 0; i < columns; i += LANES) {
+    floats x = load(mixed + i);
     sizes = largest(x < floats{} ? -x : x, sizes);
     odd += x - x;
   }
-  float peaks[LANES], peak = 0, rest = 0;
+  float peaks[LANES], peak = 0;
   store(peaks, sizes);
   for (int i = 0; i < LANES; i++) peak = peaks[i] > peak ? peaks[i] : peak;
-  for (int64_t i = whole; i < columns; i++) {
-    float x = value(in[i]);
-    peak = fabsf(x) > peak ? fabsf(x) : peak;
-    rest += x - x;
-  }
   bool is_zero = peak < LEAST_PEAK;
-  scale = (is_zero ? 0 : peak / MOST) + sum(odd) + rest;
+  scale = (is_zero ? 0 : peak / MOST / sqrtf(block)) + sum(odd);
   float inverse = is_zero ? 0 : MOST / peak;
   const float round = 12582912.0f;  // 1.5 · 2^23: what is added to it becomes whole, and stands in its last bits
   ints total{};
-  for (int64_t i = 0; i < whole; i += LANES) {
-    ints number = (ints)(load(in + i) * all(inverse) + all(round)) - 0x4b400000;
-    *(bytes *)(out + i) = __builtin_convertvector(number, bytes);
+  for (int64_t i = 0; i < columns; i += LANES) {
+    ints number = (ints)(load(mixed + i) * all(inverse) + all(round)) - 0x4b400000;
+    bytes rounded = __builtin_convertvector(number, bytes);
     total += number;
+    if (i + LANES <= columns)
+      *(bytes *)(out + i) = rounded;
+    else
+      memcpy(out + i, &rounded, columns - i);
   }
   int32_t totals[LANES];
   memcpy(totals, &total, sizeof totals);
   sum_of = 0;
   for (int i = 0; i < LANES; i++) sum_of += totals[i];
-  for (int64_t i = whole; i < columns; i++) {
-    out[i] = (int8_t)nearbyintf(value(in[i]) * inverse);
-    sum_of += out[i];
-  }
+}
+
+// Sets out [columns] to the plain weights.
+inline void dequantize_row(const uint8_t *in, float scale, int64_t columns, float *out) {
+  for (int64_t i = 0; i < columns; i++) out[i] = (in[i] - WEIGHT_ZERO) * scale;
+  float factor = 1 / sqrtf(mix(out, columns, out));
+  for (int64_t i = 0; i < columns; i++) out[i] *= factor;
 }
 
 template <class A>

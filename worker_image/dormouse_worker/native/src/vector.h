@@ -79,6 +79,14 @@ INLINE void convert(const float *in, float factor, int64_t count, To *out) {
   for (; i < count; i++) put(out + i, in[i] * factor);
 }
 
+// The same numbers as floats.
+template <class From>
+INLINE void convert(const From *in, int64_t count, float *out) {
+  int64_t i = 0;
+  for (; i + LANES <= count; i += LANES) store(out + i, load(in + i));
+  for (; i < count; i++) out[i] = value(in[i]);
+}
+
 INLINE floats largest(floats a, floats b) { return a > b ? a : b; }
 INLINE floats least(floats a, floats b) { return a < b ? a : b; }
 
