@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from dormouse_cli.batch import files
-from dormouse_cli.batch.lines import NoReply, Reply
-from dormouse_cli.batch.sender import connected
-from dormouse_cli.cluster import Target
 from dormouse_cli.errors import CommandFailed
-from dormouse_cli.reach import Door, Way
 from dormouse_kube.api import SERVICES
 from tests.cli import kit
+from tests.cli.batch.server import CHAT, request
 from tests.cli.test_cli import ENV, HEEDING_CTRL_C
 from tests.cli.test_reach import gateway_pod
 from tests.gateway.openai.in_thread import running_in_thread
-
-CHAT = "/v1/chat/completions"
-
-
-def request(custom_id, url=CHAT, **body):
-    body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]} | body
-    return {"custom_id": custom_id, "method": "POST", "url": url, "body": body}
 
 
 @pytest.fixture
@@ -54,74 +41,6 @@ def gateway():
     """The address of a real gateway over HTTP."""
     with running_in_thread() as base:
         yield base.removeprefix("http://")
-
-
-class Server:
-    """Answers what it is told by path and number of the request; remembers bodies and headers."""
-
-    def __init__(self):
-        self.seen = []
-        self.script = []  # (status, headers, body) of each next request; then 200
-        self.in_flight = self.most_in_flight = 0
-        self.together = 1
-        self.changed = threading.Condition()
-        self.ends = threading.Event()
-        self.stalls_from = 1_000_000  # the number of the first request that gets no answer
-
-    def answer(self, handler):
-        body = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
-        with self.changed:
-            number = len(self.seen)
-            self.seen.append((handler.path, body, dict(handler.headers)))
-            status, headers, said = self.script.pop(0) if self.script else (200, {}, b'{"ok": true}')
-            self.in_flight += 1
-            self.most_in_flight = max(self.most_in_flight, self.in_flight)
-            self.changed.notify_all()
-            self.changed.wait_for(lambda: self.most_in_flight >= self.together, timeout=30)
-        if number >= self.stalls_from:
-            self.ends.wait(30)
-        with self.changed:
-            self.in_flight -= 1
-        if status == 0:
-            handler.close_connection = True
-            handler.connection.close()
-            return
-        _send(handler, status, headers, said)
-
-
-def _send(handler, status, headers, said):
-    handler.send_response(status)
-    for name, value in {"Content-Length": len(said), "X-Request-Id": "r", **headers}.items():
-        handler.send_header(name, str(value))
-    handler.end_headers()
-    handler.wfile.write(said)
-
-
-@pytest.fixture
-def server():
-    told = Server()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):  # the library's name
-            told.answer(self)
-
-        def do_GET(self):  # the library's name
-            told.key = self.headers["Authorization"]
-            _send(self, getattr(told, "greets", 200), {}, b"{}")
-
-        def log_message(self, *_):
-            pass
-
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=http.serve_forever, args=(0.01,))
-    thread.start()
-    told.port = http.server_port
-    told.address = f"127.0.0.1:{told.port}"
-    yield told
-    told.ends.set()
-    http.shutdown()
-    thread.join()
-    http.server_close()
 
 
 def test_requests_of_each_door_are_answered_by_a_real_gateway(dormouse, gateway, write):
@@ -281,82 +200,3 @@ def test_ctrl_c_keeps_what_is_answered(server, write):
 
 
 # --- one request ---
-
-
-class Watch:
-    """A clock that goes on by what is slept."""
-
-    def __init__(self):
-        self.now = 0.0
-        self.slept = []
-
-    def __call__(self):
-        return self.now
-
-    async def sleep(self, wait_s):
-        self.slept.append(wait_s)
-        self.now += wait_s
-
-
-@pytest.fixture
-def watch():
-    return Watch()
-
-
-def ask(server, watch, timeout_s=3600.0):
-    """Ask once; return what came of it."""
-
-    async def asked():
-        way = Way(address=None, api_key=None, tls=False, tls_ca=None, target=Target(None, None, None))
-        async with connected(way, Door(server, "tiny"), timeout_s=timeout_s, max_concurrency=1) as sender:
-            sender.clock, sender.sleep = watch, watch.sleep
-            return await sender.ask(CHAT, {"model": "tiny"})
-
-    return asyncio.run(asked())
-
-
-def test_who_is_told_to_come_later_comes_as_often_as_it_takes(server, watch):
-    server.script = [(429, {"Retry-After": "7"}, b"{}"), (503, {}, b"{}")] * 5
-    assert ask(server.address, watch) == Reply(200, "r", {"ok": True})
-    assert watch.slept == [7, 2, 7, 8, 7, 32, 7, 60, 7, 60]
-
-
-def test_until_the_time_is_over(server, watch):
-    server.script = [(429, {"Retry-After": "30"}, b'{"error": 1}')] * 9
-    assert ask(server.address, watch, timeout_s=100) == Reply(429, "r", {"error": 1})
-    assert watch.slept == [30, 30, 30]
-
-
-def test_what_fails_is_tried_five_times(server, watch):
-    server.script = [(500, {}, b'{"error": 1}')] * 5
-    assert ask(server.address, watch) == Reply(500, "r", {"error": 1})
-    assert watch.slept == [1, 2, 4, 8]
-
-
-def test_a_refusal_is_an_answer(server, watch):
-    server.script = [(400, {}, b'{"error": 1}')]
-    assert ask(server.address, watch) == Reply(400, "r", {"error": 1})
-    assert watch.slept == []
-
-
-def test_a_connection_that_is_lost_is_made_again(server, watch):
-    server.script = [(0, {}, b""), (0, {}, b"")]
-    assert ask(server.address, watch).is_done
-    server.script = [(0, {}, b"")] * 5
-    assert ask(server.address, watch).code == "connection_lost"
-
-
-def test_what_is_no_json_is_told(server, watch):
-    server.script = [(200, {}, b"<html>\xff")]
-    assert ask(server.address, watch) == NoReply("unreadable", "status 200, and no JSON: <html>\ufffd")
-
-
-def test_an_answer_that_takes_too_long_is_given_up(server, watch):
-    server.stalls_from = 0
-    assert ask(server.address, watch, timeout_s=0.05) == NoReply("timeout", "no answer within 0.05 s")
-
-
-def test_nobody_ends_all(watch):
-    with pytest.raises(CommandFailed, match=r"nobody answers at 127\.0\.0\.1:1"):
-        ask("127.0.0.1:1", watch)
-    assert watch.slept == [1, 2, 4, 8]

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.gateway.hold.test_holder import READY, TINY, World, ended, settled
+from tests.gateway.hold.world import READY, TINY, World, ended, settled
 
 
 async def test_a_callback_that_raises_as_a_request_comes_leaves_nobody_in_line(monkeypatch):
