@@ -33,6 +33,7 @@ OF_THE_PROGRAM = {  # what no user of the resource says
     *("attention_backend", "worker_cls", "worker_extension_cls"),
     *("device_memory_budget_bytes", "expected_device"),  # a grant's words
     *("enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras"),
+    *("speculation_method", "num_speculative_tokens"),
 }
 OTHER = {  # a value that is not the default
     "task": "embed",

@@ -56,8 +56,9 @@ class EngineMachine(RuleBasedStateMachine):
         most_forced=st.integers(0, 5),
         is_stubborn=st.booleans(),
         raises_at_once=st.booleans(),
+        method=st.sampled_from(["off", "ngram"]),
     )
-    def begin(self, windows, host_blocks, caches, num_blocks, stages, runs_ahead, **failing):
+    def begin(self, windows, host_blocks, caches, num_blocks, stages, runs_ahead, method, **failing):
         report = make_report(num_gpu_blocks=num_blocks, max_model_len=MAX_MODEL_LEN)
         self.windows, self.clock = windows, ManualClock()
         self.executor = (AheadFakeExecutor if runs_ahead else StagedFakeExecutor)(report, self.clock, windows)
@@ -69,6 +70,7 @@ class EngineMachine(RuleBasedStateMachine):
                 max_num_batched_tokens=MAX_TOKENS,
                 enable_prefix_caching=caches,
                 pipeline_parallel_size=1 if runs_ahead else stages,
+                speculation_method=method,
             ),
             report,
             (num_blocks, host_blocks),
@@ -90,13 +92,15 @@ class EngineMachine(RuleBasedStateMachine):
         salt=st.sampled_from(["", "x"]),
         asks=st.booleans(),
         is_bound=st.booleans(),
+        wrong=st.none() | st.sets(st.integers(0, 16)),
         count=st.integers(1, 6),
     )
     def arrive(self, count, **request):
         for _ in range(count):
             self.arrive_one(**request)
 
-    def arrive_one(self, *, first, length, max_tokens, num_resumed, priority, salt, asks, is_bound):
+    def arrive_one(self, *, first, length, max_tokens, num_resumed, priority, salt, asks, is_bound, wrong):
+        """`wrong` = which tokens are not as its caller predicts; None = he predicts nothing."""
         self.count += 1
         name, prompt = str(self.count), list(range(first, first + length))  # so that many share a beginning
         tokens = expected_tokens(prompt, min(max_tokens, MAX_MODEL_LEN - len(prompt)), self.windows)
@@ -104,7 +108,11 @@ class EngineMachine(RuleBasedStateMachine):
         sampling = make_sampling(
             max_tokens=max_tokens, prompt_logprobs=0 if asks else None, grammar=BOUND if is_bound else None
         )
-        assert self.engine.add(AddRequest(name, prompt, sampling, resumed, priority, salt)) is None
+        predicted = [] if wrong is None else [token + (i in wrong) for i, token in enumerate(tokens)]
+        assert (
+            self.engine.add(AddRequest(name, prompt, sampling, resumed, priority, salt, prediction_token_ids=predicted))
+            is None
+        )
         self.open[name] = tokens[len(resumed) :]
         self.asked[name] = prompt[1:] if asks else []
         if asks:
@@ -159,7 +167,7 @@ class EngineMachine(RuleBasedStateMachine):
         return tables.admit("probe", self.scheduler._placement.find_prefix(request), request.num_tokens, 0)
 
     def count_logit_rows(self, batch):
-        rows = sum(sequence.samples for sequence in batch.sequences)
+        rows = sum(sequence.samples + len(sequence.draft_token_ids) for sequence in batch.sequences)
         for sequence in batch.sequences:
             if sequence.request_id in self.asking:
                 rows += max(0, min(sequence.end, self.asking[sequence.request_id] - 1) - sequence.start)

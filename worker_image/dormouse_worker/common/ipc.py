@@ -66,6 +66,7 @@ class AddRequest(msgspec.Struct, frozen=True, tag=True):
     priority: int = 0  # lower goes first; equal ones in order of arrival
     cache_salt: str = ""  # only requests of one salt share cached prefixes
     adapter: str = ""  # the digest of a LoRA adapter that the engine holds; "" = the base model alone
+    prediction_token_ids: list[int] = []  # the output as its caller expects it: changes nothing but the time
 
 
 class PoolingParams(msgspec.Struct, frozen=True, gc=False):
@@ -194,6 +195,16 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     prefill_seconds: float = 0.0  # first scheduled → first token; set in the first output
     cached_tokens: int = 0  # prompt tokens found in the prefix cache; set in the first output
     prompt_logprobs: list[TokenLogprobs] | None = None  # the next part of them; may come with no tokens
+    accepted_prediction_tokens: int = 0  # since the last output: of what the caller predicted, tried and right
+    rejected_prediction_tokens: int = 0  # tried and wrong
+
+
+class DraftCounts(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What became of drafts, by names of vLLM's metrics. A draft is what one sequence had to score in one pass."""
+
+    num_drafts: int
+    num_draft_tokens: int
+    num_accepted_tokens_per_pos: list[int]  # drafts that were right as far as their first token, their second, …
 
 
 class PooledOutput(msgspec.Struct, frozen=True, gc=False):
@@ -220,6 +231,7 @@ class StepOutputs(msgspec.Struct, frozen=True, tag=True):
     not_finite: int = 0  # of the failed: requests whose logits were not finite
     refused: dict[str, str] = {}  # request id → why; what it asks for cannot be kept any further
     pooled: list[PooledOutput] = []
+    drafts: DraftCounts | None = None  # since the message before; None = there were none
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+MAX_SPECULATIVE_TOKENS = 64
 MAX_COMPILE_SIZE = 1 << 20  # tokens of a pass
 NONE = "none"  # of what quantization may be: the weights are as the files have them
 
@@ -170,6 +171,22 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         _flag("cuda, one rank: prepare a batch while the device computes the one before (default {default})"),
     ] = True
+    speculation_method: Annotated[
+        Literal["off", "auto", "ngram"],
+        _flag(
+            "where drafts of the next tokens come from, which change nothing but the time: ngram = what followed the "
+            "same tokens before, and what callers predict; auto = the best known, now ngram (default {default})"
+        ),
+    ] = "off"
+    num_speculative_tokens: Annotated[
+        int,
+        _flag(
+            "tokens of one draft at most, and fewer than sequences in one batch (default {default})",
+            "N",
+            ge=1,
+            le=MAX_SPECULATIVE_TOKENS,
+        ),
+    ] = 8
     threads: Annotated[int, _flag("compute threads on cpu (default: the container's cpu limit)", "N", ge=0)] = (
         0  # without a limit all cores
     )
@@ -216,6 +233,11 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     def digest(self) -> str:
         """Return the hexadecimal SHA-256 over all settings."""
         return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
+
+    @property
+    def max_draft_tokens(self) -> int:
+        """Return how many tokens a draft may have; 0 = there are none."""
+        return 0 if self.speculation_method == "off" else min(self.num_speculative_tokens, self.max_num_seqs - 1)
 
     @property
     def model_path(self) -> Path:

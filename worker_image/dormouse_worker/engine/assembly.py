@@ -60,6 +60,7 @@ def build_engine(
         caches_prefixes=settings.enable_prefix_caching,
         max_batches_under_way=max_batches_under_way,
         looks_ahead=looks_ahead,
+        max_draft_tokens=settings.max_draft_tokens,
     )
     tables = BlockTables(BlockPool(num_gpu_blocks), layout)
     return Engine(executor, Scheduler(tables, SwapSpace(num_cpu_blocks), limits, clock, adapters), clock)
@@ -70,6 +71,8 @@ def _choose_depth(settings: EngineSettings, executor: ModelExecutor) -> tuple[in
     if settings.pipeline_parallel_size > 1:
         assert isinstance(executor, StagedExecutor), "stages take several batches"
         return settings.pipeline_parallel_size, False
+    if settings.max_draft_tokens:  # whose sequences go on from tokens that are known
+        return 1, False
     if settings.async_scheduling and isinstance(executor, StagedExecutor) and executor.runs_ahead():
         return MOST_WHERE_IT_RUNS_AHEAD, True
     return 1, False

@@ -15,6 +15,7 @@ import msgspec
 from dormouse_worker.common.ipc import Sampling, TokenLogprobs
 
 BlockIds = tuple[list[int], ...]  # for each layer group a list, in token order
+Drafts = tuple[int, ...]  # token ids that nobody has sampled
 Moves = tuple[tuple[int, int], ...]  # pairs (from, to) of blocks
 
 
@@ -34,18 +35,28 @@ class NewSequence(msgspec.Struct, frozen=True):
 
 
 class ScheduledSequence(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The part [start, end) of one sequence that a forward pass computes."""
+    """The part [start, end) of one sequence that a forward pass computes.
+
+    The last tokens of it may be drafts, which nobody has sampled: their rows are scored as if they had been, and so
+    many of them are taken as are what their rows say.
+    """
 
     request_id: str
     start: int  # tokens of this sequence already in the cache
     end: int
     new_block_ids: BlockIds  # appended to what the rank knows; together enough for [0, end)
     samples: bool  # False = a chunk of a prompt with more to come
+    draft_token_ids: Drafts = ()  # at [end - how many, end); only where it samples
 
     @property
     def num_tokens(self) -> int:
         """Return the number of rows in the packed input."""
         return self.end - self.start
+
+    @property
+    def num_known(self) -> int:
+        """Return where the tokens end that are no drafts."""
+        return self.end - len(self.draft_token_ids)
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -82,7 +93,8 @@ class SampledToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class ModelOutput(msgspec.Struct, frozen=True):
     """What one forward pass gave."""
 
-    sampled: list[SampledToken]  # one for each sequence that `samples`
+    # for each sequence that `samples` its next token; behind it, in order, those after drafts that were right
+    sampled: list[SampledToken]
     # request id → of the prompt tokens at [start + 1, end + 1) of the pass, for requests that ask for them
     prompt_logprobs: dict[str, list[TokenLogprobs]] = {}
     # whose logits were not finite: NaN among them, or no finite largest one. Their tokens mean nothing

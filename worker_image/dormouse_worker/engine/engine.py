@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from functools import partial
 
+from msgspec.structs import replace
+
 from dormouse_worker.common.errors import GroupBroken
-from dormouse_worker.common.ipc import AddPooling, AddRequest, StepOutputs, TokenLogprobs, TokenOutput
+from dormouse_worker.common.ipc import AddPooling, AddRequest, DraftCounts, StepOutputs, TokenLogprobs, TokenOutput
 from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.engine.executor import Executor, ModelExecutor, StagedExecutor
 from dormouse_worker.engine.forward_pass import Counters, Progress
@@ -85,6 +87,7 @@ class Engine:
                 cache_salt=message.cache_salt,
                 preparation=self._prepare(message),
                 adapter=message.adapter,
+                prediction_token_ids=message.prediction_token_ids,
             )
         )
         return None
@@ -137,6 +140,7 @@ class Engine:
 
     def _collect(self) -> StepOutputs:
         batch, wait_for_output = self._under_way.popleft()
+        started_s = self._clock()
         try:
             output = wait_for_output()
         except GroupBroken:  # the requests go on elsewhere: nobody is told that they failed
@@ -144,11 +148,18 @@ class Engine:
         except Exception as error:  # noqa: BLE001  whatever a model raises may cost its own batch only
             return self._fail(batch, error)
         self.num_failures_in_a_row = 0
+        self._observe(batch, self._clock() - started_s)
         odd, stuck = self._end_odd(output), self._end_stuck(output)
         prompt_parts = list(self._prompt_logprobs(batch, output)) if output.prompt_logprobs else []
         progress = self._scheduler.commit(batch, output.sampled)
         outputs = [*prompt_parts, *(self._token_output(item) for item in progress)]
         return self.outputs(outputs, odd, refused=stuck, num_odd=len(odd))
+
+    def _observe(self, batch: Batch, seconds: float) -> None:
+        """Tell who proposes drafts how long a pass took, where it was computed while it was waited for."""
+        speculation, limits = self._scheduler.speculation, self._scheduler.limits
+        if speculation is not None and limits.max_batches_under_way == 1:
+            speculation.observe(batch, seconds)
 
     def give_up(self, why: str) -> StepOutputs:
         """End every request with an error."""
@@ -201,7 +212,12 @@ class Engine:
             prefix_hits=now.prefix_hits - told.prefix_hits,
             preemptions=now.preemptions - told.preemptions,
             not_finite=num_odd,
+            drafts=self._take_draft_counts(),
         )
+
+    def _take_draft_counts(self) -> DraftCounts | None:
+        speculation = self._scheduler.speculation
+        return None if speculation is None else speculation.take_counts()
 
     @property
     def cached_blocks(self) -> tuple[int, ...]:
@@ -263,17 +279,17 @@ class Engine:
                 yield from _cut(request, part[max(0, request.num_told_logprobs - sequence.start) :])
 
     def _token_output(self, progress: Progress) -> TokenOutput:
-        request, sampled = progress.request, progress.sampled
-        logprobs = None if sampled.logprobs is None else [sampled.logprobs]
+        request, logprobs = progress.request, progress.logprobs
+        output = TokenOutput(request.request_id, progress.token_ids, progress.finish_reason, logprobs)
+        if request.prediction_token_ids:
+            accepted, rejected = request.take_prediction_counts()
+            output = replace(output, accepted_prediction_tokens=accepted, rejected_prediction_tokens=rejected)
         if request.has_answered:
-            return TokenOutput(request.request_id, progress.token_ids, progress.finish_reason, logprobs)
+            return output
         request.has_answered = True
         assert request.first_scheduled_s is not None, "a token came from a request that was scheduled"
-        return TokenOutput(
-            request.request_id,
-            progress.token_ids,
-            progress.finish_reason,
-            logprobs,
+        return replace(
+            output,
             queue_seconds=request.first_scheduled_s - request.arrival_s,
             prefill_seconds=self._clock() - request.first_scheduled_s,
             cached_tokens=request.num_cached_tokens,

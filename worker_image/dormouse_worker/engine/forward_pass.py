@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from dormouse_worker.engine.batch import Moves, NewSequence, SampledToken, ScheduledSequence
+from dormouse_worker.common.ipc import TokenLogprobs
+from dormouse_worker.engine.batch import Moves, NewSequence, ScheduledSequence
 from dormouse_worker.engine.request import Request
 
 
@@ -14,23 +15,25 @@ from dormouse_worker.engine.request import Request
 class Limits:
     """Bounds of one forward pass and of one sequence."""
 
-    max_num_seqs: int  # running sequences; also the most rows whose logits one pass computes
+    max_num_seqs: int  # running sequences; also the most rows whose logits one pass computes, those of drafts included
     max_num_batched_tokens: int
     max_model_len: int
     caches_prefixes: bool = True
     max_batches_under_way: int = 1
     looks_ahead: bool = False  # all running sequences are in each batch under way, and not only a part of them
+    max_draft_tokens: int = 0  # of a sequence in one pass
 
     def __post_init__(self) -> None:
         assert min(self.max_num_seqs, self.max_num_batched_tokens, self.max_model_len) > 0
+        assert not (self.looks_ahead and self.max_draft_tokens), "drafts go on from tokens that are known"
 
 
 class Progress(msgspec.Struct, frozen=True, gc=False):
-    """One request got a token, and perhaps forced ones behind it; `finish_reason` set = it is complete."""
+    """One request got tokens, sampled and forced ones; `finish_reason` set = it is complete."""
 
     request: Request
     token_ids: list[int]  # up to the one that completes it
-    sampled: SampledToken  # the first of them
+    logprobs: list[TokenLogprobs] | None  # of each, where they are asked for
     finish_reason: str | None
 
 
@@ -50,6 +53,7 @@ class Pass:
     tokens_left: int
     spare_logit_rows: int  # beside the one that every chosen sequence has for sampling
     may_admit: bool = True
+    spare_draft_rows: int = 0  # of the spare ones, what nobody needs who waits
     swap_in: Moves = ()
     new: list[NewSequence] = field(default_factory=list)
     sequences: list[ScheduledSequence] = field(default_factory=list)
@@ -68,4 +72,7 @@ class Pass:
         num_tokens = scheduled.end - scheduled.start
         self.tokens_left -= num_tokens
         if request.wants_prompt_logprobs and scheduled.start < request.num_prompt_tokens:
-            self.spare_logit_rows -= num_tokens - 1
+            self.spare_logit_rows -= scheduled.num_known - scheduled.start - 1
+        num_drafts = len(scheduled.draft_token_ids)
+        self.spare_logit_rows -= num_drafts
+        self.spare_draft_rows -= num_drafts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dormouse_worker.engine.batch import BlockIds, NewSequence, ScheduledSequence
+from dormouse_worker.engine.batch import BlockIds, Drafts, NewSequence, ScheduledSequence
 from dormouse_worker.engine.block_tables import ABSENT
 from dormouse_worker.engine.request import Request
 
@@ -29,11 +29,11 @@ class RankView:
         outputs = list(request.output_token_ids)
         return NewSequence(request.request_id, request.prompt_token_ids, outputs, request.sampling, request.lora_slot)
 
-    def schedule(self, request: Request, table: BlockIds, end: int) -> ScheduledSequence:
-        """Return the part [computed, end) of a sequence that was introduced, with the blocks that are new."""
+    def schedule(self, request: Request, table: BlockIds, end: int, drafts: Drafts = ()) -> ScheduledSequence:
+        """Return the part [computed, end) of a sequence that was introduced, and drafts behind it, with new blocks."""
         new_block_ids = self._new_blocks(request.request_id, table)
         start, samples = request.num_computed_tokens, end == request.num_tokens
-        return ScheduledSequence(request.request_id, start, end, new_block_ids, samples)
+        return ScheduledSequence(request.request_id, start, end + len(drafts), new_block_ids, samples, drafts)
 
     def schedule_decode(self, request: Request) -> ScheduledSequence | None:
         """Return the one token that a decoding sequence has to compute, if the ranks know its block; else None.

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from dormouse_worker.common.ipc import Sampling
 from dormouse_worker.common.sampling import needs_logits_only
 from dormouse_worker.engine.block_tables import Shortage
+from dormouse_worker.engine.drafts.sequence import SequenceDrafts
 from dormouse_worker.engine.grammars import Preparation
 from dormouse_worker.engine.prefix import BlockHash, hash_block, root_hash
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A sequence that grows by one token per step, and by those that its grammar forces behind it.
+    """A sequence that grows by one token per step, by those that its grammar forces behind it, and by right drafts.
 
     Three lengths, `num_computed_tokens < num_tokens` while it lives and `num_prompt_tokens <= num_tokens`:
     computed tokens have keys and values in the cache, or will have them once the batches under way have come; the rest
@@ -34,6 +35,7 @@ class Request:
     number: int = 0  # set by the scheduler, once: the order of arrival
     num_computed_tokens: int = 0  # set by the scheduler: raised with each batch, 0 after a preemption by recompute
     num_promised_tokens: int = 0  # set by the scheduler: one for each batch under way that samples for it
+    num_draft_tokens: int = 0  # set by the scheduler: in the batch under way, behind the computed ones
     num_cached_tokens: int = 0  # set by the scheduler at the first admission: found in the prefix cache
     first_scheduled_s: float | None = None  # set by the scheduler, once
     shortage: Shortage | None = None  # set by the scheduler: why it found no room; None once it runs
@@ -41,6 +43,10 @@ class Request:
     preparation: Preparation | None = None  # set by the engine: of its grammar, which it keeps for the ranks
     is_leaving: bool = False  # set by the scheduler: aborted or ended while under way, freed with its last batch
     num_told_logprobs: int = 0  # set by the engine: prompt log-probabilities sent
+    prediction_token_ids: Sequence[int] = ()  # the output as its caller expects it
+    drafts: SequenceDrafts | None = None  # set by `Speculation`
+    num_accepted_prediction_tokens: int = 0  # set by `Speculation`; told with the next output
+    num_rejected_prediction_tokens: int = 0
     num_prompt_tokens: int = field(init=False)
     wants_prompt_logprobs: bool = field(init=False)  # every prompt token goes through a pass that keeps its logits
     asks_host: bool = field(init=False)  # about each token: the next batch begins where all of them are known
@@ -99,9 +105,10 @@ class Request:
             self._block_hashes.append(hash_block(parent, self.token_ids(start, start + block_size)))
         return self._block_hashes
 
-    def advance(self, end: int, *, samples: bool) -> None:
-        """A batch with its tokens up to `end` goes to the ranks."""
+    def advance(self, end: int, *, samples: bool, num_drafts: int = 0) -> None:
+        """A batch with its tokens up to `end` goes to the ranks, and so many drafts behind them."""
         self.num_computed_tokens = end
+        self.num_draft_tokens = num_drafts
         self.num_promised_tokens += samples
 
     def keep_promise(self, token_id: int) -> None:
@@ -114,14 +121,29 @@ class Request:
         assert not self.num_promised_tokens, "a batch under way would be at another place"
         self.output_token_ids.append(token_id)
 
+    def append_drafted(self, token_id: int) -> None:
+        """The last token was a draft that was right, so the pass has computed it, and says what is behind it."""
+        self.append_forced(token_id)
+        self.num_computed_tokens += 1
+
+    def take_prediction_counts(self) -> tuple[int, int]:
+        """Return how many predicted tokens were right and wrong since this was asked last."""
+        counts = self.num_accepted_prediction_tokens, self.num_rejected_prediction_tokens
+        self.num_accepted_prediction_tokens = self.num_rejected_prediction_tokens = 0
+        return counts
+
     def start_over(self) -> None:
         """Nothing of it is in the cache, and nothing is promised."""
         self.num_computed_tokens = self.num_promised_tokens = 0
 
     def gets_more(self, max_model_len: int) -> bool:
         """Return whether a token may follow those there are; not how long it goes on if a token stops it."""
+        return self.num_left(max_model_len) > 0
+
+    def num_left(self, max_model_len: int) -> int:
+        """Return how many tokens may follow those there are, if none stops it."""
         num_outputs = len(self.output_token_ids) + self.num_promised_tokens
-        return num_outputs < self.sampling.max_tokens and self.num_prompt_tokens + num_outputs < max_model_len
+        return min(self.sampling.max_tokens - num_outputs, max_model_len - self.num_prompt_tokens - num_outputs)
 
     def finish_reason(self, max_model_len: int) -> str | None:
         """Return why the request is complete after its last output token, or None."""

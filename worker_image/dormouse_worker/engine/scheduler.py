@@ -10,6 +10,9 @@ There is no aging: a steady stream of requests that go first starves those of a 
 
 With several batches in flight a request keeps its blocks until the last output it is in has come: an abort waits for
 that, and so does whoever would preempt it. Ranks compute batches in their order.
+
+A running sequence may have drafts behind its pending tokens: with rows, tokens and blocks that nobody else needs. Those
+that are wrong leave keys and values behind that the next pass writes over; names are for tokens that were taken.
 """
 
 from __future__ import annotations
@@ -20,13 +23,15 @@ from operator import attrgetter
 
 from dormouse_worker.engine import line
 from dormouse_worker.engine.adapters import AdapterSlots
-from dormouse_worker.engine.batch import Batch, SampledToken, ScheduledSequence
+from dormouse_worker.engine.batch import Batch, Drafts, SampledToken, ScheduledSequence
 from dormouse_worker.engine.block_tables import BlockTables
+from dormouse_worker.engine.drafts.speculation import Speculation
 from dormouse_worker.engine.forward_pass import Counters, Limits, Pass, Progress
 from dormouse_worker.engine.in_flight import make_in_flight
 from dormouse_worker.engine.placement import Placement
 from dormouse_worker.engine.prompt_turns import PromptTurns
 from dormouse_worker.engine.rank_view import RankView
+from dormouse_worker.engine.record import Run, record, runs_of
 from dormouse_worker.engine.request import Request
 from dormouse_worker.engine.swap import SwapSpace
 
@@ -60,6 +65,9 @@ class Scheduler:
         self._turns = PromptTurns(limits.max_num_seqs)
         self._in_flight = make_in_flight(limits)
         self._num_arrived = 0
+        self.speculation = None
+        if limits.max_draft_tokens:
+            self.speculation = Speculation(max_tokens=limits.max_draft_tokens, max_model_len=limits.max_model_len)
 
     def __repr__(self) -> str:
         return f"Scheduler(running={self.num_running}, waiting={self.num_waiting}, {self._placement!r})"
@@ -116,6 +124,7 @@ class Scheduler:
         sharing = self._turns.take(chosen)
         chosen = sharing or chosen
         current = Pass(self.limits.max_num_batched_tokens, self.limits.max_num_seqs - len(chosen), not sharing)
+        current.spare_draft_rows = self.limits.max_num_seqs - self.num_running - self.num_waiting
         self._schedule_running(current, chosen)
         if current.may_admit:
             self._schedule_waiting(current)
@@ -129,12 +138,12 @@ class Scheduler:
             request = by_id[sequence.request_id]
             if request.is_leaving:
                 self._let_go(request)
-            elif fills_block(sequence.start, sequence.end):
-                self._placement.commit(request, sequence.end)
+            elif fills_block(sequence.start, sequence.num_known):
+                self._placement.commit(request, sequence.num_known)
         return [
-            self._record(known, token)
-            for token in sampled
-            if (known := by_id.get(token.request_id)) is not None and not known.is_leaving
+            self._record(known, run)
+            for run in (runs_of(sampled) if self.speculation else ((token,) for token in sampled))
+            if (known := by_id.get(run[0].request_id)) is not None and not known.is_leaving
         ]
 
     def fail(self, batch: Batch, later: Sequence[Batch] = ()) -> list[str]:
@@ -215,19 +224,15 @@ class Scheduler:
         request.start_over()
         insort(self._waiting, request, key=_in_line)
 
-    def _record(self, request: Request, sampled: SampledToken) -> Progress:
-        token_ids, longest = [sampled.token_id], self.limits.max_model_len
-        request.keep_promise(sampled.token_id)
-        reason = request.finish_reason(longest)
-        for token_id in sampled.forced:
-            if reason is not None:
-                break
-            token_ids.append(token_id)
-            request.append_forced(token_id)
-            reason = request.finish_reason(longest)
-        if reason is not None:
+    def _record(self, request: Request, run: Run) -> Progress:
+        if request.num_draft_tokens and self.speculation is not None:
+            self.speculation.settle(request, num_taken=len(run) - 1)
+        progress = record(request, run, self.limits.max_model_len)
+        if len(run) > 1:  # drafts are in the cache, too
+            self._placement.commit(request, request.num_computed_tokens)
+        if progress.finish_reason is not None:
             self._let_go(request)
-        return Progress(request, token_ids, sampled, reason)
+        return progress
 
     def _schedule_running(self, current: Pass, chosen: list[Request]) -> None:
         """Put the chosen into the pass in line order, each with its blocks; preempts from the line's far end.
@@ -239,13 +244,25 @@ class Scheduler:
         while position < len(chosen) and current.tokens_left:
             request = chosen[position]
             position += 1
-            scheduled = schedule_decode(request)
+            drafts = () if self.speculation is None else self._propose(self.speculation, current, request, len(chosen))
+            scheduled = None if drafts else schedule_decode(request)
             if scheduled is None:
                 end = current.end_of(request)
                 if not self._grow(current, request, end, chosen):
                     return
-                scheduled = self._introduce(current, request, end)
+                scheduled = self._introduce(current, request, end, drafts)
             self._append(current, request, scheduled)
+
+    def _propose(self, speculation: Speculation, current: Pass, request: Request, num_chosen: int) -> Drafts:
+        """Return drafts for a running sequence that samples in this pass, and give it blocks for them: spare ones."""
+        end, spare_tokens = request.num_tokens, current.tokens_left - request.num_pending_tokens - num_chosen
+        most = min(current.spare_draft_rows, current.spare_logit_rows, spare_tokens)
+        has_spare = self.tables.pool.num_available > len(self._running)
+        if most <= 0 or not has_spare or request.num_promised_tokens or current.end_of(request) != end:
+            return ()
+        drafts = speculation.propose(request, num_chosen, most)
+        end += len(drafts)
+        return drafts if drafts and self.tables.grow(request.request_id, end, end) else ()
 
     def _grow(self, current: Pass, request: Request, end: int, chosen: list[Request]) -> bool:
         """Give a running sequence the blocks up to `end`, preempting others for them; False if it goes no further."""
@@ -295,16 +312,16 @@ class Scheduler:
                 request.first_scheduled_s = self._clock()
             self._append(current, request, self._introduce(current, request, current.end_of(request)))
 
-    def _introduce(self, current: Pass, request: Request, end: int) -> ScheduledSequence:
-        """Return the request's tokens up to `end`, with what the ranks do not know of it yet."""
+    def _introduce(self, current: Pass, request: Request, end: int, drafts: Drafts = ()) -> ScheduledSequence:
+        """Return the request's tokens up to `end`, and drafts, with what the ranks do not know of it yet."""
         new = self._ranks.introduce(request)
         if new is not None:
             current.new.append(new)
         # Others may share it in this very pass: a layer stores all of the pass before any of it attends.
         self._placement.name(request, end)
-        return self._ranks.schedule(request, self.tables.table(request.request_id), end)
+        return self._ranks.schedule(request, self.tables.table(request.request_id), end, drafts)
 
     def _append(self, current: Pass, request: Request, scheduled: ScheduledSequence) -> None:
         """Put the request's next tokens into the pass."""
         current.take(request, scheduled)
-        request.advance(scheduled.end, samples=scheduled.samples)
+        request.advance(scheduled.num_known, samples=scheduled.samples, num_drafts=len(scheduled.draft_token_ids))

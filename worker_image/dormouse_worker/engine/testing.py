@@ -189,7 +189,7 @@ class FakeExecutor:
             self._write(scheduled)
         prompts = {s.request_id: self._prompt_logprobs(s) for s in batch.sequences if self._asks_for_prompt(s)}
         odd = tuple(s.request_id for s in batch.sequences if s.samples and s.request_id in self.not_finite)
-        sampled = [self._sample(s.request_id) for s in batch.sequences if s.samples]
+        sampled = [token for s in batch.sequences if s.samples for token in self._score(s)]
         stuck = {token.request_id: self.stuck[token.request_id] for token in sampled if token.request_id in self.stuck}
         return ModelOutput(sampled, prompts, odd, stuck)
 
@@ -276,11 +276,22 @@ class FakeExecutor:
 
     def _write(self, scheduled: ScheduledSequence) -> None:
         sequence = self._sequences[scheduled.request_id]
+        tokens = [*sequence.tokens[: scheduled.num_known], *scheduled.draft_token_ids]
         for table, block_ids in zip(sequence.tables, scheduled.new_block_ids, strict=True):
             table.extend(block_ids)
             for position in range(scheduled.start, scheduled.end):
                 block, slot = divmod(position, self.report.block_size)
-                self._cache.setdefault(table[block], {})[slot] = sequence.tokens[position]
+                self._cache.setdefault(table[block], {})[slot] = tokens[position]
+
+    def _score(self, scheduled: ScheduledSequence) -> Iterator[SampledToken]:
+        """Yield a sequence's next token, and one behind each draft that was right."""
+        sampled = self._sample(scheduled.request_id)
+        for draft in scheduled.draft_token_ids:
+            yield sampled
+            if sampled.token_id != draft:
+                return
+            sampled = self._sample(scheduled.request_id)
+        yield sampled
 
     def _sample(self, request_id: str) -> SampledToken:
         sequence = self._sequences[request_id]

@@ -23,6 +23,13 @@ def check_settings(settings: EngineSettings) -> None:
     for name, knob in KNOBS.items():
         if why := knob.why_not(getattr(settings, name)):
             raise InvalidSettings(why)
+    if settings.speculation_method != "off" and settings.max_num_seqs < 2:
+        raise InvalidSettings(
+            f"speculation_method {settings.speculation_method} needs max_num_seqs of at least 2, not "
+            f"{settings.max_num_seqs}: drafts have the rows that sequences leave free"
+        )
+    if settings.speculation_method != "off" and settings.enable_lora:
+        raise InvalidSettings(f"speculation_method is {settings.speculation_method}; with enable_lora it must be off")
     _check_class("worker_cls", settings.worker_cls, none="auto")
     _check_class("worker_extension_cls", settings.worker_extension_cls, none="")
 
@@ -103,3 +110,4 @@ def _token_ids(message: AddRequest | AddPooling) -> Iterator[tuple[str, list[int
         return
     yield "prompt_token_ids", message.prompt_token_ids
     yield "output_token_ids", message.output_token_ids
+    yield "prediction_token_ids", message.prediction_token_ids

@@ -73,6 +73,11 @@ class RankSequence:
         output: Ints = self._tokens[self.num_prompt_tokens : self._counts[self.row]]
         return output
 
+    def read_output(self, count: int) -> Ints:
+        """Return the first tokens of the output, and of the drafts that are written behind it."""
+        output: Ints = self._tokens[self.num_prompt_tokens : self.num_prompt_tokens + count]
+        return output
+
     @property
     def token_address(self) -> int:
         """Return where its tokens lie, prompt and output, int64."""

@@ -75,6 +75,9 @@ class InputBatch:
         for scheduled in batch.sequences:
             if any(scheduled.new_block_ids):
                 self._append_blocks(scheduled)
+            if scheduled.draft_token_ids:  # behind the tokens that count
+                row = self._sequences[scheduled.request_id].row
+                self._token_ids[row, scheduled.num_known : scheduled.end] = scheduled.draft_token_ids
 
     def append(self, request_id: str, *token_ids: int) -> None:
         """Note what was sampled for a sequence, or forced; nothing happens if it was released meanwhile."""

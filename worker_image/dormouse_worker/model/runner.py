@@ -12,7 +12,6 @@ from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.engine.grammars import Grammars
 from dormouse_worker.model.attention.interface import AttentionBackend
 from dormouse_worker.model.attention.native import NativeBackend
-from dormouse_worker.model.batch_rows import BatchRows
 from dormouse_worker.model.constraints import Stuck, add_forced, begin_masks
 from dormouse_worker.model.forward.choose import ForwardPaths
 from dormouse_worker.model.forward.in_torch import TorchForward
@@ -129,7 +128,7 @@ class ModelRunner:
         logits = self._paths.compute(packed, wanted.rows)
         if not samples:
             return partial(ModelOutput, [])
-        if self._promised is None or not isinstance(logits, torch.Tensor):
+        if self._promised is None or wanted.scored is not None or not isinstance(logits, torch.Tensor):
             output = self._conclude(wanted, logits, wait_for_masks)
             return lambda: output
         if wanted.only_logits_count:
@@ -185,10 +184,14 @@ class ModelRunner:
         if wanted.batch_rows.bound and self._grammars is not None:
             output = add_forced(self._grammars, wanted.batch_rows, output)
         if self._model.layout.world_size == 1:
-            self._append(wanted.batch_rows, output.sampled)
+            self._append(wanted, output.sampled)
         return output
 
-    def _append(self, batch_rows: BatchRows, sampled: Sequence[SampledToken]) -> None:
+    def _append(self, wanted: LogitRows, sampled: Sequence[SampledToken]) -> None:
+        batch_rows = wanted.batch_rows
+        if wanted.scored is not None:
+            self.append_sampled(sampled)
+            return
         self._input.append_each(batch_rows, [token.token_id for token in sampled])
         if batch_rows.bound:
             for token in sampled:

@@ -59,6 +59,14 @@ class WorkerMetrics:
         )
         self._prefix_hits = self._counter("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.")
         self._preemptions = self._counter("vllm:num_preemptions", "Times that a running request had to wait again.")
+        self._drafts = self._counter("vllm:spec_decode_num_drafts", "Passes that a sequence had drafts in.")
+        self._draft_tokens = self._counter("vllm:spec_decode_num_draft_tokens", "Tokens of drafts.")
+        self._accepted_tokens = self._counter(
+            "vllm:spec_decode_num_accepted_tokens", "Tokens of drafts that were taken."
+        )
+        self._accepted_per_pos = self._counter(
+            "vllm:spec_decode_num_accepted_tokens_per_pos", "Tokens of drafts that were taken, by place.", "position"
+        )
         self._not_finite = self._counter(
             "dormouse_requests_not_finite", "Requests ended because the model's logits were not finite."
         )
@@ -129,6 +137,12 @@ class WorkerMetrics:
             self._preemptions.inc(step.preemptions)
         if step.not_finite:
             self._not_finite.inc(step.not_finite)
+        if step.drafts is not None:
+            self._drafts.inc(step.drafts.num_drafts)
+            self._draft_tokens.inc(step.drafts.num_draft_tokens)
+            self._accepted_tokens.inc(sum(step.drafts.num_accepted_tokens_per_pos))
+            for position, count in enumerate(step.drafts.num_accepted_tokens_per_pos):
+                self._accepted_per_pos.labels(str(position)).inc(count)
 
     def on_engine_restart(self) -> None:
         """A new engine process is started in place of one that died."""

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isnan
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from dormouse_worker.engine.batch import ModelOutput, SampledToken
+from dormouse_worker.model.attention.interface import Ints
 from dormouse_worker.model.batch_rows import BatchRows
 from dormouse_worker.model.input_batch import InputBatch
 from dormouse_worker.model.sampling.logit_rows import LogitRows
 from dormouse_worker.model.sampling.masks import FORBIDDEN, forbid_natively
 from dormouse_worker.model.sampling.native_sampler import NativeSampler
 from dormouse_worker.model.sampling.sampler import Choice, are_chosen_finite, choose, prompt_logprobs, sample
+from dormouse_worker.model.sampling.sampling_row import Bits
 from dormouse_worker.model.scratch import Floats
 
 NOTHING_LEFT = (
     "nothing that the grammar allows is left by allowed_token_ids and bad_words, or in the model's vocabulary"
 )
+
+
+class OwnedRow(Protocol):
+    """What a grammar allows in a row, and whose it is."""
+
+    @property
+    def request_id(self) -> str:
+        """Return the request's id."""
+
+    @property
+    def allowed(self) -> Bits | None:
+        """See `SamplingRow`."""
 
 
 class Answers:
@@ -35,29 +51,42 @@ class Answers:
 
         Without torch where it can be: cold, its calls take some 20 µs each.
         """
-        batch_rows, native = wanted.batch_rows, self._native
+        batch_rows, native, scored = wanted.batch_rows, self._native, wanted.scored
         if isinstance(logits, torch.Tensor):
             return _answer_in_torch(wanted, logits, native)
         if wanted.prompt_parts or native is None or not batch_rows.are_plain:
             return _answer_in_torch(wanted, torch.from_numpy(logits), native)
-        odd = _bind(logits, batch_rows)
+        rows: Sequence[OwnedRow] = batch_rows.sequences
+        if scored is not None and batch_rows.bound:
+            rows = scored.rows
+        odd = _bind(logits, rows) if batch_rows.bound else ()
         if batch_rows.take_likeliest:
             tokens = logits.argmax(-1)
         else:
-            tokens = native.choose(logits, batch_rows.draws, sequences.positions_of(batch_rows))
-        sampled = list(map(SampledToken, batch_rows.request_ids, tokens.tolist()))
+            tokens = _choose_natively(native, logits, wanted, sequences.positions_of(batch_rows))
         chosen = logits[np.arange(len(tokens)), tokens]
-        stuck = _find_stuck(chosen, batch_rows) if batch_rows.bound else {}
-        odd = tuple(dict.fromkeys(odd + _find_odd(chosen, batch_rows)))
+        stuck = _find_stuck(chosen, rows) if batch_rows.bound else {}
+        request_ids = batch_rows.request_ids
+        if scored is not None:
+            kept = scored.accept(tokens, np.isfinite(chosen))
+            request_ids, tokens, chosen = scored.request_ids(kept), tokens[kept], chosen[kept]
+        odd = tuple(dict.fromkeys(odd + _find_odd(chosen, request_ids)))
+        sampled = list(map(SampledToken, request_ids, tokens.tolist()))
         return ModelOutput(sampled, not_finite=tuple(key for key in odd if key not in stuck), stuck=stuck)
 
 
-def _bind(logits: Floats, batch_rows: BatchRows) -> tuple[str, ...]:
+def _choose_natively(native: NativeSampler, logits: Floats, wanted: LogitRows, positions: Ints) -> Ints:
+    """Return a token for each row; `positions` are the sequences'."""
+    scored = wanted.scored
+    if scored is None:
+        return native.choose(logits, wanted.batch_rows.draws, positions)
+    return native.choose(logits, scored.draws, scored.positions(positions))
+
+
+def _bind(logits: Floats, rows: Sequence[OwnedRow]) -> tuple[str, ...]:
     """Forbid in place what grammars do not allow; return whose rows were not finite before, which masks might hide."""
-    if not batch_rows.bound:
-        return ()
     odd = []
-    for row, sequence in enumerate(batch_rows.sequences):
+    for row, sequence in enumerate(rows):
         if sequence.allowed is not None:
             if not np.isfinite(logits[row].max()):
                 odd.append(sequence.request_id)
@@ -65,18 +94,18 @@ def _bind(logits: Floats, batch_rows: BatchRows) -> tuple[str, ...]:
     return tuple(odd)
 
 
-def _find_stuck(chosen: Floats, batch_rows: BatchRows) -> dict[str, str]:
+def _find_stuck(chosen: Floats, rows: Sequence[OwnedRow]) -> dict[str, str]:
     """Return the bound rows whose masks left nothing: what was chosen is forbidden."""
-    rows = zip(batch_rows.sequences, chosen.tolist(), strict=True)
-    return {s.request_id: NOTHING_LEFT for s, score in rows if s.allowed is not None and score == FORBIDDEN}
+    scores = zip(rows, chosen.tolist(), strict=True)
+    return {s.request_id: NOTHING_LEFT for s, score in scores if s.allowed is not None and score == FORBIDDEN}
 
 
-def _find_odd(chosen: Floats, batch_rows: BatchRows) -> tuple[str, ...]:
+def _find_odd(chosen: Floats, request_ids: Sequence[str]) -> tuple[str, ...]:
     """Return whose chosen tokens' logits [N] are not finite; the chosen one's tells of the row, see `sampler`."""
     are_finite = np.isfinite(chosen)
     if are_finite.all():
         return ()
-    return tuple(batch_rows.request_ids[row] for row in np.flatnonzero(~are_finite))
+    return tuple(dict.fromkeys(request_ids[int(row)] for row in np.flatnonzero(~are_finite)))
 
 
 @torch.inference_mode()
@@ -94,7 +123,7 @@ def _answer_in_torch(wanted: LogitRows, logits: torch.Tensor, native: NativeSamp
         for part in wanted.prompt_parts
     }
     is_all = len(wanted.sampled) == len(logits)  # rows keep their order: nothing to choose, nothing to copy
-    choices = _sample(wanted.batch_rows, logits if is_all else logits[wanted.sampled], native)
+    choices = _sample(wanted, logits if is_all else logits[wanted.sampled], native)
     odd = {request_id: None for request_id, choice in choices if not choice.is_finite}
     odd |= dict.fromkeys(request_id for request_id, rows in prompt.items() if any(isnan(row.sampled) for row in rows))
     sampled = [SampledToken(request_id, choice.token_id, choice.logprobs) for request_id, choice in choices]
@@ -102,8 +131,14 @@ def _answer_in_torch(wanted: LogitRows, logits: torch.Tensor, native: NativeSamp
     return ModelOutput(sampled, prompt, tuple(odd), stuck)
 
 
-def _sample(batch_rows: BatchRows, logits: torch.Tensor, native: NativeSampler | None) -> list[tuple[str, Choice]]:
-    """Return one choice for each sequence, which has that row of the logits."""
+def _sample(wanted: LogitRows, logits: torch.Tensor, native: NativeSampler | None) -> list[tuple[str, Choice]]:
+    """Return one choice for each row of the logits, and whose it is; of drafts those that count."""
+    batch_rows, scored = wanted.batch_rows, wanted.scored
     if not len(batch_rows):
         return []
-    return list(zip(batch_rows.request_ids, sample(logits, batch_rows.sequences, native), strict=True))
+    if scored is None:
+        return list(zip(batch_rows.request_ids, sample(logits, batch_rows.sequences, native), strict=True))
+    choices = sample(logits, scored.rows, native)
+    tokens = np.array([choice.token_id for choice in choices])
+    kept = scored.accept(tokens, np.array([choice.is_finite and choice.is_possible for choice in choices]))
+    return list(zip(scored.request_ids(kept), (choices[int(row)] for row in kept), strict=True))

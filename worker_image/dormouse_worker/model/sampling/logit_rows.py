@@ -7,12 +7,13 @@ from operator import attrgetter
 
 import numpy as np
 
-from dormouse_worker.engine.batch import Batch
+from dormouse_worker.engine.batch import Batch, Drafts
 from dormouse_worker.model.attention.interface import Ints
 from dormouse_worker.model.batch_rows import BatchRows, RankSequence
 from dormouse_worker.model.input_batch import PackedInput
+from dormouse_worker.model.scored_rows import ScoredRows
 
-_samples = attrgetter("samples")
+_samples, _draft_token_ids = attrgetter("samples"), attrgetter("draft_token_ids")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +34,12 @@ class LogitRows:
     sampled: Ints  # which of them are sampled from
     batch_rows: BatchRows  # whose those are
     prompt_parts: tuple[PromptPart, ...]
+    scored: ScoredRows | None = None  # where some of them have several rows, for their drafts
 
     @property
     def only_logits_count(self) -> bool:
         """Return whether these rows decide all that is wanted: no token before is looked at, nothing else is told."""
-        return not self.prompt_parts and self.batch_rows.need_logits_only
+        return not self.prompt_parts and self.batch_rows.need_logits_only and self.scored is None
 
     @property
     def free_rows(self) -> Ints:
@@ -60,15 +62,26 @@ class LogitRows:
 
 def choose_logit_rows(batch: Batch, packed: PackedInput) -> LogitRows:
     """Return the rows. The last prompt token's row is sampled from, all before it tell about the token after."""
-    if all(map(_samples, batch.sequences)) and not packed.batch_rows.ask_for_prompts:  # the last row of each
+    has_drafts = any(map(_draft_token_ids, batch.sequences))
+    if all(map(_samples, batch.sequences)) and not packed.batch_rows.ask_for_prompts:
+        if has_drafts:  # the last rows of each
+            return _choose_last(batch, packed)
         return LogitRows(packed.query_starts[1:] - 1, np.arange(len(packed.batch_rows)), packed.batch_rows, ())
     return _choose(batch, packed)
+
+
+def _choose_last(batch: Batch, packed: PackedInput) -> LogitRows:
+    drafts = [scheduled.draft_token_ids for scheduled in batch.sequences]
+    counts = np.fromiter((1 + len(each) for each in drafts), np.int64, len(drafts))
+    rows = np.arange(counts.sum()) + (packed.query_starts[1:] - counts.cumsum()).repeat(counts)
+    return LogitRows(rows, np.arange(len(rows)), packed.batch_rows, (), ScoredRows(packed.batch_rows, drafts))
 
 
 def _choose(batch: Batch, packed: PackedInput) -> LogitRows:
     rows: list[int] = []
     sampled: list[int] = []
     sampling: list[RankSequence] = []
+    drafts: list[Drafts] = []
     parts: list[PromptPart] = []
     spans = zip(batch.sequences, packed.batch_rows.sequences, packed.query_starts.tolist(), strict=False)
     for scheduled, sequence, first_row in spans:
@@ -80,9 +93,11 @@ def _choose(batch: Batch, packed: PackedInput) -> LogitRows:
             parts.append(PromptPart(sequence.request_id, span, followers, num_top))
             rows.extend(range(first_row, first_row + end - scheduled.start))
         if scheduled.samples:
-            sampled.append(len(rows))
+            end_row, num_rows = first_row + scheduled.num_tokens, 1 + len(scheduled.draft_token_ids)
+            sampled.extend(range(len(rows), len(rows) + num_rows))
             sampling.append(sequence)
-            rows.append(first_row + scheduled.num_tokens - 1)
-    return LogitRows(
-        np.array(rows, dtype=np.int64), np.array(sampled, dtype=np.int64), BatchRows(sampling), tuple(parts)
-    )
+            drafts.append(scheduled.draft_token_ids)
+            rows.extend(range(end_row - num_rows, end_row))
+    owners = BatchRows(sampling)
+    scored = ScoredRows(owners, drafts) if any(drafts) else None
+    return LogitRows(np.array(rows, dtype=np.int64), np.array(sampled, dtype=np.int64), owners, tuple(parts), scored)

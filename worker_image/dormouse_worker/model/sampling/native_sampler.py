@@ -55,6 +55,12 @@ class NativeSampler:
             self._size = num_desks, vocab_size
 
 
+def repeat_draws(draws: Draws, counts: Ints) -> Draws:
+    """Return each of N draws so many times, [N] counts."""
+    repeated = [draw for draw, count in zip(draws, counts.tolist(), strict=True) for _ in range(count)]
+    return (abi.Draw * len(repeated))(*repeated)
+
+
 def describe_draws(samplings: Sequence[Sampling], token_addresses: Sequence[int], num_prompt: Sequence[int]) -> Draws:
     """Return how rows choose, without masks and biases.
 

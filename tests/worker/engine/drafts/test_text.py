@@ -1,0 +1,60 @@
+"""Texts in which the place behind a run of tokens is found, and who follows them."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dormouse_worker.engine.drafts.text import MAX_INDEXED_AT_ONCE, Follower, IndexedText, SelfFollower
+
+
+def make(tokens, capacity=64):
+    text = IndexedText(capacity)
+    text.tokens.extend(tokens)
+    text.catch_up()
+    return text
+
+
+def test_the_last_place_behind_the_longest_known_run_is_found():
+    text = make([1, 2, 3, 4, 9, 7, 3, 4, 8, 5])
+    assert text.find([1, 2, 3, 4]) == 4, "the run of four goes before that of two"
+    assert text.find([0, 0, 3, 4]) == 8, "of the run of two the last place"
+    assert text.find([4]) is None
+    assert text.find([6, 6]) is None
+    assert text.find([8, 5]) is None, "nothing follows the end"
+
+
+def test_a_long_text_is_taken_in_over_several_calls():
+    text = IndexedText(3 * MAX_INDEXED_AT_ONCE)
+    text.tokens.extend(range(2 * MAX_INDEXED_AT_ONCE))
+    last = [2 * MAX_INDEXED_AT_ONCE - 3, 2 * MAX_INDEXED_AT_ONCE - 2]
+    text.catch_up()
+    assert text.find([5, 6]) == 7
+    assert text.find(last) is None
+    text.catch_up()
+    assert text.find(last) == 2 * MAX_INDEXED_AT_ONCE - 1
+
+
+@given(st.lists(st.integers(0, 3), max_size=60), st.integers(1, 4))
+def test_what_is_found_is_such_a_run_however_many_share_a_slot(tokens, capacity):
+    text = make(tokens, capacity)
+    for end in range(1, len(tokens)):
+        tail = tokens[max(0, end - 4) : end]
+        position = text.find(tail)
+        if position is not None:
+            assert 2 <= position < len(tokens)
+            assert tokens[position - 2 : position] == tail[-2:]
+
+
+def test_a_follower_goes_on_while_the_output_says_what_stands_there():
+    follower = Follower(make([1, 2, 3, 4, 5, 1, 2, 9]), 0)
+    assert follower.propose([], 2) == [1, 2]
+    for token in (1, 2, 3):
+        follower.note(token)
+    assert follower.propose([1, 2, 3], 9) == [4, 5, 1, 2, 9], "it stays where it is, though 1 2 comes again"
+    follower.note(1)
+    assert follower.propose([3, 1, 2], 9) == [9], "it was wrong, and looks for the last such run"
+    assert Follower(make([1, 2, 3])).propose([7, 7], 2) == []
+
+
+def test_a_sequence_that_repeats_itself_is_proposed_to_go_on_so():
+    text = make([5, 8, 6, 8, 6])
+    assert SelfFollower(text).propose([5, 8, 6, 8, 6], 7) == [8, 6, 8, 6, 8, 6, 8]

@@ -1,0 +1,73 @@
+"""Who proposes what to whom: the drafts of all sequences, and what became of them.
+
+A request keeps its `SequenceDrafts`; they only ever follow the output, and are made anew by whoever begins anew with
+it. A draft changes nothing but the time: a row is sampled with its own random number, and a proposed token is taken
+only where it is what the row says (`model/scored_rows.py`).
+"""
+
+from __future__ import annotations
+
+from dormouse_worker.common.ipc import DraftCounts
+from dormouse_worker.engine.batch import Batch, Drafts
+from dormouse_worker.engine.drafts.pace import RowPrice
+from dormouse_worker.engine.drafts.sequence import SequenceDrafts
+from dormouse_worker.engine.request import Request
+
+
+class Speculation:
+    """Proposes to a scheduler. Owns what a row costs, and the counters."""
+
+    def __init__(self, *, max_tokens: int, max_model_len: int) -> None:
+        """`max_tokens` = the longest draft."""
+        self._num_drafts = self._num_draft_tokens = 0
+        self._num_accepted_per_pos = [0] * max_tokens
+        self.price = RowPrice()
+        self._max_tokens = max_tokens
+        self._max_model_len = max_model_len
+
+    def __repr__(self) -> str:
+        return f"Speculation({self._max_tokens} tokens, {self.price!r})"
+
+    def propose(self, request: Request, num_seqs: int, most: int) -> Drafts:
+        """Return what may come next in a sequence whose tokens are all known, beside so many that decode."""
+        most = min(most, self._max_tokens, request.num_left(self._max_model_len) - 1)
+        if most <= 0 or request.sampling.grammar is not None or request.awaits_prompt_logprobs:
+            return ()
+        if request.drafts is None:
+            request.drafts = self._begin(request)
+        drafts = request.drafts
+        drafts.append(request.token_ids(drafts.num_tokens, request.num_known_tokens))
+        return drafts.propose(self.price.of(num_seqs), most)
+
+    def settle(self, request: Request, num_taken: int) -> None:
+        """A pass has come: so many of the request's drafts were taken."""
+        assert request.drafts is not None, "something was proposed"
+        num_proposed = request.num_draft_tokens
+        self._num_drafts += 1
+        self._num_draft_tokens += num_proposed
+        for position in range(num_taken):
+            self._num_accepted_per_pos[position] += 1
+        if request.drafts.settle(num_proposed, num_taken):
+            request.num_accepted_prediction_tokens += num_taken
+            request.num_rejected_prediction_tokens += num_proposed - num_taken
+
+    def take_counts(self) -> DraftCounts | None:
+        """Return what happened since this was asked last; None = nothing."""
+        if not self._num_drafts:
+            return None
+        counts = DraftCounts(self._num_drafts, self._num_draft_tokens, self._num_accepted_per_pos)
+        self._num_drafts = self._num_draft_tokens = 0
+        self._num_accepted_per_pos = [0] * self._max_tokens
+        return counts
+
+    def observe(self, batch: Batch, seconds: float) -> None:
+        """A pass has come, alone on its way, after so long: tells what rows cost if all of it was decoding."""
+        if all(sequence.num_known - sequence.start == 1 for sequence in batch.sequences):
+            self.price.observe(len(batch.sequences), batch.num_tokens, seconds)
+
+    def _begin(self, request: Request) -> SequenceDrafts:
+        longest = min(self._max_model_len, request.num_prompt_tokens + request.sampling.max_tokens)
+        drafts = SequenceDrafts(request.token_ids(0, request.num_known_tokens), longest)
+        if request.prediction_token_ids:
+            drafts.predict(request.prediction_token_ids, is_new=not request.output_token_ids)
+        return drafts
