@@ -116,8 +116,8 @@ def test_with_right_and_wrong_drafts_every_kind_of_sampling_says_the_same(tiny_m
             if way == "our kernels":
                 assert said == truth, "not even a bit of a log-probability depends on the number of rows"
             scored, taken = count(told)
-            assert scored > taken
-            assert every == 1 or taken > 0
+            assert together or scored > taken, "beside many a row is not worth its time"
+            assert together or every == 1 or taken > 0
     asking.close()
 
 
