@@ -62,7 +62,7 @@ class Pass:
         """Return how far the request goes in this pass."""
         start = request.num_computed_tokens
         end = min(request.num_tokens, start + self.tokens_left)
-        if request.wants_prompt_logprobs and start < request.num_prompt_tokens:  # each of its rows gets logits
+        if request.takes_prompt_rows:
             end = min(end, start + 1 + self.spare_logit_rows)
         return end
 
@@ -71,8 +71,9 @@ class Pass:
         self.sequences.append(scheduled)
         num_tokens = scheduled.end - scheduled.start
         self.tokens_left -= num_tokens
-        if request.wants_prompt_logprobs and scheduled.start < request.num_prompt_tokens:
+        if request.takes_prompt_rows:
             self.spare_logit_rows -= scheduled.num_known - scheduled.start - 1
-        num_drafts = len(scheduled.draft_token_ids)
-        self.spare_logit_rows -= num_drafts
-        self.spare_draft_rows -= num_drafts
+        if scheduled.draft_token_ids:
+            self.spare_logit_rows -= len(scheduled.draft_token_ids)
+            self.spare_draft_rows -= len(scheduled.draft_token_ids)
+        assert self.spare_logit_rows >= 0, "a pass has a row with logits for each that it promised"

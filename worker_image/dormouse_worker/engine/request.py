@@ -88,6 +88,11 @@ class Request:
         """Return whether it still needs logits of prompt tokens besides the row that it samples from."""
         return self.wants_prompt_logprobs and self.num_computed_tokens < self.num_prompt_tokens - 1
 
+    @property
+    def takes_prompt_rows(self) -> bool:
+        """Return whether each token of its next pass counts as a row with logits, and not only the last."""
+        return self.wants_prompt_logprobs and self.num_computed_tokens < self.num_prompt_tokens
+
     def token_ids(self, start: int, end: int) -> list[int]:
         """Return the known tokens at positions [start, end)."""
         split = self.num_prompt_tokens

@@ -142,7 +142,7 @@ class Scheduler:
                 self._placement.commit(request, sequence.num_known)
         return [
             self._record(known, run)
-            for run in (runs_of(sampled) if self.speculation else ((token,) for token in sampled))
+            for run in (runs_of(sampled) if self.speculation else zip(sampled))
             if (known := by_id.get(run[0].request_id)) is not None and not known.is_leaving
         ]
 
@@ -324,4 +324,5 @@ class Scheduler:
     def _append(self, current: Pass, request: Request, scheduled: ScheduledSequence) -> None:
         """Put the request's next tokens into the pass."""
         current.take(request, scheduled)
-        request.advance(scheduled.num_known, samples=scheduled.samples, num_drafts=len(scheduled.draft_token_ids))
+        num_drafts = len(scheduled.draft_token_ids)
+        request.advance(scheduled.end - num_drafts, samples=scheduled.samples, num_drafts=num_drafts)

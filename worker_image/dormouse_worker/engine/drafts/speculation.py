@@ -31,7 +31,7 @@ class Speculation:
     def propose(self, request: Request, num_seqs: int, most: int) -> Drafts:
         """Return what may come next in a sequence whose tokens are all known, beside so many that decode."""
         most = min(most, self._max_tokens, request.num_left(self._max_model_len) - 1)
-        if most <= 0 or request.sampling.grammar is not None or request.awaits_prompt_logprobs:
+        if most <= 0 or request.sampling.grammar is not None or request.takes_prompt_rows:
             return ()
         if request.drafts is None:
             request.drafts = self._begin(request)

@@ -1,0 +1,26 @@
+"""Drafts take what nobody else needs: rows of prompts that are asked about are none of it."""
+
+from dormouse_worker.common.ipc import AddRequest
+from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.engine.assembly import build_engine
+from dormouse_worker.engine.testing import FakeExecutor, ManualClock, make_report, make_sampling
+from tests.worker.engine.engine_kit import expected, finish
+
+
+def make_engine(**settings):
+    fields = {"max_num_seqs": 6, "max_num_batched_tokens": 16, "speculation_method": "ngram", **settings}
+    report = make_report(num_gpu_blocks=40, max_model_len=32)
+    executor = FakeExecutor(report)
+    return build_engine(EngineSettings(model="m", **fields), report, (40, 0), executor, clock=ManualClock()), executor
+
+
+def test_a_resumed_prompt_that_is_asked_about_and_its_drafts_share_the_rows():
+    engine, executor = make_engine()
+    prompt = list(range(7))
+    answer = expected(prompt, 12)
+    sampling = make_sampling(max_tokens=12, prompt_logprobs=0)
+    engine.add(AddRequest("resumed", prompt, sampling, answer[:3], prediction_token_ids=answer))
+    engine.add(AddRequest("behind", prompt, sampling))
+    assert finish(engine, {"resumed": [], "behind": []}) == {"resumed": answer[3:], "behind": answer}
+    assert all(sequence.num_tokens > 0 for batch in executor.batches for sequence in batch.sequences)
+    assert any(sequence.draft_token_ids for batch in executor.batches for sequence in batch.sequences)
