@@ -88,6 +88,12 @@ REFUSED = [
     ({"engine": {"seed": -1}}, ["spec.engine.seed", "-1"]),
     ({"engine": {"compileSizes": [0]}}, ["spec.engine.compileSizes[0]", "0", "1"]),
     ({"engine": {"compileSizes": [2, 2]}}, ["spec.engine.compileSizes[1]", "Duplicate", "2"]),
+    ({"engine": {"speculation": {"method": "suffixes"}}}, ["spec.engine.speculation.method", "suffixes", "ngram"]),
+    ({"engine": {"speculation": {"maxTokens": 65}}}, ["spec.engine.speculation.maxTokens", "65", "64"]),
+    (
+        {"engine": {"maxNumSeqs": 1, "speculation": {"method": "ngram"}}},
+        ["spec.engine.speculation.method", "spec.engine.maxNumSeqs of at least 2"],
+    ),
     ({"engine": {"compileSizes": [8, 2049]}}, ["spec.engine.compileSizes", "maxNumBatchedTokens, 2048"]),
     (
         {"engine": {"compileSizes": [8]}, "parallelism": {"tensor": 2}},
@@ -246,6 +252,7 @@ async def test_the_server_fills_defaults_and_accepts_good_values(served):
             "toolCallParser": "auto",
             "reasoningParser": "auto",
             "quantization": "none",
+            "speculation": {"method": "off", "maxTokens": 8},
             "seed": 0,
         },
         "lifecycle": {

@@ -21,19 +21,22 @@ from dormouse_worker.front.flags.settings import parse_settings
 
 CRD = yaml.safe_load((Path(__file__).parents[2] / "crds" / "inferencedeployments.yaml").read_text())
 SPEC = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+PARTS = {"": SPEC, **{name: SPEC[name]["properties"] for name in ("engine", "lifecycle", "parallelism")}}
+PARTS["speculation"] = PARTS["engine"]["speculation"]["properties"]
 ELSEWHERE = {  # what of a worker's settings is no word of spec.engine; "" = of the spec itself
     "task": ("", "task"),
     "keep_host_copy": ("lifecycle", "keepHostCopy"),
     "keep_prefix_cache": ("lifecycle", "keepPrefixCache"),
     "tensor_parallel_size": ("parallelism", "tensor"),
     "pipeline_parallel_size": ("parallelism", "pipeline"),
+    "speculation_method": ("speculation", "method"),
+    "num_speculative_tokens": ("speculation", "maxTokens"),
 }
 OF_THE_PROGRAM = {  # what no user of the resource says
     *("model", "model_impl", "memory_limit_bytes", "tokenizer_cache", "profile_cache", "threads"),
     *("attention_backend", "worker_cls", "worker_extension_cls"),
     *("device_memory_budget_bytes", "expected_device"),  # a grant's words
     *("enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras"),
-    *("speculation_method", "num_speculative_tokens"),
 }
 OTHER = {  # a value that is not the default
     "task": "embed",
@@ -50,6 +53,8 @@ OTHER = {  # a value that is not the default
     "enable_prefix_caching": False,
     "load_format": "dummy",
     "quantization": "int8",
+    "speculation_method": "ngram",
+    "num_speculative_tokens": 5,
     "cuda_graphs": False,
     "compile_sizes": [8, 1],
     "async_scheduling": False,
@@ -73,16 +78,17 @@ def word_of(name):
 
 def schema_of(name):
     part, word = word_of(name)
-    return (SPEC[part]["properties"] if part else SPEC)[word]
+    return PARTS[part][word]
 
 
 def settings_of(**words):
     """Return what a worker reads from the arguments of its pod."""
-    parts = {"": {}, "engine": {}, "lifecycle": {}, "parallelism": {}}
+    parts = {name: {} for name in PARTS}
     for name, value in words.items():
         part, word = word_of(name)
         parts[part][word] = value
     metadata, alone = {"namespace": "team", "name": "tiny", "uid": "u1"}, parts.pop("")
+    parts["engine"]["speculation"] = parts.pop("speculation")
     deployment = parse_deployment(
         {"metadata": metadata, "spec": {"model": {"uri": "pvc://models/tiny"}, **alone, **parts}}
     )
@@ -92,7 +98,8 @@ def settings_of(**words):
 
 def test_every_knob_is_a_word_of_the_resource_or_the_programs_own():
     assert OTHER.keys() | OF_THE_PROGRAM == KNOBS.keys()
-    assert {word_of(name)[1] for name in OTHER.keys() - ELSEWHERE.keys()} == SPEC["engine"]["properties"].keys()
+    words = {word_of(name)[1] for name in OTHER.keys() - ELSEWHERE.keys()}
+    assert words | {"speculation"} == PARTS["engine"].keys()
 
 
 def test_every_default_is_another_word_for_that_of_the_worker():

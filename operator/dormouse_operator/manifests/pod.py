@@ -23,12 +23,13 @@ from dormouse_operator.manifests.identity import CERTIFICATES_DIR, identity_moun
 from dormouse_operator.manifests.resources import resources_of
 from dormouse_operator.manifests.revision import pod_digest_of, pod_name, revision_of
 from dormouse_operator.manifests.template import merge_template
-from dormouse_operator.model import Deployment, DeviceClaim, Pod
+from dormouse_operator.model import Deployment, DeviceClaim, Engine, Pod
 from dormouse_operator.parse import CONTAINER, DEVICE_GRANTS, MODELS_ROOT, OPERATOR_KEY, format_time
 
 _USER = 65532  # nobody's, as in the images
 _NODE_LOSS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _PROFILE_CACHE = "/tmp/profile"  # noqa: S108  # the pod's own: a container that starts again finds it
+_DEFAULT_ENGINE = Engine()
 _SHM_SIZE = "1Gi"  # most that /dev/shm may hold, out of the memory limit; a runtime's own 64Mi starves CUDA's libraries
 
 
@@ -196,7 +197,9 @@ def worker_arguments(deployment: Deployment) -> list[str]:
         "--compile-sizes": ",".join(map(str, engine.compile_sizes)) or None,
         "--tool-call-parser": _unless_auto(engine.tool_call_parser),
         "--reasoning-parser": _unless_auto(engine.reasoning_parser),
-        "--quantization": None if engine.quantization == "none" else engine.quantization,
+        "--quantization": _unless_default(engine, "quantization"),
+        "--speculation-method": _unless_default(engine, "speculation_method"),
+        "--num-speculative-tokens": _unless_default(engine, "num_speculative_tokens"),
         "--profile-cache": _PROFILE_CACHE,
         "--seed": engine.seed,
         "--drain-timeout": deployment.lifecycle.drain_timeout_s,
@@ -217,6 +220,12 @@ def worker_arguments(deployment: Deployment) -> list[str]:
 def _unless_auto(name: str) -> str | None:
     """Return the name, None for the worker's default: workers of an earlier release know no such flag."""
     return None if name == "auto" else name
+
+
+def _unless_default(engine: Engine, name: str) -> object:
+    """Return the field, None where it says what it says by itself; see `_unless_auto`."""
+    value: object = getattr(engine, name)
+    return None if value == getattr(_DEFAULT_ENGINE, name) else value
 
 
 def _unless_one(size: int) -> int | None:

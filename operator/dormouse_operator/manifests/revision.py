@@ -23,7 +23,7 @@ from dormouse_operator.model import Deployment, Engine, Placement, Pod
 _DIGEST_CHARS = 8
 _LATER_FIELDS = {  # unknown to an earlier release
     *("prefault_kv_cache", "compile_sizes", "async_scheduling", "tool_call_parser", "reasoning_parser", "quantization"),
-    "task",
+    *("task", "speculation_method", "num_speculative_tokens"),
 }
 _DEFAULTS = {field.name: field.default for field in fields(Engine)}
 

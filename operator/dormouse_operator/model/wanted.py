@@ -124,6 +124,8 @@ class Engine:
     tool_call_parser: str = "auto"
     reasoning_parser: str = "auto"
     quantization: str = "none"
+    speculation_method: str = "off"
+    num_speculative_tokens: int = 8
     keep_host_copy: bool = True
     keep_prefix_cache: bool = False
     seed: int = 0

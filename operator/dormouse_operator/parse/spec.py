@@ -204,7 +204,10 @@ def _parse_engine(spec: Raw) -> Engine:
     """Return how the worker is started. Task and what is kept asleep stand elsewhere in the spec."""
     lifecycle = spec.get("lifecycle") or {}
     kept = {word: lifecycle[word] for word in _KEPT_ASLEEP if word in lifecycle}
-    said = {**(spec.get("engine") or {}), **kept, "task": spec.get("task")}
+    engine = spec.get("engine") or {}
+    drafts = engine.get("speculation") or {}
+    said = {**engine, **kept, "task": spec.get("task")}
+    said |= {"speculationMethod": drafts.get("method"), "numSpeculativeTokens": drafts.get("maxTokens")}
     values = {name: said[word] for name, word in _ENGINE_WORDS.items() if said.get(word) is not None}
     for name in values.keys() & {"kv_cache_memory_bytes", "swap_space_bytes"}:
         values[name] = parse_bytes(f"spec.engine.{_ENGINE_WORDS[name]}", values[name])
