@@ -583,6 +583,7 @@ class GenerateRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     STREAM_INTERVAL_FIELD_NUMBER: _builtins.int
     ANSWER_PARSING_FIELD_NUMBER: _builtins.int
+    PREDICTION_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """The model by its served name or as namespace/name. A worker accepts its own names or "", and a LoRA adapter by its
     name or as MODEL:NAME: UNAVAILABLE while it is not loaded.
@@ -596,6 +597,10 @@ class GenerateRequest(_message.Message):
     stream_interval: _builtins.int
     """New tokens in a message, at most 1024; 0 is 1. The first token and the last message come at once whatever it is, and
     a caller that reads slowly may get more at a time. Fewer messages cost the worker and the caller less.
+    """
+    prediction: _builtins.str
+    """The answer's text as the caller expects it, of which what is right comes sooner. It changes nothing but the time, and
+    is without effect on workers that have no drafts (--speculation-method). Its end beyond max_tokens is not looked at.
     """
     @_builtins.property
     def token_ids(self) -> Global___TokenIds:
@@ -630,10 +635,11 @@ class GenerateRequest(_message.Message):
         priority: _builtins.int = ...,
         stream_interval: _builtins.int = ...,
         answer_parsing: Global___AnswerParsing | None = ...,
+        prediction: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["answer_parsing", b"answer_parsing", "chat", b"chat", "prompt", b"prompt", "resume", b"resume", "sampling_params", b"sampling_params", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_parsing", b"answer_parsing", "chat", b"chat", "model", b"model", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "resume", b"resume", "sampling_params", b"sampling_params", "stream_interval", b"stream_interval", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_parsing", b"answer_parsing", "chat", b"chat", "model", b"model", "prediction", b"prediction", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "resume", b"resume", "sampling_params", b"sampling_params", "stream_interval", b"stream_interval", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_prompt: _TypeAlias = _typing.Literal["text", "token_ids", "chat"]  # noqa: Y015
     _WhichOneofArgType_prompt: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015
@@ -700,22 +706,30 @@ class Usage(_message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     COMPLETION_TOKENS_FIELD_NUMBER: _builtins.int
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    ACCEPTED_PREDICTION_TOKENS_FIELD_NUMBER: _builtins.int
+    REJECTED_PREDICTION_TOKENS_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
     """of the prompt, once, however many choices there are"""
     completion_tokens: _builtins.int
     """generated, over all choices"""
     cached_tokens: _builtins.int
     """prompt tokens whose KV came from the prefix cache"""
+    accepted_prediction_tokens: _builtins.int
+    """of the prediction, tried and right, over all choices"""
+    rejected_prediction_tokens: _builtins.int
+    """tried and wrong"""
     def __init__(
         self,
         *,
         prompt_tokens: _builtins.int = ...,
         completion_tokens: _builtins.int = ...,
         cached_tokens: _builtins.int = ...,
+        accepted_prediction_tokens: _builtins.int = ...,
+        rejected_prediction_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "prompt_tokens", b"prompt_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_prediction_tokens", b"accepted_prediction_tokens", "cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "prompt_tokens", b"prompt_tokens", "rejected_prediction_tokens", b"rejected_prediction_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

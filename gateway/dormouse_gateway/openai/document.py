@@ -42,6 +42,7 @@ _USAGE = _object(
     completion_tokens=_NUMBER,
     total_tokens=_NUMBER,
     prompt_tokens_details=_object(cached_tokens=_NUMBER),
+    completion_tokens_details=_object(accepted_prediction_tokens=_NUMBER, rejected_prediction_tokens=_NUMBER),
 )
 _FINISH = {"enum": ["stop", "length"]}
 _CALL = _object(id=_TEXT, type={"const": "function"}, function=_object(name=_TEXT, arguments=_TEXT))

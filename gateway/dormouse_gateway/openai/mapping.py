@@ -28,6 +28,8 @@ def to_chat(body: Body, request_id: str) -> Wish:
         params.logprobs = int(body.get("top_logprobs", 0))
     request.chat.CopyFrom(chat_of(body))
     request.answer_parsing.CopyFrom(parsing(body))
+    if "prediction" in body:
+        request.prediction = joined(body["prediction"]["content"])
     return _wish(body, [request], with_logprobs=wants_logprobs)
 
 

@@ -183,6 +183,10 @@ TEMPLATE_KWARGS = FREE | {"description": "Further variables of the template (ena
 GENERATION_PROMPT = BOOLEAN | {"description": "Default true: the prompt ends where the assistant's turn begins."}
 CONTINUE = BOOLEAN | {"description": "The answer goes on with the final message. Not beside add_generation_prompt."}
 
+PREDICTION = fields({"type": only("content", "There are no others."), "content": _CONTENT}, "type", "content") | {
+    "description": "The answer as you expect it: what is right comes sooner, where workers have drafts."
+}
+
 CHAT_REQUEST = request(
     {"model": MODEL, "messages": MESSAGES | {"description": "The conversation, rendered by the model's template."}},
     {
@@ -197,7 +201,7 @@ CHAT_REQUEST = request(
         "modalities": array(only("text", "Answers are text."), 1, least=1) | {"description": '["text"] only.'},
         "tool_choice": TOOL_CHOICE,
         "reasoning_effort": EFFORT,
-        "prediction": unused(FREE, "it would change the time only."),
+        "prediction": PREDICTION,
         "verbosity": only("medium", "How much a model says is up to it."),
         "chat_template_kwargs": TEMPLATE_KWARGS,
         "add_generation_prompt": GENERATION_PROMPT,

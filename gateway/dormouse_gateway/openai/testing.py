@@ -40,6 +40,8 @@ class TalkingWorker(FakeWorker):
         for choice in range(num_choices):
             is_last = choice == num_choices - 1
             usage = pb.Usage(prompt_tokens=PROMPT_TOKENS, completion_tokens=len(said) * num_choices, cached_tokens=2)
+            if request.prediction:  # of three tokens, however long it is
+                usage.accepted_prediction_tokens, usage.rejected_prediction_tokens = 2, 1
             yield pb.GenerateResponse(
                 finish_reason=reason,
                 choice_index=choice,

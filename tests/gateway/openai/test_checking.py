@@ -98,6 +98,9 @@ def test_the_schemas_are_schemas(kind, schema):
         ({"service_tier": "flex"}, 'service_tier is "flex"; allowed: "auto", "default"'),
         ({"modalities": ["text", "audio"]}, "modalities is 2 items; allowed: 1 to 1"),
         ({"modalities": ["audio"]}, 'modalities[0] is "audio"; allowed: "text". Answers are text.'),
+        ({"prediction": {"type": "text", "content": "a"}}, 'prediction.type is "text"; allowed: "content".'),
+        ({"prediction": {"type": "content"}}, "prediction.content is missing"),
+        ({"prediction": {"type": "content", "content": [1]}}, "prediction.content[0] is 1"),
         ({"verbosity": "low"}, 'verbosity is "low"; allowed: "medium". How much a model says is up to it.'),
         ({"response_format": {"type": "xml"}}, 'response_format.type is "xml"; allowed: "text", "json_object", "json_'),
         ({"response_format": {}}, "response_format.type is missing"),
@@ -123,7 +126,6 @@ def test_what_clients_send_by_themselves_changes_no_request():
         "user": "z",
         "modalities": ["text"],
         "parallel_tool_calls": False,
-        "prediction": {"type": "content", "content": "a"},
         "prompt_cache_retention": "24h",
         "prompt_cache_options": {"mode": "implicit"},
         "verbosity": "medium",
@@ -131,6 +133,13 @@ def test_what_clients_send_by_themselves_changes_no_request():
     }
     check(body | harmless, CHAT_REQUEST)
     assert to_chat(body | harmless, "id") == to_chat(body, "id")
+
+
+@pytest.mark.parametrize("content", ["a\nb", [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]])
+def test_a_prediction_goes_to_the_worker_as_text(content):
+    body = {"model": "tiny", "messages": GOOD["messages"], "prediction": {"type": "content", "content": content}}
+    check(body, CHAT_REQUEST)
+    assert to_chat(body, "id").prompts[0].prediction == "a\nb"
 
 
 def test_null_is_as_good_as_nothing():

@@ -28,6 +28,14 @@ async def test_a_chat_is_answered_with_usage(client, worker):
     assert answer.id == f"chatcmpl-{request.request_id}"
 
 
+async def test_what_is_predicted_is_counted(client, worker):
+    expected = {"type": "content", "content": "Hello there"}
+    answer = await client.chat.completions.create(model="tiny", messages=HI, prediction=expected)
+    counted = answer.usage.completion_tokens_details
+    assert (counted.accepted_prediction_tokens, counted.rejected_prediction_tokens) == (2, 1)
+    assert worker.seen[0].request.prediction == "Hello there"
+
+
 async def test_a_chat_streams_word_by_word_and_tells_usage_if_asked(client):
     stream = await client.chat.completions.create(
         model="tiny", messages=HI, stream=True, stream_options={"include_usage": True}

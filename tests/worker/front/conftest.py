@@ -26,7 +26,7 @@ from dormouse_worker.front.testing import engine_settings, front_settings, write
 from dormouse_worker.testing.fake_engine import Script
 from dormouse_worker.testing.in_process import InProcessEngine
 
-OWN_FIELDS = ("answer_parsing", "model", "request_id", "resume", "priority", "stream_interval")
+OWN_FIELDS = ("answer_parsing", "model", "request_id", "resume", "priority", "stream_interval", "prediction")
 OTHER_TOKENS, OTHER_VOCAB_SIZE = (11, 12), 100  # of the model to swap to
 COLD = Seams(warms_templates=False)  # most tests render nothing, and a process is not for nothing
 

@@ -98,6 +98,7 @@ async def begin(worker: Worker, model: Model, request: pb.GenerateRequest, calle
         prompt = await model.prompt_token_ids(request, caller.name, max_model_len)
         validation.check_made_of(f"prompt.{request.WhichOneof('prompt')}", prompt, model.card.vocab_size)
         max_tokens = validation.check_lengths(prompt, request.sampling_params, max_model_len)
+        prediction = await _prediction(worker, model, request, caller, max_tokens)
         bad_words = await model.bad_words_token_ids(request.sampling_params.bad_words, caller.name)
         parsing = read_parsing(model, request, prompt)
         grammar = await bind(model, request, parsing, caller.name)
@@ -130,9 +131,21 @@ async def begin(worker: Worker, model: Model, request: pb.GenerateRequest, calle
     if streams[0].is_finished:
         worker.metrics.on_end(streams[0], streams[0].finish_reason or "stop")
     else:
-        order = Order(prompt, list(request.resume.output_token_ids), request.priority, caller.cache_salt, chosen.digest)
+        place = (request.priority, caller.cache_salt, chosen.digest)
+        order = Order(prompt, list(request.resume.output_token_ids), *place, prediction)
         generation.open(order, samplings, caller.time_limit)
     return generation
+
+
+async def _prediction(
+    worker: Worker, model: Model, request: pb.GenerateRequest, caller: Caller, max_tokens: int
+) -> list[int]:
+    """Return the first tokens of what the caller predicts, none where nobody would try them. Raises CallError."""
+    if not request.prediction or not worker.served.edition.engine.max_draft_tokens:
+        return []
+    token_ids = await model.prediction_token_ids(request.prediction, caller.name, max_tokens)
+    validation.check_made_of("prediction", token_ids, model.card.vocab_size)
+    return token_ids
 
 
 def _check_admission(worker: Worker, num_requests: int) -> None:

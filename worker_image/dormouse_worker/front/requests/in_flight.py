@@ -55,6 +55,7 @@ class Order:
     priority: int = 0
     cache_salt: str = ""
     adapter: str = ""  # the digest of the LoRA adapter that answers
+    prediction_token_ids: list[int] = field(default_factory=list)  # the answer as the caller expects it
 
 
 class RequestTable:
@@ -139,8 +140,9 @@ class RequestTable:
                 self._siblings[key] = keys
             if order.adapter:
                 self._adapters[key] = order.adapter
-            common = (order.output_token_ids, order.priority, order.cache_salt, order.adapter)
-            self._send(AddRequest(key, order.prompt_token_ids, sampling, *common))
+            place = (order.priority, order.cache_salt, order.adapter)
+            known = (order.prompt_token_ids, sampling, order.output_token_ids)
+            self._send(AddRequest(key, *known, *place, order.prediction_token_ids))
         self.num_accepted += len(keys)
         self.num_waiting += len(keys)
         self._changes.notify()

@@ -82,3 +82,5 @@ class Reply:
             usage.prompt_tokens = len(self._facts.prompt_token_ids)
             usage.completion_tokens = sum(stream.num_tokens for stream in self._streams)
             usage.cached_tokens = self._streams[0].cached_tokens
+            usage.accepted_prediction_tokens = sum(stream.accepted_prediction_tokens for stream in self._streams)
+            usage.rejected_prediction_tokens = sum(stream.rejected_prediction_tokens for stream in self._streams)

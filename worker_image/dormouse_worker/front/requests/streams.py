@@ -82,6 +82,8 @@ class OutputStream:
         self.choice_index = choice_index
         self.times = times
         self.cached_tokens = 0  # prompt tokens that the prefix cache had
+        self.accepted_prediction_tokens = 0  # of what the caller predicted, tried and right
+        self.rejected_prediction_tokens = 0
         self.is_started = False  # the engine has said something of it
         self.is_finished = False  # nothing more will be pushed
         self.finish_reason: str | None = None
@@ -122,6 +124,8 @@ class OutputStream:
         assembly = self._assembly
         num_before = assembly.num_tokens
         self._note_times(output)
+        self.accepted_prediction_tokens += output.accepted_prediction_tokens
+        self.rejected_prediction_tokens += output.rejected_prediction_tokens
         for logprobs in output.prompt_logprobs or ():
             self._open_piece().prompt_logprobs.append(logprobs)
         self._add_tokens(output)

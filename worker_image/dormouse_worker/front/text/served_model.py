@@ -69,6 +69,11 @@ class Model:
         )
         return tuple(dict.fromkeys(ids for ids in found if max(ids) < self.card.vocab_size))
 
+    async def prediction_token_ids(self, text: str, caller: str, max_tokens: int) -> list[int]:
+        """Return the first ids of an answer's text as it is expected, at most so many."""
+        encode = partial(self.codec.encode_first, text, max_tokens, add_special_tokens=False)
+        return await self.work.run(encode, caller=caller, num_bytes=len(text))
+
     async def tokenize(self, request: pb.TokenizeRequest, caller: str) -> pb.TokenizeResponse:
         """Return ids, and for a chat the rendered text. Raises CallError INVALID_ARGUMENT."""
         chosen = request.add_special_tokens if request.HasField("add_special_tokens") else None
