@@ -36,6 +36,7 @@ OF_THE_PROGRAM = {  # what no user of the resource says
     *("model", "model_impl", "memory_limit_bytes", "tokenizer_cache", "profile_cache", "threads"),
     *("attention_backend", "worker_cls", "worker_extension_cls"),
     *("device_memory_budget_bytes", "expected_device"),  # a grant's words
+    *("kv_store_dir", "kv_store_size_bytes"),
     *("enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras"),
 }
 OTHER = {  # a value that is not the default

@@ -131,7 +131,7 @@ class TestRequests:
         state = rank.controller.state
         assert rank.sent[-1].failed == {"a": f"the worker is {state} and takes no requests"}
         rank.controller.step()
-        rank.controller.check_integrity()
+        rank.controller.rest()
 
     def test_a_token_that_the_model_does_not_know_ends_only_its_own_request(self, rank):
         rank.executor.vocab_size = 500
@@ -154,7 +154,7 @@ class TestRequests:
         ready.controller.handle(make_add("a"))
         ready.controller.handle(AbortRequests(["a"]))
         assert ready.sent[-1].outputs[0].finish_reason == "abort"
-        ready.controller.check_integrity()
+        ready.controller.rest()
 
     def test_an_abort_of_nothing_known_is_silent(self, ready):
         before = len(ready.sent)

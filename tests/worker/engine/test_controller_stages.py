@@ -44,7 +44,7 @@ def test_an_id_may_come_back_while_its_aborted_request_is_under_way(busy):
     while busy.controller.has_work:
         busy.controller.step()
     assert "".join(outputs(busy)).count("b") == 2, "its abort, and the token of the new one"
-    busy.controller.check_integrity()
+    busy.controller.rest()
 
 
 def test_a_group_that_breaks_before_a_command_is_told_to_who_asked_and_ends_the_engine(busy):

@@ -23,7 +23,7 @@ def ask(rank, *names, odd=()):
         rank.controller.handle(make_add(name, range(9), max_tokens=2))
     while rank.controller.has_work:
         rank.controller.step()
-        rank.controller.check_integrity()
+        rank.controller.rest()
     return {name: why for message in steps(rank)[start:] for name, why in message.failed.items()}
 
 

@@ -117,3 +117,21 @@ def test_a_model_without_a_cache_takes_no_blocks(counts, named):
 def test_what_drafts_cannot_be_combined_with_is_named(fields, named):
     with pytest.raises(InvalidSettings, match=named):
         check_settings(EngineSettings(model="m", speculation_method="ngram", **fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size is 2; blocks are kept (kv_store_dir) of one rank alone"),
+        ({"pipeline_parallel_size": 3}, "pipeline_parallel_size is 3; blocks are kept (kv_store_dir) of one rank"),
+        ({"device": "cuda"}, "device is 'cuda'; blocks are kept (kv_store_dir) on 'cpu' alone"),
+        ({"speculation_method": "ngram"}, "speculation_method is ngram; with kv_store_dir"),
+        ({"enable_prefix_caching": False}, "enable_prefix_caching is off; what is kept (kv_store_dir)"),
+        ({"kv_store_size_bytes": 0}, "kv_store_size_bytes is 0"),
+    ],
+)
+def test_what_blocks_are_not_kept_with_is_refused_by_name(fields, words):
+    with pytest.raises(InvalidSettings) as error:
+        check_settings(EngineSettings(model="m", kv_store_dir="/kv", **fields))
+    assert words in str(error.value)
+    check_settings(EngineSettings(model="m", kv_store_dir="/kv"))

@@ -69,7 +69,7 @@ class BoundRank(SleepingRank):
         """Step until each has an end; return the answers by name."""
         while self.controller.has_work:
             self.controller.step()
-        self.controller.check_integrity()
+        self.controller.rest()
         return answers_of([message for message in self._sent[start:] if isinstance(message, StepOutputs)])
 
     def answer(self, bound_by, **fields):

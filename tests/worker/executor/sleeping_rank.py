@@ -118,7 +118,7 @@ class SleepingRank:
             self.controller.handle(AddRequest(name, list(prompt), make_sampling(**{"max_tokens": 3, **sampling})))
         while self.controller.has_work:
             self.controller.step()
-        self.controller.check_integrity()
+        self.controller.rest()
         return Outcome([message for message in self._sent[start:] if isinstance(message, StepOutputs)])
 
     def check_answer(self, number):

@@ -51,7 +51,7 @@ class AdaptedRank(SleepingRank):
     def finish(self, start):
         while self.controller.has_work:
             self.controller.step()
-        self.controller.check_integrity()
+        self.controller.rest()
         return Outcome([message for message in self._sent[start:] if isinstance(message, StepOutputs)])
 
     def answers(self):

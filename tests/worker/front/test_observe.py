@@ -9,7 +9,7 @@ import sys
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dormouse_worker.common.ipc import StepOutputs
+from dormouse_worker.common.ipc import StepOutputs, StoreCounts
 from dormouse_worker.front.api.http import TIMEOUT_S, Answer, HttpDoor
 from dormouse_worker.front.telemetry.logs import KeyValueFormatter
 
@@ -52,6 +52,20 @@ async def test_what_the_steps_counted_adds_up(house):
     assert found["vllm:prefix_cache_hits_total",] == 8
     assert found["vllm:num_preemptions_total",] == 2
     assert found["dormouse_requests_not_finite_total",] == 6
+
+
+async def test_what_became_of_stored_blocks_adds_up_by_reason(house):
+    counts = StoreCounts(hits=3, read_bytes=30, writes=2, written_bytes=20, misses={"damaged": 1}, stored_bytes=70)
+    for _ in range(2):
+        house.engine.say(StepOutputs([], running=0, waiting=0, kv_cache_usage=0.0, kv_store=counts))
+    await house.collect("hello", max_tokens=3)
+    found = await samples(house)
+    assert found["dormouse_kv_store_hits_total",] == 6
+    assert found["dormouse_kv_store_read_bytes_total",] == 60
+    assert found["dormouse_kv_store_writes_total",] == 4
+    assert found["dormouse_kv_store_written_bytes_total",] == 40
+    assert found["dormouse_kv_store_misses_total", ("reason", "damaged")] == 2
+    assert found["dormouse_kv_store_bytes",] == 70
 
 
 async def test_every_metric_that_has_no_further_labels_is_there_from_the_start(house):

@@ -217,6 +217,17 @@ class PooledOutput(msgspec.Struct, frozen=True, gc=False):
     prefill_seconds: float = 0.0  # first scheduled → last vector
 
 
+class StoreCounts(msgspec.Struct, frozen=True):
+    """What became of blocks between the cache and the store that outlives the engine, since the message before."""
+
+    hits: int = 0  # blocks read in place of being computed
+    read_bytes: int = 0
+    writes: int = 0  # blocks written
+    written_bytes: int = 0
+    misses: dict[str, int] = {}  # reason → blocks that were thought to be there, or were not kept
+    stored_bytes: int = 0  # what the store holds now
+
+
 class StepOutputs(msgspec.Struct, frozen=True, tag=True):
     """Everything that one engine step produced, and the load after it. Also the step heartbeat."""
 
@@ -232,6 +243,7 @@ class StepOutputs(msgspec.Struct, frozen=True, tag=True):
     refused: dict[str, str] = {}  # request id → why; what it asks for cannot be kept any further
     pooled: list[PooledOutput] = []
     drafts: DraftCounts | None = None  # since the message before; None = there were none
+    kv_store: StoreCounts | None = None  # None = nothing was counted
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):

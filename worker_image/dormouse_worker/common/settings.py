@@ -151,6 +151,17 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         _flag("cuda: keep the weights in pinned host memory too, so that a sleep copies nothing (default {default})"),
     ] = True
+    kv_store_dir: Annotated[
+        str,
+        _flag(
+            "cpu, one rank: where cached prefixes are kept on disk, for after a sleep or for the next process; "
+            "workers may share it (default: none is kept)",
+            "DIRECTORY",
+        ),
+    ] = ""
+    kv_store_size_bytes: Annotated[
+        int, _flag("most that the files below kv-store-dir take (default 10 GiB)", "SIZE", ge=1 << 20)
+    ] = 10 << 30
     keep_prefix_cache: Annotated[
         bool, _flag("at sleep level 1 keep cached prefixes in host memory (default {default})")
     ] = False

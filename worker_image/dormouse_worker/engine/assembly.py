@@ -12,6 +12,7 @@ from dormouse_worker.engine.block_tables import BlockTables, CacheLayout
 from dormouse_worker.engine.engine import Engine
 from dormouse_worker.engine.executor import Executor, ModelExecutor, PoolingExecutor, StagedExecutor
 from dormouse_worker.engine.forward_pass import Limits
+from dormouse_worker.engine.keeping import make_keeper
 from dormouse_worker.engine.pooling.engine import PoolingEngine, PoolingLimits
 from dormouse_worker.engine.scheduler import Scheduler
 from dormouse_worker.engine.stepping import Stepper
@@ -63,7 +64,8 @@ def build_engine(
         max_draft_tokens=settings.max_draft_tokens,
     )
     tables = BlockTables(BlockPool(num_gpu_blocks), layout)
-    return Engine(executor, Scheduler(tables, SwapSpace(num_cpu_blocks), limits, clock, adapters), clock)
+    scheduler = Scheduler(tables, SwapSpace(num_cpu_blocks), limits, clock, adapters)
+    return Engine(executor, scheduler, clock, make_keeper(settings, executor, tables, clock))
 
 
 def _choose_depth(settings: EngineSettings, executor: ModelExecutor) -> tuple[int, bool]:

@@ -10,7 +10,7 @@ Knows no tokens and no tensors. Blocks are handed out free ones first, then cach
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from dormouse_worker.engine.prefix import BlockHash
 
@@ -29,6 +29,8 @@ class BlockPool:
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._block_of: dict[Key, int] = {}
         self._key_of: dict[int, Key] = {}
+        self.keeps_evicted = False  # set by whoever asks for them
+        self._evicted: list[tuple[int, Key]] = []
 
     def __repr__(self) -> str:
         return (
@@ -50,6 +52,15 @@ class BlockPool:
     def cached_blocks(self) -> tuple[int, ...]:
         """Return the blocks that nobody holds though they hold a known prefix."""
         return tuple(self._cached)
+
+    def iter_cached(self) -> Iterator[tuple[int, Key]]:
+        """Yield the blocks that nobody holds though they hold a known prefix, with its name, those used last first."""
+        return ((block, self._key_of[block]) for block in reversed(self._cached))
+
+    def take_evicted(self) -> list[tuple[int, Key]]:
+        """Return the blocks that lost their prefix since the last call: it lies there until the next pass."""
+        evicted, self._evicted = self._evicted, []
+        return evicted
 
     @property
     def num_used(self) -> int:
@@ -96,6 +107,7 @@ class BlockPool:
     def forget_prefixes(self) -> None:
         """Forget what every block holds."""
         self.generation += 1
+        self._evicted.clear()
         self._block_of.clear()
         self._key_of.clear()
         self._free.extend(self._cached)
@@ -120,7 +132,10 @@ class BlockPool:
             block = self._free.pop()
         else:
             block, _ = self._cached.popitem(last=False)
-            del self._block_of[self._key_of.pop(block)]
+            key = self._key_of.pop(block)
+            del self._block_of[key]
+            if self.keeps_evicted:
+                self._evicted.append((block, key))
         self._num_holders[block] = 1
         return block
 

@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
+
 from dormouse_worker.common.commands import (
+    KV_CACHE,
     AbortAll,
     CheckHealth,
     Command,
@@ -59,6 +62,8 @@ from dormouse_worker.engine.validation import check_block_counts, unknown_token
 
 logger = logging.getLogger(__name__)
 
+SAVE_BEFORE_SLEEP_S = 10.0  # whoever asked for the memory waits
+SAVE_BEFORE_END_S = 3.0  # less than what an engine gets to end by itself
 MAX_FAILURES_IN_A_ROW = 2  # one forward pass that raises costs its batch; the next one shows whether it was the batch
 
 
@@ -156,10 +161,21 @@ class Controller:
             self._look_at_numbers()
             self._adapters.forget_unused()
 
-    def check_integrity(self) -> None:
-        """Recount the blocks, if there are any. Raises RuntimeError."""
-        if self._engine is not None:
-            self._engine.check_integrity()
+    def rest(self) -> None:
+        """Nothing runs: recount the blocks, if there are any, and let them outlive us. Raises RuntimeError."""
+        engine = self._engine
+        if engine is None:
+            return
+        engine.check_integrity()
+        if self._is_cache_awake():
+            engine.keeper.save_some()
+            if (counts := engine.keeper.take_counts()) is not None:
+                self._send(msgspec.structs.replace(engine.outputs([]), kv_store=counts))
+
+    def save_blocks(self, timeout_s: float) -> None:
+        """Let cached blocks outlive their memory, or this process, as far as there is time."""
+        if self._engine is not None and self._is_cache_awake() and not self.is_shut_down:
+            self._engine.keeper.save_all(timeout_s)
 
     def _look_at_numbers(self) -> None:
         """Enter FAILED if the last passes had no finite row and it is the model's fault: prompts may bring it about."""
@@ -245,6 +261,7 @@ class Controller:
 
     def _sleep(self, command: Sleep) -> None:
         self._require_idle("sleep")
+        self.save_blocks(SAVE_BEFORE_SLEEP_S)
         with self._failing():
             self._sleeping.sleep(command, self._built())
 
@@ -261,11 +278,16 @@ class Controller:
     def _reset_prefix_cache(self, _: ResetPrefixCache) -> None:
         if self._engine is not None:  # else there is no cache
             self._engine.forget_prefixes()
+            self._engine.keeper.clear()
 
     def _shutdown(self, command: Shutdown) -> None:
         self._abort_all(command)
+        self.save_blocks(SAVE_BEFORE_END_S)
         self.is_shut_down = True
         self._executor.shutdown()
+
+    def _is_cache_awake(self) -> bool:
+        return KV_CACHE not in self._teller.status.sleeping_tags
 
     def _open(self) -> None:
         """Enter READY; the ranks know nothing of any sequence yet, or any more."""

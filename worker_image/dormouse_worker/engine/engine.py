@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from dormouse_worker.common.errors import GroupBroken
 from dormouse_worker.common.ipc import AddPooling, AddRequest, DraftCounts, StepOutputs, TokenLogprobs, TokenOutput
 from dormouse_worker.engine.batch import Batch, ModelOutput
+from dormouse_worker.engine.block_keeper import NoKeeper
 from dormouse_worker.engine.executor import Executor, ModelExecutor, StagedExecutor
 from dormouse_worker.engine.forward_pass import Counters, Progress
 from dormouse_worker.engine.grammars import Preparation
@@ -37,8 +38,15 @@ class Engine:
     oldest one.
     """
 
-    def __init__(self, executor: ModelExecutor, scheduler: Scheduler, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        executor: ModelExecutor,
+        scheduler: Scheduler,
+        clock: Callable[[], float],
+        keeper: NoKeeper | None = None,
+    ) -> None:
         self._executor = executor
+        self.keeper = keeper or NoKeeper()
         self._scheduler = scheduler
         self._clock = clock
         self._told = Counters()
@@ -76,25 +84,26 @@ class Engine:
             return f"resume has {len(message.output_token_ids)} tokens; max_tokens is {message.sampling.max_tokens}"
         if why := self._scheduler.adapters.why_not(message.adapter):
             return why
-        self._scheduler.add(
-            Request(
-                message.request_id,
-                message.prompt_token_ids,
-                message.sampling,
-                arrival_s=self._clock(),
-                output_token_ids=list(message.output_token_ids),
-                priority=message.priority,
-                cache_salt=message.cache_salt,
-                preparation=self._prepare(message),
-                adapter=message.adapter,
-                prediction_token_ids=message.prediction_token_ids,
-            )
+        request = Request(
+            message.request_id,
+            message.prompt_token_ids,
+            message.sampling,
+            arrival_s=self._clock(),
+            output_token_ids=list(message.output_token_ids),
+            priority=message.priority,
+            cache_salt=message.cache_salt,
+            preparation=self._prepare(message),
+            adapter=message.adapter,
+            prediction_token_ids=message.prediction_token_ids,
         )
+        self._scheduler.add(request)
+        self.keeper.begin(request)
         return None
 
     def abort(self, request_ids: list[str]) -> list[TokenOutput]:
         """Free these requests, at once or with their last batch; return the last message of each that was known."""
         known = [request_id for request_id in request_ids if self._scheduler.remove(request_id)]
+        self.keeper.cancel(known)
         return [TokenOutput(request_id, [], "abort") for request_id in known]
 
     def abort_all(self) -> list[TokenOutput]:
@@ -103,6 +112,7 @@ class Engine:
 
     def step(self) -> StepOutputs | None:
         """Run one forward pass; None if there is nothing to do. A failing forward pass raises only GroupBroken."""
+        self.keeper.turn()
         self._hand_over()
         if self._under_way:
             return self._collect()
@@ -125,6 +135,7 @@ class Engine:
     def _hand_over(self) -> None:
         most = self._scheduler.limits.max_batches_under_way
         while len(self._under_way) < most and (batch := self._scheduler.schedule()) is not None:
+            self.keeper.save_evicted()
             self._under_way.append((batch, self._submit(batch)))
 
     def _submit(self, batch: Batch) -> Callable[[], ModelOutput]:
@@ -156,7 +167,8 @@ class Engine:
         return self.outputs(outputs, odd, refused=stuck, num_odd=len(odd))
 
     def _observe(self, batch: Batch, seconds: float) -> None:
-        """Tell who proposes drafts how long a pass took, where it was computed while it was waited for."""
+        """Tell who asks how long a pass took; those that propose drafts where it was computed while waited for."""
+        self.keeper.note_pass(batch.num_tokens, seconds)
         speculation, limits = self._scheduler.speculation, self._scheduler.limits
         if speculation is not None and limits.max_batches_under_way == 1:
             speculation.observe(batch, seconds)
@@ -180,6 +192,8 @@ class Engine:
         elif ended:
             self.num_odd_in_a_row += 1
         logger.error("%d requests end: %s", len(ended), NOT_FINITE)
+        for request_id in ended:
+            self.keeper.forget(self._scheduler.request(request_id))
         self.abort(ended)
         self.forget_prefixes()
         return dict.fromkeys(ended, NOT_FINITE)
@@ -213,6 +227,7 @@ class Engine:
             preemptions=now.preemptions - told.preemptions,
             not_finite=num_odd,
             drafts=self._take_draft_counts(),
+            kv_store=self.keeper.take_counts(),
         )
 
     def _take_draft_counts(self) -> DraftCounts | None:

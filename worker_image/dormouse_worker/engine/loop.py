@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from dormouse_worker.common.ipc import EngineMessage, FrontMessage, Heartbeat
-from dormouse_worker.engine.controller import MAX_FAILURES_IN_A_ROW, Controller
+from dormouse_worker.engine.controller import MAX_FAILURES_IN_A_ROW, SAVE_BEFORE_END_S, Controller
 
 HEARTBEAT_S = 1.0  # how long an idle engine waits for messages, hence the period of its heartbeats
 
@@ -36,6 +36,7 @@ class EngineLoop:
         self._controller.start()
         while self.turn():
             pass
+        self._controller.save_blocks(SAVE_BEFORE_END_S)
 
     def turn(self) -> bool:
         """Go round once; False when it was the last time."""
@@ -56,5 +57,5 @@ class EngineLoop:
         return True
 
     def _rest(self) -> None:
-        self._controller.check_integrity()
+        self._controller.rest()
         self._transport.send(Heartbeat())

@@ -47,6 +47,7 @@ class Request:
     drafts: SequenceDrafts | None = None  # set by `Speculation`
     num_accepted_prediction_tokens: int = 0  # set by `Speculation`; told with the next output
     num_rejected_prediction_tokens: int = 0
+    restore: Preparation | None = None  # set by the block keeper: blocks of its beginning that are read from a store
     num_prompt_tokens: int = field(init=False)
     wants_prompt_logprobs: bool = field(init=False)  # every prompt token goes through a pass that keeps its logits
     asks_host: bool = field(init=False)  # about each token: the next batch begins where all of them are known
@@ -60,8 +61,14 @@ class Request:
 
     @property
     def is_held(self) -> bool:
-        """Return whether it waits for its grammar: others may go before it."""
-        return self.preparation is not None and not self.preparation.is_done()
+        """Return whether it waits for its grammar, or for blocks that are read: others may go before it."""
+        return any(not each.is_done() for each in (self.preparation, self.restore) if each is not None)
+
+    def await_held(self, timeout_s: float) -> None:
+        """Wait so long at most for what it waits for, or a part of it."""
+        for each in (self.preparation, self.restore):
+            if each is not None and not each.is_done(timeout_s):
+                return
 
     @property
     def order(self) -> tuple[int, int]:

@@ -168,10 +168,10 @@ class Scheduler:
         return self._requests[request_id]
 
     def wait_for_held(self, timeout_s: float) -> None:
-        """Wait so long at most for the grammar of the first request that is held, if there is one."""
-        held = next((request.preparation for request in self._waiting if request.is_held), None)
+        """Wait so long at most for what the first request that is held waits for, if there is one."""
+        held = next((request for request in self._waiting if request.is_held), None)
         if held is not None:
-            held.is_done(timeout_s)
+            held.await_held(timeout_s)
 
     def forget_ranks(self) -> None:
         """The ranks know nothing any more: introduce everything anew."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from dormouse_worker.common.ipc import AddPooling, AddRequest, StepOutputs
+from dormouse_worker.engine.block_keeper import NoKeeper
 from dormouse_worker.engine.executor import Executor
 
 
@@ -14,6 +15,7 @@ class Stepper(Protocol):
 
     num_failures_in_a_row: int  # forward passes that raised since the last good one
     num_odd_in_a_row: int  # of which nothing was finite
+    keeper: NoKeeper  # of what outlives the engine
 
     @property
     def has_work(self) -> bool: ...  # noqa: D102

@@ -20,6 +20,7 @@ def check_settings(settings: EngineSettings) -> None:
     """
     _check_compile_sizes(settings)
     _check_lora(settings)
+    _check_kv_store(settings)
     for name, knob in KNOBS.items():
         if why := knob.why_not(getattr(settings, name)):
             raise InvalidSettings(why)
@@ -58,6 +59,23 @@ def _check_lora(settings: EngineSettings) -> None:
             raise InvalidSettings(f"{name} is {size}; adapters (enable_lora) are computed by one rank alone: set 1")
     if settings.compile_sizes:
         raise InvalidSettings("compile_sizes is set; what adapters add (enable_lora) is not compiled: leave it empty")
+
+
+def _check_kv_store(settings: EngineSettings) -> None:
+    """Refuse by name what the store is not combined with yet."""
+    if not settings.kv_store_dir:
+        return
+    for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+        if (size := getattr(settings, name)) > 1:
+            raise InvalidSettings(f"{name} is {size}; blocks are kept (kv_store_dir) of one rank alone: set 1")
+    if settings.device != "cpu":
+        raise InvalidSettings(f"device is {settings.device!r}; blocks are kept (kv_store_dir) on 'cpu' alone")
+    if settings.speculation_method != "off":
+        raise InvalidSettings(
+            f"speculation_method is {settings.speculation_method}; with kv_store_dir, which keeps blocks, it must be off"
+        )
+    if not settings.enable_prefix_caching:
+        raise InvalidSettings("enable_prefix_caching is off; what is kept (kv_store_dir) are cached prefixes: set it")
 
 
 def _check_class(name: str, value: str, *, none: str) -> None:

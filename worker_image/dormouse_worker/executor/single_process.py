@@ -18,6 +18,7 @@ from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.engine.executor import SleepReport, WakeReport
 from dormouse_worker.engine.grammars import Preparation
+from dormouse_worker.engine.keeping import StoredCache
 from dormouse_worker.engine.pooling.batch import PoolingBatch, PoolingOutput
 from dormouse_worker.engine.validation import check_settings
 from dormouse_worker.executor.ranks.environment import library_variables
@@ -147,6 +148,11 @@ class SingleProcessExecutor:
         """See `Executor`."""
         adapters: AdapterList = self._built().execute_method("list_loras")
         return adapters
+
+    def stored_cache(self) -> StoredCache:
+        """See `StoringExecutor`."""
+        cache: StoredCache = self._built().execute_method("stored_cache")
+        return cache
 
     def save_sharded_state(self, directory: str) -> None:
         """See `Executor`."""

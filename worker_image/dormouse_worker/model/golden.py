@@ -92,6 +92,11 @@ def compare_golden(recorded: GoldenTokens, rows: Sequence[TokenLogprobs]) -> Non
             )
 
 
+def facts_of(recorded: GoldenTokens) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
+    """Return what the model said, to the bit: other weights, and another arithmetic, say something else."""
+    return recorded.token_ids, tuple(_bits(row) for row in recorded.rows)
+
+
 def _one_pass(execute: Execute, token_ids: list[int], block_ids: BlockIds) -> tuple[TokenLogprobs, ...]:
     output = _execute(execute, token_ids, _ALL_ROWS, block_ids)
     if output.not_finite:

@@ -13,6 +13,7 @@ from itertools import count
 
 from dormouse_worker.common.errors import GroupBroken
 from dormouse_worker.common.ipc import AddPooling, AddRequest, PooledOutput, StepOutputs
+from dormouse_worker.engine.block_keeper import NoKeeper
 from dormouse_worker.engine.executor import Executor, PoolingExecutor
 from dormouse_worker.engine.pooling.batch import PooledSequence, PoolingBatch, PoolingOutput
 
@@ -55,6 +56,7 @@ class PoolingEngine:
     """Turns calls into vectors, one forward pass per step. Implements `engine.stepping.Stepper`."""
 
     def __init__(self, executor: PoolingExecutor, limits: PoolingLimits, clock: Callable[[], float]) -> None:
+        self.keeper = NoKeeper()  # nothing is cached
         self._executor = executor
         self._limits = limits
         self._clock = clock

@@ -14,6 +14,7 @@ from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.engine.executor import SleepReport, WakeReport
 from dormouse_worker.engine.grammars import Preparation
+from dormouse_worker.engine.keeping import StoredCache
 from dormouse_worker.executor.worker.trace_profiler import TraceProfiler
 
 
@@ -125,6 +126,10 @@ class WorkerBase(ABC):
     def list_loras(self) -> AdapterList:
         """See `Executor.list_loras`."""
         return AdapterList([])
+
+    def stored_cache(self) -> StoredCache:
+        """See `StoringExecutor.stored_cache`."""
+        raise InvalidSettings(f"kv_store_dir is set, and {type(self).__name__} keeps no blocks: leave it empty")
 
     @abstractmethod
     def save_sharded_state(self, directory: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dormouse_worker.common.commands import WEIGHTS
 from dormouse_worker.model.device.device import Device
-from dormouse_worker.model.golden import Execute, GoldenTokens, compare_golden, record_golden, repeat_golden
+from dormouse_worker.model.golden import Execute, GoldenTokens, compare_golden, facts_of, record_golden, repeat_golden
 from dormouse_worker.model.kv_cache import KVCache, preserved
 from dormouse_worker.model.loader import LoadedModel
 from dormouse_worker.model.stopwatch import Stopwatch
@@ -40,6 +40,12 @@ class GoldenCheck:
             if self._device.capability is not None:  # they crossed a bus; compared at the speed of a GPU's memory
                 weights.check_integrity()
             compare_golden(self._golden, rows)
+
+    @property
+    def facts(self) -> object:
+        """Return what the model said at its first start, as `facts_of`."""
+        assert self._golden is not None, "initialize_cache records it"
+        return facts_of(self._golden)
 
     def _record(self, execute: Execute) -> GoldenTokens:
         return record_golden(

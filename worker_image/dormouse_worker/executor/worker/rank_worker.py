@@ -17,6 +17,7 @@ from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.engine.executor import SleepReport, WakeReport
 from dormouse_worker.engine.grammars import Grammars, Preparation
+from dormouse_worker.engine.keeping import StoredCache
 from dormouse_worker.executor.worker import setup
 from dormouse_worker.executor.worker.allocation import Allocation
 from dormouse_worker.executor.worker.barrier import RankBarrier
@@ -201,6 +202,13 @@ class RankWorker(DeviceWorker):
         """See `Executor.list_loras`."""
         adapters = self._loaded().adapters
         return AdapterList([]) if adapters is None else AdapterList([*adapters.infos.values()], adapters.lost)
+
+    def stored_cache(self) -> StoredCache:
+        """See `StoringExecutor.stored_cache`."""
+        if type(self).execute_model is not RankWorker.execute_model:
+            return super().stored_cache()
+        assert self._golden is not None, "load_model comes first"
+        return setup.stored_cache(self.settings, self._loaded(), self._allocated().cache, self._golden.facts)
 
     def save_sharded_state(self, directory: str) -> None:
         """See `WorkerBase`."""

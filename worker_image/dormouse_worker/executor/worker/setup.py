@@ -10,6 +10,7 @@ from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.model.attention.interface import AttentionBackend, BackendSizes
 from dormouse_worker.model.attention.select import select_backend
+from dormouse_worker.model.cache_blocks import CacheBlocks, make_realm
 from dormouse_worker.model.graphs import DecodeGraphs
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.loader import LoadedModel
@@ -75,6 +76,16 @@ def choose_backend(
         wants_graphs=wants_graphs,
         is_alone=model.layout.world_size == 1,
     )
+
+
+def stored_cache(settings: EngineSettings, model: LoadedModel, cache: KVCache, golden: object) -> CacheBlocks:
+    """Return the cache as blocks of bytes that another process can go on with, if it would compute the same ones."""
+    config = (settings.model_path / "config.json").read_bytes()
+    layout = model.layout
+    share = layout.tensor, layout.pipeline, layout.rank
+    weights = sorted(model.weights.checksums.items())
+    facts = config, share, weights, model.max_model_len, model.quantization, golden
+    return CacheBlocks(cache, make_realm(cache.spec, *facts))
 
 
 def make_runner(

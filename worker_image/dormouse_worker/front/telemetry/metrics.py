@@ -10,6 +10,7 @@ from dormouse_worker.common.ipc import EngineStatus, StepOutputs
 from dormouse_worker.front.requests.pooled import PooledAnswer
 from dormouse_worker.front.requests.streams import OutputStream
 from dormouse_worker.front.telemetry.adapter_info import AdapterInfo, Names
+from dormouse_worker.front.telemetry.store_metrics import StoreMetrics
 from dormouse_worker.front.telemetry.token_counter import TokenTally
 
 FAST_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
@@ -70,6 +71,7 @@ class WorkerMetrics:
         self._not_finite = self._counter(
             "dormouse_requests_not_finite", "Requests ended because the model's logits were not finite."
         )
+        self._store = StoreMetrics(model_name, self._registry)
         self._prefill = self._histogram("vllm:request_prefill_time_seconds", "First scheduled to first token.", LONG_S)
         self._decode = self._histogram("vllm:request_decode_time_seconds", "First token to last token.", LONG_S)
         self._queue = self._histogram("vllm:request_queue_time_seconds", "Arrival to first scheduled.", LONG_S)
@@ -143,6 +145,8 @@ class WorkerMetrics:
             self._accepted_tokens.inc(sum(step.drafts.num_accepted_tokens_per_pos))
             for position, count in enumerate(step.drafts.num_accepted_tokens_per_pos):
                 self._accepted_per_pos.labels(str(position)).inc(count)
+        if step.kv_store is not None:
+            self._store.on_counts(step.kv_store)
 
     def on_engine_restart(self) -> None:
         """A new engine process is started in place of one that died."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
 
@@ -88,6 +88,11 @@ class WeightStore:
     def host_copy_bytes(self) -> int:
         """Return the host memory that holds a copy of the weights."""
         return 0 if self._copy is None else self._copy.size_bytes
+
+    @property
+    def checksums(self) -> Mapping[str, int]:
+        """Return each tensor's checksum as it was read for the first time."""
+        return self._filling.checksums
 
     @property
     def wake_bytes(self) -> int:

@@ -1,0 +1,49 @@
+"""Who is given a keeper, and what is refused by name."""
+
+import pytest
+
+from dormouse_worker.common.errors import InvalidSettings
+from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.engine.block_keeper import BlockKeeper
+from dormouse_worker.engine.block_pool import BlockPool
+from dormouse_worker.engine.block_tables import BlockTables, CacheLayout
+from dormouse_worker.engine.keeping import make_keeper
+from dormouse_worker.engine.testing import FakeExecutor, ManualClock
+from tests.worker.engine.store_kit import BLOCK_BYTES, StoringFake
+
+
+class Storing(StoringFake):
+    """An executor that is the cache, too."""
+
+    realm = bytes(32)
+    block_bytes = BLOCK_BYTES
+
+    def stored_cache(self):
+        return self
+
+
+def make(directory, executor):
+    settings = EngineSettings(model="m", kv_store_dir=str(directory))
+    return make_keeper(settings, executor, BlockTables(BlockPool(4), CacheLayout(4)), ManualClock())
+
+
+def test_without_a_directory_nothing_is_kept():
+    keeper = make("", FakeExecutor())
+    assert not isinstance(keeper, BlockKeeper)
+    assert keeper.take_counts() is None
+
+
+def test_a_directory_is_made_and_used(tmp_path):
+    assert isinstance(make(tmp_path / "a" / "b", Storing()), BlockKeeper)
+    assert (tmp_path / "a" / "b" / bytes(32).hex()).is_dir()
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidSettings, match=r"kv_store_dir .*file.* cannot be used"):
+        make(tmp_path / "file", Storing())
+
+
+def test_who_computes_without_such_a_cache_is_refused(tmp_path):
+    with pytest.raises(InvalidSettings, match="groups of ranks keep no blocks"):
+        make(tmp_path, FakeExecutor())

@@ -1,0 +1,76 @@
+"""Which blocks of a store lengthen a sequence's known beginning, and whether reading them is worth it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dormouse_worker.engine.block_pool import Key
+from dormouse_worker.engine.block_tables import CacheLayout
+from dormouse_worker.engine.prefix import BlockHash
+
+_WEIGHT = 0.25  # of what was measured last
+
+Knows = Callable[[Key], bool]
+
+
+def plan_restore(
+    layout: CacheLayout, hashes: Sequence[BlockHash], max_tokens: int, *, in_pool: Knows, in_store: Knows
+) -> list[Key]:
+    """Return what to read, in token order, for the longest beginning of at most `max_tokens`; what is known is not.
+
+    Layers with a window need only what the next token sees, as in `BlockTables.find_prefix`.
+    """
+
+    def is_missing(group: int, index: int) -> bool:
+        key = (group, hashes[index])
+        return not in_pool(key) and not in_store(key)
+
+    groups = range(len(layout.windows))
+    whole = [group for group in groups if layout.windows[group] is None]
+    limit = min(len(hashes), max_tokens // layout.block_size)
+    count = next((index for index in range(limit) if any(is_missing(group, index) for group in whole)), limit)
+    while True:
+        firsts = [layout.first_needed(group, count * layout.block_size) for group in groups]
+        gaps = [i for group in groups for i in range(firsts[group], count) if is_missing(group, i)]
+        if not gaps:
+            break
+        count = max(gaps)
+    keys = ((group, hashes[index]) for index in range(count) for group in groups if index >= firsts[group])
+    return [key for key in keys if not in_pool(key)]
+
+
+@dataclass(slots=True)
+class Rates:
+    """What was measured of late; 0 = nothing yet, and what is not known is tried."""
+
+    tokens_per_s: float = 0.0  # of passes over prompts
+    bytes_per_s: float = 0.0  # of reading from the store
+
+    def note_pass(self, num_tokens: int, seconds: float) -> None:
+        """A pass over prompts took so long."""
+        self.tokens_per_s = _mean(self.tokens_per_s, num_tokens, seconds)
+
+    def note_read(self, num_bytes: int, seconds: float) -> None:
+        """Reading took so long."""
+        self.bytes_per_s = _mean(self.bytes_per_s, num_bytes, seconds)
+
+    def recompute_s(self, num_tokens: int) -> float:
+        """Return what computing these takes; 0 = not known."""
+        return num_tokens / self.tokens_per_s if self.tokens_per_s else 0.0
+
+    def read_s(self, num_bytes: int) -> float:
+        """Return what reading these takes; 0 = not known."""
+        return num_bytes / self.bytes_per_s if self.bytes_per_s else 0.0
+
+    def is_worth_reading(self, num_tokens: int, num_bytes: int) -> bool:
+        """Return whether reading the bytes, and those that wait before them, is cheaper than computing the tokens."""
+        recompute_s = self.recompute_s(num_tokens)
+        return not recompute_s or self.read_s(num_bytes) < recompute_s
+
+
+def _mean(before: float, amount: int, seconds: float) -> float:
+    if seconds <= 0:
+        return before
+    now = amount / seconds
+    return now if not before else before + _WEIGHT * (now - before)

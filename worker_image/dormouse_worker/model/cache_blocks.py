@@ -1,0 +1,62 @@
+"""Blocks of a cache as bytes, and the name of all that decides what they mean. For stores that outlive the cache.
+
+A block's bytes are those of its slots in each pool: the keys of the first pool, its values, then the next pool's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import torch
+
+from dormouse_worker.model.kv_cache import CacheSpec, KVCache
+
+_FORMAT = b"dormouse cache blocks 1"
+
+
+def make_realm(spec: CacheSpec, *facts: object) -> bytes:
+    """Return 32 bytes that are equal where blocks of equal names hold equal bytes.
+
+    `facts` = all that the numbers depend on beside tokens, salts and adapters: weights, share, arithmetic.
+    """
+    layers = [(each.num_kv_heads, each.key_size, each.value_size, str(each.dtype)) for each in spec.layers]
+    groups = [(group.layers, group.window) for group in spec.groups]
+    told = repr((spec.block_size, spec.first_layer, layers, groups, facts))
+    return hashlib.sha256(_FORMAT + told.encode(errors="surrogatepass")).digest()
+
+
+class CacheBlocks:
+    """Copies a cache's blocks out and in. Implements `engine.block_keeper.BlockCopier`."""
+
+    def __init__(self, cache: KVCache, realm: bytes) -> None:
+        self.realm = realm
+        self._cache = cache
+        self._sizes = [rows[0].nbytes for rows in cache.by_block()]
+
+    def __repr__(self) -> str:
+        return f"CacheBlocks({self._cache!r}, {self.realm.hex()[:12]})"
+
+    @property
+    def block_bytes(self) -> int:
+        """Return the bytes of one block of the pools."""
+        return sum(self._sizes)
+
+    def read_blocks(self, block_ids: Sequence[int]) -> list[memoryview]:
+        """See `BlockCopier`."""
+        copies = torch.empty(len(block_ids), self.block_bytes, dtype=torch.uint8)
+        ids, start = torch.tensor(block_ids), 0
+        for rows, size in zip(self._cache.by_block(), self._sizes, strict=True):
+            taken = rows.index_select(0, ids.to(rows.device)).view(len(ids), -1)
+            copies[:, start : start + size].copy_(taken.view(torch.uint8))
+            start += size
+        return [memoryview(row.numpy()) for row in copies]
+
+    def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> None:
+        """See `BlockCopier`."""
+        copies = torch.frombuffer(data, dtype=torch.uint8).view(len(block_ids), self.block_bytes)
+        ids, start = torch.tensor(block_ids), 0
+        for rows, size in zip(self._cache.by_block(), self._sizes, strict=True):
+            part = copies[:, start : start + size].contiguous().view(rows.dtype)
+            rows.index_copy_(0, ids.to(rows.device), part.view(len(ids), *rows.shape[1:]).to(rows.device))
+            start += size
