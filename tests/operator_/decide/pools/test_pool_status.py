@@ -118,6 +118,10 @@ def test_a_claim_goes_with_its_slot_once_nothing_is_there_and_nobody_elses_does(
     assert claims.surplus(seen(*pods, claims={slot.name: claim}), [slot]) == surplus
 
 
+def test_a_slot_whose_claim_was_not_looked_at_is_no_leftover():
+    assert not claims.is_leftover(seen(), free("s-1"))
+
+
 def measured(*total_bytes, slots=("s-0", "s-1")):
     """Return a pool on whose slots these were measured, 0 for a worker that has not."""
     pods = [on_slot(slot, index=index, uid=str(index)) for index, slot in enumerate(slots[: len(total_bytes)])]
