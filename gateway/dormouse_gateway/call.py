@@ -27,6 +27,7 @@ class Call:
     wait: HoldTicket  # for a worker
     demand: Demand = NOTHING
     trace: RequestTrace = UNTRACED
+    adapter: str = ""  # the LoRA adapter that shall answer; "" = the base model
 
 
 @dataclass(frozen=True, slots=True)

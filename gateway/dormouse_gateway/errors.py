@@ -74,10 +74,15 @@ def read_failure(error: aio.AioRpcError, *, endpoint: Endpoint, messages: int) -
     return WorkerFailure(endpoint, error.code(), error.details() or "", trailers, messages)
 
 
-def verdict_on(failure: WorkerFailure | None) -> Verdict:
-    """Return what a call's end says about its worker; None = it was answered."""
+def verdict_on(failure: WorkerFailure | None, *, adapter: str = "") -> Verdict:
+    """Return what a call's end says about its worker; None = it was answered.
+
+    Where a worker refuses a call for an adapter on purpose, it may be the adapter that is missing: others are served.
+    """
     if failure is None:
         return Verdict.GOOD
+    if adapter and failure.trailers and failure.may_go_elsewhere:
+        return Verdict.NOTHING
     if failure.may_go_elsewhere:
         return Verdict.REFUSED
     if failure.is_stop:

@@ -17,6 +17,7 @@ from dormouse_kube.reflector import ObjectKey
 
 LABEL_SERVICE = "kubernetes.io/service-name"  # on an EndpointSlice; the Service has its deployment's name
 _GRPC_PORT_NAME = "grpc"
+_ANNOUNCING = "Announcing"  # state of an adapter in the status
 _LEVEL = re.compile(r"at level ([123])")  # in the message of the condition Asleep
 
 
@@ -116,7 +117,7 @@ def parse_deployment(obj: Resource) -> Deployment:
         name_said=said_of(status, model_name),
         pods=_own_pods(status),
         sleep_level=int(level[1]) if level else 0,
-        adapters=tuple(each["name"] for each in spec.get("adapters") or ()),
+        adapters=_adapters(spec, status),
     )
 
 
@@ -149,6 +150,13 @@ def _own_pods(status: Mapping[str, Any]) -> Mapping[str, str] | None:
     """Return the pods that the operator made, by UID; None where one wrote the status that does not say so yet."""
     is_older = "pods" not in status and status.get("phase") not in {None, "", "Rejected"}
     return None if is_older else {pod["uid"]: pod.get("revision") or "" for pod in status.get("pods") or ()}
+
+
+def _adapters(spec: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the adapters that may be asked for: those of which every worker that serves has heard."""
+    if not status.get("phase"):  # no operator decides: see `standalone`
+        return tuple(each["name"] for each in spec.get("adapters") or ())
+    return tuple(each["name"] for each in status.get("adapters") or () if each.get("state") != _ANNOUNCING)
 
 
 def _culprit(conditions: Any) -> Mapping[str, Any]:

@@ -170,7 +170,7 @@ class InferenceProxy:
         metadata = requests.forwarded_metadata(given, caller=name, has_role=self._has_role, salts=self._salts)
         wait = HoldTicket(len(body), deadline, partial(announce.tell_held, context))
         demand = read_demand(request, num_bytes=len(body), salt=requests.sent_salt(metadata))
-        call = Call(method, deployment, body, metadata, deadline, wait, demand)
+        call = Call(method, deployment, body, metadata, deadline, wait, demand, adapter=meant.adapter)
         return record.trace.routed(call, request)
 
     async def _try(self, call: Call, write: Write, where: Constraints) -> WorkerFailure | None:
@@ -179,7 +179,7 @@ class InferenceProxy:
             call.trace.sent(lease.endpoint, was_held=call.wait.is_held)
             failure = await self._send(call, lease, write, where)
             if failure or call.method.need_ready:  # what it answers asleep, too, says nothing good
-                lease.report(verdict_on(failure))
+                lease.report(verdict_on(failure, adapter=call.adapter))
         return failure
 
     async def _lease(self, call: Call, where: Constraints) -> Lease:

@@ -30,6 +30,7 @@ from dormouse_operator.metrics import Metrics
 from dormouse_operator.model import AnyKey, Key, PoolKey
 from dormouse_operator.model.pools import Replica
 from dormouse_operator.observe.activity import ActivityBook, ActivityWatch
+from dormouse_operator.observe.adapters import AdapterBook
 from dormouse_operator.observe.gateways import Gateways
 from dormouse_operator.observe.observer import Observer
 from dormouse_operator.observe.pool_observer import PoolObserver
@@ -143,6 +144,7 @@ class App:
             host_memory=self.host_memory,
             mutual_tls=self.identities is not None,
             epoch=lambda: self.candidate.epoch,
+            adapters=AdapterBook(hands.workers),
         )
         executor = Executor(
             hands.writer,

@@ -1,10 +1,12 @@
 """Which deployment a name means."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dormouse_gateway.catalogue import Catalogue
-from dormouse_gateway.testing.workers import deployment
+from dormouse_gateway.model import parse_deployment
+from dormouse_gateway.testing.workers import deployment, infd
 from dormouse_kube.reflector import ObjectKey
 
 
@@ -125,3 +127,21 @@ def test_of_two_bases_with_an_adapter_of_one_name_the_older_is_meant_and_a_calle
 def test_a_models_own_name_goes_before_an_adapters():
     known = catalogue_of(deployment("tiny", adapters=("small",)), deployment("small"))
     assert known.shortest_adapter(known.find_adapter("tiny:small")) == "tiny:small"
+
+
+@pytest.mark.parametrize(
+    ("status", "names"),
+    [
+        ({}, ("sql", "hr")),
+        ({"phase": "Active"}, ()),
+        (
+            {"phase": "Active", "adapters": [{"name": "sql", "state": "Announcing"}, {"name": "a", "state": "Failed"}]},
+            ("a",),
+        ),
+    ],
+    ids=["no operator", "not told yet", "told"],
+)
+def test_where_an_operator_decides_adapters_are_those_of_which_all_workers_have_heard(status, names):
+    told = infd("tiny", adapters=[{"name": "sql"}, {"name": "hr"}]) | {"status": status}
+    told["metadata"] |= {"uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    assert parse_deployment(told).adapters == names

@@ -24,6 +24,7 @@ from dormouse_operator.manifests import WorkerDefaults
 from dormouse_operator.metrics import Metrics
 from dormouse_operator.model import Arrows, Key, WorkerState
 from dormouse_operator.observe.activity import ActivityBook
+from dormouse_operator.observe.adapters import AdapterBook
 from dormouse_operator.observe.observer import Observer
 from dormouse_operator.observe.worker_statuses import AskedStatuses
 from dormouse_operator.reconcile import PassFailed, Reconciler
@@ -110,6 +111,7 @@ class Rig:
             activities=self.activities,
             host_memory=self.host_memory,
             epoch=lambda: self.leader.epoch,
+            adapters=AdapterBook(self.workers),
         )
         writer = Writer(self.kube, self.cache, self.leader)
         executor = Executor(

@@ -197,6 +197,31 @@ REFUSED = [
         ["spec.lifecycle.prewarm[0].timeZone", "../x"],
     ),
     ({"lifecycle": {"drainTimeoutSeconds": -1}}, ["spec.lifecycle.drainTimeoutSeconds", "-1", "0"]),
+    *[
+        (
+            {
+                "engine": {"enableLora": True, "maxLoras": 2, **engine},
+                "adapters": [{"uri": "file:///a", **each} for each in adapters],
+            },
+            named,
+        )
+        for engine, adapters, named in [
+            ({"enableLora": False}, [{"name": "a"}], ["spec.adapters needs spec.engine.enableLora true"]),
+            ({}, [{"name": "a"}, {"name": "a"}], ["spec.adapters[1]", "Duplicate"]),
+            ({}, [{"name": n} for n in "abc"], ["spec.adapters has more adapters than spec.engine.maxCpuLoras"]),
+            ({}, [{"name": n, "pin": True} for n in "ab"], ["spec.adapters pins as many", "spec.engine.maxLoras"]),
+            ({}, [{"name": "a b"}], ["spec.adapters[0].name", "a b"]),
+            ({}, [{"name": "a", "uri": "hf://a/b"}], ["spec.adapters uri is hf://a/b; allowed are pvc://"]),
+            ({}, [{"name": "a", "uri": "pvc://c/../x"}], ["spec.adapters uri is pvc://c/../x", "must not hold .."]),
+            ({}, [{"name": "a", "digest": "AB"}], ["spec.adapters[0].digest", "AB"]),
+            ({"maxCpuLoras": 1}, [], ["spec.engine.maxCpuLoras is 1", "maxLoras, 2"]),
+            ({"compileSizes": [8]}, [], ["spec.engine.enableLora cannot be set beside spec.engine.compileSizes"]),
+            ({"speculation": {"method": "ngram"}}, [], ["enableLora cannot be set beside spec.engine.speculation"]),
+            ({"quantization": "int8"}, [], ["spec.engine.enableLora cannot be set beside spec.engine.quantization"]),
+        ]
+    ],
+    ({"engine": {"enableLora": True}, "parallelism": {"tensor": 2}}, ["enableLora needs spec.parallelism.tensor 1"]),
+    ({"engine": {"enableLora": True}, "task": "embed"}, ["spec.engine.enableLora needs a model that makes text"]),
     ({"lifecycle": {"holdTimeoutSeconds": -1}}, ["spec.lifecycle.holdTimeoutSeconds", "-1", "0"]),
     ({"lifecycle": {"maxHeldRequests": 1000001}}, ["spec.lifecycle.maxHeldRequests", "1000001", "1000000"]),
 ]
@@ -254,6 +279,9 @@ async def test_the_server_fills_defaults_and_accepts_good_values(served):
             "quantization": "none",
             "speculation": {"method": "off", "maxTokens": 8},
             "seed": 0,
+            "enableLora": False,
+            "maxLoras": 1,
+            "maxLoraRank": 16,
         },
         "lifecycle": {
             "desiredState": "Auto",

@@ -37,7 +37,6 @@ OF_THE_PROGRAM = {  # what no user of the resource says
     *("attention_backend", "worker_cls", "worker_extension_cls"),
     *("device_memory_budget_bytes", "expected_device"),  # a grant's words
     *("kv_store_dir", "kv_store_size_bytes"),
-    *("enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras"),
 }
 OTHER = {  # a value that is not the default
     "task": "embed",
@@ -62,6 +61,10 @@ OTHER = {  # a value that is not the default
     "tool_call_parser": "none",
     "reasoning_parser": "think",
     "seed": 9,
+    "enable_lora": True,
+    "max_loras": 3,
+    "max_lora_rank": 8,
+    "max_cpu_loras": 5,
     "keep_host_copy": False,
     "keep_prefix_cache": True,
     "tensor_parallel_size": 2,
@@ -108,7 +111,7 @@ def test_every_default_is_another_word_for_that_of_the_worker():
     said = {name: schema_of(name).get("default", KNOBS[name].default) for name in OTHER}
     assert {**said, "device": "cpu"} == {name: KNOBS[name].default for name in OTHER}
     assert {name for name in OTHER if "default" not in schema_of(name)} == {
-        *("max_model_len", "kv_cache_memory_bytes", "compile_sizes")
+        *("max_model_len", "kv_cache_memory_bytes", "compile_sizes", "max_cpu_loras")
     }
     nouns = {field.name: field.default for field in fields(Engine) if field.default is not None}
     assert nouns == {**{name: KNOBS[name].default for name in nouns}, "device": "cuda"}

@@ -13,6 +13,7 @@ from dormouse_operator.decide.actions import (
     EndRequests,
     InitializeCache,
     PutToSleep,
+    SetAdapters,
     SwapEngine,
     WakeUp,
     WorkerAction,
@@ -44,6 +45,8 @@ class WorkerEffects:
                 await self._two_phase.put_to_sleep(pods, level, epoch=epoch, abort=must_abort, counters=counters)
             case WakeUp(pods):
                 await self._wake_up(situation, pods, epoch)
+            case SetAdapters(pod, adapters, digest):
+                await self._workers.set_loras(pod, epoch=epoch, adapters=adapters, digest=digest)
             case SwapEngine(pod, must_end):
                 return not await self._swap(situation, pod, epoch, must_end=must_end)
             case _:

@@ -59,6 +59,8 @@ def parse_worker(status: pb.WorkerStatus) -> Worker:
         needs_grant=status.needs_grant,
         refused_slot_epoch=status.refused_slot_epoch,
         missing_bytes=status.missing_bytes,
+        adapters_digest=status.loras_digest,
+        adapters_version=status.loras_version,
     )
 
 

@@ -18,9 +18,11 @@ from dormouse_api.names import CONTROL_PORT, Role
 from dormouse_api.tickets import TicketBook
 from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2_grpc as rpc
+from dormouse_operator.act.worker_adapters import parse_adapter, write_adapter
 from dormouse_operator.act.worker_status import parse_worker
 from dormouse_operator.errors import CredentialRefused, WorkerError, WorkerRefused, WorkerUnreachable
 from dormouse_operator.model import DeviceGrant, Pod, Worker
+from dormouse_operator.model.adapters import Adapter, HeldAdapter
 from dormouse_operator.model.units import in_gib
 
 STATUS_TIMEOUT_S = 3.0
@@ -92,6 +94,14 @@ class WorkerControl(Protocol):
 
     async def revoke_device(self, pod: Pod, *, epoch: int, slot_epoch: int) -> Worker:
         """Take the grant back. WorkerRefused while the worker holds memory."""
+        ...
+
+    async def set_loras(self, pod: Pod, *, epoch: int, adapters: Sequence[Adapter], digest: str) -> None:
+        """Say which adapters there shall be, and no others. They are loaded after the answer."""
+        ...
+
+    async def list_loras(self, pod: Pod) -> tuple[HeldAdapter, ...]:
+        """Return the adapters that the worker was told, loaded or not."""
         ...
 
 
@@ -176,6 +186,16 @@ class GrpcWorkerControl:
         """See WorkerControl."""
         request = pb.RevokeDeviceRequest(epoch=epoch, slot_epoch=slot_epoch)
         return parse_worker(await self._call(pod, STATUS_TIMEOUT_S, lambda stub: stub.RevokeDevice, request))
+
+    async def set_loras(self, pod: Pod, *, epoch: int, adapters: Sequence[Adapter], digest: str) -> None:
+        """See WorkerControl."""
+        request = pb.SetLorasRequest(epoch=epoch, adapters=map(write_adapter, adapters), digest=digest)
+        await self._call(pod, STATUS_TIMEOUT_S, lambda stub: stub.SetLoras, request)
+
+    async def list_loras(self, pod: Pod) -> tuple[HeldAdapter, ...]:
+        """See WorkerControl."""
+        answer = await self._call(pod, STATUS_TIMEOUT_S, lambda stub: stub.ListLoras, pb.ListLorasRequest())
+        return tuple(map(parse_adapter, answer.adapters))
 
     async def _call(
         self,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dormouse_operator.model import Pod, SleepLevel
+from dormouse_operator.model.adapters import Adapter
 
 POLL_S = 0.5  # while a worker changes by itself
 
@@ -139,6 +140,15 @@ class WakeUp:
     pods: tuple[Pod, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class SetAdapters:
+    """Tell a worker which adapters there shall be, and no others; it loads them beside what it does."""
+
+    pod: Pod
+    adapters: tuple[Adapter, ...]
+    digest: str  # what this set is called
+
+
 ReplicaAction = SetGate | InitializeCache | Drain | EndRequests | PutToSleep | WakeUp
 ClusterAction = (
     ApplyService
@@ -153,7 +163,7 @@ ClusterAction = (
     | Relabel
     | SetGate
 )
-WorkerAction = InitializeCache | Drain | EndRequests | PutToSleep | WakeUp | SwapEngine
+WorkerAction = InitializeCache | Drain | EndRequests | PutToSleep | WakeUp | SwapEngine | SetAdapters
 Action = ClusterAction | WorkerAction | RemovePod
 
 

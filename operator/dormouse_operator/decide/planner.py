@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from dormouse_operator.decide import block_agreement, children, groups, sleep
+from dormouse_operator.decide import adapters, block_agreement, children, groups, sleep
 from dormouse_operator.decide.actions import Action, Plan, Requeue, pods_of
 from dormouse_operator.decide.block_agreement import Blocks
 from dormouse_operator.decide.findings import Findings
@@ -48,6 +48,7 @@ def plan(situation: Situation, findings: Findings) -> Plan:
     guards = (*children.disruption_budget(situation), *children.network_policy(situation))
     actions: list[Action] = [*children.services(situation), *guards, *exchange]
     actions += _steps(situation, findings.blocks, [pod for pod in standing.new if pod.name not in busy])
+    actions += adapters.steps(situation, [pod for pod in standing.new if pod.name not in busy])
     for view, pods in rollout.older(situation, standing, stop):
         actions += _steps(view, block_agreement.blocks_of(view), [pod for pod in pods if pod.name not in busy])
     actions += sleep.steps(situation)

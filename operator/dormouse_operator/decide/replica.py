@@ -6,6 +6,7 @@ taken out of the Service one at a time, and re-initialised when idle.
 
 from __future__ import annotations
 
+from dormouse_operator.decide import adapters
 from dormouse_operator.decide.actions import Drain, EndRequests, InitializeCache, ReplicaAction, SetGate, WakeUp
 from dormouse_operator.decide.block_agreement import Agreement, Blocks
 from dormouse_operator.decide.draining import is_drained, is_late
@@ -61,7 +62,9 @@ def _towards_service(situation: Situation, pod: Pod, blocks: Blocks) -> ReplicaA
         return _reinitialize(situation, pod, blocks, agreement)
     if state is WorkerState.DRAINING:
         return WakeUp((pod,))
-    return None if pod.gate_open else SetGate(pod, is_open=True, reason="CacheAllocated")
+    if pod.gate_open or not adapters.is_told(situation, pod):
+        return None
+    return SetGate(pod, is_open=True, reason="CacheAllocated")
 
 
 def _reinitialize(situation: Situation, pod: Pod, blocks: Blocks, agreement: Agreement) -> ReplicaAction | None:

@@ -7,12 +7,15 @@ to deployments where nothing happens.
 
 from __future__ import annotations
 
+from dormouse_operator.decide.adapter_sets import set_of
 from dormouse_operator.model import Deployment, KvCache, Pod, Report, Worker, WorkerState, follower_name
 
 
 def worker_at_rest(deployment: Deployment, pod: Pod) -> Worker | None:
     """Return the worker as recorded if it is at rest, else None."""
     recorded = deployment.recorded
+    if recorded.adapter_set != set_of(deployment):  # it has to hear of adapters, or loads some
+        return None
     rank, cache = recorded.rank_of(pod.name), recorded.kv_cache
     if deployment.lifecycle.desired_state not in {"Auto", "Active"} or not (pod.is_ready and pod.gate_open):
         return None
@@ -29,6 +32,7 @@ def worker_at_rest(deployment: Deployment, pod: Pod) -> Worker | None:
         rank_reports=reports if pod.num_ranks > 1 else (),
         num_gpu_blocks=rank.allocated_gpu_blocks,
         num_cpu_blocks=cache.num_cpu_blocks,
+        adapters_digest=recorded.adapter_set,
         is_at_rest=True,
     )
 

@@ -37,7 +37,7 @@ def is_urgent(before: RecordedStatus, after: Mapping[str, Any], actions: Sequenc
         return True
     if before.observed_generation != after.get("observedGeneration"):
         return True
-    if _has_swapped(before.raw, after):
+    if _has_swapped(before.raw, after) or _adapters(before.raw) != _adapters(after):
         return True
     conditions = {item["type"]: (item["status"], item["reason"]) for item in after["conditions"]}
     return any(_recorded(before, name) != conditions.get(name) for name in _AWAITED)
@@ -47,6 +47,11 @@ def _has_swapped(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     """Return whether a pod runs another engine than gateways think: no stream may go on there unnoticed."""
     known = {pod["uid"]: pod.get("revision") for pod in before.get("pods") or ()}
     return any(known.get(pod["uid"], pod["revision"]) != pod["revision"] for pod in after.get("pods") or ())
+
+
+def _adapters(status: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return by name what gateways and other workers wait for: where an adapter is, and what it has to be."""
+    return {each["name"]: (each.get("state", ""), each.get("digest", "")) for each in status.get("adapters") or ()}
 
 
 def is_command(action: Action) -> bool:

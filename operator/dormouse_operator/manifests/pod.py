@@ -16,6 +16,7 @@ from dormouse_api.names import (
     METRICS_PORT,
     READINESS_GATE,
 )
+from dormouse_operator.manifests.adapters import adapter_mounts, adapter_volumes
 from dormouse_operator.manifests.common import GRACE_AFTER_DRAIN_S, Manifest, labels_of, metadata_of
 from dormouse_operator.manifests.download import cache_mount, cache_volume, download_container
 from dormouse_operator.manifests.group import join_group
@@ -200,6 +201,9 @@ def worker_arguments(deployment: Deployment) -> list[str]:
         "--quantization": _unless_default(engine, "quantization"),
         "--speculation-method": _unless_default(engine, "speculation_method"),
         "--num-speculative-tokens": _unless_default(engine, "num_speculative_tokens"),
+        "--max-loras": engine.max_loras,
+        "--max-lora-rank": engine.max_lora_rank,
+        "--max-cpu-loras": engine.max_cpu_loras,
         "--profile-cache": _PROFILE_CACHE,
         "--seed": engine.seed,
         "--drain-timeout": deployment.lifecycle.drain_timeout_s,
@@ -210,6 +214,7 @@ def worker_arguments(deployment: Deployment) -> list[str]:
         "--no-cuda-graphs": not engine.cuda_graphs,
         "--no-async-scheduling": not engine.async_scheduling,
         "--no-keep-host-copy": not engine.keep_host_copy,
+        "--enable-lora": engine.enable_lora,
         "--keep-prefix-cache": engine.keep_prefix_cache,
         DEVICE_GRANTS: deployment.placement.pool is not None,
     }
@@ -243,7 +248,7 @@ def _volumes(deployment: Deployment) -> list[Manifest]:
         volumes.append(cache_volume(hub))
     if deployment.mutual_tls:
         volumes.append(identity_volume(deployment.key.name))
-    return volumes
+    return volumes + adapter_volumes(deployment)
 
 
 def _mounts(deployment: Deployment) -> list[Manifest]:
@@ -257,7 +262,7 @@ def _mounts(deployment: Deployment) -> list[Manifest]:
         mounts.append(cache_mount(is_read_only=True))
     if deployment.mutual_tls:
         mounts.append(identity_mount())
-    return mounts
+    return mounts + adapter_mounts(deployment)
 
 
 def gate_manifest(namespace: str, pod: Pod, *, is_open: bool, reason: str, now: datetime) -> Manifest:

@@ -18,12 +18,14 @@ from dataclasses import asdict, fields
 from itertools import count
 from typing import Any
 
+from dormouse_operator.manifests.adapters import adapter_claims
 from dormouse_operator.model import Deployment, Engine, Placement, Pod
 
 _DIGEST_CHARS = 8
 _LATER_FIELDS = {  # unknown to an earlier release
     *("prefault_kv_cache", "compile_sizes", "async_scheduling", "tool_call_parser", "reasoning_parser", "quantization"),
     *("task", "speculation_method", "num_speculative_tokens"),
+    *("enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras"),
 }
 _DEFAULTS = {field.name: field.default for field in fields(Engine)}
 
@@ -50,6 +52,7 @@ def _pod_part(deployment: Deployment, image: str) -> Mapping[str, Any]:
     shared = deployment.parallelism
     ranks = {"parallelism": [shared.tensor, shared.pipeline, shared.topology_key]} if shared.num_ranks > 1 else {}
     secured = {"mutual_tls": "shared"} if deployment.mutual_tls else {}  # True was a Secret of each deployment's own
+    claims = adapter_claims(deployment)
     return {
         **secured,
         "image": image,
@@ -59,6 +62,7 @@ def _pod_part(deployment: Deployment, image: str) -> Mapping[str, Any]:
         "placement": _placement_part(deployment.placement),
         "hub": asdict(deployment.model.hub) if deployment.model.hub else None,
         **ranks,
+        **({"adapter_claims": claims} if claims else {}),
     }
 
 

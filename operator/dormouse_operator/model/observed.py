@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from dormouse_operator.model.activity import Activity
+from dormouse_operator.model.adapters import HeldAdapter
 from dormouse_operator.model.pools import Pool, Replica
 from dormouse_operator.model.running import Pod, Worker
 from dormouse_operator.model.wanted import Deployment
@@ -48,6 +49,7 @@ class Observed:
     wanted_ago_s: float | None = None  # since a request last waited for it to wake at any gateway; None = none did
     pressure: str = ""  # why its copies in host memory have to go; "" = they may stay
     answers: Mapping[str, Worker] = field(default_factory=dict)  # by pod name, of those that were asked and answered
+    held_adapters: Mapping[str, tuple[HeldAdapter, ...]] = field(default_factory=dict)  # by pod name, as workers told
     unreachable: Mapping[str, str] = field(default_factory=dict)  # by pod name: why others that were asked did not
     refusing: Mapping[str, str] = field(default_factory=dict)  # by pod name: why its worker takes us for no operator
     refusals: Mapping[str, str] = field(default_factory=dict)  # by pod name: why its worker did not do the last action

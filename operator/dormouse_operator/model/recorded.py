@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from dormouse_operator.model.adapters import RecordedAdapter
 from dormouse_operator.model.ladder import Ladder
 
 ActuationPath = Literal["cold", "level3", "level2", "level1"]
@@ -115,6 +116,8 @@ class RecordedStatus:
     rollout: RecordedRollout | None = None
     ladder: Ladder | None = None
     pods: frozenset[str] | None = None  # UIDs of those that the operator made; None = an older one did not write it
+    adapters: tuple[RecordedAdapter, ...] = ()
+    adapter_set: str = ""  # what the adapters are called that every replica awake held; "" = one did not
     raw: Mapping[str, Any] = field(default_factory=dict)
 
     def is_true(self, condition: str) -> bool:

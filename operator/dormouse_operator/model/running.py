@@ -175,4 +175,6 @@ class Worker:
     needs_grant: bool = False  # it uses the device under a grant only
     refused_slot_epoch: int = 0  # in force when it last refused a sleep or a wake; 0 = it did not
     missing_bytes: int = 0  # of the device, as its last refused wake said
+    adapters_digest: str = ""  # what the adapters are called that it was told last; "" = none, or it was not told
+    adapters_version: int = 0  # counts changes of its adapters
     is_at_rest: bool = False  # not asked: taken from the recorded status

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
+from dormouse_operator.model.adapters import Adapter
 from dormouse_operator.model.recorded import RecordedStatus
 
 DesiredState = Literal["Auto", "Active", "Asleep", "Zero"]
@@ -130,6 +131,10 @@ class Engine:
     keep_prefix_cache: bool = False
     seed: int = 0
     task: str = "auto"
+    enable_lora: bool = False
+    max_loras: int | None = None
+    max_lora_rank: int | None = None
+    max_cpu_loras: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,4 +223,5 @@ class Deployment:
     is_deleting: bool = False
     scaling: Scaling | None = None  # None: others write `replicas`
     mutual_tls: bool = False  # the operator's setting, not the user's: workers prove themselves by certificates
+    adapters: tuple[Adapter, ...] = ()  # by name
     wake_intent: str = ""  # what gateways wrote last to have it woken, as it is; "" = nothing

@@ -10,7 +10,7 @@ that name carries no label of ours, so no watch of ours tells of it, and it must
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain
@@ -22,8 +22,10 @@ from dormouse_operator.decide.questions import Questions, questions_of
 from dormouse_operator.decide.release import Release
 from dormouse_operator.manifests import ranks_service_name
 from dormouse_operator.model import Deployment, Key, Observed, Pod, Worker, WorkerState
+from dormouse_operator.model.adapters import HeldAdapter
 from dormouse_operator.model.pools import Pool
 from dormouse_operator.observe.activity import ActivityBook
+from dormouse_operator.observe.adapters import AdapterBook
 from dormouse_operator.observe.devices import Devices
 from dormouse_operator.observe.refusals import Refusals
 from dormouse_operator.observe.worker_statuses import Answer, Statuses, Unwelcome
@@ -80,12 +82,14 @@ class Observer:
         host_memory: HostMemory | None = None,
         mutual_tls: bool = False,
         epoch: Callable[[], int] = lambda: 0,
+        adapters: AdapterBook | None = None,
     ) -> None:
         """Take the worlds, the release's settings, and the load (what is missing is not known).
 
         Without `host_memory` copies that sleep may take what they need. `epoch` says our own.
         """
         self._release = release
+        self._adapters = adapters
         self._epoch = epoch
         self._host_memory = host_memory
         self._mutual_tls = mutual_tls
@@ -113,6 +117,7 @@ class Observer:
             answers=heard.answers,
             unreachable=heard.unreachable,
             refusing=heard.refusing,
+            held_adapters=await self._held_adapters(known.deployment, questions.asked, heard.answers),
             service=snapshot.service or await self._kube.get(SERVICES, *known.deployment.key),
             ranks_service=await self._ranks_service(snapshot, known.deployment),
             policy=await self._policy(snapshot, known.deployment),
@@ -178,6 +183,16 @@ class Observer:
         """Note that the deployment is gone."""
         self._statuses.follow(key, ())
         self._devices.forget(key)
+        if self._adapters:
+            self._adapters.forget(key)
+
+    async def _held_adapters(
+        self, deployment: Deployment, pods: Sequence[Pod], answers: Mapping[str, Worker]
+    ) -> Mapping[str, tuple[HeldAdapter, ...]]:
+        """Return what workers say of their adapters, where there may be some."""
+        if self._adapters is None or not deployment.engine.enable_lora:
+            return {}
+        return await self._adapters.of(deployment.key, pods, answers)
 
     async def _ask_all(self, deployment: Deployment, pods: Sequence[Pod]) -> _Heard:
         """Return what the workers of these pods say, and follow those that are on their way to another state."""

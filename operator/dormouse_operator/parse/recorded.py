@@ -14,6 +14,7 @@ from dormouse_operator.model import (
     RecordedStatus,
     Rung,
 )
+from dormouse_operator.parse.adapters import parse_recorded_adapters
 from dormouse_operator.parse.values import Raw, parse_time
 
 
@@ -32,6 +33,8 @@ def parse_status(raw: Raw) -> RecordedStatus:
         rollout=RecordedRollout(rollout["revision"], parse_time(rollout.get("startTime"))) if rollout else None,
         ladder=_parse_ladder(raw.get("lifecycle")),
         pods=_parse_pods(raw),
+        adapter_set=raw.get("adapterSet", ""),
+        adapters=parse_recorded_adapters(raw.get("adapters") or ()),
         raw=raw,
     )
 

@@ -20,6 +20,7 @@ from dormouse_operator.model import (
     Scaling,
     SecretKey,
 )
+from dormouse_operator.parse.adapters import parse_adapters
 from dormouse_operator.parse.lifecycle import parse_lifecycle
 from dormouse_operator.parse.recorded import parse_status
 from dormouse_operator.parse.values import Raw, SpecError, parse_bytes
@@ -39,14 +40,15 @@ def parse_deployment(raw: Raw) -> Deployment:
     key = Key(metadata["namespace"], metadata["name"])
     lifecycle, parallelism = parse_lifecycle(spec.get("lifecycle") or {}), spec.get("parallelism") or {}
     _require_standby_of_one_pod(lifecycle, parallelism)
+    model, engine = _parse_model(spec, key.name), _parse_engine(spec)
     return Deployment(
         key=key,
         uid=metadata["uid"],
         generation=metadata.get("generation", 1),
-        model=_parse_model(spec, key.name),
+        model=model,
         image=spec.get("image"),
         replicas=0 if lifecycle.desired_state == "Zero" else spec.get("replicas", 1),
-        engine=_parse_engine(spec),
+        engine=engine,
         lifecycle=lifecycle,
         resources=spec.get("resources") or {},
         rollout=_parse_rollout(spec.get("rollout") or {}),
@@ -55,6 +57,7 @@ def parse_deployment(raw: Raw) -> Deployment:
         parallelism=_parse_parallelism(parallelism),
         is_deleting="deletionTimestamp" in metadata,
         scaling=_parse_scaling(spec.get("scaling")),
+        adapters=parse_adapters(spec.get("adapters") or (), engine, model.served_name),
         wake_intent=(metadata.get("annotations") or {}).get(ANNOTATION_WAKE, ""),
     )
 

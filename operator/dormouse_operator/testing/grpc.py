@@ -18,6 +18,7 @@ from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2_grpc as rpc
 from dormouse_operator.errors import WorkerRefused
 from dormouse_operator.model import DeviceGrant, Report, Worker
+from dormouse_operator.testing.adapters import to_told, to_wanted
 from dormouse_operator.testing.workers import FakeWorker, without_counts
 
 Find = Callable[[Any], Awaitable[FakeWorker]]  # the worker that a call is for, from the call's context
@@ -102,6 +103,16 @@ class FakeControl(rpc.WorkerControlServicer):
         """See the contract."""
         return await self._do(context, lambda worker: worker.revoke_device(request.epoch, request.slot_epoch))
 
+    async def SetLoras(self, request: pb.SetLorasRequest, context: Any) -> pb.SetLorasResponse:
+        """See the contract."""
+        adapters = [to_wanted(each) for each in request.adapters]
+        await self._do(context, lambda worker: worker.set_loras(request.epoch, adapters, request.digest))
+        return pb.SetLorasResponse()
+
+    async def ListLoras(self, request: pb.ListLorasRequest, context: Any) -> pb.ListLorasResponse:  # noqa: ARG002
+        """See the contract."""
+        return pb.ListLorasResponse(adapters=map(to_told, (await self._find(context)).list_loras()))
+
     async def _do(self, context: Any, command: Callable[[FakeWorker], object]) -> pb.WorkerStatus:
         worker = await self._find(context)
         try:
@@ -142,6 +153,8 @@ def to_message(worker: Worker) -> pb.WorkerStatus:
         needs_grant=worker.needs_grant,
         refused_slot_epoch=worker.refused_slot_epoch,
         missing_bytes=worker.missing_bytes,
+        loras_digest=worker.adapters_digest,
+        loras_version=worker.adapters_version,
     )
 
 

@@ -20,6 +20,7 @@ from dormouse_kube.api import PODS
 from dormouse_kube.testing import FakeKube
 from dormouse_operator.model import WorkerState
 from dormouse_operator.parse import CONTAINER, format_time, slot_of
+from dormouse_operator.testing.adapters import FakeAdapters
 from dormouse_operator.testing.pooled import PooledWorker, SharedDevice
 from dormouse_operator.testing.workers import FakeWorker, FakeWorkers, keeps_cache
 
@@ -49,6 +50,7 @@ class FakeNode:
     workers: FakeWorkers
     clock: Callable[[], datetime]
     blocks: dict[str, int] = field(default_factory=dict)  # by replica label: what its worker will report
+    adapter_files: dict[str, str] = field(default_factory=dict)  # what new workers find: see `FakeAdapters`
     is_full: bool = False  # no pod gets a node
     lost: set[str] = field(default_factory=set)  # pods whose kubelet is gone
     unplaced: set[str] = field(default_factory=set)  # names of pods that get none
@@ -145,6 +147,7 @@ class FakeNode:
         blocks = self.blocks.get(labels["inference.dormouse.dev/replica"], 2000)
         known = {"num_gpu_blocks": blocks, "first_digest": digest, "num_ranks": int(labels.get(LABEL_RANKS, "1"))}
         known["has_cache"] = keeps_cache(pod["spec"]["containers"][0]["args"])
+        known["adapters"] = FakeAdapters(dict(self.adapter_files))
         uid, slot = pod["metadata"]["uid"], slot_of(pod)
         if slot:
             device = self.devices.setdefault(slot, SharedDevice())

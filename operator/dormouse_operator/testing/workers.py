@@ -9,8 +9,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from dormouse_operator.errors import CredentialRefused, WorkerError, WorkerRefused, WorkerUnreachable
-from dormouse_operator.model import AT_REST, DeviceGrant, Failure, Pod, Report, Worker, WorkerState
+from dormouse_operator.model import AT_REST, AWAKE, DeviceGrant, Failure, Pod, Report, Worker, WorkerState
+from dormouse_operator.model.adapters import Adapter, HeldAdapter
 from dormouse_operator.model.units import GIB, in_gib
+from dormouse_operator.testing.adapters import FakeAdapters
 
 _UNMEASURED = {WorkerState.STARTING, WorkerState.LOADING, WorkerState.FAILED, WorkerState.STANDBY}
 RISING = {WorkerState.STARTING, WorkerState.LOADING, WorkerState.PROFILED, WorkerState.INITIALIZING}
@@ -55,6 +57,7 @@ class FakeWorker:
     num_ranks: int = 1
     rank_blocks: dict[int, int | None] = field(default_factory=dict)  # by rank, where it differs; None = no report
     is_whole: bool = True  # all pods of its group run
+    adapters: FakeAdapters = field(default_factory=FakeAdapters)
 
     def finish_loading(self) -> None:
         """Load and profile, unless a rank is missing."""
@@ -79,6 +82,7 @@ class FakeWorker:
         self.epoch, self.sleep_level, self.has_report, self.request_counter = 0, 0, False, 0
         self.engine_failures, self.last_engine_failure = 0, None
         self.settings_digest = self.first_digest or self.settings_digest
+        self.adapters = FakeAdapters(self.adapters.files)
 
     def lose_engine(self, reason: str, message: str, at: datetime) -> None:
         """Lose the engine, and start another in the same container."""
@@ -113,6 +117,8 @@ class FakeWorker:
             sleep_level=self.sleep_level,
             request_counter=self.request_counter,
             swapping_to=self.swapping_to,
+            adapters_digest=self.adapters.digest,
+            adapters_version=self.adapters.version(computes=self.state in AWAKE),
         )
 
     def _reports(self) -> tuple[Report, ...]:
@@ -193,6 +199,15 @@ class FakeWorker:
         """Refuse: only a worker of a pool takes a grant."""
         self._begin(f"grant {grant.slot_epoch} to {instance}", epoch)
         raise WorkerRefused("FAILED_PRECONDITION: this worker was started without --device-grants")
+
+    def set_loras(self, epoch: int, adapters: Sequence[Adapter], digest: str) -> None:
+        """Note which adapters there shall be."""
+        self._begin(f"set_loras {','.join(each.name for each in adapters)}", epoch)
+        self.adapters.set(adapters, digest)
+
+    def list_loras(self) -> tuple[HeldAdapter, ...]:
+        """Return them, loaded where an engine computes."""
+        return self.adapters.held(computes=self.state in AWAKE)
 
     def revoke_device(self, epoch: int, slot_epoch: int) -> None:
         """Refuse, too."""
@@ -331,6 +346,14 @@ class FakeWorkers:
     async def revoke_device(self, pod: Pod, *, epoch: int, slot_epoch: int) -> Worker:
         """See WorkerControl."""
         return self._do(pod, lambda worker: worker.revoke_device(epoch, slot_epoch))
+
+    async def set_loras(self, pod: Pod, *, epoch: int, adapters: Sequence[Adapter], digest: str) -> None:
+        """See WorkerControl."""
+        self._do(pod, lambda worker: worker.set_loras(epoch, adapters, digest))
+
+    async def list_loras(self, pod: Pod) -> tuple[HeldAdapter, ...]:
+        """See WorkerControl."""
+        return self.at(pod).list_loras()
 
     def _do(self, pod: Pod, command: Callable[[FakeWorker], None]) -> Worker:
         worker = self.at(pod)

@@ -55,3 +55,11 @@ def test_what_a_worker_failed_in_counts_against_it(code, trailers, messages, exp
 def test_a_stream_that_was_ended_on_purpose_says_nothing_unless_nothing_was_said():
     assert verdict_on(stopped(endpoint("a"), why="it must go", messages=3)) is Verdict.NOTHING
     assert verdict_on(stopped(endpoint("a"), why="it gave the request up", messages=0)) is Verdict.REFUSED
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND])
+def test_a_worker_that_lacks_an_adapter_serves_others_on(code):
+    refused, broken = (WorkerFailure(endpoint("a"), code, "", trailers, 0) for trailers in (ON_PURPOSE, ()))
+    assert verdict_on(refused, adapter="sql") is Verdict.NOTHING
+    assert verdict_on(broken, adapter="sql") is Verdict.REFUSED
+    assert verdict_on(refused) is Verdict.REFUSED

@@ -1,0 +1,131 @@
+"""Adapters on workers: what each has to be told, whether it was, and what the status says of them. Pure.
+
+A worker is told all that there shall be in one message with a digest, which it echoes: who echoes another one is told
+again, in whatever state, and its gate does not open before. Loading is the worker's own affair.
+
+Who serves and holds everything is asked no more: the status says so by the name of the set (`settled_workers`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from dormouse_operator.decide.actions import SetAdapters
+from dormouse_operator.decide.adapter_sets import digest_of, set_of, wanted
+from dormouse_operator.decide.situation import Situation
+from dormouse_operator.model import AWAKE, Pod, Worker, WorkerState
+from dormouse_operator.model.adapters import Adapter, HeldAdapter, RecordedAdapter
+
+_MAX_MESSAGE = 1024
+
+
+class _Look(NamedTuple):
+    """What one awake worker has of an adapter; None = its name is not known there."""
+
+    pod: Pod
+    held: HeldAdapter | None
+
+    def has(self, adapter: Adapter) -> bool:
+        """Return whether the worker answers for the adapter."""
+        held = self.held
+        is_loaded = held is not None and held.state == "LOADED" and held.path == adapter.path
+        return is_loaded and held is not None and adapter.digest in {"", held.digest}
+
+
+def steps(situation: Situation, pods: Iterable[Pod]) -> list[SetAdapters]:
+    """Return whom to tell. Pods of other engines keep what they have."""
+    if not situation.deployment.engine.enable_lora:
+        return []
+    adapters = wanted(situation.deployment)
+    digest = digest_of(adapters)
+    return [SetAdapters(pod, adapters, digest) for pod in pods if _is_to_hear(situation.worker(pod), digest)]
+
+
+def _is_to_hear(worker: Worker | None, digest: str) -> bool:
+    return worker is not None and not worker.is_at_rest and worker.adapters_digest != digest
+
+
+def is_told(situation: Situation, pod: Pod) -> bool:
+    """Return whether the worker was told of every adapter, so that it may serve."""
+    worker = situation.worker(pod)
+    is_current = situation.deployment.engine.enable_lora and pod.revision == situation.revision
+    return not is_current or not _is_to_hear(worker, set_of(situation.deployment))
+
+
+def write(situation: Situation) -> list[dict[str, Any]] | None:
+    """Return what the status says of each adapter; None where there are none."""
+    recorded = {each.name: each for each in situation.deployment.recorded.adapters}
+    told = [_write(situation, each, recorded.get(each.name)) for each in wanted(situation.deployment)]
+    return told or None
+
+
+def held_set(situation: Situation) -> str | None:
+    """Return what the adapters are called that every replica awake holds; None while one does not."""
+    adapters, pods = wanted(situation.deployment), _awake(situation)
+    is_held = all(_look(situation, pod, each.name).has(each) for each in adapters for pod in pods)
+    are_told = all(is_told(situation, pod) for pod in pods)
+    return digest_of(adapters) or None if pods and is_held and are_told else None
+
+
+def _write(situation: Situation, adapter: Adapter, known: RecordedAdapter | None) -> dict[str, Any]:
+    looks = [_look(situation, pod, adapter.name) for pod in _awake(situation)]
+    having = [look.held for look in looks if look.held is not None and look.has(adapter)]
+    state, message = _state(situation, adapter, looks)
+    kept = known if known is not None and known.uri == adapter.uri else None
+    written = {
+        "name": adapter.name,
+        "uri": adapter.uri,
+        "state": state,
+        "digest": having[0].digest if having else (kept.digest if kept else ""),
+        "rank": having[0].rank if having else (kept.rank if kept else 0),
+        "slotBytes": having[0].slot_bytes if having else (kept.slot_bytes if kept else 0),
+        "message": message[:_MAX_MESSAGE],
+    }
+    counts = {"loadedReplicas": len(having), "replicas": len(looks)}
+    return {key: value for key, value in written.items() if value} | counts
+
+
+def _awake(situation: Situation) -> list[Pod]:
+    pods = (pod for pod in situation.replicas if pod.revision == situation.revision)
+    return [pod for pod in pods if situation.state(pod) in AWAKE]
+
+
+def _look(situation: Situation, pod: Pod, name: str) -> _Look:
+    worker = situation.worker(pod)
+    if worker is not None and worker.is_at_rest:
+        return _Look(pod, _as_recorded(situation, name))
+    held = situation.observed.held_adapters.get(pod.name, ())
+    return _Look(pod, next((each for each in held if each.name == name), None))
+
+
+def _as_recorded(situation: Situation, name: str) -> HeldAdapter | None:
+    """Return what a worker at rest holds, which is everything."""
+    path = next((each.path for each in situation.deployment.adapters if each.name == name), "")
+    known = next((each for each in situation.deployment.recorded.adapters if each.name == name), None)
+    if known is None:
+        return None
+    return HeldAdapter(
+        name=name, path=path, state="LOADED", digest=known.digest, rank=known.rank, slot_bytes=known.slot_bytes
+    )
+
+
+def _state(situation: Situation, adapter: Adapter, looks: Sequence[_Look]) -> tuple[str, str]:
+    """Return where an adapter is, and why it is no further."""
+    if not looks:
+        return "Waiting", "it is loaded when a replica serves"
+    unknowing = [look.pod for look in looks if look.held is None and _serves(situation, look.pod)]
+    if unknowing:
+        return "Announcing", f"{unknowing[0].name} serves and is being told of it"
+    missing = [look for look in looks if not look.has(adapter)]
+    if not missing:
+        return "Loaded", ""
+    failed = [(look.pod, look.held.failure) for look in missing if look.held and look.held.failure]
+    if failed:
+        pod, words = failed[0]
+        return "Failed", f"{len(missing)} of {len(looks)} replicas do not have it; {pod.name}: {words}"
+    return "Loading", f"{len(missing)} of {len(looks)} replicas load it"
+
+
+def _serves(situation: Situation, pod: Pod) -> bool:
+    return pod.gate_open and situation.state(pod) is WorkerState.READY
