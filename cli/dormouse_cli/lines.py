@@ -23,6 +23,8 @@ _COLOURS = {
     "Held": "green",
     "Free": "blue",
     "Fouled": "red",
+    "Loaded": "green",
+    "Waiting": "blue",
 }
 
 _TURNS = {

@@ -24,6 +24,7 @@ app = typer.Typer(
 _LOOK, _ORDER, _TALK, _CARE = "Look", "Order", "Talk", "Care"
 app.command(rich_help_panel=_LOOK)(look.status)
 app.command(rich_help_panel=_LOOK)(look.pool)
+app.command(rich_help_panel=_LOOK)(look.adapters)
 app.command(rich_help_panel=_LOOK)(look.top)
 app.command(rich_help_panel=_LOOK)(look.logs)
 app.command(rich_help_panel=_ORDER)(order.apply)

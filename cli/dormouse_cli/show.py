@@ -1,4 +1,4 @@
-"""`status` and `pool`: read deployments with their pods, or pools; write trees, or the same as JSON or YAML."""
+"""`status`, `pool`, `adapters`: read deployments with their pods, or pools; write trees, or the same for programs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 
 from dormouse_cli import find
+from dormouse_cli.adapter_view import adapter_lines, read_adapters
 from dormouse_cli.lines import tree
 from dormouse_cli.options import Form
 from dormouse_cli.pool_lines import pool_tree, summary
@@ -66,6 +67,21 @@ async def pools(session: Session, *, name: str | None, all_namespaces: bool, for
         session.screen.remark(f"there is no GpuPool {_where(namespace)}")
     for view in views:
         session.screen.tree(summary(view) if name is None else pool_tree(view, datetime.now(UTC)))
+
+
+async def adapters(session: Session, *, name: str | None, all_namespaces: bool, form: Form) -> None:
+    """Show the adapters of one deployment, or of those of the namespace or of all that have some."""
+    namespace = None if all_namespaces else session.namespace
+    found = await find.matching(session.cluster, INFERENCE_DEPLOYMENTS, namespace, name)
+    views = {(raw["metadata"]["namespace"], raw["metadata"]["name"]): read_adapters(raw) for raw in found}
+    if form is not Form.TEXT:
+        session.screen.structured([asdict(view) for some in views.values() for view in some], form)
+        return
+    having = {key: some for key, some in views.items() if some}
+    if not having:
+        session.screen.remark(f"there is no adapter {f'of {name} ' if name else ''}{_where(namespace)}")
+    for key, some in having.items():
+        session.screen.tree(adapter_lines(*key, some))
 
 
 def _where(namespace: str | None) -> str:

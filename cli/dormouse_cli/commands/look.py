@@ -1,4 +1,4 @@
-"""`status`, `pool`, `top`, `logs`: what there is, what it does, what it says."""
+"""`status`, `pool`, `adapters`, `top`, `logs`: what there is, what it does, what it says."""
 
 from __future__ import annotations
 
@@ -46,6 +46,27 @@ def pool(
         from dormouse_cli import show
 
         await show.pools(session, name=name, all_namespaces=all_namespaces, form=output)
+
+    run(context, work, kubeconfig=kubeconfig, kube_context=kube_context, namespace=namespace)
+
+
+def adapters(
+    context: typer.Context,
+    name: Annotated[
+        str | None, typer.Argument(help="Name of the InferenceDeployment; default is all that have adapters.")
+    ] = None,
+    namespace: Namespace = None,
+    all_namespaces: AllNamespaces = False,
+    output: Output = Form.TEXT,
+    kubeconfig: Kubeconfig = None,
+    kube_context: Context = None,
+) -> None:
+    """Show LoRA adapters: where each is, on how many replicas, its rank, size and digest, and why one is missing."""
+
+    async def work(session: Session) -> None:
+        from dormouse_cli import show
+
+        await show.adapters(session, name=name, all_namespaces=all_namespaces, form=output)
 
     run(context, work, kubeconfig=kubeconfig, kube_context=kube_context, namespace=namespace)
 

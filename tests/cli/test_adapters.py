@@ -1,0 +1,64 @@
+"""`dormouse adapters`: which adapters deployments have, where each is, and why one is missing."""
+
+from __future__ import annotations
+
+import json
+
+from dormouse_cli.adapter_view import read_adapters
+from tests.cli import kit
+
+SQL = {"name": "sql", "uri": "pvc://loras/sql", "pin": True}
+HR = {"name": "hr", "uri": "file:///loras/hr"}
+TOLD = [
+    {"name": "hr", "uri": HR["uri"], "state": "Failed", "message": "a: no such directory", "replicas": 2},
+    {
+        "name": "sql",
+        "uri": SQL["uri"],
+        "state": "Loaded",
+        "digest": "ab" * 32,
+        "rank": 8,
+        "slotBytes": 3 << 20,
+        "loadedReplicas": 2,
+        "replicas": 2,
+    },
+]
+
+
+def adapted(name="tiny", namespace="default", told=TOLD):
+    made = kit.deployment(name, namespace, adapters=[SQL, HR])
+    made["status"]["adapters"] = told
+    return made
+
+
+def test_adapters_are_lines_below_their_deployment_and_what_is_missing_below_them(dormouse):
+    fake = kit.cluster(adapted(), kit.deployment("plain"), adapted("other", "team"))
+    assert dormouse(fake, "adapters").stdout.splitlines() == [
+        "default/tiny  2 adapters",
+        "  hr  Failed, 0/2 loaded, file:///loras/hr",
+        "    a: no such directory",
+        "  sql  Loaded, 2/2 loaded, rank 8, 3 MiB a slot, pinned, sha256 abababababab, pvc://loras/sql",
+    ]
+    assert "team/other  2 adapters" in dormouse(fake, "adapters", "-A").stdout
+
+
+def test_an_adapter_that_the_operator_has_not_seen_says_so(dormouse):
+    shown = dormouse(kit.cluster(adapted(told=None)), "adapters", "tiny").stdout.splitlines()
+    assert shown[1:3] == ["  hr  Unseen, 0/0 loaded, file:///loras/hr", "    the operator has not looked yet"]
+
+
+def test_programs_get_every_field(dormouse):
+    (hr, sql) = json.loads(dormouse(kit.cluster(adapted()), "adapters", "-o", "json").stdout)
+    assert (hr["state"], hr["message"]) == ("Failed", "a: no such directory")
+    assert (sql["digest"], sql["slot_bytes"], sql["is_pinned"], sql["deployment"]) == ("ab" * 32, 3 << 20, True, "tiny")
+
+
+def test_where_there_is_none_a_remark_says_so(dormouse):
+    fake = kit.cluster(kit.deployment("plain"))
+    assert "there is no adapter in the namespace default" in dormouse(fake, "adapters").stderr
+    assert "there is no adapter of plain in the namespace default" in dormouse(fake, "adapters", "plain").stderr
+
+
+def test_an_adapter_that_is_leaving_is_shown_until_the_status_forgets_it():
+    raw = adapted()
+    raw["spec"]["adapters"] = []
+    assert [view.name for view in read_adapters(raw)] == ["hr", "sql"]
