@@ -14,6 +14,7 @@
     groups      groups beside one worker: tokens, decode, a step's bytes, a rank that is killed
     adapters    W1 with 16 adapters beside none, requests without one, a cold one, sleep and wake
     structured  answers bound by schemas: validity, speed beside free text, hostile grammars, kills
+                (`python -m bench.structured_sets`: accepted tokens beside xgrammar's)
     switch      a stand-in GPU's change of hands between two workers, its copy beside one memcpy
     pools       40 models on 4 GPUs in virtual time: the arbiter beside LRU and a static partition
 

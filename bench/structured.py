@@ -3,20 +3,19 @@
     validity   1,000 generated schemas on the small trained model and on random weights: do answers that end validate
     rows       64 bound rows beside 64 free ones, 63 free and a bound one beside 64 free ones, one beside one
     forced     an object of 60 required fields beside free text of as many passes, one at a time
-    hostile    what the front refuses: seconds, whatever the reason
+    hostile    `bench.structured_hostile`: seconds until the front refuses, and what neighbours notice
     kills      64 streams whose engine is cut off after random passes and resumed in another, 200 times
 
 Sides take turns and the median of the pairs' ratios counts: what disturbs one disturbs the other. Sampling at
-temperature 1 with seeds. xgrammar and vLLM are not measured.
+temperature 1 with seeds. `bench.structured_sets` compares accepted
+tokens with xgrammar's. vLLM is not measured.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import random
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,12 +29,11 @@ from bench.helpers import Helper
 from bench.models import ensure_model
 from bench.options import Options, main
 from bench.results import AtLeast, AtMost, RatioAtLeast, Row
-from bench.structured_cases import ENDLESS, HOSTILE, bound_by, make_schema, sixty_fields
+from bench.structured_cases import ENDLESS, bound_by, make_schema, sixty_fields
+from bench.structured_hostile import ends_of
+from bench.structured_hostile import measure as measure_hostile
 from bench.structured_probe import Ask, Asked, Said
 from bench.workload import make_workload
-from dormouse_api.status import CallError
-from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_worker.front.text.grammars import Grammars
 from tools.train_model import Recipe
 from tools.train_model import model_dir as trained_dir
 
@@ -59,18 +57,13 @@ def measure(options: Options, console: Console) -> list[Row]:
             *_kills(drawn, probes[1:], console),
         ]
     with Helper(PROBE, str(ensure_model("small", "bf16")), threads) as probe:
-        rows += _speed(probe, _ends(ensure_model("small", "bf16")), PAIRS * options.reps, console)
-    return [*rows, *asyncio.run(_hostile(trained))]
-
-
-def _ends(model: Path) -> tuple[int, ...]:
-    ends = json.loads((model / "config.json").read_text("utf-8"))["eos_token_id"]
-    return (ends,) if isinstance(ends, int) else tuple(ends)
+        rows += _speed(probe, ends_of(ensure_model("small", "bf16")), PAIRS * options.reps, console)
+    return [*rows, *measure_hostile(options, console)]
 
 
 def _validity(name: str, model: Path, probe: Helper, options: Options, console: Console) -> Row:
     """Return which share of the answers that ended validates."""
-    text_of, ends = Tokenizer.from_file(str(model / "tokenizer.json")).decode, _ends(model)
+    text_of, ends = Tokenizer.from_file(str(model / "tokenizer.json")).decode, ends_of(model)
     count, valid, ended = options.count or NUM_SCHEMAS, 0, 0
     for first in range(0, count, NUM_SEQS):
         numbers = range(first, min(count, first + NUM_SEQS))
@@ -98,7 +91,7 @@ def _is_valid(text: str, number: int) -> bool:
 
 def _kills(model: Path, probes: Sequence[Helper], console: Console) -> Iterator[Row]:
     """Yield how many streams said something else than one that nobody killed, and how many are invalid."""
-    ends, draw, kills, wrong, invalid, streams = _ends(model), random.Random(7), 0, 0, 0, 0
+    ends, draw, kills, wrong, invalid, streams = ends_of(model), random.Random(7), 0, 0, 0, 0
     text_of = Tokenizer.from_file(str(model / "tokenizer.json")).decode
     while kills < NUM_KILLS:
         asked = {number: _bound(number, ends) for number in range(streams, streams + NUM_KILLED)}
@@ -165,30 +158,6 @@ def _take_turns(probe: Helper, bound: Ask, free: Ask, count: int) -> Iterator[tu
 def _middle(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Return the pair with the middle ratio."""
     return sorted(pairs, key=lambda pair: pair[0] / pair[1])[len(pairs) // 2]
-
-
-async def _hostile(model: Path) -> list[Row]:
-    """Return how long the front takes for each hostile grammar, until it refuses it or has it."""
-    rows = []
-    for what, order in HOSTILE.items():
-        grammars = Grammars(model / "tokenizer.json", _ends(model))
-        await grammars.compile(pb.StructuredOutputs(json_object=True), "bench")
-        began_s = time.monotonic()
-        try:
-            await grammars.compile(_constraint(order), "bench")
-            end = "taken"
-        except CallError:
-            end = "refused"
-        seconds = time.monotonic() - began_s
-        grammars.close()
-        rows.append(Row(f"hostile: {what}, {end}", seconds, "s", goal=AtMost(2)))
-    return rows
-
-
-def _constraint(order: Mapping[str, str]) -> pb.StructuredOutputs:
-    wanted = pb.StructuredOutputs()
-    setattr(wanted, order["kind"], order["value"])
-    return wanted
 
 
 if __name__ == "__main__":

@@ -138,6 +138,17 @@ def test_what_does_not_fit_is_not_taken(tongue):
         assert not tongue.takes(CALLS[tongue.name].replace(right, wrong))
 
 
+@pytest.mark.parametrize("are_special", [False, True])
+def test_a_call_of_mistrals_may_have_an_id_of_nine_letters_and_digits(tmp_path, are_special):
+    tongue = Tongue(tmp_path, "mistral", are_special=are_special)
+    call = CALLS["mistral"]
+    for label, is_taken in (("aB3dE6gH9", True), ("short", False), ("aB3dE6gH9x", False), ("aB3dE6g-9", False)):
+        text = call.replace("[ARGS]", f"[CALL_ID]{label}[ARGS]")
+        assert tongue.takes(text) == is_taken, label
+        if is_taken:
+            assert dict(collected(tongue.read(text)).calls)["weather"] == BODY.replace(" ", "")
+
+
 @pytest.mark.parametrize("name", ["glm45", "qwen3_coder", "pythonic"])
 def test_blanks_within_an_argument_are_bounded(tmp_path, name):
     tongue = Tongue(tmp_path, name, are_special=False)

@@ -18,7 +18,7 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True)
 class CallForm:
-    """What stands around a call's name and arguments: `trigger before NAME between ARGUMENTS after`."""
+    """What stands around a call's name and arguments: `trigger before NAME [label ID] between ARGUMENTS after`."""
 
     trigger: str  # begins calls and nothing else; "" = calls begin the text, without a marker
     before: str
@@ -29,6 +29,7 @@ class CallForm:
     opening: str = ""
     closing: str = ""
     pairs: Pairs | None = None  # None: arguments are one JSON object
+    label: str = ""  # behind a name, before an id of nine letters and digits; both may be left out
 
 
 HERMES = CallForm("<tool_call>", '\n{"name": ', ', "arguments": ', "}\n</tool_call>")
@@ -37,7 +38,7 @@ LLAMA3 = tuple(
 )
 _LISTED = CallForm("", '{"name": ', ', "arguments": ', "}", separator=", ", opening="[", closing="]")
 MISTRAL = (
-    CallForm("[TOOL_CALLS]", "", "[ARGS]", "", quotes_name=False),
+    CallForm("[TOOL_CALLS]", "", "[ARGS]", "", quotes_name=False, label="[CALL_ID]"),
     replace(_LISTED, trigger="[TOOL_CALLS]"),
 )
 GRANITE = (replace(_LISTED, trigger="<|tool_call|>"), HERMES)

@@ -49,8 +49,8 @@ def _one(calls: Calls) -> Iterator[str]:
 def _list(calls: Calls) -> Iterator[str]:
     more = "" if calls["is_single"] else f' (", " call){{0,{MAX_FORCED_CALLS - 1}}}'
     yield f'start: "[" call{more} "]"'
-    form = {"before": '{"name": ', "between": ', "parameters": ', "after": "}", "quotes_name": True, "pairs": None}
-    yield from _calls("call", form, calls["tools"], {})
+    around = {"before": '{"name": ', "between": ', "parameters": ', "after": "}", "label": ""}
+    yield from _calls("call", {**around, "quotes_name": True, "pairs": None}, calls["tools"], {})
 
 
 def _free(calls: Calls) -> Iterator[str]:
@@ -119,10 +119,21 @@ def _calls(name: str, form: Mapping[str, Any], tools: Tools, special: Mapping[st
     """Yield the rule of any call, and those of each tool."""
     yield f"{name}: {' | '.join(f'{name}_{index}' for index in range(len(tools)))}"
     for index, (tool, _) in enumerate(tools):
-        begin = written(f"{form['before']}{_named(tool, form)}{form['between']}", special)
+        begin = _begun(f"{form['before']}{_named(tool, form)}", name, form, special)
         yield f"{name}_{index}: {begin} {name}_arguments_{index} {written(form['after'], special)}"
+    if form["label"]:
+        yield f"{name}_id: /[a-zA-Z0-9]{{9}}/"
     make = arguments if form["pairs"] is None else in_pairs(form["pairs"], special)
     yield from make(tools, f"{name}_arguments")
+
+
+def _begun(begin: str, name: str, form: Mapping[str, Any], special: Mapping[str, int]) -> str:
+    """Return what stands before a call's arguments, with the id that may come behind its name."""
+    if not form["label"]:
+        return written(f"{begin}{form['between']}", special)
+    return (
+        f"{written(begin, special)} ({written(form['label'], special)} {name}_id)? {written(form['between'], special)}"
+    )
 
 
 def _named(tool: str, form: Mapping[str, Any]) -> str:
