@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from dormouse_cli.adapter_view import AdapterView
 from dormouse_cli.pool_view import PoolView
 from dormouse_cli.versions import difference
 from dormouse_cli.view import DeploymentView
@@ -15,6 +16,7 @@ from dormouse_cli.view import DeploymentView
 Raw = Mapping[str, Any]
 OLDEST_KUBERNETES = (1, 29)  # Chart.yaml's kubeVersion
 _MANY_RESTARTS = 3
+_ADAPTER_REMEDY = "mend its files, which are tried again every 30 s, or take it out of spec.adapters"
 _NOBODY_LOOKED = "no operator has looked at it"
 _WATCHED = "check that an operator runs and watches this namespace (watch.namespaces of the chart)"
 
@@ -155,6 +157,14 @@ def _deployment(view: DeploymentView) -> Iterator[Finding]:
         if pod.restarts > _MANY_RESTARTS:
             remedy = f"kubectl logs --previous -n {view.namespace} {pod.pod}"
             yield Finding(Level.WARN, about, f"{pod.pod} has restarted {pod.restarts} times", remedy)
+
+
+def adapters(views: Sequence[AdapterView]) -> Iterator[Finding]:
+    """Judge the adapters of a deployment: of those that are where they should be nothing is said."""
+    for view in views:
+        if view.state == "Failed":
+            about = f"{view.namespace}/{view.deployment}"
+            yield Finding(Level.WARN, about, f"the adapter {view.name}: {view.message}", _ADAPTER_REMEDY)
 
 
 def pool(view: PoolView) -> Iterator[Finding]:

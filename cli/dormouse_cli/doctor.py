@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from dormouse_cli import checks, find
+from dormouse_cli.adapter_view import read_adapters
 from dormouse_cli.checks import Finding, Level
 from dormouse_cli.cluster import DEPLOYMENTS, NODES, Cluster, explain
 from dormouse_cli.errors import CommandFailed
@@ -53,8 +54,8 @@ async def look(session: Session, namespace: str | None) -> list[Finding]:
     pods, trouble = await _tried(find.worker_pods(cluster, namespace), "worker pods")
     findings += trouble
     views = [(read(raw, pods or ()), raw) for raw in found or ()]
-    for view, _ in views:
-        findings += checks.deployment(view)
+    for view, raw in views:
+        findings += [*checks.deployment(view), *checks.adapters(read_adapters(raw))]
     findings += await _pools(cluster, namespace)
     nodes, trouble = await _tried(_all(cluster, NODES), "nodes")
     return findings + trouble + (list(checks.capacity(views, nodes)) if nodes is not None else [])

@@ -62,3 +62,10 @@ def test_an_adapter_that_is_leaving_is_shown_until_the_status_forgets_it():
     raw = adapted()
     raw["spec"]["adapters"] = []
     assert [view.name for view in read_adapters(raw)] == ["hr", "sql"]
+
+
+def test_doctor_tells_of_an_adapter_that_is_missing(dormouse):
+    shown = json.loads(dormouse(kit.cluster(adapted()), "doctor", "-o", "json").stdout)
+    (found,) = [one for one in shown if "adapter" in one["words"]]
+    assert (found["about"], found["words"]) == ("default/tiny", "the adapter hr: a: no such directory")
+    assert "spec.adapters" in found["remedy"]

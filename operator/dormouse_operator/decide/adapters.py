@@ -8,16 +8,18 @@ Who serves and holds everything is asked no more: the status says so by the name
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dormouse_operator.decide.actions import SetAdapters
 from dormouse_operator.decide.adapter_sets import digest_of, set_of, wanted
 from dormouse_operator.decide.situation import Situation
+from dormouse_operator.manifests import EventRecord
 from dormouse_operator.model import AWAKE, Pod, Worker, WorkerState
 from dormouse_operator.model.adapters import Adapter, HeldAdapter, RecordedAdapter
 
 _MAX_MESSAGE = 1024
+_MOST_NEWS = 8  # Events of one pass: each is a write
 
 
 class _Look(NamedTuple):
@@ -84,6 +86,27 @@ def _write(situation: Situation, adapter: Adapter, known: RecordedAdapter | None
     }
     counts = {"loadedReplicas": len(having), "replicas": len(looks)}
     return {key: value for key, value in written.items() if value} | counts
+
+
+def news(situation: Situation) -> list[EventRecord]:
+    """Return what happened to adapters since the recorded status: a replica has not got one, or all have it."""
+    before = {each.name: (each.uri, each.state) for each in situation.deployment.recorded.adapters}
+    told = (each for each in write(situation) or () if before.get(each["name"]) != (each["uri"], each["state"]))
+    records = [record for each in told if (record := _record(each))]
+    records.sort(key=lambda record: record.type == "Normal")  # warnings first
+    left = len(records) - _MOST_NEWS
+    more = [EventRecord("Normal", "AdaptersChanged", f"{left} more adapters came or failed")] if left > 0 else []
+    return records[:_MOST_NEWS] + more
+
+
+def _record(written: Mapping[str, Any]) -> EventRecord | None:
+    name = written["name"]
+    if written["state"] == "Failed":
+        return EventRecord("Warning", "AdapterFailed", f"the adapter {name}: {written['message']}")
+    if written["state"] != "Loaded":
+        return None
+    words = f"{written['loadedReplicas']} of {written['replicas']} replicas serve the adapter {name}"
+    return EventRecord("Normal", "AdapterLoaded", f"{words}, sha256 {written['digest'][:12]}")
 
 
 def _awake(situation: Situation) -> list[Pod]:

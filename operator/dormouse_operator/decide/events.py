@@ -5,7 +5,7 @@ Few, with numbers. Each is told on a flip, so that no repetition tells it twice.
 
 from __future__ import annotations
 
-from dormouse_operator.decide import crashes
+from dormouse_operator.decide import adapters, crashes
 from dormouse_operator.decide.block_agreement import Agreement
 from dormouse_operator.decide.conditions import asleep, blocks_agreed, model_loaded, ready, scheduled
 from dormouse_operator.decide.conditions.all import Conditions
@@ -38,7 +38,7 @@ def events(situation: Situation, findings: Findings, conditions: Conditions) -> 
     )
     failures = _failures(situation, conditions)
     crashed = [crash for crash in crashes.news(situation) if not any(_repeats(failure, crash) for failure in failures)]
-    return [event for event in told if event] + crashed + failures
+    return [event for event in told if event] + adapters.news(situation) + crashed + failures
 
 
 def _downloading(situation: Situation, conditions: Conditions) -> EventRecord | None:

@@ -39,6 +39,7 @@ class RecordedAdapter:
 
     name: str
     uri: str
+    state: str = ""  # "" = an earlier operator did not say
     digest: str = ""  # "" = it was never loaded
     rank: int = 0
     slot_bytes: int = 0

@@ -72,6 +72,7 @@ def parse_recorded_adapters(raw: Sequence[Raw]) -> tuple[RecordedAdapter, ...]:
         RecordedAdapter(
             name=each["name"],
             uri=each.get("uri", ""),
+            state=each.get("state", ""),
             digest=each.get("digest", ""),
             rank=each.get("rank", 0),
             slot_bytes=each.get("slotBytes", 0),

@@ -97,6 +97,19 @@ async def test_what_cannot_be_loaded_is_told_by_its_name_and_the_base_serves(rig
     assert told(rig)["hr"]["message"].endswith("-0: use_dora is True")
     assert len(serving(rig)) == 1
     assert rig.condition("Ready")[0] == "True"
+    told_of = [event for event in rig.events if event.startswith("Adapter")]
+    assert [event.partition(" replicas")[0] for event in told_of] == [
+        "AdapterFailed: the adapter hr: 1 of 1",
+        "AdapterLoaded: 1 of 1",
+    ]
+
+
+async def test_many_adapters_are_few_events(rig):
+    many = [{"name": f"n{number}", "uri": f"file:///loras/{number}"} for number in range(30)]
+    await rig.serving(engine={**ENGINE, "maxCpuLoras": 30}, adapters=many)
+    told_of = [event for event in rig.events if event.startswith("Adapter")]
+    assert len(told_of) == 9
+    assert told_of[-1] == "AdaptersChanged: 22 more adapters came or failed"
 
 
 async def test_one_name_is_one_digest_on_all_workers(rig):
