@@ -19,8 +19,9 @@
     pools       40 models on 4 GPUs in virtual time: the arbiter beside LRU and a static partition
 
 `python -m bench.NAME --help` tells how each measures.
-The operator is measured by `python -m bench.fleet`, switches of a pool by `python -m bench.pools_switch` (both need
-root), and the operator over two hours of calls to a pool by `python -m bench.pools_replay`.
+The operator is measured by `python -m bench.fleet`, and with pools, all as root: switches by `python -m
+bench.pools_switch`, a hundred pools at once by `python -m bench.pools_placing`, kills in the middle of switches by
+`python -m bench.pools_faults`. `python -m bench.pools_replay` has the operator meet two hours of calls to a pool.
 
 A whole run writes bench/results/NAME.json; a shortened one (--models, --reps, --count, --threads) writes nothing
 unless --out says where. With --merge some of the models or one of the peers are enough: other rows stay as they were.

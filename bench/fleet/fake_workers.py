@@ -1,5 +1,7 @@
 """The workers of all pods in one process: `python -m bench.fleet.fake_workers KUBECONFIG READY`.
 
+Those of a pool's members wait in STANDBY, the others have loaded.
+
 One server listens on every address of the sandbox. Whose pod is called shows in the caller's own address: who connects
 to a local route without a source of its own has the address that it called (see `sandbox`). A pod's UID and settings
 digest are learnt from a watch, as a kubelet learns them; a call that comes before the watch has told waits for it.
@@ -19,10 +21,12 @@ import uvloop
 
 from bench.fleet.cluster import OPERATOR_SEED
 from bench.fleet.follow import follow
-from dormouse_api.names import CONTROL_PORT, LABEL_DEPLOYMENT, LABEL_REVISION
+from dormouse_api.names import CONTROL_PORT, LABEL_DEPLOYMENT, LABEL_POOL, LABEL_REVISION
 from dormouse_kube.api import PODS, Resource
 from dormouse_kube.client import KubeClient
+from dormouse_operator.model import WorkerState
 from dormouse_operator.testing.grpc import serve_found
+from dormouse_operator.testing.pooled import PooledWorker
 from dormouse_operator.testing.workers import FakeWorker
 
 _ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+")
@@ -42,7 +46,7 @@ class Workers:
         if is_gone and known is not None and known.pod_uid == uid:
             del self.by_address[address]
         elif address and not is_gone and (known is None or known.pod_uid != uid):
-            self.by_address[address] = _loaded(pod["metadata"])
+            self.by_address[address] = _begun(pod["metadata"])
             self.awaited.pop(address, asyncio.Event()).set()
 
     async def find(self, context: Any) -> FakeWorker:
@@ -61,7 +65,10 @@ def called_address(peer: str) -> str:
     return found[0]
 
 
-def _loaded(metadata: Mapping[str, Any]) -> FakeWorker:
+def _begun(metadata: Mapping[str, Any]) -> FakeWorker:
+    """Return the pod's worker as far as it comes by itself."""
+    if LABEL_POOL in metadata["labels"]:
+        return PooledWorker(metadata["uid"], metadata["labels"].get(LABEL_REVISION, ""), state=WorkerState.STANDBY)
     worker = FakeWorker(metadata["uid"], metadata["labels"].get(LABEL_REVISION, ""))
     worker.finish_loading()
     return worker

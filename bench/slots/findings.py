@@ -10,6 +10,46 @@ from bench.results import AtMost, Row
 from dormouse_cli.load.figures import percentile
 
 
+class Placing(msgspec.Struct, frozen=True):
+    """Many pools and members that were applied at once."""
+
+    num_pools: int
+    num_members: int
+    applied_s: float  # until the last was created
+    placed_s: float  # until every member has a pod on a slot with a device, and rests
+    writes: dict[str, int]  # of the operator, by kind
+    resident_bytes: int
+    cpu_s: float
+
+    def __str__(self) -> str:
+        return f"placed after {self.placed_s:.1f} s (applied after {self.applied_s:.1f} s), writes {self.writes}"
+
+    @property
+    def num_objects(self) -> int:
+        """Return how many were applied."""
+        return self.num_pools + self.num_members
+
+
+class Campaign(msgspec.Struct, frozen=True):
+    """What became of calls and devices while processes were killed."""
+
+    killed: dict[str, int]  # by who and in which phase of a slot
+    answered: int
+    wrong: int  # answers with other tokens than all others
+    again: dict[str, int]  # calls that a killed gateway ended, by its words; they were made again
+    lost: dict[str, int]  # calls that ended otherwise
+    most_awake: int  # workers on one device at once
+    over_size_bytes: int  # wanted of a device above its size
+    over_budget_bytes: int  # held above a budget
+
+    def __str__(self) -> str:
+        return (
+            f"{sum(self.killed.values())} kills {self.killed}, {self.answered} answers, {self.wrong} wrong, "
+            f"again {self.again}, lost {self.lost}; most awake {self.most_awake}, "
+            f"over size {self.over_size_bytes}, over budget {self.over_budget_bytes}"
+        )
+
+
 class Switch(msgspec.Struct, frozen=True):
     """One request to a member that sleeps at level 1 while another has the slot."""
 
@@ -40,4 +80,33 @@ def switch_rows(found: Sequence[Switch]) -> list[Row]:
         Row(
             f"{where}: the wake with its golden tokens, p50", percentile([1e3 * one.wake_s for one in found], 50), "ms"
         ),
+    ]
+
+
+def placing_rows(found: Placing) -> list[Row]:
+    """Return the rows of many pools at once."""
+    each = found.num_members // found.num_pools
+    where = f"{found.num_pools} pools of {each} members on fake nodes with published ResourceSlices, applied at once"
+    writes = sum(found.writes.values())
+    return [
+        Row(f"{where}: all placed", found.placed_s, "s", goal=AtMost(120)),
+        Row(f"{where}: writes for each pool and member", writes / found.num_objects, "", goal=AtMost(12)),
+        Row(f"{where}: the operator's memory", found.resident_bytes / 2**20, "MiB", goal=AtMost(300)),
+        Row(f"{where}: the operator's processor time", found.cpu_s, "s"),
+    ]
+
+
+def campaign_rows(found: Campaign) -> list[Row]:
+    """Return the rows of the campaign."""
+    kills = sum(found.killed.values())
+    where = "kill -9 of fronts, engines, operator and gateway at every step of switches, 6 members on 2 GPUs"
+    return [
+        Row(f"{where}: kills", kills, ""),
+        Row(f"{where}: answers", found.answered, "calls"),
+        Row(f"{where}: workers awake on one slot", found.most_awake, "workers", goal=AtMost(1)),
+        Row(f"{where}: bytes above a slot's size", found.over_size_bytes, "bytes", goal=AtMost(0)),
+        Row(f"{where}: bytes above a budget", found.over_budget_bytes, "bytes", goal=AtMost(0)),
+        Row(f"{where}: answers with wrong tokens", found.wrong, "calls", goal=AtMost(0)),
+        Row(f"{where}: lost", sum(found.lost.values()), "calls", goal=AtMost(0)),
+        Row(f"{where}: ended with a gateway, and asked again", sum(found.again.values()), "calls"),
     ]

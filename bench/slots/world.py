@@ -97,14 +97,18 @@ class World:
         return f"World({self.operator!r}, {len(self.seen.deployments)} members)"
 
     async def offer(self, num_gpus: int, memory: str, num_bytes: int) -> None:
-        """Have the node offer GPUs, to the scheduler and to workers."""
-        gpus = Gpus(num_gpus, memory, NODE)
-        node = await self.kube.get(NODES, "", NODE)
-        assert node, "it is there since the start"
-        await self.kube.create(CLASSES, gpus.device_class())
-        await self.kube.create(SLICES, gpus.resource_slice(node["metadata"]["uid"]))
-        for name in gpus.names:
+        """Have the first node offer GPUs, to the scheduler and to workers."""
+        await self.publish(num_gpus, memory, [NODE])
+        for name in Gpus(num_gpus, memory).names:
             offer_device(self.devices / name, num_bytes)
+
+    async def publish(self, num_gpus: int, memory: str, nodes: Sequence[str]) -> None:
+        """Have each of these nodes offer so many GPUs to the scheduler."""
+        await self.kube.create(CLASSES, Gpus(num_gpus, memory).device_class())
+        for name in nodes:
+            node = await self.kube.get(NODES, "", name)
+            assert node, "it is there since the start"
+            await self.kube.create(SLICES, Gpus(num_gpus, memory, name).resource_slice(node["metadata"]["uid"]))
 
     async def add_pool(self, slots: int, *, name: str = POOL, **spec: Any) -> None:
         """Create a pool."""
@@ -117,9 +121,10 @@ class World:
         """Create members and wait until each has a worker in STANDBY."""
         for name in names:
             await self.kube.create(INFERENCE_DEPLOYMENTS, member_manifest(name, model, pool))
-        await self.until(f"{len(names)} members to rest", lambda: all(map(self._rests, names)))
+        await self.until(f"{len(names)} members to rest", lambda: all(map(self.rests, names)))
 
-    def _rests(self, name: str) -> bool:
+    def rests(self, name: str) -> bool:
+        """Return whether a member is where it should be while nobody calls it."""
         conditions = self.seen.deployments.get(name, {}).get("conditions", ())
         return any((told["type"], told["reason"]) == ("Ready", "Asleep") for told in conditions)
 

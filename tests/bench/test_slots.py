@@ -1,10 +1,17 @@
 """What the sandbox of pools runs for a pod, and the rows of what it finds."""
 
+import asyncio
+import sys
 from pathlib import Path
 
-from bench.slots.findings import Switch, switch_rows
+from bench.fleet.fake_workers import _begun
+from bench.slots.findings import Campaign, Placing, Switch, campaign_rows, placing_rows, switch_rows
+from bench.slots.placing import num_nodes
+from bench.slots.victims import VICTIMS, engines_of, fronts_of, kill, replica_of
 from bench.slots.workers import arguments_of, environment_of
 from bench.slots.world import Seen
+from dormouse_operator.model import WorkerState
+from tests.waiting import until
 
 POD = {
     "metadata": {"name": "dusk-1-0", "uid": "u", "labels": {"inference.dormouse.dev/deployment": "dusk"}},
@@ -47,3 +54,61 @@ def test_the_goals_of_a_switch_are_for_all_that_the_request_waits():
     p50, p95, beyond, *_ = switch_rows(found)
     assert (p50.ours, p50.holds, p95.holds, beyond.ours) == (120.0, True, False, 90.0)
     assert str(found[0]) == "level1: first token after 100 ms, of which asleep in 10 ms, awake in 20 ms"
+
+
+SLOT = {
+    "phase": "Yielding",
+    "holders": [{"replica": "dusk[0]"}],
+    "leaving": "dusk[0]",
+    "next": "dawn[0]",
+    "sleepers": [{"replica": "noon[0]"}],
+}
+
+
+def test_victims_are_found_by_what_a_slot_says_of_them():
+    found = {victim: replica_of(SLOT, victim) for victim in VICTIMS}
+    assert found == {
+        "front of who leaves": "dusk",
+        "engine of who leaves": "dusk",
+        "front of who comes": "dawn",
+        "engine of who comes": "dawn",
+        "front of a sleeper": "noon",
+        "operator": "",
+        "gateway": "",
+    }
+    assert replica_of({"phase": "Held", "holders": [{"replica": "dusk[0]"}]}, "front of who leaves") == "dusk"
+    assert replica_of({"phase": "Free"}, "front of who comes") == ""
+
+
+async def test_a_pod_s_front_and_engine_are_the_processes_with_its_uid():
+    program = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'], stderr=subprocess.DEVNULL)"
+    uid, pipe = "a pod of this test alone", asyncio.subprocess.PIPE
+    environment = {"DORMOUSE_POD_UID": uid}
+    front = await asyncio.create_subprocess_exec(sys.executable, "-c", program, env=environment, stdin=pipe)
+    await until(lambda: list(engines_of(uid)))
+    assert list(fronts_of(uid)) == [front.pid]
+    [engine] = engines_of(uid)
+    kill(front.pid)
+    await front.wait()
+    kill(engine)
+    kill(front.pid)
+    await until(lambda: not list(fronts_of(uid)))
+
+
+def test_pools_and_members_have_nodes_and_figures_for_each_of_them():
+    assert (num_nodes(1), num_nodes(64), num_nodes(100)) == (1, 1, 2)
+    found = Placing(2, 16, 1.0, 55.0, {"create pods": 16, "patch gpupools/status": 38}, 150 << 20, 3.0)
+    placed, writes, memory, _ = placing_rows(found)
+    assert (placed.holds, writes.ours, memory.ours) == (True, 3.0, 150.0)
+
+
+def test_a_campaign_is_judged_by_the_books_of_devices_and_by_answers():
+    found = Campaign({"operator, Held": 2}, 100, 0, {"UNAVAILABLE: end": 3}, {}, 2, 0, 0)
+    kills, _, awake, *_, lost, again = campaign_rows(found)
+    assert (kills.ours, awake.holds, lost.holds, again.ours) == (2.0, False, True, 3.0)
+
+
+def test_the_workers_of_a_pool_s_members_wait_in_standby():
+    labels = {"inference.dormouse.dev/pool": "shared"}
+    assert _begun({"uid": "u", "labels": labels}).state is WorkerState.STANDBY
+    assert _begun({"uid": "u", "labels": {}}).state is WorkerState.PROFILED

@@ -1,0 +1,31 @@
+"""What a pool's switches do to devices and calls while processes are killed: real workers, a real API server.
+
+Six members share two stand-in GPUs, each with room for one, and four clients call them all the time. In each phase of a
+slot (Yielding, Granting, Held) fronts and engines of who leaves and who comes, fronts of sleepers, the operator and the
+gateway are ended with SIGKILL, each --count times. The devices' books say whether two were ever awake on one, and
+whether anybody had more than it may; all answers must have the same tokens. In namespaces of its own, as root; rows
+stand in pools.json.
+"""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from bench.ladder import enter
+from bench.options import Options, main
+from bench.results import Row
+from bench.slots.findings import Campaign, campaign_rows
+from bench.slots.world import ROOT
+
+ROUNDS = 5
+
+
+def measure(options: Options, console: Console) -> list[Row]:
+    """Return the rows."""
+    enter.check()
+    count = options.count or ROUNDS
+    return campaign_rows(enter.run_inside(Campaign, console, "bench.slots.inside", ROOT, "campaign", count))
+
+
+if __name__ == "__main__":
+    main("pools", __doc__, measure)
