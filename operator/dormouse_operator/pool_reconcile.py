@@ -21,7 +21,7 @@ from dormouse_operator.act.pool_orders import PoolOrders
 from dormouse_operator.act.writes import Writer
 from dormouse_operator.decide.pools import claims
 from dormouse_operator.decide.pools.budget import grant_of
-from dormouse_operator.decide.pools.commands import GrantDevice, PodCommand, TaintDevice, following
+from dormouse_operator.decide.pools.commands import GrantDevice, PodCommand, following
 from dormouse_operator.decide.pools.conditions import evaluate_all
 from dormouse_operator.decide.pools.events import events
 from dormouse_operator.decide.pools.plan import PoolPlan, plan_pool
@@ -198,8 +198,7 @@ def _orders_of(observed: PoolObserved, plan: PoolPlan) -> Iterable[tuple[Replica
     """Yield each command with the pod that it is for."""
     slots = {slot.name: slot for slot in plan.slots}
     for command in plan.commands:
-        if not isinstance(command, TaintDevice):
-            yield from _order(observed, plan, slots, command)
+        yield from _order(observed, plan, slots, command)
 
 
 def _order(

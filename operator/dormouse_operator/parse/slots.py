@@ -15,7 +15,7 @@ from dormouse_operator.model import Key
 from dormouse_operator.model.pools import Holding, Refusal, Replica, Sleeper, Slot, SlotPhase, WayOut
 from dormouse_operator.parse.values import Raw, parse_time
 
-_REPLICA = re.compile(r"(?P<name>[a-z]([-a-z0-9]*[a-z0-9])?)\[(?P<index>[0-9]{1,9})\]")
+_REPLICA = re.compile(r"(?P<name>[a-z0-9]([-.a-z0-9]*[a-z0-9])?)\[(?P<index>[0-9]{1,9})\]")
 _LONG_AGO = datetime(2025, 1, 1, tzinfo=UTC)  # for a time that nobody can read: everything is late
 
 

@@ -94,6 +94,12 @@ def test_a_slot_is_written_for_people_too():
     }
 
 
+@pytest.mark.parametrize("name", ["7b", "70", "llama-3.1-8b"])
+def test_models_may_be_called_by_digits(name):
+    slot = Slot(name="p-0", since=NOW, phase=SlotPhase.HELD, holders=(Holding(Replica(Key("team", name), 0), NOW),))
+    assert parse_slot(write_slot(slot), "team") == slot
+
+
 def test_times_are_written_in_utc_with_their_fraction():
     elsewhere = NOW.astimezone(timezone(timedelta(hours=2)))
     assert write_time(elsewhere) == SINCE

@@ -91,16 +91,8 @@ class DeletePod:
     replica: Replica
 
 
-@dataclass(frozen=True, slots=True)
-class TaintDevice:
-    """Have Kubernetes evict whoever has a claim on the slot's device."""
-
-    slot: str
-
-
 PodCommand = SetGate | Drain | Sleep | EndEngine | RevokeDevice | GrantDevice | WakeUp | DeletePod
-Command = PodCommand | TaintDevice
-Step = Write | Wait | Command
+Step = Write | Wait | PodCommand
 
 
 def following(command: PodCommand, tenant: Tenant) -> PodCommand | None:

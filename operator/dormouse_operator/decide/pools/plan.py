@@ -18,7 +18,7 @@ from dormouse_operator.decide.pools import commands, switch
 from dormouse_operator.decide.pools.arbiter import Decision, decide
 from dormouse_operator.decide.pools.asking import demands_of
 from dormouse_operator.decide.pools.claims import is_leftover
-from dormouse_operator.decide.pools.commands import Command
+from dormouse_operator.decide.pools.commands import PodCommand
 from dormouse_operator.decide.pools.releasing import idleness_of, release_due
 from dormouse_operator.decide.pools.retiring import retire
 from dormouse_operator.decide.pools.tenants import tenants_on
@@ -45,7 +45,7 @@ class PoolPlan:
     """The pool as it has to stand, what is to be done then, and when time alone may change that."""
 
     slots: tuple[Slot, ...]
-    commands: tuple[Command, ...]
+    commands: tuple[PodCommand, ...]
     demands: Demands
     decision: Decision
     tenants: Mapping[str, Tenants]  # by slot
@@ -132,11 +132,11 @@ def _advance(slot: Slot, tenants: Tenants, demands: Demands, observed: PoolObser
     return slot, step
 
 
-def _opens(step: Command) -> bool:
+def _opens(step: PodCommand) -> bool:
     return isinstance(step, commands.SetGate) and step.is_open
 
 
-def _deepen(decision: Decision, slots: Mapping[str, Slot], tenants: Mapping[str, Tenants]) -> list[Command]:
+def _deepen(decision: Decision, slots: Mapping[str, Slot], tenants: Mapping[str, Tenants]) -> list[PodCommand]:
     """Return what makes sleepers that crowd a slot give up their residue, where nothing is under way."""
     return [
         commands.EndEngine(replica, slot.epoch)

@@ -16,7 +16,6 @@ from dormouse_operator.decide.pools.commands import (
     RevokeDevice,
     SetGate,
     Step,
-    TaintDevice,
     Wait,
     Write,
 )
@@ -37,14 +36,10 @@ from dormouse_operator.model.pools import (
 )
 
 
-def next_step(
-    slot: Slot, tenants: Tenants, demands: Demands, policy: PoolPolicy, now: datetime, *, is_sick: bool = False
-) -> Step:
-    """Return the next step of a slot. `tenants` are all replicas that have a pod there; `is_sick`: its device is."""
+def next_step(slot: Slot, tenants: Tenants, demands: Demands, policy: PoolPolicy, now: datetime) -> Step:
+    """Return the next step of a slot. `tenants` are all replicas that have a pod there."""
     if slot.phase is SlotPhase.FOULED:
-        return _mend(slot, tenants, policy, now, is_sick=is_sick)
-    if is_sick:
-        return Write(foul(slot, None, now))
+        return _mend(slot, tenants, policy, now)
     if slot.phase is SlotPhase.YIELDING:
         return leave(slot, tenants, policy, now)
     if slot.phase is SlotPhase.GRANTING:
@@ -52,20 +47,18 @@ def next_step(
     return _keep(slot, tenants, policy, now)
 
 
-def _mend(slot: Slot, tenants: Tenants, policy: PoolPolicy, now: datetime, *, is_sick: bool) -> Step:
+def _mend(slot: Slot, tenants: Tenants, policy: PoolPolicy, now: datetime) -> Step:
     """Wait until whoever fouled a slot is gone; see to it that it goes."""
     gone = _gone(slot, tenants)
     if gone:
         return Write(drop(slot, gone, now))
-    if is_sick:
-        return TaintDevice(slot.name) if slot.holders else Wait()
     if slot.leaving is None:
         return _use_again(slot, tenants, policy, now)
     return Wait() if observed(tenants, slot.leaving).is_deleting else DeletePod(slot.leaving)
 
 
 def _use_again(slot: Slot, tenants: Tenants, policy: PoolPolicy, now: datetime) -> Step:
-    """Go on where the device fell sick. Nobody but the slot's own switch opens a holder again that it had drained."""
+    """Go on where the record could not be read. Nobody but a switch opens a holder again that one had drained."""
     there = [observed(tenants, holding.replica) for holding in slot.holders]
     if any(tenant.state is TenantState.SILENT and tenant.silent_s < policy.silent_s for tenant in there):
         return Wait()
@@ -112,7 +105,7 @@ def _keep_one(slot: Slot, tenant: Tenant, policy: PoolPolicy, now: datetime) -> 
 
 
 def _rises_until(slot: Slot, tenant: Tenant, policy: PoolPolicy) -> datetime:
-    """Return until when a holder may be on its way to serve: since its engine died, or its device is well again."""
+    """Return until when a holder may be on its way to serve: since its engine died, or its slot is used again."""
     return max(slot.since, tenant.engine_failed or slot.since) + timedelta(seconds=policy.wake_s)
 
 

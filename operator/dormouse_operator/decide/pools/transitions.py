@@ -96,8 +96,8 @@ def drop(slot: Slot, gone: Collection[Replica], now: datetime) -> Slot:
     return _changed(slot, now, phase=phase, holders=rest, leaving=leaving)
 
 
-def foul(slot: Slot, culprit: Replica | None, now: datetime) -> Slot:
-    """Give the device to nobody: a replica on it cannot be ended, or (None) the device itself is sick."""
+def foul(slot: Slot, culprit: Replica, now: datetime) -> Slot:
+    """Give the device to nobody: a replica on it cannot be ended."""
     granted = (Holding(slot.next, now),) if slot.next and slot.phase is SlotPhase.GRANTING else ()
     holders = (*slot.holders, *granted)
     return _changed(

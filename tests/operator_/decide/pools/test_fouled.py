@@ -1,4 +1,4 @@
-"""A slot that is given to nobody: its device is sick, or nobody can end what is on it."""
+"""A slot that is given to nobody: nobody can end what is on it, or its record cannot be read."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from dormouse_operator.decide.pools.commands import DeletePod, GrantDevice, SetGate, TaintDevice, Wait, WakeUp
+from dormouse_operator.decide.pools.commands import DeletePod, GrantDevice, SetGate, Wait, WakeUp
 from dormouse_operator.model.pools import Holding, Slot, SlotPhase, WayOut
 from dormouse_operator.testing.nouns import NOW
-from tests.operator_.decide.pools.nouns import POLICY, A, B, C, ago, fouled, free, granting, held, tenant, yielding
+from tests.operator_.decide.pools.nouns import POLICY, A, B, C, ago, fouled, granting, held, tenant, yielding
 from tests.operator_.decide.pools.steps import DRAINING, GRANTED, SERVING, SILENT, step
 
 
@@ -37,36 +37,17 @@ def test_when_the_culprit_is_gone_the_others_of_a_fouled_slot_hold_it_on():
     assert step(slot, tenant(A, SILENT)).slot.leaving == A, "and who drops out first need not be the culprit"
 
 
-@pytest.mark.parametrize(
-    ("slot", "on_it"),
-    [(free(), []), (held(A), [A]), (yielding(A, B), [A]), (granting(B), [B])],
-    ids=["free", "held", "yielding", "granting"],
-)
-def test_a_sick_device_is_given_to_nobody_and_tainted_until_everyone_is_gone(slot, on_it):
-    there = [tenant(found, SERVING, **GRANTED) for found in on_it]
-    foul = step(slot, *there, is_sick=True).slot
-    assert (foul.phase, foul.leaving, [holding.replica for holding in foul.holders]) == (
-        SlotPhase.FOULED,
-        None,
-        on_it,
-    )
-    assert step(foul, *there, is_sick=True) == (TaintDevice("s") if on_it else Wait())
-    if on_it:
-        assert step(foul, is_sick=True).slot.holders == ()
-    assert step(foul, *there).slot.phase is (SlotPhase.HELD if on_it else SlotPhase.FREE), "it is well again"
+def test_a_holder_of_a_record_that_nobody_could_read_is_given_it_anew_and_opens_if_it_had_drained():
+    well = step(fouled(A), tenant(A, DRAINING, **GRANTED)).slot
+    assert well == granting(A, epoch=8)
+    assert step(well, tenant(A, DRAINING, **GRANTED)) == GrantDevice(A, 8, "")
+    assert step(well, tenant(A, DRAINING, grant_epoch=8)) == WakeUp(A, 8)
+    held_again = step(well, tenant(A, grant_epoch=8)).slot
+    assert step(held_again, tenant(A, grant_epoch=8)) == SetGate(A, is_open=True)
+    assert step(fouled(A), tenant(A, SERVING, **GRANTED)).slot.phase is SlotPhase.HELD
 
 
-def test_a_holder_that_drained_when_its_device_fell_sick_is_given_it_anew_and_opens():
-    foul = step(yielding(A, B), tenant(A, DRAINING, **GRANTED), is_sick=True).slot
-    well = step(foul, tenant(A, DRAINING, **GRANTED)).slot
-    assert well == granting(A, epoch=9)
-    assert step(well, tenant(A, DRAINING, **GRANTED)) == GrantDevice(A, 9, "")
-    assert step(well, tenant(A, DRAINING, grant_epoch=9)) == WakeUp(A, 9)
-    held_again = step(well, tenant(A, grant_epoch=9)).slot
-    assert step(held_again, tenant(A, grant_epoch=9)) == SetGate(A, is_open=True)
-
-
-def test_beside_a_holder_that_drained_when_the_device_fell_sick_the_other_holds_on():
+def test_beside_a_holder_that_had_drained_the_other_holds_on():
     slot = fouled(A, B)
     well = step(slot, tenant(A, DRAINING, **GRANTED), tenant(B, **GRANTED)).slot
     assert well == granting(A, epoch=8, holders=(Holding(B, ago(9)),))
@@ -74,7 +55,7 @@ def test_beside_a_holder_that_drained_when_the_device_fell_sick_the_other_holds_
     assert step(slot, goes, tenant(B, **GRANTED)).slot.phase is SlotPhase.HELD, "whose pod goes stays shut"
 
 
-def test_a_device_that_is_well_again_is_used_once_it_is_known_what_its_holder_does():
+def test_a_slot_is_used_again_once_it_is_known_what_its_holder_does():
     silent = tenant(A, SILENT, silent_s=POLICY.silent_s - 1)
     assert step(fouled(A), silent) == Wait()
     assert step(fouled(A), replace(silent, silent_s=POLICY.silent_s)).slot.phase is SlotPhase.HELD
