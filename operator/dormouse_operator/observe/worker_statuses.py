@@ -73,6 +73,7 @@ class _Follower:
     pod: Pod
     answer: Answer = "it has not answered yet"
     is_stale: bool = True  # ask before the answer is used
+    num_told: int = 0  # how often its stream told something new
     task: asyncio.Task[None] | None = None
 
 
@@ -97,8 +98,9 @@ class FollowedStatuses:
         if follower.task and follower.task.done():  # it met something that nobody foresaw: begin anew
             follower.task, follower.is_stale = None, True
         if follower.is_stale or _takes_requests(follower.answer):
-            follower.is_stale = False
+            follower.is_stale, num_told = False, follower.num_told
             follower.answer = await _ask(self.workers, pod)
+            follower.is_stale = follower.is_stale or follower.num_told != num_told  # which came last is not known
         return follower.answer
 
     def follow(self, key: AnyKey, pod_uids: Collection[str]) -> bool:
@@ -141,6 +143,7 @@ class FollowedStatuses:
     def _note(self, key: AnyKey, follower: _Follower, answer: Answer) -> None:
         if answer != follower.answer:
             follower.answer = answer
+            follower.num_told += 1
             self.mark(key)
 
 

@@ -168,3 +168,37 @@ async def test_a_stream_needs_the_operators_role():
     async with serve(FakeWorker("u", "d"), OPERATOR_SEED) as port:
         with pytest.raises(WorkerRefused, match="PERMISSION_DENIED"):
             await anext(GrpcWorkerControl(book(Role.OPERATOR, STRANGE_SEED), port=port).watch_status(HERE))
+
+
+class LateWorkers(FakeWorkers):
+    """Workers whose answers are held up on their way."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.way = asyncio.Event()
+        self.way.set()
+
+    async def get_status(self, pod):
+        told = await super().get_status(pod)
+        await self.way.wait()
+        return told
+
+
+async def test_an_answer_that_was_held_up_does_not_stay_in_the_place_of_what_the_stream_told_meanwhile():
+    worker, marked = FakeWorker("u", "d"), []
+    workers = LateWorkers({POD.ip: worker})
+    statuses = FollowedStatuses(workers, marked.append)
+    await statuses.ask(KEY, POD)
+    statuses.follow(KEY, ["u"])
+    await turn()
+    statuses.refresh(KEY)
+    workers.way.clear()
+    late = asyncio.ensure_future(statuses.ask(KEY, POD))
+    await turn()
+    worker.finish_loading()
+    await turn()
+    assert marked == [KEY]
+    workers.way.set()
+    assert (await late).state is WorkerState.LOADING
+    assert (await statuses.ask(KEY, POD)).state is WorkerState.PROFILED
+    await statuses.close()

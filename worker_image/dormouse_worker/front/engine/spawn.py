@@ -76,9 +76,15 @@ def subprocess_spawner(argv: Sequence[str], environ: Mapping[str, str]) -> Spawn
             stderr=asyncio.subprocess.PIPE,
             env=dict(environ),
         )
-        assert process.stdin is not None, "started with a pipe"
-        process.stdin.write(msgspec.json.encode(settings))
-        process.stdin.close()
+        hand_over(process, msgspec.json.encode(settings))
         return SubprocessEngine(process)
 
     return spawn_for
+
+
+def hand_over(process: asyncio.subprocess.Process, words: bytes) -> None:
+    """Write to a process that was just started, and no more after that. One that has ended by now is told nothing."""
+    assert process.stdin is not None, "started with a pipe"
+    with contextlib.suppress(OSError, RuntimeError):  # uvloop's, of a pipe that it has closed
+        process.stdin.write(words)
+        process.stdin.close()
