@@ -41,10 +41,11 @@ class AdaptedRank(SleepingRank):
     def list(self):
         return msgspec.json.decode(self.value(ListLoras()), type=AdapterList)
 
-    def start(self, digest, prompt=PROMPTS[0], **sampling):
+    def start(self, digest, prompt=PROMPTS[0], prediction=(), **sampling):
         name = f"x{next(self.names)}"
+        wish = make_sampling(**{"max_tokens": 5, **sampling})
         self.controller.handle(
-            AddRequest(name, list(prompt), make_sampling(**{"max_tokens": 5, **sampling}), adapter=digest)
+            AddRequest(name, list(prompt), wish, adapter=digest, prediction_token_ids=list(prediction))
         )
         return name
 
@@ -87,6 +88,29 @@ def test_answers_are_the_same_after_every_sleep(make_rank, worker, keeps):
         assert rank.answers() == before
     rank.forget()
     assert rank.answers() == before
+
+
+def tokens_of(rank, predictions=((), (), ()), **sampling):
+    """Return what the base and each adapter say to a prompt, all in one batch, and how many drafts were right."""
+    start = len(rank._sent)
+    asked = zip(("", *rank.digests), predictions, strict=True)
+    names = [rank.start(digest, prediction=predicted, max_tokens=20, **sampling) for digest, predicted in asked]
+    outcome = rank.finish(start)
+    counts = [message.drafts for message in rank._sent[start:] if isinstance(message, StepOutputs) and message.drafts]
+    num_right = sum(sum(each.num_accepted_tokens_per_pos) for each in counts)
+    return [[token for token, _ in outcome.said[name]] for name in names], num_right
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8, "seed": 3}])
+def test_with_drafts_base_and_adapters_say_what_they_say_without(make_rank, worker, sampling):
+    truth, _ = tokens_of(make_rank(worker, max_num_seqs=32), **sampling)
+    assert len({str(tokens) for tokens in truth}) == 3
+    drafting = make_rank(worker, max_num_seqs=32, speculation_method="ngram")
+    predictions = [[token + (place % 5 == 4) for place, token in enumerate(tokens)] for tokens in truth]
+    said, num_right = tokens_of(drafting, predictions, **sampling)
+    assert said == truth
+    assert num_right > 0
 
 
 def test_an_adapter_that_is_gone_at_a_wake_is_refused_by_reason_and_the_base_serves(make_rank):

@@ -29,8 +29,6 @@ def check_settings(settings: EngineSettings) -> None:
             f"speculation_method {settings.speculation_method} needs max_num_seqs of at least 2, not "
             f"{settings.max_num_seqs}: drafts have the rows that sequences leave free"
         )
-    if settings.speculation_method != "off" and settings.enable_lora:
-        raise InvalidSettings(f"speculation_method is {settings.speculation_method}; with enable_lora it must be off")
     _check_class("worker_cls", settings.worker_cls, none="auto")
     _check_class("worker_extension_cls", settings.worker_extension_cls, none="")
 
