@@ -7,7 +7,7 @@ import pytest
 from dormouse_worker.common.knobs import KNOBS
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.front.answers.detection import families_of
-from dormouse_worker.front.answers.families import REASONING_NAMES, TOOL_NAMES
+from dormouse_worker.front.answers.registry import BUILT_IN
 
 
 def found(template, **said):
@@ -45,5 +45,5 @@ def test_what_the_settings_say_goes_before_the_template():
 
 def test_settings_name_all_families_and_no_others():
     said = {"auto", "none"}
-    assert set(KNOBS["tool_call_parser"].choices) - said == set(TOOL_NAMES) - {""}
-    assert set(KNOBS["reasoning_parser"].choices) - said == set(REASONING_NAMES) - {""}
+    assert set(KNOBS["tool_call_parser"].choices) - said == set(BUILT_IN.tool_names) - {""}
+    assert set(KNOBS["reasoning_parser"].choices) - said == set(BUILT_IN.reasoning_names) - {""}

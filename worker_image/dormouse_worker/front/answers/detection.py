@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.front.answers.families import HARMONY
+from dormouse_worker.front.answers.registry import BUILT_IN, Families
 
 # The first whose markers all stand in the template. What is more special comes first.
 _TOOLS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -27,11 +30,16 @@ _REASONING: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 
 
-def families_of(template: str, settings: EngineSettings) -> tuple[str, str]:
-    """Return the names of the families of a model's calls and of its reasoning, "" for none."""
+def families_of(template: str, settings: EngineSettings, families: Families = BUILT_IN) -> tuple[str, str]:
+    """Return the names of the families of a model's calls and of its reasoning, "" for none.
+
+    Families of packages come before ours: they know their own models.
+    """
+    own_tools = [(name, family.template) for name, family in families.tools.items() if family.template]
+    own_reasoning = [(name, family.template) for name, family in families.reasoning.items() if family.template]
     return (
-        _chosen(settings.tool_call_parser, tool_family(template)),
-        _chosen(settings.reasoning_parser, reasoning_family(template)),
+        _chosen(settings.tool_call_parser, _first([*own_tools, *_TOOLS], template)),
+        _chosen(settings.reasoning_parser, _first([*own_reasoning, *_REASONING], template)),
     )
 
 
@@ -39,15 +47,5 @@ def _chosen(said: str, detected: str) -> str:
     return {"auto": detected, "none": ""}.get(said, said)
 
 
-def tool_family(template: str) -> str:
-    """Return the name of the family whose calls a template writes, "" if none is known."""
-    return _first(_TOOLS, template)
-
-
-def reasoning_family(template: str) -> str:
-    """Return the name of the family whose reasoning a template knows, "" if none is."""
-    return _first(_REASONING, template)
-
-
-def _first(table: tuple[tuple[str, tuple[str, ...]], ...], template: str) -> str:
+def _first(table: Sequence[tuple[str, tuple[str, ...]]], template: str) -> str:
     return next((name for name, markers in table if all(marker in template for marker in markers)), "")

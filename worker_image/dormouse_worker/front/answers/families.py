@@ -17,6 +17,7 @@ class ReasoningFamily:
     name: str
     opening: str
     closing: str
+    template: tuple[str, ...] = ()  # what stands in chat templates of such models; of a package's family
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class ToolFamily:
     noise: tuple[str, ...] = ()  # markers that say nothing
     bare: Literal["json", "python"] | None = None  # the text begins with calls of known tools, without a marker
     strict: tuple[CallForm, ...] = ()  # how a grammar writes calls: all ways in which they are read; empty: none does
+    template: tuple[str, ...] = ()  # what stands in chat templates of such models; of a package's family
 
     @property
     def markers(self) -> frozenset[str]:
@@ -124,5 +126,3 @@ TOOL_FAMILIES = {
     )
 }
 HARMONY = "openai"  # reasoning and calls in channels: no markers within a text, but messages
-REASONING_NAMES = ("", *REASONING_FAMILIES, HARMONY)
-TOOL_NAMES = ("", *TOOL_FAMILIES, HARMONY)

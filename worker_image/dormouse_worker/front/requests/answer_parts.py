@@ -12,14 +12,9 @@ from dormouse_worker.front.answers.calls import MAX_NAME_CHARS, checked_name
 from dormouse_worker.front.answers.closable_json import Malformed
 from dormouse_worker.front.answers.emitter import ToolSchemas
 from dormouse_worker.front.answers.events import Arguments, CallBegins, Content, Event
-from dormouse_worker.front.answers.families import (
-    HARMONY,
-    REASONING_FAMILIES,
-    REASONING_NAMES,
-    TOOL_FAMILIES,
-    TOOL_NAMES,
-)
+from dormouse_worker.front.answers.families import HARMONY
 from dormouse_worker.front.answers.parser import AnswerParser, Grammar
+from dormouse_worker.front.answers.registry import Families
 from dormouse_worker.front.requests.streams import Piece
 from dormouse_worker.front.requests.validation import refuse
 from dormouse_worker.front.text.plain import in_order
@@ -55,7 +50,7 @@ def read_parsing(model: Model, request: pb.GenerateRequest, prompt: Sequence[int
     if kind != "chat":
         refuse("answer_parsing", f"set with prompt.{kind}", "of a chat only")
     asked, schemas = request.answer_parsing, tool_schemas(request.chat)
-    _check_names(asked, schemas)
+    _check_names(asked, schemas, model.families)
     grammar = _grammar(model, asked, prompt, has_form=is_json(request.sampling_params.structured_outputs))
     calls = bool(grammar.tools) or grammar.is_harmony or grammar.forced is not None
     if calls:
@@ -86,10 +81,10 @@ def tool_schemas(chat: pb.Chat) -> ToolSchemas:
     }
 
 
-def _check_names(asked: pb.AnswerParsing, schemas: ToolSchemas) -> None:
+def _check_names(asked: pb.AnswerParsing, schemas: ToolSchemas, families: Families) -> None:
     for field, value, known in (
-        ("tool_call_parser", asked.tool_call_parser, TOOL_NAMES),
-        ("reasoning_parser", asked.reasoning_parser, REASONING_NAMES),
+        ("tool_call_parser", asked.tool_call_parser, families.tool_names),
+        ("reasoning_parser", asked.reasoning_parser, families.reasoning_names),
     ):
         if value not in known:
             refuse(f"answer_parsing.{field}", repr(value[:64]), f"one of {', '.join(known[1:])}")
@@ -123,7 +118,7 @@ def _grammar(model: Model, asked: pb.AnswerParsing, prompt: Sequence[int], *, ha
     forced = _forced(asked)
     tools = (asked.tool_call_parser or model.tool_call_parser) if asked.tool_calls else ""
     thinks = (asked.reasoning_parser or model.reasoning_parser) if asked.reasoning else ""
-    reasoning, family = REASONING_FAMILIES.get(thinks), TOOL_FAMILIES.get(tools)
+    reasoning, family = model.families.reasoning.get(thinks), model.families.tools.get(tools)
     can_call = forced is None and family is not None and not (has_form and not family.may_replace_a_form)
     return Grammar(
         tools=family if can_call else None,

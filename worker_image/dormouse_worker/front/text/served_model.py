@@ -14,6 +14,7 @@ from dormouse_worker.common.errors import ModelInvalid
 from dormouse_worker.common.ipc import EngineStatus
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.front.answers.detection import families_of
+from dormouse_worker.front.answers.registry import BUILT_IN, Families, installed_families
 from dormouse_worker.front.requests import validation
 from dormouse_worker.front.text.chat import TemplateRefused, check_templates, read_template_sources
 from dormouse_worker.front.text.deferred_tokenizer import Codec, LateCodec, load_codec
@@ -39,6 +40,7 @@ class Model:
     work: TextWork
     tool_call_parser: str = ""  # the family by whose rules its answers are read; "" = calls are text
     reasoning_parser: str = ""
+    families: Families = BUILT_IN  # that requests may name
 
     async def prompt_token_ids(self, request: pb.GenerateRequest, caller: str, max_model_len: int) -> list[int]:
         """Return the prompt's ids. Raises CallError INVALID_ARGUMENT if a chat cannot be rendered, or text not fit."""
@@ -177,8 +179,9 @@ def load_model(
     except (TemplateRefused, KeyError, TypeError, OSError, ValueError) as error:
         raise ModelInvalid(f"{path}: {error}; mend the chat template") from error
     grammars = Grammars(path / "tokenizer.json", card.eos_token_ids)
-    families = families_of("\n".join(sources.values()), settings)
-    return Model(names, card, codec, Renderer(sources, named, now=now), grammars, work, *families)
+    families = installed_families()
+    chosen = families_of("\n".join(sources.values()), settings, families)
+    return Model(names, card, codec, Renderer(sources, named, now=now), grammars, work, *chosen, families)
 
 
 def chat_arguments(chat: pb.Chat) -> dict[str, Any]:
