@@ -8,7 +8,7 @@ import pytest
 
 from dormouse_kube.api import Kind
 from dormouse_kube.errors import Conflict, Invalid, KubeError
-from dormouse_operator.model import Prewarm
+from dormouse_operator.model import KvStore, Prewarm
 from dormouse_operator.parse import parse_deployment
 from tests.operator_.crds import definition, loose, nodes, served_kind
 
@@ -64,6 +64,7 @@ def manifest(kind: Kind, name: str = "thing", **spec: Any) -> dict[str, Any]:
 CUDA = {"device": "cuda"}
 OWN = {"name": "gpu", "resourceClaimTemplateName": "one-gpu"}
 POOL = {"name": "shared"}
+STORE = {"size": "1Gi"}
 REFUSED = [
     ({"replicas": -1}, ["spec.replicas", "-1", "0"]),
     ({"engine": {"maxModelLen": 0}}, ["spec.engine.maxModelLen", "0", "1"]),
@@ -94,6 +95,17 @@ REFUSED = [
         {"engine": {"maxNumSeqs": 1, "speculation": {"method": "ngram"}}},
         ["spec.engine.speculation.method", "spec.engine.maxNumSeqs of at least 2"],
     ),
+    ({"engine": {"kvStore": {}}}, ["spec.engine.kvStore.size", "Required"]),
+    ({"engine": {"kvStore": {"size": "64Ki"}}}, ["spec.engine.kvStore.size", "64Ki"]),
+    ({"engine": {"kvStore": {"size": "1Gi", "claimName": "../a"}}}, ["spec.engine.kvStore.claimName"]),
+    ({"engine": {**CUDA, "kvStore": STORE}}, ["spec.engine.kvStore", "spec.engine.device cpu"]),
+    ({"engine": {"enablePrefixCaching": False, "kvStore": STORE}}, ["spec.engine.kvStore", "enablePrefixCaching"]),
+    (
+        {"engine": {"speculation": {"method": "ngram"}, "kvStore": STORE}},
+        ["spec.engine.kvStore", "spec.engine.speculation.method off"],
+    ),
+    ({"engine": {"kvStore": STORE}, "parallelism": {"tensor": 2}}, ["spec.engine.kvStore", "one rank"]),
+    ({"engine": {"kvStore": STORE}, "task": "embed"}, ["spec.engine.kvStore", "embed has none"]),
     ({"engine": {"compileSizes": [8, 2049]}}, ["spec.engine.compileSizes", "maxNumBatchedTokens, 2048"]),
     (
         {"engine": {"compileSizes": [8]}, "parallelism": {"tensor": 2}},
@@ -328,6 +340,9 @@ async def test_the_server_fills_defaults_and_accepts_good_values(served):
     model = {"uri": "hf://org/Tiny-1.5", "revision": "refs/pr/1", "tokenSecretRef": {"name": "hub"}, "size": "16Gi"}
     embedder = await client.create(kind, manifest(kind, "embedder", task="embed", scaling={"maxReplicas": 2}))
     assert parse_deployment(embedder).engine.task == "embed"
+    store = {"device": "cpu", "kvStore": {"size": "1.5Gi", "claimName": "kv"}}
+    keeper = await client.create(kind, manifest(kind, "keeper", engine=store))
+    assert parse_deployment(keeper).engine.kv_store == KvStore(3 * 2**29, "kv")
     loaded = await client.create(kind, manifest(kind, "loaded", model=model, cache={"size": "40Gi"}))
     assert loaded["spec"]["model"]["tokenSecretRef"] == {"name": "hub", "key": "token"}
     member = await client.create(kind, manifest(kind, "member", engine=CUDA, gpu={"pool": POOL}))

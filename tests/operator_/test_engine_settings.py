@@ -36,7 +36,7 @@ OF_THE_PROGRAM = {  # what no user of the resource says
     *("model", "model_impl", "memory_limit_bytes", "tokenizer_cache", "profile_cache", "threads"),
     *("attention_backend", "worker_cls", "worker_extension_cls"),
     *("device_memory_budget_bytes", "expected_device"),  # a grant's words
-    *("kv_store_dir", "kv_store_size_bytes"),
+    *("kv_store_dir", "kv_store_size_bytes"),  # made of spec.engine.kvStore: tests/operator_/manifests/test_kv_store.py
 }
 OTHER = {  # a value that is not the default
     "task": "embed",
@@ -103,7 +103,7 @@ def settings_of(**words):
 def test_every_knob_is_a_word_of_the_resource_or_the_programs_own():
     assert OTHER.keys() | OF_THE_PROGRAM == KNOBS.keys()
     words = {word_of(name)[1] for name in OTHER.keys() - ELSEWHERE.keys()}
-    assert words | {"speculation"} == PARTS["engine"].keys()
+    assert words | {"speculation", "kvStore"} == PARTS["engine"].keys()
 
 
 def test_every_default_is_another_word_for_that_of_the_worker():

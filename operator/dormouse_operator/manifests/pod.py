@@ -21,6 +21,7 @@ from dormouse_operator.manifests.common import GRACE_AFTER_DRAIN_S, Manifest, la
 from dormouse_operator.manifests.download import cache_mount, cache_volume, download_container
 from dormouse_operator.manifests.group import join_group
 from dormouse_operator.manifests.identity import CERTIFICATES_DIR, identity_mount, identity_volume
+from dormouse_operator.manifests.kv_store import store_flags, store_mount, store_volume
 from dormouse_operator.manifests.resources import resources_of
 from dormouse_operator.manifests.revision import pod_digest_of, pod_name, revision_of
 from dormouse_operator.manifests.template import merge_template
@@ -126,8 +127,10 @@ def _resource_claim(claim: DeviceClaim) -> Manifest:
 
 
 def _volume_group(deployment: Deployment) -> Manifest:
-    """Return what lets the downloader write to a fresh volume; a volume that fits already is not walked through."""
-    return {"fsGroup": _USER, "fsGroupChangePolicy": "OnRootMismatch"} if deployment.model.hub else {}
+    """Return what lets us write to a fresh volume; a volume that fits already is not walked through."""
+    store = deployment.engine.kv_store
+    writes = deployment.model.hub or (store and store.claim)
+    return {"fsGroup": _USER, "fsGroupChangePolicy": "OnRootMismatch"} if writes else {}
 
 
 def _common(image: str, defaults: WorkerDefaults) -> Manifest:
@@ -205,6 +208,7 @@ def worker_arguments(deployment: Deployment) -> list[str]:
         "--max-lora-rank": engine.max_lora_rank,
         "--max-cpu-loras": engine.max_cpu_loras,
         "--profile-cache": _PROFILE_CACHE,
+        **store_flags(engine.kv_store),
         "--seed": engine.seed,
         "--drain-timeout": deployment.lifecycle.drain_timeout_s,
     }
@@ -246,6 +250,8 @@ def _volumes(deployment: Deployment) -> list[Manifest]:
         volumes.append({"name": "model", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
     if hub := deployment.model.hub:
         volumes.append(cache_volume(hub))
+    if store := deployment.engine.kv_store:
+        volumes.append(store_volume(store))
     if deployment.mutual_tls:
         volumes.append(identity_volume(deployment.key.name))
     return volumes + adapter_volumes(deployment)
@@ -260,6 +266,8 @@ def _mounts(deployment: Deployment) -> list[Manifest]:
         mounts.append({"name": "model", "mountPath": f"{MODELS_ROOT}/{claim}", "readOnly": True})
     if deployment.model.hub:
         mounts.append(cache_mount(is_read_only=True))
+    if deployment.engine.kv_store:
+        mounts.append(store_mount())
     if deployment.mutual_tls:
         mounts.append(identity_mount())
     return mounts + adapter_mounts(deployment)

@@ -24,7 +24,7 @@ from dormouse_operator.model import Deployment, Engine, Placement, Pod
 _DIGEST_CHARS = 8
 _LATER_FIELDS = {  # unknown to an earlier release
     *("prefault_kv_cache", "compile_sizes", "async_scheduling", "tool_call_parser", "reasoning_parser", "quantization"),
-    *("task", "speculation_method", "num_speculative_tokens"),
+    *("task", "speculation_method", "num_speculative_tokens", "kv_store"),
     *("enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras"),
 }
 _DEFAULTS = {field.name: field.default for field in fields(Engine)}
@@ -63,7 +63,13 @@ def _pod_part(deployment: Deployment, image: str) -> Mapping[str, Any]:
         "hub": asdict(deployment.model.hub) if deployment.model.hub else None,
         **ranks,
         **({"adapter_claims": claims} if claims else {}),
+        **_store_part(deployment.engine),
     }
+
+
+def _store_part(engine: Engine) -> Mapping[str, Any]:
+    """Return what decides the store's volume, where there is one: pods of before keep their digests."""
+    return {"kv_store": asdict(engine.kv_store)} if engine.kv_store else {}
 
 
 def _placement_part(placement: Placement) -> Mapping[str, Any]:

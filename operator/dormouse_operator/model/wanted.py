@@ -100,6 +100,14 @@ class Placement:
     template: Mapping[str, Any] = field(default_factory=dict)  # the user's PodTemplateSpec, merged over ours
 
 
+@dataclass(frozen=True, slots=True)
+class KvStore:
+    """Where each worker keeps cached prefixes on disk."""
+
+    size_bytes: int
+    claim: str = ""  # the claim to mount; "" = a volume that goes with the pod
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
     """How each worker computes; None leaves the choice to the worker. Sizes in bytes.
@@ -135,6 +143,7 @@ class Engine:
     max_loras: int | None = None
     max_lora_rank: int | None = None
     max_cpu_loras: int | None = None
+    kv_store: KvStore | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from dormouse_operator.model import (
     Engine,
     Hub,
     Key,
+    KvStore,
     Lifecycle,
     ModelSource,
     Parallelism,
@@ -214,7 +215,15 @@ def _parse_engine(spec: Raw) -> Engine:
     values = {name: said[word] for name, word in _ENGINE_WORDS.items() if said.get(word) is not None}
     for name in values.keys() & {"kv_cache_memory_bytes", "swap_space_bytes"}:
         values[name] = parse_bytes(f"spec.engine.{_ENGINE_WORDS[name]}", values[name])
-    return Engine(**{**values, "compile_sizes": tuple(sorted(values.get("compile_sizes", ())))})
+    store = _parse_kv_store(engine["kvStore"]) if "kvStore" in engine else None
+    return Engine(**{**values, "compile_sizes": tuple(sorted(values.get("compile_sizes", ()))), "kv_store": store})
+
+
+def _parse_kv_store(store: Raw) -> KvStore:
+    """Return where workers keep blocks on disk. What they are not kept with is refused by the schema, and by them."""
+    if "size" not in store:
+        raise SpecError("spec.engine.kvStore.size is missing; it bounds what is kept on disk, for example 20Gi")
+    return KvStore(parse_bytes("spec.engine.kvStore.size", store["size"]), store.get("claimName", ""))
 
 
 def _camel_case(name: str) -> str:
