@@ -36,6 +36,7 @@ from dormouse_worker.model.parallel.communicator import Alone
 from dormouse_worker.model.parallel.shards import Vocabulary
 from dormouse_worker.model.parallel.stages import own_layers, send_stage
 from dormouse_worker.model.quantized.modules import computed_dtype
+from dormouse_worker.model.quantized.stored_config import without_own
 from dormouse_worker.model.sleep import SleepPart
 from dormouse_worker.model.weights.loading import LoadedWeights, load_weights
 from dormouse_worker.model.weights.source import LoadReport
@@ -137,7 +138,7 @@ def load(settings: EngineSettings, device: Device, layout: Layout | None = None)
         config = AutoConfig.from_pretrained(  # nosec B615  # of a directory
             files.path, local_files_only=True, trust_remote_code=False
         )
-        check_device(device.name, device.capability, settings.dtype, files.config)
+        check_device(device.name, device.capability, settings.dtype, without_own(files.config))
         check_architecture(config)
         max_model_len = resolve_max_model_len(config, settings.max_model_len)
         weights = load_weights(config, settings, device, files, layout)

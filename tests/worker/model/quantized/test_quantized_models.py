@@ -161,7 +161,7 @@ def test_layers_are_not_compiled(load_from, tiny_model):
 
 
 def test_weights_that_are_quantized_already_are_refused(load_from, tmp_path):
-    directory = write_tiny_model(tmp_path, quantization_config={"quant_method": "gptq", "bits": 4})
+    directory = write_tiny_model(tmp_path, quantization_config={"quant_method": "torchao"})
     with pytest.raises(InvalidSettings, match="says that the weights are quantized already"):
         load_from(directory)
 

@@ -13,6 +13,7 @@ import torch
 
 from dormouse_worker.model.quantized.int8 import quantize_rows
 from dormouse_worker.model.quantized.modules import SCALE
+from dormouse_worker.model.quantized.pieces import put
 from dormouse_worker.model.weights.layout import Slot, WeightLayout
 from dormouse_worker.model.weights.source import Contents, Read, WeightSource, refusing_odd
 
@@ -76,7 +77,7 @@ class _Rounding:
         """Fill the target with the bytes of the numbers from `start` on."""
         columns = slot.shape[1]
         for row, numbers in self._round(slot.name, start // columns, -(-(start + len(target)) // columns)):
-            _put(numbers, row * columns - start, target)
+            put(numbers, row * columns - start, target)
 
     def read_scales(self, name: str, start: int, target: torch.Tensor) -> None:
         """Fill the target with the bytes of a weight's scales from `start` on."""
@@ -108,10 +109,3 @@ def _rows_of(read: Read, plain: Slot, first: int, end: int) -> Iterator[tuple[in
         rows = torch.empty(count, columns, dtype=plain.dtype)
         read(plain, row * row_bytes, (row + count) * row_bytes, rows.view(-1).view(torch.uint8))
         yield row, rows
-
-
-def _put(numbers: torch.Tensor, offset: int, target: torch.Tensor) -> None:
-    """Copy bytes that begin at an offset of the target, which may lie before its start, as far as it goes."""
-    flat = numbers.view(-1)
-    start, end = max(offset, 0), min(offset + len(flat), len(target))
-    target[start:end] = flat[start - offset : end - offset]

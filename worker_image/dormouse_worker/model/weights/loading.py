@@ -19,6 +19,9 @@ from dormouse_worker.model.lean.build import joined_parameters
 from dormouse_worker.model.parallel.cut import cut
 from dormouse_worker.model.quantized.convert import convert
 from dormouse_worker.model.quantized.online import OnlineSource
+from dormouse_worker.model.quantized.stored_config import plain_config, read_kind
+from dormouse_worker.model.quantized.stored_kinds import StoredKind
+from dormouse_worker.model.quantized.stored_plan import plan_stored
 from dormouse_worker.model.weights.dummy import DummySource
 from dormouse_worker.model.weights.kind import GENERATES, ModelKind
 from dormouse_worker.model.weights.layout import plan_layout
@@ -68,9 +71,10 @@ def load_weights(
 
     Raises WorkerError, or whatever transformers does; nothing is held then.
     """
-    layout = layout or Layout()
+    layout, stored_as = layout or Layout(), read_kind(getattr(config, "quantization_config", None))
+    config = config if stored_as is None else plain_config(config)
     _check_quantization(config, settings, layout, kind)
-    plan = _plan(config, settings, files, layout, kind)
+    plan = _plan(config, settings, files, layout, kind, stored_as)
     module = plan.module.eval().requires_grad_(requires_grad=False)
     tensors = sorted(iter_tensors(module), key=lambda named: named[0] not in plan.extras)  # what all layers need first
     memory = plan_layout(tensors, joined_parameters(module) if settings.model_impl != "transformers" else ())
@@ -120,12 +124,23 @@ def _may_be_infinite(tensors: Iterable[tuple[str, torch.Tensor]]) -> frozenset[s
     )
 
 
-def _plan(config: Any, settings: EngineSettings, files: ModelFiles, layout: Layout, kind: ModelKind) -> _Plan:
+def _plan(
+    config: Any,
+    settings: EngineSettings,
+    files: ModelFiles,
+    layout: Layout,
+    kind: ModelKind,
+    stored_as: StoredKind | None,
+) -> _Plan:
     if settings.load_format == "dummy":
         module = build_skeleton(config, _dtype(config, settings, {}), kind).module
         return _finish(module, DummySource(settings.seed), settings, layout)
     if settings.load_format == "sharded_state":
         return _plan_sharded(config, settings, files, layout)
+    if stored_as is not None:
+        skeleton = build_skeleton(config, _dtype(config, settings, files.tensors), kind)
+        source = plan_stored(skeleton, stored_as, files.tensors, lambda names: _checkpoint(settings, names))
+        return _finish(skeleton.module, source, settings, layout)
     found = _plan_fast(config, settings, files.tensors, kind) or _plan_pretrained(config, settings, files, layout, kind)
     return _finish(*found, settings, layout)
 

@@ -34,6 +34,9 @@ STORED_DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
         "F64": torch.float64,
     }
 )
+FILE_DTYPES = MappingProxyType(
+    {**STORED_DTYPES, "F8_E4M3": torch.float8_e4m3fn}
+)  # the last of parts alone, with scales
 _SERIAL_ELEMENTS = 1 << 14  # few enough that torch converts them on the calling thread, of which there are many
 
 
@@ -97,7 +100,7 @@ def _read_converted(
     file: int, tensor: StoredTensor, dtype: torch.dtype, span: tuple[int, int], target: torch.Tensor
 ) -> None:
     """Fill the target with the bytes [start, end) of the tensor in `dtype`."""
-    stored_dtype = STORED_DTYPES[tensor.dtype]
+    stored_dtype = FILE_DTYPES[tensor.dtype]
     if stored_dtype == dtype:
         _read(file, tensor, tensor.start + span[0], target)
         return

@@ -1,0 +1,73 @@
+"""Which tensors of a quantized checkpoint a module's are made from; everything is accounted for, or refused by name."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+import torch
+
+from dormouse_worker.common.errors import ModelInvalid
+from dormouse_worker.files.safetensors_files import StoredTensor
+from dormouse_worker.model.quantized.stored import WEIGHT, StoredMap, StoredSource, find_map, names_beside
+from dormouse_worker.model.quantized.stored_kinds import StoredKind
+from dormouse_worker.model.weights.reader import CheckpointSource, can_convert
+from dormouse_worker.model.weights.report import wrong_shape
+from dormouse_worker.model.weights.skeleton import Skeleton, find_origins, iter_tensors
+from dormouse_worker.model.weights.strangers import Places
+
+logger = logging.getLogger(__name__)
+
+Stored = Mapping[str, StoredTensor]
+
+
+def plan_stored(
+    skeleton: Skeleton, kind: StoredKind, stored: Stored, checkpoint: Callable[[Mapping[str, str]], CheckpointSource]
+) -> StoredSource:
+    """Return a source of the skeleton's tensors, all plain; `checkpoint` reads tensors of the files by slots' names.
+
+    A map lies plain in the files, or in the parts of its kind. Raises ModelInvalid for what is missing, has another
+    shape or type, or has no place in the model.
+    """
+    origins = find_origins(skeleton)
+    if origins is None:
+        raise ModelInvalid(
+            f"config.json: quantization_config is {kind.name}, and {type(skeleton.module).__name__} needs weights that "
+            "transformers converts, which are read plain alone; use the model's plain weights"
+        )
+    names: dict[str, str] = {}
+    maps: dict[str, StoredMap] = {}
+    beside: set[str] = set()
+    for name, tensor in iter_tensors(skeleton.module):
+        if name not in origins:
+            continue
+        if _is_plain(origins[name], tensor, stored):
+            names[name] = origins[name]
+            continue
+        maps[name] = _map_of(kind, origins[name], tensor, stored)
+        names.update((slot.name, slot.name) for slot in maps[name].parts.values())
+        beside |= names_beside(kind, origins[name])
+    if not maps:
+        raise ModelInvalid(
+            f"config.json: quantization_config is {kind.name}, and all weights of the files are plain; copy "
+            "config.json again"
+        )
+    Places(skeleton.module).check_strangers(stored.keys() - set(names.values()) - beside, stored)
+    logger.info("%d weights of %s are made plain while they are read", len(maps), kind.name)
+    return StoredSource(checkpoint(names), kind, maps)
+
+
+def _is_plain(name: str, tensor: torch.Tensor, stored: Stored) -> bool:
+    found = stored.get(name)
+    if found is None or not can_convert(found.dtype, tensor.dtype):
+        return False
+    if found.shape != tuple(tensor.shape):
+        raise wrong_shape(name, found.file, found.shape, tuple(tensor.shape))
+    return True
+
+
+def _map_of(kind: StoredKind, name: str, tensor: torch.Tensor, stored: Stored) -> StoredMap:
+    shape = tuple(tensor.shape)
+    if len(shape) != 2 or not name.endswith(WEIGHT):
+        raise ModelInvalid(f"{name} is not in the files, or of a type that is no float; copy the files again")
+    return find_map(kind, name, shape, stored)
