@@ -13,6 +13,7 @@
     coldstart   wakes from both levels and from no pod at all, beyond the worker's own time (as root)
     groups      groups beside one worker: tokens, decode, a step's bytes, a rank that is killed
     adapters    W1 with 16 adapters beside none, requests without one, a cold one, sleep and wake
+    adapter_routing  500 adapters on 4 workers in a simulation: who finds his in a slot
     structured  answers bound by schemas: validity, speed beside free text, hostile grammars, kills
                 (`python -m bench.structured_sets`: accepted tokens beside xgrammar's)
     switch      a stand-in GPU's change of hands between two workers, its copy beside one memcpy
@@ -31,6 +32,7 @@ vLLM is compared with where `make bench-peers` has made its environment. Measure
 from __future__ import annotations
 
 from bench import (
+    adapter_routing,
     adapters,
     coldstart,
     decode,
@@ -68,6 +70,7 @@ BENCHMARKS: dict[str, Measure] = {
     "switch": switch.measure,
     "pools": pools.measure,
     "adapters": adapters.measure,
+    "adapter_routing": adapter_routing.measure,
 }
 
 

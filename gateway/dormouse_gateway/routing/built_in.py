@@ -10,6 +10,9 @@ Zadimoghaddam, 2017), loads being tokens:
 So requests whose prompts begin alike go to one worker until it has `bound` times the mean, then to the next in an order
 of their own; a worker that joins takes over only those prefixes for which its weight is the highest: one n-th. As
 `bound` ≥ 1, the least loaded worker is always within the limit.
+
+An adapter stands in the place of the prefix: one worker keeps it in a slot of its device, and its prefixes in its
+cache; one that is asked for too often gets a second worker, and the others are spread over all.
 """
 
 from __future__ import annotations
@@ -48,23 +51,23 @@ class LeastTokens:
 
 @dataclass(frozen=True, slots=True)
 class PrefixAffinity:
-    """Gives prompts that begin alike to one worker until it is too full; those without a prefix as `LeastTokens`."""
+    """Gives prompts of one adapter, or that begin alike, to one worker until it is full; others as `LeastTokens`."""
 
     bound: float = DEFAULT_BOUND  # at least 1; times the mean of the workers' outstanding tokens
 
     def choose(self, demand: Demand, workers: Sequence[Worker]) -> Choice:
         """See `RouterPolicy`."""
-        prefix = demand.prefix
-        if prefix is None:
+        kept = demand.kept
+        if kept is None:
             return Choice(min(workers, key=_load))
         limit = self.limit_tokens(demand, workers)
-        favourite = max(workers, key=lambda worker: _weight(prefix, worker))
+        favourite = max(workers, key=lambda worker: _weight(kept, worker))
         if _fits(favourite, limit):
             return Choice(favourite, Affinity.HIT)
         fitting = [worker for worker in workers if _fits(worker, limit)]
         if not fitting:
             return Choice(min(workers, key=_load), Affinity.SPILLED)
-        return Choice(max(fitting, key=lambda worker: _weight(prefix, worker)), Affinity.SPILLED)
+        return Choice(max(fitting, key=lambda worker: _weight(kept, worker)), Affinity.SPILLED)
 
     def limit_tokens(self, demand: Demand, workers: Sequence[Worker]) -> float:
         """Return how many outstanding tokens a worker may have to be given the request for its prefix."""

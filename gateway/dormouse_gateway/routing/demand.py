@@ -23,7 +23,7 @@ MIN_PREFIX_TOKENS = 16  # less is no full block of a worker's cache
 MIN_PREFIX_CHARS = MIN_PREFIX_TOKENS * BYTES_PER_TOKEN
 
 
-def read_demand(request: object, *, num_bytes: int, salt: str) -> Demand:
+def read_demand(request: object, *, num_bytes: int, salt: str, adapter: str = "") -> Demand:
     """Return what the request costs; its whole message has `num_bytes`. What does not generate costs nothing."""
     if not isinstance(request, pb.GenerateRequest):
         return NOTHING
@@ -35,6 +35,7 @@ def read_demand(request: object, *, num_bytes: int, salt: str) -> Demand:
         num_choices=min(params.n or 1, MAX_CHOICES),
         tokens_per_message=request.stream_interval or 1,
         prefix=_hashed(_beginning(request), salt),
+        adapter=_hashed(adapter.encode(), ""),
     )
 
 

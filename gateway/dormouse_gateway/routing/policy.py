@@ -13,13 +13,19 @@ from typing import NamedTuple, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a request will cost a worker, in tokens, counted or estimated; and with what its prompt begins."""
+    """What a request will cost a worker, in tokens, counted or estimated; what it asks for, and with what it begins."""
 
     prompt_tokens: int = 0
     output_tokens: int = 0  # of each choice, at most
     num_choices: int = 1
     tokens_per_message: int = 1  # of the answer
     prefix: int | None = None  # 64 bits: equal where prompts begin alike and may share cached blocks; None = too short
+    adapter: int | None = None  # 64 bits: which LoRA adapter of the deployment shall answer; None = the base model
+
+    @property
+    def kept(self) -> int | None:
+        """Return what one worker may have ready for requests like this: an adapter with its prefixes, or a prefix."""
+        return self.prefix if self.adapter is None else self.adapter
 
     @property
     def tokens(self) -> int:
@@ -47,9 +53,9 @@ class Worker(NamedTuple):  # one is made for each worker and request: a frozen d
 
 
 class Affinity(StrEnum):
-    """Whether a request went to where its prefix is kept."""
+    """Whether a request went to where its adapter is kept, or without one its prefix."""
 
-    NONE = "none"  # it has no prefix, or the policy does not look at it
+    NONE = "none"  # it has neither, or the policy does not look at it
     HIT = "hit"
     SPILLED = "spilled"  # that worker has too much to do
 

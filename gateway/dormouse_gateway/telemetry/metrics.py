@@ -79,7 +79,7 @@ class Metrics:
             self._migrated.labels(outcome)
         self._affinity = Counter(
             "dormouse_gateway_prefix_affinity",
-            "Requests with a prefix: hit = given to the worker that keeps it, spilled = that one had too much to do.",
+            "Requests with a prefix or an adapter: hit = given to who keeps it, spilled = that worker was too full.",
             ["model", "outcome"],
             registry=self._registry,
         )

@@ -135,3 +135,21 @@ def test_the_rest_of_a_choice_costs_the_prompt_again_and_what_is_left():
     assert (demand.tokens, Demand().tokens) == (250, 1)
     assert demand.rest(20) == Demand(120, 30, 1, 4, 7)
     assert demand.rest(60).output_tokens == 0
+
+
+def test_requests_for_an_adapter_go_to_one_worker_whatever_their_prompts():
+    workers = workers_of(0, 0, 0, 0)
+    for adapter in range(50):
+        chosen = [PrefixAffinity().choose(Demand(prefix=prefix, adapter=adapter), workers) for prefix in (None, 7, 8)]
+        assert {choice.worker.name for choice in chosen} == {favourite_of(adapter, workers)}
+        assert {choice.affinity for choice in chosen} == {Affinity.HIT}
+
+
+def test_an_adapter_that_is_asked_for_too_often_gets_a_second_worker_of_its_own():
+    names = [favourite_of(adapter, workers_of(0, 0, 0)) for adapter in range(200)]
+    assert min(Counter(names).values()) > 40
+    hot = [Worker(name, tokens=50_000 if name == names[5] else 0) for name in sorted(set(names))]
+    seconds = {PrefixAffinity().choose(Demand(prefix=prefix, adapter=5), hot) for prefix in range(5)}
+    assert len(seconds) == 1
+    (second,) = seconds
+    assert (second.worker.name != names[5], second.affinity) == (True, Affinity.SPILLED)

@@ -91,3 +91,12 @@ def test_long_system_prompts_and_tools_are_what_conversations_share():
 def test_callers_whose_blocks_are_kept_apart_have_different_prefixes():
     assert len({prefix(text=LONG, salt=salt) for salt in ("", "a", "b")}) == 3
     assert prefix(text=LONG, salt="a") == prefix(text=LONG, salt="a")
+
+
+def test_an_adapter_is_known_by_its_name_and_the_base_by_none():
+    def adapter_of(name):
+        return read_demand(pb.GenerateRequest(text="x"), num_bytes=1, salt="", adapter=name).adapter
+
+    assert adapter_of("") is None
+    assert adapter_of("sql") == adapter_of("sql") != adapter_of("legal")
+    assert read_demand(pb.GenerateRequest(text="x"), num_bytes=1, salt="", adapter="sql").rest(1).adapter is not None
