@@ -116,6 +116,18 @@ async def test_what_cannot_be_loaded_is_tried_again(open_with_adapters):
         assert (await house.collect("hi", model="sql"))[0].adapter_digest == DIGEST
 
 
+async def test_a_retry_that_fails_alike_is_told_once(open_with_adapters, caplog):
+    refused = Script(refusals={"add_lora": ("AdapterNotFound", "no such directory")})
+    async with open_with_adapters(refused) as house:
+        house.front._adapters._retry_s = 0.0
+        await set_loras(house, SQL)
+        await until_open(house)
+        version = (await house.operate("GetStatus")).loras_version
+        await until(lambda: len(commands_of(house, AddLora)) > 3)
+        assert (await house.operate("GetStatus")).loras_version == version
+        assert [record.message for record in caplog.records].count("adapter cannot be loaded") == 1
+
+
 async def test_who_sleeps_gives_up_at_its_wake_what_was_taken_from_it(open_with_adapters):
     async with open_with_adapters() as house:
         await set_loras(house, SQL)

@@ -187,8 +187,9 @@ class AdapterBoard:
         return self._wanted.get(name) or self._wanted.get(_behind(name, model_names))
 
     def _put(self, wanted: WantedAdapter) -> None:
-        self._wanted[wanted.name] = wanted
-        self._changed()
+        if self._wanted.get(wanted.name) != wanted:
+            self._wanted[wanted.name] = wanted
+            self._changed()
 
     def _changed(self) -> None:
         self.version += 1

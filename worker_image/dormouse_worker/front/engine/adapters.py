@@ -133,7 +133,8 @@ class Adapters:
                 names.remove(name)
                 async with self._lock:
                     await self._bring(name, reads_all=reads_all)
-        if self._worker.board.state in _LOADING and any(each.failure for each in self._worker.adapters):
+        has_room, board = self._worker.served.edition.engine.enable_lora, self._worker.adapters
+        if has_room and self._worker.board.state in _LOADING and any(each.failure for each in board):
             self._retry = asyncio.get_running_loop().call_later(self._retry_s, self._go)
 
     async def _give_up_orphans(self) -> None:
@@ -152,8 +153,9 @@ class Adapters:
             info = await self._load(before.target)
         except CallError as error:
             board.note_failed(name, "NotLoaded", str(error))
-            fields = {"name": name, "error": error}
-            logger.error("adapter cannot be loaded", extra={"fields": fields})  # noqa: TRY400  no bug of ours
+            if before.failure is None or before.failure[1] != str(error):  # a retry tells nothing new
+                fields = {"name": name, "error": error}
+                logger.error("adapter cannot be loaded", extra={"fields": fields})  # noqa: TRY400  no bug of ours
             return
         now = board.get(name)
         if now is None or now.target != before.target:  # a set was asked for meanwhile
