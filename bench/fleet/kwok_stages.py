@@ -1,7 +1,8 @@
 """What KWOK does to fake nodes and to worker pods, as its configuration; and the fake nodes. Pure.
 
 A pod that has a node runs at once, with an address and a container that is ready. As a kubelet does, `Ready` follows
-the operator's readiness gate. A pod that is being deleted goes at once.
+the operator's readiness gate, and whoever probes the container (`ContainersReady`). A pod that is being deleted goes at
+once.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def configuration() -> str:
 def stages() -> list[Document]:
     """Return the stages; at most one fits a pod at any time."""
     here, going = _where(".metadata.deletionTimestamp", "DoesNotExist"), _where(".metadata.deletionTimestamp", "Exists")
-    gate, ready = _condition(READINESS_GATE), _condition("Ready")
+    gate, ready, probed = _condition(READINESS_GATE), _condition("Ready"), _condition("ContainersReady")
     return [
         _stage(
             "node-ready", "Node", [_where(ready, "NotIn", "True")], {"statusTemplate": _NODE % {"pods": PODS_PER_NODE}}
@@ -80,7 +81,7 @@ def stages() -> list[Document]:
         _stage(
             "pod-ready",
             "Pod",
-            [here, _where(gate, "In", "True"), _where(ready, "In", "False")],
+            [here, _where(gate, "In", "True"), _where(probed, "In", "True"), _where(ready, "In", "False")],
             {"statusTemplate": _READY % ("True", "")},
         ),
         _stage(
@@ -88,6 +89,12 @@ def stages() -> list[Document]:
             "Pod",
             [here, _where(gate, "In", "False"), _where(ready, "In", "True")],
             {"statusTemplate": _READY % ("False", "ReadinessGatesNotReady")},
+        ),
+        _stage(
+            "pod-fails",
+            "Pod",
+            [here, _where(gate, "In", "True"), _where(probed, "In", "False"), _where(ready, "In", "True")],
+            {"statusTemplate": _READY % ("False", "ContainersNotReady")},
         ),
         _stage("pod-gone", "Pod", [going], {"finalizers": {"empty": True}, "delete": True}),
     ]

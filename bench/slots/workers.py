@@ -1,8 +1,8 @@
 """Real workers for the pods of fake nodes: `python -m bench.slots.workers KUBECONFIG READY`.
 
 Does what a kubelet does of it: front and engine run as the pod's container says, on the pod's own address (see
-`bench.fleet.sandbox`), come again when they end by themselves, and go with the pod. Each pod sees the folder of all
-stand-in GPUs beside READY; of which it takes one, its grant says.
+`bench.fleet.sandbox`), are probed, come again when they end by themselves, and go with the pod. Each pod sees the
+folder of all stand-in GPUs beside READY; of which it takes one, its grant says.
 """
 
 from __future__ import annotations
@@ -11,17 +11,20 @@ import asyncio
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import uvloop
 
 from bench.fleet.follow import follow
-from dormouse_api.names import LABEL_DEPLOYMENT
+from dormouse_api.names import LABEL_DEPLOYMENT, METRICS_PORT
 from dormouse_gateway.testing.slices import SliceController
-from dormouse_kube.api import PODS, Resource
+from dormouse_kube.api import PODS, KubeApi, Resource
 from dormouse_kube.client import KubeClient
+from dormouse_kube.errors import Conflict, NotFound
 from dormouse_worker.common.stand_in import DEVICES_VARIABLE
 from localkube.spec import Paths
 from tools.bootstrap import ROOT, bare_python
@@ -29,6 +32,7 @@ from tools.bootstrap import ROOT, bare_python
 MEMORY = "1Gi"  # what a cgroup would say in a pod
 DEVICES = "stand-ins"
 PARTS = ("api", "worker_image", ".")
+PROBE_S, PROBE_TIMEOUT_S = 0.5, 2.0
 AGAIN_S = 0.2  # a kubelet waits longer; who measures does not want to
 
 
@@ -36,6 +40,7 @@ AGAIN_S = 0.2  # a kubelet waits longer; who measures does not want to
 class Workers:
     """The processes of every pod that runs, by its UID."""
 
+    kube: KubeApi
     devices: Path
     logs: Path
     tasks: asyncio.TaskGroup
@@ -50,7 +55,30 @@ class Workers:
             self.lives[uid] = self.tasks.create_task(self._live(pod, address))
 
     async def _live(self, pod: Resource, address: str) -> None:
-        """Run the worker until the pod is gone."""
+        """Run the worker, and probe it, until the pod is gone."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._run(pod, address))
+            tasks.create_task(self._probe(pod, f"http://{address}:{METRICS_PORT}/readyz"))
+
+    async def _probe(self, pod: Resource, url: str) -> None:
+        """Tell of each change of the worker's own word whether it takes requests, or may be asked to."""
+        was_ready = True  # as KWOK has it
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(PROBE_TIMEOUT_S)) as session:
+            while True:
+                await asyncio.sleep(PROBE_S)
+                is_ready = await _answers(session, url)
+                if is_ready != was_ready:
+                    await self._tell(pod, is_ready=is_ready)
+                was_ready = is_ready
+
+    async def _tell(self, pod: Resource, *, is_ready: bool) -> None:
+        head = {key: pod["metadata"][key] for key in ("name", "namespace", "uid")}
+        conditions = [{"type": "ContainersReady", "status": str(is_ready)}]
+        told = {"metadata": head, "status": {"conditions": conditions}}
+        with suppress(Conflict, NotFound):  # it has gone
+            await self.kube.apply(PODS, told, field_manager="kubelet", subresource="status")
+
+    async def _run(self, pod: Resource, address: str) -> None:
         command = [str(bare_python()), "-m", "dormouse_worker", *arguments_of(pod, address)]
         environment = environment_of(pod, self.devices)
         log = self.logs / f"worker-{pod['metadata']['name']}.log"
@@ -64,6 +92,14 @@ class Workers:
                 await process.wait()
                 raise
             await asyncio.sleep(AGAIN_S)
+
+
+async def _answers(session: aiohttp.ClientSession, url: str) -> bool:
+    try:
+        async with session.get(url) as answer:
+            return answer.status == 200
+    except (aiohttp.ClientError, TimeoutError):
+        return False
 
 
 def arguments_of(pod: Resource, address: str) -> list[str]:
@@ -91,7 +127,7 @@ async def serve(kubeconfig: str, ready: Path) -> None:
     """Run workers until cancelled; make the file `ready` when pods are followed."""
     logs = Paths(Path(kubeconfig).parents[2]).logs
     async with await KubeClient.connect(kubeconfig=kubeconfig) as kube, asyncio.TaskGroup() as tasks:
-        workers = Workers(ready.with_name(DEVICES), logs, tasks)
+        workers = Workers(kube, ready.with_name(DEVICES), logs, tasks)
         ready.touch()  # noqa: ASYNC240  # once, before anything runs
         tasks.create_task(SliceController(kube).run())  # no controllers run here
         await follow(kube, PODS, workers.see, label_selector=LABEL_DEPLOYMENT)

@@ -19,11 +19,11 @@ from localkube.spec import Paths
 
 
 def look_up(pod, key):
-    """Answer the four kinds of question that the stages ask."""
+    """Answer the five kinds of question that the stages ask."""
     if key.startswith((".metadata", ".status.podIP")):
         _, part, name = key.split(".")
         return pod[part].get(name)
-    wanted = next(name for name in (READINESS_GATE, "Ready") if f'"{name}"' in key)
+    wanted = next(name for name in (READINESS_GATE, "Ready", "ContainersReady") if f'"{name}"' in key)
     return pod["status"]["conditions"].get(wanted)
 
 
@@ -43,10 +43,10 @@ def fits(stage, pod):
     return all(map(holds, stage["spec"]["selector"]["matchExpressions"]))
 
 
-def next_stages(*, deleting=None, ip=None, gate=None, ready=None):
+def next_stages(*, deleting=None, ip=None, gate=None, ready=None, probed="True"):
     pod = {
         "metadata": {"deletionTimestamp": deleting},
-        "status": {"podIP": ip, "conditions": {READINESS_GATE: gate, "Ready": ready}},
+        "status": {"podIP": ip, "conditions": {READINESS_GATE: gate, "Ready": ready, "ContainersReady": probed}},
     }
     of_pods = (stage for stage in stages() if stage["spec"]["resourceRef"]["kind"] == "Pod")
     return [stage["metadata"]["name"] for stage in of_pods if fits(stage, pod)]
@@ -61,11 +61,18 @@ def test_a_pod_runs_then_follows_its_gate_both_ways_and_goes_when_it_must():
     assert next_stages(ip="10.200.0.1", ready="True", gate="True", deleting="now") == ["pod-gone"]
 
 
+def test_a_pod_is_not_ready_while_its_container_is_not():
+    assert next_stages(ip="10.200.0.1", ready="True", gate="True", probed="False") == ["pod-fails"]
+    assert next_stages(ip="10.200.0.1", ready="False", gate="True", probed="False") == []
+    assert next_stages(ip="10.200.0.1", ready="True", gate="False", probed="False") == ["pod-unready"]
+
+
 def test_no_pod_has_two_next_stages():
     flags = (None, "True", "False")
-    for deleting, ip, gate, ready in itertools.product((None, "now"), (None, "10.200.0.1"), flags, flags):
+    choices = itertools.product((None, "now"), (None, "10.200.0.1"), flags, flags, flags)
+    for deleting, ip, gate, ready, probed in choices:
         if ip is not None or ready is None:  # without an address nothing was ready yet
-            assert len(next_stages(deleting=deleting, ip=ip, gate=gate, ready=ready)) <= 1
+            assert len(next_stages(deleting=deleting, ip=ip, gate=gate, ready=ready, probed=probed)) <= 1
 
 
 def test_the_configuration_is_a_list_of_documents_that_begins_with_the_options():
