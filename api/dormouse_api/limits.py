@@ -29,6 +29,7 @@ MAX_CACHE_SALT_CHARS = 128
 MAX_CHAT_MESSAGES = 1024
 MAX_TOOLS = 128
 MAX_EMBED_INPUTS = 2048  # texts in one message
+MAX_SCORE_DOCUMENTS = 2048  # in one message
 FLOAT_BYTES = 4  # of a number of a vector, in a message
 
 _KEEPALIVE_TIME_MS = 20_000

@@ -46,7 +46,11 @@ from dormouse_kube.reflector import ObjectKey
 NAMESPACE = "local"  # what /v1/models calls the owner
 _MANY = 1 << 20  # the worker itself says when it has too many requests
 _WAITING_S = 10.0  # between two comments to a client whose request waits for the model to load
-_EMBED = "embed"  # the task whose models make vectors
+_TO_TRY = {  # by the tasks of models that make no text
+    "embed": ("v1/embeddings", '"input": "Hello"'),
+    "classify": ("classify", '"input": "Hello"'),
+    "score": ("v1/rerank", '"query": "Hello", "documents": ["Good morning"]'),
+}
 _LAST_WORDS_S = 1.0  # for what the worker said last, once it has ended
 
 
@@ -131,15 +135,15 @@ def worker_slice(pod: ObjectKey, key: ObjectKey, worker: tuple[str, int]) -> dic
 
 def invitation(name: str, address: str, model: pb.GetModelResponse) -> str:
     """Return what a user reads once the worker serves: where the API is, and a line to try."""
-    path, body = "completions", '"prompt": "Hello"'
-    if model.task == _EMBED:
-        path, body = "embeddings", '"input": "Hello"'
+    path, body = "v1/completions", '"prompt": "Hello"'
+    if model.task in _TO_TRY:
+        path, body = _TO_TRY[model.task]
     elif model.has_chat_template:
-        path, body = "chat/completions", '"messages": [{"role": "user", "content": "Hello"}]'
+        path, body = "v1/chat/completions", '"messages": [{"role": "user", "content": "Hello"}]'
     quoted = name.replace("'", "'\\''")
     return (
         f"{name} is ready: OpenAI's API on http://{address}/v1\n"
-        f"  try  curl http://{address}/v1/{path} -H 'content-type: application/json'"
+        f"  try  curl http://{address}/{path} -H 'content-type: application/json'"
         f' -d \'{{"model": "{quoted}", {body}}}\''
     )
 

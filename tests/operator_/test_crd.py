@@ -80,10 +80,10 @@ REFUSED = [
     ({"engine": {"gpuMemoryUtilization": 0}}, ["spec.engine.gpuMemoryUtilization", "0"]),
     ({"engine": {"device": "tpu"}}, ["spec.engine.device", "tpu", "cpu"]),
     ({"engine": {"dtype": "int3"}}, ["spec.engine.dtype", "int3", "bfloat16"]),
-    ({"task": "classify"}, ["spec.task", "classify", "generate", "embed"]),
+    ({"task": "transcribe"}, ["spec.task", "transcribe", "generate", "embed", "classify", "score"]),
     (
         {"task": "embed", "scaling": {"maxReplicas": 2, "targetKvUsage": 0.5}},
-        ["spec.scaling.targetKvUsage", "spec.task is embed", "targetOutstandingPerReplica"],
+        ["spec.scaling.targetKvUsage", "spec.task is embed, classify or score", "targetOutstandingPerReplica"],
     ),
     ({"engine": {"toolCallParser": "hermse"}}, ["spec.engine.toolCallParser", "hermse", "hermes", "none"]),
     ({"engine": {"seed": -1}}, ["spec.engine.seed", "-1"]),
@@ -105,7 +105,7 @@ REFUSED = [
         ["spec.engine.kvStore", "spec.engine.speculation.method off"],
     ),
     ({"engine": {"kvStore": STORE}, "parallelism": {"tensor": 2}}, ["spec.engine.kvStore", "one rank"]),
-    ({"engine": {"kvStore": STORE}, "task": "embed"}, ["spec.engine.kvStore", "embed has none"]),
+    ({"engine": {"kvStore": STORE}, "task": "embed"}, ["spec.engine.kvStore", "embed, classify and score have none"]),
     ({"engine": {"compileSizes": [8, 2049]}}, ["spec.engine.compileSizes", "maxNumBatchedTokens, 2048"]),
     (
         {"engine": {"compileSizes": [8]}, "parallelism": {"tensor": 2}},

@@ -44,6 +44,16 @@ class InferenceStub:
                 request_serializer=dormouse__api_dot_v1_dot_inference__pb2.EmbedRequest.SerializeToString,
                 response_deserializer=dormouse__api_dot_v1_dot_inference__pb2.EmbedResponse.FromString,
                 _registered_method=True)
+        self.Classify = channel.unary_unary(
+                '/dormouse.v1.Inference/Classify',
+                request_serializer=dormouse__api_dot_v1_dot_inference__pb2.ClassifyRequest.SerializeToString,
+                response_deserializer=dormouse__api_dot_v1_dot_inference__pb2.ClassifyResponse.FromString,
+                _registered_method=True)
+        self.Score = channel.unary_unary(
+                '/dormouse.v1.Inference/Score',
+                request_serializer=dormouse__api_dot_v1_dot_inference__pb2.ScoreRequest.SerializeToString,
+                response_deserializer=dormouse__api_dot_v1_dot_inference__pb2.ScoreResponse.FromString,
+                _registered_method=True)
         self.Tokenize = channel.unary_unary(
                 '/dormouse.v1.Inference/Tokenize',
                 request_serializer=dormouse__api_dot_v1_dot_inference__pb2.TokenizeRequest.SerializeToString,
@@ -79,6 +89,20 @@ class InferenceServicer:
 
     def Embed(self, request, context):
         """Turns texts into vectors, one for each. Answered whole or not at all, so that it may be asked again anywhere.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Classify(self, request, context):
+        """Tells of each text how likely each of the model's labels is. Whole or not at all, as Embed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Score(self, request, context):
+        """Tells of each document how well it fits the query. Whole or not at all, as Embed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -124,6 +148,16 @@ def add_InferenceServicer_to_server(servicer, server):
                     servicer.Embed,
                     request_deserializer=dormouse__api_dot_v1_dot_inference__pb2.EmbedRequest.FromString,
                     response_serializer=dormouse__api_dot_v1_dot_inference__pb2.EmbedResponse.SerializeToString,
+            ),
+            'Classify': grpc.unary_unary_rpc_method_handler(
+                    servicer.Classify,
+                    request_deserializer=dormouse__api_dot_v1_dot_inference__pb2.ClassifyRequest.FromString,
+                    response_serializer=dormouse__api_dot_v1_dot_inference__pb2.ClassifyResponse.SerializeToString,
+            ),
+            'Score': grpc.unary_unary_rpc_method_handler(
+                    servicer.Score,
+                    request_deserializer=dormouse__api_dot_v1_dot_inference__pb2.ScoreRequest.FromString,
+                    response_serializer=dormouse__api_dot_v1_dot_inference__pb2.ScoreResponse.SerializeToString,
             ),
             'Tokenize': grpc.unary_unary_rpc_method_handler(
                     servicer.Tokenize,
@@ -200,6 +234,60 @@ class Inference:
             '/dormouse.v1.Inference/Embed',
             dormouse__api_dot_v1_dot_inference__pb2.EmbedRequest.SerializeToString,
             dormouse__api_dot_v1_dot_inference__pb2.EmbedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Classify(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dormouse.v1.Inference/Classify',
+            dormouse__api_dot_v1_dot_inference__pb2.ClassifyRequest.SerializeToString,
+            dormouse__api_dot_v1_dot_inference__pb2.ClassifyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Score(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dormouse.v1.Inference/Score',
+            dormouse__api_dot_v1_dot_inference__pb2.ScoreRequest.SerializeToString,
+            dormouse__api_dot_v1_dot_inference__pb2.ScoreResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -19,7 +19,8 @@ from dormouse_gateway.clients.salts import Salts
 HTTP_PEER = "http:"  # how the address of a peer begins that came over HTTP; gRPC's begin with ipv4: and the like
 MAX_MODEL_CHARS = 256  # longer than any name that the custom resource allows
 
-Request = pb.GenerateRequest | pb.EmbedRequest | pb.TokenizeRequest | pb.DetokenizeRequest | pb.GetModelRequest
+Whole = pb.EmbedRequest | pb.ClassifyRequest | pb.ScoreRequest  # answered whole or not at all
+Request = pb.GenerateRequest | Whole | pb.TokenizeRequest | pb.DetokenizeRequest | pb.GetModelRequest
 Metadata = tuple[tuple[str, str | bytes], ...]
 
 _FORWARDED = frozenset({"traceparent", "tracestate"})  # all that a client says to workers beside its message
@@ -46,6 +47,8 @@ METHODS = (
     Method("Detokenize", pb.DetokenizeRequest, need_ready=False),
     Method("GetModel", pb.GetModelRequest, need_ready=False),
     Method("Embed", pb.EmbedRequest, need_ready=True),
+    Method("Classify", pb.ClassifyRequest, need_ready=True),
+    Method("Score", pb.ScoreRequest, need_ready=True),
 )
 
 
@@ -67,7 +70,7 @@ def parse(method: Method, raw: bytes | None) -> Request:
     _check_model(request.model)
     if isinstance(request, pb.GenerateRequest):
         _check_generate(request)
-    elif isinstance(request, pb.EmbedRequest):
+    elif isinstance(request, Whole):
         _check_request_id(request.request_id)
     return request
 
@@ -81,7 +84,7 @@ def prepare(request: Request, *, model_name: str, rng: random.Random) -> bytes:
     request.model = model_name
     if isinstance(request, pb.GenerateRequest) and not request.sampling_params.HasField("seed"):
         request.sampling_params.seed = rng.getrandbits(64)
-    if isinstance(request, pb.GenerateRequest | pb.EmbedRequest) and not request.request_id:
+    if isinstance(request, pb.GenerateRequest | Whole) and not request.request_id:
         request.request_id = str(uuid.UUID(int=rng.getrandbits(128), version=4))
     return bytes(request.SerializeToString())
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from dormouse_gateway.openai.classify import CLASSIFY_ANSWER, CLASSIFY_REQUEST
 from dormouse_gateway.openai.embeddings import EMBEDDINGS_REQUEST
 from dormouse_gateway.openai.messages.schemas import COUNT_REQUEST, MESSAGES_REQUEST
 from dormouse_gateway.openai.responses.schemas import RESPONSES_REQUEST
 from dormouse_gateway.openai.schemas import CHAT_REQUEST, COMPLETION_REQUEST
+from dormouse_gateway.openai.scores import RERANK_ANSWER, RERANK_REQUEST, SCORE_ANSWER, SCORE_REQUEST
 from dormouse_gateway.openai.tokens import DETOKENIZE_REQUEST, TOKENIZE_REQUEST
 
 Json = dict[str, Any]
@@ -196,10 +198,25 @@ def _bodies() -> Json:
         | _anthropics()
         | {
             "/v1/embeddings": _post("createEmbedding", "Tell a vector for each text.", EMBEDDINGS_REQUEST, _EMBEDDINGS),
+            **_scorers(),
             "/tokenize": _post("tokenize", "Tell a prompt's tokens.", TOKENIZE_REQUEST, _TOKENS),
             "/detokenize": _post("detokenize", "Tell tokens' text.", DETOKENIZE_REQUEST, _object(prompt=_TEXT)),
         }
     )
+
+
+def _scorers() -> Json:
+    """Return the paths of models that tell numbers. Some answer under several."""
+    order = "Order documents by how well they fit a query."
+    pairs = "Tell how well pairs of texts fit."
+    return {
+        "/v1/rerank": _post("rerank", order, RERANK_REQUEST, RERANK_ANSWER),
+        "/v2/rerank": _post("rerankV2", order, RERANK_REQUEST, RERANK_ANSWER),
+        "/rerank": _post("rerankBare", order, RERANK_REQUEST, RERANK_ANSWER),
+        "/v1/score": _post("score", pairs, SCORE_REQUEST, SCORE_ANSWER),
+        "/score": _post("scoreBare", pairs, SCORE_REQUEST, SCORE_ANSWER),
+        "/classify": _post("classify", "Tell how likely labels are for each text.", CLASSIFY_REQUEST, CLASSIFY_ANSWER),
+    }
 
 
 def _openais() -> Json:

@@ -12,6 +12,8 @@ from dormouse_gateway.openai import refused
 from dormouse_gateway.openai.answers import Form
 from dormouse_gateway.openai.checking import Schema
 from dormouse_gateway.openai.choices import chat_form, completion_form
+from dormouse_gateway.openai.classify import CLASSIFY_REQUEST, classify
+from dormouse_gateway.openai.classify import num_calls as num_classify_calls
 from dormouse_gateway.openai.embeddings import EMBEDDINGS_REQUEST, embeddings, num_calls
 from dormouse_gateway.openai.errors import ApiError, Words, anthropic_body, openai_body
 from dormouse_gateway.openai.mapping import Body, to_chat, to_completion
@@ -22,6 +24,14 @@ from dormouse_gateway.openai.responses.form import response_form
 from dormouse_gateway.openai.responses.mapping import to_response
 from dormouse_gateway.openai.responses.schemas import RESPONSES_REQUEST
 from dormouse_gateway.openai.schemas import CHAT_REQUEST, COMPLETION_REQUEST
+from dormouse_gateway.openai.scores import (
+    RERANK_REQUEST,
+    SCORE_REQUEST,
+    num_rerank_calls,
+    num_score_calls,
+    rerank,
+    score,
+)
 from dormouse_gateway.openai.shapes import Json
 from dormouse_gateway.openai.texts import WorkerTexts
 from dormouse_gateway.openai.tokens import DETOKENIZE_REQUEST, TOKENIZE_REQUEST, detokenize, tokenize
@@ -160,5 +170,43 @@ EMBEDDINGS_DOOR = QuestionDoor(
     answer=embeddings,
     num_calls=num_calls,
 )
-QUESTION_DOORS = (EMBEDDINGS_DOOR, TOKENIZE_DOOR, DETOKENIZE_DOOR, COUNT_DOOR)
+RERANK_DOORS = tuple(
+    QuestionDoor(
+        path=path,
+        schema=RERANK_REQUEST,
+        refused=refused.RERANK,
+        names={},
+        answer=rerank,
+        num_calls=num_rerank_calls,
+    )
+    for path in ("/v1/rerank", "/v2/rerank", "/rerank")
+)
+SCORE_DOORS = tuple(
+    QuestionDoor(
+        path=path,
+        schema=SCORE_REQUEST,
+        refused={},
+        names={"query": ("text_1",), "documents": ("text_2",)},
+        answer=score,
+        num_calls=num_score_calls,
+    )
+    for path in ("/v1/score", "/score")
+)
+CLASSIFY_DOOR = QuestionDoor(
+    path="/classify",
+    schema=CLASSIFY_REQUEST,
+    refused={},
+    names={"inputs": ("input",)},
+    answer=classify,
+    num_calls=num_classify_calls,
+)
+QUESTION_DOORS = (
+    EMBEDDINGS_DOOR,
+    *RERANK_DOORS,
+    *SCORE_DOORS,
+    CLASSIFY_DOOR,
+    TOKENIZE_DOOR,
+    DETOKENIZE_DOOR,
+    COUNT_DOOR,
+)
 DOORS: tuple[Door, ...] = (*TEXT_DOORS, *QUESTION_DOORS)

@@ -5,28 +5,22 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import re
 from array import array
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from starlette.responses import Response, StreamingResponse
 
 from dormouse_api.limits import MAX_EMBED_INPUTS, MAX_MESSAGE_BYTES
-from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.openai.schema_kit import BOOLEAN, integer, one_of, request, text
 from dormouse_gateway.openai.schema_kit import array as items
 from dormouse_gateway.openai.schemas import MODEL, PRIORITY, TOKEN_ID
+from dormouse_gateway.openai.shares import Part, ask_parts, shared_out
 from dormouse_gateway.openai.texts import WorkerTexts
 from dormouse_gateway.openai.wish import check_size
 
-MAX_PART_INPUTS = 16  # of one call: vectors of 15,000 numbers fit its answer
-MAX_PART_CHARS = 64 << 10  # of several inputs in one call; one alone may have more
-AT_ONCE = 8  # parts of one body that are with workers, or wait for one
 _MOST_DIMENSIONS = 1 << 20
-_PLACE = re.compile(r"^inputs\[(\d+)\](\.token_ids)?")
 
 EMBEDDINGS_REQUEST = request(
     {
@@ -52,18 +46,10 @@ EMBEDDINGS_REQUEST = request(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Neighbours among a body's inputs, in one call."""
-
-    start: int  # the place of its first one
-    request: pb.EmbedRequest
-
-
-def parts_of(body: Mapping[str, Any]) -> list[Part]:
+def parts_of(body: Mapping[str, Any]) -> list[Part[pb.EmbedRequest]]:
     """Return the calls for a body that fits EMBEDDINGS_REQUEST. Pure. Raises ApiError."""
     parts, start = [], 0
-    for inputs in _shared_out(_inputs(body["input"])):
+    for inputs in shared_out(_inputs(body["input"])):
         asked = pb.EmbedRequest(
             model=body["model"], dimensions=int(body.get("dimensions", 0)), priority=int(body.get("priority", 0))
         )
@@ -78,39 +64,20 @@ def parts_of(body: Mapping[str, Any]) -> list[Part]:
             else:
                 asked.inputs.add().token_ids.ids.extend(map(int, one))
         check_size(asked)
-        parts.append(Part(start, asked))
+        parts.append(Part(start, asked, "input"))
         start += len(inputs)
     return parts
 
 
 def num_calls(body: Mapping[str, Any]) -> int:
     """Return how many calls a body that fits EMBEDDINGS_REQUEST comes to. Pure."""
-    return sum(1 for _ in _shared_out(_inputs(body["input"])))
+    return sum(1 for _ in shared_out(_inputs(body["input"])))
 
 
 async def embeddings(body: Mapping[str, Any], texts: WorkerTexts) -> Response:
     """Return the vectors of a body that fits EMBEDDINGS_REQUEST. Raises ApiError, CallError."""
-    room = asyncio.Semaphore(AT_ONCE)
-
-    async def ask(part: Part) -> pb.EmbedResponse:
-        async with room:
-            try:
-                return await texts.embed(part.request)
-            except CallError as error:
-                raise replace(error, message=named_as_written(error.message, part.start)) from error
-
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            asked = [tasks.create_task(ask(part)) for part in parts_of(body)]
-    except BaseExceptionGroup as group:
-        raise group.exceptions[0] from None
-    written = _written(body, [task.result() for task in asked])
-    return StreamingResponse(written, media_type="application/json")
-
-
-def named_as_written(message: str, start: int) -> str:
-    """Return a worker's refusal with the input's place in the whole body. Pure."""
-    return _PLACE.sub(lambda found: f"input[{int(found[1]) + start}]", message)
+    told = await ask_parts(parts_of(body), texts.embed)
+    return StreamingResponse(_written(body, told), media_type="application/json")
 
 
 async def _written(body: Mapping[str, Any], answers: Sequence[pb.EmbedResponse]) -> AsyncIterator[str]:
@@ -137,15 +104,3 @@ def _packed(vector: Sequence[float]) -> str:
 def _inputs(said: Any) -> list[Any]:
     """Return the inputs: texts, or lists of token ids."""
     return [said] if isinstance(said, str) or isinstance(said[0], int | float) else said
-
-
-def _shared_out(inputs: Sequence[Any]) -> Iterator[list[Any]]:
-    part: list[Any] = []
-    size = 0
-    for one in inputs:
-        if part and (len(part) == MAX_PART_INPUTS or size + len(one) > MAX_PART_CHARS):
-            yield part
-            part, size = [], 0
-        part.append(one)
-        size += len(one)
-    yield part

@@ -46,6 +46,10 @@ TOKENIZE: Mapping[str, str] = {
     name: CHAT[name] for name in ("chat_template", "documents", "mm_processor_kwargs", "cache_salt")
 }
 COMPLETION: Mapping[str, str] = {**_VLLM, "prompt_embeds": "a prompt is text or token ids"}
+RERANK: Mapping[str, str] = {
+    "rank_fields": "documents are texts, or objects with text alone",
+    "max_chunks_per_doc": "a document is read in one pass; use max_tokens_per_doc",
+}
 RESPONSES: Mapping[str, str] = {
     "previous_response_id": "nothing is stored: send the whole conversation as input",
     "conversation": "nothing is stored: send the whole conversation as input",

@@ -54,6 +54,14 @@ class WorkerTexts:
         """Return the vectors of texts; waits until a worker serves. Raises CallError."""
         return pb.EmbedResponse.FromString(await self._ask(asked))
 
+    async def classify(self, asked: pb.ClassifyRequest) -> pb.ClassifyResponse:
+        """Return the labels of texts; waits as `embed`. Raises CallError."""
+        return pb.ClassifyResponse.FromString(await self._ask(asked))
+
+    async def score(self, asked: pb.ScoreRequest) -> pb.ScoreResponse:
+        """Return the scores of documents; waits as `embed`. Raises CallError."""
+        return pb.ScoreResponse.FromString(await self._ask(asked))
+
     async def describe(self) -> pb.GetModelResponse:
         """Return what the model is. Raises CallError."""
         return pb.GetModelResponse.FromString(await self._ask(pb.GetModelRequest(model=self.model)))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dormouse_api.limits import MAX_MESSAGE_BYTES
 from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_gateway.clients.requests import Request
 from dormouse_gateway.openai.errors import too_large
 
 _WHOLE_ANSWER_INTERVAL = 64  # tokens in a message where nobody watches them come
@@ -50,7 +51,7 @@ def checked(prompts: Sequence[pb.GenerateRequest], *, is_stream: bool) -> tuple[
     return tuple(prompts)
 
 
-def check_size(message: pb.GenerateRequest | pb.EmbedRequest | pb.TokenizeRequest) -> None:
+def check_size(message: Request) -> None:
     """Raise ApiError for what is too large for a message."""
     if message.ByteSize() > MAX_MESSAGE_BYTES:
         raise too_large(f"the request has {message.ByteSize()} bytes as a message", MAX_MESSAGE_BYTES)

@@ -104,6 +104,23 @@ class FakeWorker(rpc.InferenceServicer):
         vectors = [pb.Embedding(values=[len(text), text[0]]) for text in texts]
         return pb.EmbedResponse(embeddings=vectors, usage=pb.Usage(prompt_tokens=sum(map(len, texts))))
 
+    async def Classify(self, request: pb.ClassifyRequest, context: Any) -> pb.ClassifyResponse:
+        """Return for each text the parts of two labels, by its first byte."""
+        await self._note("Classify", request, context)
+        texts = [one.text.encode() or one.token_ids.ids for one in request.inputs]
+        told = [pb.Classification(probs=[text[0] / 256, 1 - text[0] / 256]) for text in texts]
+        usage = pb.Usage(prompt_tokens=sum(map(len, texts)))
+        return pb.ClassifyResponse(
+            classifications=told, labels=["low", "high"], usage=usage, request_id=request.request_id
+        )
+
+    async def Score(self, request: pb.ScoreRequest, context: Any) -> pb.ScoreResponse:
+        """Return for each document its length by that of the query."""
+        await self._note("Score", request, context)
+        scores = [len(document) / len(request.query) for document in request.documents]
+        usage = pb.Usage(prompt_tokens=sum(map(len, request.documents)))
+        return pb.ScoreResponse(scores=scores, usage=usage, request_id=request.request_id)
+
     async def Tokenize(self, request: pb.TokenizeRequest, context: Any) -> pb.TokenizeResponse:
         """Return one token per byte."""
         await self._note("Tokenize", request, context)

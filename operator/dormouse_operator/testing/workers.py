@@ -20,7 +20,7 @@ RISING = {WorkerState.STARTING, WorkerState.LOADING, WorkerState.PROFILED, Worke
 
 def keeps_cache(arguments: Sequence[str]) -> bool:
     """Return whether the model of a worker with these arguments keeps a cache."""
-    return "--task=embed" not in arguments
+    return not {"--task=embed", "--task=classify", "--task=score"} & set(arguments)
 
 
 @dataclass(slots=True)

@@ -33,6 +33,8 @@ def described():
         body["properties"] |= {
             name: NULL for name in TOLD_IN_WORDS if name in body["properties"] and name not in body["required"]
         }
+        if "text_1" in body["properties"]:  # several are as many as text_2 has
+            body["properties"]["text_1"] = {"type": "string", "minLength": 1}
         if path == TOKENIZE_DOOR.path:  # messages, or else a prompt
             body["properties"] |= {"prompt": NULL, "messages": MESSAGES}
             body["required"].append("messages")

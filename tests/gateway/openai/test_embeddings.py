@@ -12,7 +12,8 @@ import pytest
 from dormouse_api.names import Role
 from dormouse_api.status import CallError
 from dormouse_api.testing_tickets import POD_UID, public_key
-from dormouse_gateway.openai.embeddings import MAX_PART_CHARS, MAX_PART_INPUTS, named_as_written, parts_of
+from dormouse_gateway.openai.embeddings import parts_of
+from dormouse_gateway.openai.shares import MAX_PART_CHARS, MAX_PART_INPUTS, named_as_written
 from dormouse_gateway.testing.workers import FakeWorker
 from dormouse_worker.common.commands import InitializeCache
 from dormouse_worker.common.ipc import ModelInfo, State
@@ -163,8 +164,8 @@ def test_a_body_is_shared_out_by_number_and_size():
 
 
 def test_a_workers_words_are_told_with_the_bodys_own():
-    assert named_as_written("inputs[3].token_ids[1] is 9; allowed: …", 32) == "input[35][1] is 9; allowed: …"
-    assert named_as_written("dimensions is 5", 32) == "dimensions is 5"
+    assert named_as_written("inputs[3].token_ids[1] is 9; allowed: …", "input", 32) == "input[35][1] is 9; allowed: …"
+    assert named_as_written("dimensions is 5", "input", 32) == "dimensions is 5"
 
 
 async def test_packed_numbers_are_float32_little_endian(embedder):

@@ -32,7 +32,7 @@ from dormouse_worker.engine.testing import ManualClock
 from dormouse_worker.executor.single_process import SingleProcessExecutor
 from dormouse_worker.executor.worker import pooling_worker
 from dormouse_worker.files.task_files import task_of
-from dormouse_worker.model.testing_pooling import write_tiny_encoder
+from dormouse_worker.model.testing_pooling import write_tiny_classifier, write_tiny_encoder
 
 TEXTS = ([5, 6, 7], [9], [8, 7, 6])
 
@@ -96,6 +96,15 @@ def test_vectors_are_the_same_bits_after_a_sleep_whole_or_in_parts(model, make, 
         assert executor.prepare_wake_up(tags) == 0
         assert "weights" in executor.wake_up(tags).phases or tags == ("kv_cache",)
         assert vectors(executor) == before
+
+
+def test_numbers_of_a_classifier_are_the_same_bits_after_a_sleep(tmp_path, make):
+    executor = start(make(write_tiny_classifier(tmp_path)))
+    before = vectors(executor)
+    executor.sleep(2, TAGS)
+    assert executor.prepare_wake_up(TAGS) == 0
+    executor.wake_up(TAGS)
+    assert vectors(executor) == before
 
 
 def test_weights_that_are_no_longer_the_same_are_found_by_their_vectors(model, make):

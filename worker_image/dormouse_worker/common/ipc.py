@@ -74,6 +74,7 @@ class PoolingParams(msgspec.Struct, frozen=True, gc=False):
 
     dimensions: int = 0  # of the vector that are kept; 0 = all
     normalize: bool | None = None  # None = as the model's files say
+    use_activation: bool = True  # of a head: False = its own numbers
 
 
 class AddPooling(msgspec.Struct, frozen=True, tag=True):
@@ -83,6 +84,7 @@ class AddPooling(msgspec.Struct, frozen=True, tag=True):
     inputs: list[list[int]]  # token ids of texts, none empty
     params: PoolingParams = PoolingParams()
     priority: int = 0  # lower goes first; equal ones in order of arrival
+    second_starts: list[int] = []  # of pairs: the place of each one's first token of the second kind, 0 = it has none
 
 
 class AbortRequests(msgspec.Struct, frozen=True, tag=True):
@@ -143,6 +145,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     task: str = GENERATE
     embedding_size: int = 0  # dimensions of a vector; 0 = it makes none
     dimensions: tuple[int, ...] = ()  # to which vectors may be cut; () = any up to the size
+    labels: tuple[str, ...] = ()  # of a model that classifies or scores
 
 
 class MadeTokenizer(msgspec.Struct, frozen=True):

@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal
 
-GENERATE, EMBED = "generate", "embed"
-Task = Literal["generate", "embed"]
-POOLING: frozenset[str] = frozenset({EMBED})  # a pass gives vectors: no tokens are chosen, and no cache is kept
+GENERATE, EMBED, CLASSIFY, SCORE = "generate", "embed", "classify", "score"
+Task = Literal["generate", "embed", "classify", "score"]
+HEADS: frozenset[str] = frozenset({CLASSIFY, SCORE})  # a sequence classifier's head makes numbers of each text
+POOLING: frozenset[str] = HEADS | {EMBED}  # a pass gives vectors: no tokens are chosen, and no cache is kept
 
 _DOORS: Mapping[str, str] = MappingProxyType(
     {
         GENERATE: "Generate (/v1/chat/completions, /v1/completions)",
         EMBED: "Embed (/v1/embeddings)",
+        CLASSIFY: "Classify (/classify)",
+        SCORE: "Score (/v1/rerank, /v1/score)",
     }
 )
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from dormouse_worker.common.errors import InvalidSettings, ModelInvalid
 from dormouse_worker.common.settings import EngineSettings
-from dormouse_worker.common.tasks import EMBED, GENERATE, POOLING
+from dormouse_worker.common.tasks import CLASSIFY, EMBED, GENERATE, POOLING, SCORE
+from dormouse_worker.files.head_files import is_classifier, read_head
 
 MODULES_FILE = "modules.json"
 MEAN, CLS, LAST, MAX, MEAN_SQRT, WEIGHTED = "mean", "cls", "lasttoken", "max", "mean_sqrt_len_tokens", "weightedmean"
@@ -65,6 +66,8 @@ def read_pooling(path: Path, config: Mapping[str, Any]) -> Pooling:
 
 
 def _by_files(path: Path, config: Mapping[str, Any]) -> str:
+    if is_classifier(config):
+        return SCORE if len(read_head(path, config).labels) == 1 else CLASSIFY
     if (path / MODULES_FILE).is_file():
         return EMBED
     names = config.get("architectures") or ()
@@ -87,6 +90,8 @@ def _check_alone(settings: EngineSettings, config: Mapping[str, Any], task: str)
     }
     if why := next((words for words, is_so in wrong.items() if is_so), ""):
         raise InvalidSettings(f"{why} where the task is {task}")
+    if task == SCORE and (num_labels := len(read_head(settings.model_path, config).labels)) != 1:
+        raise InvalidSettings(f"config.json names {num_labels} labels; allowed is 1 where the task is score: classify")
 
 
 def _of_modules(path: Path, modules: Sequence[tuple[str, str]], dimensions: tuple[int, ...]) -> Pooling:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModel
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 
 from dormouse_worker.model.testing import VOCAB_SIZE, write_tiny_tokenizer
 
@@ -101,6 +101,35 @@ def reference_hidden(directory: Path, token_ids: Sequence[int]) -> torch.Tensor:
     with torch.inference_mode():
         hidden: torch.Tensor = model.eval()(input_ids=torch.tensor([list(token_ids)])).last_hidden_state[0]
     return hidden
+
+
+def write_tiny_classifier(
+    directory: Path, architecture: str = "bert", *, labels: Sequence[str] = ("no", "maybe", "yes"), **overrides: Any
+) -> Path:
+    """Write a sequence classifier as `write_tiny_encoder` does an encoder; return the directory."""
+    torch.manual_seed(0)
+    named = dict(enumerate(labels))
+    fields = {"vocab_size": VOCAB_SIZE, **ARCHITECTURES[architecture], "id2label": named, **overrides}
+    config = AutoConfig.for_model(architecture, **fields)
+    model = AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    model.save_pretrained(directory)
+    write_tiny_tokenizer(directory)
+    return directory
+
+
+def reference_logits(directory: Path, token_ids: Sequence[int], second_start: int = 0) -> torch.Tensor:
+    """Return what transformers' own classifier makes of one text alone, or of a pair: [labels] in float32."""
+    model: Any = AutoModelForSequenceClassification.from_pretrained(  # nosec B615  # of a directory
+        directory, dtype=torch.float32, attn_implementation="eager"
+    )
+    types = {"token_type_ids": torch.tensor([[int(place >= second_start) for place in range(len(token_ids))]])}
+    with torch.inference_mode():
+        given = torch.tensor([list(token_ids)])
+        logits: torch.Tensor = model.eval()(input_ids=given, **(types if second_start else {})).logits[0]
+    return logits
 
 
 def _write_modules(directory: Path, modules: Sequence[str]) -> None:

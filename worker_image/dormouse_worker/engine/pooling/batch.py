@@ -12,6 +12,7 @@ class PooledSequence(msgspec.Struct, frozen=True, gc=False):
 
     token_ids: list[int]
     params: PoolingParams
+    second_start: int = 0  # of a pair: the place of its first token of the second kind; 0 = there is none
 
     @property
     def num_tokens(self) -> int:

@@ -48,6 +48,11 @@ class _Call:
         """Return whether every text has its vector."""
         return len(self.vectors) == len(self.message.inputs)
 
+    def sequence(self, place: int) -> PooledSequence:
+        """Return one of its texts as a pass takes it."""
+        starts = self.message.second_starts
+        return PooledSequence(self.message.inputs[place], self.message.params, starts[place] if starts else 0)
+
 
 Taken = list[tuple[_Call, int]]  # who, and which of his texts
 
@@ -92,6 +97,8 @@ class PoolingEngine:
             return "a text is empty; at least 1 token is needed"
         if (longest := max(map(len, message.inputs))) > limit:
             return f"a text has {longest} tokens; the limit is {limit}"
+        if message.second_starts and len(message.second_starts) != len(message.inputs):
+            return f"second_starts has {len(message.second_starts)} places for {len(message.inputs)} texts"
         order = (message.priority, next(self._numbers))
         self._calls[message.request_id] = _Call(message, order, self._clock())
         return None
@@ -110,7 +117,7 @@ class PoolingEngine:
         taken = self._take()
         if not taken:
             return None
-        sequences = [PooledSequence(call.message.inputs[place], call.message.params) for call, place in taken]
+        sequences = [call.sequence(place) for call, place in taken]
         try:
             output = self._executor.execute_pooling(PoolingBatch(tuple(sequences)))
         except GroupBroken:

@@ -16,13 +16,14 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
 from dormouse_worker.common.errors import WorkerError
 from dormouse_worker.common.ipc import State
-from dormouse_worker.common.tasks import EMBED, GENERATE, wrong_task
+from dormouse_worker.common.tasks import CLASSIFY, EMBED, GENERATE, SCORE, wrong_task
 from dormouse_worker.front.api.answers import abort, answered, unexpected
 from dormouse_worker.front.requests import validation
-from dormouse_worker.front.requests.caller import Timeouts, caller_name, in_time, read_caller
+from dormouse_worker.front.requests.caller import Caller, TimeLimit, Timeouts, caller_name, in_time, read_caller
 from dormouse_worker.front.requests.embedding import embed
 from dormouse_worker.front.requests.generation import Generation, begin
 from dormouse_worker.front.requests.parsing import readable
+from dormouse_worker.front.requests.scoring import classify, score
 from dormouse_worker.front.telemetry.tracing import UNTRACED, Traces
 from dormouse_worker.front.text.served_model import Model
 from dormouse_worker.front.worker import Worker
@@ -68,12 +69,20 @@ class InferenceService(rpc.InferenceServicer):
     @answered
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
         """Turn texts into vectors."""
-        model = self._known_model(request.model)
-        check_task(model, "Embed", EMBED)
-        settings = self._worker.settings
-        time_limit = Timeouts(settings.default_timeout_s, settings.max_timeout_s).limit(context.time_remaining())
-        caller = read_caller(context.invocation_metadata(), self._proofs, time_limit, peer=context.peer())
+        model, caller, time_limit = self._whole(request.model, context, ("Embed", EMBED))
         return await in_time(embed(self._worker, model, request, caller), time_limit)
+
+    @answered
+    async def Classify(self, request: pb.ClassifyRequest, context: Context) -> pb.ClassifyResponse:
+        """Tell of texts how likely each label is."""
+        model, caller, time_limit = self._whole(request.model, context, ("Classify", CLASSIFY))
+        return await in_time(classify(self._worker, model, request, caller), time_limit)
+
+    @answered
+    async def Score(self, request: pb.ScoreRequest, context: Context) -> pb.ScoreResponse:
+        """Tell of documents how well they fit a query."""
+        model, caller, time_limit = self._whole(request.model, context, ("Score", SCORE))
+        return await in_time(score(self._worker, model, request, caller), time_limit)
 
     @answered
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
@@ -125,6 +134,15 @@ class InferenceService(rpc.InferenceServicer):
             is_urgent=lambda told: self._doors != (told.ready, told.draining),
         ):
             yield load
+
+    def _whole(self, name: str, context: Context, call: tuple[str, str]) -> tuple[Model, Caller, TimeLimit | None]:
+        """Return whom a call over whole texts concerns, who makes it, and its time. Raises CallError."""
+        model = self._known_model(name)
+        check_task(model, *call)
+        settings = self._worker.settings
+        time_limit = Timeouts(settings.default_timeout_s, settings.max_timeout_s).limit(context.time_remaining())
+        caller = read_caller(context.invocation_metadata(), self._proofs, time_limit, peer=context.peer())
+        return model, caller, time_limit
 
     def _known_model(self, name: str) -> Model:
         """Return the model. Raises CallError NOT_FOUND for another name, UNAVAILABLE while there is none."""

@@ -10,7 +10,7 @@ from dormouse_api.names import INFERENCE_SERVICE
 from dormouse_api.status import CallError
 from dormouse_worker.common.commands import InitializeCache
 from dormouse_worker.common.ipc import State
-from dormouse_worker.common.tasks import EMBED, GENERATE
+from dormouse_worker.common.tasks import CLASSIFY, EMBED, GENERATE, SCORE
 from dormouse_worker.front.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -44,10 +44,18 @@ async def _initialize(worker: Worker) -> None:
             worker.board.fail("CacheNotAllocated", str(error))
 
 
+_TO_TRY = {
+    GENERATE: ("Generate", '{"text": "Hello"}'),
+    EMBED: ("Embed", '{"inputs": [{"text": "Hello"}]}'),
+    CLASSIFY: ("Classify", '{"inputs": [{"text": "Hello"}]}'),
+    SCORE: ("Score", '{"query": "Hello", "documents": ["Good morning"]}'),
+}
+
+
 def invitation(name: str, host: str, port: int, http_port: int, *, can_chat: bool, task: str = GENERATE) -> str:
     """Return what a user reads once the worker serves: where, and a line to try."""
     shown = "localhost" if host in {"[::]", "0.0.0.0"} else host  # noqa: S104  compared, not bound
-    call, body = ("Embed", '{"inputs": [{"text": "Hello"}]}') if task == EMBED else ("Generate", '{"text": "Hello"}')
+    call, body = _TO_TRY[task]
     command = f"dormouse chat --model '{name}'" if can_chat else f"dormouse generate 'Hello' --model '{name}'"
     return (
         f"{name} is ready: gRPC on {shown}:{port}, metrics on http://{shown}:{http_port}/metrics\n"

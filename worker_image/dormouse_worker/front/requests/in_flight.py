@@ -149,12 +149,18 @@ class RequestTable:
         return keys
 
     def open_pooling(
-        self, answer: PooledAnswer, inputs: list[list[int]], params: PoolingParams, *, priority: int
+        self,
+        answer: PooledAnswer,
+        inputs: list[list[int]],
+        params: PoolingParams,
+        *,
+        priority: int,
+        starts: list[int],
     ) -> str:
         """Hand a call for vectors to the engine; return the id under which it runs."""
         key = str(next(self._ids))
         self._streams[key] = answer
-        self._send(AddPooling(key, inputs, params, priority))
+        self._send(AddPooling(key, inputs, params, priority, starts))
         self.num_accepted += 1
         self.num_waiting += 1
         self._changes.notify()

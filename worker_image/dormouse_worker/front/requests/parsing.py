@@ -84,6 +84,8 @@ def add_inference(service: Any, server: aio.Server) -> None:
     methods: dict[str, tuple[Callable[..., Any], type[Message], type[Message]]] = {
         "Generate": (stream, pb.GenerateRequest, pb.GenerateResponse),
         "Embed": (unary, pb.EmbedRequest, pb.EmbedResponse),
+        "Classify": (unary, pb.ClassifyRequest, pb.ClassifyResponse),
+        "Score": (unary, pb.ScoreRequest, pb.ScoreResponse),
         "Tokenize": (unary, pb.TokenizeRequest, pb.TokenizeResponse),
         "Detokenize": (unary, pb.DetokenizeRequest, pb.DetokenizeResponse),
         "GetModel": (unary, pb.GetModelRequest, pb.GetModelResponse),

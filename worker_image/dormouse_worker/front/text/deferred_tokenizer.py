@@ -14,6 +14,7 @@ from dormouse_worker.common.lifecycle import RETRY_AFTER_S
 from dormouse_worker.front.text.bounds import TextBound
 from dormouse_worker.front.text.decoding import Decoder
 from dormouse_worker.front.text.tokenizer import TextCodec, TokenizerMissing
+from dormouse_worker.front.text.truncation import Pair
 
 
 class Codec(Protocol):
@@ -31,6 +32,11 @@ class Codec(Protocol):
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...  # noqa: D102
 
     def encode_first(self, text: str, max_tokens: int, *, add_special_tokens: bool) -> list[int]: ...  # noqa: D102
+
+    @property
+    def num_pair_tokens(self) -> int: ...  # noqa: D102
+
+    def encode_pairs(self, query: str, documents: Sequence[str], max_tokens: int) -> list[Pair]: ...  # noqa: D102
 
     def bad_word_token_ids(self, word: str) -> list[tuple[int, ...]]: ...  # noqa: D102
 
@@ -88,6 +94,15 @@ class LateCodec:
     def encode_first(self, text: str, max_tokens: int, *, add_special_tokens: bool) -> list[int]:
         """See `Codec`. Raises CallError without a tokenizer."""
         return self._loaded().encode_first(text, max_tokens, add_special_tokens=add_special_tokens)
+
+    @property
+    def num_pair_tokens(self) -> int:
+        """See `Codec`. Raises CallError without a tokenizer."""
+        return self._loaded().num_pair_tokens
+
+    def encode_pairs(self, query: str, documents: Sequence[str], max_tokens: int) -> list[Pair]:
+        """See `Codec`. Raises CallError without a tokenizer."""
+        return self._loaded().encode_pairs(query, documents, max_tokens)
 
     def bad_word_token_ids(self, word: str) -> list[tuple[int, ...]]:
         """See `Codec`. Raises CallError without a tokenizer."""

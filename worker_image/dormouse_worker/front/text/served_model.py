@@ -129,6 +129,7 @@ class Model:
             reasoning_parser=self.reasoning_parser,
             task=card.task,
             embedding_size=loaded.embedding_size if loaded is not None else 0,
+            labels=loaded.labels if loaded is not None else (),
         )
 
     def close(self) -> None:

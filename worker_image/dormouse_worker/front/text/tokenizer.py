@@ -26,7 +26,7 @@ from dormouse_worker.front.text.decoding import (
     is_byte_level,
     is_piecewise,
 )
-from dormouse_worker.front.text.truncation import encode_first
+from dormouse_worker.front.text.truncation import Pair, encode_first, encode_pairs
 
 
 class TokenizerMissing(WorkerError):
@@ -92,6 +92,16 @@ class TextCodec:
         """Return the first ids, at most so many, special ones included, as truncating all of the text would give."""
         with _no_panic():
             return encode_first(self._tokenizer, text, max_tokens, add_special_tokens=add_special_tokens)
+
+    @property
+    def num_pair_tokens(self) -> int:
+        """Return how many special tokens join two texts."""
+        return int(self._tokenizer.num_special_tokens_to_add(is_pair=True))
+
+    def encode_pairs(self, query: str, documents: Sequence[str], max_tokens: int) -> list[Pair]:
+        """Return the query with the first so many tokens of each document, 0 = all."""
+        with _no_panic():
+            return encode_pairs(self._tokenizer, query, documents, max_tokens)
 
     def bad_word_token_ids(self, word: str) -> list[tuple[int, ...]]:
         """Return the sequences that spell a word: at the text's start and, where that differs, after a space.

@@ -6,6 +6,9 @@ a beginning of the text is tokenized, cut at white space, and a longer one where
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from tokenizers import Encoding, Tokenizer
 
 CHARS_PER_TOKEN = 8  # of most text less, so that the first try does
@@ -15,10 +18,39 @@ SPARE_TOKENS = 16  # in front of the cut nothing depends on what was cut off
 def encode_first(tokenizer: Tokenizer, text: str, max_tokens: int, *, add_special_tokens: bool) -> list[int]:
     """Return at most so many ids, special ones included: the text's first ones, as truncating all of it would give."""
     num_special = tokenizer.num_special_tokens_to_add(is_pair=False) if add_special_tokens else 0
-    room = max(0, max_tokens - num_special)
-    encoded = _encode_enough(tokenizer, text, room)
-    encoded.truncate(room)
+    encoded = _first(tokenizer, text, max(0, max_tokens - num_special))
     return list(tokenizer.post_process(encoded, None, add_special_tokens).ids)[:max_tokens]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two texts as a model reads them together."""
+
+    token_ids: list[int]
+    second_start: int  # the place of its first token of the second kind; 0 = its tokenizer knows one kind
+    num_document_tokens: int  # of the second text
+
+
+def encode_pairs(tokenizer: Tokenizer, query: str, documents: Sequence[str], max_tokens: int) -> list[Pair]:
+    """Return the query joined with the first so many tokens of each document, 0 = all; special tokens included."""
+    first = _encode(tokenizer, query)
+    seconds = (
+        _first(tokenizer, document, max_tokens) if max_tokens else _encode(tokenizer, document)
+        for document in documents
+    )
+    return [_joined(tokenizer, first, second) for second in seconds]
+
+
+def _joined(tokenizer: Tokenizer, first: Encoding, second: Encoding) -> Pair:
+    joined = tokenizer.post_process(first, second, True)  # noqa: FBT003  the library takes it by place
+    kinds = list(joined.type_ids)
+    return Pair(list(joined.ids), kinds.index(1) if 1 in kinds else 0, len(second))
+
+
+def _first(tokenizer: Tokenizer, text: str, max_tokens: int) -> Encoding:
+    encoded = _encode_enough(tokenizer, text, max_tokens)
+    encoded.truncate(max_tokens)
+    return encoded
 
 
 def _encode_enough(tokenizer: Tokenizer, text: str, room: int) -> Encoding:

@@ -12,6 +12,8 @@ from safetensors.torch import load_file
 from torch.nn.functional import normalize
 
 from dormouse_worker.common.errors import ModelInvalid
+from dormouse_worker.common.ipc import PoolingParams
+from dormouse_worker.engine.pooling.batch import PooledSequence
 from dormouse_worker.files import task_files
 from dormouse_worker.files.task_files import Dense, Pooling
 
@@ -49,10 +51,10 @@ class PoolingHead:
     def __repr__(self) -> str:
         return f"PoolingHead({'+'.join(self._pooling.modes)}, {len(self._layers)} layers, {self.size})"
 
-    @property
-    def normalizes(self) -> bool:
-        """Return whether vectors have length 1 unless somebody asks otherwise."""
-        return self._pooling.normalizes
+    def outputs(self, hidden: torch.Tensor, sequences: Sequence[PooledSequence]) -> list[torch.Tensor]:
+        """See `runner.Head`: a vector for each text, cut and normalized as it wants."""
+        rows = self.vectors(hidden, [sequence.num_tokens for sequence in sequences])
+        return [self._finish(row, sequence.params) for row, sequence in zip(rows, sequences, strict=True)]
 
     def vectors(self, hidden: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
         """Return [n, size] in host memory, of rows [T, H] of n packed sequences; neither cut nor normalized."""
@@ -62,6 +64,10 @@ class PoolingHead:
         for layer in self._layers:
             pooled = layer(pooled)
         return pooled
+
+    def _finish(self, row: torch.Tensor, params: PoolingParams) -> torch.Tensor:
+        normalizes = self._pooling.normalizes if params.normalize is None else params.normalize
+        return finished(row, dimensions=params.dimensions, normalizes=normalizes)
 
 
 class _DenseLayer:

@@ -7,22 +7,24 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from transformers import MODEL_MAPPING, AutoConfig, AutoModel
+from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoModelForSequenceClassification
 from transformers.utils import logging as transformers_logging
 
 from dormouse_worker.common.errors import InvalidSettings
 from dormouse_worker.common.ipc import ModelInfo
 from dormouse_worker.common.settings import EngineSettings
-from dormouse_worker.common.tasks import EMBED
-from dormouse_worker.files.model_files import check_model_files
-from dormouse_worker.files.task_files import Pooling, read_pooling
+from dormouse_worker.common.tasks import EMBED, HEADS
+from dormouse_worker.files.head_files import HeadFiles, read_head
+from dormouse_worker.files.model_files import ModelFiles, check_model_files
+from dormouse_worker.files.task_files import Pooling, read_pooling, task_of
 from dormouse_worker.model.architecture import check_known, find_position_limit
 from dormouse_worker.model.device.check import check_device
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.foreign import foreign_errors
-from dormouse_worker.model.pooling.attention import register
+from dormouse_worker.model.pooling.attention import PackedContext, register
+from dormouse_worker.model.pooling.classifier import ClassifierHead, probe, whole_logits
 from dormouse_worker.model.pooling.head import PoolingHead
-from dormouse_worker.model.pooling.runner import Encoder, PoolingRunner
+from dormouse_worker.model.pooling.runner import Encoder, Head, PoolingRunner
 from dormouse_worker.model.weights.kind import ModelKind
 from dormouse_worker.model.weights.loading import LoadedWeights, load_weights
 from dormouse_worker.model.weights.source import LoadReport
@@ -32,13 +34,22 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class Made:
+    """What a model makes of a text, by its files."""
+
+    task: str
+    pooling: Pooling  # of a vector
+    head: HeadFiles | None = None  # of a model that classifies or scores
+
+
+@dataclass(frozen=True, slots=True)
 class LoadedPooler:
     """A model on its device, ready for passes over whole texts."""
 
     runner: PoolingRunner
     weights: WeightStore  # owns the memory of all of the module's tensors
     load_report: LoadReport
-    pooling: Pooling
+    made: Made
     max_model_len: int
     vocab_size: int
     num_parameters: int
@@ -57,11 +68,12 @@ class LoadedPooler:
             str(module.dtype).removeprefix("torch."),
             report.num_bytes,
             report.seconds,
-            compute_path=f"transformers, {type(module).__name__} over packed texts; not native: it makes vectors",
+            compute_path=f"transformers, {type(module).__name__} over packed texts; not native: it makes no text",
             vocab_size=self.vocab_size,
-            task=EMBED,
-            embedding_size=self.runner.head.size,
-            dimensions=self.pooling.dimensions,
+            task=self.made.task,
+            embedding_size=self.runner.head.size if self.made.task == EMBED else 0,
+            dimensions=self.made.pooling.dimensions,
+            labels=self.made.head.labels if self.made.head is not None else (),
         )
 
 
@@ -72,24 +84,31 @@ def load_pooler(settings: EngineSettings, device: Device) -> LoadedPooler:
     """
     transformers_logging.disable_progress_bar()
     files = check_model_files(settings.model_path, settings.load_format)
-    pooling = read_pooling(files.path, files.config)
+    made = _read_made(settings, files)
     with foreign_errors(files.path):
         check_known(files.path, files.config)
         config = AutoConfig.from_pretrained(  # nosec B615  # of a directory
             files.path, local_files_only=True, trust_remote_code=False
         )
         check_device(device.name, device.capability, settings.dtype, files.config)
-        max_model_len = resolve_length(config, settings, pooling)
-        weights = load_weights(config, settings, device, files, kind=_kind_of(config))
+        max_model_len = resolve_length(config, settings, made)
+        weights = load_weights(config, settings, device, files, kind=_kind_of(config, made))
     logger.info("%s: %s", files.path, weights.report)
     try:
-        return _complete(weights, pooling, device, max_model_len)
+        return _complete(weights, made, device, max_model_len)
     except BaseException:
         weights.store.close()
         raise
 
 
-def resolve_length(config: Any, settings: EngineSettings, pooling: Pooling) -> int:
+def _read_made(settings: EngineSettings, files: ModelFiles) -> Made:
+    task = task_of(settings, files.config)
+    if task in HEADS:
+        return Made(task, Pooling(), read_head(files.path, files.config))
+    return Made(task, read_pooling(files.path, files.config))
+
+
+def resolve_length(config: Any, settings: EngineSettings, made: Made) -> int:
     """Return the longest text in tokens: as set, else as the model's files say, at most a pass. Raises InvalidSettings.
 
     A text is computed in one pass: its tokens may see each other.
@@ -102,9 +121,9 @@ def resolve_length(config: Any, settings: EngineSettings, pooling: Pooling) -> i
     if wanted > most:
         raise InvalidSettings(
             f"maxModelLen {wanted} is above maxNumBatchedTokens {most}, and a text is computed in one pass where the "
-            "task is embed; raise maxNumBatchedTokens or lower maxModelLen"
+            f"task is {made.task}; raise maxNumBatchedTokens or lower maxModelLen"
         )
-    return wanted or min(length for length in (limit, pooling.max_length, most) if length)
+    return wanted or min(length for length in (limit, made.pooling.max_length, most) if length)
 
 
 def first_position(config: Any) -> int:
@@ -114,24 +133,36 @@ def first_position(config: Any) -> int:
     return (config.pad_token_id or 0) + 1 if counts_behind_padding and learns else 0
 
 
-def _kind_of(config: Any) -> ModelKind:
+def _kind_of(config: Any, made: Made) -> ModelKind:
     """Return how to make the model: without a layer for answers about whole texts, which vectors are not made with."""
+    if made.head is not None:
+        return ModelKind(AutoModelForSequenceClassification, register, {})
     found: Any = MODEL_MAPPING.get(type(config), None)
     has_pooler = found is not None and "add_pooling_layer" in inspect.signature(found.__init__).parameters
     return ModelKind(AutoModel, register, {"add_pooling_layer": False} if has_pooler else {})
 
 
-def _complete(weights: LoadedWeights, pooling: Pooling, device: Device, max_model_len: int) -> LoadedPooler:
-    module = weights.module
+def _complete(weights: LoadedWeights, made: Made, device: Device, max_model_len: int) -> LoadedPooler:
+    module = weights.module if made.head is None else weights.module.base_model
     text_config = module.config.get_text_config()
     encoder = Encoder(module, device.torch_device, first_position(module.config))
     hidden_size = encoder.check(int(text_config.num_hidden_layers))
     return LoadedPooler(
-        runner=PoolingRunner(encoder, PoolingHead(pooling, hidden_size)),
+        runner=PoolingRunner(encoder, _head(weights.module, encoder, made, hidden_size)),
         weights=weights.store,
         load_report=weights.report,
-        pooling=pooling,
+        made=made,
         max_model_len=max_model_len,
         vocab_size=int(text_config.vocab_size),
         num_parameters=weights.num_parameters,
     )
+
+
+def _head(module: Any, encoder: Encoder, made: Made, hidden_size: int) -> Head:
+    """Return what stands behind the encoder. Raises ModelInvalid for a head that reads more than hidden states."""
+    if made.head is None:
+        return PoolingHead(made.pooling, hidden_size)
+    head, texts = ClassifierHead(module, made.head), [probe()]
+    hidden = encoder.hidden_states(texts, PackedContext([texts[0].num_tokens]))
+    head.check(hidden, whole_logits(module, encoder.arguments(texts)))
+    return head

@@ -1,19 +1,29 @@
-"""Runs one pass over whole texts: packs them, asks the module for hidden states, makes a vector of each."""
+"""Runs one pass over whole texts: packs them, asks the module for hidden states, makes numbers of each."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain
+from typing import Any, Protocol
 
 import torch
 
 from dormouse_worker.common.errors import ModelInvalid
+from dormouse_worker.common.ipc import PoolingParams
 from dormouse_worker.engine.pooling.batch import PooledSequence, PoolingBatch, PoolingOutput
 from dormouse_worker.model.context import forward_context
 from dormouse_worker.model.pooling.attention import PackedContext
-from dormouse_worker.model.pooling.head import PoolingHead, finished
+
+
+class Head(Protocol):
+    """Makes of hidden states what a call is answered with."""
+
+    size: int  # numbers for each text
+
+    def outputs(self, hidden: torch.Tensor, sequences: Sequence[PooledSequence]) -> list[torch.Tensor]:
+        """Return numbers in host memory for each text, in order, of rows [T, H]; neighbours may have one length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +35,26 @@ class Encoder:
     first_position: int = 0  # what the model calls the place of a text's first token
 
     @torch.inference_mode()
-    def hidden_states(self, texts: Sequence[Sequence[int]], context: PackedContext) -> torch.Tensor:
+    def hidden_states(self, texts: Sequence[PooledSequence], context: PackedContext) -> torch.Tensor:
         """Return [T, H] of packed texts."""
-        token_ids = [token_id for text in texts for token_id in text]
-        first = self.first_position
-        positions = [position for text in texts for position in range(first, first + len(text))]
-        arguments: dict[str, Any] = {
-            "input_ids": torch.tensor([token_ids], device=self.device),
-            "position_ids": torch.tensor([positions], device=self.device),
-        }
-        if "use_cache" in inspect.signature(type(self.module).forward).parameters:
-            arguments["use_cache"] = False
         with forward_context(context):
-            hidden: torch.Tensor = self.module(**arguments).last_hidden_state[0]
+            hidden: torch.Tensor = self.module(**self.arguments(texts)).last_hidden_state[0]
         return hidden
+
+    def arguments(self, texts: Sequence[PooledSequence]) -> dict[str, Any]:
+        """Return what the module takes for packed texts."""
+        known, first = inspect.signature(type(self.module).forward).parameters, self.first_position
+        positions = chain.from_iterable(range(first, first + text.num_tokens) for text in texts)
+        arguments: dict[str, Any] = {
+            "input_ids": self._row(chain.from_iterable(text.token_ids for text in texts)),
+            "position_ids": self._row(positions),
+        }
+        if "use_cache" in known:
+            arguments["use_cache"] = False
+        has_types = "token_type_ids" in known and getattr(self.module.config, "type_vocab_size", 0) > 1
+        if has_types and any(text.second_start for text in texts):
+            arguments["token_type_ids"] = self._row(chain.from_iterable(map(_types, texts)))
+        return arguments
 
     def check(self, num_layers: int) -> int:
         """Run one token; return the width. Raises ModelInvalid unless every layer's attention is ours."""
@@ -46,7 +62,7 @@ class Encoder:
         if "position_ids" not in inspect.signature(type(self.module).forward).parameters:
             raise ModelInvalid(f"{name} takes no position_ids, which a pass over several texts needs")
         try:
-            hidden = self.hidden_states([[0]], context)
+            hidden = self.hidden_states([PooledSequence([0], PoolingParams())], context)
         except ModelInvalid:
             raise
         except Exception as error:  # models that bring their own attention expect what we do not give
@@ -58,31 +74,32 @@ class Encoder:
             )
         return int(hidden.shape[-1])
 
+    def _row(self, numbers: chain[int]) -> torch.Tensor:
+        return torch.tensor([list(numbers)], device=self.device)
+
+
+def _types(text: PooledSequence) -> list[int]:
+    start = text.second_start or text.num_tokens
+    return [0] * start + [1] * (text.num_tokens - start)
+
 
 @dataclass(frozen=True, slots=True)
 class PoolingRunner:
     """An encoder and the head behind it."""
 
     encoder: Encoder
-    head: PoolingHead
+    head: Head
 
     @torch.inference_mode()
     def execute(self, batch: PoolingBatch) -> PoolingOutput:
-        """Compute the batch; return a vector for each sequence, in order."""
+        """Compute the batch; return the numbers of each sequence, in order."""
         order = sorted(range(len(batch.sequences)), key=lambda place: batch.sequences[place].num_tokens)
         ordered = [batch.sequences[place] for place in order]
-        lengths = [sequence.num_tokens for sequence in ordered]
-        hidden = self.encoder.hidden_states([sequence.token_ids for sequence in ordered], PackedContext(lengths))
-        pooled = self.head.vectors(hidden, lengths)
+        context = PackedContext([sequence.num_tokens for sequence in ordered])
+        hidden = self.encoder.hidden_states(ordered, context)
         vectors, odd = [b""] * len(order), []
-        for place, sequence, row in zip(order, ordered, pooled, strict=True):
-            vector = self._finish(sequence, row)
+        for place, vector in zip(order, self.head.outputs(hidden, ordered), strict=True):
             vectors[place] = vector.numpy().astype("<f4").tobytes()
             if not bool(torch.isfinite(vector).all()):
                 odd.append(place)
         return PoolingOutput(vectors, tuple(sorted(odd)))
-
-    def _finish(self, sequence: PooledSequence, row: torch.Tensor) -> torch.Tensor:
-        params = sequence.params
-        normalizes = self.head.normalizes if params.normalize is None else params.normalize
-        return finished(row, dimensions=params.dimensions, normalizes=normalizes)

@@ -1,0 +1,160 @@
+"""/v1/rerank as cohere's clients send it, and /v1/score as vLLM has it: how well documents fit a query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from dormouse_api.limits import MAX_SCORE_DOCUMENTS
+from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_gateway.openai.errors import refuse
+from dormouse_gateway.openai.schema_kit import BOOLEAN, FREE, array, fields, integer, one_of, request, text
+from dormouse_gateway.openai.schemas import MODEL, PRIORITY
+from dormouse_gateway.openai.shapes import Json
+from dormouse_gateway.openai.shares import USAGE, Part, ask_parts, listed, shared_out
+from dormouse_gateway.openai.texts import WorkerTexts
+from dormouse_gateway.openai.wish import check_size
+
+_MOST_TOKENS = (1 << 31) - 1
+_TEXTS = array(text(1), MAX_SCORE_DOCUMENTS, least=1)
+_COMMON: Mapping[str, Json] = {
+    "truncate_prompt_tokens": integer(-1, _MOST_TOKENS)
+    | {"description": "A pair has so many tokens at most, its document is cut; -1: as many as the model takes."},
+    "use_activation": BOOLEAN | {"description": "False: the head's own numbers. Default: true."},
+    "priority": PRIORITY,
+    "user": text() | {"description": "Without effect: who asks is told by the API key."},
+}
+RERANK_REQUEST = request(
+    {
+        "model": MODEL,
+        "query": text(1) | {"description": "What is looked for."},
+        "documents": array(one_of(text(1), fields({"text": text(1)}, "text")), MAX_SCORE_DOCUMENTS, least=1)
+        | {"description": "Texts, or objects with a text each."},
+    },
+    {
+        "top_n": integer(1, _MOST_TOKENS) | {"description": "So many results are told, the best. Default: all."},
+        "return_documents": BOOLEAN | {"description": "Tell each result's document as well. Default: false."},
+        "max_tokens_per_doc": integer(1, _MOST_TOKENS)
+        | {"description": "The first so many tokens of a document are used."},
+        **_COMMON,
+    },
+)
+_SIDE = one_of(text(1), _TEXTS)
+SCORE_REQUEST = request(
+    {
+        "model": MODEL,
+        "text_1": _SIDE | {"description": "One text, or as many as text_2 has: pairs then."},
+        "text_2": _SIDE | {"description": "What text_1 is scored with."},
+    },
+    _COMMON,
+)
+
+_NUMBER: Json = {"type": "number"}
+_RESULT = {"index": _NUMBER, "relevance_score": _NUMBER, "document": fields({"text": text()}, "text")}
+_RERANKED: Mapping[str, Json] = {
+    "id": text(),
+    "model": text(),
+    "results": array(fields(_RESULT, "index", "relevance_score"), MAX_SCORE_DOCUMENTS),
+    "meta": FREE,
+    "usage": USAGE,
+}
+_SCORED: Mapping[str, Json] = {"index": _NUMBER, "object": {"const": "score"}, "score": _NUMBER}
+RERANK_ANSWER = fields(_RERANKED, *_RERANKED)
+SCORE_ANSWER = listed(fields(_SCORED, *_SCORED))
+
+
+def rerank_parts(body: Mapping[str, Any]) -> list[Part[pb.ScoreRequest]]:
+    """Return the calls for a body that fits RERANK_REQUEST. Pure. Raises ApiError."""
+    return _parts(body, body["query"], _documents(body), "documents", 0)
+
+
+def score_parts(body: Mapping[str, Any]) -> list[Part[pb.ScoreRequest]]:
+    """Return the calls for a body that fits SCORE_REQUEST: a text and many, or pairs. Pure. Raises ApiError."""
+    queries, documents = _listed(body["text_1"]), _listed(body["text_2"])
+    if len(queries) == 1:
+        return _parts(body, queries[0], documents, "text_2", 0)
+    if len(queries) != len(documents):
+        counts = f"{len(queries)} texts beside {len(documents)} of text_2"
+        raise refuse("text_1", counts, "1 text, or as many as text_2 has")
+    pairs = enumerate(zip(queries, documents, strict=True))
+    return list(chain.from_iterable(_parts(body, query, [one], "text_2", place) for place, (query, one) in pairs))
+
+
+def num_rerank_calls(body: Mapping[str, Any]) -> int:
+    """Return how many calls a body that fits RERANK_REQUEST comes to. Pure."""
+    return sum(1 for _ in shared_out(_documents(body)))
+
+
+def num_score_calls(body: Mapping[str, Any]) -> int:
+    """Return how many calls a body that fits SCORE_REQUEST comes to. Pure."""
+    queries = len(_listed(body["text_1"]))
+    return queries if queries > 1 else sum(1 for _ in shared_out(_listed(body["text_2"])))
+
+
+async def rerank(body: Mapping[str, Any], texts: WorkerTexts) -> Json:
+    """Return the documents of a body that fits RERANK_REQUEST by their scores. Raises ApiError, CallError."""
+    told = await ask_parts(rerank_parts(body), texts.score)
+    scores = _scores(told)
+    best = sorted(range(len(scores)), key=lambda place: (-scores[place], place))[
+        : int(body.get("top_n") or len(scores))
+    ]
+    documents = _documents(body) if body.get("return_documents") else None
+    return {
+        "id": told[0].request_id,
+        "model": body["model"],
+        "results": [
+            {"index": place, "relevance_score": scores[place]}
+            | ({"document": {"text": documents[place]}} if documents is not None else {})
+            for place in best
+        ],
+        "meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}},
+        "usage": _usage(told),
+    }
+
+
+async def score(body: Mapping[str, Any], texts: WorkerTexts) -> Json:
+    """Return the score of each pair of a body that fits SCORE_REQUEST, in order. Raises ApiError, CallError."""
+    told = await ask_parts(score_parts(body), texts.score)
+    found = [{"index": place, "object": "score", "score": one} for place, one in enumerate(_scores(told))]
+    return {
+        "id": told[0].request_id,
+        "object": "list",
+        "model": body["model"],
+        "data": found,
+        "usage": _usage(told),
+    }
+
+
+def _parts(
+    body: Mapping[str, Any], query: str, documents: Sequence[str], name: str, start: int
+) -> list[Part[pb.ScoreRequest]]:
+    parts = []
+    for some in shared_out(documents):
+        asked = pb.ScoreRequest(model=body["model"], query=query, documents=some)
+        for field in ("truncate_prompt_tokens", "max_tokens_per_doc", "priority"):
+            if field in body:
+                setattr(asked, field, int(body[field]))
+        if "use_activation" in body:
+            asked.use_activation = body["use_activation"]
+        check_size(asked)
+        parts.append(Part(start, asked, name))
+        start += len(some)
+    return parts
+
+
+def _documents(body: Mapping[str, Any]) -> list[str]:
+    return [one if isinstance(one, str) else one["text"] for one in body["documents"]]
+
+
+def _listed(said: Any) -> list[str]:
+    return [said] if isinstance(said, str) else list(said)
+
+
+def _scores(told: Sequence[pb.ScoreResponse]) -> list[float]:
+    return [one for answer in told for one in answer.scores]
+
+
+def _usage(told: Sequence[pb.ScoreResponse]) -> Json:
+    num_tokens = sum(answer.usage.prompt_tokens for answer in told)
+    return {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
