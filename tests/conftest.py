@@ -6,13 +6,15 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from tests.recording import Recorder
 from tools.kubectl import Cluster
 from tools.train_model import Recipe, model_dir
 
-settings.register_profile("steady", deadline=None)  # how long an example takes is the machine's affair
+settings.register_profile(  # how long an example takes, to find or to try, is the machine's affair
+    "steady", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("steady")
 settings.register_profile(  # for `make mutate`: a mutant needs one failure, not the smallest one
     "mutation", max_examples=25, phases=[Phase.generate], derandomize=True, database=None
