@@ -27,8 +27,8 @@ def observed(pool=POOL):
 
 
 def planned(**fields) -> PoolPlan:
-    """Return a plan with one held slot and one free one, for which two members wait."""
-    slots = (held(A, name="s-0", for_s=60), free("s-1"))
+    """Return a plan with one held slot and two free ones, for which two members wait."""
+    slots = (held(A, name="s-0", for_s=60), free("s-1"), free("s-2"))
     asked = demands(demand("b", waited_s=5), demand("c", wanted=2, waited_s=9), demand("d"))
     return replace(plan_pool(observed()), slots=slots, demands=MappingProxyType(asked), **fields)
 
@@ -54,6 +54,7 @@ def test_it_tells_slots_members_who_waits_and_what_holds():
                 "holders": [{"replica": "a[0]", "since": "2025-12-31T23:59:00.000000Z"}],
             },
             {"name": "s-1", "phase": "Free", "since": "2025-12-31T23:58:20.000000Z", "epoch": 0},
+            {"name": "s-2", "phase": "Free", "since": "2025-12-31T23:58:20.000000Z", "epoch": 0},
         ],
         "waiting": [
             {"name": "c", "since": "2025-12-31T23:59:51.000000Z", "wanted": 2},
