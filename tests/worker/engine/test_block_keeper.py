@@ -107,6 +107,15 @@ def test_what_makes_room_for_others_is_written_and_comes_back(store):
     assert engine.count("hits") == 4
 
 
+def test_what_makes_room_for_blocks_that_are_read_is_copied_before_they_overwrite_it(store):
+    computed_before(store)
+    second, other = StoredEngine(store, num_blocks=8), range(300, 328)
+    second.ask(other)
+    assert second.ask(PROMPT) == 16
+    second.save()
+    assert StoredEngine(store).ask(other) == 24
+
+
 @pytest.mark.parametrize("miss", list(Miss))
 def test_a_miss_is_computed_and_counted(store, miss):
     computed_before(store)
