@@ -16,6 +16,7 @@
     adapter_routing  500 adapters on 4 workers in a simulation: who finds his in a slot
     structured  answers bound by schemas: validity, speed beside free text, hostile grammars, kills
                 (`python -m bench.structured_sets`: accepted tokens beside xgrammar's)
+    speculation drafts beside none on a real chat model, and what proposing takes
     switch      a stand-in GPU's change of hands between two workers, its copy beside one memcpy
     pools       40 models on 4 GPUs in virtual time: the arbiter beside LRU and a static partition
 
@@ -45,6 +46,7 @@ from bench import (
     prefix,
     serve,
     sleep,
+    speculation,
     startup,
     structured,
     switch,
@@ -67,6 +69,7 @@ BENCHMARKS: dict[str, Measure] = {
     "coldstart": coldstart.measure,
     "groups": groups.measure,
     "structured": structured.measure,
+    "speculation": speculation.measure,
     "switch": switch.measure,
     "pools": pools.measure,
     "adapters": adapters.measure,

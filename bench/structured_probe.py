@@ -1,4 +1,6 @@
-"""Our engine with bound answers, in a process of its own: `python -m bench.structured_probe MODEL_DIR THREADS`.
+"""Our engine in a process of its own, asked with all that binds or foresees an answer.
+
+    python -m bench.structured_probe MODEL_DIR THREADS [SPECULATION_METHOD]
 
 Answers jobs of `helpers`' kind; a job may be cut off after some passes, as if the worker were killed.
 """
@@ -26,6 +28,8 @@ class Asked(msgspec.Struct, frozen=True):
     said: list[int] = []
     seed: int = 0
     temperature: float = 1.0
+    prediction: list[int] = []
+    stop_token_ids: tuple[int, ...] = ()
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -54,6 +58,7 @@ class Said(msgspec.Struct, frozen=True):
     finish_reasons: list[str]
     seconds: float
     cpu_seconds: float
+    num_passes: int = 0  # turns of the loop
 
     @property
     def tokens_per_s(self) -> float:
@@ -72,18 +77,18 @@ class Probe(Engine):
         traces = {name: Heard() for name in names}
         desk.traces, desk.num_open = traces, len(names)
         for name, asked in zip(names, ask.asked, strict=True):
-            sampling = make_sampling(
-                max_tokens=asked.max_tokens, temperature=asked.temperature, seed=asked.seed, grammar=asked.grammar
-            )
-            desk.post(AddRequest(name, asked.prompt, sampling, asked.said))
-        passes_left = ask.num_passes
+            fields = ("max_tokens", "temperature", "seed", "grammar", "stop_token_ids")
+            sampling = make_sampling(**{field: getattr(asked, field) for field in fields})
+            desk.post(AddRequest(name, asked.prompt, sampling, asked.said, prediction_token_ids=asked.prediction))
+        num_passes = 0
         began_s, cpu_s = time.monotonic(), time.process_time()
-        while desk.num_open and passes_left != 0:
+        while desk.num_open and num_passes != ask.num_passes:
             loop.turn()
-            passes_left = None if passes_left is None else passes_left - 1
+            num_passes += 1
         seconds, cpu_seconds = time.monotonic() - began_s, time.process_time() - cpu_s
         heard = [traces[name] for name in names]
-        said = Said([list(h.tokens) for h in heard], [h.finish_reason for h in heard], seconds, cpu_seconds)
+        tokens, reasons = [list(h.tokens) for h in heard], [h.finish_reason for h in heard]
+        said = Said(tokens, reasons, seconds, cpu_seconds, num_passes)
         if desk.num_open:
             desk.post(AbortRequests(names))
             loop.turn()
@@ -92,8 +97,11 @@ class Probe(Engine):
 
 def main() -> None:
     """Answer until standard input ends."""
-    model_dir, threads = sys.argv[1], int(sys.argv[2])
-    answer_questions(Ask, Probe(settings_of(model_dir, threads)).say)
+    model_dir, threads, *method = sys.argv[1:]
+    settings = settings_of(model_dir, int(threads))
+    if method:
+        settings = msgspec.structs.replace(settings, speculation_method=method[0])
+    answer_questions(Ask, Probe(settings).say)
 
 
 if __name__ == "__main__":
