@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import grpc
 import openai
@@ -32,20 +33,31 @@ def embedder(start_worker, tmp_path_factory):
     return worker
 
 
-@pytest.fixture(scope="module")
-def client(embedder):
-    """OpenAI's client of the door that `dormouse serve` opens, a process of its own."""
+@contextmanager
+def open_door(worker):
+    """Yield the address of the door that `dormouse serve` opens for a worker, a process of its own."""
     listener = socket.create_server(("127.0.0.1", 0))
     address = f"127.0.0.1:{listener.getsockname()[1]}"
     flags = ["--listener", str(listener.fileno()), "--shown", address, "--parent", "0"]
     command = [sys.executable, "-m", "dormouse_gateway.standalone", *flags]
-    command += ["--worker", "127.0.0.1", str(embedder.port), "--", "tiny"]
+    command += ["--worker", "127.0.0.1", str(worker.port), "--", "tiny"]
     door = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[listener.fileno()])
     listener.close()
     assert b"ready" in door.stdout.readline()
-    with openai.OpenAI(api_key="none", base_url=f"http://{address}/v1", max_retries=0, timeout=WAIT_S) as made:
+    try:
+        yield f"http://{address}"
+    finally:
+        door.communicate(timeout=WAIT_S)  # its input closes, and so it ends
+
+
+@pytest.fixture(scope="module")
+def client(embedder):
+    """OpenAI's client of the door."""
+    with (
+        open_door(embedder) as address,
+        openai.OpenAI(api_key="none", base_url=f"{address}/v1", max_retries=0, timeout=WAIT_S) as made,
+    ):
         yield made
-    door.communicate(timeout=WAIT_S)  # its input closes, and so it ends
 
 
 def agree(worker):

@@ -43,6 +43,10 @@ def encode_pairs(tokenizer: Tokenizer, query: str, documents: Sequence[str], max
 
 def _joined(tokenizer: Tokenizer, first: Encoding, second: Encoding) -> Pair:
     joined = tokenizer.post_process(first, second, True)  # noqa: FBT003  the library takes it by place
+    if (
+        tokenizer.post_processor is None
+    ):  # the texts alone, of kinds that are told only where they are encoded as a pair
+        return Pair(list(joined.ids), len(first), len(second))
     kinds = list(joined.type_ids)
     return Pair(list(joined.ids), kinds.index(1) if 1 in kinds else 0, len(second))
 
