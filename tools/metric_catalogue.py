@@ -34,6 +34,7 @@ LABELS: Mapping[str, str] = {
     "deployment": "name of an InferenceDeployment; its series go with it",
     "model": "namespace/name of a deployment that there is, or `unknown`; goes with the deployment",
     "model_name": "the name that the worker serves; one in each worker",
+    "position": "place in a draft, from 0; as many as --num-speculative-tokens",
     "max_lora": "slots for adapters; one value in each worker",
     "running_lora_adapters": "names of at most 64 adapters; the series of before goes",
     "waiting_lora_adapters": "names of at most 64 adapters; the series of before goes",
@@ -105,6 +106,8 @@ _UNITS: Mapping[str, str] = {
     "vllm:prefix_cache_hits": "tokens",
     "vllm:prefix_cache_queries": "tokens",
     "vllm:request_success": "requests",
+    "vllm:spec_decode_num_drafts": "drafts",
+    "vllm:spec_decode_num_accepted_tokens_per_pos": "tokens",
 }
 
 

@@ -61,9 +61,9 @@ def _groups(schema: Schema, path: str) -> Iterator[Field]:
 
 
 def _plain(schema: Schema, path: str) -> str:
-    """Return the table of the fields of the first storey that have none below them."""
-    single = [Field(f"{path}.{name}", below) for name, below in schema["properties"].items()]
-    return table(_HEADS, (_row(field) for field in single if "properties" not in field.schema))
+    """Return the table of the fields of the first storey that are no group, with those of what is in their lists."""
+    single = {name: below for name, below in schema["properties"].items() if "properties" not in below}
+    return table(_HEADS, map(_row, fields({"properties": single}, path)))
 
 
 def _group(field: Field) -> str:

@@ -59,7 +59,7 @@ class Asking:
     def finish(self):
         while self.rank.controller.has_work:
             self.rank.controller.step()
-        self.rank.controller.check_integrity()
+        self.rank.controller.rest()
 
     def close(self):
         self.rank.close()
