@@ -126,11 +126,11 @@ class Model:
         request.model = request.model or self.name
         return list(self.stub.Generate(request, timeout=timeout_s))
 
-    def greedy(self, prompt_token_ids: list[int], max_tokens: int) -> list[int]:
+    def greedy(self, prompt_token_ids: list[int], max_tokens: int, timeout_s: float = 60) -> list[int]:
         """Return the greedy tokens of a prompt."""
         sampling = pb.SamplingParams(temperature=0, max_tokens=max_tokens)
         prompt = pb.TokenIds(ids=prompt_token_ids)
-        responses = self.generate(pb.GenerateRequest(token_ids=prompt, sampling_params=sampling))
+        responses = self.generate(pb.GenerateRequest(token_ids=prompt, sampling_params=sampling), timeout_s)
         return [token for response in responses for token in response.token_ids]
 
     def tokenize(self, text: str) -> list[int]:

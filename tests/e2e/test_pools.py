@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dormouse_worker.model.device.ledger_file import read_usage
 from localkube.gpus.objects import DRIVER
 from tests.e2e import gpus
 from tests.e2e.kit import Deployments, Manifest, Models, wait_until_none
@@ -19,6 +22,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 POOL, FIRST, SECOND = "turns", "dusk", "dawn"
 PROMPTS = {FIRST: [20, 21, 22, 23], SECOND: [30, 31, 32]}
 NUM_TOKENS = 12
+MANY = tuple(f"hour{number}" for number in range(6))
+NUM_CALLS, NUM_CLIENTS = 25, 3  # of each client
 
 
 @pytest.fixture
@@ -56,7 +61,7 @@ def members(device: Path, cluster: Cluster, deployments: Deployments) -> Iterato
     wait_until_none(lambda: deployments.everything() - before)
 
 
-def pool_manifest(slots: int) -> Manifest:
+def pool_manifest(slots: int, members: int = 2) -> Manifest:
     """Return a pool of so many GPUs of the driver, each with room for two models."""
     return {
         "apiVersion": "inference.dormouse.dev/v1alpha1",
@@ -65,11 +70,37 @@ def pool_manifest(slots: int) -> Manifest:
         "spec": {
             "slots": slots,
             "device": {"claim": {"deviceClassName": DRIVER}},
-            "maxMembersPerSlot": 2,
+            "maxMembersPerSlot": members,
             "sleeperReserve": "32Mi",
             "policy": {"minActiveSeconds": 1, "patienceSeconds": 0},
         },
     }
+
+
+@pytest.fixture
+def town(cluster: Cluster, namespace: str, deployments: Deployments) -> Iterator[tuple[gpus.Driver, Deployments]]:
+    """Two GPUs, a pool of both, and six members. All of it is gone before the driver ends."""
+    assert cluster.local, "the driver talks to the kubelet of localkube"
+    driver, name = gpus.Driver(number=2), f"{namespace}-stand-ins"
+    for manifest in gpus.volume(name, namespace):
+        cluster.apply(manifest, namespace)
+    before = deployments.everything()
+    cluster.apply(pool_manifest(slots=2, members=6), namespace)
+    for model in MANY:
+        deployments.apply(
+            model,
+            engine={"device": "cuda", "kvCacheMemory": "32Mi", "maxModelLen": 256},
+            gpu={"pool": {"name": POOL}},
+            template=gpus.mounted(name),
+        )
+    yield driver, deployments
+    for model in MANY:
+        deployments.delete(model)
+    cluster.kubectl("delete", "gpool", POOL, "-n", namespace)
+    wait_until_none(lambda: deployments.everything() - before)
+    cluster.kubectl("delete", "pvc", name, "-n", namespace)
+    cluster.kubectl("delete", "pv", name)
+    driver.stop()
 
 
 def slot_of(deployments: Deployments) -> Manifest:
@@ -103,3 +134,40 @@ def test_two_models_answer_in_turn_on_one_gpu_and_status_and_events_tell_who_has
     assert f"slot {POOL}-0: {members.namespace}/{SECOND}[0] serves" in told
     assert sum(members.restarts(FIRST) + members.restarts(SECOND)) == 0
     assert not (device / "violations").exists(), (device / "violations").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_six_models_on_two_gpus_lose_no_call_and_no_token_while_the_driver_is_killed(
+    town: tuple[gpus.Driver, Deployments], model_of: Models, tiny_model: Path
+) -> None:
+    driver, members = town
+    for name in MANY:
+        members.wait(name, 'jsonpath={.status.conditions[?(@.type=="Ready")].reason}=Asleep', timeout_s=300)
+    expected = {
+        length: reference.greedy_tokens(tiny_model, PROMPTS[FIRST][:length], NUM_TOKENS) for length in (2, 3, 4)
+    }
+
+    def call(seed: int) -> int:
+        """Call models one after the other; return how many other models each call came behind."""
+        rng, last, changes = random.Random(seed), "", 0
+        for _ in range(NUM_CALLS):
+            name, length = rng.choice(MANY), rng.choice((2, 3, 4))
+            told = model_of(name).greedy(PROMPTS[FIRST][:length], NUM_TOKENS, timeout_s=280)
+            assert told == expected[length], name
+            changes, last = changes + (name != last), name
+        return changes
+
+    with ThreadPoolExecutor(NUM_CLIENTS) as clients:
+        calls = [clients.submit(call, seed) for seed in range(NUM_CLIENTS)]
+        with driver.killed():
+            wait([calls[0]], timeout=5)
+        assert all(done.result() > NUM_CALLS // 2 for done in calls), "nothing lost, every token right, in many turns"
+    slots = members.cluster.get("gpool", POOL, members.namespace)["status"]["slots"]
+    assert {device for slot in slots for device in slot["devices"]} == {
+        f"{DRIVER}/{slots[0]['node']}/gpu-{number}" for number in range(2)
+    }
+    assert sum(sum(members.restarts(name)) for name in MANY) == 0
+    for number in range(2):
+        marks = read_usage(gpus.FOLDER / f"gpu-{number}").marks
+        assert (marks.most_awake, marks.over_size_bytes, marks.over_budget_bytes) == (1, 0, 0)
