@@ -13,6 +13,7 @@
     coldstart   wakes from both levels and from no pod at all, beyond the worker's own time (as root)
     groups      groups beside one worker: tokens, decode, a step's bytes, a rank that is killed
     adapters    W1 with 16 adapters beside none, requests without one, a cold one, sleep and wake
+    quantized   weights of 8 bits beside our bfloat16: W2, processor time, peak memory, perplexity
     structured  answers bound by schemas: validity, speed beside free text, hostile grammars, kills
                 (`python -m bench.structured_sets`: accepted tokens beside xgrammar's)
     switch      a stand-in GPU's change of hands between two workers, its copy beside one memcpy
@@ -41,6 +42,7 @@ from bench import (
     memory,
     pools,
     prefix,
+    quantized,
     serve,
     sleep,
     startup,
@@ -68,6 +70,7 @@ BENCHMARKS: dict[str, Measure] = {
     "switch": switch.measure,
     "pools": pools.measure,
     "adapters": adapters.measure,
+    "quantized": quantized.measure,
 }
 
 

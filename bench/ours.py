@@ -1,7 +1,7 @@
-"""Our engine in a process of its own: `python -m bench.ours MODEL_DIR THREADS`, see `helpers`. No front, no gRPC.
+"""Our engine in a process of its own: `python -m bench.ours MODEL_DIR THREADS [QUANTIZATION]`, see `helpers`.
 
-The engine's own loop runs as in a worker, with the worker of processors; in the socket's place messages are handed over
-as they are. So is vLLM measured: by the caller of its engine.
+No front, no gRPC. The engine's own loop runs as in a worker, with the worker of processors; in the socket's place
+messages are handed over as they are. So is vLLM measured: by the caller of its engine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dormouse_worker.common.ipc import (
     State,
     StepOutputs,
 )
-from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.settings import NONE, EngineSettings
 from dormouse_worker.engine.controller import Controller
 from dormouse_worker.engine.loop import EngineLoop
 from dormouse_worker.engine.testing import make_add
@@ -132,7 +132,7 @@ class Engine:
         self._loop.turn()
 
 
-def settings_of(model_dir: str, threads: int) -> EngineSettings:
+def settings_of(model_dir: str, threads: int, quantization: str = NONE) -> EngineSettings:
     """Return a worker's defaults, with as much cache as the peer has."""
     return EngineSettings(
         model=model_dir,
@@ -140,13 +140,14 @@ def settings_of(model_dir: str, threads: int) -> EngineSettings:
         memory_limit_bytes=MEMORY_LIMIT_BYTES,
         kv_cache_memory_bytes=KV_CACHE_GIB << 30,
         threads=threads,
+        quantization=quantization,
     )
 
 
 def main() -> None:
     """Answer jobs until standard input ends."""
-    model_dir, threads = sys.argv[1], int(sys.argv[2])
-    engine = Engine(settings_of(model_dir, threads))
+    model_dir, threads, *quantization = sys.argv[1:]
+    engine = Engine(settings_of(model_dir, int(threads), *quantization))
     print(f"[bench] ours computes with: {engine.compute_path}", file=sys.stderr, flush=True)
     answer_lines(engine.run)
 
