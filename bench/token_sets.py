@@ -35,6 +35,23 @@ class Masks(msgspec.Struct, frozen=True):
     masks: tuple[tuple[bytes, ...], ...]
 
 
+class FormAsked(msgspec.Struct, frozen=True):
+    """An answer of a schema that a peer is asked for, without blanks."""
+
+    prompt: tuple[int, ...]
+    schema: Mapping[str, Any]
+    max_tokens: int
+
+
+class FormSaid(msgspec.Struct, frozen=True):
+    """What a peer made of it."""
+
+    num_tokens: int
+    finish_reason: str
+    seconds: float
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class Position:
     """Where two grammars stand: what they allow, and the text before."""
