@@ -28,6 +28,7 @@ class Catalogue:
 
     short: ShortNames[ObjectKey] = field(default_factory=ShortNames)
     _deployments: dict[ObjectKey, Deployment] = field(default_factory=dict)
+    _having: dict[str, set[ObjectKey]] = field(default_factory=dict)  # by the name of an adapter
 
     def __repr__(self) -> str:
         """Show every name under which something answers, and what it means."""
@@ -40,11 +41,15 @@ class Catalogue:
 
     def put(self, deployment: Deployment) -> None:
         """Add the deployment, or replace the one with the same key."""
+        self._forget_adapters(deployment.key)
         self._deployments[deployment.key] = deployment
+        for name in deployment.adapters:
+            self._having.setdefault(name, set()).add(deployment.key)
         self.short.put(deployment.key, deployment.model_name, deployment.created, said=deployment.name_said)
 
     def remove(self, key: ObjectKey) -> None:
         """Forget the deployment; no error if it is not known."""
+        self._forget_adapters(key)
         self._deployments.pop(key, None)
         self.short.remove(key)
         self.short.freed()  # names that nobody wants any more are forgotten with it
@@ -71,7 +76,7 @@ class Catalogue:
             base, adapter = self.find(name[:end], is_own), name[end + 1 :]
             if base and adapter in base.adapters:
                 return Meant(base, adapter)
-        having = [one for one in self._deployments.values() if name in one.adapters]
+        having = [self._deployments[key] for key in self._having.get(name, ())]
         first = min(having, key=lambda one: (not is_own(one), one.created, one.key), default=None)
         return Meant(first, name) if first else None
 
@@ -81,6 +86,14 @@ class Catalogue:
         if not is_taken and self.find_adapter(meant.adapter, is_own) == meant:
             return meant.adapter
         return f"{self.shortest(meant.deployment, is_own)}:{meant.adapter}"
+
+    def _forget_adapters(self, key: ObjectKey) -> None:
+        """Forget which adapters the deployment has, before it changes or goes."""
+        former = self._deployments.get(key)
+        for name in set(former.adapters) if former else ():
+            self._having[name].discard(key)
+            if not self._having[name]:
+                del self._having[name]
 
     def names(self) -> list[str]:
         """Return one name per deployment, sorted: the short one where it holds it."""

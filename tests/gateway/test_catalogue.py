@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dormouse_gateway.catalogue import Catalogue
-from dormouse_gateway.model import parse_deployment
+from dormouse_gateway.model import Meant, parse_deployment
 from dormouse_gateway.testing.workers import deployment, infd
 from dormouse_kube.reflector import ObjectKey
 
@@ -145,3 +145,33 @@ def test_where_an_operator_decides_adapters_are_those_of_which_all_workers_have_
     told = infd("tiny", adapters=[{"name": "sql"}, {"name": "hr"}]) | {"status": status}
     told["metadata"] |= {"uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
     assert parse_deployment(told).adapters == names
+
+
+def test_an_adapter_that_its_base_gives_up_means_nothing_or_whose_else_it_is():
+    old, young = (
+        deployment(name, adapters=("sql", "hr"), created=f"2026-01-0{day}T00:00:00Z")
+        for day, name in enumerate(("old", "young"), 1)
+    )
+    known = catalogue_of(old, young)
+    known.put(deployment("old", adapters=("hr",)))
+    assert known.find_adapter("sql").deployment is young
+    known.remove(young.key)
+    known.remove(young.key)
+    assert known.find_adapter("sql") is None
+    assert known.find_adapter("hr").deployment.key == old.key
+
+
+def test_naming_an_adapter_looks_only_at_those_that_have_it():
+    looks = []
+
+    class Counted(tuple):
+        __slots__ = ()
+
+        def __contains__(self, name):
+            looks.append(name)
+            return super().__contains__(name)
+
+    known = catalogue_of(*(deployment(f"base-{i}", adapters=Counted((f"a{i}",))) for i in range(100)))
+    for one in known.deployments():
+        assert known.shortest_adapter(Meant(one, *one.adapters)) == one.adapters[0]
+    assert looks == []
