@@ -57,6 +57,19 @@ def test_windows_alone_look_back_until_one_is_whole():
     assert plan((5,), group(0, 1), group(0, 0)) == []
 
 
+def test_a_window_of_which_nothing_is_stored_is_looked_at_once():
+    """A step waits for the plan: a long prompt must not be gone through again for each of its blocks."""
+    asked = []
+    hashes = [number.to_bytes(4, "big") for number in range(500)]
+
+    def is_whole(key):
+        asked.append(key)
+        return key[0] == 0
+
+    assert not plan_restore(CacheLayout(4, (None, 40)), hashes, 2000, in_pool=lambda _: False, in_store=is_whole)
+    assert len(asked) <= 2 * len(hashes)
+
+
 def test_what_is_not_known_is_tried_and_then_the_cheaper_way_is_taken():
     rates = Rates()
     assert rates.is_worth_reading(1, 1 << 30)

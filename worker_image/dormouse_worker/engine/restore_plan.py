@@ -30,12 +30,15 @@ def plan_restore(
     whole = [group for group in groups if layout.windows[group] is None]
     limit = min(len(hashes), max_tokens // layout.block_size)
     count = next((index for index in range(limit) if any(is_missing(group, index) for group in whole)), limit)
-    while True:
-        firsts = [layout.first_needed(group, count * layout.block_size) for group in groups]
-        gaps = [i for group in groups for i in range(firsts[group], count) if is_missing(group, i)]
-        if not gaps:
-            break
-        count = max(gaps)
+
+    def last_gap(group: int) -> int:
+        first = layout.first_needed(group, count * layout.block_size)
+        return next((index for index in range(count - 1, first - 1, -1) if is_missing(group, index)), -1)
+
+    windowed = [group for group in groups if layout.windows[group] is not None]
+    while (gap := max(map(last_gap, windowed), default=-1)) >= 0:
+        count = gap
+    firsts = [layout.first_needed(group, count * layout.block_size) for group in groups]
     keys = ((group, hashes[index]) for index in range(count) for group in groups if index >= firsts[group])
     return [key for key in keys if not in_pool(key)]
 
