@@ -50,6 +50,7 @@ def test_a_configuration_is_a_kind_or_transformers_own(config, kind):
         ({**AWQ, "zero_point": False}, "says zero_point False; read are True"),
         ({"quant_method": "fp8", "fmt": "e5m2"}, "says fmt e5m2; read are e4m3"),
         ({"quant_method": "fp8", "weight_block_size": [128]}, r"says weight_block_size \[128\]; read are two sizes"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 1 << 40]}, "read are two sizes from 1 to 65536: use"),
         ({"quant_method": "compressed-tensors"}, "says config_groups 0 groups; read are one group"),
         (compressed("int", 4, "marlin-24"), "says format marlin-24; read are pack-quantized or int-quantized"),
         (compressed("float", 4, "nvfp4-pack-quantized"), "says format nvfp4-pack-quantized"),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dormouse_worker.model.quantized.stored_config import read_kind
-from dormouse_worker.model.quantized.stored_kinds import Awq, Gptq, Packed, Unreadable
+from dormouse_worker.model.quantized.stored_kinds import Awq, Gptq, Packed, Scaled, Unreadable
 from tests.worker.model.quantized.checkpoints import KINDS, gptq
 
 ROWS, COLUMNS = 40, 48
@@ -74,3 +74,9 @@ def test_an_order_that_is_left_out_is_the_plain_one():
     parts, plain = gptq(torch.randn(8, 48))
     del parts["g_idx"]
     torch.testing.assert_close(Gptq(4, 16, 1).rows_of(parts, 0, 8, 48), plain)
+
+
+def test_a_block_that_is_larger_than_the_map_takes_no_more_memory_than_the_map():
+    kind = Scaled("F8_E4M3", "fp8", "weight_scale_inv", (1 << 40, 1 << 40))
+    parts = {"weight": torch.ones(4, 6), "weight_scale_inv": torch.full((1, 1), 0.5)}
+    assert torch.equal(kind.rows_of(parts, 1, 4, 6), torch.full((3, 6), 0.5))

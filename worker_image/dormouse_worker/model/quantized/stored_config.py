@@ -112,8 +112,9 @@ def _group_size(value: object) -> int:
 def _block(name: str, value: object) -> tuple[int, int] | None:
     if value is None:
         return None
-    if not isinstance(value, list) or len(value) != 2 or not all(type(n) is int and n > 0 for n in value):
-        raise _refusal(name, value, ("two sizes above 0",))
+    is_pair = isinstance(value, list) and len(value) == 2
+    if not is_pair or not all(type(n) is int and 1 <= n <= MOST_GROUP for n in value):
+        raise _refusal(name, value, (f"two sizes from 1 to {MOST_GROUP}",))
     return value[0], value[1]
 
 

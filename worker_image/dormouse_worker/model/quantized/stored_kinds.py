@@ -202,7 +202,7 @@ class Scaled:
     def _spread(self, scales: torch.Tensor, first: int, end: int, columns: int) -> torch.Tensor:
         if self.block is not None:
             by_row = scales.float()[torch.arange(first, end) // self.block[0]]
-            return by_row.repeat_interleave(self.block[1], 1)[:, :columns]
+            return by_row[:, torch.arange(columns) // self.block[1]]
         return scales.float().view(-1, 1)[first:end] if scales.numel() > 1 else scales.float().view(1, 1)
 
 
