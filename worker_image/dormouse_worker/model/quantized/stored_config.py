@@ -112,10 +112,10 @@ def _group_size(value: object) -> int:
 def _block(name: str, value: object) -> tuple[int, int] | None:
     if value is None:
         return None
-    is_pair = isinstance(value, list) and len(value) == 2
-    if not is_pair or not all(type(n) is int and 1 <= n <= MOST_GROUP for n in value):
+    sizes = value if isinstance(value, list) and len(value) == 2 else ()
+    if not sizes or not all(type(n) is int and 1 <= n <= MOST_GROUP for n in sizes):
         raise _refusal(name, value, (f"two sizes from 1 to {MOST_GROUP}",))
-    return value[0], value[1]
+    return sizes[0], sizes[1]
 
 
 def _require(name: str, value: Any, supported: tuple[Any, ...]) -> Any:
