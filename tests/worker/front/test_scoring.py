@@ -112,6 +112,7 @@ async def test_the_end_of_documents_is_cut_as_asked_and_the_query_never(scorer):
         ("a", ["b", ""], {}, ["documents[1] is empty"]),
         ("a", ["b", "c" * 100], {}, ["documents[1] is 104 tokens with the query", "model length 64"]),
         ("a", ["b", "c" * 900_000], {}, ["documents[1] is at least", "allowed: at most"]),
+        ("a", ["c" * 900_000], {"max_tokens_per_doc": 900_000}, ["documents[0] is at least", "allowed: at most"]),
         ("a" * 61, ["b"], {}, ["query is 61 tokens", "at most 60, so that 1 token of a document fits"]),
         ("a" * 9, ["b"], {"truncate_prompt_tokens": 12}, ["query is 9 tokens", "at most 8"]),
         ("a" * 900_000, ["b"], {}, ["query is at least"]),

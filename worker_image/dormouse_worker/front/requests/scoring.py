@@ -106,7 +106,7 @@ async def _pairs_of(model: Model, request: pb.ScoreRequest, caller: str, max_mod
 
     def pairs(turn: list[tuple[int, str]]) -> list[Pair]:
         for place, document in turn:
-            if not most:
+            if not 0 < most <= room:
                 check_fits(f"documents[{place}]", document, model, room)
         return model.codec.encode_pairs(request.query, [document for _, document in turn], most)
 
