@@ -167,6 +167,15 @@ class ShortNames(Generic[K]):
             return None
         return next((key for key in self._ranked(known) if is_own(key) and not self._is_barred(known, key)), None)
 
+    def may_lend(self, name: str, namespace: str, *, is_own: bool) -> bool:
+        """Return whether something of this namespace that is no deployment may answer to the name.
+
+        `is_own`: it is the caller's. Others' names stay what they mean, or meant lately.
+        """
+        if self.rules.scope is Scope.NONE or _spelled(name) in self._namespaces - {namespace}:
+            return False
+        return is_own or (self.rules.scope is Scope.HOLDER and name not in self._names)
+
     def keeper(self, key: K) -> K | None:
         """Return who has the name that this one wants, or had it until lately; None if nobody is known to."""
         known = self._names[self._wanted[key]]

@@ -70,13 +70,18 @@ class Catalogue:
     def find_adapter(self, name: str, is_own: IsOwn = nobodys) -> Meant | None:
         """Return the adapter that this caller means by ADAPTER or MODEL:ADAPTER, None if he means none.
 
-        Of several deployments that have an adapter of this name his own go first, then the oldest.
+        Of several deployments that have an adapter of this name his own go first, then the oldest. Alone it is a short
+        name: what `short` keeps from him, or for another model, it does not mean.
         """
         for end in (index for index, letter in enumerate(name) if letter == ":"):
             base, adapter = self.find(name[:end], is_own), name[end + 1 :]
             if base and adapter in base.adapters:
                 return Meant(base, adapter)
-        having = [self._deployments[key] for key in self._having.get(name, ())]
+        having = [
+            one
+            for one in map(self._deployments.__getitem__, self._having.get(name, ()))
+            if self.short.may_lend(name, one.key.namespace, is_own=is_own(one))
+        ]
         first = min(having, key=lambda one: (not is_own(one), one.created, one.key), default=None)
         return Meant(first, name) if first else None
 

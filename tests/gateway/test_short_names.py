@@ -28,8 +28,9 @@ class World:
         self.put("a", "2026-01-01T00:00:00Z")
         self.put("b", "2026-01-02T00:00:00Z")
 
-    def put(self, namespace, created, status=None, *, model="m"):
-        obj = infd("x", namespace=namespace, model=model) | {"status": status or {}}
+    def put(self, namespace, created, status=None, *, model="m", adapters=()):
+        told = [{"name": each} for each in adapters]
+        obj = infd("x", namespace=namespace, model=model, adapters=told) | {"status": status or {}}
         obj["metadata"] |= {"uid": namespace, "creationTimestamp": created}
         self.router.on_deployment(ObjectKey(namespace, "x"), obj)
 
@@ -157,3 +158,27 @@ def test_a_key_may_use_a_bases_adapters_or_those_that_it_names(models, usable):
     world.router.on_deployment(ObjectKey("a", "x"), adapted)
     assert {name for name in ("m", "sql") if world.meant(name, caller) == "a/x"} == usable
     assert {*world.router.models(caller), *world.router.adapters(caller)} == usable
+
+
+@pytest.mark.parametrize(
+    ("scope", "by_anybody", "by_its_owner"),
+    [(Scope.HOLDER, "b/x", "b/x"), (Scope.NAMESPACED, NOT_FOUND, "b/x"), (Scope.NONE, NOT_FOUND, NOT_FOUND)],
+)
+def test_an_adapters_name_alone_is_a_short_name_and_means_something_beside_its_base_to_all(
+    scope, by_anybody, by_its_owner
+):
+    world, owner = World(scope), bound_to("b/*")
+    world.put("b", "2026-01-02T00:00:00Z", adapters=["sql"])
+    assert [world.meant("sql"), world.meant("sql", owner)] == [by_anybody, by_its_owner]
+    assert world.meant("b/x:sql") == world.meant("b/x:sql", owner) == "b/x"
+    assert world.meant(*world.router.adapters(owner), owner) == "b/x"
+
+
+@pytest.mark.parametrize("name", ["m", "a/x"])
+def test_the_name_of_a_model_that_is_gone_goes_to_no_adapter_of_another_namespace(name):
+    world = World()
+    world.put("thief", "2025-01-01T00:00:00Z", model="decoy", adapters=["m", "a/x"])
+    world.delete("b")
+    world.delete("a")
+    assert world.meant(name) is NOT_FOUND
+    assert world.meant(f"thief/x:{name}") == "thief/x"
