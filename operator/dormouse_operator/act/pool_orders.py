@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 
 from dormouse_kube.errors import Conflict, KubeError, NotFound
 from dormouse_operator.act.pool_effects import Order, PoolEffects
@@ -21,6 +22,14 @@ from dormouse_operator.model.pools import Replica
 _LOG = logging.getLogger(__name__)
 
 _AGAIN_S = 0.5  # after an order that failed; it is derived anew, and may be another one by then
+
+
+class _Outcome(Enum):
+    """What became of an order."""
+
+    DONE = auto()
+    PUT_OFF = auto()  # it is derived anew: nothing follows from it
+    FAILED = auto()  # it should rest before it is repeated
 
 
 @dataclass(slots=True)
@@ -92,10 +101,11 @@ class PoolOrders:
 
     async def _run(self, pool: PoolKey, held: _Held, replica: Replica, order: Order) -> None:
         """Carry one order out, and the one that follows from it, and note what became of them."""
-        failed = await self._try(held, replica, order)
-        if order.then is not None and not failed:
+        outcome = await self._try(held, replica, order)
+        if order.then is not None and outcome is _Outcome.DONE:
             order = replace(order, command=order.then)
-            failed = await self._try(held, replica, order)
+            outcome = await self._try(held, replica, order)
+        failed = outcome is _Outcome.FAILED
         if held.running.get(replica, (None, None))[1] is not asyncio.current_task():
             return
         del held.running[replica]
@@ -106,13 +116,13 @@ class PoolOrders:
             held.resting.pop(replica, None)
         self._on_done(pool, replica, _AGAIN_S if failed else 0.0)
 
-    async def _try(self, held: _Held, replica: Replica, order: Order) -> bool:
-        """Return whether an order failed, so that it should rest before it is repeated."""
+    async def _try(self, held: _Held, replica: Replica, order: Order) -> _Outcome:
+        """Return what became of an order."""
         try:
             await self._effects.act(order)
         except RequestCameIn as error:
             _LOG.info("%s: the sleep is put off: %s", replica, error)
-            return False
+            return _Outcome.PUT_OFF
         except (Conflict, NotFound, NotLeading) as error:
             _LOG.info("%s: %s: %s", replica, type(order.command).__name__, error)
         except WorkerRefused as error:
@@ -124,5 +134,5 @@ class PoolOrders:
         except Exception:  # noqa: BLE001  # what one order brings about may not stop the others, nor be lost
             _LOG.exception("%s: %s met what nobody foresaw", replica, type(order.command).__name__)
         else:
-            return False
-        return True
+            return _Outcome.DONE
+        return _Outcome.FAILED

@@ -9,7 +9,7 @@ import pytest
 from dormouse_operator.act.pool_effects import Order
 from dormouse_operator.act.pool_orders import PoolOrders
 from dormouse_operator.decide.pools.commands import GrantDevice, RevokeDevice, Sleep, WakeUp, following
-from dormouse_operator.errors import WorkerRefused
+from dormouse_operator.errors import RequestCameIn, WorkerRefused
 from dormouse_operator.model import Key, PoolKey
 from dormouse_operator.model.pools import Replica, Tenant, TenantState
 from dormouse_operator.testing.nouns import a_pod
@@ -26,12 +26,13 @@ class Hands:
 
     done: list = field(default_factory=list)
     refuses: tuple = ()
+    refusal: type = WorkerRefused
     gate: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def act(self, order):
         await self.gate.wait()
         if isinstance(order.command, self.refuses):
-            raise WorkerRefused("not now")
+            raise self.refusal("not now")
         self.done.append(order.command)
 
 
@@ -91,6 +92,14 @@ async def test_nothing_follows_from_an_order_that_was_refused_and_only_the_wake_
     orders.begin(POOL, [order(WAKE)])
     await settle(orders)
     assert dict(orders.look(POOL)) == {REPLICA: 7}
+
+
+async def test_the_grant_of_a_worker_that_took_a_request_in_and_sleeps_not_is_not_ended(orders, hands):
+    hands.gate.set()
+    hands.refuses, hands.refusal = (Sleep,), RequestCameIn
+    orders.begin(POOL, [order(SLEEP, then=REVOKE)])
+    await settle(orders)
+    assert (hands.done, orders.ended) == ([], [(POOL, REPLICA, 0.0)])
 
 
 async def test_what_was_derived_from_before_an_order_had_ended_waits_for_another_look(orders, hands):
