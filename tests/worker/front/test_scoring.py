@@ -7,8 +7,11 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
+from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.ipc import AddPooling, ModelInfo
+from dormouse_worker.front.requests import scoring
+from dormouse_worker.front.requests.scoring import check_repeated
 from dormouse_worker.front.testing import write_model
 from dormouse_worker.testing.fake_engine import MODEL_LEN, Script
 
@@ -126,6 +129,24 @@ async def test_what_is_wrong_is_refused_by_field_value_and_limit(scorer, query, 
     assert error.code() is Code.INVALID_ARGUMENT
     assert all(word in error.details() for word in words), error.details()
     assert not any(isinstance(message, AddPooling) for message in scorer.engine.engine.received)
+
+
+def test_a_long_query_is_repeated_for_so_many_documents_only():
+    """Or 20 KB of a message would be 17 million tokens in the memory of two processes."""
+    check_repeated(512, 2048)
+    check_repeated(8190, 128)
+    check_repeated(0, 2048)
+    with pytest.raises(
+        CallError, match=r"documents is 2048 texts beside a query of 8190 tokens; allowed: at most 128 "
+    ):
+        check_repeated(8190, 2048)
+
+
+async def test_how_often_a_query_is_repeated_is_checked_before_a_pair_is_made(scorer, monkeypatch):
+    monkeypatch.setattr(scoring, "MAX_QUERY_TOKENS", 10)
+    error = await scorer.refusal(score(scorer, "abcd", "a", "b", "c"))
+    assert "documents is 3 texts beside a query of 4 tokens; allowed: at most 2 beside it" in error.details()
+    await score(scorer, "abcd", "a", "b")
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from dormouse_worker.front.text.truncation import Pair
 from dormouse_worker.front.worker import Worker
 
 SPARE_BYTES = 64 << 10  # of an answer, for what is no number and no label
+MAX_QUERY_TOKENS = MAX_MESSAGE_BYTES  # of all pairs of a call: a short message repeats a long query many times
 
 
 async def classify(worker: Worker, model: Model, request: pb.ClassifyRequest, caller: Caller) -> pb.ClassifyResponse:
@@ -85,6 +86,15 @@ def check_pairs(request: pb.ScoreRequest) -> None:
         refuse(f"documents[{list(request.documents).index('')}]", "empty", "at least 1 character")
 
 
+def check_repeated(query_tokens: int, num_documents: int) -> None:
+    """The query of all pairs together has no more tokens than a message could bring. Raises CallError."""
+    most = MAX_QUERY_TOKENS // max(1, query_tokens)
+    if num_documents > most:
+        refuse(
+            "documents", f"{num_documents} texts beside a query of {query_tokens} tokens", f"at most {most} beside it"
+        )
+
+
 def _activates(request: pb.ClassifyRequest | pb.ScoreRequest) -> bool:
     return request.use_activation if request.HasField("use_activation") else True
 
@@ -102,6 +112,7 @@ async def _pairs_of(model: Model, request: pb.ScoreRequest, caller: str, max_mod
     if room < 1:
         allowed = f"at most {(cut or limit) - model.codec.num_pair_tokens - 1}, so that 1 token of a document fits"
         refuse("query", f"{len(query)} tokens", allowed)
+    check_repeated(len(query), len(request.documents))
     most = min(request.max_tokens_per_doc or limit, room) if cut else request.max_tokens_per_doc
 
     def pairs(turn: list[tuple[int, str]]) -> list[Pair]:
