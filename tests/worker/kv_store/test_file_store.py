@@ -100,6 +100,10 @@ def test_what_is_worth_less_than_all_there_is_is_not_kept(tmp_path):
     assert kept(store, (b"1", b"2", b"3")) == "12"
 
 
+def test_a_store_tells_how_many_blocks_it_holds(tmp_path):
+    assert bounded_store(tmp_path, 4).capacity(len(content(b"a"))) == 4
+
+
 def test_a_block_above_the_budget_is_not_kept(store):
     assert store.write([block(b"a", bytes(LIMIT))]) == {Miss.NO_ROOM: 1}
 

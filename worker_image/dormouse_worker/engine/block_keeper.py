@@ -97,7 +97,9 @@ class BlockKeeper(NoKeeper):
         self._block_bytes = block_bytes
         self._threads = StoreThreads(store, block_bytes, clock)
         self._rates = Rates()
-        self._saved_generation = -1  # of the pool, when all that it knew was saved
+        self._capacity = store.capacity(block_bytes)
+        self._saved_generation = -1  # of the pool, when all that it knew was saved, or what the store takes of it
+        self._saving = -1, 0  # a generation, and how many of its blocks were given to the store
         self._readings: dict[str, Reading] = {}
         self._late: Reading | None = None  # while the thread is in it nobody else asks
         self._counts = _NOTHING
@@ -177,10 +179,14 @@ class BlockKeeper(NoKeeper):
         self._take_written()
         if self._saved_generation == self._pool.generation:
             return
-        room = self._threads.room_for_writes()
+        generation, num_given = self._saving
+        num_given = num_given if generation == self._pool.generation else 0
+        room = min(self._threads.room_for_writes(), self._capacity - num_given)
         unsaved = list(islice(self._unsaved(), room))
         self._save(unsaved, waits=False)
-        if len(unsaved) < room:
+        num_given += len(unsaved)
+        self._saving = self._pool.generation, num_given
+        if len(unsaved) < room or num_given >= self._capacity:
             self._saved_generation = self._pool.generation
 
     def save_all(self, timeout_s: float) -> None:
@@ -228,8 +234,11 @@ class BlockKeeper(NoKeeper):
         self._threads.run(lambda: self._store.touch(names, recompute_s))
 
     def _unsaved(self) -> Iterable[tuple[int, Key]]:
-        """Yield cached blocks that are not in the store, those used last first."""
-        for block, key in self._pool.iter_cached():
+        """Yield cached blocks that are not in the store, those used last first: of so many as it holds.
+
+        More of them would make room for each other, and those used last would go.
+        """
+        for block, key in islice(self._pool.iter_cached(), self._capacity):
             if not self._is_kept(key):
                 yield block, key
 
@@ -258,6 +267,8 @@ class BlockKeeper(NoKeeper):
             num_kept = num_blocks - sum(lost.values())
             self._count(writes=num_kept, written_bytes=num_kept * self._block_bytes)
             self._misses.update({str(miss): count for miss, count in lost.items()})
+            if lost:
+                self._saved_generation = self._pool.generation
 
     def _recompute_s(self) -> float:
         layout = self._tables.layout

@@ -66,6 +66,10 @@ class FileBlockStore:
         """See `BlockStore`."""
         return self._budget.num_bytes
 
+    def capacity(self, num_bytes: int) -> int:
+        """See `BlockStore`."""
+        return self._budget.limit_bytes // taken_bytes(HEADER_BYTES + num_bytes)
+
     def has(self, name: BlockName) -> bool:
         """See `BlockStore`."""
         return name in self._names

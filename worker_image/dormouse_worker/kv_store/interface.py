@@ -63,6 +63,9 @@ class BlockStore(Protocol):
     def refresh(self) -> None:
         """Look for what other processes wrote or dropped."""
 
+    def capacity(self, num_bytes: int) -> int:
+        """Return how many blocks of this size it holds at most."""
+
     @property
     def num_bytes(self) -> int:
         """Return what the store holds, of all realms, as far as it is known."""
