@@ -16,6 +16,7 @@ from dormouse_gateway.openai.shares import USAGE, Part, ask_parts, listed, share
 from dormouse_gateway.openai.texts import WorkerTexts
 from dormouse_gateway.openai.wish import check_size
 
+MAX_QUERY_CHARS = 8 << 20  # of all calls of a body: each has the query of its own
 _MOST_TOKENS = (1 << 31) - 1
 _TEXTS = array(text(1), MAX_SCORE_DOCUMENTS, least=1)
 _COMMON: Mapping[str, Json] = {
@@ -66,19 +67,23 @@ SCORE_ANSWER = listed(fields(_SCORED, *_SCORED))
 
 def rerank_parts(body: Mapping[str, Any]) -> list[Part[pb.ScoreRequest]]:
     """Return the calls for a body that fits RERANK_REQUEST. Pure. Raises ApiError."""
-    return _parts(body, body["query"], _documents(body), "documents", 0)
+    return _parts(body, ("query", body["query"]), _documents(body), "documents", 0)
 
 
 def score_parts(body: Mapping[str, Any]) -> list[Part[pb.ScoreRequest]]:
     """Return the calls for a body that fits SCORE_REQUEST: a text and many, or pairs. Pure. Raises ApiError."""
     queries, documents = _listed(body["text_1"]), _listed(body["text_2"])
     if len(queries) == 1:
-        return _parts(body, queries[0], documents, "text_2", 0)
+        return _parts(body, ("text_1", queries[0]), documents, "text_2", 0)
     if len(queries) != len(documents):
         counts = f"{len(queries)} texts beside {len(documents)} of text_2"
         raise refuse("text_1", counts, "1 text, or as many as text_2 has")
     pairs = enumerate(zip(queries, documents, strict=True))
-    return list(chain.from_iterable(_parts(body, query, [one], "text_2", place) for place, (query, one) in pairs))
+    return list(
+        chain.from_iterable(
+            _parts(body, (f"text_1[{place}]", query), [one], "text_2", place) for place, (query, one) in pairs
+        )
+    )
 
 
 def num_rerank_calls(body: Mapping[str, Any]) -> int:
@@ -127,18 +132,22 @@ async def score(body: Mapping[str, Any], texts: WorkerTexts) -> Json:
 
 
 def _parts(
-    body: Mapping[str, Any], query: str, documents: Sequence[str], name: str, start: int
+    body: Mapping[str, Any], query: tuple[str, str], documents: Sequence[str], name: str, start: int
 ) -> list[Part[pb.ScoreRequest]]:
-    parts = []
-    for some in shared_out(documents):
-        asked = pb.ScoreRequest(model=body["model"], query=query, documents=some)
+    """Return the calls for a query, with what the body calls it, and documents. Raises ApiError."""
+    shares, parts = list(shared_out(documents)), []
+    if len(shares) * len(query[1]) > MAX_QUERY_CHARS:
+        value = f"{len(documents)} texts in {len(shares)} calls with {len(query[1])} characters of {query[0]} each"
+        raise refuse(name, value, f"at most {MAX_QUERY_CHARS} characters in all calls")
+    for some in shares:
+        asked = pb.ScoreRequest(model=body["model"], query=query[1], documents=some)
         for field in ("truncate_prompt_tokens", "max_tokens_per_doc", "priority"):
             if field in body:
                 setattr(asked, field, int(body[field]))
         if "use_activation" in body:
             asked.use_activation = body["use_activation"]
         check_size(asked)
-        parts.append(Part(start, asked, name))
+        parts.append(Part(start, asked, name, query[0]))
         start += len(some)
     return parts
 

@@ -31,6 +31,7 @@ class Part(Generic[Asked]):
     start: int  # the place of its first one
     request: Asked
     name: str  # of the list, in the body
+    query: str = "query"  # what the body calls what each of the list is scored with
 
 
 def shared_out(inputs: Sequence[Any]) -> Iterator[list[Any]]:
@@ -55,7 +56,7 @@ async def ask_parts(parts: Sequence[Part[Asked]], ask: Callable[[Asked], Awaitab
             try:
                 return await ask(part.request)
             except CallError as error:
-                raise replace(error, message=named_as_written(error.message, part.name, part.start)) from error
+                raise replace(error, message=_as_written(error.message, part)) from error
 
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -68,6 +69,11 @@ async def ask_parts(parts: Sequence[Part[Asked]], ask: Callable[[Asked], Awaitab
 def named_as_written(message: str, name: str, start: int) -> str:
     """Return a worker's refusal with the input's place in the whole list of this name. Pure."""
     return _PLACE.sub(lambda found: f"{name}[{int(found[2]) + start}]", message)
+
+
+def _as_written(message: str, part: Part[Asked]) -> str:
+    said = named_as_written(message, part.name, part.start)
+    return part.query + said.removeprefix("query") if said.startswith("query is ") else said
 
 
 def listed(one: Json) -> Json:

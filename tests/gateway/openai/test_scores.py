@@ -106,6 +106,8 @@ async def test_texts_get_the_likeliest_label_and_all_numbers(post):
         ("/v1/rerank", {"query": "a", "documents": ["a"], "late": 1}, "late"),
         ("/v1/score", {"text_1": ["a", "b"], "text_2": ["a"] * 3}, "text_1"),
         ("/v1/score", {"text_1": "a", "text_2": []}, "text_2"),
+        ("/v1/rerank", {"query": "a" * 900_000, "documents": ["a"] * 2048}, "documents"),
+        ("/v1/score", {"text_1": "a" * 900_000, "text_2": ["a"] * 2048}, "text_2"),
         ("/classify", {"input": []}, "input"),
         ("/classify", {"input": [1, -1]}, "input[1]"),
     ],
@@ -120,7 +122,10 @@ async def test_what_is_wrong_is_refused_by_its_name(post, scorer, path, body, pa
     ("path", "body", "says", "told_as"),
     [
         ("/v1/rerank", {"query": "a", "documents": ["b"]}, "documents[0] is 9 tokens", "documents[0]"),
+        ("/v1/rerank", {"query": "a", "documents": ["b"]}, "query is 9 tokens", "query is 9 tokens"),
         ("/v1/score", {"text_1": "a", "text_2": ["b"]}, "documents[0] is 9 tokens", "text_2[0]"),
+        ("/v1/score", {"text_1": "a", "text_2": ["b"]}, "query is 9 tokens", "text_1 is 9 tokens"),
+        ("/v1/score", {"text_1": ["a"] * 2, "text_2": ["b"] * 2}, "query is 9 tokens", "text_1["),
         ("/classify", {"input": "a"}, "inputs[0] is 9 tokens", "input[0]"),
     ],
 )
