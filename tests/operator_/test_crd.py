@@ -228,11 +228,17 @@ REFUSED = [
             ({}, [{"name": "a", "digest": "AB"}], ["spec.adapters[0].digest", "AB"]),
             ({"maxCpuLoras": 1}, [], ["spec.engine.maxCpuLoras is 1", "maxLoras, 2"]),
             ({"compileSizes": [8]}, [], ["spec.engine.enableLora cannot be set beside spec.engine.compileSizes"]),
-            ({"speculation": {"method": "ngram"}}, [], ["enableLora cannot be set beside spec.engine.speculation"]),
             ({"quantization": "int8"}, [], ["spec.engine.enableLora cannot be set beside spec.engine.quantization"]),
         ]
     ],
     ({"engine": {"enableLora": True}, "parallelism": {"tensor": 2}}, ["enableLora needs spec.parallelism.tensor 1"]),
+    *[
+        (
+            {"engine": {"speculation": {"method": "auto"}}, "task": task},
+            ["spec.engine.speculation.method needs a model that makes text"],
+        )
+        for task in ("embed", "classify", "score")
+    ],
     ({"engine": {"enableLora": True}, "task": "embed"}, ["spec.engine.enableLora needs a model that makes text"]),
     ({"lifecycle": {"holdTimeoutSeconds": -1}}, ["spec.lifecycle.holdTimeoutSeconds", "-1", "0"]),
     ({"lifecycle": {"maxHeldRequests": 1000001}}, ["spec.lifecycle.maxHeldRequests", "1000001", "1000000"]),
@@ -343,6 +349,9 @@ async def test_the_server_fills_defaults_and_accepts_good_values(served):
     store = {"device": "cpu", "kvStore": {"size": "1.5Gi", "claimName": "kv"}}
     keeper = await client.create(kind, manifest(kind, "keeper", engine=store))
     assert parse_deployment(keeper).engine.kv_store == KvStore(3 * 2**29, "kv")
+    drafting = {"enableLora": True, "speculation": {"method": "ngram"}}
+    adapted = await client.create(kind, manifest(kind, "adapted", engine=drafting))
+    assert adapted["spec"]["engine"]["speculation"] == {"method": "ngram", "maxTokens": 8}
     loaded = await client.create(kind, manifest(kind, "loaded", model=model, cache={"size": "40Gi"}))
     assert loaded["spec"]["model"]["tokenSecretRef"] == {"name": "hub", "key": "token"}
     member = await client.create(kind, manifest(kind, "member", engine=CUDA, gpu={"pool": POOL}))

@@ -134,6 +134,7 @@ def test_weights_that_are_no_numbers_are_found_at_the_start(tmp_path, make):
         ({"worker_cls": "own.Worker"}, "worker_cls is 'own.Worker'; allowed is auto"),
         ({"load_format": "sharded_state"}, "load_format is sharded_state; allowed are auto, dummy"),
         ({"enable_lora": True}, "enable_lora is set; allowed are models without adapters"),
+        ({"speculation_method": "ngram"}, "speculation_method is ngram; allowed is off"),
         ({"kv_store_dir": "/kv"}, "kv_store_dir is '/kv'; allowed is none, for there are no blocks"),
         ({"compile_sizes": (1,)}, "compile_sizes is set; allowed is none"),
     ],
