@@ -157,6 +157,18 @@ def test_blanks_within_an_argument_are_bounded(tmp_path, name):
         assert tongue.takes(call.replace("2", value)) == is_taken, value
 
 
+@pytest.mark.parametrize("name", ["glm45", "qwen3_coder", "pythonic"])
+def test_blanks_within_an_argument_that_may_be_anything_are_bounded(tmp_path, name):
+    tongue = Tongue(
+        tmp_path,
+        name,
+        are_special=False,
+        tools=[("weather", {"properties": {"city": {"type": "string"}, "days": True}})],
+    )
+    for value, is_taken in (('{"x": 2}', True), ('{"x":  2}', False)):
+        assert tongue.takes(CALLS[name].replace("2", value)) == is_taken, value
+
+
 def test_any_other_text_is_taken(tongue):
     lead = "<|channel|>final<|message|>" if tongue.name == "openai" else ""
     for text in ("Hello.", " a", "(x) [1] {2} <a> weather", "äöü\n\n"):

@@ -40,6 +40,7 @@ def written(text: str, special: Mapping[str, int]) -> str:
 
 def spaced(schema: Any) -> Any:
     """Return the schema of a JSON text as rules have it, whose blanks are bounded."""
+    schema = {} if schema is True else schema
     return {**schema, OPTIONS: {"whitespace_pattern": BLANKS}} if isinstance(schema, dict) else schema
 
 
