@@ -48,6 +48,8 @@ def url():
 
 
 schema = openapi.from_dict(described())
+rejected = schema.config.checks.negative_data_rejection
+rejected.expected_statuses = [*rejected.expected_statuses, "413"]  # a body that is wrong and too large
 
 
 @schema.parametrize()
