@@ -80,3 +80,11 @@ def test_a_block_that_is_larger_than_the_map_takes_no_more_memory_than_the_map()
     kind = Scaled("F8_E4M3", "fp8", "weight_scale_inv", (1 << 40, 1 << 40))
     parts = {"weight": torch.ones(4, 6), "weight_scale_inv": torch.full((1, 1), 0.5)}
     assert torch.equal(kind.rows_of(parts, 1, 4, 6), torch.full((3, 6), 0.5))
+
+
+def test_an_order_that_the_configuration_tells_of_is_needed():
+    """Without it weights would have the scales of other groups."""
+    said = {"quant_method": "gptq", "bits": 4, "group_size": 16, "desc_act": True}
+    assert read_kind(said).parts(8, 48)["g_idx"].is_needed
+    assert not read_kind({**said, "group_size": -1}).parts(8, 48)["g_idx"].is_needed, "there is one group"
+    assert not read_kind({**said, "desc_act": False}).parts(8, 48)["g_idx"].is_needed

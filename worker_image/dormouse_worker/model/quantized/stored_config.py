@@ -54,7 +54,8 @@ def _read_gptq(config: Mapping[str, Any]) -> StoredKind:
     _require("bits", config.get("bits"), (4, 8))
     _require("checkpoint_format", config.get("checkpoint_format", "gptq"), ("gptq", "gptq_v2"))
     offset = 0 if config.get("checkpoint_format") == "gptq_v2" else 1
-    return Gptq(config["bits"], _group_size(config.get("group_size", 128)), offset)
+    is_ordered = _require("desc_act", config.get("desc_act"), (None, True, False)) is True
+    return Gptq(config["bits"], _group_size(config.get("group_size", 128)), offset, is_ordered)
 
 
 def _read_fp8(config: Mapping[str, Any]) -> StoredKind:
@@ -64,6 +65,8 @@ def _read_fp8(config: Mapping[str, Any]) -> StoredKind:
 
 
 def _read_compressed(config: Mapping[str, Any]) -> StoredKind:
+    if config.get("transform_config"):  # activations would have to be rotated as the weights are
+        raise _refusal("transform_config", config["transform_config"], ("none",))
     weights, file_format = _only_group(config)
     group_format = _require("format", file_format, (PACKED, NUMBERS, *FLOATS))
     strategy = _require("strategy", weights.get("strategy"), ("tensor", "channel", "group", "block"))

@@ -56,6 +56,7 @@ class Gptq:
     bits: int
     group_size: int  # -1 = all inputs
     zero_offset: int  # 1 where files keep a zero less one
+    is_ordered: bool = False  # a group has inputs from anywhere
 
     beside = frozenset[str]()
 
@@ -73,7 +74,7 @@ class Gptq:
             "qweight": Part(((columns // in_word, rows),), ("I32",)),
             "qzeros": Part(((groups, rows // in_word),), ("I32",)),
             "scales": Part(((groups, rows),), SCALES),
-            "g_idx": Part(((columns,),), ("I32",), is_needed=False),
+            "g_idx": Part(((columns,),), ("I32",), is_needed=self.is_ordered and groups > 1),
         }
 
     def rows_of(self, tensors: Tensors, first: int, end: int, columns: int) -> torch.Tensor:
