@@ -57,12 +57,13 @@ class BoundRank(SleepingRank):
         super().__init__(directory, worker, keeps=False, **{"max_num_seqs": 16, **settings})
         self._names = itertools.count()
 
-    def add(self, bound_by, prompt=PROMPT, resumed=(), **sampling):
+    def add(self, bound_by, prompt=PROMPT, resumed=(), predicted=(), **sampling):
         """Ask for an answer; return its name."""
         name = f"g{next(self._names)}"
         fields = {"max_tokens": 60, "temperature": 1.0, "seed": 1, "stop_token_ids": (EOS,), "grammar": bound_by}
         asked = make_sampling(**{**fields, **sampling})
-        self.controller.handle(AddRequest(name, list(prompt), asked, list(resumed)))
+        message = AddRequest(name, list(prompt), asked, list(resumed), prediction_token_ids=list(predicted))
+        self.controller.handle(message)
         return name
 
     def finish(self, start=0):

@@ -139,3 +139,20 @@ def test_streams_whose_worker_is_killed_again_and_again_lose_and_repeat_nothing(
     assert kills >= 5
     for rank in ranks:
         rank.close()
+
+
+def test_beside_taken_drafts_of_others_an_answer_is_bound_as_alone(tiny_model):
+    """What a grammar forces follows its own sequence's token, wherever that stands among those of a pass."""
+    wanted = schema({"type": "object", "properties": {"colour": {"enum": ["red", "green"]}}, "required": ["colour"]})
+    rank = BoundRank(tiny_model, speculation_method="ngram")
+    alone, free = rank.answer(wanted), rank.answer(None, temperature=0.0, stop_token_ids=())
+    start = len(rank._sent)
+    first = rank.add(None, temperature=0.0, stop_token_ids=(), predicted=free.token_ids)
+    bound = rank.add(wanted)
+    last = rank.add(None, temperature=0.0, stop_token_ids=(), predicted=free.token_ids)
+    answers = rank.finish(start)
+    assert answers[first].token_ids == answers[last].token_ids == free.token_ids
+    assert answers[first].num_passes < len(free.token_ids), "drafts were taken"
+    assert (answers[bound].refusal, answers[bound].token_ids) == ("", alone.token_ids)
+    assert answers[bound].num_passes == alone.num_passes
+    rank.close()

@@ -41,18 +41,20 @@ def add_forced(grammars: Grammars, batch_rows: BatchRows, output: ModelOutput) -
     ask what the model thought of each token get them one by one.
     """
     speechless = output.stuck.keys() | output.not_finite
-    rows = [
-        row
-        for row, sequence in enumerate(batch_rows.sequences)
+    forcing = [
+        sequence
+        for sequence in batch_rows.bound
         if sequence.takes_forced and sequence.num_left > 1 and sequence.request_id not in speechless
     ]
-    if not rows:
+    if not forcing:
         return output
     sampled = list(output.sampled)
-    said = [_said(batch_rows.sequences[row], sampled[row].token_id) for row in rows]
-    for row, forced in zip(rows, grammars.force(said), strict=True):
+    place_of = {token.request_id: place for place, token in enumerate(sampled)}  # others may have drafts before it
+    places = [place_of[sequence.request_id] for sequence in forcing]
+    said = [_said(sequence, sampled[place].token_id) for sequence, place in zip(forcing, places, strict=True)]
+    for place, forced in zip(places, grammars.force(said), strict=True):
         if forced:
-            sampled[row] = msgspec.structs.replace(sampled[row], forced=forced)
+            sampled[place] = msgspec.structs.replace(sampled[place], forced=forced)
     return msgspec.structs.replace(output, sampled=sampled)
 
 
