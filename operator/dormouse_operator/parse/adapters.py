@@ -56,6 +56,8 @@ def _parse_uri(uri: str, field: str) -> tuple[str, str]:
     """Return the claim, "" for none, and the directory in the container."""
     if ".." in uri.split("/"):
         raise SpecError(f"{field} is {uri[:512]!r}; the path must not hold ..")
+    if "\0" in uri:
+        raise SpecError(f"{field} is {uri[:512]!r}; the path must not hold a NUL")
     if uri.startswith("hf://"):
         raise SpecError(f"{field} is {uri[:512]!r}; adapters of a hub are not fetched: put them into a claim (pvc://)")
     if uri.startswith("file:///") and uri != "file:///":

@@ -36,6 +36,7 @@ def test_adapters_lie_where_their_claims_are_mounted():
         ([{**SQL, "digest": "AB"}], {}, "allowed are 64 hexadecimal digits"),
         ([{**SQL, "uri": "hf://a/b"}], {}, "adapters of a hub are not fetched"),
         ([{**SQL, "uri": "pvc://c/../x"}], {}, "must not hold .."),
+        ([{**SQL, "uri": "file:///x\0y"}], {}, r"\[sql\].uri is 'file:///x\\x00y'; the path must not hold a NUL"),
         ([{**SQL, "uri": "pvc://"}], {}, "allowed are pvc://CLAIM/PATH"),
         ([{**SQL, "uri": "/x"}], {}, "allowed are pvc://CLAIM/PATH"),
         ([{**SQL, "uri": "file:///"}], {}, "allowed are pvc://CLAIM/PATH"),
