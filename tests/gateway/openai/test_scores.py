@@ -89,8 +89,23 @@ async def test_texts_get_the_likeliest_label_and_all_numbers(post):
         (1, "high", 2),
     ]
     assert told["data"][0]["probs"] == [0.25, 0.75]
+    assert (told["object"], told["model"]) == ("list", "tiny")
+    assert told["usage"] == {"prompt_tokens": 2, "total_tokens": 2}
+    assert told["id"]
     _, told = await post("/classify", input=[200, 3])
     assert [one["label"] for one in told["data"]] == ["low"]
+
+
+async def test_labels_are_written_text_by_text(house, scorer):
+    """Rendered at once, thousands of labels of each of 2048 texts would stop every other stream for seconds."""
+    assert scorer.port
+    body = {"model": "tiny", "input": ["a"] * 40}
+    async with (
+        aiohttp.ClientSession(f"http://127.0.0.1:{house.ports.openai}") as session,
+        session.post("/classify", json=body) as answer,
+    ):
+        assert answer.headers["transfer-encoding"] == "chunked"
+        assert [one["index"] for one in (await answer.json())["data"]] == list(range(40))
 
 
 @pytest.mark.parametrize(
