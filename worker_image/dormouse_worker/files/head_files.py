@@ -13,6 +13,7 @@ from dormouse_worker.common.errors import ModelInvalid
 Activation = Literal["none", "sigmoid", "softmax"]
 SEQUENCE_CLASSIFIER = "ForSequenceClassification"  # how such an architecture's name ends
 MAX_LABELS = 4096
+MAX_LABELS_BYTES = 256 << 10  # of all together: each answer tells them, beside its numbers
 _DEFAULT_LABELS = 2  # transformers' own, where config.json names none
 # What sentence-transformers writes of a cross-encoder, in its newer files and in older ones.
 _NAMED: Mapping[str, Activation] = MappingProxyType(
@@ -55,10 +56,13 @@ def _labels(path: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
         )
     try:
         labels = {int(place): str(label) for place, label in said.items()}
+        size = sum(len(label.encode()) for label in labels.values())
     except (AttributeError, TypeError, ValueError) as error:
         raise _odd(path, f"id2label is {str(said)[:80]!r}; numbers and labels are needed") from error
     if not 1 <= len(labels) <= MAX_LABELS or sorted(labels) != list(range(len(labels))):
         raise _odd(path, f"id2label has {len(labels)} labels; 1 to {MAX_LABELS} are needed, numbered from 0 on")
+    if size > MAX_LABELS_BYTES:
+        raise _odd(path, f"the labels of id2label have {size} bytes; {MAX_LABELS_BYTES} are the most")
     return tuple(labels[place] for place in range(len(labels)))
 
 
@@ -67,7 +71,7 @@ def _named(path: Path, config: Mapping[str, Any]) -> Activation | None:
     newer = config.get("sentence_transformers")
     name = newer.get("activation_fn") if isinstance(newer, Mapping) else None
     name = name or config.get("sbert_ce_default_activation_function")
-    if name is not None and name not in _NAMED:
+    if name is not None and (not isinstance(name, str) or name not in _NAMED):
         raise _odd(path, f"the activation function is {name!r}; known are {', '.join(_NAMED)}")
     return _NAMED.get(name) if name is not None else None
 
