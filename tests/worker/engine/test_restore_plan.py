@@ -3,7 +3,7 @@
 import pytest
 
 from dormouse_worker.engine.block_tables import CacheLayout
-from dormouse_worker.engine.restore_plan import Rates, plan_restore
+from dormouse_worker.engine.restore_plan import TRY_EVERY, Rates, plan_restore
 
 HASHES = [bytes([number]) for number in range(6)]
 
@@ -88,3 +88,11 @@ def test_rates_follow_what_is_measured_and_ignore_what_took_no_time():
     rates.note_read(100, 1.0)
     rates.note_read(500, 1.0)
     assert rates.bytes_per_s == 200
+
+
+def test_a_store_that_was_slow_once_is_tried_again():
+    rates = Rates()
+    rates.note_pass(1000, 1.0)
+    rates.note_read(1, 1.0)
+    tried = [rates.is_worth_reading(1000, 1000) for _ in range(2 * TRY_EVERY)]
+    assert [number for number, is_tried in enumerate(tried, 1) if is_tried] == [TRY_EVERY, 2 * TRY_EVERY]

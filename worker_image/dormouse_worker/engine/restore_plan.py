@@ -10,6 +10,7 @@ from dormouse_worker.engine.block_tables import CacheLayout
 from dormouse_worker.engine.prefix import BlockHash
 
 _WEIGHT = 0.25  # of what was measured last
+TRY_EVERY = 32  # readings left, one is tried: a disk that was slow once would never be measured again
 
 Knows = Callable[[Key], bool]
 
@@ -49,6 +50,7 @@ class Rates:
 
     tokens_per_s: float = 0.0  # of passes over prompts
     bytes_per_s: float = 0.0  # of reading from the store
+    num_left: int = 0  # readings that were not worth it
 
     def note_pass(self, num_tokens: int, seconds: float) -> None:
         """A pass over prompts took so long."""
@@ -69,7 +71,10 @@ class Rates:
     def is_worth_reading(self, num_tokens: int, num_bytes: int) -> bool:
         """Return whether reading the bytes, and those that wait before them, is cheaper than computing the tokens."""
         recompute_s = self.recompute_s(num_tokens)
-        return not recompute_s or self.read_s(num_bytes) < recompute_s
+        if not recompute_s or self.read_s(num_bytes) < recompute_s:
+            return True
+        self.num_left += 1
+        return self.num_left % TRY_EVERY == 0
 
 
 def _mean(before: float, amount: int, seconds: float) -> float:
