@@ -178,6 +178,34 @@ def test_an_aborted_request_stops_its_reading():
     assert second.count("hits") == 4
 
 
+@pytest.mark.parametrize("length", [9, 17])
+def test_blocks_that_two_requests_wait_for_are_taken_once(length):
+    store = SlowStore()
+    computed_before(store)
+    second = StoredEngine(store)
+    second.add(PROMPT[:length], request_id="first")
+    second.add(PROMPT, request_id="second")
+    store.may_read.set()
+    second.keeper._threads._reader.submit(lambda: None).result(60.0)
+    second.run()
+    assert second.said == {
+        "first": second.expected(PROMPT[:length], 4),
+        "second": second.expected(PROMPT, 4),
+    }
+    assert second.count("hits") == 4
+
+
+def test_what_makes_room_while_the_disk_is_busy_is_lost_and_counted(store, monkeypatch):
+    monkeypatch.setattr(store_threads, "MAX_WRITE_BYTES", BLOCK_BYTES)
+    may_write, engine = threading.Event(), StoredEngine(store, num_blocks=8)
+    monkeypatch.setattr(store, "write", lambda *_: may_write.wait(60) and {})
+    for start in (100, 200, 300):
+        engine.ask(range(start, start + 17))
+    may_write.set()
+    engine.finish_writing()
+    assert engine.misses()["late"] > 0
+
+
 def test_what_may_be_no_numbers_is_dropped(store):
     computed_before(store)
     second = StoredEngine(store)
@@ -254,7 +282,7 @@ def test_an_idle_engine_that_could_not_save_tries_again_once_there_is_something_
 def test_reading_that_is_dearer_than_computing_is_left(store):
     computed_before(store)
     second = StoredEngine(store)
-    second.keeper._rates.note_pass(1000, 0.001)
+    second.keeper.note_pass(1000, 0.001)
     second.keeper._rates.note_read(1, 1.0)
     assert second.ask(PROMPT) == 0
     assert store.reads == []

@@ -12,7 +12,7 @@ from dormouse_worker.common.commands import (
     StopProfile,
 )
 from dormouse_worker.common.errors import InsufficientMemory, ModelNotFound
-from dormouse_worker.common.ipc import AbortRequests, ModelInfo, State, StepOutputs
+from dormouse_worker.common.ipc import AbortRequests, ModelInfo, State, StepOutputs, StoreCounts
 from dormouse_worker.common.lifecycle import ALLOWED_IN
 from dormouse_worker.engine.testing import make_add, make_report
 from tests.worker.each_command import EACH_COMMAND
@@ -155,6 +155,13 @@ class TestRequests:
         ready.controller.handle(AbortRequests(["a"]))
         assert ready.sent[-1].outputs[0].finish_reason == "abort"
         ready.controller.rest()
+
+    def test_what_was_written_while_nothing_ran_is_told(self, ready, monkeypatch):
+        counts = StoreCounts(writes=3)
+        monkeypatch.setattr(ready.controller._engine.keeper, "take_counts", lambda: counts)
+        ready.controller.rest()
+        assert ready.sent[-1].kv_store == counts
+        assert ready.sent[-1].outputs == []
 
     def test_an_abort_of_nothing_known_is_silent(self, ready):
         before = len(ready.sent)

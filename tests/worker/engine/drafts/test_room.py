@@ -24,3 +24,14 @@ def test_a_resumed_prompt_that_is_asked_about_and_its_drafts_share_the_rows():
     assert finish(engine, {"resumed": [], "behind": []}) == {"resumed": answer[3:], "behind": answer}
     assert all(sequence.num_tokens > 0 for batch in executor.batches for sequence in batch.sequences)
     assert any(sequence.draft_token_ids for batch in executor.batches for sequence in batch.sequences)
+
+
+def test_what_is_predicted_wrongly_is_not_said():
+    engine, executor = make_engine()
+    prompt = list(range(7))
+    answer = expected(prompt, 12)
+    predicted = [*answer[:5], answer[5] + 1, *answer[6:]]
+    engine.add(AddRequest("r", prompt, make_sampling(max_tokens=12), prediction_token_ids=predicted))
+    assert finish(engine, {"r": []}) == {"r": answer}
+    drafts = [list(sequence.draft_token_ids) for batch in executor.batches for sequence in batch.sequences]
+    assert any(answer[5] + 1 in draft for draft in drafts)

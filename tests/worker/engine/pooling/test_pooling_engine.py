@@ -96,6 +96,11 @@ def test_what_the_front_should_have_refused_is_not_taken(texts, why):
     assert not house.engine.has_work
 
 
+def test_pairs_have_a_place_for_each_text():
+    message = AddPooling("a", [[1], [2]], second_starts=[1])
+    assert House().engine.add(message) == "second_starts has 1 places for 2 texts"
+
+
 def test_who_asks_for_tokens_is_told_that_there_are_none():
     assert House().engine.add(make_add()) == "the model makes vectors, and no text"
 
