@@ -2,6 +2,7 @@
 
 import functools
 
+import msgspec
 import pytest
 
 from dormouse_worker.common.commands import TAGS
@@ -63,13 +64,12 @@ def group_of(directory_of):
         group.shutdown()
 
 
-def make_engine(group, *, num_blocks=64, tokens=256, host_blocks=0, caches=False):
+def make_engine(group, *, num_blocks=64, tokens=256, host_blocks=0, caches=False, **fields):
     group.initialize_cache(num_blocks, host_blocks)
     longest = min(MAX_POSITIONS, num_blocks * BLOCK_SIZE)
     report = make_report(num_gpu_blocks=num_blocks, block_size=BLOCK_SIZE, max_model_len=longest)
     settings = EngineSettings(
-        model="m",
-        max_num_seqs=4,
+        **{"model": "m", "max_num_seqs": 4, **fields},
         max_num_batched_tokens=tokens,
         enable_prefix_caching=caches,
         pipeline_parallel_size=group.settings.pipeline_parallel_size,
@@ -100,6 +100,21 @@ def test_all_prompts_in_one_batch(group_of, model, shape):
 def test_prompts_in_chunks_mixed_with_decoding(group_of, model, shape):
     group, expected = group_of(model, shape)
     assert run(make_engine(group, tokens=7), PROMPTS) == expected
+
+
+def test_with_right_and_wrong_drafts(group_of):
+    group, expected = group_of("llama", (2, 2))
+    engine = make_engine(group, max_num_seqs=16, speculation_method="ngram")
+    for name, prompt in PROMPTS.items():
+        predicted = [*expected[name][:6], 3, *expected[name][7:]]
+        added = make_add(name, prompt, max_tokens=MAX_TOKENS)
+        assert engine.add(msgspec.structs.replace(added, prediction_token_ids=predicted)) is None
+    told = list(iter(engine.step, None))
+    for name, tokens in expected.items():
+        assert [
+            token for step in told for one in step.outputs if one.request_id == name for token in one.token_ids
+        ] == (tokens)
+    assert sum(sum(step.drafts.num_accepted_tokens_per_pos) for step in told if step.drafts) > 0
 
 
 @each_group
