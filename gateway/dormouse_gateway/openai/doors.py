@@ -13,9 +13,9 @@ from dormouse_gateway.openai.answers import Form
 from dormouse_gateway.openai.checking import Schema
 from dormouse_gateway.openai.choices import chat_form, completion_form
 from dormouse_gateway.openai.classify import CLASSIFY_REQUEST, classify
-from dormouse_gateway.openai.classify import num_calls as num_classify_calls
-from dormouse_gateway.openai.embeddings import EMBEDDINGS_REQUEST, embeddings, num_calls
+from dormouse_gateway.openai.embeddings import EMBEDDINGS_REQUEST, embeddings
 from dormouse_gateway.openai.errors import ApiError, Words, anthropic_body, openai_body
+from dormouse_gateway.openai.inputs import num_calls
 from dormouse_gateway.openai.mapping import Body, to_chat, to_completion
 from dormouse_gateway.openai.messages.form import message_form
 from dormouse_gateway.openai.messages.mapping import count, to_message
@@ -198,7 +198,7 @@ CLASSIFY_DOOR = QuestionDoor(
     refused={},
     names={"inputs": ("input",)},
     answer=classify,
-    num_calls=num_classify_calls,
+    num_calls=num_calls,
 )
 QUESTION_DOORS = (
     EMBEDDINGS_DOOR,

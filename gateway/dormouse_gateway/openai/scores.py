@@ -9,6 +9,7 @@ from typing import Any
 from dormouse_api.limits import MAX_SCORE_DOCUMENTS
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.openai.errors import refuse
+from dormouse_gateway.openai.inputs import USER, usage_of
 from dormouse_gateway.openai.schema_kit import BOOLEAN, FREE, array, fields, integer, one_of, request, text
 from dormouse_gateway.openai.schemas import MODEL, PRIORITY
 from dormouse_gateway.openai.shapes import Json
@@ -24,7 +25,7 @@ _COMMON: Mapping[str, Json] = {
     | {"description": "A pair has so many tokens at most, its document is cut; -1: as many as the model takes."},
     "use_activation": BOOLEAN | {"description": "False: the head's own numbers. Default: true."},
     "priority": PRIORITY,
-    "user": text() | {"description": "Without effect: who asks is told by the API key."},
+    "user": USER,
 }
 RERANK_REQUEST = request(
     {
@@ -114,7 +115,7 @@ async def rerank(body: Mapping[str, Any], texts: WorkerTexts) -> Json:
             for place in best
         ],
         "meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}},
-        "usage": _usage(told),
+        "usage": usage_of(told),
     }
 
 
@@ -127,7 +128,7 @@ async def score(body: Mapping[str, Any], texts: WorkerTexts) -> Json:
         "object": "list",
         "model": body["model"],
         "data": found,
-        "usage": _usage(told),
+        "usage": usage_of(told),
     }
 
 
@@ -162,8 +163,3 @@ def _listed(said: Any) -> list[str]:
 
 def _scores(told: Sequence[pb.ScoreResponse]) -> list[float]:
     return [one for answer in told for one in answer.scores]
-
-
-def _usage(told: Sequence[pb.ScoreResponse]) -> Json:
-    num_tokens = sum(answer.usage.prompt_tokens for answer in told)
-    return {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
