@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from typing import Any, Protocol
 
@@ -43,7 +44,7 @@ class Encoder:
 
     def arguments(self, texts: Sequence[PooledSequence]) -> dict[str, Any]:
         """Return what the module takes for packed texts."""
-        known, first = inspect.signature(type(self.module).forward).parameters, self.first_position
+        known, first = _arguments_of(self.module.__class__), self.first_position
         positions = chain.from_iterable(range(first, first + text.num_tokens) for text in texts)
         arguments: dict[str, Any] = {
             "input_ids": self._row(chain.from_iterable(text.token_ids for text in texts)),
@@ -59,7 +60,7 @@ class Encoder:
     def check(self, num_layers: int) -> int:
         """Run one token; return the width. Raises ModelInvalid unless every layer's attention is ours."""
         name, context = type(self.module).__name__, PackedContext([1])
-        if "position_ids" not in inspect.signature(type(self.module).forward).parameters:
+        if "position_ids" not in _arguments_of(self.module.__class__):
             raise ModelInvalid(f"{name} takes no position_ids, which a pass over several texts needs")
         try:
             hidden = self.hidden_states([PooledSequence([0], PoolingParams())], context)
@@ -76,6 +77,12 @@ class Encoder:
 
     def _row(self, numbers: chain[int]) -> torch.Tensor:
         return torch.tensor([list(numbers)], device=self.device)
+
+
+@cache
+def _arguments_of(module_type: type) -> frozenset[str]:
+    """Return the names of what the module takes: looked up once, not in every pass."""
+    return frozenset(inspect.signature(module_type.forward).parameters)  # type: ignore[attr-defined]  # torch's modules
 
 
 def _types(text: PooledSequence) -> list[int]:
