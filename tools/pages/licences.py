@@ -32,6 +32,7 @@ _DEMO_LOCK = ROOT / "requirements" / "demo-model.txt"
 # What metadata of before SPDX say.
 _WORDS: Mapping[str, str] = {
     "3-Clause BSD License": "BSD-3-Clause",
+    "Apache": "Apache-2.0",
     "Apache 2.0": "Apache-2.0",
     "Apache 2.0 License": "Apache-2.0",
     "Apache License 2.0": "Apache-2.0",
